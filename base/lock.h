@@ -1,0 +1,38 @@
+/*
+ * lock.h: the two locks of a pool, and who holds them. docs/locks.md says what each guards.
+ *
+ * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
+ * assert what its header comment says. LOCK_TURN may be held across driver calls; no other lock may.
+ */
+#ifndef CENOTE_BASE_LOCK_H
+#define CENOTE_BASE_LOCK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum lock_rank {
+    LOCK_GLOBAL = 1, /* list of pools, driver loading */
+    LOCK_TURN,       /* whose turn it is to change mappings of a pool */
+    LOCK_POOL,       /* a pool's structures */
+    LOCK_ADDRESSES,  /* address -> region map of the process */
+    LOCK_MEMORY,     /* our own memory's books */
+    LOCK_RANKS
+};
+
+struct lock {
+    pthread_mutex_t mutex;
+    enum lock_rank  rank;
+    pthread_t       holder; /* debug builds */
+    bool            held;   /* debug builds */
+};
+
+#define LOCK_INITIALIZER(r) {.mutex = PTHREAD_MUTEX_INITIALIZER, .rank = (r)}
+
+void lock_open(struct lock *lock, enum lock_rank rank);
+void lock_close(struct lock *lock);
+void lock_take(struct lock *lock);
+void lock_give(struct lock *lock);
+bool lock_is_mine(const struct lock *lock); /* true in release builds */
+bool lock_none_above(enum lock_rank rank);  /* this thread holds no lock of a rank above; true in release builds */
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * memory.h: host memory for our own bookkeeping. It comes from mmap and never from the host program's malloc, which may be running
+ * above us. What is mapped here is never under device memory. Thread-safe; see memory.c.
+ */
+#ifndef CENOTE_BASE_MEMORY_H
+#define CENOTE_BASE_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Zeroed memory, a multiple of the system's page. NULL when the system has none. */
+void *memory_map(size_t bytes);
+void  memory_unmap(void *memory, size_t bytes);
+
+/* Bytes in use by all of us: what memory_map gave and tables have committed. */
+size_t memory_in_use(void);
+
+/* For fault tests: the n-th memory_map or table growth from now fails, and if `persistent` all after it. 0: none. */
+void memory_fail(uint64_t nth, bool persistent);
+
+/*
+ * A table: items of one size that never move, named by a number from 1 (0 is "none"). Free items are chained and reused.
+ * Address space for `most` items is set aside once; memory is committed as the table grows.
+ * LOCKING: whoever owns the table.
+ */
+struct table {
+    char    *items;       /* item 0 is never handed out */
+    size_t   item_size;
+    uint32_t most;        /* items that fit the address space */
+    uint32_t used;        /* items ever handed out, with item 0 */
+    uint32_t committed;   /* items with memory behind them */
+    uint32_t first_free;  /* chain of items given back, through their first four bytes */
+    uint32_t free_count;
+};
+
+bool     table_open(struct table *t, size_t item_size, uint32_t most);
+void     table_close(struct table *t);
+bool     table_reserve(struct table *t, uint32_t count);  /* the next `count` table_take succeed; false: no memory */
+uint32_t table_take(struct table *t);                     /* a zeroed item; 0 when there is no memory */
+void     table_give(struct table *t, uint32_t item);      /* never fails, never allocates */
+size_t   table_bytes(const struct table *t);              /* committed memory */
+
+static inline void *table_at(const struct table *t, uint32_t item)
+{
+    return t->items + (size_t)item * t->item_size;
+}
+
+#endif

@@ -1,0 +1,247 @@
+/*
+ * cenote.h: device memory for CUDA programs.
+ *
+ * A pool owns the device memory of one device. Blocks are taken from it and given back in the order of CUDA streams: a block freed on
+ * its stream may be handed out again on that stream at once, without waiting for the device. Memory moves between sizes and between
+ * streams by itself; nothing is ever copied and an address never changes while its block is live.
+ *
+ *     cenote_pool *pool;
+ *     void *block;
+ *     if (cenote_pool_default(0, &pool) || cenote_alloc(pool, 1 << 20, stream, &block))
+ *         puts(cenote_message());
+ *     ... launch kernels on `stream` ...
+ *     cenote_free(block);
+ *
+ * CONVENTIONS
+ *   Every call returns CENOTE_OK (0) or an error of errors.def; results come through the last argument and are set only on success.
+ *   cenote_message() says in words what went wrong in the last failing call of this thread, and what to do about it.
+ *   All calls may be made from any thread. None of them makes another device or context current for the caller.
+ *   A stream is a CUstream or cudaStream_t of the device's primary context: 0 is the legacy default stream, (cenote_stream)2 the
+ *   per-thread default stream of the calling thread.
+ */
+#ifndef CENOTE_H
+#define CENOTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CENOTE_VERSION 100 /* 0.1.0 */
+#define CENOTE_API __attribute__((visibility("default")))
+
+typedef struct cenote_pool cenote_pool;       /* the memory of one device */
+typedef struct cenote_group cenote_group;     /* a family of arenas inside a pool that shares no memory with others */
+typedef struct CUstream_st *cenote_stream;    /* the same type as CUstream and cudaStream_t */
+
+enum cenote_error {
+#define ERROR(code, name, text) CENOTE_##name = code,
+#include <cenote/errors.def>
+#undef ERROR
+};
+
+/* The name of an error ("CENOTE_OUT_OF_MEMORY") and its one-line meaning. Unknown codes have one too. */
+CENOTE_API const char *cenote_error_name(int error);
+CENOTE_API const char *cenote_error_text(int error);
+
+/* What went wrong in the last failing call of this thread, in words. Never NULL; valid until the thread's next failing call. */
+CENOTE_API const char *cenote_message(void);
+
+/* The CUresult behind the last CENOTE_DRIVER, CENOTE_DEVICE_LOST or CENOTE_OUT_OF_MEMORY of this thread, 0 if there was none. */
+CENOTE_API int cenote_driver_result(void);
+
+/* CENOTE_VERSION of the library that runs, which may be newer than the header. */
+CENOTE_API int cenote_version(void);
+
+/* ------------------------------------------------------------------------------------------------------------------- options */
+
+enum cenote_provider {
+    CENOTE_AUTO,   /* the best the device can do */
+    CENOTE_VMM,    /* virtual memory management: pages that move */
+    CENOTE_ASYNC,  /* segments of a driver's memory pool (cuMemAllocFromPoolAsync) */
+    CENOTE_PLAIN   /* segments of cuMemAlloc */
+};
+
+/*
+ * How a pool behaves; options.def says what each field means. Start from cenote_options_default(), which also reads the environment
+ * variable CENOTE_CONF ("page_mib:8,limit:80%"), then set what you want. Newer libraries accept the struct of older headers.
+ */
+typedef struct cenote_options {
+    size_t   struct_size;      /* set by cenote_options_default */
+    uint32_t page_mib;
+    uint32_t trim_every;
+    uint32_t address_ratio;
+    uint32_t provider;         /* enum cenote_provider */
+    double   limit;            /* above 1: bytes; up to 1: part of the device's memory */
+    double   harvest_budget;   /* below 0: off */
+    uint64_t (*clock)(void *); /* nanoseconds that never go back; NULL: the system's */
+    void    *clock_arg;
+} cenote_options;
+
+/* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
+CENOTE_API int cenote_options_default(cenote_options *options);
+
+/* Sets what `conf` says ("name:value,name:value"). CENOTE_BAD_OPTION names the mistake and leaves `options` as it was. */
+CENOTE_API int cenote_options_parse(cenote_options *options, const char *conf);
+
+/* The table of options as text, one line each. */
+CENOTE_API const char *cenote_options_help(void);
+
+/* --------------------------------------------------------------------------------------------------------------------- pools */
+
+/* The device's default pool, made at the first call with the options of CENOTE_CONF. It is never destroyed. */
+CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
+
+/* A pool of one's own. `options` may be NULL for the defaults. */
+CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool);
+
+/* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist or a capture is open. */
+CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
+
+/* Changes the most physical memory the pool may hold. 0: no limit. What is held above it is given back as far as it is free. */
+CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
+
+CENOTE_API int cenote_pool_device(const cenote_pool *pool);
+
+/*
+ * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
+ * means it did, and the search starts again. One function per pool; NULL takes it away.
+ */
+typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
+CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);
+
+/* -------------------------------------------------------------------------------------------------------------------- blocks */
+
+/*
+ * A block of at least `bytes`, aligned to 512, for use on `stream` from now on. Zero bytes give NULL, which cenote_free accepts.
+ * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY.
+ */
+CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block);
+
+/* The same, aligned to a power of two of up to the page size. */
+CENOTE_API int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block);
+
+/*
+ * Gives a block back in the order of the stream it was allocated on. Work already put on that stream, and on the streams named by
+ * cenote_use, may still use it; later work must not. Never fails for want of anything: errors are misuse, and then nothing happened.
+ */
+CENOTE_API int cenote_free(void *block);
+
+/* The same; CENOTE_WRONG_SIZE if the block was not asked for with exactly `bytes`. */
+CENOTE_API int cenote_free_sized(void *block, size_t bytes);
+
+/*
+ * The block is also used on another stream. When it is freed it waits until the work that is then on `stream` is done.
+ * Call it after the block is allocated and before it is freed; once per stream is enough.
+ */
+CENOTE_API int cenote_use(void *block, cenote_stream stream);
+
+typedef struct cenote_block {
+    void         *start;      /* what cenote_alloc returned */
+    size_t        requested;  /* bytes asked for */
+    size_t        size;       /* bytes that may be used */
+    cenote_pool  *pool;
+    cenote_group *group;      /* NULL: none */
+    uint64_t      stream_id;  /* cuStreamGetId of its stream */
+} cenote_block;
+
+/* The live block that holds `address`, which may lie inside it. */
+CENOTE_API int cenote_find(const void *address, cenote_block *block);
+
+/*
+ * Memory registered with NCCL, UCX or a network card: those remember which physical memory lies under an address. Between pin and
+ * unpin the mapping of every page that the range touches stays as it is, even when the blocks on it are freed. Pins nest.
+ */
+CENOTE_API int cenote_pin(void *address, size_t bytes);
+CENOTE_API int cenote_unpin(void *address, size_t bytes);
+
+/* ------------------------------------------------------------------------------------------------------------------- streams */
+
+/* The stream is about to be destroyed: its memory is let go early. Optional: a destroyed stream's memory is found again anyway. */
+CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
+
+/* The stream lives as long as the program: cenote may remember its handle and need not ask the driver who it is at each call. */
+CENOTE_API int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream);
+
+/* --------------------------------------------------------------------------------------------------------- giving memory back */
+
+#define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
+
+/* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
+CENOTE_API int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
+
+/* One iteration of the program is over. Steps drive trim_every. */
+CENOTE_API int cenote_step(cenote_pool *pool);
+
+/* ------------------------------------------------------------------------------------------------------- groups and captures */
+
+#define CENOTE_GROUP_PRIVATE 1u /* addresses and the memory under them stay fixed until the group is destroyed: for CUDA graphs */
+
+/* Where a group gets its memory from, if not from the driver. Both are called with no lock held; NULL from take means "no more". */
+typedef struct cenote_source {
+    void *(*take)(size_t bytes, cenote_stream stream, void *arg);
+    void (*give)(void *memory, size_t bytes, cenote_stream stream, void *arg);
+    void *arg;
+} cenote_source;
+
+/* An arena family of its own. `name` is for reports; `source` may be NULL. */
+CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *source, cenote_group **group);
+
+/* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
+CENOTE_API int cenote_group_destroy(cenote_group *group);
+
+/* Like cenote_alloc_aligned, from the group's memory. */
+CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
+
+/*
+ * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
+ * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. Blocks freed meanwhile are reused inside the
+ * capture only in the order of their stream. For other streams that join the capture use cenote_group_alloc.
+ * While any capture is open on the device nothing is unmapped or given back and the device is not waited for.
+ */
+CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
+CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);
+
+/* ---------------------------------------------------------------------------------------------------------------- statistics */
+
+typedef struct cenote_level {
+    uint64_t current, peak, total_in, total_out;
+} cenote_level;
+
+/* Every counter of counters.def. Of an arena family of its own, or of a whole pool. */
+typedef struct cenote_stats {
+    size_t struct_size;   /* set by the caller: sizeof(cenote_stats) */
+    uint64_t page_bytes;  /* of the pool */
+    uint64_t capacity;    /* of the device */
+    uint64_t limit;       /* of the pool, 0: none */
+#define LEVEL(name, unit, text) cenote_level name;
+#define COUNT(name, unit, text) uint64_t name;
+#define GAUGE(name, unit, text) uint64_t name;
+#include <cenote/counters.def>
+#undef LEVEL
+#undef COUNT
+#undef GAUGE
+} cenote_stats;
+
+CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats);
+
+/* Peaks start again from what is current; totals and counts start again from zero. */
+CENOTE_API int cenote_reset_peaks(cenote_pool *pool);
+CENOTE_API int cenote_reset_totals(cenote_pool *pool);
+
+/*
+ * The counters as text or JSON, like snprintf: writes at most `size` bytes, always ends them with 0, returns the length of the whole
+ * text, or 0 if `stats` is not valid.
+ */
+CENOTE_API size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t size);
+CENOTE_API size_t cenote_stats_json(const cenote_stats *stats, char *text, size_t size);
+
+/* Walks every structure of the pool and checks every invariant: 0, or CENOTE_INVALID and a message that names what is broken. For tests. */
+CENOTE_API int cenote_pool_check(cenote_pool *pool);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,96 @@
+/*
+ * sim.h: the hand on the simulated GPU. Tests, replays and fuzzers include it; the library never does.
+ *
+ * The simulated GPU is build/sim/libcuda.so.1. A program uses it by being linked to it, or by finding it first in LD_LIBRARY_PATH. Its shape
+ * comes from sim_reset() or, for programs that know nothing of it, from the environment variable CENOTE_SIM, as "capacity:80GiB,devices:2".
+ *
+ * TIME. The simulated device has a clock in ns. It advances by host time (unless `manual_clock`), by sim_advance(), and by any call that
+ * synchronises: then to the moment the thing waited for is done. Work on a stream is done, in stream order, `lag` plus its own length
+ * after it was submitted. Its effects on memory happen at that moment, not before: what was unmapped meanwhile is an illegal address.
+ */
+#ifndef CENOTE_SIM_SIM_H
+#define CENOTE_SIM_SIM_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sim_shape {
+    uint64_t capacity;        /* bytes per device */
+    uint64_t granularity;     /* of cuMemCreate */
+    uint64_t context_bytes;   /* taken by a device's context while it is retained or current */
+    uint64_t address_space;   /* most bytes reserved at one time per process; 0: no limit */
+    uint64_t lag;             /* ns that the device runs behind the host */
+    uint64_t data;            /* bytes of contents kept; writes beyond are dropped, said once */
+    int      devices;
+    int      driver_version;  /* 13000; entry points newer than that are absent from cuGetProcAddress */
+    bool     vmm;             /* virtual memory management supported */
+    bool     pools;           /* cuMemAllocFromPoolAsync supported */
+    bool     manual_clock;    /* host time does not count */
+    bool     reuse_handles;   /* a new stream gets the handle of the last destroyed one, as real drivers do (default true) */
+    bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
+};
+
+/* The default: one 80 GiB device, 2 MiB granularity, no lag, host clock. */
+void sim_shape_default(struct sim_shape *shape);
+
+/* Forgets everything and starts with this shape. Nothing of the old device may be used afterwards. NULL: as at program start. */
+void sim_reset(const struct sim_shape *shape);
+
+uint64_t sim_now(void);
+void     sim_advance(uint64_t ns);
+void     sim_set_lag(uint64_t ns);
+
+/* --- work that tests put on streams; every kernel first checks that each byte it touches is mapped and accessible when it runs */
+
+CUresult sim_launch_wait(CUstream stream, uint64_t ns);                                                  /* takes that long */
+CUresult sim_launch_fill(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes);               /* writes 8-byte words */
+CUresult sim_launch_expect(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes);             /* counts words that differ */
+CUresult sim_launch_touch(CUstream stream, CUdeviceptr at, size_t bytes);                                /* reads and writes nothing */
+uint64_t sim_mismatches(void);   /* words that sim_launch_expect found different, since sim_reset */
+
+/* --- the driver's own books: what tests judge by */
+
+struct sim_books {
+    uint64_t used;            /* bytes of physical memory, all devices, without contexts */
+    uint64_t used_peak;
+    uint64_t reserved;        /* bytes of address space reserved */
+    uint64_t handles;         /* live cuMemCreate handles */
+    uint64_t mappings;
+    uint64_t reservations;
+    uint64_t allocations;     /* live cuMemAlloc, cuMemAllocAsync, host allocations */
+    uint64_t pools;           /* live memory pools beside the default ones */
+    uint64_t events;
+    uint64_t streams;         /* created and not destroyed */
+    uint64_t contexts;        /* sum of retain counts */
+    uint64_t calls;           /* driver calls of any kind */
+    uint64_t cost_ns;         /* modelled cost of all calls so far, see cost.def */
+    uint64_t violations;      /* uses that CUDA calls undefined or refuses, beside failures that a correct program expects (out of memory, not ready) */
+};
+
+void sim_books(struct sim_books *books);
+
+/* The last violation in words ("cuMemUnmap: slot at 0x... is used by work that is not done"), or "". */
+const char *sim_last_violation(void);
+
+/* Violations print to stderr as they happen (default true; environment CENOTE_SIM=quiet:1). */
+void sim_set_quiet(bool quiet);
+
+/* The context of a device is lost: every call that touches it returns `error` from now on, as after an illegal address. */
+void sim_lose_context(int device, CUresult error);
+
+/* cuGetProcAddress knows nothing of `name` until sim_reset: a driver too old, or built without it. */
+void sim_hide(const char *name);
+
+/* Memory of other processes: that much less is free. */
+void sim_set_foreign(int device, uint64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
