@@ -2,13 +2,16 @@
  * lock.h: the two locks of a pool, and who holds them. docs/locks.md says what each guards.
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
- * assert what its header comment says. LOCK_TURN may be held across driver calls; no other lock may.
+ * assert what its header comment says. LOCK_TURN may be held across driver calls; no other lock may, but for the loading of the
+ * driver itself.
  */
 #ifndef CENOTE_BASE_LOCK_H
 #define CENOTE_BASE_LOCK_H
 
 #include <pthread.h>
 #include <stdbool.h>
+
+#include "base/check.h"
 
 enum lock_rank {
     LOCK_GLOBAL = 1, /* list of pools, driver loading */
@@ -22,17 +25,30 @@ enum lock_rank {
 struct lock {
     pthread_mutex_t mutex;
     enum lock_rank  rank;
-    pthread_t       holder; /* debug builds */
-    bool            held;   /* debug builds */
 };
 
 #define LOCK_INITIALIZER(r) {.mutex = PTHREAD_MUTEX_INITIALIZER, .rank = (r)}
 
 void lock_open(struct lock *lock, enum lock_rank rank);
 void lock_close(struct lock *lock);
+
+#if CENOTE_DEBUG >= 1
+
 void lock_take(struct lock *lock);
 void lock_give(struct lock *lock);
-bool lock_is_mine(const struct lock *lock); /* true in release builds */
-bool lock_none_above(enum lock_rank rank);  /* this thread holds no lock of a rank above; true in release builds */
+bool lock_is_mine(const struct lock *lock);
+bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a rank above */
+
+#else
+
+/* Inline because every allocation takes and gives a lock. */
+static inline void lock_take(struct lock *lock) { pthread_mutex_lock(&lock->mutex); }
+static inline void lock_give(struct lock *lock) { pthread_mutex_unlock(&lock->mutex); }
+
+/* Release builds keep no books of who holds what: always true. */
+static inline bool lock_is_mine(const struct lock *lock) { (void)lock; return true; }
+static inline bool lock_none_above(enum lock_rank rank) { (void)rank; return true; }
+
+#endif
 
 #endif

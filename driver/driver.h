@@ -29,11 +29,15 @@ struct driver {
 /* --- loader.c: the table in use. The first call loads it: dlopen("libcuda.so.1"), cuGetProcAddress, cuInit. */
 
 /*
- * NULL and a CENOTE_ error in *error (NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE) with the reason in driver_load_message(). A failed load
- * is tried again at the next call. Optional entry points the driver lacks are NULL in the table.
+ * NULL and a CENOTE_ error in *error (NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE, FORKED, EXITING) with the reason in driver_load_message(). A
+ * failed load is tried again at the next call. Optional entry points the driver lacks are NULL in the table.
+ * The environment variable CENOTE_DRIVER names another library than libcuda.so.1.
  */
 const struct driver *driver_table(int *error);
-const char *driver_load_message(void);
+const char *driver_load_message(void); /* of this thread's last failed call */
+
+/* Puts a wrapper (fault.c) between the tracer and the driver: now, for tables handed out too, or when the driver is loaded. Once. */
+void driver_interpose(const struct driver *(*wrap)(const struct driver *inner));
 
 /* The driver version, as 13000; 0 before a load. */
 int driver_version(void);
@@ -51,6 +55,7 @@ struct driver_tally {
 };
 
 const struct driver *driver_trace_over(const struct driver *inner);
+void driver_trace_inner(const struct driver *inner); /* calls go there from now on; it has the same entry points */
 void driver_tallies(struct driver_tally tallies[DRIVER_CALLS]);
 void driver_tallies_reset(void);
 const char *driver_call_name(enum driver_call call);

@@ -1,0 +1,95 @@
+# The verbs of this project; CMakeLists.txt does the work. `make help` lists them.
+
+JOBS ?= $(shell nproc)
+SECONDS ?= 60
+
+# Expanded when a recipe runs: by then tools/setup may have installed what they look for.
+GENERATOR = $(shell command -v ninja >/dev/null && echo -G Ninja)
+CCACHE = $(shell command -v ccache >/dev/null && echo -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+
+# $(call build_in,FOLDER,OPTIONS): configure once with a generator that stays, then build.
+define build_in
+	@test -e $(1)/CMakeCache.txt || cmake -S . -B $(1) $(GENERATOR) $(CCACHE) $(2)
+	@cmake -S . -B $(1) $(2) >/dev/null
+	@cmake --build $(1) -j$(JOBS)
+endef
+
+RELEASE = -DCMAKE_BUILD_TYPE=Release -DCENOTE_DEBUG=0 -DCENOTE_LTO=ON -DCENOTE_TESTS=OFF
+DEBUG   = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCENOTE_DEBUG=1 -DCENOTE_WERROR=ON
+ASAN    = $(DEBUG) -DCENOTE_DEBUG=2 -DCENOTE_SANITIZE=address,undefined
+CLANG   = -DCMAKE_BUILD_TYPE=Debug -DCENOTE_DEBUG=2 -DCENOTE_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+
+# What the sanitizer builds leave out, by folder of tests/: they measure time, or take minutes there.
+CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS)
+SLOW  = -LE 'bench|slow'
+
+.PHONY: help build run test deep bench check format faults fuzz gpu install clean
+
+help:
+	@echo 'make build    the library and programs, for speed, in build/'
+	@echo 'make run      a short demonstration on the simulated GPU'
+	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
+	@echo 'make deep     slower: thread sanitizer, valgrind, clang-tidy, cppcheck'
+	@echo 'make bench    benchmarks'
+	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
+	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
+	@echo 'make faults   fails every driver call on purpose (still to come)'
+	@echo 'make fuzz     fuzzing, SECONDS=60 (still to come)'
+	@echo 'make gpu      the tests that need no simulation, on the real driver'
+	@echo 'make install  PREFIX=/usr/local'
+	@echo 'make clean    removes the build folders'
+
+build:
+	@tools/setup build
+	$(call build_in,build,$(RELEASE))
+
+run: build
+	@echo
+	@build/bin/example-runtime
+	@if test -d traces; then echo; build/bin/cenote-replay --repeat 2 $$(ls traces/*.csv traces/*.csv.gz 2>/dev/null); fi
+
+test:
+	@tools/setup test
+	$(call build_in,build,$(RELEASE))
+	$(call build_in,build-debug,$(DEBUG))
+	$(CTEST) --test-dir build-debug
+	$(call build_in,build-asan,$(ASAN))
+	$(CTEST) --test-dir build-asan $(SLOW)
+	$(call build_in,build-clang,$(CLANG))
+	@tools/check/run
+
+deep:
+	@tools/setup deep
+	$(call build_in,build-debug,$(DEBUG))
+	$(call build_in,build-tsan,$(DEBUG) -DCENOTE_SANITIZE=thread)
+	$(CTEST) --test-dir build-tsan $(SLOW)
+	@tools/deep build-debug
+
+bench: build
+	@for program in build/bin/bench-*; do test ! -x $$program || $$program --json || exit 1; done
+
+check: build
+	@tools/check/run
+
+format:
+	@tools/setup format
+	@git diff --name-only --diff-filter=d HEAD -- '*.c' '*.cpp' | xargs -r clang-format -i
+
+faults:
+	@echo 'The fault sweep comes later: it fails each driver call of each scenario once, and for good. driver/fault.c is its tool.'
+
+fuzz:
+	@echo 'Fuzzing comes later: libFuzzer programs with a model of who owns each byte, for $(SECONDS) seconds.'
+
+gpu:
+	@tools/setup test
+	$(call build_in,build-debug,$(DEBUG))
+	@tools/gpu build-debug
+
+PREFIX ?= /usr/local
+install: build
+	@cmake -S . -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	@cmake --install build
+
+clean:
+	rm -rf build build-debug build-asan build-clang build-tsan

@@ -1,0 +1,31 @@
+/* check.c: the end of a program that found itself broken. It uses no stdio: the program may be broken inside malloc. */
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void put(const char *text)
+{
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        return; /* nobody to tell */
+}
+
+void check_failed(const char *expression, const char *file, int line)
+{
+    char digits[12];
+    char *digit = digits + sizeof(digits) - 1;
+    *digit = 0;
+    do
+        *--digit = (char)('0' + line % 10);
+    while (line /= 10);
+
+    put("cenote: ");
+    put(file);
+    put(":");
+    put(digit);
+    put(": check failed: ");
+    put(expression);
+    put("\n");
+    abort();
+}

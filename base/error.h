@@ -1,0 +1,13 @@
+/* error.h: how every layer reports a failure: a code to return, and words for cenote_message(). See error.c. */
+#ifndef CENOTE_BASE_ERROR_H
+#define CENOTE_BASE_ERROR_H
+
+#include <cenote/cenote.h>
+
+/*
+ * Keeps the words and the driver's result for this thread and returns `code`, so that a failing path ends in `return error_set(...)`.
+ * `cuda_result` is the CUresult behind it, 0 if there is none.
+ */
+__attribute__((format(printf, 3, 4))) int error_set(int code, int cuda_result, const char *format, ...);
+
+#endif

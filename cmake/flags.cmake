@@ -1,0 +1,25 @@
+# cenote_flags: how everything of ours is compiled. Include roots are the repository, include/ and the folder of cuda.h.
+
+add_library(cenote_flags INTERFACE)
+target_include_directories(cenote_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+target_include_directories(cenote_flags SYSTEM INTERFACE ${CENOTE_CUDA_INCLUDE})
+target_compile_definitions(cenote_flags INTERFACE _GNU_SOURCE CENOTE_DEBUG=${CENOTE_DEBUG})
+target_compile_options(cenote_flags INTERFACE
+    -Wall -Wextra -Wshadow
+    $<$<COMPILE_LANGUAGE:C>:-std=c11 -Wstrict-prototypes -Wmissing-prototypes>
+    -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=) # a check that fails names its file as the repository knows it
+
+if(CENOTE_WERROR)
+    target_compile_options(cenote_flags INTERFACE -Werror)
+endif()
+
+if(CENOTE_SANITIZE)
+    target_compile_options(cenote_flags INTERFACE -fsanitize=${CENOTE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(cenote_flags INTERFACE -fsanitize=${CENOTE_SANITIZE})
+endif()
+
+# Fat objects, so that libcenote.a serves linkers and compilers that know nothing of ours. clang has none.
+if(CENOTE_LTO AND CMAKE_C_COMPILER_ID STREQUAL GNU)
+    target_compile_options(cenote_flags INTERFACE -flto=auto -ffat-lto-objects)
+    target_link_options(cenote_flags INTERFACE -flto=auto)
+endif()

@@ -1,0 +1,15 @@
+# `make install`: headers and tables, both libraries, find_package(cenote) and pkg-config.
+
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY include/cenote DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN *.h PATTERN *.def)
+install(TARGETS cenote_shared cenote_static EXPORT cenote LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/cenote)
+install(EXPORT cenote NAMESPACE cenote:: FILE cenote-targets.cmake DESTINATION ${package_folder})
+configure_package_config_file(cmake/cenote-config.cmake.in ${CMAKE_BINARY_DIR}/cenote-config.cmake INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/cenote-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/cenote-config.cmake ${CMAKE_BINARY_DIR}/cenote-config-version.cmake DESTINATION ${package_folder})
+
+configure_file(cmake/cenote.pc.in ${CMAKE_BINARY_DIR}/cenote.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/cenote.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

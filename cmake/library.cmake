@@ -1,0 +1,29 @@
+# libcenote.so and libcenote.a, from the layers in order. No libcuda and no libcudart: the driver is loaded at run time.
+
+set(library_sources)
+foreach(layer base driver pool stats)
+    file(GLOB layer_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${layer}/*.c)
+    list(APPEND library_sources ${layer_sources})
+endforeach()
+
+add_library(cenote_objects OBJECT ${library_sources})
+target_link_libraries(cenote_objects PRIVATE cenote_flags)
+target_compile_options(cenote_objects PRIVATE -fvisibility=hidden)
+
+set(exports ${CMAKE_SOURCE_DIR}/cenote.map)
+add_library(cenote_shared SHARED $<TARGET_OBJECTS:cenote_objects>)
+target_link_options(cenote_shared PRIVATE -Wl,--version-script=${exports} -Wl,--as-needed)
+if(NOT CENOTE_SANITIZE) # a sanitizer's functions come with the program
+    target_link_options(cenote_shared PRIVATE -Wl,-z,defs)
+endif()
+set_target_properties(cenote_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${exports})
+
+add_library(cenote_static STATIC $<TARGET_OBJECTS:cenote_objects>)
+
+foreach(library cenote_shared cenote_static)
+    target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:cenote_flags>)
+    set_target_properties(${library} PROPERTIES OUTPUT_NAME cenote LINKER_LANGUAGE C)
+endforeach()
+set_target_properties(cenote_shared PROPERTIES EXPORT_NAME cenote)
+add_library(cenote ALIAS cenote_shared)

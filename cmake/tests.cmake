@@ -1,0 +1,43 @@
+# Tests: each tests/<folder>/test_*.c is a program and a ctest of the same name; the folder is its label. Other .c files of the folder are
+# linked into all of its tests. tests/<folder>/test_*.sh is a ctest too and finds the programs in $CENOTE_BIN.
+
+find_library(CENOTE_CUNIT cunit)
+if(NOT CENOTE_CUNIT)
+    message(FATAL_ERROR "CUnit was not found; `tools/setup` installs it (Debian: libcunit1-dev). -DCENOTE_TESTS=OFF builds without tests.")
+endif()
+
+set(test_seconds 120)
+
+function(cenote_test source folder)
+    get_filename_component(name ${source} NAME_WE)
+    string(REPLACE test_ "" name ${name})
+    set(program test-${folder}-${name})
+    add_executable(${program} ${source} ${ARGN})
+    target_link_libraries(${program} PRIVATE cenote_flags cenote_static cenote_on_sim ${CENOTE_CUNIT} m)
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    add_test(NAME ${folder}/${name} COMMAND ${program} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} LABELS ${folder})
+endfunction()
+
+function(cenote_script_test source folder)
+    get_filename_component(name ${source} NAME_WE)
+    string(REPLACE test_ "" name ${name})
+    add_test(NAME ${folder}/${name} COMMAND bash ${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} LABELS ${folder}
+        ENVIRONMENT "CENOTE_BIN=${CMAKE_BINARY_DIR}/bin;CENOTE_BUILD=${CMAKE_BINARY_DIR};CUDA_INCLUDE=${CENOTE_CUDA_INCLUDE}")
+endfunction()
+
+file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/tests/*)
+foreach(path ${folders})
+    get_filename_component(folder ${path} NAME)
+    file(GLOB helpers CONFIGURE_DEPENDS ${path}/*.c)
+    list(FILTER helpers EXCLUDE REGEX "/test_[^/]*$")
+    file(GLOB programs CONFIGURE_DEPENDS ${path}/test_*.c)
+    foreach(source ${programs})
+        cenote_test(${source} ${folder} ${helpers})
+    endforeach()
+    file(GLOB scripts CONFIGURE_DEPENDS ${path}/test_*.sh)
+    foreach(source ${scripts})
+        cenote_script_test(${source} ${folder})
+    endforeach()
+endforeach()

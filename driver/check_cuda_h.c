@@ -1,0 +1,27 @@
+/*
+ * check_cuda_h.c: does driver.def say what cuda.h says? Compiled in every build, it adds nothing to the library: a wrong row does not compile.
+ *
+ * A function may be declared twice if both declarations agree. cuda.h has declared ours, under the versioned names that its macros
+ * stand for, so declaring each row again compares the two. A row newer than the header is a first declaration, and passes.
+ */
+#include "driver/driver.h"
+
+#define DRIVER(need, time, name, version, parameters, arguments) CUresult name parameters;
+#include "driver/driver.def"
+#undef DRIVER
+
+/* No row is newer than CUDA 12.5, so this header knows each: the version must be one that gives our parameter list its name. */
+#if CUDA_VERSION >= 12050 && __has_include(<cudaTypedefs.h>)
+#include <cudaTypedefs.h>
+#define DRIVER(need, time, name, version, parameters, arguments) \
+    _Static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, CUresult (*) parameters), #name ": no such version");
+#include "driver/driver.def"
+#undef DRIVER
+#endif
+
+/* results.def was written down from CUDA 13.0. */
+#if CUDA_VERSION >= 13000
+#define RESULT(code, name, effect) _Static_assert(name == code, #name " has another code");
+#include "driver/results.def"
+#undef RESULT
+#endif

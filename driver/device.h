@@ -1,0 +1,49 @@
+/*
+ * device.h: one device as pools see it: its driver, its primary context, what it can do, and how many captures are open on it.
+ *
+ * Driver calls of slow paths are made between device_enter and device_leave: our context is current then, whatever the caller's was,
+ * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5).
+ *
+ * LOCKING: fields after `opened` are constant once a pool has the device; `captures` is atomic.
+ */
+#ifndef CENOTE_DRIVER_DEVICE_H
+#define CENOTE_DRIVER_DEVICE_H
+
+#include <stdatomic.h>
+
+#include "driver/driver.h"
+
+#define DEVICES_MAX 64
+
+struct device {
+    const struct driver *driver;
+    int         ordinal;
+    CUdevice    handle;
+    CUcontext   context;       /* the primary one, retained while a pool uses the device */
+    unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
+    uint64_t    capacity;      /* bytes of memory */
+    uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
+    bool        has_pools;     /* cuMemAllocFromPoolAsync works */
+    bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */
+    atomic_uint captures;      /* open on any pool of the device */
+};
+
+struct device_scope {
+    const struct device *device;
+    CUstreamCaptureMode  mode; /* the thread's own, given back at leave */
+    bool                 has_mode;
+};
+
+/* The device, retained once more. NULL and a CENOTE_ error, told to error_set. */
+struct device *device_open(int ordinal, int *error);
+void           device_close(struct device *device);
+
+/* False: the context is lost; then leave must not be called. */
+bool device_enter(struct device *device, struct device_scope *scope);
+void device_leave(struct device_scope *scope);
+
+/* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
+CUmemAllocationProp device_page_prop(const struct device *device);
+CUmemAccessDesc     device_access(const struct device *device);
+
+#endif

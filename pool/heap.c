@@ -1,0 +1,290 @@
+/*
+ * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages.
+ *
+ * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
+ * free ranges touch (invariants 11 and 12). Beyond the top of the newest region lies address space that was never used: growing into
+ * it is one more candidate. Older regions are all below their top.
+ *
+ *     base                                              top             end
+ *      [ live ][ free  ][ live ][ slab  ][ pending ][free ]   virgin      ]
+ *
+ * A range may be free although pages are missing under it: they were harvested for another range, or never mapped. Such a range is a
+ * candidate too; the caller fills it (fill.c). Slots still in flight cannot be filled: the block slides past them.
+ *
+ * LOCKING: every function here expects the pool's lock. None of them calls the driver. heap_give allocates nothing.
+ */
+#include "pool/heap.h"
+
+#include "base/check.h"
+
+static struct block *at_number(const struct heap *h, uint32_t block) { return block_of(h->ranges.blocks, block); }
+
+static uint64_t align_up(uint64_t at, uint64_t alignment) { return (at + alignment - 1) & ~(alignment - 1); }
+
+void heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed)
+{
+    *h = (struct heap){.pages = pages, .arena = arena, .fixed = fixed};
+    h->ranges.blocks = blocks;
+}
+
+/* The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. */
+static bool fits(struct heap *h, const struct asker *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
+                 struct place *place)
+{
+    uint64_t at = align_up(from, alignment);
+    while (at >= from && at < to && to - at >= place->size) {
+        uint32_t blocked_to;
+        struct slots under = slots_under(r, at, place->size);
+        uint32_t missing = pages_missing(h->pages, who, r, under.from, under.to, &blocked_to);
+        if (!blocked_to) {
+            place->region = r->number;
+            place->at = at;
+            place->missing = missing;
+            return true;
+        }
+        at = align_up(region_slot_at(r, blocked_to), alignment);
+    }
+    return false;
+}
+
+/* The place at the end of the newest region, in its last free range and the virgin addresses behind it. */
+static bool fits_at_top(struct heap *h, const struct asker *who, uint64_t alignment, struct place *place)
+{
+    if (!h->regions)
+        return false;
+    struct region *r = region_of(h->pages, h->regions);
+    bool last_is_free = r->last_block && at_number(h, r->last_block)->state == BLOCK_FREE;
+    uint64_t from = last_is_free ? at_number(h, r->last_block)->at : r->top;
+    if (!fits(h, who, r, from, region_end(r), alignment, place))
+        return false;
+    place->range = last_is_free && place->at < r->top ? r->last_block : 0;
+    place->grows = place->at + place->size > r->top;
+    return true;
+}
+
+/* `size` is a multiple of 512; so is `alignment`, a power of two. Fills in the place for the first two answers. */
+enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place)
+{
+    struct place best = {0}, candidate = {.size = size};
+    bool found = false, any = false;
+    uint32_t range = ranges_at_least(&h->ranges, size);
+    for (int tries = 0; range && tries < HEAP_CANDIDATES; tries++, range = ranges_next(&h->ranges, range)) {
+        struct block *b = at_number(h, range);
+        any = true;
+        if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, &candidate))
+            continue;
+        if (!found || candidate.missing < best.missing) {
+            best = candidate;
+            best.range = range;
+            found = true;
+        }
+        if (!best.missing) {
+            *place = best;
+            return FIT_NOW;
+        }
+    }
+    if (fits_at_top(h, who, alignment, &candidate) && (!found || candidate.missing < best.missing)) {
+        best = candidate;
+        found = true;
+    }
+    if (!found)
+        return any ? FIT_IN_FLIGHT : FIT_NOT;
+    *place = best;
+    return best.missing ? FIT_WITH_PAGES : FIT_NOW;
+}
+
+/* --------------------------------------------------------------------------------------------------------------- pieces of a region */
+
+/* A new piece behind `before` (0: first in the region). The table has room: heap_carve's callers saw to it. */
+static uint32_t insert_after(struct heap *h, struct region *r, uint32_t before, uint64_t at, uint64_t size)
+{
+    uint32_t block = table_take(h->ranges.blocks);
+    CHECK(block);
+    struct block *b = at_number(h, block);
+    b->at = at;
+    b->size = size;
+    b->region = r->number;
+    b->state = BLOCK_FREE;
+    b->before = before;
+    b->after = before ? at_number(h, before)->after : r->first_block;
+    *(before ? &at_number(h, before)->after : &r->first_block) = block;
+    *(b->after ? &at_number(h, b->after)->before : &r->last_block) = block;
+    return block;
+}
+
+static void remove_piece(struct heap *h, struct region *r, uint32_t block)
+{
+    struct block *b = at_number(h, block);
+    *(b->before ? &at_number(h, b->before)->after : &r->first_block) = b->after;
+    *(b->after ? &at_number(h, b->after)->before : &r->last_block) = b->before;
+    table_give(h->ranges.blocks, block);
+}
+
+/* Moves the top so that the place lies below it, to a page border: the rest of the last page is a free range at once. */
+static uint32_t grow_top(struct heap *h, struct region *r, const struct place *place)
+{
+    uint64_t end = place->at + place->size;
+    uint64_t top = region_is_segment(r) ? region_end(r) : r->base + align_up(end - r->base, 1ull << r->shift);
+    uint32_t range = place->range;
+    if (!range && r->last_block && at_number(h, r->last_block)->state == BLOCK_FREE)
+        range = r->last_block; /* the place begins above the top: the free range below it reaches up to it */
+    if (range) {
+        ranges_remove(&h->ranges, range);
+        at_number(h, range)->size = top - at_number(h, range)->at;
+    } else {
+        range = insert_after(h, r, r->last_block, r->top, top - r->top);
+    }
+    ranges_add(&h->ranges, range);
+    r->top = top;
+    return range;
+}
+
+/* Takes the place out of its free range. Its pages are another matter: pages_own, fill.c. At most three table items are needed. */
+uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state state)
+{
+    struct region *r = region_of(h->pages, place->region);
+    uint32_t block = place->grows ? grow_top(h, r, place) : place->range;
+    struct block *b = at_number(h, block);
+    uint64_t end = b->at + b->size;
+    CHECK(b->state == BLOCK_FREE && b->at <= place->at && place->at + place->size <= end);
+
+    ranges_remove(&h->ranges, block);
+    if (b->at < place->at) {
+        uint32_t front = block;
+        b->size = place->at - b->at;
+        block = insert_after(h, r, front, place->at, place->size);
+        ranges_add(&h->ranges, front);
+        b = at_number(h, block);
+    }
+    b->size = place->size;
+    b->state = state;
+    b->uses = 0;
+    if (place->at + place->size < end)
+        ranges_add(&h->ranges, insert_after(h, r, block, place->at + place->size, end - place->at - place->size));
+    CHECK_SLOW(!heap_broken_rule(h));
+    return block;
+}
+
+/* The bytes of the block are free again, its neighbours join in. Its pages have been disowned. */
+void heap_give_back(struct heap *h, uint32_t block)
+{
+    struct block *b = at_number(h, block);
+    struct region *r = region_of(h->pages, b->region);
+    CHECK(b->state != BLOCK_FREE);
+    if (b->after && at_number(h, b->after)->state == BLOCK_FREE) {
+        uint32_t after = b->after;
+        ranges_remove(&h->ranges, after);
+        b->size += at_number(h, after)->size;
+        remove_piece(h, r, after);
+    }
+    if (b->before && at_number(h, b->before)->state == BLOCK_FREE) {
+        uint32_t before = b->before;
+        ranges_remove(&h->ranges, before);
+        at_number(h, before)->size += b->size;
+        remove_piece(h, r, block);
+        block = before;
+    }
+    at_number(h, block)->state = BLOCK_FREE;
+    ranges_add(&h->ranges, block);
+    CHECK_SLOW(!heap_broken_rule(h));
+}
+
+/* Never fails and allocates nothing (rule 7). */
+void heap_give(struct heap *h, uint32_t block, tick freed)
+{
+    struct block *b = at_number(h, block);
+    struct region *r = region_of(h->pages, b->region);
+    struct slots under = slots_under(r, b->at, b->size);
+    pages_disown(h->pages, r, under.from, under.to, freed);
+    heap_give_back(h, block);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- regions */
+
+/* The addresses above the top become an ordinary free range: another region is the newest now. Needs one table item. */
+static void close_top(struct heap *h, struct region *r)
+{
+    if (r->top == region_end(r))
+        return;
+    struct block *last = r->last_block ? at_number(h, r->last_block) : NULL;
+    if (last && last->state == BLOCK_FREE) {
+        ranges_remove(&h->ranges, r->last_block);
+        last->size += region_end(r) - r->top;
+        ranges_add(&h->ranges, r->last_block);
+    } else {
+        ranges_add(&h->ranges, insert_after(h, r, r->last_block, r->top, region_end(r) - r->top));
+    }
+    r->top = region_end(r);
+}
+
+/* The region has its number; it becomes the newest. */
+void heap_add_region(struct heap *h, struct region *r)
+{
+    if (h->regions)
+        close_top(h, region_of(h->pages, h->regions));
+    r->arena = h->arena;
+    r->fixed = h->fixed;
+    r->next = h->regions;
+    h->regions = r->number;
+    h->addresses += r->bytes;
+    if (region_is_segment(r))
+        close_top(h, r); /* all of it is there, and none of it virgin */
+}
+
+/* No block lies in it and no page is mapped in it. */
+bool heap_region_is_empty(const struct heap *h, const struct region *r)
+{
+    if (r->first_block && (r->first_block != r->last_block || at_number(h, r->first_block)->state != BLOCK_FREE))
+        return false;
+    for (uint32_t slot = 0; slot < r->slots; slot++)
+        if (r->page[slot] || r->pins[slot] || bit_is_set(r->transit, slot))
+            return false;
+    return true;
+}
+
+/* An empty region leaves the heap. The caller gives its addresses back. */
+void heap_remove_region(struct heap *h, struct region *r)
+{
+    CHECK(heap_region_is_empty(h, r));
+    if (r->first_block) {
+        ranges_remove(&h->ranges, r->first_block);
+        remove_piece(h, r, r->first_block);
+    }
+    uint32_t *link = &h->regions;
+    while (*link != r->number)
+        link = &region_of(h->pages, *link)->next;
+    *link = r->next;
+    h->addresses -= r->bytes;
+}
+
+static const char *broken_rule_of_region(struct heap *h, struct region *r)
+{
+    uint64_t at = r->base;
+    bool free_before = false;
+    uint32_t last = 0;
+    for (uint32_t block = r->first_block; block; block = at_number(h, block)->after) {
+        struct block *b = at_number(h, block);
+        bool is_free = b->state == BLOCK_FREE;
+        if (b->at != at || b->before != last || b->region != r->number || !b->size || b->size % BLOCK_BYTES)
+            return "11: the pieces of a region tile it up to its top";
+        if (is_free && free_before)
+            return "12: no two free ranges touch";
+        at += b->size;
+        free_before = is_free;
+        last = block;
+    }
+    return at != r->top || last != r->last_block ? "11: the pieces of a region tile it up to its top" : NULL;
+}
+
+const char *heap_broken_rule(struct heap *h)
+{
+    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next) {
+        struct region *r = region_of(h->pages, number);
+        const char *broken = broken_rule_of_region(h, r);
+        if (broken)
+            return broken;
+        if (number != h->regions && r->top != region_end(r))
+            return "13: only the newest region has virgin addresses";
+    }
+    return NULL;
+}

@@ -1,0 +1,58 @@
+/*
+ * heap.h: blocks of any size, packed by 512 bytes into the regions of one arena. See heap.c.
+ */
+#ifndef CENOTE_POOL_HEAP_H
+#define CENOTE_POOL_HEAP_H
+
+#include "pool/pages.h"
+#include "pool/ranges.h"
+
+#define HEAP_CANDIDATES 16      /* ranges looked at for one that lacks no page; more did not pay in the traces */
+
+struct heap {                   /* guarded by the pool's lock */
+    struct pages *pages;        /* the pool's store */
+    struct ranges ranges;
+    uint32_t      regions;      /* newest first, through region.next; 0: none yet */
+    uint32_t      arena;        /* the number it goes by in regions and pages */
+    uint64_t      addresses;    /* bytes of its regions */
+    bool          fixed;        /* private arena: regions it gets are fixed */
+};
+
+/* Where a block could go. */
+struct place {
+    uint32_t region;
+    uint32_t range;             /* free range that holds it; 0: wholly beyond the region's top */
+    uint64_t at;
+    uint64_t size;
+    uint32_t missing;           /* pages it lacks */
+    bool     grows;             /* reaches beyond the top */
+};
+
+enum fit {
+    FIT_NOW,                    /* no page is missing */
+    FIT_WITH_PAGES,             /* fill.c can make it usable */
+    FIT_IN_FLIGHT,              /* large enough ranges exist, but all wait for the device */
+    FIT_NOT                     /* the heap needs another region */
+};
+
+void     heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed);
+enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place);
+uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state state);
+void     heap_give(struct heap *h, uint32_t block, tick freed);
+void     heap_give_back(struct heap *h, uint32_t block);
+void     heap_add_region(struct heap *h, struct region *r);
+bool     heap_region_is_empty(const struct heap *h, const struct region *r);
+void     heap_remove_region(struct heap *h, struct region *r);
+
+/* The slots [from, to) that the bytes [at, at + size) touch. */
+struct slots {
+    uint32_t from, to;
+};
+static inline struct slots slots_under(const struct region *r, uint64_t at, uint64_t size)
+{
+    return (struct slots){region_slot(r, at), region_slot(r, at + size - 1) + 1};
+}
+
+const char *heap_broken_rule(struct heap *h);    /* NULL, or the invariant that does not hold */
+
+#endif

@@ -1,0 +1,103 @@
+/*
+ * pages.h: the store of physical pages of a pool, and who uses each of them. See pages.c.
+ */
+#ifndef CENOTE_POOL_PAGES_H
+#define CENOTE_POOL_PAGES_H
+
+#include "base/memory.h"
+#include "pool/fence.h"
+#include "pool/region.h"
+
+#define PAGES_MOST   (1u << 24)     /* 32 TiB of 2 MiB pages */
+#define REGIONS_MOST (1u << 20)
+
+struct page {
+    CUmemGenericAllocationHandle handle;  /* 0 for a segment */
+    uint64_t    bytes;
+    tick        freed;              /* last free on it, kept here unless it is sole; then regions keep it by slot */
+    struct spot owner;              /* slot under live bytes or being filled, region 0: none; kept unless it is sole */
+    struct spot home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
+    uint32_t    maps;               /* slots that map it */
+    uint32_t    arena;              /* whose stream used it last */
+    uint32_t    mark;               /* epoch of the last look that met it: tells twice from once */
+    uint32_t    pins;               /* cenote_pin calls on slots that map it */
+    uint32_t    next_spare;
+    bool        fixed;              /* belongs to a private arena and never leaves it, until the group is released */
+    bool        leaving;            /* being given back to the driver */
+};
+
+/* Who asks for memory, and what may be done to serve it. */
+struct asker {
+    uint32_t arena;
+    bool     may_unmap;             /* no capture is open on the device */
+};
+
+struct pages {                      /* guarded by the pool's lock */
+    struct fences fences;
+    struct table  table;            /* of struct page */
+    struct table  regions;          /* of struct region * */
+    uint32_t      shift;            /* log2 of the page size */
+    uint32_t      epoch;            /* of the current look */
+    uint32_t      spare;            /* chain of pages mapped nowhere */
+    uint64_t      reserved;         /* bytes of all pages and segments, those being created too */
+    uint64_t      addresses;        /* bytes of address space */
+};
+
+static inline struct page *page_of(const struct pages *s, uint32_t page) { return table_at(&s->table, page); }
+static inline struct region *region_of(const struct pages *s, uint32_t region) { return *(struct region **)table_at(&s->regions, region); }
+
+bool pages_open(struct pages *s, uint32_t shift);
+void pages_close(struct pages *s);
+
+/* How many slots of [from, to) lack a page of their own for `who`. *blocked_to is past the last slot nothing can be done about now, 0: none. */
+uint32_t pages_missing(struct pages *s, const struct asker *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to);
+bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked);
+void pages_look_anew(struct pages *s);
+
+/* Live bytes come to, or leave, the slots [from, to). */
+void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);
+void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed);
+
+/* The chain of slots that map a page. */
+void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot);
+void pages_unlink(struct pages *s, struct region *r, uint32_t slot);
+
+/* A page without live bytes, taken for a move, and then settled there or put back as it was. */
+struct page_past {
+    uint32_t arena;
+    bool     fixed;
+};
+struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target);
+void pages_settle(struct pages *s, uint32_t page);
+void pages_drop(struct pages *s, uint32_t page, struct page_past past);
+
+uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes);
+void     pages_remove(struct pages *s, uint32_t page);
+void     pages_add_spare(struct pages *s, uint32_t page);
+
+/* The free pages, longest free first. */
+struct pick {
+    tick     freed;
+    uint32_t page;
+};
+
+struct picker {
+    const struct asker *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
+    tick     latest;            /* freed no later than this */
+    bool     segments;          /* immovable ones instead of movable ones */
+    uint32_t most;
+    uint32_t count;
+    struct pick *picks;         /* room for `most` */
+};
+
+void pages_pick(struct pages *s, struct picker *picker);
+
+/* Sums for the statistics. */
+struct pages_sums {
+    uint64_t owned, free, aliased, frozen, harvestable;   /* pages; the last in bytes */
+};
+struct pages_sums pages_sum(struct pages *s);
+
+const char *pages_broken_rule(struct pages *s);  /* NULL, or the invariant that does not hold */
+
+#endif

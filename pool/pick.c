@@ -1,0 +1,185 @@
+/*
+ * pick.c: which free page moves next, or goes back to the driver? The one that was freed longest ago: it is likeliest to be complete, and
+ * its old place is the one that will be missed last. Also the other walks over all pages: sums and validity.
+ *
+ * Pages are found at their homes, by the word of bits: only free ones are looked at one by one. Of those the `most` oldest are kept in a
+ * binary heap with the youngest on top, so that a look costs no memory but the caller's array.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "base/check.h"
+#include "pool/pages.h"
+
+static void sift_down(struct pick *picks, uint32_t count, uint32_t at)
+{
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= count)
+            return;
+        if (child + 1 < count && picks[child + 1].freed > picks[child].freed)
+            child++;
+        if (picks[at].freed >= picks[child].freed)
+            return;
+        struct pick held = picks[at];
+        picks[at] = picks[child];
+        picks[child] = held;
+        at = child;
+    }
+}
+
+static void keep_oldest(struct picker *k, tick freed, uint32_t page)
+{
+    if (k->count < k->most) {
+        uint32_t at = k->count++;
+        for (; at && k->picks[(at - 1) / 2].freed < freed; at = (at - 1) / 2)
+            k->picks[at] = k->picks[(at - 1) / 2];
+        k->picks[at] = (struct pick){freed, page};
+    } else if (k->most && freed < k->picks[0].freed) {
+        k->picks[0] = (struct pick){freed, page};
+        sift_down(k->picks, k->count, 0);
+    }
+}
+
+/* Youngest on top becomes oldest first. */
+static void sort_oldest_first(struct picker *k)
+{
+    for (uint32_t left = k->count; left > 1; left--) {
+        struct pick youngest = k->picks[0];
+        k->picks[0] = k->picks[left - 1];
+        k->picks[left - 1] = youngest;
+        sift_down(k->picks, left - 1, 0);
+    }
+}
+
+static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
+{
+    struct page *p = page_of(s, page);
+    if (p->pins || p->leaving || freed > k->latest)
+        return;
+    if (k->who) {
+        if (p->mark == s->epoch) /* the range that is being filled uses it already */
+            return;
+        if (arena != k->who->arena && (p->fixed || !fence_is_done(&s->fences, freed)))
+            return;
+    } else if (p->fixed || !fence_is_done(&s->fences, freed)) {
+        return;
+    }
+    keep_oldest(k, freed, page);
+}
+
+static void pick_in_region(struct pages *s, struct picker *k, struct region *r)
+{
+    for (uint32_t w = 0; w < bits_words(r->slots); w++) {
+        for (uint64_t free = r->home[w] & ~(r->sole[w] & r->busy[w]); free; free &= free - 1) {
+            uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
+            struct page *p = page_of(s, r->page[slot]);
+            if (bit_is_set(r->sole, slot))
+                consider(s, k, r->page[slot], r->freed[slot], r->arena);
+            else if (!p->owner.region)
+                consider(s, k, r->page[slot], p->freed, p->arena);
+        }
+    }
+}
+
+/* Fills in the picks: up to `most` pages, those that were freed longest ago first. Spare pages go before all others. */
+void pages_pick(struct pages *s, struct picker *k)
+{
+    k->count = 0;
+    for (uint32_t number = 1; number < s->regions.used; number++) {
+        struct region *r = region_of(s, number);
+        if (r && region_is_segment(r) == k->segments)
+            pick_in_region(s, k, r);
+    }
+    for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
+        struct page *p = page_of(s, page);
+        if (!k->who || p->arena == k->who->arena || fence_is_done(&s->fences, p->freed))
+            consider(s, k, page, k->who ? 0 : p->freed, p->arena);
+    }
+    sort_oldest_first(k);
+}
+
+struct pages_sums pages_sum(struct pages *s)
+{
+    struct pages_sums sums = {0};
+    for (uint32_t number = 1; number < s->regions.used; number++) {
+        struct region *r = region_of(s, number);
+        for (uint32_t slot = 0; r && slot < r->slots; slot++) {
+            if (!bit_is_set(r->home, slot))
+                continue;
+            struct page *p = page_of(s, r->page[slot]);
+            bool sole = bit_is_set(r->sole, slot);
+            bool owned = sole ? bit_is_set(r->busy, slot) : p->owner.region != 0;
+            bool frozen = p->fixed || p->pins;
+            sums.owned += owned;
+            sums.free += !owned;
+            sums.aliased += p->maps > 1;
+            sums.frozen += frozen;
+            if (!owned && !frozen && !region_is_segment(r) && fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed))
+                sums.harvestable += p->bytes;
+        }
+    }
+    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
+        sums.free++;
+        sums.harvestable += page_of(s, page)->bytes;
+    }
+    return sums;
+}
+
+/* Invariants of one slot, see docs/invariants.md. */
+static const char *broken_rule_at(struct pages *s, struct region *r, uint32_t slot)
+{
+    uint32_t page = r->page[slot];
+    bool sole = bit_is_set(r->sole, slot), busy = bit_is_set(r->busy, slot), transit = bit_is_set(r->transit, slot);
+    if (!page)
+        return sole || bit_is_set(r->home, slot) ? "1: a slot without a page has no home or sole bit" :
+               busy && !transit ? "2: live bytes lie on a page" : NULL;
+
+    struct page *p = page_of(s, page);
+    if (r->freed[slot] > s->fences.now)
+        return "14: nothing was freed in the future";
+    if (bit_is_set(r->home, slot) != spot_is(p->home, r->number, slot))
+        return "4: a page has one home, and the bit says where";
+    if (sole)
+        return p->maps != 1 || p->owner.region || transit ? "5: a sole page is mapped once and its slot speaks for it" : NULL;
+    if (busy && !transit && !spot_is(p->owner, r->number, slot))
+        return "3: live bytes own the page they lie on";
+    if (!busy && !transit && spot_is(p->owner, r->number, slot))
+        return "3: only live bytes own a page";
+    return NULL;
+}
+
+static const char *broken_rule_of_page(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    uint32_t maps = 0, pins = 0;
+    for (struct spot at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
+        if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
+            return "6: the chain of a page lists the slots that map it";
+        pins += region_of(s, at.region)->pins[at.slot];
+    }
+    return maps != p->maps ? "6: the chain of a page lists the slots that map it" :
+           pins != p->pins ? "7: a page counts the pins of its slots" : NULL;
+}
+
+const char *pages_broken_rule(struct pages *s)
+{
+    uint64_t reserved = 0;
+    for (uint32_t number = 1; number < s->regions.used; number++) {
+        struct region *r = region_of(s, number);
+        for (uint32_t slot = 0; r && slot < r->slots; slot++) {
+            const char *broken = broken_rule_at(s, r, slot);
+            if (!broken && bit_is_set(r->home, slot)) {
+                broken = broken_rule_of_page(s, r->page[slot]);
+                reserved += page_of(s, r->page[slot])->bytes;
+            }
+            if (broken)
+                return broken;
+        }
+    }
+    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
+        if (page_of(s, page)->maps)
+            return "8: a spare page is mapped nowhere";
+        reserved += page_of(s, page)->bytes;
+    }
+    return reserved > s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
+}

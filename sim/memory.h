@@ -1,0 +1,157 @@
+/*
+ * memory.h: what memory is: physical memory and its contents, address space and what is mapped there, allocations, pools. LOCKING: the
+ * model's lock.
+ *
+ * A device address is looked up in the page table when work runs: address -> mapping -> physical memory -> offset in the window, one
+ * sparse file mapped once. So two mappings of one physical memory show the same bytes, and what is unmapped is an illegal address.
+ */
+#ifndef CENOTE_SIM_MEMORY_H
+#define CENOTE_SIM_MEMORY_H
+
+#include "sim/model.h"
+
+/* --- contents.c: the bytes in the window, by offset, as far as shape.data reaches */
+bool     contents_reset(uint64_t window_bytes);
+void     contents_forget(uint64_t offset, uint64_t bytes);  /* physical memory was given back */
+void     contents_fill(uint64_t offset, uint64_t pattern, unsigned width, uint64_t bytes);
+uint64_t contents_differ(uint64_t offset, uint64_t pattern, uint64_t bytes);    /* 8-byte words that are not `pattern` */
+void     contents_write(uint64_t offset, const void *from, uint64_t bytes);
+void     contents_read(uint64_t offset, void *to, uint64_t bytes);
+void     contents_copy(uint64_t to, uint64_t from, uint64_t bytes);
+
+/* --- physical.c: handles of cuMemCreate, and the same for the model's own use */
+struct physical {
+    uint64_t            offset;     /* in the window */
+    uint64_t            size;
+    int                 device;     /* or HOST_AREA */
+    uint32_t            handles;    /* references by handle */
+    uint32_t            mappings;
+    uint32_t            generation; /* in the handle: an old handle does not name new memory */
+    CUmemAllocationProp prop;
+};
+
+void     physical_reset(void);
+CUresult physical_take(int device, uint64_t size, uint32_t *number);    /* without handle; lives until the last mapping is gone */
+void     physical_drop_mapping(uint32_t number);
+uint32_t physical_find(CUmemGenericAllocationHandle handle);            /* 0: names nothing */
+CUmemGenericAllocationHandle physical_handle(uint32_t number);
+struct physical *physical_at(uint32_t number);
+bool     location_area(const CUmemLocation *location, int *area);       /* false: no such place */
+CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult physical_release(CUmemGenericAllocationHandle handle);
+CUresult physical_granularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
+CUresult physical_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+CUresult physical_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags);
+CUresult physical_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type);
+
+/* --- virtual.c: reservations, mappings, the page table */
+struct mapping {
+    uint64_t at;
+    uint64_t size;
+    uint32_t physical;
+    uint32_t readers;       /* devices, as bits */
+    uint32_t writers;
+    bool     own;           /* the model's, under an allocation: programs may not unmap it */
+    uint64_t busy;          /* when work put on streams so far that touches it is done */
+};
+
+struct piece {              /* of a range of addresses: contiguous in the window */
+    uint64_t offset;
+    uint64_t bytes;
+    struct mapping *mapping;
+};
+
+bool     virtual_reset(void);
+bool     virtual_is_device_address(uint64_t at);
+CUresult virtual_own_map(int device, uint64_t size, uint64_t *at);      /* reserves, takes and maps memory for an allocation */
+void     virtual_own_unmap(uint64_t at);
+struct mapping *virtual_mapping(uint64_t at);                           /* NULL: not mapped */
+const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece);  /* NULL, or why not */
+CUresult virtual_reserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
+CUresult virtual_free(CUdeviceptr at, size_t size);
+CUresult virtual_map(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult virtual_unmap(CUdeviceptr at, size_t size);
+CUresult virtual_set_access(CUdeviceptr at, size_t size, const CUmemAccessDesc *who, size_t count);
+CUresult virtual_get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr at);
+CUresult virtual_retain_handle(CUmemGenericAllocationHandle *handle, void *at);
+struct range *virtual_reservation(uint64_t at);                         /* NULL: not reserved by the program */
+
+/* --- allocations.c: what cuMemAlloc and its relatives gave, by address */
+enum allocation_kind { ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_HOST, ALLOCATION_REGISTERED };
+
+struct allocation {
+    enum allocation_kind kind;
+    bool     freed;         /* POOL: cuMemFreeAsync was called, its time has not come */
+    int      device;
+    uint32_t context;
+    uint32_t pool;
+    unsigned flags;         /* HOST, REGISTERED */
+    uint64_t at;
+    uint64_t size;
+    uint64_t id;            /* unique */
+    uint64_t free_done;     /* freed: when */
+    uint32_t free_stream;
+    uint32_t next;          /* POOL: in the pool's list of freed ones */
+};
+
+void     allocations_reset(void);
+void     allocations_close_all(uint32_t context);
+struct allocation *allocation_holding(uint64_t at);     /* NULL: none */
+struct allocation *allocation_at(uint32_t number);
+uint32_t allocation_add(enum allocation_kind kind, int device, uint64_t at, uint64_t size);
+void     allocation_remove(uint32_t number);
+uint32_t allocation_number(uint64_t at);                /* of the one that starts there, 0: none */
+CUresult allocation_alloc(CUdeviceptr *at, size_t size);
+CUresult allocation_free(CUdeviceptr at);
+
+/* --- host.c: host memory the device may read and write */
+CUresult host_alloc(void **at, size_t size);
+CUresult host_alloc_with(void **at, size_t size, unsigned flags);
+CUresult host_free(void *at);
+void     host_drop(uint32_t allocation);
+CUresult host_register(void *at, size_t size, unsigned flags);
+CUresult host_unregister(void *at);
+CUresult host_device_pointer(CUdeviceptr *device, void *host, unsigned flags);
+CUresult host_flags(unsigned *flags, void *at);
+
+/* --- pools.c: stream-ordered allocation */
+void     pools_reset(void);
+void     pool_finish_free(uint32_t allocation);         /* its free has come in stream order */
+void     pool_synchronized(void);                       /* the device was waited for: give back what exceeds the thresholds */
+bool     pool_allows(uint32_t pool, int device, bool write);
+CUmemoryPool pool_handle(uint32_t pool);
+CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties);
+CUresult pool_destroy(CUmemoryPool pool);
+CUresult pool_default(CUmemoryPool *pool, CUdevice device);
+CUresult pool_current(CUmemoryPool *pool, CUdevice device);
+CUresult pool_set_current(CUdevice device, CUmemoryPool pool);
+CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t count);
+CUresult pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
+CUresult pool_trim(CUmemoryPool pool, size_t keep);
+CUresult pool_alloc(CUdeviceptr *at, size_t size, CUstream stream);
+CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream);
+CUresult pool_free(CUdeviceptr at, CUstream stream);
+
+/* --- copies.c */
+CUresult copy_sync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult copy_to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
+CUresult copy_to_device_async(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
+CUresult copy_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult copy_to_host_async(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult copy_on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult copy_on_device_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream);
+CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream);
+CUresult fill_8(CUdeviceptr at, unsigned char value, size_t count, CUstream stream);
+CUresult fill_16(CUdeviceptr at, unsigned short value, size_t count, CUstream stream);
+CUresult fill_32(CUdeviceptr at, unsigned int value, size_t count, CUstream stream);
+
+/* --- pointers.c */
+CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr at);
+CUresult pointer_attributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr at);
+CUresult pointer_range(CUdeviceptr *start, size_t *size, CUdeviceptr at);
+
+#endif

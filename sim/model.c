@@ -1,0 +1,189 @@
+/*
+ * model.c: the simulated machine as a whole: its lock, its start and reset, its threads, and what it says about violations.
+ *
+ * A violation is a use that CUDA calls undefined or refuses and that a correct program never makes. It is counted, said once on stderr
+ * unless quiet, and kept for sim_last_violation(). What a correct program expects (out of memory, not ready) is none.
+ */
+#include "sim/model.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "sim/memory.h"
+#include "sim/stream.h"
+#include "sim/start.h"
+
+struct model model;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t thread_exit_key;
+static _Atomic bool forked;
+static _Atomic uint64_t threads_seen;
+static _Thread_local struct thread this_thread;
+
+/* A child of fork starts with the lock free. It is refused everything, if the parent had begun to use the device, as CUDA does. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_in_child(void)
+{
+    atomic_store(&forked, model.initialised);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The per-thread default stream of a thread ends with it. */
+static void thread_exit(void *arg)
+{
+    struct thread *t = arg;
+    if (atomic_load(&forked))
+        return;
+    pthread_mutex_lock(&lock);
+    if (t->epoch == atomic_load(&model.epoch))
+        streams_close_thread(t->number);
+    pthread_mutex_unlock(&lock);
+}
+
+static void start_failed(const char *what)
+{
+    fprintf(stderr, "simulated GPU: %s\n", what);
+    abort();
+}
+
+static void start_devices(void)
+{
+    uint64_t unit = 1 << 30;
+    uint64_t host_capacity = 256ull << 30;
+    uint64_t area = 0;
+    for (int i = 0; i <= DEVICES_MOST; i++) {
+        struct device *d = &model.devices[i];
+        ranges_clear(&d->free);
+        ranges_clear(&d->small);
+        *d = (struct device){.free = d->free, .small = d->small, .area = area};
+        if (i < model.shape.devices)
+            d->capacity = model.shape.capacity;
+        if (i == HOST_AREA)
+            d->capacity = host_capacity;
+        /* Eight times the room, so that physical memory never runs out for want of contiguous offsets: a real device has none of that. */
+        uint64_t room = (8 * d->capacity + unit - 1) / unit * unit;
+        if (room && !ranges_give(&d->free, area, room))
+            start_failed("no host memory");
+        area += room;
+    }
+    if (!contents_reset(area))
+        start_failed("no address space for the contents of device memory");
+}
+
+void model_start(const struct sim_shape *shape)
+{
+    model.shape = *shape;
+    model.books = (struct sim_books){0};
+    model.cost_owed = 0;
+    model.initialised = false;
+    model.last_violation[0] = 0;
+    atomic_fetch_add(&model.epoch, 1);
+    clock_reset();
+    work_reset();
+    start_devices();
+    physical_reset();
+    if (!virtual_reset())
+        start_failed("no address space for device addresses");
+    allocations_reset();
+    graphs_reset();
+    captures_reset();
+    events_reset();
+    streams_reset();
+    contexts_reset();
+    pools_reset();
+    entries_reset();
+}
+
+/* As at program start: what the environment says. */
+void model_start_from_environment(void)
+{
+    struct sim_shape shape;
+    sim_shape_default(&shape);
+    const char *text = getenv("CENOTE_SIM");
+    bool quiet = false;
+    if (text && !shape_parse(&shape, &quiet, text))
+        start_failed("CENOTE_SIM is not understood");
+    model.quiet = quiet;
+    model_start(&shape);
+}
+
+static void start_once(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+    pthread_key_create(&thread_exit_key, thread_exit);
+    model_start_from_environment();
+}
+
+void model_lock(void)
+{
+    pthread_once(&once, start_once);
+    pthread_mutex_lock(&lock);
+}
+
+void model_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+bool model_is_forked(void)
+{
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+struct thread *model_thread(void)
+{
+    struct thread *t = &this_thread;
+    uint32_t epoch = atomic_load_explicit(&model.epoch, memory_order_relaxed);
+    if (t->epoch != epoch) {
+        if (!t->number) {
+            t->number = atomic_fetch_add(&threads_seen, 1) + 1;
+            pthread_setspecific(thread_exit_key, t);
+        }
+        t->epoch = epoch;
+        t->depth = 0;
+        t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+        t->stream_context = t->stream = 0;
+        t->in_host_function = false;
+    }
+    return t;
+}
+
+static void violation(const char *format, va_list arguments)
+{
+    model.books.violations++;
+    vsnprintf(model.last_violation, sizeof model.last_violation, format, arguments);
+    if (!model.quiet)
+        fprintf(stderr, "simulated GPU: violation: %s\n", model.last_violation);
+}
+
+void model_violation(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    violation(format, arguments);
+    va_end(arguments);
+}
+
+CUresult model_refuse(CUresult result, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    violation(format, arguments);
+    va_end(arguments);
+    return result;
+}

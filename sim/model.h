@@ -1,0 +1,132 @@
+/*
+ * model.h: the simulated machine as its parts see it: shape, devices, contexts, threads, time, books. memory.h and stream.h hold the rest.
+ *
+ * The entry points that programs call are elsewhere (entries.def): they check, lock and count, then call one function of the model. So
+ * another library of NVIDIA's can stand on the same model later.
+ *
+ * LOCKING: one lock for the whole model. Every function here and in memory.h and stream.h expects it, unless it says otherwise.
+ */
+#ifndef CENOTE_SIM_MODEL_H
+#define CENOTE_SIM_MODEL_H
+
+#include <cuda.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "sim/ranges.h"
+#include "sim/sim.h"
+#include "sim/slots.h"
+
+#define DEVICES_MOST 16
+#define CONTEXTS_MOST 4096
+#define CONTEXT_STACK_MOST 256
+
+struct device {
+    uint64_t        area;           /* where its physical memory lies in the window */
+    uint64_t        capacity;
+    uint64_t        used;           /* physical bytes held by programs, without contexts */
+    uint64_t        foreign;        /* held by other processes */
+    uint64_t        contexts_bytes; /* taken by contexts */
+    struct ranges   free;           /* physical memory, as offsets in the window */
+    struct ranges   small;          /* free space inside chunks of small plain allocations, as addresses */
+    uint32_t        primary;        /* its primary context */
+    uint32_t        default_pool;
+    uint32_t        current_pool;
+};
+
+struct context {
+    int      device;
+    bool     primary;
+    uint32_t held;              /* retains of a primary context; 1 of any other; 0: not alive */
+    unsigned flags;
+    CUresult lost;              /* the sticky error, once there is one */
+    uint32_t legacy;            /* its default stream while alive */
+    uint32_t captures;          /* open in its streams */
+    uint64_t all_done;          /* when all work put on it so far is done */
+    uint64_t blocking_done;     /* the same for streams that wait for the default stream */
+    uint64_t peers;             /* devices whose plain memory it may access */
+};
+
+/* What the model knows of a thread of the program. Threads are never told of sim_reset: `epoch` tells them. */
+struct thread {
+    uint32_t            epoch;
+    uint32_t            depth;
+    uint32_t            stack[CONTEXT_STACK_MOST];
+    CUstreamCaptureMode capture_mode;
+    uint64_t            number;         /* from 1, unique */
+    uint32_t            stream_context; /* context that `stream` belongs to */
+    uint32_t            stream;         /* the last per-thread default stream used */
+    bool                in_host_function;
+};
+
+struct model {
+    struct sim_shape shape;
+    struct device    devices[DEVICES_MOST + 1]; /* the last is the host's memory */
+    struct slots     contexts;
+    struct sim_books books;
+    uint64_t         cost_owed;     /* ns not yet on the clock */
+    _Atomic uint32_t epoch;         /* number of resets */
+    bool             initialised;   /* cuInit was called */
+    bool             quiet;
+    char             last_violation[512];
+};
+
+extern struct model model;
+
+#define HOST_AREA DEVICES_MOST  /* index of the host's memory in model.devices */
+
+/* --- model.c */
+void model_lock(void);      /* starts the model at the first call */
+void model_unlock(void);
+bool model_is_forked(void); /* needs no lock */
+struct thread *model_thread(void);
+void model_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((format(printf, 2, 3)));  /* a violation, and its result */
+
+/* --- shape.c */
+bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text);   /* false: said on stderr, `shape` half changed */
+
+/* --- context.c; results as the calls of the same names */
+void     contexts_reset(void);
+uint32_t context_current(void);     /* 0: none */
+CUresult context_usable(uint32_t context);
+void     context_lose(uint32_t context, CUresult error);
+static inline struct context *context_at(uint32_t number) { return slots_at(&model.contexts, number); }
+CUresult context_init(unsigned flags);
+CUresult context_retain_primary(CUcontext *context, CUdevice device);
+CUresult context_release_primary(CUdevice device);
+CUresult context_reset_primary(CUdevice device);
+CUresult context_primary_state(CUdevice device, unsigned *flags, int *active);
+CUresult context_set_primary_flags(CUdevice device, unsigned flags);
+CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
+CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
+CUresult context_destroy(CUcontext context);
+CUresult context_push(CUcontext context);
+CUresult context_pop(CUcontext *context);
+CUresult context_set(CUcontext context);
+CUresult context_get(CUcontext *context);
+CUresult context_device(CUdevice *device);
+CUresult context_flags(unsigned *flags);
+CUresult context_id(CUcontext context, unsigned long long *id);
+CUresult context_api_version(CUcontext context, unsigned *version);
+CUresult context_priorities(int *least, int *greatest);
+CUresult context_synchronize(void);
+CUresult context_can_access_peer(int *can, CUdevice device, CUdevice peer);
+CUresult context_enable_peer(CUcontext peer, unsigned flags);
+CUresult context_disable_peer(CUcontext peer);
+
+/* --- device.c */
+bool     device_exists(CUdevice device);
+CUresult device_count(int *count);
+CUresult device_get(CUdevice *device, int ordinal);
+CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device);
+CUresult device_name(char *name, int size, CUdevice device);
+CUresult device_uuid(CUuuid *uuid, CUdevice device);
+CUresult device_bus_id(char *id, int size, CUdevice device);
+CUresult device_by_bus_id(CUdevice *device, const char *id);
+CUresult device_total(size_t *bytes, CUdevice device);
+CUresult device_memory(size_t *free, size_t *total);
+uint64_t device_left(int device);   /* physical bytes that could be taken */
+
+#endif

@@ -1,0 +1,154 @@
+/*
+ * stream.h: what happens in the order of streams: time, work, streams, events, captures, graphs. LOCKING: the model's lock.
+ */
+#ifndef CENOTE_SIM_STREAM_H
+#define CENOTE_SIM_STREAM_H
+
+#include "sim/model.h"
+
+/* --- clock.c */
+void     clock_reset(void);
+uint64_t clock_seen(void);              /* the time when somebody last looked; costs nothing */
+uint64_t clock_look(void);              /* the time now; work that is due has been done */
+void     clock_go_to(uint64_t when);    /* waits for that moment: the clock jumps */
+void     clock_advance(uint64_t ns);
+
+/* --- work.c: work on streams, done when its time has come */
+enum work_kind {
+    WORK_WAIT,      /* takes time */
+    WORK_TOUCH,
+    WORK_FILL,
+    WORK_EXPECT,
+    WORK_COPY,
+    WORK_CALL,      /* a host function */
+    WORK_GIVE,      /* a pool's allocation ends */
+    WORK_RECORD,    /* an event recorded by a graph */
+    WORK_AWAIT      /* an event awaited by a graph */
+};
+
+struct work {
+    enum work_kind kind;
+    unsigned       width;       /* FILL, EXPECT: bytes of `pattern` */
+    const char    *name;        /* of the call that put it there */
+    uint64_t       length;      /* ns it takes */
+    uint64_t       to, from;    /* device or host addresses; EXPECT reads `to` */
+    uint64_t       bytes;
+    uint64_t       pattern;
+    CUhostFn       function;
+    void          *argument;
+    uint64_t       number;      /* GIVE: allocation; RECORD, AWAIT: event */
+    uint32_t       context;     /* filled in when it is put on a stream */
+};
+
+struct stream;
+
+CUresult work_put(struct stream *stream, const struct work *work);  /* on a stream, or into its capture */
+CUresult work_submit(struct stream *stream, const struct work *work);   /* on a stream that does not capture */
+void     work_run_until(uint64_t when);     /* for clock.c */
+void     work_reset(void);
+uint64_t work_mismatches(void);
+
+/* --- streams.c */
+enum stream_kind { STREAM_CREATED, STREAM_LEGACY, STREAM_PER_THREAD };
+
+struct stream {
+    _Atomic uint64_t id;        /* 0: no such stream. Read without the lock */
+    enum stream_kind kind;
+    uint32_t         context;
+    unsigned         flags;
+    int              priority;
+    uint64_t         done;      /* when all its work is done */
+    uint32_t         capture;   /* 0: not capturing */
+    uint32_t         place;     /* its number among the streams of the capture */
+};
+
+void     streams_reset(void);
+uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, int priority);  /* 0: no more */
+void     stream_close(uint32_t number);
+void     streams_close_all(uint32_t context);
+void     streams_leave_capture(uint32_t capture);
+CUresult stream_find(CUstream handle, struct stream **stream);     /* names the stream, also handles 0, 1 and 2 */
+uint64_t stream_start(const struct stream *s);     /* earliest moment at which new work on it can start */
+void     stream_extend(struct stream *s, uint64_t done);
+CUresult stream_create(CUstream *stream, unsigned flags);
+CUresult stream_create_with_priority(CUstream *stream, unsigned flags, int priority);
+CUresult stream_destroy(CUstream stream);
+CUresult stream_synchronize(CUstream stream);
+CUresult stream_query(CUstream stream);
+CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags);
+CUresult stream_context(CUstream stream, CUcontext *context);
+CUresult stream_device(CUstream stream, CUdevice *device);
+CUresult stream_flags(CUstream stream, unsigned *flags);
+CUresult stream_priority(CUstream stream, int *priority);
+CUresult stream_call(CUstream stream, CUhostFn function, void *argument);
+CUresult stream_id(CUstream stream, unsigned long long *id);       /* takes no lock */
+
+/* --- events.c */
+struct event {
+    enum { EVENT_NEW, EVENT_RECORDED, EVENT_CAPTURED } state;
+    unsigned  flags;
+    uint32_t  context;
+    uint64_t  done;         /* RECORDED: when it is complete */
+    uint64_t  capture_id;   /* CAPTURED: cuStreamGetCaptureInfo's id */
+    uint32_t  capture;
+    uint32_t  seen_count;   /* CAPTURED: entries of `seen` */
+    uint32_t *seen;         /* for each stream of the capture, how many of its nodes come before */
+};
+
+void     events_reset(void);
+void     events_close_all(uint32_t context);
+struct event *event_find(CUevent handle);   /* NULL, and a violation: no such event */
+void     event_record_at(uint64_t number, uint64_t done);
+uint64_t event_done(uint64_t number);
+uint64_t event_number(CUevent handle);
+CUresult event_create(CUevent *event, unsigned flags);
+CUresult event_destroy(CUevent event);
+CUresult event_record(CUevent event, CUstream stream);
+CUresult event_record_with_flags(CUevent event, CUstream stream, unsigned flags);
+CUresult event_record_context(CUcontext context, CUevent event);
+CUresult event_query(CUevent event);
+CUresult event_synchronize(CUevent event);
+CUresult event_elapsed(float *ms, CUevent start, CUevent end);
+
+/* --- capture.c */
+void     captures_reset(void);
+CUresult capture_forbids(const char *call);             /* 900, captures invalidated: this thread may not make an unsafe call now */
+CUresult capture_conflict(uint32_t context, CUresult error, const char *call);  /* ends all captures of a context badly, if there are any */
+CUresult capture_spoil(struct stream *s, CUresult error, const char *call);     /* the same for the capture that `s` is in */
+CUresult capture_legacy_conflict(const struct stream *s, const char *call);     /* `s` is a default stream and a blocking stream captures */
+CUresult capture_add(struct stream *s, const struct work *work);
+CUresult capture_record(struct stream *s, struct event *e);
+CUresult capture_wait(struct stream *s, const struct event *e);
+bool     capture_is_open(uint32_t capture, uint64_t id);
+void     capture_spoil_event(const struct event *e, const char *call);
+CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode);
+CUresult capture_begin_default(CUstream stream);
+CUresult capture_end(CUstream stream, CUgraph *graph);
+CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status);
+CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+                      const CUgraphEdgeData **edges, size_t *count);
+CUresult capture_info_2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+                        size_t *count);
+CUresult capture_exchange_mode(CUstreamCaptureMode *mode);
+
+/* --- graphs.c */
+struct graph {
+    struct work *nodes;     /* in an order that respects every dependency */
+    uint32_t     count;
+    uint32_t     room;
+};
+
+void     graphs_reset(void);
+uint32_t graph_open(void);
+void     graph_close(uint32_t number);
+bool     graph_append(uint32_t number, const struct work *work);
+CUgraph  graph_handle(uint32_t number);
+CUresult graph_create(CUgraph *graph, unsigned flags);
+CUresult graph_destroy(CUgraph graph);
+CUresult graph_count_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+CUresult graph_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult graph_exec_destroy(CUgraphExec exec);
+CUresult graph_upload(CUgraphExec exec, CUstream stream);
+CUresult graph_launch(CUgraphExec exec, CUstream stream);
+
+#endif

@@ -1,0 +1,303 @@
+/*
+ * work.c: work on streams, and the order in which it is done.
+ *
+ * When work is put on a stream everything that decides its moment is known: the stream's work before it, the events it waits for, the
+ * shape's lag and its own length. So its end is a number, fixed at once; an event is complete when its number has passed; and one heap by
+ * (end, order of submission) holds all work of all streams. Nothing is looked up in memory before that moment: see run().
+ *
+ * Work whose moment is now, because nothing lags, is done at once and never sees the heap.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/memory.h"
+#include "sim/stream.h"
+
+struct due {
+    uint64_t done;
+    uint64_t order;
+    uint32_t item;      /* in `items` */
+};
+
+static struct {
+    struct due  *heap;
+    struct work *items;
+    uint32_t    *idle;          /* items not in the heap */
+    uint32_t     count;         /* in the heap */
+    uint32_t     room;
+    uint64_t     submitted;
+    uint64_t     mismatches;
+} queue;
+
+void work_reset(void)
+{
+    for (uint32_t i = 0; i < queue.room; i++)
+        queue.idle[i] = i;
+    queue.count = 0;
+    queue.submitted = 0;
+    queue.mismatches = 0;
+}
+
+uint64_t work_mismatches(void)
+{
+    return queue.mismatches;
+}
+
+static bool heap_grow(void)
+{
+    uint32_t room = queue.room ? 2 * queue.room : 256;
+    struct due *heap = realloc(queue.heap, room * sizeof *heap);
+    if (heap)
+        queue.heap = heap;
+    struct work *items = realloc(queue.items, room * sizeof *items);
+    if (items)
+        queue.items = items;
+    uint32_t *idle = realloc(queue.idle, room * sizeof *idle);
+    if (idle)
+        queue.idle = idle;
+    if (!heap || !items || !idle)
+        return false;
+    for (uint32_t i = queue.room; i < room; i++)
+        queue.idle[i] = i;
+    queue.room = room;
+    return true;
+}
+
+static bool is_before(const struct due *a, const struct due *b)
+{
+    return a->done != b->done ? a->done < b->done : a->order < b->order;
+}
+
+static bool heap_push(const struct work *work, uint64_t done)
+{
+    if (queue.count == queue.room && !heap_grow())
+        return false;
+    struct due due = {.done = done, .order = queue.submitted++, .item = queue.idle[queue.count]};
+    queue.items[due.item] = *work;
+    uint32_t i = queue.count++;
+    for (; i && is_before(&due, &queue.heap[(i - 1) / 2]); i = (i - 1) / 2)
+        queue.heap[i] = queue.heap[(i - 1) / 2];
+    queue.heap[i] = due;
+    return true;
+}
+
+static struct work heap_pop(void)
+{
+    struct work work = queue.items[queue.heap[0].item];
+    uint32_t freed = queue.heap[0].item;
+    struct due last = queue.heap[--queue.count];
+    uint32_t i = 0;
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= queue.count)
+            break;
+        if (child + 1 < queue.count && is_before(&queue.heap[child + 1], &queue.heap[child]))
+            child++;
+        if (!is_before(&queue.heap[child], &last))
+            break;
+        queue.heap[i] = queue.heap[child];
+        i = child;
+    }
+    if (queue.count)
+        queue.heap[i] = last;
+    queue.idle[queue.count] = freed;
+    return work;
+}
+
+/* What a piece of memory is when work runs: in the window, or the program's own. */
+struct operand {
+    uint64_t at;
+    bool     on_host;
+    uint64_t offset;    /* in the window */
+    uint64_t bytes;     /* contiguous from here */
+};
+
+static const char *find_operand(const struct work *w, uint64_t at, uint64_t bytes, bool write, struct operand *o)
+{
+    *o = (struct operand){.at = at, .bytes = bytes, .on_host = !virtual_is_device_address(at)};
+    if (o->on_host)
+        return NULL;
+    struct piece piece;
+    const char *trouble = virtual_piece(w->context, at, bytes, write, &piece);
+    if (!trouble) {
+        o->offset = piece.offset;
+        o->bytes = piece.bytes;
+    }
+    return trouble;
+}
+
+/* The device reached for what it must not touch: its context is lost from now on. */
+static void illegal(const struct work *w, uint64_t at, const char *trouble)
+{
+    model_violation("%s: illegal address 0x%llx: %s when the work runs", w->name, (unsigned long long)at, trouble);
+    context_lose(w->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void copy_piece(const struct operand *to, const struct operand *from, uint64_t bytes)
+{
+    if (to->on_host && from->on_host)
+        memmove((void *)to->at, (const void *)from->at, bytes);
+    else if (to->on_host)
+        contents_read(from->offset, (void *)to->at, bytes);
+    else if (from->on_host)
+        contents_write(to->offset, (const void *)from->at, bytes);
+    else
+        contents_copy(to->offset, from->offset, bytes);
+}
+
+static void run_copy(const struct work *w)
+{
+    for (uint64_t done = 0; done < w->bytes;) {
+        struct operand to, from;
+        const char *trouble = find_operand(w, w->from + done, w->bytes - done, false, &from);
+        if (trouble) {
+            illegal(w, w->from + done, trouble);
+            return;
+        }
+        trouble = find_operand(w, w->to + done, w->bytes - done, true, &to);
+        if (trouble) {
+            illegal(w, w->to + done, trouble);
+            return;
+        }
+        uint64_t bytes = to.bytes < from.bytes ? to.bytes : from.bytes;
+        copy_piece(&to, &from, bytes);
+        done += bytes;
+    }
+}
+
+static void fill_host(uint64_t at, uint64_t pattern, unsigned width, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i += width)
+        memcpy((char *)at + i, &pattern, width);
+}
+
+static uint64_t differ_host(uint64_t at, uint64_t pattern, uint64_t bytes)
+{
+    uint64_t different = 0;
+    for (uint64_t i = 0; i + 8 <= bytes; i += 8)
+        different += memcmp((const char *)at + i, &pattern, 8) != 0;
+    return different;
+}
+
+static void apply(const struct work *w, const struct operand *o)
+{
+    if (w->kind == WORK_FILL && o->on_host)
+        fill_host(o->at, w->pattern, w->width, o->bytes);
+    else if (w->kind == WORK_FILL)
+        contents_fill(o->offset, w->pattern, w->width, o->bytes);
+    else if (w->kind == WORK_EXPECT && o->on_host)
+        queue.mismatches += differ_host(o->at, w->pattern, o->bytes);
+    else if (w->kind == WORK_EXPECT)
+        queue.mismatches += contents_differ(o->offset, w->pattern, o->bytes);
+}
+
+static void run_over_range(const struct work *w)
+{
+    for (uint64_t done = 0; done < w->bytes;) {
+        struct operand o;
+        const char *trouble = find_operand(w, w->to + done, w->bytes - done, w->kind == WORK_FILL, &o);
+        if (trouble) {
+            illegal(w, w->to + done, trouble);
+            return;
+        }
+        apply(w, &o);
+        done += o.bytes;
+    }
+}
+
+/* On whatever thread looks at the clock, with the model's lock held: a host function must not wait for a thread that calls CUDA. */
+static void run_call(const struct work *w)
+{
+    struct thread *t = model_thread();
+    t->in_host_function = true;
+    w->function(w->argument);
+    t->in_host_function = false;
+}
+
+/* The moment has come. Work of a lost context does nothing. */
+static void run(const struct work *w)
+{
+    if (context_at(w->context)->lost && w->kind != WORK_GIVE)
+        return;
+    switch (w->kind) {
+    case WORK_TOUCH:
+    case WORK_FILL:
+    case WORK_EXPECT:
+        run_over_range(w);
+        break;
+    case WORK_COPY:
+        run_copy(w);
+        break;
+    case WORK_CALL:
+        run_call(w);
+        break;
+    case WORK_GIVE:
+        pool_finish_free((uint32_t)w->number);
+        break;
+    case WORK_WAIT:
+    case WORK_RECORD:
+    case WORK_AWAIT:
+        break; /* only their moment counts */
+    }
+}
+
+void work_run_until(uint64_t when)
+{
+    while (queue.count && queue.heap[0].done <= when) {
+        struct work work = heap_pop();
+        run(&work);
+    }
+}
+
+/* Remembers on the mappings that work not yet done will touch them: to unmap one of them now is a violation. */
+static void mark_busy(const struct work *w, uint64_t at, uint64_t done)
+{
+    if (!virtual_is_device_address(at))
+        return;
+    struct mapping *m;
+    for (uint64_t end = at + w->bytes; at < end && (m = virtual_mapping(at)); at = m->at + m->size)
+        if (m->busy < done)
+            m->busy = done;
+}
+
+CUresult work_submit(struct stream *s, const struct work *work)
+{
+    struct work w = *work;
+    w.context = s->context;
+    uint64_t start = stream_start(s);
+    if (w.kind == WORK_AWAIT && start < event_done(w.number))
+        start = event_done(w.number);
+    if (model.shape.lag || w.length || start > clock_seen()) {
+        uint64_t ready = clock_look() + model.shape.lag;
+        start = start > ready ? start : ready;
+    } else {
+        start = clock_seen();
+    }
+    uint64_t done = start + w.length;
+    if (w.kind == WORK_RECORD)
+        event_record_at(w.number, done);
+
+    if (done <= clock_seen()) {
+        stream_extend(s, done);
+        run(&w);
+        return CUDA_SUCCESS;
+    }
+    bool has_effect = w.kind != WORK_WAIT && w.kind != WORK_RECORD && w.kind != WORK_AWAIT;
+    if (has_effect && !heap_push(&w, done))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stream_extend(s, done);
+    if (w.bytes)
+        mark_busy(&w, w.to, done);
+    if (w.kind == WORK_COPY)
+        mark_busy(&w, w.from, done);
+    return CUDA_SUCCESS;
+}
+
+CUresult work_put(struct stream *s, const struct work *work)
+{
+    CUresult result = capture_legacy_conflict(s, work->name);
+    if (result)
+        return result;
+    return s->capture ? capture_add(s, work) : work_submit(s, work);
+}

@@ -1,0 +1,356 @@
+/*
+ * test_blocks.c: taking and giving blocks: sizes, alignments, and what a program can do wrong with a pointer.
+ * Not: streams and their order (tests/hazard/), other providers (test_providers.c).
+ */
+#include "tests/api/scene.h"
+
+#include <stdio.h>
+
+/* The message names the block by its address, and there is one at all. */
+static void check_message_names(const void *address)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%p", address);
+    EXPECT(strstr(cenote_message(), text));
+}
+
+static const size_t edges[] = {1,           7,           8,           511,          512,           513,         1023,        1024,
+                               1025,        4095,        4096,        4097,         32 * KIB - 1,  32 * KIB,    32 * KIB + 1, MIB - 1,
+                               MIB,         MIB + 1,     2 * MIB - 1, 2 * MIB,      2 * MIB + 1,   4 * MIB - 1, 4 * MIB,     4 * MIB + 1,
+                               6 * MIB + 511};
+#define EDGES ((int)(sizeof edges / sizeof edges[0]))
+
+CASE(sizes_at_the_edges)
+{
+    struct scene scene;
+    struct held held[EDGES];
+    scene_open(&scene, 64 * MIB);
+
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < EDGES; i++) {
+            REQUIRE(held_take(&held[i], scene.pool, edges[i], scene.stream[A]));
+            EXPECT_EQ((uintptr_t)held[i].at % 512, 0);
+            for (int j = 0; j < i; j++)
+                EXPECT(!held_overlap(&held[i], &held[j]));
+        }
+        for (int i = round % 2; i < EDGES; i += 2)
+            held_give(&held[i]);
+        for (int i = 1 - round % 2; i < EDGES; i += 2)
+            held_give(&held[i]);
+    }
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    scene_close(&scene);
+}
+
+CASE(nothing_asked_nothing_given)
+{
+    struct scene scene;
+    void *block = &scene;
+    scene_open(&scene, 64 * MIB);
+    DONE(cenote_alloc(scene.pool, 0, scene.stream[A], &block));
+    EXPECT(!block);
+    DONE(cenote_alloc_aligned(scene.pool, 0, 4096, scene.stream[A], &block));
+    EXPECT(!block);
+    DONE(cenote_free(NULL));
+    DONE(cenote_free_sized(NULL, 0));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    scene_close(&scene);
+}
+
+/* Sizes that no card has, up to those whose rounding would overflow: the answer is always the same. */
+CASE(sizes_nobody_has)
+{
+    static const size_t huge[] = {65 * MIB, GIB, (size_t)1 << 40, (size_t)1 << 47, (size_t)1 << 48, ((size_t)1 << 63) - 1,
+                                  (size_t)1 << 63, ((size_t)1 << 63) + 1, SIZE_MAX - 4 * MIB, SIZE_MAX - 512, SIZE_MAX - 1, SIZE_MAX};
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+
+    for (size_t i = 0; i < sizeof huge / sizeof huge[0]; i++) {
+        void *block = &scene;
+        GIVES(cenote_alloc(scene.pool, huge[i], scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+        EXPECT_EQ(block, &scene); /* results are set only on success */
+        EXPECT(strstr(cenote_message(), " out of memory."));
+        GIVES(cenote_alloc_aligned(scene.pool, huge[i], 2 * MIB, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+        DONE(cenote_pool_check(scene.pool));
+    }
+    EXPECT(scene_stats(scene.pool).ooms > 0);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(every_alignment_up_to_the_page)
+{
+    static const size_t sizes[] = {1, 512, 5000, 40 * KIB, 700 * KIB, 3 * MIB};
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct held held[22];
+        int count = 0;
+        for (size_t alignment = 1; alignment <= 2 * MIB; alignment *= 2, count++) {
+            void *block = NULL;
+            DONE(cenote_alloc_aligned(scene.pool, sizes[s], alignment, scene.stream[A], &block));
+            REQUIRE(block);
+            EXPECT_EQ((uintptr_t)block % (alignment < 512 ? 512 : alignment), 0);
+            held[count] = held_of(block, sizes[s], scene.stream[A]);
+            if (count % 3 == 2) /* holes between them, so that later ones have to look for their place */
+                held_give(&held[--count]);
+        }
+        while (count-- > 0)
+            held_give(&held[count]);
+        DONE(cenote_pool_check(scene.pool));
+    }
+    scene_close(&scene);
+}
+
+CASE(alignments_that_are_none)
+{
+    static const size_t wrong[] = {3, 5, 513, 768, 2 * MIB - 1, 2 * MIB + 512, 3 * MIB, 4 * MIB, (size_t)1 << 40, (size_t)1 << 63, SIZE_MAX};
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        void *block = &scene;
+        char text[32];
+        snprintf(text, sizeof text, "%zu", wrong[i]);
+        GIVES(cenote_alloc_aligned(scene.pool, 4096, wrong[i], scene.stream[A], &block), CENOTE_INVALID);
+        EXPECT(strstr(cenote_message(), text));
+        EXPECT_EQ(block, &scene);
+    }
+    scene_close(&scene);
+}
+
+CASE(arguments_that_are_missing)
+{
+    struct scene scene;
+    void *block;
+    cenote_pool *pool;
+    cenote_group *group;
+    cenote_block found;
+    cenote_stats stats = {.struct_size = sizeof stats};
+    scene_open(&scene, 64 * MIB);
+    GIVES(cenote_alloc(NULL, 512, scene.stream[A], &block), CENOTE_INVALID);
+    GIVES(cenote_alloc(scene.pool, 512, scene.stream[A], NULL), CENOTE_INVALID);
+    GIVES(cenote_alloc_aligned(NULL, 512, 512, scene.stream[A], &block), CENOTE_INVALID);
+    GIVES(cenote_alloc_aligned(scene.pool, 512, 512, scene.stream[A], NULL), CENOTE_INVALID);
+    GIVES(cenote_find(&found, NULL), CENOTE_INVALID);
+    GIVES(cenote_pool_create(0, NULL, NULL), CENOTE_INVALID);
+    GIVES(cenote_pool_default(0, NULL), CENOTE_INVALID);
+    GIVES(cenote_pool_destroy(NULL), CENOTE_INVALID);
+    GIVES(cenote_pool_set_limit(NULL, 0), CENOTE_INVALID);
+    GIVES(cenote_pool_on_shortage(NULL, NULL, NULL), CENOTE_INVALID);
+    GIVES(cenote_pool_check(NULL), CENOTE_INVALID);
+    GIVES(cenote_trim(NULL, 0, 0), CENOTE_INVALID);
+    GIVES(cenote_step(NULL), CENOTE_INVALID);
+    GIVES(cenote_stream_retire(NULL, NULL), CENOTE_INVALID);
+    GIVES(cenote_stream_immortal(NULL, NULL), CENOTE_INVALID);
+    GIVES(cenote_group_create(NULL, "x", 0, NULL, &group), CENOTE_INVALID);
+    GIVES(cenote_group_create(scene.pool, "x", 0, NULL, NULL), CENOTE_INVALID);
+    GIVES(cenote_group_destroy(NULL), CENOTE_INVALID);
+    GIVES(cenote_group_alloc(NULL, 512, 512, scene.stream[A], &block), CENOTE_INVALID);
+    GIVES(cenote_capture_begin(NULL, scene.stream[A]), CENOTE_INVALID);
+    GIVES(cenote_capture_end(NULL, scene.stream[A]), CENOTE_INVALID);
+    GIVES(cenote_pool_stats(NULL, &stats), CENOTE_INVALID);
+    GIVES(cenote_pool_stats(scene.pool, NULL), CENOTE_INVALID);
+    GIVES(cenote_reset_peaks(NULL), CENOTE_INVALID);
+    GIVES(cenote_reset_totals(NULL), CENOTE_INVALID);
+    GIVES(cenote_options_default(NULL), CENOTE_INVALID);
+    GIVES(cenote_pool_create(-1, NULL, &pool), CENOTE_NO_DEVICE);
+    GIVES(cenote_pool_create(1, NULL, &pool), CENOTE_NO_DEVICE);
+    GIVES(cenote_pool_default(99, &pool), CENOTE_NO_DEVICE);
+    EXPECT(cenote_message()[0] != 0);
+    scene_close(&scene);
+}
+
+CASE(freed_twice)
+{
+    struct scene scene;
+    struct held neighbours[3];
+    scene_open(&scene, 64 * MIB);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(held_take(&neighbours[i], scene.pool, 3 * MIB, scene.stream[A]));
+
+    char *freed = neighbours[1].at;
+    held_give(&neighbours[1]);
+    GIVES(cenote_free(freed), CENOTE_DOUBLE_FREE);
+    check_message_names(freed);
+    GIVES(cenote_free_sized(freed, 3 * MIB), CENOTE_DOUBLE_FREE);
+    GIVES(cenote_use(freed, scene.stream[B]), CENOTE_DOUBLE_FREE);
+    scene_judge(&scene); /* the neighbours are unharmed, the invariants hold */
+
+    held_give(&neighbours[0]);
+    held_give(&neighbours[2]); /* and when it has melted into the free space around it, it is no one's any more, but never an accident */
+    int error = cenote_free(freed);
+    EXPECT(error == CENOTE_DOUBLE_FREE || error == CENOTE_NOT_OURS);
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    scene_close(&scene);
+}
+
+CASE(small_ones_freed_twice)
+{
+    struct scene scene;
+    struct held held[40];
+    scene_open(&scene, 64 * MIB);
+    for (int i = 0; i < 40; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 600, scene.stream[A]));
+    for (int i = 0; i < 40; i += 2) {
+        char *freed = held[i].at;
+        held_give(&held[i]);
+        GIVES(cenote_free(freed), CENOTE_DOUBLE_FREE);
+    }
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 20);
+    for (int i = 1; i < 40; i += 2)
+        held_give(&held[i]);
+    scene_close(&scene);
+}
+
+/* A block that still waits for another stream is free to the program already. */
+CASE(freed_twice_while_it_waits)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    order(scene.stream[A], scene.stream[B]);
+    held_linger(&held, scene.stream[B]);
+    DONE(cenote_use(held.at, scene.stream[B]));
+    DONE(cenote_free(held.at));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+    GIVES(cenote_free(held.at), CENOTE_DOUBLE_FREE);
+    GIVES(cenote_use(held.at, scene.stream[C]), CENOTE_DOUBLE_FREE);
+    scene_close(&scene);
+}
+
+CASE(pointers_of_others)
+{
+    static char ours_not;
+    struct scene scene;
+    CUdeviceptr driver_block;
+    cenote_block found;
+    scene_open(&scene, 64 * MIB);
+    DONE(cuMemAlloc(&driver_block, MIB));
+
+    void *const foreign[] = {&ours_not, &scene, (void *)(uintptr_t)driver_block, (void *)8, (void *)~(uintptr_t)0, (void *)((uintptr_t)1 << 46)};
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        GIVES(cenote_free(foreign[i]), CENOTE_NOT_OURS);
+        check_message_names(foreign[i]);
+        GIVES(cenote_free_sized(foreign[i], 512), CENOTE_NOT_OURS);
+        GIVES(cenote_use(foreign[i], scene.stream[B]), CENOTE_NOT_OURS);
+        GIVES(cenote_find(foreign[i], &found), CENOTE_NOT_OURS);
+        GIVES(cenote_pin(foreign[i], 512), CENOTE_NOT_OURS);
+        GIVES(cenote_unpin(foreign[i], 512), CENOTE_NOT_OURS);
+    }
+    DONE(cuMemFree(driver_block));
+    scene_close(&scene);
+}
+
+CASE(pointers_inside)
+{
+    static const size_t sizes[] = {1500, 20 * KIB, 5 * MIB};
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        const size_t offsets[] = {1, 8, 511, 512, 1024, sizes[s] - 1};
+        struct held held;
+        REQUIRE(held_take(&held, scene.pool, sizes[s], scene.stream[A]));
+        for (size_t i = 0; i < sizeof offsets / sizeof offsets[0]; i++) {
+            GIVES(cenote_free(held.at + offsets[i]), CENOTE_INTERIOR);
+            check_message_names(held.at);
+            GIVES(cenote_free_sized(held.at + offsets[i], sizes[s]), CENOTE_INTERIOR);
+        }
+        held_give(&held);
+    }
+    scene_close(&scene);
+}
+
+CASE(sizes_that_are_wrong)
+{
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    for (int i = 0; i < EDGES; i++) {
+        struct held held;
+        REQUIRE(held_take(&held, scene.pool, edges[i], scene.stream[A]));
+        GIVES(cenote_free_sized(held.at, edges[i] + 1), CENOTE_WRONG_SIZE);
+        check_message_names(held.at);
+        GIVES(cenote_free_sized(held.at, edges[i] - 1), CENOTE_WRONG_SIZE);
+        held_expect(&held, scene.stream[A]);
+        DONE(cenote_free_sized(held.at, edges[i]));
+    }
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    scene_close(&scene);
+}
+
+CASE(found_by_any_address)
+{
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    for (int i = 0; i < EDGES; i++) {
+        struct held held;
+        cenote_block found;
+        unsigned long long stream_id;
+        REQUIRE(held_take(&held, scene.pool, edges[i], scene.stream[B]));
+        const size_t offsets[] = {0, edges[i] / 2, edges[i] - 1};
+        for (int o = 0; o < 3; o++) {
+            memset(&found, 0xff, sizeof found);
+            DONE(cenote_find(held.at + offsets[o], &found));
+            EXPECT_EQ(found.start, held.at);
+            EXPECT_EQ(found.requested, edges[i]);
+            EXPECT(found.size >= edges[i] && found.size % 512 == 0);
+            EXPECT_EQ(found.pool, scene.pool);
+            EXPECT(!found.group);
+            DONE(cuStreamGetId(scene.stream[B], &stream_id));
+            EXPECT_EQ(found.stream_id, stream_id);
+        }
+        char *freed = held.at;
+        held_give(&held);
+        GIVES(cenote_find(freed, &found), CENOTE_NOT_OURS);
+    }
+    scene_close(&scene);
+}
+
+/* After its pool is gone a pointer is nobody's, whether its block was freed before or the address is in use again by another pool. */
+CASE(stale_after_its_pool)
+{
+    struct scene scene;
+    struct held held[3];
+    cenote_options options = scene_options();
+    scene_open(&scene, 64 * MIB);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(held_take(&held[i], scene.pool, MIB << i, scene.stream[A]));
+    GIVES(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+    EXPECT(cenote_message()[0] != 0);
+
+    char *stale[3] = {held[0].at, held[1].at, held[2].at};
+    for (int i = 0; i < 3; i++)
+        held_give(&held[i]);
+    scene_destroy_pool(&scene);
+    for (int i = 0; i < 3; i++)
+        GIVES(cenote_free(stale[i]), CENOTE_NOT_OURS);
+
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    for (int i = 0; i < 3; i++)
+        EXPECT(cenote_free(stale[i]) != CENOTE_OK);
+    scene_close(&scene);
+}
+
+/* Errors have a name and a meaning; the message belongs to the thread and stays until its next failure. */
+CASE(errors_in_words)
+{
+    char kept[512];
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    EXPECT_TEXT_EQ(cenote_error_name(CENOTE_OUT_OF_MEMORY), "CENOTE_OUT_OF_MEMORY");
+    EXPECT_TEXT_EQ(cenote_error_text(CENOTE_DOUBLE_FREE), "the block is free already");
+    EXPECT(cenote_error_name(12345));
+    EXPECT(cenote_error_text(-1));
+    EXPECT(cenote_version() >= CENOTE_VERSION);
+
+    GIVES(cenote_free(&scene), CENOTE_NOT_OURS);
+    snprintf(kept, sizeof kept, "%s", cenote_message());
+    EXPECT(kept[0] != 0);
+    DONE(cenote_free(NULL));
+    EXPECT(!strncmp(cenote_message(), kept, sizeof kept - 1));
+    scene_close(&scene);
+}
+
+SUITE_MAIN("api: blocks")

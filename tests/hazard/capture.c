@@ -1,0 +1,319 @@
+/*
+ * capture.c: graphs and their private memory. A graph writes to its old addresses whenever it is replayed, so what lies under them must stay,
+ * and while a stream captures the driver forbids most of what an allocator likes to do.
+ * Not: fences without captures (fences.c), pages that move (pages.c).
+ */
+#include "tests/hazard/hazards.h"
+
+#define CARD (64 * MIB)
+
+static void capture_begin(cenote_group *group, CUstream stream)
+{
+    DONE(cenote_capture_begin(group, stream));
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+/* The capture was not disturbed by anything: there is a graph, ready to run. */
+static CUgraphExec capture_end(cenote_group *group, CUstream stream)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cenote_capture_end(group, stream));
+    REQUIRE(graph != NULL);
+    DONE(cuGraphInstantiate(&exec, graph, 0));
+    DONE(cuGraphDestroy(graph));
+    return exec;
+}
+
+static cenote_group *private_group(struct scene *scene)
+{
+    cenote_group *group = NULL;
+    DONE(cenote_group_create(scene->pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
+    REQUIRE(group != NULL);
+    return group;
+}
+
+static bool group_take(struct held *held, cenote_group *group, size_t bytes, CUstream stream)
+{
+    void *block = NULL;
+    int error = cenote_group_alloc(group, bytes, 512, stream, &block);
+    if (error)
+        return false;
+    *held = held_of(block, bytes, stream);
+    return true;
+}
+
+/* A graph that works on temporaries of `bytes` and of half of that, and leaves a result behind. */
+static CUgraphExec capture_work(struct scene *scene, cenote_group *group, size_t bytes, struct held *result)
+{
+    struct held temporary, second;
+    capture_begin(group, scene->stream[A]);
+    REQUIRE(held_take(&temporary, scene->pool, bytes, scene->stream[A]));
+    REQUIRE(held_take(result, scene->pool, MIB + 512, scene->stream[A]));
+    held_linger(&temporary, scene->stream[A]);
+    held_give(&temporary);
+    REQUIRE(held_take(&second, scene->pool, bytes / 2, scene->stream[A]));
+    held_give(&second);
+    return capture_end(group, scene->stream[A]);
+}
+
+void hazard_two_graphs_share_a_group_and_replay_in_turn(void)
+{
+    struct scene scene;
+    struct hoard others;
+    struct held result[2];
+    CUgraphExec exec[2];
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    exec[0] = capture_work(&scene, group, 5 * MIB, &result[0]);
+    exec[1] = capture_work(&scene, group, 9 * MIB + 512, &result[1]);
+
+    hoard_take(&others, scene.pool, 3 * MIB, scene.stream[B]);
+    EXPECT(others.count > 0);
+    for (int i = 0; i < 6; i++) {
+        DONE(cuGraphLaunch(exec[i % 2], scene.stream[A]));
+        held_expect(&result[i % 2], scene.stream[A]);
+    }
+    hoard_give(&others);
+    scene_judge(&scene);
+
+    for (int i = 0; i < 2; i++) {
+        DONE(cuGraphExecDestroy(exec[i]));
+        DONE(cenote_free(result[i].at));
+    }
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[B]);
+    scene_close(&scene);
+}
+
+/* What a capture allocated and freed is free to nobody else: the replay will write there. */
+void hazard_captured_temporary_that_another_stream_wants(void)
+{
+    struct scene scene;
+    struct held result;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    CUgraphExec exec = capture_work(&scene, group, 20 * MIB, &result);
+
+    for (int i = 0; i < 3; i++) {
+        struct hoard others;
+        hoard_take(&others, scene.pool, (size_t)(i + 1) * MIB, scene.stream[i % 2 ? B : A]);
+        EXPECT(others.bytes > 0 && others.bytes <= CARD - 20 * MIB);
+        DONE(cuGraphLaunch(exec, scene.stream[A]));
+        held_expect(&result, scene.stream[A]);
+        DONE(cuStreamSynchronize(scene.stream[A]));
+        hoard_give(&others);
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* nor can a trim have it */
+    }
+    DONE(cuGraphLaunch(exec, scene.stream[A]));
+    held_expect(&result, scene.stream[A]);
+    scene_judge(&scene);
+    EXPECT(scene_stats(scene.pool).pages_frozen >= 10);
+
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_free(result.at));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/* The replay still runs on a stream that the memory never saw when the group goes and a third stream takes everything. */
+void hazard_capture_on_one_stream_replay_on_another_then_release(void)
+{
+    struct scene scene;
+    struct held result;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    CUgraphExec exec = capture_work(&scene, group, 24 * MIB, &result);
+
+    DONE(cuGraphLaunch(exec, scene.stream[B]));
+    held_linger(&result, scene.stream[B]);
+    order(scene.stream[B], scene.stream[A]);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_free(result.at));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/* A private group is no reason to forget that streams are not ordered among themselves. */
+void hazard_two_streams_of_one_private_group(void)
+{
+    struct scene scene;
+    struct held first, second, third;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    REQUIRE(group_take(&first, group, 6 * MIB, scene.stream[A]));
+    held_linger(&first, scene.stream[A]);
+    held_give(&first);
+    REQUIRE(group_take(&second, group, 6 * MIB, scene.stream[B]));
+    REQUIRE(group_take(&third, group, 3 * MIB, scene.stream[B]));
+    held_give(&second);
+    held_give(&third);
+    scene_judge(&scene);
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/* The same inside one capture: the two branches of the graph run side by side at every replay. */
+void hazard_two_streams_of_one_capture(void)
+{
+    struct scene scene;
+    struct held first, second;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    capture_begin(group, scene.stream[A]);
+    order(scene.stream[A], scene.stream[B]);
+    REQUIRE(group_take(&first, group, 6 * MIB, scene.stream[A]));
+    held_linger(&first, scene.stream[A]);
+    held_give(&first);
+    REQUIRE(group_take(&second, group, 6 * MIB, scene.stream[B]));
+    EXPECT(!held_overlap(&first, &(struct held){.at = second.at, .bytes = second.bytes}));
+    held_give(&second);
+    order(scene.stream[B], scene.stream[A]);
+    CUgraphExec exec = capture_end(group, scene.stream[A]);
+
+    for (int i = 0; i < 3; i++)
+        DONE(cuGraphLaunch(exec, scene.stream[C]));
+    scene_judge(&scene);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/*
+ * Memory freed on a stream that now captures is wanted elsewhere. No fence can be recorded until the capture ends: the other stream may get
+ * less, but what it gets must be right, and the capture must live.
+ */
+static void want_during_capture(bool join_unannounced)
+{
+    struct scene scene;
+    struct held freed, temporary;
+    struct hoard others;
+    hazard_open(&scene, CARD);
+    CUstream owner = scene.stream[join_unannounced ? B : A];
+    cenote_group *group = private_group(&scene);
+    REQUIRE(held_take(&freed, scene.pool, 24 * MIB, owner));
+    held_linger(&freed, owner);
+    held_give(&freed);
+
+    capture_begin(group, scene.stream[A]);
+    if (join_unannounced)
+        order(scene.stream[A], scene.stream[B]);
+    REQUIRE(held_take(&temporary, scene.pool, 4 * MIB, scene.stream[A]));
+    hoard_take(&others, scene.pool, 2 * MIB, scene.stream[C]);
+    EXPECT(others.bytes >= CARD - 24 * MIB - 4 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).captures, 1);
+    held_give(&temporary);
+    if (join_unannounced)
+        order(scene.stream[B], scene.stream[A]);
+    CUgraphExec exec = capture_end(group, scene.stream[A]);
+
+    DONE(cuGraphLaunch(exec, scene.stream[A]));
+    hoard_give(&others);
+    scene_judge(&scene);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+void hazard_fence_due_on_a_capturing_stream(void)
+{
+    want_during_capture(false);
+}
+
+void hazard_fence_due_on_a_stream_that_joined_a_capture_unannounced(void)
+{
+    want_during_capture(true);
+}
+
+/* Everything that needs the driver, from a thread that captures nothing itself. Counts what went wrong: checks are for the main thread. */
+struct grower {
+    cenote_pool *pool;
+    CUcontext    context;
+    CUstream     stream;
+    int          failures;
+};
+
+static void *grow_and_shrink(void *arg)
+{
+    struct grower *grower = arg;
+    grower->failures += cuCtxPushCurrent(grower->context) != CUDA_SUCCESS;
+    for (size_t size = MIB; size <= 16 * MIB; size *= 2) {
+        void *block[2] = {NULL, NULL};
+        grower->failures += cenote_alloc(grower->pool, size, grower->stream, &block[0]) != CENOTE_OK;
+        grower->failures += cenote_alloc(grower->pool, size / 2, grower->stream, &block[1]) != CENOTE_OK;
+        grower->failures += sim_launch_fill(grower->stream, device_address(block[0]), size, size) != CUDA_SUCCESS;
+        grower->failures += sim_launch_expect(grower->stream, device_address(block[0]), size, size) != CUDA_SUCCESS;
+        grower->failures += cenote_free(block[0]) != CENOTE_OK;
+        grower->failures += cenote_free(block[1]) != CENOTE_OK;
+        grower->failures += cenote_step(grower->pool) != CENOTE_OK;
+    }
+    int trimmed = cenote_trim(grower->pool, 0, 0);
+    grower->failures += trimmed != CENOTE_OK && trimmed != CENOTE_CAPTURE;
+    grower->failures += cuCtxPopCurrent(NULL) != CUDA_SUCCESS;
+    return NULL;
+}
+
+void hazard_slow_path_while_another_thread_captures_globally(void)
+{
+    struct scene scene;
+    struct held temporary;
+    pthread_t thread;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    struct grower grower = {scene.pool, scene.context, scene.stream[B], 0};
+
+    capture_begin(group, scene.stream[A]);
+    REQUIRE(held_take(&temporary, scene.pool, 4 * MIB, scene.stream[A]));
+    DONE(pthread_create(&thread, NULL, grow_and_shrink, &grower));
+    DONE(pthread_join(thread, NULL));
+    EXPECT_EQ(grower.failures, 0);
+    held_give(&temporary);
+    CUgraphExec exec = capture_end(group, scene.stream[A]);
+
+    DONE(cuGraphLaunch(exec, scene.stream[A]));
+    scene_judge(&scene);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/* Blocks that wait for other streams go on waiting while a capture is open, and are found when it is over. */
+void hazard_pending_blocks_during_a_capture(void)
+{
+    struct scene scene;
+    struct held before, during, temporary;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    REQUIRE(held_take(&before, scene.pool, 6 * MIB, scene.stream[B]));
+    REQUIRE(held_take(&during, scene.pool, 6 * MIB, scene.stream[B]));
+    order(scene.stream[B], scene.stream[C]);
+    held_linger(&before, scene.stream[C]);
+    DONE(cenote_use(before.at, scene.stream[C]));
+    DONE(cenote_free(before.at));
+
+    capture_begin(group, scene.stream[A]);
+    REQUIRE(held_take(&temporary, scene.pool, 4 * MIB, scene.stream[A]));
+    held_linger(&during, scene.stream[C]);
+    DONE(cenote_use(during.at, scene.stream[C]));
+    DONE(cenote_free(during.at));
+    struct held next;
+    REQUIRE(held_take(&next, scene.pool, 6 * MIB, scene.stream[B]));
+    EXPECT(scene_stats(scene.pool).pending_blocks >= 1);
+    held_give(&temporary);
+    CUgraphExec exec = capture_end(group, scene.stream[A]);
+    held_give(&next);
+
+    scene_judge(&scene);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[A]);
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    scene_close(&scene);
+}

@@ -1,0 +1,35 @@
+/* hazards.h: the sequences of hazards.def as functions, and what they share. See capture.c, fences.c and pages.c. */
+#ifndef CENOTE_TESTS_HAZARD_HAZARDS_H
+#define CENOTE_TESTS_HAZARD_HAZARDS_H
+
+#include "tests/api/scene.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+
+#define HAZARD(name) void hazard_##name(void);
+#define HAZARD_NEW HAZARD
+#include "tests/hazard/hazards.def"
+#undef HAZARD
+#undef HAZARD_NEW
+
+/* A card that runs 1 ms behind, with the pool and the streams of scene.h. */
+static inline void hazard_open(struct scene *scene, size_t capacity)
+{
+    struct sim_shape shape = scene_card(capacity);
+    cenote_options options = scene_options();
+    shape.lag = MSEC;
+    scene_open_with(scene, &shape, &options);
+}
+
+/* Nobody holds anything: any stream can have the whole card, and what it finds there is its own. */
+static inline void hazard_whole_card(struct scene *scene, size_t capacity, CUstream stream)
+{
+    struct hoard hoard;
+    hoard_take(&hoard, scene->pool, 2 * MIB, stream);
+    EXPECT_EQ(hoard.bytes, capacity);
+    hoard_give(&hoard);
+    scene_judge(scene);
+}
+
+#endif

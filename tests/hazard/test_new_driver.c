@@ -1,0 +1,14 @@
+/* test_new_driver.c: every sequence of hazards.def on a driver that has everything. */
+#include "tests/hazard/hazards.h"
+
+#define HAZARD(name) \
+    CASE(name)       \
+    {                \
+        hazard_##name(); \
+    }
+#define HAZARD_NEW HAZARD
+#include "tests/hazard/hazards.def"
+#undef HAZARD
+#undef HAZARD_NEW
+
+SUITE_MAIN("hazards: new driver")

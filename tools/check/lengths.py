@@ -1,0 +1,70 @@
+"""Files of at most 600 lines, functions of at most 60, lines of at most 150 columns, no tab and no blank at a line's end."""
+import ast
+import re
+from typing import Iterator
+
+from tree import Report, Tree
+
+FILE_LINES = 600
+FUNCTION_LINES = 60
+COLUMNS = 150   # write for 140; a comment that ends a little later is no error
+
+# A function opens with a brace of its own below a line that ends a parameter list, or (in C++ classes) with one at its end.
+BELOW = re.compile(r"^(\s*)\{$")
+ENDS_PARAMETERS = re.compile(r"\)( const| noexcept| override| final)*$")
+NO_FUNCTION = r"(?!.*\b(?:if|for|while|switch|else|do|catch|namespace)\b)"
+AT_END = re.compile(r"^(\s*)" + NO_FUNCTION + r"[\w:~<>,*&\s]+\(.*\)( const| noexcept| override| final)* \{$")
+
+
+def c_functions(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """First and last line of each function, from 1."""
+    start, indent = 0, ""
+    for number, line in enumerate(lines, 1):
+        if start:
+            if line.rstrip(";") == indent + "}":
+                yield start, number
+                start = 0
+            continue
+        below = BELOW.match(line)
+        if below and number > 1 and ENDS_PARAMETERS.search(lines[number - 2]):
+            start, indent = signature_start(lines, number - 1), below[1]
+        elif match := AT_END.match(line):
+            start, indent = number, match[1]
+
+
+def signature_start(lines: list[str], last: int) -> int:
+    """The line where a signature that ends at line `last` begins: continuation lines are indented."""
+    while last > 1 and lines[last - 1].startswith("  ") and lines[last - 2].rstrip().endswith((",", "(")):
+        last -= 1
+    return last
+
+
+def python_functions(text: str) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.lineno, node.end_lineno
+
+
+def check_file(tree: Tree, path: str) -> list[str]:
+    lines = tree.lines(path)
+    problems = []
+    if len(lines) > FILE_LINES:
+        problems.append(f"{path}: {len(lines)} lines, at most {FILE_LINES}")
+    functions = python_functions(tree.text(path)) if path.endswith(".py") else c_functions(lines)
+    for first, last in functions:
+        if last - first + 1 > FUNCTION_LINES:
+            problems.append(f"{path}:{first}: a function of {last - first + 1} lines, at most {FUNCTION_LINES}")
+    for number, line in enumerate(lines, 1):
+        if len(line) > COLUMNS:
+            problems.append(f"{path}:{number}: {len(line)} columns, at most {COLUMNS}")
+        if "\t" in line or line != line.rstrip():
+            problems.append(f"{path}:{number}: a tab, or a blank at the end")
+    return problems
+
+
+def check(tree: Tree) -> Report:
+    files = tree.ending(".c", ".h", ".cpp", ".py")
+    report = Report(f"{len(files)} files, {sum(len(tree.lines(path)) for path in files)} lines")
+    for path in files:
+        report.problems += check_file(tree, path)
+    return report

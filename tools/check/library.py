@@ -1,0 +1,55 @@
+"""The built library: it exports what the headers declare CENOTE_API and no more, stays small, and needs nothing but the C library."""
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+from tree import Report, Tree
+
+LIBRARY = "build/libcenote.so"
+MOST_BYTES = 400_000  # stripped
+NEEDED = re.compile(r"lib(c|dl|pthread)\.so\.\d+|ld-linux.*")
+DECLARED = re.compile(r"CENOTE_API\b[^;]*?\b(cenote_\w+)\s*\(")
+SONAME = "libcenote.so.0"
+
+
+def output(*command: object) -> str:
+    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+
+
+def exported(library: pathlib.Path) -> set[str]:
+    symbols = [line.split() for line in output("nm", "-D", "--defined-only", library).splitlines()]
+    return {name.split("@")[0] for *_, kind, name in symbols if kind != "A"}  # A: the version's own name
+
+
+def declared(tree: Tree) -> set[str]:
+    headers = [path for path in tree.ending(".h") if path.startswith("include/cenote/")]
+    return {name for path in headers for name in DECLARED.findall(tree.text(path))}
+
+
+def stripped_bytes(library: pathlib.Path) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copy(library, folder)
+        output("strip", copy)
+        return pathlib.Path(copy).stat().st_size
+
+
+def check(tree: Tree) -> Report:
+    library = tree.root / LIBRARY
+    if not library.exists():
+        return Report(LIBRARY, [f"{LIBRARY} is not there: `make build` comes first"])
+
+    in_library, in_headers = exported(library), declared(tree)
+    problems = [f"{name} is exported, and no header declares it CENOTE_API" for name in sorted(in_library - in_headers)]
+    problems += [f"{name} is declared CENOTE_API, and the library does not export it" for name in sorted(in_headers - in_library)]
+
+    size = stripped_bytes(library)
+    if size > MOST_BYTES:
+        problems.append(f"{size} bytes stripped, at most {MOST_BYTES}")
+
+    dynamic = output("readelf", "-d", library)
+    problems += [f"needs {name}" for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if not NEEDED.fullmatch(name)]
+    if f"[{SONAME}]" not in dynamic:
+        problems.append(f"its SONAME is not {SONAME}")
+    return Report(f"{len(in_library)} exported functions, {size} bytes stripped", problems)
