@@ -19,9 +19,10 @@ DEBUG   = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCENOTE_DEBUG=1 -DCENOTE_WERROR=ON
 ASAN    = $(DEBUG) -DCENOTE_DEBUG=2 -DCENOTE_SANITIZE=address,undefined
 CLANG   = -DCMAKE_BUILD_TYPE=Debug -DCENOTE_DEBUG=2 -DCENOTE_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
 
-# What the sanitizer builds leave out, by folder of tests/: they measure time, or take minutes there.
+# What the sanitizer builds leave out, by folder of tests/: they measure time, take minutes there, or build programs that
+# know nothing of sanitizers.
 CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS)
-SLOW  = -LE 'bench|slow'
+SLOW  = -LE 'bench|slow|install'
 
 .PHONY: help build run test deep bench check format faults fuzz gpu install clean
 

@@ -14,7 +14,8 @@
 #include "base/check.h"
 
 enum lock_rank {
-    LOCK_GLOBAL = 1, /* list of pools, driver loading */
+    LOCK_POOLS = 1,  /* list of pools, devices */
+    LOCK_GLOBAL,     /* driver loading */
     LOCK_TURN,       /* whose turn it is to change mappings of a pool */
     LOCK_POOL,       /* a pool's structures */
     LOCK_ADDRESSES,  /* address -> region map of the process */

@@ -11,5 +11,7 @@ configure_package_config_file(cmake/cenote-config.cmake.in ${CMAKE_BINARY_DIR}/c
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/cenote-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/cenote-config.cmake ${CMAKE_BINARY_DIR}/cenote-config-version.cmake DESTINATION ${package_folder})
 
+# From the folder of cenote.pc up to the prefix, so that an installed tree may move.
+file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/cenote.pc.in ${CMAKE_BINARY_DIR}/cenote.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/cenote.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

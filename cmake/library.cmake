@@ -18,7 +18,15 @@ if(NOT CENOTE_SANITIZE) # a sanitizer's functions come with the program
 endif()
 set_target_properties(cenote_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${exports})
 
-add_library(cenote_static STATIC $<TARGET_OBJECTS:cenote_objects>)
+# libcenote.a is one object in which hidden names are local, so that our heap_take does not meet a program's. Machine code only: it serves
+# any compiler.
+set(whole ${CMAKE_BINARY_DIR}/cenote_whole.o)
+add_custom_command(OUTPUT ${whole}
+    COMMAND ${CMAKE_LINKER} -r -o ${whole} $<TARGET_OBJECTS:cenote_objects>
+    COMMAND ${CMAKE_OBJCOPY} --localize-hidden --remove-section=.gnu.lto_* ${whole}
+    DEPENDS cenote_objects $<TARGET_OBJECTS:cenote_objects>
+    COMMAND_EXPAND_LISTS VERBATIM)
+add_library(cenote_static STATIC ${whole})
 
 foreach(library cenote_shared cenote_static)
     target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
@@ -26,4 +34,7 @@ foreach(library cenote_shared cenote_static)
     set_target_properties(${library} PROPERTIES OUTPUT_NAME cenote LINKER_LANGUAGE C)
 endforeach()
 set_target_properties(cenote_shared PROPERTIES EXPORT_NAME cenote)
-add_library(cenote ALIAS cenote_shared)
+
+# For our own tests and programs, which look inside.
+add_library(cenote_inside STATIC $<TARGET_OBJECTS:cenote_objects>)
+target_link_libraries(cenote_inside PRIVATE Threads::Threads ${CMAKE_DL_LIBS} cenote_flags)

@@ -2,31 +2,46 @@
 
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
-# The simulated GPU comes first for whatever is linked to it; --no-as-needed because nothing but dlopen may ask for it.
+# The simulated GPU comes first for whatever is linked to it: --no-as-needed because nothing but dlopen may ask for it, old dtags because
+# a machine with a GPU may name the real driver in LD_LIBRARY_PATH.
 add_library(cenote_on_sim INTERFACE)
 if(TARGET cenote_sim)
-    target_link_options(cenote_on_sim INTERFACE -Wl,--no-as-needed)
+    target_link_options(cenote_on_sim INTERFACE -Wl,--no-as-needed,--disable-new-dtags)
     target_link_libraries(cenote_on_sim INTERFACE cenote_sim)
 endif()
 
-# cenote_program(NAME FOLDER): every .c file of FOLDER is the program NAME, linked to the static library and the simulated GPU.
+# Traces are read and written by a library of its own, because it needs zlib and libcenote needs nothing.
+find_package(ZLIB)
+file(GLOB record_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/records/*.c)
+if(ZLIB_FOUND AND record_sources)
+    add_library(cenote_records STATIC ${record_sources})
+    target_link_libraries(cenote_records PRIVATE cenote_flags PUBLIC cenote_inside ZLIB::ZLIB)
+endif()
+
+# cenote_program(NAME FOLDER [SHARED...]): every .c file of FOLDER, and the SHARED ones, are the program NAME, on the simulated GPU.
 function(cenote_program name folder)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.c)
-    if(sources)
-        add_executable(${name} ${sources})
-        target_link_libraries(${name} PRIVATE cenote_flags cenote_static cenote_on_sim m)
+    if(sources AND TARGET cenote_sim)
+        add_executable(${name} ${sources} ${ARGN})
+        target_link_libraries(${name} PRIVATE cenote_flags $<TARGET_NAME_IF_EXISTS:cenote_records> cenote_inside cenote_on_sim m)
     endif()
 endfunction()
 
-cenote_program(cenote-replay tools/replay)
+if(TARGET cenote_records)
+    cenote_program(cenote-replay tools/replay)
+    cenote_program(cenote-traces traces)
+else()
+    message(STATUS "no zlib: cenote-replay and cenote-traces are left out")
+endif()
 
+file(GLOB bench_shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*.c)
 file(GLOB benches CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/bench/*)
 foreach(folder ${benches})
     get_filename_component(name ${folder} NAME)
-    cenote_program(bench-${name} bench/${name})
+    cenote_program(bench-${name} bench/${name} ${bench_shared})
 endforeach()
 
-# The yardstick of bench/pair. Found late and linked by full path, so that only this one program knows it.
+# The yardstick of bench/pair. Only this program knows it.
 if(TARGET bench-pair)
     find_library(CENOTE_JEMALLOC jemalloc)
     if(CENOTE_JEMALLOC)

@@ -1,5 +1,6 @@
 /*
- * check_cuda_h.c: does driver.def say what cuda.h says? Compiled in every build, it adds nothing to the library: a wrong row does not compile.
+ * check_cuda_h.c: does driver.def say what cuda.h says? Compiled in every build, adds nothing to the library: a wrong row does not
+ * compile.
  *
  * A function may be declared twice if both declarations agree. cuda.h has declared ours, under the versioned names that its macros
  * stand for, so declaring each row again compares the two. A row newer than the header is a first declaration, and passes.

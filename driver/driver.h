@@ -58,7 +58,6 @@ const struct driver *driver_trace_over(const struct driver *inner);
 void driver_trace_inner(const struct driver *inner); /* calls go there from now on; it has the same entry points */
 void driver_tallies(struct driver_tally tallies[DRIVER_CALLS]);
 void driver_tallies_reset(void);
-const char *driver_call_name(enum driver_call call);
 
 /* The clock that measures calls, for replays on a simulated clock; NULL: the system's. */
 void driver_trace_clock(uint64_t (*now_ns)(void *), void *arg);
@@ -75,6 +74,7 @@ uint64_t fault_fired(void);   /* of these, how many failed on order */
 
 /* --- names.c */
 
+const char *driver_call_name(enum driver_call call);
 const char *driver_result_name(CUresult result);       /* "CUDA_ERROR_OUT_OF_MEMORY", from a table of our own */
 bool        driver_result_is_sticky(CUresult result);  /* the context is lost */
 

@@ -56,29 +56,39 @@ void fences_end(struct fences *f, CUevent event)
     CHECK_SLOW(fences_are_valid(f));
 }
 
-/* The oldest fence that is not known to be done, or NULL. Its event is the next one worth asking the driver about. */
-const struct fence *fences_oldest(const struct fences *f)
+/* The oldest fence that is not known to be done: its event is the next one worth asking the driver about. False: none is due. */
+bool fences_oldest(const struct fences *f, struct fence *oldest)
 {
-    return f->count ? &f->due[f->first] : NULL;
+    if (f->count)
+        *oldest = f->due[f->first];
+    return f->count != 0;
+}
+
+/* The one that covers most of those due. */
+bool fences_newest(const struct fences *f, struct fence *newest)
+{
+    if (f->count)
+        *newest = f->due[(f->first + f->count - 1) % FENCES_DUE_MAX];
+    return f->count != 0;
 }
 
 /*
- * The driver said that `event`, of the oldest fence when it was asked, is done. Another thread may have retired it meanwhile: then
- * there is nothing to do, and no event is handed back.
+ * The driver said that the fence that covers `covers`, the oldest when it was asked, is done. Another thread may have retired it
+ * meanwhile, and its event may serve a later fence by now: then there is nothing to do, and no event is handed back.
  */
-CUevent fences_mark_done(struct fences *f, CUevent event)
+CUevent fences_mark_done(struct fences *f, tick covers)
 {
-    const struct fence *oldest = fences_oldest(f);
-    if (!oldest || oldest->event != event)
+    struct fence oldest;
+    if (!fences_oldest(f, &oldest) || oldest.covers != covers)
         return NULL;
 
-    if (f->done < oldest->covers)
-        f->done = oldest->covers;
+    if (f->done < covers)
+        f->done = covers;
     f->first = (f->first + 1) % FENCES_DUE_MAX;
     f->count--;
 
     CHECK_SLOW(fences_are_valid(f));
-    return event;
+    return oldest.event;
 }
 
 /* The whole context was waited for after the free at `covers`. Fences still due will find nothing left to say. */
@@ -97,7 +107,7 @@ bool fences_are_valid(const struct fences *f)
     tick before = 0;
     for (uint32_t i = 0; i < f->count; i++) {
         tick covers = f->due[(f->first + i) % FENCES_DUE_MAX].covers;
-        if (covers < before)
+        if (covers <= before && i)
             return false;
         before = covers;
     }

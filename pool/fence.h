@@ -29,8 +29,9 @@ tick fences_stamp(struct fences *f);
 bool fence_is_done(const struct fences *f, tick freed);
 bool fences_begin(struct fences *f);
 void fences_end(struct fences *f, CUevent event);
-const struct fence *fences_oldest(const struct fences *f);
-CUevent fences_mark_done(struct fences *f, CUevent event);
+bool fences_oldest(const struct fences *f, struct fence *oldest);
+bool fences_newest(const struct fences *f, struct fence *newest);
+CUevent fences_mark_done(struct fences *f, tick covers);
 void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
 

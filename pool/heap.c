@@ -66,13 +66,14 @@ static bool fits_at_top(struct heap *h, const struct asker *who, uint64_t alignm
 enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place)
 {
     struct place best = {0}, candidate = {.size = size};
-    bool found = false, any = false;
+    bool found = false, in_flight = false;
     uint32_t range = ranges_at_least(&h->ranges, size);
     for (int tries = 0; range && tries < HEAP_CANDIDATES; tries++, range = ranges_next(&h->ranges, range)) {
         struct block *b = at_number(h, range);
-        any = true;
-        if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, &candidate))
+        if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, &candidate)) {
+            in_flight = true; /* or the alignment does not fit: then waiting for it is no harm */
             continue;
+        }
         if (!found || candidate.missing < best.missing) {
             best = candidate;
             best.range = range;
@@ -88,7 +89,8 @@ enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint6
         found = true;
     }
     if (!found)
-        return any ? FIT_IN_FLIGHT : FIT_NOT;
+        return in_flight ? FIT_IN_FLIGHT : FIT_NOT;
+    best.in_flight = in_flight;
     *place = best;
     return best.missing ? FIT_WITH_PAGES : FIT_NOW;
 }

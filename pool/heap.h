@@ -26,6 +26,7 @@ struct place {
     uint64_t size;
     uint32_t missing;           /* pages it lacks */
     bool     grows;             /* reaches beyond the top */
+    bool     in_flight;         /* some range was large enough, but waits for the device */
 };
 
 enum fit {

@@ -28,7 +28,7 @@ bool pages_open(struct pages *s, uint32_t shift)
     s->shift = shift;
     if (!table_open(&s->table, sizeof(struct page), PAGES_MOST))
         return false;
-    if (table_open(&s->regions, sizeof(struct region *), REGIONS_MOST))
+    if (table_open(&s->regions, sizeof(struct region_entry), REGIONS_MOST))
         return true;
     table_close(&s->table);
     return false;
@@ -147,13 +147,13 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
     uint32_t first = from + (r->edges[from] != 0), last = to - (to - from > 1 && r->edges[to - 1] != 0);
     bits_clear(r->busy, first, last);
     for (uint32_t slot = from; slot < to; slot++)
-        r->freed[slot] = freed;
+        r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
     for (uint32_t slot = first; (slot = next_clear(r->sole, slot, last)) < last; slot++) {
         struct page *p = page_of(s, r->page[slot]);
         if (!spot_is(p->owner, r->number, slot))
             continue; /* in transit when a fill failed: nothing came */
         p->owner = (struct spot){0, 0};
-        p->freed = freed;
+        p->freed = r->freed[slot];
         p->arena = r->arena;
         pages_settle(s, r->page[slot]);
     }
@@ -196,7 +196,7 @@ static void make_sole(struct pages *s, struct page *p)
     uint32_t slot = p->home.slot;
     if (p->arena != r->arena && !p->owner.region && !fence_is_done(&s->fences, p->freed))
         return; /* another stream may still be at work on it: the page has more to say than its slot */
-    if (bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !spot_is(p->owner, r->number, slot)))
+    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !spot_is(p->owner, r->number, slot)))
         return;
     if (r->freed[slot] < p->freed)
         r->freed[slot] = p->freed;
@@ -230,11 +230,10 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot)
 
 /* ---------------------------------------------------------------------------------------------------------- moving and keeping pages */
 
-/* Takes a free page for `target`: from now on no other slot may use it. */
-struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target)
+/* Nobody may use the free page where it lies any more; what its slot said of it, it says itself. */
+static void take_from_slots(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
-    struct page_past past = {p->arena, p->fixed};
     CHECK(!p->owner.region && !p->leaving);
     if (p->home.region) {
         struct region *r = region_of(s, p->home.region);
@@ -248,6 +247,14 @@ struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target)
             link = &page_of(s, *link)->next_spare;
         *link = p->next_spare;
     }
+}
+
+/* Takes a free page for `target`: from now on no other slot may use it. */
+struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target)
+{
+    struct page *p = page_of(s, page);
+    struct page_past past = {p->arena, p->fixed};
+    take_from_slots(s, page);
     p->owner = target;
     p->arena = region_of(s, target.region)->arena;
     p->fixed = region_of(s, target.region)->fixed;
@@ -268,6 +275,23 @@ void pages_drop(struct pages *s, uint32_t page, struct page_past past)
     p->owner = (struct spot){0, 0};
     p->arena = past.arena;
     p->fixed = past.fixed;
+    pages_settle(s, page);
+    if (!p->home.region)
+        pages_add_spare(s, page);
+}
+
+/* The free page is on its way back to the driver: it stays mapped where it is until trim.c has unmapped it, but nobody may use it. */
+void pages_leave(struct pages *s, uint32_t page)
+{
+    take_from_slots(s, page);
+    page_of(s, page)->leaving = true;
+}
+
+/* The driver would not take it. */
+void pages_stay(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    p->leaving = false;
     pages_settle(s, page);
     if (!p->home.region)
         pages_add_spare(s, page);
@@ -296,4 +320,22 @@ void pages_remove(struct pages *s, uint32_t page)
     CHECK(!p->maps && !p->owner.region);
     s->reserved -= p->bytes;
     table_give(&s->table, page);
+}
+
+/* Gives the region its number. False: no host memory. */
+bool pages_add_region(struct pages *s, struct region *r)
+{
+    r->number = table_take(&s->regions);
+    if (!r->number)
+        return false;
+    ((struct region_entry *)table_at(&s->regions, r->number))->region = r;
+    s->addresses += r->bytes;
+    return true;
+}
+
+void pages_remove_region(struct pages *s, struct region *r)
+{
+    ((struct region_entry *)table_at(&s->regions, r->number))->region = NULL;
+    s->addresses -= r->bytes;
+    table_give(&s->regions, r->number);
 }

@@ -26,6 +26,11 @@ struct page {
     bool        leaving;            /* being given back to the driver */
 };
 
+struct region_entry {
+    uint32_t       unused;          /* the table chains entries given back through it */
+    struct region *region;          /* NULL: none of that number */
+};
+
 /* Who asks for memory, and what may be done to serve it. */
 struct asker {
     uint32_t arena;
@@ -35,7 +40,7 @@ struct asker {
 struct pages {                      /* guarded by the pool's lock */
     struct fences fences;
     struct table  table;            /* of struct page */
-    struct table  regions;          /* of struct region * */
+    struct table  regions;          /* of struct region_entry */
     uint32_t      shift;            /* log2 of the page size */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
@@ -44,7 +49,7 @@ struct pages {                      /* guarded by the pool's lock */
 };
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return table_at(&s->table, page); }
-static inline struct region *region_of(const struct pages *s, uint32_t region) { return *(struct region **)table_at(&s->regions, region); }
+static inline struct region *region_of(const struct pages *s, uint32_t region) { return ((struct region_entry *)table_at(&s->regions, region))->region; }
 
 bool pages_open(struct pages *s, uint32_t shift);
 void pages_close(struct pages *s);
@@ -74,6 +79,10 @@ void pages_drop(struct pages *s, uint32_t page, struct page_past past);
 uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes);
 void     pages_remove(struct pages *s, uint32_t page);
 void     pages_add_spare(struct pages *s, uint32_t page);
+void     pages_leave(struct pages *s, uint32_t page);
+void     pages_stay(struct pages *s, uint32_t page);
+bool     pages_add_region(struct pages *s, struct region *r);
+void     pages_remove_region(struct pages *s, struct region *r);
 
 /* The free pages, longest free first. */
 struct pick {

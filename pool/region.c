@@ -42,7 +42,7 @@ static uint64_t lay_out(struct region *r, char *memory, bool with_slabs)
     r->pins = carve(memory, &used, r->slots * sizeof *r->pins);
     r->freed = carve(memory, &used, r->slots * sizeof *r->freed);
     r->next_alias = carve(memory, &used, r->slots * sizeof *r->next_alias);
-    r->slab_at = with_slabs ? carve(memory, &used, ((r->bytes >> SLAB_GRANULE_SHIFT) + 1) * sizeof *r->slab_at) : NULL;
+    r->slab_at = with_slabs ? carve(memory, &used, ((r->bytes >> SLAB_GRANULE_SHIFT) + 2) * sizeof *r->slab_at) : NULL;
     return used;
 }
 

@@ -21,7 +21,7 @@ struct spot {
 static inline bool spot_is(struct spot a, uint32_t region, uint32_t slot) { return a.region == region && a.slot == slot; }
 
 #define SEGMENT_SHIFT 63            /* a segment has one slot, whatever its size */
-#define SLAB_GRANULE_SHIFT 16       /* slabs start at multiples of 64 KiB of their region */
+#define SLAB_GRANULE_SHIFT 16       /* slabs start at multiples of 64 KiB */
 
 struct region {
     uint64_t base;
@@ -36,7 +36,7 @@ struct region {
     bool     fixed;                 /* of a private arena: what is mapped stays mapped, see rule 4 */
     uint64_t top;                   /* addresses from here on have never been in a block or a free range */
     _Atomic(struct cenote_pool *) pool;   /* NULL: not in use. Readable without a lock, see addresses.h */
-    struct region *shares_granule;  /* the region that starts in the granule where this one ends; guarded by the addresses lock */
+    _Atomic(struct region *) shares_granule;  /* the region that starts in the granule where this one ends; guarded by the addresses lock */
 
     /* One bit per slot. */
     uint64_t *sole;                 /* maps a page that is mapped nowhere else and not being moved */
@@ -52,7 +52,7 @@ struct region {
     tick     *freed;                /* last free of a block that touched it */
     struct spot *next_alias;        /* next slot that maps the same page */
 
-    uint32_t *slab_at;              /* one entry per 64 KiB: slab there, 0: none; NULL in segments and private arenas */
+    uint32_t *slab_at;              /* one entry per 64 KiB of address: slab there, 0: none; NULL in private arenas */
     uint64_t  metadata_bytes;       /* of all the arrays: one mapping */
 };
 

@@ -33,6 +33,7 @@ struct physical {
 void     physical_reset(void);
 CUresult physical_take(int device, uint64_t size, uint32_t *number);    /* without handle; lives until the last mapping is gone */
 void     physical_drop_mapping(uint32_t number);
+void     physical_drop(uint32_t number);                                /* if nothing refers to it any more */
 uint32_t physical_find(CUmemGenericAllocationHandle handle);            /* 0: names nothing */
 CUmemGenericAllocationHandle physical_handle(uint32_t number);
 struct physical *physical_at(uint32_t number);
@@ -45,25 +46,27 @@ CUresult physical_export(void *shareable, CUmemGenericAllocationHandle handle, C
 CUresult physical_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type);
 
 /* --- virtual.c: reservations, mappings, the page table */
+enum mapping_owner { MAPPED_BY_PROGRAM, MAPPED_FOR_PLAIN, MAPPED_FOR_POOL };    /* only the first may be unmapped by programs */
+
 struct mapping {
     uint64_t at;
     uint64_t size;
     uint32_t physical;
-    uint32_t readers;       /* devices, as bits */
+    enum mapping_owner owner;
+    uint32_t pool;          /* FOR_POOL: whose */
+    uint32_t readers;       /* BY_PROGRAM: devices, as bits */
     uint32_t writers;
-    bool     own;           /* the model's, under an allocation: programs may not unmap it */
     uint64_t busy;          /* when work put on streams so far that touches it is done */
 };
 
 struct piece {              /* of a range of addresses: contiguous in the window */
     uint64_t offset;
     uint64_t bytes;
-    struct mapping *mapping;
 };
 
 bool     virtual_reset(void);
 bool     virtual_is_device_address(uint64_t at);
-CUresult virtual_own_map(int device, uint64_t size, uint64_t *at);      /* reserves, takes and maps memory for an allocation */
+CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at); /* reserves, takes, maps */
 void     virtual_own_unmap(uint64_t at);
 struct mapping *virtual_mapping(uint64_t at);                           /* NULL: not mapped */
 const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece);  /* NULL, or why not */
@@ -81,26 +84,28 @@ enum allocation_kind { ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLO
 
 struct allocation {
     enum allocation_kind kind;
-    bool     freed;         /* POOL: cuMemFreeAsync was called, its time has not come */
+    bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
-    uint32_t context;
+    uint32_t context;       /* it ends with, except POOL */
     uint32_t pool;
     unsigned flags;         /* HOST, REGISTERED */
+    uint32_t id;            /* unique for the next 4 billion */
     uint64_t at;
     uint64_t size;
-    uint64_t id;            /* unique */
-    uint64_t free_done;     /* freed: when */
-    uint32_t free_stream;
-    uint32_t next;          /* POOL: in the pool's list of freed ones */
+    uint64_t freed_on;      /* freed: id of that stream */
+    uint32_t next, before;  /* freed: in the pool's list */
 };
 
 void     allocations_reset(void);
 void     allocations_close_all(uint32_t context);
 struct allocation *allocation_holding(uint64_t at);     /* NULL: none */
 struct allocation *allocation_at(uint32_t number);
-uint32_t allocation_add(enum allocation_kind kind, int device, uint64_t at, uint64_t size);
+uint32_t allocation_add(enum allocation_kind kind, uint64_t at, uint64_t size);     /* of the current context; 0: no more */
 void     allocation_remove(uint32_t number);
-uint32_t allocation_number(uint64_t at);                /* of the one that starts there, 0: none */
+uint32_t allocation_starting(uint64_t at);              /* 0: none starts there */
+bool     allocation_overlaps(uint64_t at, uint64_t size);
+uint64_t allocation_name(uint32_t number);              /* unlike the number it is never another's */
+uint32_t allocation_named(uint64_t name);               /* 0: ended */
 CUresult allocation_alloc(CUdeviceptr *at, size_t size);
 CUresult allocation_free(CUdeviceptr at);
 
@@ -108,7 +113,8 @@ CUresult allocation_free(CUdeviceptr at);
 CUresult host_alloc(void **at, size_t size);
 CUresult host_alloc_with(void **at, size_t size, unsigned flags);
 CUresult host_free(void *at);
-void     host_drop(uint32_t allocation);
+void     host_drop(uint32_t allocation);                /* with the memory itself, if it is ours */
+bool     host_is_pinned(uint64_t at, uint64_t bytes);
 CUresult host_register(void *at, size_t size, unsigned flags);
 CUresult host_unregister(void *at);
 CUresult host_device_pointer(CUdeviceptr *device, void *host, unsigned flags);
@@ -116,7 +122,8 @@ CUresult host_flags(unsigned *flags, void *at);
 
 /* --- pools.c: stream-ordered allocation */
 void     pools_reset(void);
-void     pool_finish_free(uint32_t allocation);         /* its free has come in stream order */
+void     pool_finish_free(uint64_t name);               /* the moment of its free has come in stream order */
+void     pool_give_now(uint32_t allocation);            /* freed outside stream order */
 void     pool_synchronized(void);                       /* the device was waited for: give back what exceeds the thresholds */
 bool     pool_allows(uint32_t pool, int device, bool write);
 CUmemoryPool pool_handle(uint32_t pool);

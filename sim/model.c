@@ -11,11 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "sim/memory.h"
 #include "sim/stream.h"
 #include "sim/start.h"
+
+#define HOST_CAPACITY (256ull << 30)    /* of memory on the host that the device may map: a large server's */
+#define WINDOW_MOST (32ull << 40)       /* of address space for contents: a quarter of what a process has */
+#define AREA_ALIGNMENT (1ull << 30)     /* no granularity is larger */
 
 struct model model;
 
@@ -61,10 +64,21 @@ static void start_failed(const char *what)
     abort();
 }
 
+/*
+ * Physical memory is numbered with up to eight times the room it needs, so that it never runs out for want of contiguous numbers: a real
+ * device's pages need not be neighbours.
+ */
+static uint64_t spread(void)
+{
+    uint64_t all = (uint64_t)model.shape.devices * model.shape.capacity + HOST_CAPACITY;
+    uint64_t times = 8;
+    while (times > 1 && times * all > WINDOW_MOST)
+        times /= 2;
+    return times;
+}
+
 static void start_devices(void)
 {
-    uint64_t unit = 1 << 30;
-    uint64_t host_capacity = 256ull << 30;
     uint64_t area = 0;
     for (int i = 0; i <= DEVICES_MOST; i++) {
         struct device *d = &model.devices[i];
@@ -74,9 +88,8 @@ static void start_devices(void)
         if (i < model.shape.devices)
             d->capacity = model.shape.capacity;
         if (i == HOST_AREA)
-            d->capacity = host_capacity;
-        /* Eight times the room, so that physical memory never runs out for want of contiguous offsets: a real device has none of that. */
-        uint64_t room = (8 * d->capacity + unit - 1) / unit * unit;
+            d->capacity = HOST_CAPACITY;
+        uint64_t room = (spread() * d->capacity + AREA_ALIGNMENT - 1) / AREA_ALIGNMENT * AREA_ALIGNMENT;
         if (room && !ranges_give(&d->free, area, room))
             start_failed("no host memory");
         area += room;
@@ -157,7 +170,7 @@ struct thread *model_thread(void)
         t->epoch = epoch;
         t->depth = 0;
         t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-        t->stream_context = t->stream = 0;
+        memset(t->own, 0, sizeof t->own);
         t->in_host_function = false;
     }
     return t;

@@ -21,6 +21,9 @@
 #define DEVICES_MOST 16
 #define CONTEXTS_MOST 4096
 #define CONTEXT_STACK_MOST 256
+#define OWN_STREAMS_MOST 32
+#define STREAM_PRIORITY_LEAST 0
+#define STREAM_PRIORITY_GREATEST (-5)
 
 struct device {
     uint64_t        area;           /* where its physical memory lies in the window */
@@ -41,11 +44,17 @@ struct context {
     uint32_t held;              /* retains of a primary context; 1 of any other; 0: not alive */
     unsigned flags;
     CUresult lost;              /* the sticky error, once there is one */
-    uint32_t legacy;            /* its default stream while alive */
-    uint32_t captures;          /* open in its streams */
+    _Atomic uint32_t legacy;    /* its default stream while alive; read without the lock */
+    uint64_t id;                /* unique */
     uint64_t all_done;          /* when all work put on it so far is done */
     uint64_t blocking_done;     /* the same for streams that wait for the default stream */
     uint64_t peers;             /* devices whose plain memory it may access */
+};
+
+struct own_stream {             /* a per-thread default stream */
+    uint32_t context;
+    uint32_t stream;
+    uint64_t id;                /* valid while the stream still has it */
 };
 
 /* What the model knows of a thread of the program. Threads are never told of sim_reset: `epoch` tells them. */
@@ -55,8 +64,7 @@ struct thread {
     uint32_t            stack[CONTEXT_STACK_MOST];
     CUstreamCaptureMode capture_mode;
     uint64_t            number;         /* from 1, unique */
-    uint32_t            stream_context; /* context that `stream` belongs to */
-    uint32_t            stream;         /* the last per-thread default stream used */
+    struct own_stream   own[OWN_STREAMS_MOST];
     bool                in_host_function;
 };
 

@@ -13,7 +13,7 @@
 
 enum shape_kind { SIZE, COUNT, FLAG };
 
-__attribute__((visibility("default"))) void sim_shape_default(struct sim_shape *shape)
+void sim_shape_default(struct sim_shape *shape)
 {
     memset(shape, 0, sizeof *shape);
 #define SHAPE(field, kind, preset, least, most) shape->field = preset;

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HANDLE_STEP 64      /* bytes between two handles: they look like pointers to structures */
 #define REST_LEAST 256      /* numbers that rest before the oldest is taken again */
 
 static void *reserve(size_t bytes, int protection)
@@ -24,7 +23,7 @@ bool slots_open(struct slots *s, size_t item_size, uint32_t most, enum slots_ord
     s->items = reserve(item_size * most, PROT_READ | PROT_WRITE);
     s->live = reserve(most, PROT_READ | PROT_WRITE);
     s->resting = reserve(sizeof *s->resting * most, PROT_READ | PROT_WRITE);
-    s->handles = reserve((size_t)HANDLE_STEP * most, PROT_NONE);
+    s->handles = reserve((size_t)SLOTS_HANDLE_STEP * most, PROT_NONE);
     return s->items && s->live && s->resting && s->handles;
 }
 
@@ -70,14 +69,14 @@ void slots_give(struct slots *s, uint32_t number)
 
 void *slots_handle(const struct slots *s, uint32_t number)
 {
-    return s->handles + (size_t)number * HANDLE_STEP;
+    return s->handles + (size_t)number * SLOTS_HANDLE_STEP;
 }
 
 uint32_t slots_number(const struct slots *s, const void *handle)
 {
     uintptr_t distance = (uintptr_t)handle - (uintptr_t)s->handles;
-    if (distance % HANDLE_STEP || distance / HANDLE_STEP >= s->used)
+    if (distance % SLOTS_HANDLE_STEP || distance / SLOTS_HANDLE_STEP >= s->used)
         return 0;
-    uint32_t number = (uint32_t)(distance / HANDLE_STEP);
+    uint32_t number = (uint32_t)(distance / SLOTS_HANDLE_STEP);
     return s->live[number] ? number : 0;
 }

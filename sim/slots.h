@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SLOTS_HANDLE_STEP 64    /* bytes between two handles: they look like pointers to structures */
+
 enum slots_order {
     SLOTS_NEWEST_FIRST,     /* the number given back last is taken first: stale handles soon name something else */
     SLOTS_OLDEST_FIRST      /* numbers rest before they are taken again: stale handles are found out */

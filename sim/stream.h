@@ -36,14 +36,16 @@ struct work {
     uint64_t       pattern;
     CUhostFn       function;
     void          *argument;
-    uint64_t       number;      /* GIVE: allocation; RECORD, AWAIT: event */
+    uint64_t       number;      /* GIVE: name of an allocation; RECORD, AWAIT: event */
     uint32_t       context;     /* filled in when it is put on a stream */
+    bool           pinned;      /* its host memory has to be pinned still when it runs */
 };
 
 struct stream;
 
 CUresult work_put(struct stream *stream, const struct work *work);  /* on a stream, or into its capture */
 CUresult work_submit(struct stream *stream, const struct work *work);   /* on a stream that does not capture */
+uint64_t work_end(struct stream *stream, uint64_t not_before, uint64_t length);   /* when such work, put on it now, is done */
 void     work_run_until(uint64_t when);     /* for clock.c */
 void     work_reset(void);
 uint64_t work_mismatches(void);
@@ -52,8 +54,8 @@ uint64_t work_mismatches(void);
 enum stream_kind { STREAM_CREATED, STREAM_LEGACY, STREAM_PER_THREAD };
 
 struct stream {
-    _Atomic uint64_t id;        /* 0: no such stream. Read without the lock */
     enum stream_kind kind;
+    uint64_t         thread;    /* PER_THREAD: whose */
     uint32_t         context;
     unsigned         flags;
     int              priority;
@@ -64,9 +66,11 @@ struct stream {
 
 void     streams_reset(void);
 uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, int priority);  /* 0: no more */
-void     stream_close(uint32_t number);
 void     streams_close_all(uint32_t context);
-void     streams_leave_capture(uint32_t capture);
+struct stream *stream_at(uint32_t number);
+uint32_t stream_number(const struct stream *s);
+uint64_t stream_unique(const struct stream *s);         /* its id */
+bool     stream_is_blocking(const struct stream *s);    /* created without CU_STREAM_NON_BLOCKING, or a per-thread default stream */
 CUresult stream_find(CUstream handle, struct stream **stream);     /* names the stream, also handles 0, 1 and 2 */
 uint64_t stream_start(const struct stream *s);     /* earliest moment at which new work on it can start */
 void     stream_extend(struct stream *s, uint64_t done);
@@ -91,8 +95,7 @@ struct event {
     uint64_t  done;         /* RECORDED: when it is complete */
     uint64_t  capture_id;   /* CAPTURED: cuStreamGetCaptureInfo's id */
     uint32_t  capture;
-    uint32_t  seen_count;   /* CAPTURED: entries of `seen` */
-    uint32_t *seen;         /* for each stream of the capture, how many of its nodes come before */
+    uint32_t *seen;         /* CAPTURED: for each stream of the capture, how many of its nodes come before; owned */
 };
 
 void     events_reset(void);
@@ -119,16 +122,15 @@ CUresult capture_legacy_conflict(const struct stream *s, const char *call);     
 CUresult capture_add(struct stream *s, const struct work *work);
 CUresult capture_record(struct stream *s, struct event *e);
 CUresult capture_wait(struct stream *s, const struct event *e);
-bool     capture_is_open(uint32_t capture, uint64_t id);
-void     capture_spoil_event(const struct event *e, const char *call);
+bool     capture_has_event(const struct event *e);      /* its capture is still open */
+void     capture_refuse_event(const struct event *e, const char *call);     /* it marks a place in a graph, not in time */
 CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode);
 CUresult capture_begin_default(CUstream stream);
 CUresult capture_end(CUstream stream, CUgraph *graph);
 CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status);
 CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
                       const CUgraphEdgeData **edges, size_t *count);
-CUresult capture_info_2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
-                        size_t *count);
+void     capture_drop_stream(uint32_t stream);          /* it ends */
 CUresult capture_exchange_mode(CUstreamCaptureMode *mode);
 
 /* --- graphs.c */

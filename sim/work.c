@@ -117,7 +117,7 @@ static const char *find_operand(const struct work *w, uint64_t at, uint64_t byte
 {
     *o = (struct operand){.at = at, .bytes = bytes, .on_host = !virtual_is_device_address(at)};
     if (o->on_host)
-        return NULL;
+        return w->pinned && !host_is_pinned(at, bytes) ? "pinned host memory that was freed" : NULL;
     struct piece piece;
     const char *trouble = virtual_piece(w->context, at, bytes, write, &piece);
     if (!trouble) {
@@ -233,7 +233,7 @@ static void run(const struct work *w)
         run_call(w);
         break;
     case WORK_GIVE:
-        pool_finish_free((uint32_t)w->number);
+        pool_finish_free(w->number);
         break;
     case WORK_WAIT:
     case WORK_RECORD:
@@ -261,20 +261,22 @@ static void mark_busy(const struct work *w, uint64_t at, uint64_t done)
             m->busy = done;
 }
 
+uint64_t work_end(struct stream *s, uint64_t not_before, uint64_t length)
+{
+    uint64_t start = stream_start(s);
+    if (start < not_before)
+        start = not_before;
+    if (!model.shape.lag && !length && start <= clock_seen())
+        return clock_seen();
+    uint64_t ready = clock_look() + model.shape.lag;
+    return (start > ready ? start : ready) + length;
+}
+
 CUresult work_submit(struct stream *s, const struct work *work)
 {
     struct work w = *work;
     w.context = s->context;
-    uint64_t start = stream_start(s);
-    if (w.kind == WORK_AWAIT && start < event_done(w.number))
-        start = event_done(w.number);
-    if (model.shape.lag || w.length || start > clock_seen()) {
-        uint64_t ready = clock_look() + model.shape.lag;
-        start = start > ready ? start : ready;
-    } else {
-        start = clock_seen();
-    }
-    uint64_t done = start + w.length;
+    uint64_t done = work_end(s, w.kind == WORK_AWAIT ? event_done(w.number) : 0, w.length);
     if (w.kind == WORK_RECORD)
         event_record_at(w.number, done);
 

@@ -196,6 +196,13 @@ static size_t edit_distance(const char *from, const char *to)
     return row[columns];
 }
 
+/* A name that only ends too early is nearer than any misspelt one. */
+static size_t option_distance(const struct option *o, const char *name)
+{
+    size_t length = strlen(name);
+    return length && !strncasecmp(o->name, name, length) ? 0 : edit_distance(o->name, name);
+}
+
 /* The option of that name; if there is none, NULL and the nearest one there is. */
 static const struct option *option_find(const char *name, const char **nearest)
 {
@@ -203,7 +210,7 @@ static const struct option *option_find(const char *name, const char **nearest)
     for (size_t i = 0; i < OPTIONS; i++) {
         if (!strcmp(name, table[i].name))
             return &table[i];
-        size_t distance = edit_distance(table[i].name, name);
+        size_t distance = option_distance(&table[i], name);
         if (distance < least) {
             least = distance;
             *nearest = table[i].name;
@@ -274,7 +281,7 @@ static int parse(cenote_options *options, const char *conf)
 
 /* ------------------------------------------------------------------------------------------------------------------ versions */
 
-static void set_presets(cenote_options *options)
+void options_presets(cenote_options *options)
 {
     memset(options, 0, sizeof(*options));
     options->struct_size = sizeof(*options);
@@ -302,14 +309,14 @@ static int check_version(const cenote_options *options)
         return error_set(CENOTE_INVALID, 0, "options.struct_size is %zu; start from cenote_options_default()", options->struct_size);
     for (size_t i = sizeof(*options); i < options->struct_size; i++)
         if (((const char *)options)[i])
-            return error_set(CENOTE_INVALID, 0, "the program sets an option that this version of cenote does not know (byte %zu of options)", i);
+            return error_set(CENOTE_INVALID, 0, "the program sets an option that this version of cenote does not know (byte %zu)", i);
     return CENOTE_OK;
 }
 
 /* Defaults, then CENOTE_CONF; the defaults alone if that has a mistake. */
 static int set_defaults(cenote_options *options)
 {
-    set_presets(options);
+    options_presets(options);
     const char *conf = getenv("CENOTE_CONF");
     if (!conf)
         return CENOTE_OK;
@@ -335,7 +342,7 @@ int cenote_options_parse(cenote_options *options, const char *conf)
         return error_set(CENOTE_INVALID, 0, "conf is NULL");
 
     cenote_options tried;
-    set_presets(&tried);
+    options_presets(&tried);
     copy_fields(&tried, options, options->struct_size);
     tried.struct_size = options->struct_size;
     error = parse(&tried, conf);
@@ -353,7 +360,7 @@ int options_check(const cenote_options *given, cenote_options *full)
         return error;
 
     cenote_options checked;
-    set_presets(&checked);
+    options_presets(&checked);
     if (given->struct_size < sizeof(checked) && (error = set_defaults(&checked)))
         return error;
     copy_fields(&checked, given, given->struct_size);

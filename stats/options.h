@@ -10,6 +10,9 @@
  */
 int options_check(const cenote_options *given, cenote_options *full);
 
+/* The defaults of options.def, whatever CENOTE_CONF says. */
+void options_presets(cenote_options *options);
+
 /* CENOTE_VMM for "vmm"; -1 for what is no provider. */
 int         options_provider(const char *name);
 const char *options_provider_name(int provider);

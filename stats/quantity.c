@@ -39,7 +39,7 @@ static const char *skip_spaces(const char *text)
     return text;
 }
 
-/* Reads digits with at most one point between or beside them. Returns where it stopped, or NULL if there is no number or it is too large. */
+/* Reads digits with at most one point between or beside them. Where it stopped; NULL if there is no number or it is too large. */
 static const char *read_decimal(const char *text, struct decimal *number)
 {
     int digits = 0;

@@ -2,8 +2,8 @@
  * scene.h: a small simulated card with one pool on it, blocks that know what they hold, and what every test ends with: the card's own
  * books are empty and nothing was done that CUDA forbids.
  *
- * The card runs behind the host by `lag`, its clock stands still unless something synchronises, and work touches memory when it is done, not
- * when it is submitted. So a block handed out too early shows as contents that differ: contents are the judge of every test here.
+ * The card runs behind the host by `lag`, its clock stands still unless something synchronises, and work touches memory when it is
+ * done, not when it is submitted. So a block handed out too early shows as contents that differ: contents are the judge of every test here.
  *
  * It is not the test harness (tests/harness.h is), and it knows no layer below the public header.
  *
@@ -28,7 +28,6 @@
 #define MSEC ((uint64_t)1000000) /* in the ns of the simulated clock */
 
 #define DONE(call) EXPECT_EQ((int)(call), 0)       /* a cenote or CUDA call that must succeed */
-#define GIVES(call, error) EXPECT_EQ((call), (error))
 
 enum scene_stream { A, B, C, SCENE_STREAMS };
 
@@ -183,7 +182,7 @@ static inline bool held_take(struct held *held, cenote_pool *pool, size_t bytes,
     int error = cenote_alloc(pool, bytes, stream, &block);
     memset(held, 0, sizeof *held);
     if (error) {
-        GIVES(error, CENOTE_OUT_OF_MEMORY);
+        EXPECT_EQ(error, CENOTE_OUT_OF_MEMORY);
         return false;
     }
     *held = held_of(block, bytes, stream);
@@ -197,12 +196,11 @@ static inline void held_expect(const struct held *held, CUstream stream)
         DONE(sim_launch_expect(stream, device_address(held->at), held->pattern, held_words(held)));
 }
 
-/* Checked on its own stream as the last thing before it is free. */
+/* Checked on its own stream as the last thing before it is free. The address stays in it, for whoever wants to look again. */
 static inline void held_give(struct held *held)
 {
     held_expect(held, held->stream);
     DONE(cenote_free(held->at));
-    held->at = NULL;
 }
 
 /* The device is busy with the block for a long time and looks at its contents at the very end. */

@@ -1,6 +1,6 @@
 /*
- * capture.c: graphs and their private memory. A graph writes to its old addresses whenever it is replayed, so what lies under them must stay,
- * and while a stream captures the driver forbids most of what an allocator likes to do.
+ * capture.c: graphs and their private memory. A graph writes to its old addresses whenever it is replayed, so what lies under them must
+ * stay, and while a stream captures the driver forbids most of what an allocator likes to do.
  * Not: fences without captures (fences.c), pages that move (pages.c).
  */
 #include "tests/hazard/hazards.h"
@@ -170,7 +170,7 @@ void hazard_two_streams_of_one_capture(void)
     held_linger(&first, scene.stream[A]);
     held_give(&first);
     REQUIRE(group_take(&second, group, 6 * MIB, scene.stream[B]));
-    EXPECT(!held_overlap(&first, &(struct held){.at = second.at, .bytes = second.bytes}));
+    EXPECT(!held_overlap(&first, &second));
     held_give(&second);
     order(scene.stream[B], scene.stream[A]);
     CUgraphExec exec = capture_end(group, scene.stream[A]);

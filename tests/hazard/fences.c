@@ -186,8 +186,9 @@ void hazard_immortal_stream_frees_into_itself(void)
 }
 
 /*
- * The tracer looks at its clock before and after every driver call. At the n-th look another thread puts work on a block of A and frees it; for
- * some n that falls between a fence's number and its event. If the library called the driver with its lock held, the intruder would hang.
+ * The tracer looks at its clock before and after every driver call. At the n-th look another thread puts work on a block of A and frees
+ * it; for some n that falls between a fence's number and its event. If the library called the driver with its lock held, the intruder
+ * would hang.
  */
 struct intruder {
     struct held *victim;
@@ -342,7 +343,7 @@ void hazard_fence_due_on_the_stream_of_a_thread_that_ended(void)
     per_thread_stream(true);
 }
 
-/* Handle 0 means the current device's stream: work on device 0 must be waited for though device 1 is current, and stay so for the caller. */
+/* Handle 0 means the current device's stream: work on device 0 is waited for though device 1 is current, and stays so for the caller. */
 void hazard_fence_due_with_another_device_current(void)
 {
     struct scene scene;

@@ -1,4 +1,4 @@
-"""The built library: it exports what the headers declare CENOTE_API and no more, stays small, and needs nothing but the C library."""
+"""The built library: shared and static, it offers what the headers declare CENOTE_API and no more; it is small, and needs the C library alone."""
 import pathlib
 import re
 import shutil
@@ -8,6 +8,7 @@ import tempfile
 from tree import Report, Tree
 
 LIBRARY = "build/libcenote.so"
+ARCHIVE = "build/libcenote.a"
 MOST_BYTES = 400_000  # stripped
 NEEDED = re.compile(r"lib(c|dl|pthread)\.so\.\d+|ld-linux.*")
 DECLARED = re.compile(r"CENOTE_API\b[^;]*?\b(cenote_\w+)\s*\(")
@@ -18,9 +19,18 @@ def output(*command: object) -> str:
     return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
 
 
+def names_of(*nm: object) -> set[str]:
+    """Names that nm lists; "A" is the export list's own name, lines of one word name a member of an archive."""
+    symbols = [line.split() for line in output("nm", "--defined-only", *nm).splitlines()]
+    return {words[-1].split("@")[0] for words in symbols if len(words) == 3 and words[1] != "A"}
+
+
 def exported(library: pathlib.Path) -> set[str]:
-    symbols = [line.split() for line in output("nm", "-D", "--defined-only", library).splitlines()]
-    return {name.split("@")[0] for *_, kind, name in symbols if kind != "A"}  # A: the version's own name
+    return names_of("-D", library)
+
+
+def visible(archive: pathlib.Path) -> set[str]:
+    return names_of("--extern-only", archive)
 
 
 def declared(tree: Tree) -> set[str]:
@@ -43,6 +53,8 @@ def check(tree: Tree) -> Report:
     in_library, in_headers = exported(library), declared(tree)
     problems = [f"{name} is exported, and no header declares it CENOTE_API" for name in sorted(in_library - in_headers)]
     problems += [f"{name} is declared CENOTE_API, and the library does not export it" for name in sorted(in_headers - in_library)]
+
+    problems += [f"{name} is visible in {ARCHIVE}" for name in sorted(visible(tree.root / ARCHIVE) - in_headers)]
 
     size = stripped_bytes(library)
     if size > MOST_BYTES:

@@ -12,7 +12,7 @@ IDENTIFIER = re.compile(r"([A-Za-z]\w*_\w+)(\(\))?")
 CUDA = re.compile(r"(cu[A-Z]\w+|CUDA_\w+|CU_\w+)(\(\))?")
 VERB = re.compile(r"make ([a-z]+)")
 MADE = re.compile(r"\.?/?(build[\w-]*|\.venv)(/.*)?")       # what the build makes is not in the tree
-ELSEWHERE = re.compile(r"/(usr|proc|sys|dev|etc)/.*")
+ELSEWHERE = re.compile(r"/(usr|proc|sys|dev|etc)/.*|cuda\.h")
 SOURCES = (".c", ".h", ".def", ".cpp", ".py", ".cmake", ".txt", ".sh", "Makefile", "tools/setup", "tools/gpu", "tools/deep")
 
 
@@ -48,7 +48,7 @@ def is_missing(tree: Tree, span: str, document: str) -> bool:
     if PATH.fullmatch(span):
         return not path_exists(tree, span, document)
     if match := CUDA.fullmatch(span):
-        return bool(cuda_words(tree)) and match[1] not in cuda_words(tree)
+        return bool(cuda_words(tree)) and match[1] not in cuda_words(tree) | words(tree)
     if match := IDENTIFIER.fullmatch(span):
         return match[1] not in words(tree)
     return False

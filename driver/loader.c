@@ -1,0 +1,213 @@
+/*
+ * loader.c: finds the CUDA driver, once, and keeps the table of its entry points.
+ *
+ * Nothing here is linked: a process without a driver, or with one too old, gets an error and a reason. This is not the place where devices
+ * or contexts are opened (device.c), nor where a name becomes a function (resolve.c).
+ *
+ *             driver_table
+ *     unloaded ------------> loaded --+--> exiting: atexit has run       both: no table any more, for good
+ *       ^ |                           +--> forked: in the child
+ *       +-+ failed: try again
+ *
+ * LOCKING: `loading` guards all that is not atomic, and is held while the driver initialises. Once loaded, driver_table is one atomic read.
+ */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/lock.h"
+#include "cenote/cenote.h"
+#include "driver/resolve.h"
+
+static struct lock loading = LOCK_INITIALIZER(LOCK_GLOBAL);
+
+static const struct driver *_Atomic published; /* NULL: not loaded, exiting or forked */
+static atomic_bool touched;                    /* cuInit was called here and did not fail: a fork cannot use the driver */
+static atomic_bool exiting;
+static atomic_bool forked;
+static _Atomic int version;
+
+static void         *library;
+static struct driver found;
+static const struct driver *(*interposed)(const struct driver *inner);
+
+static _Thread_local char message[512];
+
+__attribute__((format(printf, 2, 3))) static int fail(int error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof(message), format, arguments);
+    va_end(arguments);
+    return error;
+}
+
+const char *driver_load_message(void)
+{
+    return message;
+}
+
+int driver_version(void)
+{
+    return atomic_load(&version);
+}
+
+bool driver_is_exiting(void)
+{
+    return atomic_load_explicit(&exiting, memory_order_relaxed);
+}
+
+bool driver_is_forked(void)
+{
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+/* --- the end of the process, and its children */
+
+static void process_exits(void)
+{
+    atomic_store(&exiting, true);
+    atomic_store(&published, NULL);
+}
+
+/*
+ * The lock is made anew, not taken before the fork: cuInit itself may fork (to run nvidia-modprobe) while we hold it. If another thread
+ * was loading, this child's copy of its work is half done; then `touched` says so.
+ */
+static void process_forked(void)
+{
+    lock_open(&loading, LOCK_GLOBAL);
+    if (!atomic_load(&touched))
+        return;
+    atomic_store(&forked, true);
+    atomic_store(&published, NULL);
+}
+
+/* --- starting the driver */
+
+static int find_entries(void)
+{
+    enum driver_call lacking = driver_resolve(&found, dlsym, library);
+    int known = 0;
+    if (found.cuDriverGetVersion && found.cuDriverGetVersion(&known) == CUDA_SUCCESS)
+        atomic_store(&version, known);
+    if (lacking == DRIVER_CALLS)
+        return CENOTE_OK;
+    int needed = driver_call_version(lacking);
+    return fail(CENOTE_DRIVER_TOO_OLD, "the CUDA driver (version %d.%d) lacks %s of CUDA %d.%d: install a newer driver",
+                known / 1000, known % 1000 / 10, driver_call_name(lacking), needed / 1000, needed % 1000 / 10);
+}
+
+static int open_library(void)
+{
+    if (library)
+        return CENOTE_OK;
+    const char *chosen = secure_getenv("CENOTE_DRIVER");
+    const char *path = chosen && *chosen ? chosen : "libcuda.so.1";
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library)
+        return CENOTE_OK;
+    return fail(CENOTE_NO_DRIVER, "no CUDA driver: %s. %s", dlerror(),
+                path == chosen ? "CENOTE_DRIVER names the library to load"
+                               : "Install the NVIDIA driver, run the container with GPU access, or name another library in CENOTE_DRIVER");
+}
+
+/* What an answer of cuInit means to whoever reads it. */
+static const struct refusal {
+    CUresult    result;
+    int         error;
+    const char *advice;
+} refusals[] = {
+    {CUDA_ERROR_NO_DEVICE, CENOTE_NO_DEVICE, "no device is visible: see nvidia-smi and CUDA_VISIBLE_DEVICES"},
+    {CUDA_ERROR_STUB_LIBRARY, CENOTE_NO_DRIVER, "this libcuda is the toolkit's stub: take its folder out of LD_LIBRARY_PATH"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CENOTE_NO_DRIVER, "library and kernel module differ: reload the module or reboot"},
+    {CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, CENOTE_NO_DRIVER, "the forward-compatibility package does not support this device"},
+    {CUDA_ERROR_NOT_INITIALIZED, CENOTE_FORKED, "this process may be a fork of one that uses CUDA: start it anew (spawn) instead"},
+    {CUDA_ERROR_OPERATING_SYSTEM, CENOTE_NO_DEVICE, "the device files cannot be used: run the container with GPU access"},
+    {CUDA_ERROR_SYSTEM_NOT_READY, CENOTE_NO_DEVICE, "the system is not ready: see whether the fabric manager runs"},
+    {CUDA_ERROR_UNKNOWN, CENOTE_NO_DEVICE, "see whether the kernel modules nvidia and nvidia_uvm are loaded"},
+};
+
+static int refuse(CUresult result)
+{
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++)
+        if (refusals[i].result == result)
+            return fail(refusals[i].error, "cuInit says %s: %s", driver_result_name(result), refusals[i].advice);
+    return fail(CENOTE_NO_DEVICE, "cuInit says %s", driver_result_name(result));
+}
+
+static int start(const struct driver *driver)
+{
+    /* Before cuInit, which may take a second in which another thread forks. Kept over failed loads: handlers cannot be taken back. */
+    static bool is_watching_forks;
+    if (!is_watching_forks && pthread_atfork(NULL, NULL, process_forked))
+        return fail(CENOTE_OUT_OF_HOST_MEMORY, "no memory to watch for forks");
+    is_watching_forks = true;
+
+    atomic_store(&touched, true);
+    CUresult result = driver->cuInit(0);
+    atomic_store(&touched, result == CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS)
+        return refuse(result);
+
+    int devices = 0;
+    result = driver->cuDeviceGetCount(&devices);
+    if (result != CUDA_SUCCESS)
+        return refuse(result);
+    return devices ? CENOTE_OK : refuse(CUDA_ERROR_NO_DEVICE);
+}
+
+/* Holds `loading`. */
+static int load(void)
+{
+    int error = open_library();
+    if (!error)
+        error = find_entries();
+    if (error)
+        return error;
+
+    const struct driver *driver = interposed ? interposed(&found) : &found;
+    error = start(driver);
+    if (error)
+        return error;
+
+    /* After cuInit: handlers run in reverse order, so ours runs before those that the driver has set up until now. */
+    if (atexit(process_exits))
+        return fail(CENOTE_OUT_OF_HOST_MEMORY, "no memory to watch for the end of the process");
+    atomic_store_explicit(&published, driver_trace_over(driver), memory_order_release);
+    return CENOTE_OK;
+}
+
+const struct driver *driver_table(int *error)
+{
+    const struct driver *table = atomic_load_explicit(&published, memory_order_acquire);
+    if (table)
+        return table;
+    if (driver_is_exiting()) {
+        *error = fail(CENOTE_EXITING, "the process is exiting: the CUDA driver may be gone");
+        return NULL;
+    }
+    if (driver_is_forked()) {
+        *error = fail(CENOTE_FORKED, "this process is a fork of one that uses CUDA: start it anew (spawn) instead");
+        return NULL;
+    }
+
+    lock_take(&loading);
+    int failed = atomic_load(&published) ? CENOTE_OK : load();
+    table = atomic_load(&published);
+    lock_give(&loading);
+    if (failed)
+        *error = failed;
+    return table;
+}
+
+void driver_interpose(const struct driver *(*wrap)(const struct driver *inner))
+{
+    lock_take(&loading);
+    interposed = wrap;
+    if (atomic_load(&published))
+        driver_trace_inner(wrap(&found));
+    lock_give(&loading);
+}

@@ -1,0 +1,17 @@
+/* addresses.h: which region does an address belong to? For the whole process, readable without a lock. See addresses.c. */
+#ifndef CENOTE_POOL_ADDRESSES_H
+#define CENOTE_POOL_ADDRESSES_H
+
+#include "pool/region.h"
+
+/* A region structure, zeroed. It is never unmapped, only used again: a stale pointer to one can be read. NULL: no host memory. */
+struct region *addresses_new_region(void);
+void           addresses_free_region(struct region *r);
+
+bool           addresses_add(struct region *r);    /* false: no host memory, or addresses out of range */
+void           addresses_remove(struct region *r);
+
+/* A region that may hold the address, or NULL. To be sure look at its pool, take that pool's lock, and look again. */
+struct region *addresses_find(uint64_t at);
+
+#endif

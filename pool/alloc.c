@@ -1,0 +1,340 @@
+/*
+ * alloc.c: the road of one block: taken, found again, given back. Start reading here; docs/life-of-an-allocation.md walks along.
+ *
+ * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, without a driver call. What the
+ * arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free never fails but for misuse: it finds the block
+ * by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used on other streams it joins those
+ * pending instead.
+ */
+#include "base/check.h"
+#include "pool/count.h"
+
+/* --------------------------------------------------------------------------------------------------------------------------- taking */
+
+/* An open capture on the stream decides the group, unless the caller did. LOCKING: the pool's lock. */
+static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_t key)
+{
+    for (uint32_t i = 0; !group && i < pool->capture_count; i++)
+        if (pool->captures[i].stream == key)
+            return pool->captures[i].group;
+    return group;
+}
+
+/* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */
+bool pool_reserve_books(cenote_pool *pool)
+{
+    return table_reserve(&pool->blocks, 3) && table_reserve(&pool->slabs, 1) && index_reserve(&pool->at, 1);
+}
+
+/* The block that heap_carve took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
+uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
+{
+    uint64_t at = arena_commit(a, q, block);
+    if (q->class == CLASS_NONE)
+        index_add(&pool->at, at, block);
+    return at;
+}
+
+/* From pages that are in place, or 0. LOCKING: the pool's lock. */
+uint64_t pool_try(cenote_pool *pool, struct arena *a, const struct request *q)
+{
+    uint64_t at;
+    struct place place;
+    struct asker who = pool_asker(pool, a);
+    if (arena_find(a, &who, q, &at, &place) != FIT_NOW)
+        return 0;
+    if (!at) {
+        struct region *r = region_of(&pool->pages, place.region);
+        struct slots under = slots_under(r, place.at, place.size);
+        uint32_t block = heap_carve(&a->heap, &place, BLOCK_LIVE);
+        pages_own(&pool->pages, r, under.from, under.to);
+        at = pool_commit(pool, a, q, block);
+    }
+    count_alloc(pool, q->bytes);
+    return at;
+}
+
+static int refuse_size(cenote_pool *pool, size_t bytes)
+{
+    lock_take(&pool->lock);
+    pool->stats.ooms++;
+    lock_give(&pool->lock);
+    return error_set(CENOTE_OUT_OF_MEMORY, 0, "CUDA out of memory. Tried to allocate %zu bytes, more than any device has: "
+                     "the size was probably computed wrongly", bytes);
+}
+
+static int no_books(void)
+{
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block");
+}
+
+static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
+{
+    uint64_t key;
+    int error = stream_key(pool, stream, &key);
+    if (error)
+        return error;
+    if (atomic_load_explicit(&pool->pending_count, memory_order_relaxed))
+        pending_poll(pool);
+
+    lock_take(&pool->lock);
+    if (pool->lost) {
+        lock_give(&pool->lock);
+        return pool_driver_error(pool, pool->lost, "an earlier call");
+    }
+    group = group_of_stream(pool, group, key);
+    struct arena *a = pool_reserve_books(pool) ? stream_arena(pool, group, key, stream) : NULL;
+    if (!a) {
+        lock_give(&pool->lock);
+        return no_books();
+    }
+    request_make(q, q->bytes, q->alignment, !a->is_private);
+    *at = pool_try(pool, a, q);
+    a->visitors += !*at;
+    lock_give(&pool->lock);
+    if (*at)
+        return CENOTE_OK;
+    error = shortage_serve(pool, a, q, at);
+    lock_take(&pool->lock);
+    a->visitors--;
+    pool->stats.slow_allocs++;
+    lock_give(&pool->lock);
+    return error;
+}
+
+static int allocate(cenote_pool *pool, uint32_t group, size_t bytes, size_t alignment, CUstream stream, void **block)
+{
+    struct request q = {0};
+    uint64_t at = 0;
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!block)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the block: the last argument is NULL");
+    if (!alignment || alignment & (alignment - 1) || alignment > 1ull << pool->pages.shift)
+        return error_set(CENOTE_INVALID, 0, "alignment %zu is no power of two up to the page size, %llu", alignment,
+                         1ull << pool->pages.shift);
+    if (!bytes) {
+        *block = NULL;
+        return CENOTE_OK;
+    }
+    if (!request_make(&q, bytes, alignment, false))
+        return refuse_size(pool, bytes);
+    error = serve(pool, group, &q, stream, &at);
+    if (!error)
+        *block = (void *)(uintptr_t)at;
+    return error;
+}
+
+int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block)
+{
+    return allocate(pool, 0, bytes, BLOCK_BYTES, stream, block);
+}
+
+int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
+{
+    return allocate(pool, 0, bytes, alignment, stream, block);
+}
+
+int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
+{
+    if (!group || group->destroyed)
+        return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed" : "the group is NULL", group ? group->name : "");
+    return allocate(group->pool, group->number, bytes, alignment, stream, block);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- finding */
+
+static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
+{
+    struct slab *s = slab_of(&pool->slabs, w->slab);
+    w->block = s->block;
+    w->item = (uint32_t)((at - s->at) / s->item_bytes);
+    w->start = s->at + (uint64_t)w->item * s->item_bytes;
+    w->size = s->item_bytes;
+    w->requested = s->requested[w->item];
+    w->uses = &s->uses[w->item];
+    if (bit_is_set(s->free, w->item))
+        return FOUND_FREE;
+    return w->start != at ? FOUND_INSIDE : bit_is_set(s->pending, w->item) ? FOUND_PENDING : FOUND_LIVE;
+}
+
+static void describe_block(cenote_pool *pool, struct where *w, uint32_t block)
+{
+    struct block *b = block_of(&pool->blocks, block);
+    w->block = block;
+    w->start = b->at;
+    w->size = b->size;
+    w->requested = b->requested;
+    w->uses = &b->uses;
+}
+
+/* No block starts there: is it inside one? Slow, for the message of a mistake only. */
+static enum found locate_inside(cenote_pool *pool, uint64_t at, struct where *w)
+{
+    for (uint32_t block = w->region->first_block; block; block = block_of(&pool->blocks, block)->after) {
+        struct block *b = block_of(&pool->blocks, block);
+        if (at >= b->at + b->size)
+            continue;
+        describe_block(pool, w, block);
+        return b->state == BLOCK_FREE || b->state == BLOCK_SLAB ? FOUND_FREE : FOUND_INSIDE;
+    }
+    return FOUND_NOTHING;
+}
+
+/* What lies at the address, which belongs to a region of this pool. LOCKING: the pool's lock. */
+enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w)
+{
+    w->arena = arena_of(pool, w->region->arena);
+    w->item = 0;
+    w->slab = slab_at_address(w->region, at);
+    if (w->slab) {
+        const struct slab *s = slab_of(&pool->slabs, w->slab);
+        if (at >= s->at && at < s->at + (uint64_t)s->items * s->item_bytes)
+            return locate_item(pool, at, w);
+        w->slab = 0;
+    }
+    uint32_t block = at % BLOCK_BYTES ? 0 : index_find(&pool->at, at);
+    if (!block)
+        return locate_inside(pool, at, w);
+    describe_block(pool, w, block);
+    return block_of(&pool->blocks, block)->state == BLOCK_PENDING ? FOUND_PENDING : FOUND_LIVE;
+}
+
+/* The pool an address belongs to, with its lock taken, or NULL. */
+static cenote_pool *lock_pool_of(const void *address, struct where *w)
+{
+    w->region = addresses_find((uint64_t)(uintptr_t)address);
+    cenote_pool *pool = w->region ? atomic_load(&w->region->pool) : NULL;
+    if (!pool)
+        return NULL;
+    lock_take(&pool->lock);
+    if (pool->open && atomic_load(&w->region->pool) == pool && w->region == addresses_find((uint64_t)(uintptr_t)address))
+        return pool;
+    lock_give(&pool->lock);
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- giving */
+
+/* The error for an address that is no live block, in words. */
+static int misuse(enum found found, const void *address, const struct where *w)
+{
+    unsigned long long size = w->requested, start = w->start;
+    switch (found) {
+    case FOUND_PENDING:
+        return error_set(CENOTE_DOUBLE_FREE, 0, "%p (%llu bytes) was freed already and waits for the streams it was used on", address, size);
+    case FOUND_INSIDE:
+        return error_set(CENOTE_INTERIOR, 0, "%p lies %llu bytes inside the block at %#llx of %llu bytes; give its start", address,
+                         (unsigned long long)(uintptr_t)address - start, start, size);
+    case FOUND_FREE:
+        return error_set(CENOTE_DOUBLE_FREE, 0, "%p is not live: it was freed already", address);
+    default:
+        return error_set(CENOTE_NOT_OURS, 0, "%p was not handed out by cenote; look for another allocator's memory or a stale pointer", address);
+    }
+}
+
+/* A block nobody waits for goes back to its arena. LOCKING: the pool's lock. */
+void pool_give(cenote_pool *pool, const struct where *w, tick freed)
+{
+    count_inactive(pool, w->requested);
+    if (w->slab) {
+        arena_give_item(w->arena, w->slab, w->item, freed);
+    } else {
+        index_remove(&pool->at, w->start);
+        arena_give_block(w->arena, w->block, freed);
+    }
+}
+
+static int free_block(void *address, bool sized, size_t bytes)
+{
+    struct where w = {0};
+    if (!address)
+        return CENOTE_OK;
+    if (driver_is_forked())
+        return error_set(CENOTE_FORKED, 0, "%p belongs to the parent process", address);
+    cenote_pool *pool = lock_pool_of(address, &w);
+    enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
+        if (pool)
+            lock_give(&pool->lock);
+        if (found != FOUND_LIVE)
+            return misuse(found, address, &w);
+        return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p has %llu bytes, not %zu", address, (unsigned long long)w.requested, bytes);
+    }
+    count_free(pool, w.requested);
+    tick freed = fences_stamp(&pool->pages.fences);
+    uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
+    if (!uses)
+        pool_give(pool, &w, freed);
+    lock_give(&pool->lock);
+    if (uses)
+        pending_record(pool, uses);
+    return CENOTE_OK;
+}
+
+int cenote_free(void *block)
+{
+    return free_block(block, false, 0);
+}
+
+int cenote_free_sized(void *block, size_t bytes)
+{
+    return free_block(block, true, bytes);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ questions, and use */
+
+int cenote_find(const void *address, cenote_block *block)
+{
+    struct where w = {0};
+    if (!address || !block)
+        return error_set(CENOTE_INVALID, 0, "cenote_find needs an address and a place for the answer");
+    cenote_pool *pool = lock_pool_of(address, &w);
+    enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
+    if (live)
+        *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,
+                                .group = w.arena->group ? group_of(pool, w.arena->group) : NULL, .stream_id = w.arena->stream};
+    if (pool)
+        lock_give(&pool->lock);
+    return live ? CENOTE_OK : misuse(found, address, &w);
+}
+
+/* Notes the stream once for each block. */
+static int note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key)
+{
+    if (w->arena->stream == key)
+        return CENOTE_OK;
+    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
+        if (use_of(pool, use)->key == key)
+            return CENOTE_OK;
+    uint32_t use = table_take(&pool->uses);
+    if (!use)
+        return CENOTE_OUT_OF_HOST_MEMORY;
+    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .stream = stream, .key = key};
+    *w->uses = use;
+    return CENOTE_OK;
+}
+
+int cenote_use(void *block, cenote_stream stream)
+{
+    struct where w = {0};
+    uint64_t key;
+    if (!block)
+        return CENOTE_OK;
+    struct region *r = addresses_find((uint64_t)(uintptr_t)block);
+    cenote_pool *pool = r ? atomic_load(&r->pool) : NULL;
+    if (!pool)
+        return misuse(FOUND_NOTHING, block, &w);
+    int error = pool_usable(pool);
+    if (error || (error = stream_key(pool, stream, &key)))
+        return error;
+    if (!(pool = lock_pool_of(block, &w)))
+        return misuse(FOUND_NOTHING, block, &w);
+    enum found found = pool_locate(pool, (uint64_t)(uintptr_t)block, &w);
+    if (found == FOUND_LIVE)
+        error = note_use(pool, &w, stream, key);
+    lock_give(&pool->lock);
+    return found != FOUND_LIVE ? misuse(found, block, &w) : error ? no_books() : CENOTE_OK;
+}

@@ -1,0 +1,105 @@
+/*
+ * arena.c: small requests go to slabs, the rest to the heap; slabs come from the heap too.
+ *
+ * An arena has one order domain: the key (group, stream). Everything in it is handed out and given back in the order of that stream, so
+ * that nothing here has to ask what the device has done. Memory that comes from or goes to elsewhere is the business of pages and fences.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "pool/arena.h"
+
+#include "base/check.h"
+
+void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private)
+{
+    heap_open(&a->heap, pages, blocks, a->number, is_private);
+    a->slabs = (struct slabs){.table = slabs};
+    a->is_private = is_private;
+}
+
+/* False: more than any device could have. Private arenas have no slabs: what a capture recorded must be restorable block by block. */
+bool request_make(struct request *q, uint64_t bytes, uint64_t alignment, bool slabs)
+{
+    if (bytes > BYTES_MOST)
+        return false;
+    q->bytes = bytes;
+    q->alignment = alignment < BLOCK_BYTES ? BLOCK_BYTES : alignment;
+    if (slabs && bytes <= CLASS_BYTES_MAX && q->alignment == BLOCK_BYTES) {
+        q->class = class_of(bytes);
+        q->size = slab_bytes(q->class);
+        q->alignment = SLAB_ALIGNMENT;
+    } else {
+        q->class = CLASS_NONE;
+        q->size = (bytes + BLOCK_BYTES - 1) & ~(uint64_t)(BLOCK_BYTES - 1);
+    }
+    return true;
+}
+
+/* FIT_NOW with *item set: a slab had one, nothing is left to do. Otherwise *item is 0 and the answer is heap_find's. */
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place)
+{
+    *item = q->class == CLASS_NONE ? 0 : slab_take(&a->slabs, q->class, q->bytes);
+    if (*item) {
+        a->live++;
+        return FIT_NOW;
+    }
+    return heap_find(&a->heap, who, q->size, q->alignment, place);
+}
+
+/* The block that heap_carve took has its pages: it becomes what was asked for. Its address. */
+uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
+{
+    struct block *b = block_of(a->heap.ranges.blocks, block);
+    a->live++;
+    if (q->class == CLASS_NONE) {
+        b->requested = q->bytes;
+        return b->at;
+    }
+    b->state = BLOCK_SLAB;
+    slab_open(&a->slabs, q->class, region_of(a->heap.pages, b->region), b->at, block);
+    return slab_take(&a->slabs, q->class, q->bytes);
+}
+
+/* The block did not get its pages. */
+void arena_abandon(struct arena *a, uint32_t block)
+{
+    heap_give(&a->heap, block, a->heap.pages->fences.now);
+}
+
+void arena_give_block(struct arena *a, uint32_t block, tick freed)
+{
+    CHECK(a->live);
+    a->live--;
+    a->last_freed = a->last_freed > freed ? a->last_freed : freed;
+    heap_give(&a->heap, block, freed);
+}
+
+static void close_slab(struct arena *a, uint32_t slab, tick freed)
+{
+    struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
+    heap_give(&a->heap, slab_close(&a->slabs, slab, r), freed);
+}
+
+void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
+{
+    CHECK(a->live);
+    a->live--;
+    a->last_freed = a->last_freed > freed ? a->last_freed : freed;
+    if (slab_give(&a->slabs, slab, item))
+        close_slab(a, slab, freed);
+}
+
+/* Empty slabs, kept for speed, go back to the heap. */
+void arena_flush(struct arena *a)
+{
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        uint32_t slab = a->slabs.bins[class];
+        while (slab) {
+            struct slab *s = slab_of(a->slabs.table, slab);
+            uint32_t next = s->after;
+            if (s->free_items == s->items)
+                close_slab(a, slab, a->last_freed);
+            slab = next;
+        }
+    }
+}

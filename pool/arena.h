@@ -1,0 +1,45 @@
+/*
+ * arena.h: the memory of one order domain: what one stream frees, that stream may have again at once. See arena.c.
+ */
+#ifndef CENOTE_POOL_ARENA_H
+#define CENOTE_POOL_ARENA_H
+
+#include "pool/heap.h"
+#include "pool/slab.h"
+
+#define ARENAS_MOST (1u << 16)
+#define BYTES_MOST  (1ull << 56)    /* no device has more; keeps sums from overflowing */
+
+struct request {
+    uint64_t bytes;                 /* asked for */
+    uint64_t size;                  /* of the heap block that serves it: rounded up, or a whole slab */
+    uint64_t alignment;
+    uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
+};
+
+struct arena {                      /* guarded by the pool's lock */
+    struct heap  heap;
+    struct slabs slabs;
+    uint64_t stream;                /* key of its stream, see streams.c */
+    CUstream handle;                /* the stream's handle when it was last seen */
+    uint32_t number;                /* in the pool's table */
+    uint32_t group;                 /* 0: none */
+    uint64_t live;                  /* blocks, with those pending */
+    uint32_t visitors;              /* threads in shortage.c on its behalf: it stays who it is */
+    tick     last_freed;
+    bool     is_private;            /* rule 4 */
+    bool     retired;               /* its stream is gone: another may take the arena over */
+};
+
+void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);
+
+bool     request_make(struct request *q, uint64_t bytes, uint64_t alignment, bool slabs);
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place);
+uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
+void     arena_abandon(struct arena *a, uint32_t block);
+
+void     arena_give_block(struct arena *a, uint32_t block, tick freed);
+void     arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed);
+void     arena_flush(struct arena *a);
+
+#endif

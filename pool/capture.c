@@ -1,0 +1,201 @@
+/*
+ * capture.c: groups, and the captures that draw from them (rules 4 and 5).
+ *
+ * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay of a graph writes to
+ * the old addresses at any time. While a capture is open anywhere on the device nothing is unmapped, released, recorded, queried or
+ * waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when no slow path that may
+ * have looked before is still on its way.
+ *
+ *     cenote_group_create            cenote_group_destroy                last block freed, device done, trimmed
+ *   --------------------> in use -------------------------> destroyed ------------------------------------------> gone
+ *                          | ^
+ *            capture_begin v | capture_end
+ *                         capturing
+ */
+#include <string.h>
+
+#include "base/check.h"
+#include "pool/count.h"
+
+static int check_group(const cenote_group *group)
+{
+    if (!group)
+        return error_set(CENOTE_INVALID, 0, "the group is NULL");
+    int error = pool_usable(group->pool);
+    if (error)
+        return error;
+    return group->destroyed || !group->number ? error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed", group->name) : CENOTE_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------ groups */
+
+int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *source, cenote_group **group)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!group || flags & ~CENOTE_GROUP_PRIVATE || (source && (!source->take || !source->give)))
+        return error_set(CENOTE_INVALID, 0, !group ? "nowhere to put the group: the last argument is NULL" :
+                         source && (!source->take || !source->give) ? "a source needs both take and give" : "unknown flags");
+    lock_take(&pool->lock);
+    uint32_t number = table_take(&pool->groups);
+    if (number) {
+        cenote_group *g = group_of(pool, number);
+        *g = (cenote_group){.pool = pool, .number = number, .flags = flags};
+        strncpy(g->name, name ? name : "unnamed", sizeof g->name - 1);
+        g->has_source = source != NULL;
+        if (source)
+            g->source = *source;
+        *group = g;
+    }
+    lock_give(&pool->lock);
+    if (number)
+        return CENOTE_OK;
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for a group");
+}
+
+/* A page of the region becomes ordinary, unused since now: a replay may have been the last to touch it, and nobody told us. */
+static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tick now)
+{
+    r->freed[slot] = now;
+    if (r->page[slot]) {
+        struct page *p = page_of(&pool->pages, r->page[slot]);
+        p->fixed = false;
+        p->freed = now;
+    }
+}
+
+/* Arenas of the group become ordinary ones. A fence that begins from now on covers every replay. LOCKING: the pool's lock. */
+static void release_arenas(cenote_pool *pool, const cenote_group *group)
+{
+    tick now = fences_stamp(&pool->pages.fences);
+    for (uint32_t number = 1; number < pool->arenas.used; number++) {
+        struct arena *a = arena_of(pool, number);
+        if (!a->number || a->group != group->number)
+            continue;
+        for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next) {
+            struct region *r = region_of(&pool->pages, region);
+            r->fixed = false;
+            for (uint32_t slot = 0; slot < r->slots; slot++)
+                release_slot(pool, r, slot, now);
+        }
+        a->last_freed = now;
+        a->is_private = a->heap.fixed = false;
+    }
+}
+
+int cenote_group_destroy(cenote_group *group)
+{
+    int error = check_group(group);
+    if (error)
+        return error;
+    cenote_pool *pool = group->pool;
+    lock_take(&pool->lock);
+    if (group->captures)
+        error = CENOTE_CAPTURE;
+    else {
+        group->destroyed = true;
+        release_arenas(pool, group);
+        if (!group->arenas) { /* it never had any */
+            table_give(&pool->groups, group->number);
+            group->number = 0;
+        }
+    }
+    lock_give(&pool->lock);
+    return error ? error_set(error, 0, "a capture is open on group \"%s\"", group->name) : CENOTE_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- captures */
+
+/* Waits until no slow path of the device is still on its way that looked before the capture was announced. LOCKING: none held. */
+static void settle_slow_paths(const cenote_pool *pool)
+{
+    for (cenote_pool *p = NULL; (p = pool_next_on_device(pool, p));) {
+        lock_take(&p->turn);
+        lock_give(&p->turn);
+    }
+}
+
+static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
+{
+    for (uint32_t i = 0; i < pool->capture_count; i++)
+        if (pool->captures[i].stream == stream)
+            return &pool->captures[i];
+    return NULL;
+}
+
+int cenote_capture_begin(cenote_group *group, cenote_stream stream)
+{
+    uint64_t key;
+    int error = check_group(group);
+    if (error || (error = stream_key(group->pool, stream, &key)))
+        return error;
+    if (!(group->flags & CENOTE_GROUP_PRIVATE))
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
+    cenote_pool *pool = group->pool;
+    lock_take(&pool->lock);
+    const struct capture *open = find_capture(pool, key);
+    bool room = !open && pool->capture_count < CAPTURES_MOST;
+    if (room) {
+        pool->captures[pool->capture_count++] = (struct capture){group->number, key};
+        group->captures++;
+        atomic_fetch_add(&pool->device->captures, 1);
+    }
+    lock_give(&pool->lock);
+    if (!room)
+        return error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already" : "more than %d captures are open", CAPTURES_MOST);
+    settle_slow_paths(pool);
+    return CENOTE_OK;
+}
+
+int cenote_capture_end(cenote_group *group, cenote_stream stream)
+{
+    uint64_t key;
+    int error = check_group(group);
+    if (error || (error = stream_key(group->pool, stream, &key)))
+        return error;
+    cenote_pool *pool = group->pool;
+    lock_take(&pool->lock);
+    struct capture *open = find_capture(pool, key);
+    bool matches = open && open->group == group->number;
+    if (matches) {
+        *open = pool->captures[--pool->capture_count];
+        group->captures--;
+        atomic_fetch_sub(&pool->device->captures, 1);
+    }
+    lock_give(&pool->lock);
+    return matches ? CENOTE_OK : error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream", group->name);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------------- pins */
+
+static int change_pins(void *address, size_t bytes, int by)
+{
+    uint64_t at = (uint64_t)(uintptr_t)address;
+    struct region *r = addresses_find(at);
+    cenote_pool *pool = r ? atomic_load(&r->pool) : NULL;
+    if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r))
+        return error_set(CENOTE_NOT_OURS, 0, "%zu bytes at %p are not within memory of one pool", bytes, address);
+    lock_take(&pool->lock);
+    struct slots under = slots_under(r, at, bytes);
+    bool valid = pool->open && atomic_load(&r->pool) == pool;
+    for (uint32_t slot = under.from; valid && slot < under.to; slot++)
+        valid = r->page[slot] && !bit_is_set(r->transit, slot) && (by > 0 || r->pins[slot]);
+    for (uint32_t slot = under.from; valid && slot < under.to; slot++) {
+        r->pins[slot] += (uint32_t)by;
+        page_of(&pool->pages, r->page[slot])->pins += (uint32_t)by;
+    }
+    lock_give(&pool->lock);
+    return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :
+                                         "%zu bytes at %p are not all pinned", bytes, address);
+}
+
+int cenote_pin(void *address, size_t bytes)
+{
+    return change_pins(address, bytes, 1);
+}
+
+int cenote_unpin(void *address, size_t bytes)
+{
+    return change_pins(address, bytes, -1);
+}

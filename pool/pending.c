@@ -1,0 +1,169 @@
+/*
+ * pending.c: freed blocks that other streams may still be using (rule 2).
+ *
+ * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the block goes back to
+ * its arena. Where an event cannot be recorded (the stream is gone, the driver says no, a capture is open) a fence of the whole context
+ * takes its place, so that nothing is ever handed out too early and nothing is lost.
+ *
+ *       cenote_use        cenote_free              pending_record             pending_poll: all events done
+ *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
+ *                            (our lock)        (driver, no lock)
+ *
+ * LOCKING: the list is guarded by the pool's lock. Only one thread at a time walks it (`polling`), so that it may let go of the lock
+ * between two entries while others append.
+ */
+#include "base/check.h"
+#include "pool/count.h"
+
+#define NOT_READY_MOST 8    /* entries a poll finds still in use before it gives up */
+
+static void set_pending(cenote_pool *pool, const struct where *w, bool pending)
+{
+    if (!w->slab)
+        block_of(&pool->blocks, w->block)->state = pending ? BLOCK_PENDING : BLOCK_LIVE;
+    else if (pending)
+        bit_set(slab_of(&pool->slabs, w->slab)->pending, w->item);
+    else
+        bit_clear(slab_of(&pool->slabs, w->slab)->pending, w->item);
+}
+
+/* The block is freed but not free. Its uses, for pending_record. LOCKING: the pool's lock. */
+uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed)
+{
+    set_pending(pool, w, true);
+    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
+        use_of(pool, use)->freed = freed;
+    return *w->uses;
+}
+
+static CUevent record(cenote_pool *pool, const struct use *u)
+{
+    CUevent event = event_take(pool);
+    if (!event || pool->device->driver->cuEventRecord(event, u->stream) == CUDA_SUCCESS)
+        return event;
+    lock_take(&pool->lock);
+    event_give(pool, event);
+    lock_give(&pool->lock);
+    return NULL;
+}
+
+/*
+ * Records an event for each use and appends the block to the list. The uses belong to us alone until then. A handle that now names
+ * another stream gets an event of that stream, which says nothing of ours: then a fence has to.
+ */
+void pending_record(cenote_pool *pool, uint32_t uses)
+{
+    struct device_scope scope;
+    bool entered = !atomic_load(&pool->device->captures) && !pool->lost && device_enter(pool->device, &scope);
+    for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
+        struct use *u = use_of(pool, use);
+        uint64_t key;
+        bool same = entered && stream_key(pool, u->stream, &key) == CENOTE_OK && key == u->key;
+        u->event = same ? record(pool, u) : NULL;
+        u->needs_fence = !u->event;
+    }
+    if (entered)
+        device_leave(&scope);
+
+    lock_take(&pool->lock);
+    use_of(pool, uses)->next_pending = 0;
+    if (pool->pending_last)
+        use_of(pool, pool->pending_last)->next_pending = uses;
+    else
+        pool->pending_first = uses;
+    pool->pending_last = uses;
+    atomic_fetch_add(&pool->pending_count, 1);
+    lock_give(&pool->lock);
+}
+
+/* Is the stream done? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`. */
+static bool use_is_done(cenote_pool *pool, struct use *u)
+{
+    if (u->needs_fence && !fence_is_done(&pool->pages.fences, u->freed))
+        return false;
+    if (!u->event || fence_is_done(&pool->pages.fences, u->freed))
+        return true;
+    if (atomic_load(&pool->device->captures) || pool->lost)
+        return false;
+    CUevent event = u->event;
+    lock_give(&pool->lock);
+    bool done = pool->device->driver->cuEventQuery(event) == CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    return done;
+}
+
+static bool all_done(cenote_pool *pool, uint32_t uses)
+{
+    for (uint32_t use = uses; use; use = use_of(pool, use)->next)
+        if (!use_is_done(pool, use_of(pool, use)))
+            return false;
+    return true;
+}
+
+/* The entry after `before` (0: the first) leaves the list and its block goes back. LOCKING: the pool's lock; `polling`. */
+static void release(cenote_pool *pool, uint32_t before)
+{
+    struct where w = {0};
+    uint32_t use = before ? use_of(pool, before)->next_pending : pool->pending_first;
+    uint32_t after = use_of(pool, use)->next_pending;
+    *(before ? &use_of(pool, before)->next_pending : &pool->pending_first) = after;
+    if (!after)
+        pool->pending_last = before;
+    atomic_fetch_sub(&pool->pending_count, 1);
+
+    uint64_t at = use_of(pool, use)->at;
+    tick freed = use_of(pool, use)->freed;
+    w.region = addresses_find(at);
+    enum found found = pool_locate(pool, at, &w);
+    CHECK(found == FOUND_PENDING);
+    (void)found;
+    set_pending(pool, &w, false);
+    while (use) {
+        struct use *u = use_of(pool, use);
+        uint32_t next = u->next;
+        if (u->event)
+            event_give(pool, u->event);
+        table_give(&pool->uses, use);
+        use = next;
+    }
+    *w.uses = 0;
+    pool_give(pool, &w, freed);
+}
+
+/* LOCKING: the pool's lock and `polling`, taken by the callers below. */
+static void walk(cenote_pool *pool, bool everything)
+{
+    uint32_t before = 0, not_ready = 0;
+    for (uint32_t use = pool->pending_first; use && not_ready < NOT_READY_MOST;) {
+        if (everything || all_done(pool, use)) {
+            release(pool, before);
+        } else {
+            before = use;
+            not_ready++;
+        }
+        use = before ? use_of(pool, before)->next_pending : pool->pending_first;
+    }
+}
+
+static void poll(cenote_pool *pool, bool everything)
+{
+    lock_take(&pool->lock);
+    if (!pool->polling) {
+        pool->polling = true;
+        walk(pool, everything);
+        pool->polling = false;
+    }
+    lock_give(&pool->lock);
+}
+
+/* Gives back the blocks whose streams are done. LOCKING: none; the turn does not matter. */
+void pending_poll(cenote_pool *pool)
+{
+    poll(pool, false);
+}
+
+/* The device was waited for: nobody uses anything any more. */
+void pending_release_all(cenote_pool *pool)
+{
+    poll(pool, true);
+}

@@ -1,0 +1,348 @@
+/*
+ * pool.c: pools come and go, and who owns what. The road of one allocation is in alloc.c.
+ *
+ * A pool has one device and one provider, chosen when it is made. Its structure is never unmapped, so that a call with an address of a
+ * destroyed pool finds out instead of crashing; a new pool takes over the structure of a destroyed one.
+ *
+ *                  cenote_pool_create                     cenote_pool_destroy
+ *     (not there) -------------------> open ----------------------------------> closed, reused
+ *                                       | first sticky driver error
+ *                                       +-----> lost: allocations fail, frees are bookkeeping, statistics stay readable
+ *
+ * LOCKING: the lock of the pools guards the list of pools and the devices. A pool's own locks are explained in docs/locks.md.
+ */
+#include "pool/pool.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "pool/count.h"
+#include "stats/options.h"
+
+#define PAGE_BYTES_MOST  (32ull << 20)
+#define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
+
+static struct lock  global = LOCK_INITIALIZER(LOCK_POOLS);
+static cenote_pool *pools;                      /* open and closed ones */
+static cenote_pool *defaults[DEVICES_MAX];
+
+/* ----------------------------------------------------------------------------------------------------------- what others ask of a pool */
+
+int pool_usable(const cenote_pool *pool)
+{
+    if (!pool)
+        return error_set(CENOTE_INVALID, 0, "the pool is NULL");
+    if (driver_is_forked())
+        return error_set(CENOTE_FORKED, 0, "the pool belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
+    if (driver_is_exiting())
+        return error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more");
+    if (!pool->open)
+        return error_set(CENOTE_INVALID, 0, "the pool was destroyed");
+    return CENOTE_OK;
+}
+
+/* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
+int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
+{
+    if (!driver_result_is_sticky(result))
+        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->device->ordinal, driver_result_name(result));
+    lock_take(&pool->lock);
+    if (!pool->lost)
+        pool->lost = result;
+    lock_give(&pool->lock);
+    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): restart the process",
+                     pool->device->ordinal, driver_result_name(result), call);
+}
+
+struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
+{
+    return (struct asker){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
+}
+
+/* The next open pool of the same device after `after` (NULL: the first), for what concerns the device as a whole. */
+cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
+{
+    lock_take(&global);
+    cenote_pool *p = after ? after->next : pools;
+    while (p && (!p->open || p->device != pool->device))
+        p = p->next;
+    lock_give(&global);
+    return p;
+}
+
+static uint64_t system_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t pool_now(const cenote_pool *pool)
+{
+    return pool->options.clock ? pool->options.clock(pool->options.clock_arg) : system_now();
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- creation */
+
+static int choose_provider(cenote_pool *pool)
+{
+    const struct device *d = pool->device;
+    pool->provider = (enum cenote_provider)pool->options.provider;
+    if (pool->provider == CENOTE_AUTO)
+        pool->provider = d->granularity ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
+    if ((pool->provider == CENOTE_VMM && !d->granularity) || (pool->provider == CENOTE_ASYNC && !d->has_pools))
+        return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d has no %s; use provider:auto", d->ordinal,
+                         pool->provider == CENOTE_VMM ? "virtual memory management" : "memory pools");
+    return CENOTE_OK;
+}
+
+static uint64_t limit_bytes(const cenote_options *options, uint64_t capacity)
+{
+    return options->limit <= 1 ? (uint64_t)(options->limit * (double)capacity) : (uint64_t)options->limit;
+}
+
+/* The power of two nearest to what gives PAGES_PER_DEVICE pages, within what the device and we can do. */
+static int choose_page(const cenote_pool *pool, uint32_t *shift)
+{
+    uint64_t least = pool->device->granularity ? pool->device->granularity : 2u << 20;
+    uint64_t bytes = (uint64_t)pool->options.page_mib << 20;
+    if (bytes && (bytes < least || bytes % least))
+        return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB", pool->options.page_mib,
+                         pool->device->ordinal, (unsigned long long)(least >> 20));
+    if (!bytes) {
+        uint64_t most = pool->limit && pool->limit < pool->device->capacity ? pool->limit : pool->device->capacity;
+        bytes = 1ull << (int)lround(log2((double)(most / PAGES_PER_DEVICE) + 1));
+        bytes = bytes > PAGE_BYTES_MOST ? PAGE_BYTES_MOST : bytes;
+        bytes = bytes < least ? least : bytes;
+    }
+    *shift = 63 - (uint32_t)__builtin_clzll(bytes);
+    return CENOTE_OK;
+}
+
+static int open_driver_pool(cenote_pool *pool)
+{
+    CUmemPoolProps props;
+    memset(&props, 0, sizeof props);
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    props.location.id = pool->device->ordinal;
+    CUresult result = pool->device->driver->cuMemPoolCreate(&pool->driver_pool, &props);
+    return result ? pool_driver_error(pool, result, "cuMemPoolCreate") : CENOTE_OK;
+}
+
+static void close_tables(cenote_pool *pool)
+{
+    pages_close(&pool->pages);
+    table_close(&pool->blocks);
+    table_close(&pool->slabs);
+    table_close(&pool->arenas);
+    table_close(&pool->groups);
+    table_close(&pool->uses);
+    index_close(&pool->at);
+    index_close(&pool->by_stream);
+    fill_close(&pool->fill);
+}
+
+static int open_tables(cenote_pool *pool, uint32_t shift)
+{
+    if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
+        table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
+        table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST) && table_open(&pool->uses, sizeof(struct use), USES_MOST))
+        return CENOTE_OK;
+    close_tables(pool);
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
+}
+
+static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
+{
+    int error;
+    uint32_t shift = 0;
+    pool->options = *options;
+    pool->device = device_open(device, &error);
+    if (!pool->device)
+        return error;
+    pool->limit = limit_bytes(options, pool->device->capacity);
+    if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
+        error = open_tables(pool, shift);
+    if (!error && pool->provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
+        close_tables(pool);
+    if (error)
+        device_close(pool->device);
+    return error;
+}
+
+/* A closed pool's structure, wiped but for what must outlive it, or a new one. */
+static cenote_pool *take_structure(void)
+{
+    cenote_pool *pool = pools;
+    while (pool && pool->open)
+        pool = pool->next;
+    if (pool) {
+        memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));
+        return pool;
+    }
+    pool = memory_map(sizeof *pool);
+    if (!pool)
+        return NULL;
+    lock_open(&pool->lock, LOCK_POOL);
+    lock_open(&pool->turn, LOCK_TURN);
+    pool->next = pools;
+    pools = pool;
+    return pool;
+}
+
+static int create(int device, const cenote_options *options, cenote_pool **result)
+{
+    cenote_pool *pool = take_structure();
+    if (!pool)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
+    int error = fill_in(pool, device, options);
+    if (error)
+        return error;
+    pool->opened_ns = pool_now(pool);
+    pool->open = true;
+    *result = pool;
+    return CENOTE_OK;
+}
+
+int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool)
+{
+    cenote_options full;
+    if (!pool)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
+    int error = options_check(options, &full);
+    if (error)
+        return error;
+    lock_take(&global);
+    error = create(device, &full, pool);
+    lock_give(&global);
+    return error;
+}
+
+int cenote_pool_default(int device, cenote_pool **pool)
+{
+    cenote_options options;
+    int error = CENOTE_OK;
+    if (!pool || device < 0 || device >= DEVICES_MAX)
+        return error_set(CENOTE_INVALID, 0, pool ? "device %d does not exist" : "the last argument is NULL (device %d)", device);
+    lock_take(&global);
+    if (!defaults[device] && !(error = options_check(NULL, &options)) && !(error = create(device, &options, &defaults[device])))
+        defaults[device]->is_default = true;
+    if (!error)
+        *pool = defaults[device];
+    lock_give(&global);
+    return error;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- destruction */
+
+static int may_be_destroyed(cenote_pool *pool)
+{
+    if (pool->is_default)
+        return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_trim gives its memory back",
+                         pool->device->ordinal);
+    if (pool->capture_count)
+        return error_set(CENOTE_CAPTURE, 0, "%u captures are open on the pool", pool->capture_count);
+    if (pool->stats.blocks.current)
+        return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live",
+                         (unsigned long long)pool->stats.blocks.current, (unsigned long long)pool->stats.requested.current);
+    for (uint32_t g = 1; g < pool->groups.used; g++)
+        if (group_of(pool, g)->number && !group_of(pool, g)->destroyed)
+            return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists", group_of(pool, g)->name);
+    return CENOTE_OK;
+}
+
+/* Everything goes back to the driver. Nothing is in flight and nothing is live; what the driver refuses is left to process exit. */
+static void give_everything_back(cenote_pool *pool)
+{
+    for (uint32_t a = 1; a < pool->arenas.used; a++)
+        if (arena_of(pool, a)->number)
+            arena_flush(arena_of(pool, a));
+    for (uint32_t page = 1; page < pool->pages.table.used; page++)
+        page_of(&pool->pages, page)->fixed = false;
+    lock_give(&pool->lock);
+    trim_to(pool, 0, pool->pages.fences.now);
+    while (pool->event_count)
+        pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
+    if (pool->driver_pool)
+        pool->device->driver->cuMemPoolDestroy(pool->driver_pool);
+    lock_take(&pool->lock);
+}
+
+static int destroy(cenote_pool *pool)
+{
+    struct device_scope scope;
+    int error = may_be_destroyed(pool);
+    if (error)
+        return error;
+    pool->open = false; /* no new call gets in; those inside are the caller's mistake, and find the pool closed */
+    lock_give(&pool->lock);
+    bool entered = !pool->lost && device_enter(pool->device, &scope);
+    if (entered) {
+        pool->device->driver->cuCtxSynchronize();
+        pending_release_all(pool);
+    }
+    lock_take(&pool->lock);
+    for (struct fence f; fences_oldest(&pool->pages.fences, &f);)
+        event_give(pool, fences_mark_done(&pool->pages.fences, f.covers));
+    fences_all_done(&pool->pages.fences, pool->pages.fences.now);
+    if (entered) {
+        give_everything_back(pool);
+        device_leave(&scope);
+    }
+    return CENOTE_OK;
+}
+
+int cenote_pool_destroy(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->turn);
+    lock_take(&pool->lock);
+    error = destroy(pool);
+    lock_give(&pool->lock);
+    lock_give(&pool->turn);
+    if (error)
+        return error;
+    lock_take(&global);
+    for (uint32_t number = 1; number < pool->pages.regions.used; number++)
+        if (region_of(&pool->pages, number)) /* the driver refused to take it back, or the context is lost */
+            source_release_region(pool, region_of(&pool->pages, number));
+    close_tables(pool);
+    device_close(pool->device);
+    lock_give(&global);
+    return CENOTE_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- small verbs */
+
+int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->lock);
+    pool->limit = bytes;
+    lock_give(&pool->lock);
+    return bytes ? cenote_trim(pool, bytes, 0) : CENOTE_OK;
+}
+
+int cenote_pool_device(const cenote_pool *pool)
+{
+    return pool ? pool->device->ordinal : -1;
+}
+
+int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->lock);
+    pool->on_shortage = function;
+    pool->on_shortage_arg = arg;
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}

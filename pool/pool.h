@@ -1,0 +1,159 @@
+/*
+ * pool.h: everything a pool owns, in one structure: the object graph of the library. See pool.c.
+ *
+ *     cenote_pool
+ *       +-- device            its driver and context
+ *       +-- pages             physical pages, regions, fences
+ *       +-- arenas            one for each (group, stream): slabs and a heap each
+ *       +-- groups            arena families of their own
+ *       +-- at                address -> block
+ *       +-- pending           freed blocks that wait for other streams
+ *       +-- fill              the change of mappings that is under way
+ */
+#ifndef CENOTE_POOL_POOL_H
+#define CENOTE_POOL_POOL_H
+
+#include "base/error.h"
+#include "base/index.h"
+#include "base/lock.h"
+#include "pool/addresses.h"
+#include "pool/arena.h"
+#include "pool/fill.h"
+
+#define EVENTS_MOST   4096      /* at one time; who gets none waits for a fence instead */
+#define CAPTURES_MOST 64
+#define IMMORTALS_MOST 1024
+#define USES_MOST     (1u << 24)
+#define GROUPS_MOST   (1u << 15)
+
+/* One stream a block is used on besides its own. The first use of a freed block stands for it in the list of pending ones. */
+struct use {
+    uint32_t next;                  /* of the same block */
+    uint32_t next_pending;          /* of the next pending block */
+    uint64_t at;                    /* the block */
+    CUstream stream;
+    uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
+    CUevent  event;                 /* recorded at the free, until it is done */
+    bool     needs_fence;           /* no event could be recorded: the whole context must be done with `freed` */
+    tick     freed;
+};
+
+/* A stream declared immortal: its handle says who it is. Read without a lock. */
+struct immortal {
+    _Atomic(CUstream) handle;
+    _Atomic(uint64_t) key;
+};
+
+struct cenote_group {
+    uint32_t      unused;           /* the table chains groups given back through it */
+    uint32_t      number;           /* in the pool's table, 0: not in use */
+    cenote_pool  *pool;
+    unsigned      flags;
+    bool          has_source;
+    bool          destroyed;        /* its arenas go on until they are empty */
+    uint32_t      captures;         /* open ones that go to it */
+    uint32_t      arenas;           /* of this group */
+    cenote_source source;
+    char          name[32];
+};
+
+struct capture {
+    uint32_t group;
+    uint64_t stream;
+};
+
+struct cenote_pool {
+    struct lock    lock;            /* guards everything below that is not said to be constant */
+    struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
+    struct device *device;          /* constant */
+    cenote_options options;         /* constant but for the limit */
+    enum cenote_provider provider;  /* constant, never CENOTE_AUTO */
+    bool           is_default;      /* constant */
+    CUmemoryPool   driver_pool;     /* constant; provider async */
+    uint64_t       opened_ns;       /* constant */
+
+    _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
+    _Atomic(CUresult) lost;         /* first sticky error, 0: none */
+    uint64_t       limit;           /* bytes, 0: none */
+    struct pages   pages;
+    struct table   blocks, slabs, arenas, groups, uses;
+    struct index   at;              /* block address -> block */
+    struct index   by_stream;       /* arena key -> arena */
+    struct immortal immortals[IMMORTALS_MOST];  /* open addressing by handle */
+    uint32_t       pending_first, pending_last; /* uses, see pending.c */
+    _Atomic(uint32_t) pending_count;
+    bool           polling;         /* a thread asks the driver about pending blocks */
+    struct capture captures[CAPTURES_MOST];
+    uint32_t       capture_count;
+    CUevent        events[EVENTS_MOST];  /* spare ones */
+    uint32_t       event_count;
+    uint32_t       events_made;     /* spare ones and those in use */
+    struct fill    fill;
+
+    cenote_shortage_fn on_shortage;
+    void          *on_shortage_arg;
+    uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
+    uint64_t       steps;
+    tick           trim_mark;       /* tick of the last periodic trim */
+    cenote_stats   stats;           /* levels and counts; gauges are derived */
+    cenote_pool   *next;            /* all pools of the process; guarded by the lock of the pools */
+};
+
+static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { return table_at(&pool->arenas, arena); }
+static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return table_at(&pool->groups, group); }
+static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return table_at(&pool->uses, use); }
+
+/* --- pool.c */
+int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
+int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
+struct asker pool_asker(const cenote_pool *pool, const struct arena *a);
+cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);
+uint64_t pool_now(const cenote_pool *pool);
+
+/* --- streams.c */
+int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
+struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
+void stream_forget(cenote_pool *pool, struct arena *a);
+
+/* --- alloc.c: what an address stands for */
+enum found { FOUND_LIVE, FOUND_PENDING, FOUND_INSIDE, FOUND_FREE, FOUND_NOTHING };
+struct where {
+    struct region *region;
+    struct arena  *arena;
+    uint32_t block;                 /* the heap block, or the slab's block */
+    uint32_t slab, item;            /* slab 0: the block itself */
+    uint64_t start, requested, size;
+    uint32_t *uses;                 /* head of its list of uses */
+};
+enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
+void pool_give(cenote_pool *pool, const struct where *w, tick freed);
+uint64_t pool_try(cenote_pool *pool, struct arena *a, const struct request *q);
+uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
+bool pool_reserve_books(cenote_pool *pool);
+
+/* --- pending.c */
+uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);
+void pending_record(cenote_pool *pool, uint32_t uses);
+void pending_poll(cenote_pool *pool);
+void pending_release_all(cenote_pool *pool);
+
+/* --- wait.c: fences and the driver */
+CUevent  event_take(cenote_pool *pool);
+void     event_give(cenote_pool *pool, CUevent event);
+CUresult wait_poll(cenote_pool *pool);
+bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);
+
+/* --- shortage.c */
+int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
+
+/* --- source.c */
+int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
+bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
+void source_release_region(cenote_pool *pool, struct region *r);
+uint64_t source_allowance(const cenote_pool *pool);
+
+/* --- trim.c */
+uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
+void     trim_flush(cenote_pool *pool);
+
+#endif

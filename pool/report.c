@@ -1,0 +1,139 @@
+/*
+ * report.c: what a pool says about itself: counters, and whether its invariants hold.
+ *
+ * Levels and counts are kept as they happen (count.h). Gauges are walked together here, when somebody asks.
+ */
+#include <string.h>
+
+#include "base/check.h"
+#include "pool/count.h"
+
+/* `cached` is derived: what is in was reserved or freed, what is out was allocated or given back. LOCKING: the pool's lock. */
+static void derive_cached(cenote_stats *s)
+{
+    s->cached.current = s->reserved.current - s->allocated.current;
+    s->cached.total_in = s->reserved.total_in + s->allocated.total_out;
+    s->cached.total_out = s->reserved.total_out + s->allocated.total_in;
+}
+
+static void derive_gauges(cenote_pool *pool, cenote_stats *s)
+{
+    struct pages_sums sums = pages_sum(&pool->pages);
+    s->pages_owned = sums.owned;
+    s->pages_free = sums.free;
+    s->pages_aliased = sums.aliased;
+    s->pages_frozen = sums.frozen;
+    s->harvestable = sums.harvestable;
+    s->address_space = pool->pages.addresses;
+    s->pending_blocks = pool->pending_count;
+    s->arenas = pool->arenas.used ? pool->arenas.used - 1 - pool->arenas.free_count : 0;
+    s->captures = pool->capture_count;
+    s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
+                  table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
+                  index_bytes(&pool->at) + index_bytes(&pool->by_stream) + sizeof *pool;
+    for (uint32_t number = 1; number < pool->pages.regions.used; number++)
+        if (region_of(&pool->pages, number))
+            s->metadata += region_of(&pool->pages, number)->metadata_bytes;
+}
+
+static void add_driver_calls(cenote_stats *s)
+{
+    struct driver_tally tallies[DRIVER_CALLS];
+    driver_tallies(tallies);
+    for (int call = 0; call < DRIVER_CALLS; call++) {
+        s->driver_calls += tallies[call].calls;
+        s->driver_ns += tallies[call].ns;
+    }
+}
+
+int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
+{
+    if (!pool || !pool->open || !stats || stats->struct_size < offsetof(cenote_stats, page_bytes) + sizeof stats->page_bytes)
+        return error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a cenote_stats with its struct_size set");
+    size_t wanted = stats->struct_size < sizeof *stats ? stats->struct_size : sizeof *stats;
+    lock_take(&pool->lock);
+    cenote_stats s = pool->stats;
+    derive_cached(&s);
+    derive_gauges(pool, &s);
+    s.limit = pool->limit;
+    lock_give(&pool->lock);
+    add_driver_calls(&s);
+    s.struct_size = wanted;
+    s.page_bytes = 1ull << pool->pages.shift;
+    s.capacity = pool->device->capacity;
+    memcpy(stats, &s, wanted);
+    return CENOTE_OK;
+}
+
+int cenote_reset_peaks(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->lock);
+    derive_cached(&pool->stats);
+#define LEVEL(name, unit, text) pool->stats.name.peak = pool->stats.name.current;
+#define COUNT(name, unit, text)
+#define GAUGE(name, unit, text)
+#include <cenote/counters.def>
+#undef LEVEL
+#undef COUNT
+#undef GAUGE
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}
+
+int cenote_reset_totals(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->lock);
+#define LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
+#define COUNT(name, unit, text) pool->stats.name = 0;
+#define GAUGE(name, unit, text)
+#include <cenote/counters.def>
+#undef LEVEL
+#undef COUNT
+#undef GAUGE
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}
+
+/* Invariant 17: the accounting identities of docs/invariants.md. LOCKING: the pool's lock. */
+static const char *broken_identity(const cenote_pool *pool)
+{
+    const cenote_stats *s = &pool->stats;
+    if (s->reserved.current != pool->pages.reserved)
+        return "17: reserved counts what the pages say";
+    if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)
+        return "17: requested <= allocated <= active";
+    return s->active.current > s->reserved.current ? "17: active <= reserved" : NULL;
+}
+
+static const char *broken_rule(cenote_pool *pool)
+{
+    const char *broken = pages_broken_rule(&pool->pages);
+    for (uint32_t number = 1; number < pool->arenas.used && !broken; number++) {
+        struct arena *a = arena_of(pool, number);
+        if (!a->number)
+            continue;
+        broken = heap_broken_rule(&a->heap);
+        if (!broken)
+            broken = slabs_broken_rule(&a->slabs);
+    }
+    return broken ? broken : broken_identity(pool);
+}
+
+int cenote_pool_check(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->turn); /* nothing is half done */
+    lock_take(&pool->lock);
+    const char *broken = broken_rule(pool);
+    lock_give(&pool->lock);
+    lock_give(&pool->turn);
+    return broken ? error_set(CENOTE_INVALID, 0, "invariant %s", broken) : CENOTE_OK;
+}

@@ -1,0 +1,318 @@
+/*
+ * shortage.c: what the arena could not serve from pages in place. The ladder, and the explanation at its end.
+ *
+ * A thread that gets here takes the turn: one at a time changes the mappings of a pool. It looks for a place, plans which pages go there,
+ * lets go of the lock, has the driver do it, and publishes the result. When physical memory is short it climbs:
+ *
+ *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
+ *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
+ *     RUNG_CALLBACK   the host program may free blocks of its own (unlocked); other pools of the device give back what is free
+ *     RUNG_WAIT       wait on the host for the oldest fence, again and again until nothing is left to wait for (not during a capture)
+ *     then            CENOTE_OUT_OF_MEMORY, with the explanation
+ *
+ * Nothing is half done at any point: what a failed attempt planned is put back before the next rung.
+ *
+ * LOCKING: the turn from start to end, but not across callbacks and waits; the pool's lock only around looks and plans.
+ */
+#include <stdio.h>
+
+#include "base/check.h"
+#include "pool/count.h"
+
+#define HARVEST_GRACE_NS 100000000u /* driver time for moves that needs no wall time to pay for it: program start */
+#define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
+
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT, RUNG_END };
+
+/* One allocation on its way up. */
+struct climb {
+    cenote_pool          *pool;
+    struct arena         *arena;
+    const struct request *request;
+    enum rung             rung;
+    int                   callbacks;
+    bool                  may_spread; /* address space may grow beyond its cap */
+    uint64_t              at;       /* the result */
+    int                   error;
+    CUresult              driver;
+};
+
+enum step {
+    STEP_DONE,          /* served, or failed for good: climb.error says */
+    STEP_AGAIN,         /* something changed: look again on the same rung */
+    STEP_SHORT,         /* no physical memory on this rung */
+    STEP_IN_FLIGHT      /* address space is as large as it may be: wait for the device */
+};
+
+static enum step fail(struct climb *c, int error)
+{
+    c->error = error;
+    return STEP_DONE;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- one attempt */
+
+/* LOCKING: the pool's lock. */
+static bool may_harvest(const struct climb *c)
+{
+    const cenote_pool *pool = c->pool;
+    double budget = pool->options.harvest_budget;
+    if (c->rung > RUNG_BUDGET || budget < 0)
+        return true;
+    return (double)pool->moving_ns <= budget * (double)(pool_now(pool) - pool->opened_ns) + HARVEST_GRACE_NS * (budget > 0);
+}
+
+/* The driver's part, between plan and publish. */
+static CUresult run_fill(struct climb *c)
+{
+    uint64_t before = pool_now(c->pool);
+    CUresult result = fill_run(&c->pool->fill, c->pool->device);
+    lock_take(&c->pool->lock);
+    if (c->pool->fill.harvests || c->pool->fill.unmaps)
+        c->pool->moving_ns += pool_now(c->pool) - before;
+    return result;
+}
+
+/*
+ * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
+ */
+static enum step fill_place(struct climb *c, const struct place *place)
+{
+    cenote_pool *pool = c->pool;
+    struct region *r = region_of(&pool->pages, place->region);
+    struct slots under = slots_under(r, place->at, place->size);
+    uint32_t block = heap_carve(&c->arena->heap, place, BLOCK_LIVE);
+    pages_own(&pool->pages, r, under.from, under.to);
+    count_reserved(pool);
+    lock_give(&pool->lock);
+
+    CUresult result = run_fill(c);
+    fill_publish(&pool->fill, &pool->pages, result);
+    pool->stats.pages_created += pool->fill.creates;
+    count_reserved(pool);
+    if (result) {
+        arena_abandon(c->arena, block);
+        c->driver = result;
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? STEP_SHORT : STEP_DONE;
+    }
+    pool->stats.pages_harvested += pool->fill.harvests;
+    pool->stats.pages_unmapped += pool->fill.unmaps;
+    c->at = pool_commit(pool, c->arena, c->request, block);
+    count_alloc(pool, c->request->bytes);
+    return STEP_DONE;
+}
+
+/* LOCKING: the pool's lock. */
+static enum step fill_from_plan(struct climb *c, const struct asker *who, const struct place *place)
+{
+    cenote_pool *pool = c->pool;
+    struct region *r = region_of(&pool->pages, place->region);
+    struct slots under = slots_under(r, place->at, place->size);
+    switch (fill_plan(&pool->fill, &pool->pages, who, r, under.from, under.to, may_harvest(c), source_allowance(pool))) {
+    case PLAN_READY:
+        return fill_place(c, place);
+    case PLAN_OVER_LIMIT:
+        return STEP_SHORT;
+    default:
+        return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
+                                 (unsigned long long)(under.to - under.from)));
+    }
+}
+
+/* May the heap take more addresses although ranges large enough are only waiting for the device? */
+static bool may_spread(const struct climb *c)
+{
+    const cenote_pool *pool = c->pool;
+    if (c->may_spread)
+        return true;
+    uint64_t used = c->arena->heap.addresses;
+    if (c->arena->heap.regions) {
+        const struct region *newest = region_of(&pool->pages, c->arena->heap.regions);
+        used -= region_end(newest) - newest->top;
+    }
+    return used < pool->options.address_ratio * pool->stats.reserved.peak || atomic_load(&pool->device->captures);
+}
+
+/* Looks for a place and fills it. LOCKING: the pool's lock on entry and on return. */
+static enum step attempt(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    struct place place;
+    struct asker who = pool_asker(pool, c->arena);
+    if (!pool_reserve_books(pool))
+        return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
+    c->at = pool_try(pool, c->arena, c->request);
+    if (c->at)
+        return STEP_DONE;
+
+    enum fit fit = heap_find(&c->arena->heap, &who, c->request->size, c->request->alignment, &place);
+    bool spreads = fit == FIT_IN_FLIGHT || (fit == FIT_WITH_PAGES && place.grows && place.in_flight);
+    if (spreads && !may_spread(c))
+        return STEP_IN_FLIGHT;
+    if (fit == FIT_WITH_PAGES)
+        return fill_from_plan(c, &who, &place);
+
+    lock_give(&pool->lock);
+    int error = source_grow(pool, c->arena, c->request, &c->driver);
+    lock_take(&pool->lock);
+    if (error == CENOTE_OUT_OF_MEMORY)
+        return STEP_SHORT;
+    return error ? fail(c, error) : STEP_AGAIN;
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- the rungs */
+
+/* What is free but not where the picker looks comes back: empty slabs, blocks that waited, segments. */
+static void gather(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    pending_poll(pool);
+    trim_flush(pool);
+    if (!source_moves_pages(pool, c->arena))
+        trim_to(pool, 0, UINT64_MAX);
+}
+
+/* The turn is let go of: the callback may free, trim, or allocate; other pools have turns of their own. */
+static bool ask_others(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    cenote_shortage_fn function = pool->on_shortage;
+    void *arg = pool->on_shortage_arg;
+    lock_give(&pool->lock);
+
+    lock_give(&pool->turn);
+    bool freed = function && c->callbacks++ < CALLBACKS_MOST && function(pool, c->request->bytes, arg);
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
+        if (other != pool)
+            cenote_trim(other, 0, 0);
+    lock_take(&pool->turn);
+    return freed;
+}
+
+/* One rung up, and what belongs to it. False: there is none left. */
+static bool climb_higher(struct climb *c)
+{
+    CUresult result;
+    cenote_pool *pool = c->pool;
+    if (c->rung == RUNG_WAIT) { /* stays here as long as there is something to wait for */
+        if (!wait_poll(pool) && wait_for_device(pool, false, &result)) {
+            gather(c);
+            return true;
+        }
+        return false;
+    }
+    if (c->rung == RUNG_BUDGET) {
+        lock_take(&pool->lock);
+        pool->stats.retries++;
+        lock_give(&pool->lock);
+    }
+    c->rung++;
+    if (c->rung == RUNG_HARVEST)
+        gather(c);
+    else if (c->rung == RUNG_CALLBACK && ask_others(c))
+        c->rung = RUNG_HARVEST; /* and once more up from there */
+    return c->rung != RUNG_WAIT || climb_higher(c);
+}
+
+/* Address space is at its cap: the oldest fence frees the most likely range. If there is none, the cap gives way. */
+static bool wait_for_ranges(struct climb *c)
+{
+    CUresult result;
+    bool waited = wait_for_device(c->pool, false, &result);
+    if (result)
+        c->driver = result;
+    if (waited)
+        pending_poll(c->pool);
+    return waited;
+}
+
+/* Segments that are too small for the request go back before another is taken, within the budget: harvest where pages cannot move. */
+static void replace_segments(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    if (source_moves_pages(pool, c->arena))
+        return;
+    lock_take(&pool->lock);
+    uint64_t held = pool->pages.reserved;
+    bool may = may_harvest(c);
+    uint64_t before = pool_now(pool);
+    lock_give(&pool->lock);
+    if (!may)
+        return;
+    trim_flush(pool);
+    trim_to(pool, held > c->request->size ? held - c->request->size : 0, UINT64_MAX);
+    lock_take(&pool->lock);
+    pool->moving_ns += pool_now(pool) - before;
+    lock_give(&pool->lock);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- the whole climb */
+
+static void explain(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    size_t free_bytes = 0, total = 0;
+    cenote_stats s = {.struct_size = sizeof s};
+    pool->device->driver->cuMemGetInfo(&free_bytes, &total);
+    cenote_pool_stats(pool, &s);
+    const double gib = 1 << 30, mib = 1 << 20;
+    uint64_t waiting = s.cached.current - s.harvestable < s.cached.current ? s.cached.current - s.harvestable : 0;
+    error_set(CENOTE_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
+              "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d has a total capacity of %.2f GiB of which %.2f GiB is free. "
+              "This pool holds %.2f GiB: %.2f GiB in %llu blocks, %.2f GiB cached (%.2f GiB of that partly used, in flight or frozen)%s. %s",
+              (double)c->request->bytes / mib, pool->device->ordinal, (double)total / gib, (double)free_bytes / gib,
+              (double)s.reserved.current / gib, (double)s.allocated.current / gib, (unsigned long long)s.blocks.current,
+              (double)s.cached.current / gib, (double)waiting / gib, pool->limit ? "; its limit was reached" : "",
+              pool->limit && s.reserved.current + c->request->bytes > pool->limit ? "Raise the pool's limit or hold fewer blocks." :
+              s.captures ? "A capture is open: nothing may be waited for or moved meanwhile; warm up before capturing." :
+              "Hold fewer or smaller blocks at a time.");
+}
+
+static int out_of_memory(struct climb *c)
+{
+    lock_take(&c->pool->lock);
+    c->pool->stats.ooms++;
+    lock_give(&c->pool->lock);
+    explain(c);
+    return CENOTE_OUT_OF_MEMORY;
+}
+
+static int climb(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    c->driver = wait_poll(pool);
+    replace_segments(c);
+    for (;;) {
+        enum step step = STEP_DONE;
+        if (!driver_result_is_sticky(c->driver)) {
+            c->driver = CUDA_SUCCESS;
+            lock_take(&pool->lock);
+            step = attempt(c);
+            lock_give(&pool->lock);
+        }
+        if (c->at || c->error)
+            return c->error;
+        if (step == STEP_DONE)
+            return pool_driver_error(pool, c->driver, "filling a range with pages");
+        if (step == STEP_SHORT && !climb_higher(c))
+            return out_of_memory(c);
+        if (step == STEP_IN_FLIGHT && !wait_for_ranges(c))
+            c->may_spread = true; /* nothing to wait for: those ranges are blocked for another reason */
+    }
+}
+
+/* Serves what the arena could not, or says why it cannot be. LOCKING: none held. */
+int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
+{
+    struct device_scope scope;
+    struct climb c = {.pool = pool, .arena = a, .request = q};
+    if (!device_enter(pool->device, &scope))
+        return pool_driver_error(pool, CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuCtxPushCurrent");
+    lock_take(&pool->turn);
+    int error = climb(&c);
+    lock_give(&pool->turn);
+    device_leave(&scope);
+    *at = c.at;
+    return error;
+}

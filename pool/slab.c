@@ -1,0 +1,137 @@
+/*
+ * slab.c: small blocks by the dozen, so that most allocations touch no tree.
+ *
+ * A slab is one heap block cut into 8 to 128 items of one size class. A bin holds the slabs of a class that have a free item; a slab that
+ * gets its first free item goes to the front, so that nearly full slabs are filled first and nearly empty ones run dry. An empty slab
+ * goes back to the heap, unless it is the last of its bin: a program that takes and gives one block must not open a slab each time.
+ *
+ *      slab_open             slab_take                 slab_give
+ *    ------------> in bin -------------> full: no bin -----------> in bin ----------> empty: slab_close by the arena
+ *
+ * This file knows neither streams nor the heap: who may take what is the arena's business.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "pool/slab.h"
+
+#include "base/check.h"
+
+static uint32_t items_of(uint32_t class)
+{
+    uint32_t items = SLAB_ALIGNMENT / class_bytes(class);
+    return items > SLAB_ITEMS_MAX ? SLAB_ITEMS_MAX : items < SLAB_ITEMS_MIN ? SLAB_ITEMS_MIN : items;
+}
+
+uint64_t slab_bytes(uint32_t class)
+{
+    return (uint64_t)items_of(class) * class_bytes(class);
+}
+
+static uint32_t granule(const struct region *r, uint64_t at)
+{
+    return (uint32_t)((at >> SLAB_GRANULE_SHIFT) - (r->base >> SLAB_GRANULE_SHIFT));
+}
+
+/* The slab that `at` lies in, 0: none. */
+uint32_t slab_at_address(const struct region *r, uint64_t at)
+{
+    return r->slab_at ? r->slab_at[granule(r, at)] : 0;
+}
+
+static void enter_bin(struct slabs *s, uint32_t number)
+{
+    struct slab *slab = slab_of(s->table, number);
+    slab->before = 0;
+    slab->after = s->bins[slab->class];
+    if (slab->after)
+        slab_of(s->table, slab->after)->before = number;
+    s->bins[slab->class] = number;
+}
+
+static void leave_bin(struct slabs *s, uint32_t number)
+{
+    struct slab *slab = slab_of(s->table, number);
+    *(slab->before ? &slab_of(s->table, slab->before)->after : &s->bins[slab->class]) = slab->after;
+    if (slab->after)
+        slab_of(s->table, slab->after)->before = slab->before;
+}
+
+static void mark_granules(struct region *r, uint64_t at, uint64_t bytes, uint32_t number)
+{
+    for (uint32_t g = granule(r, at); g <= granule(r, at + bytes - 1); g++)
+        r->slab_at[g] = number;
+}
+
+/* The heap block becomes a slab. The table has room: the caller asked table_reserve. */
+void slab_open(struct slabs *s, uint32_t class, struct region *r, uint64_t at, uint32_t block)
+{
+    uint32_t number = table_take(s->table);
+    CHECK(number && at % SLAB_ALIGNMENT == 0);
+    struct slab *slab = slab_of(s->table, number);
+    slab->at = at;
+    slab->block = block;
+    slab->region = r->number;
+    slab->class = class;
+    slab->item_bytes = class_bytes(class);
+    slab->items = slab->free_items = (uint16_t)items_of(class);
+    bits_set(slab->free, 0, slab->items);
+    mark_granules(r, at, slab_bytes(class), number);
+    enter_bin(s, number);
+}
+
+/* An item's address, 0: the class has no slab with a free item. */
+uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested)
+{
+    uint32_t number = s->bins[class];
+    if (!number)
+        return 0;
+    struct slab *slab = slab_of(s->table, number);
+    CHECK(slab->free_items);
+    uint32_t item = slab->free[0] ? (uint32_t)__builtin_ctzll(slab->free[0]) : 64 + (uint32_t)__builtin_ctzll(slab->free[1]);
+    bit_clear(slab->free, item);
+    slab->requested[item] = (uint16_t)requested;
+    slab->uses[item] = 0;
+    if (--slab->free_items == 0)
+        leave_bin(s, number);
+    return slab->at + (uint64_t)item * slab->item_bytes;
+}
+
+/* True: the slab is empty and not the last of its bin; the caller closes it. Never fails and allocates nothing (rule 7). */
+bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
+{
+    struct slab *slab = slab_of(s->table, number);
+    CHECK(!bit_is_set(slab->free, item) && item < slab->items);
+    bit_set(slab->free, item);
+    if (slab->free_items++ == 0)
+        enter_bin(s, number);
+    return slab->free_items == slab->items && (slab->before || slab->after);
+}
+
+/* An empty slab ends. The heap block it was cut from is the caller's to give back. */
+uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
+{
+    struct slab *slab = slab_of(s->table, number);
+    uint32_t block = slab->block;
+    CHECK(slab->free_items == slab->items);
+    leave_bin(s, number);
+    mark_granules(r, slab->at, slab_bytes(slab->class), 0);
+    table_give(s->table, number);
+    return block;
+}
+
+/* Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending. */
+const char *slabs_broken_rule(const struct slabs *s)
+{
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        uint32_t before = 0;
+        for (uint32_t number = s->bins[class]; number; number = slab_of(s->table, number)->after) {
+            const struct slab *slab = slab_of(s->table, number);
+            int bits = __builtin_popcountll(slab->free[0]) + __builtin_popcountll(slab->free[1]);
+            bool both = (slab->free[0] & slab->pending[0]) || (slab->free[1] & slab->pending[1]);
+            if (slab->class != class || slab->before != before || !bits || bits != slab->free_items || both)
+                return "16: a slab in a bin has free items, as many as bits, none of them pending";
+            before = number;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,230 @@
+/*
+ * source.c: where an arena's address space and its segments come from.
+ *
+ *     vmm        regions: reserved addresses, filled with pages by fill.c as blocks need them
+ *     async      segments of the driver's stream-ordered pool
+ *     plain      segments of cuMemAlloc
+ *     callback   segments of a function of the caller, for groups that have one
+ *
+ * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
+ * segment, free ones that are too small go back (within the harvest budget): that is what harvesting is where pages cannot move.
+ *
+ * LOCKING: the turn, not the pool's lock; inside device_enter.
+ */
+#include <string.h>
+
+#include "base/check.h"
+#include "pool/count.h"
+
+#define REGION_SLOTS_LEAST 32u              /* of a first region */
+#define REGION_BYTES_MOST  (64ull << 30)    /* of a region that grows only by habit, not by need */
+#define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
+#define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
+
+/* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
+static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
+{
+    return pool->provider == CENOTE_ASYNC && a->is_private ? CENOTE_PLAIN : pool->provider;
+}
+
+static const cenote_source *callback_of(const cenote_pool *pool, const struct arena *a)
+{
+    return a->group && group_of(pool, a->group)->has_source ? &group_of(pool, a->group)->source : NULL;
+}
+
+bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
+{
+    return pool->provider == CENOTE_VMM && !callback_of(pool, a);
+}
+
+/* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
+uint64_t source_allowance(const cenote_pool *pool)
+{
+    if (!pool->limit)
+        return UINT64_MAX;
+    return pool->limit > pool->pages.reserved ? pool->limit - pool->pages.reserved : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- joining the heap */
+
+/* False: no host memory. LOCKING: the pool's lock. */
+static bool publish_region(cenote_pool *pool, struct arena *a, struct region *r)
+{
+    if (!table_reserve(&pool->blocks, 4) || !pages_add_region(&pool->pages, r))
+        return false;
+    heap_add_region(&a->heap, r);
+    atomic_store(&r->pool, pool);
+    return true;
+}
+
+/* Nobody can have seen it, or nobody needs it any more. */
+static void close_region(struct region *r)
+{
+    addresses_remove(r);
+    region_close(r);
+    addresses_free_region(r);
+}
+
+/* A region over addresses that are ours already. NULL: no host memory, nothing changed. */
+static struct region *open_region(const struct arena *a, uint64_t base, uint64_t bytes, uint32_t shift)
+{
+    struct region *r = addresses_new_region();
+    if (!r)
+        return NULL;
+    if (region_open(r, base, bytes, shift, !a->is_private)) {
+        if (addresses_add(r))
+            return r;
+        region_close(r);
+    }
+    addresses_free_region(r);
+    return NULL;
+}
+
+static int no_memory(void)
+{
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a region");
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- regions */
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* Half as much as the heap has already, so that regions stay few; never less than is needed. */
+static uint64_t region_bytes(const cenote_pool *pool, const struct arena *a, const struct request *q)
+{
+    uint64_t page = 1ull << pool->pages.shift, habit = a->heap.addresses / 2;
+    uint64_t need = round_up(q->size, page) + (q->alignment > page ? q->alignment : 0);
+    habit = habit < REGION_SLOTS_LEAST * page ? REGION_SLOTS_LEAST * page : habit > REGION_BYTES_MOST ? REGION_BYTES_MOST : habit;
+    return round_up(need > habit ? need : habit, page);
+}
+
+static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
+{
+    uint64_t base, page = 1ull << pool->pages.shift, bytes = region_bytes(pool, a, q), least = round_up(q->size, page);
+    *driver = region_reserve(pool->device, bytes, page, &base);
+    if (*driver && bytes > least && !driver_result_is_sticky(*driver)) {
+        bytes = least;
+        *driver = region_reserve(pool->device, bytes, page, &base);
+    }
+    if (driver_result_is_sticky(*driver))
+        return pool_driver_error(pool, *driver, "cuMemAddressReserve");
+    if (*driver)
+        return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
+                         (unsigned long long)(bytes >> 20), pool->device->ordinal);
+    struct region *r = open_region(a, base, bytes, pool->pages.shift);
+    lock_take(&pool->lock);
+    bool published = r && publish_region(pool, a, r);
+    lock_give(&pool->lock);
+    if (published)
+        return CENOTE_OK;
+    if (r)
+        close_region(r);
+    region_unreserve(pool->device, base, bytes);
+    return no_memory();
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- segments */
+
+static uint64_t segment_bytes(const struct request *q)
+{
+    if (q->size <= SEGMENT_UNIT / 2)
+        return SEGMENT_UNIT;
+    if (q->size < SEGMENT_MIDDLE / 2)
+        return SEGMENT_MIDDLE;
+    return round_up(q->size, SEGMENT_UNIT);
+}
+
+static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
+{
+    const struct driver *t = pool->device->driver;
+    const cenote_source *callback = callback_of(pool, a);
+    if (callback) {
+        *at = (CUdeviceptr)(uintptr_t)callback->take(bytes, a->handle, callback->arg);
+        return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (provider_of(pool, a) == CENOTE_ASYNC)
+        return t->cuMemAllocFromPoolAsync(at, bytes, pool->driver_pool, a->handle);
+    return t->cuMemAlloc(at, bytes);
+}
+
+static void give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
+{
+    const struct driver *t = pool->device->driver;
+    const cenote_source *callback = callback_of(pool, a);
+    if (callback)
+        callback->give((void *)(uintptr_t)at, bytes, a->handle, callback->arg);
+    else if (provider_of(pool, a) == CENOTE_ASYNC)
+        t->cuMemFreeAsync(at, CU_STREAM_LEGACY); /* complete: no stream has to be waited for, and the arena's may be gone */
+    else
+        t->cuMemFree(at);
+}
+
+/* The segment with its one page, which is charged already. False: no host memory. */
+static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, uint64_t bytes)
+{
+    struct region *r = open_region(a, base, bytes, SEGMENT_SHIFT);
+    if (!r)
+        return false;
+    lock_take(&pool->lock);
+    bool published = table_reserve(&pool->pages.table, 1) && publish_region(pool, a, r);
+    if (published) {
+        uint32_t page = pages_add(&pool->pages, 0, bytes);
+        page_of(&pool->pages, page)->arena = a->number;
+        page_of(&pool->pages, page)->fixed = a->is_private;
+        pages_link(&pool->pages, page, r, 0);
+        pages_settle(&pool->pages, page);
+        pool->stats.pages_created++;
+        count_reserved(pool);
+    }
+    lock_give(&pool->lock);
+    if (!published)
+        close_region(r);
+    return published;
+}
+
+/* *driver says CUDA_ERROR_OUT_OF_MEMORY when the ladder may help: the driver or the limit has no room for a segment. */
+static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
+{
+    CUdeviceptr at = 0;
+    uint64_t bytes = segment_bytes(q);
+    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
+    bytes = round_up(q->size + slack, BLOCK_BYTES) > bytes ? round_up(q->size + slack, SEGMENT_UNIT) : bytes;
+
+    lock_take(&pool->lock);
+    bool room = source_allowance(pool) >= bytes;
+    if (room)
+        pool->pages.reserved += bytes;
+    lock_give(&pool->lock);
+    *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!*driver && publish_segment(pool, a, at, bytes))
+        return CENOTE_OK;
+
+    lock_take(&pool->lock);
+    pool->pages.reserved -= room ? bytes : 0;
+    lock_give(&pool->lock);
+    if (!*driver) {
+        give_segment(pool, a, at, bytes);
+        return no_memory();
+    }
+    return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
+}
+
+/* One more region or segment, large enough for the request. */
+int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
+{
+    *driver = CUDA_SUCCESS;
+    return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
+}
+
+/*
+ * An empty region, out of its heap and its number, ends: its addresses go back. If the driver will not have them they stay reserved
+ * until the process ends, which costs no memory.
+ */
+void source_release_region(cenote_pool *pool, struct region *r)
+{
+    if (region_is_segment(r))
+        give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes);
+    else if (!pool->lost)
+        region_unreserve(pool->device, r->base, r->bytes);
+    close_region(r);
+}

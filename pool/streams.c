@@ -1,0 +1,207 @@
+/*
+ * streams.c: which arena does a stream draw from?
+ *
+ * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not say who a stream is. Its key does: the
+ * driver's id of it (unique for the life of the program), asked at each call unless the stream is one of the two default ones or was
+ * declared immortal. Per-thread default streams have a key for each thread. Where the driver is too old for ids the handle has to do, and
+ * cenote_stream_retire is needed.
+ *
+ *     key     00 | id of a created stream        01 | 0  the legacy default stream
+ *             10 | number of the thread          11 | handle, from a driver without ids
+ */
+#include <string.h>
+
+#include "base/check.h"
+#include "pool/pool.h"
+
+#define KIND_SHIFT  62
+#define KEY_LEGACY  (1ull << KIND_SHIFT)
+#define KEY_THREAD  (2ull << KIND_SHIFT)
+#define KEY_HANDLE  (3ull << KIND_SHIFT)
+#define PROBES      16          /* of the table of immortal streams */
+#define ARENAS_IDLE 64          /* with this many arenas, a new stream takes over an idle one instead of making another */
+
+static uint64_t thread_key(void)
+{
+    static _Atomic(uint64_t) threads;
+    static _Thread_local uint64_t mine;
+    if (!mine)
+        mine = atomic_fetch_add(&threads, 1) + 1;
+    return KEY_THREAD | mine;
+}
+
+static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t probe)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15ull >> 32;
+    return &pool->immortals[(hash + probe) % IMMORTALS_MOST];
+}
+
+static bool find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
+{
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        struct immortal *i = immortal_at(pool, stream, probe);
+        CUstream handle = atomic_load_explicit(&i->handle, memory_order_acquire);
+        if (handle == stream) {
+            *key = atomic_load_explicit(&i->key, memory_order_relaxed);
+            return true;
+        }
+        if (!handle)
+            return false;
+    }
+    return false;
+}
+
+/* LOCKING: none of the pool's locks; this may ask the driver. */
+int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
+{
+    const struct driver *t = pool->device->driver;
+    unsigned long long id;
+    if (stream == NULL || stream == CU_STREAM_LEGACY) {
+        *key = KEY_LEGACY;
+    } else if (stream == CU_STREAM_PER_THREAD) {
+        *key = thread_key();
+    } else if (find_immortal(pool, stream, key)) {
+        return CENOTE_OK;
+    } else if (!t->cuStreamGetId) {
+        *key = KEY_HANDLE | (uint64_t)(uintptr_t)stream;
+    } else {
+        CUresult result = t->cuStreamGetId(stream, &id);
+        if (result)
+            return error_set(CENOTE_INVALID, result, "stream %p is no stream of device %d: %s", (void *)stream, pool->device->ordinal,
+                             driver_result_name(result));
+        *key = id & (KEY_LEGACY - 1);
+    }
+    return CENOTE_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- the arena of a key */
+
+/* Arenas are found through a hash of (group, stream); `probe` tells apart keys that share one. */
+static uint64_t arena_key(uint32_t group, uint64_t key, uint32_t probe)
+{
+    uint64_t hash = (key + 1 + ((uint64_t)group << 40) + ((uint64_t)probe << 57)) * 0xff51afd7ed558ccdull;
+    hash ^= hash >> 32;
+    return (hash << 9) | (1ull << 63);
+}
+
+static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
+{
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        uint32_t number = index_find(&pool->by_stream, arena_key(group, key, probe));
+        *free_probe = probe;
+        if (!number)
+            return NULL;
+        struct arena *a = arena_of(pool, number);
+        if (a->stream == key && a->group == group)
+            return a;
+    }
+    return NULL;
+}
+
+/* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
+void stream_forget(cenote_pool *pool, struct arena *a)
+{
+    for (uint32_t probe = 0; probe < PROBES; probe++)
+        if (index_find(&pool->by_stream, arena_key(a->group, a->stream, probe)) == a->number)
+            index_remove(&pool->by_stream, arena_key(a->group, a->stream, probe));
+}
+
+/*
+ * An arena that a new stream may have: it holds no blocks, and the device is done with all it ever held. Streams that come and go would
+ * otherwise leave an arena each behind.
+ */
+static struct arena *find_idle(cenote_pool *pool, uint32_t group)
+{
+    bool many = pool->arenas.used - pool->arenas.free_count > ARENAS_IDLE;
+    for (uint32_t number = 1; number < pool->arenas.used; number++) {
+        struct arena *a = arena_of(pool, number);
+        if (a->number && a->group == group && !a->is_private && !a->live && !a->visitors && (a->retired || many) &&
+            fence_is_done(&pool->pages.fences, a->last_freed))
+            return a;
+    }
+    return NULL;
+}
+
+static struct arena *new_arena(cenote_pool *pool, uint32_t group)
+{
+    uint32_t number = table_take(&pool->arenas);
+    if (!number)
+        return NULL;
+    struct arena *a = arena_of(pool, number);
+    a->number = number;
+    a->group = group;
+    if (group)
+        group_of(pool, group)->arenas++;
+    arena_open(a, &pool->pages, &pool->blocks, &pool->slabs, group && (group_of(pool, group)->flags & CENOTE_GROUP_PRIVATE));
+    return a;
+}
+
+/* The arena of (group, key), made or taken over if there is none. NULL: no host memory. LOCKING: the pool's lock. */
+struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
+{
+    uint32_t probe;
+    struct arena *a = find_arena(pool, group, key, &probe);
+    if (a)
+        return a;
+    if (!index_reserve(&pool->by_stream, 1))
+        return NULL;
+    a = find_idle(pool, group);
+    if (a)
+        stream_forget(pool, a);
+    else if (!(a = new_arena(pool, group)))
+        return NULL;
+    a->stream = key;
+    a->handle = handle;
+    a->retired = false;
+    if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
+        index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
+    return a;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- the API */
+
+int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
+{
+    uint64_t key;
+    int error = pool_usable(pool);
+    if (error || (error = stream_key(pool, stream, &key)))
+        return error;
+    if (key >> KIND_SHIFT)
+        return CENOTE_OK; /* default streams are known without asking */
+    lock_take(&pool->lock);
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        struct immortal *i = immortal_at(pool, stream, probe);
+        if (atomic_load(&i->handle) == stream)
+            break;
+        if (!atomic_load(&i->handle)) {
+            atomic_store_explicit(&i->key, key, memory_order_relaxed);
+            atomic_store_explicit(&i->handle, stream, memory_order_release);
+            break;
+        }
+    } /* a full table is no error: the driver is asked as before */
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}
+
+/* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
+int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
+{
+    uint64_t key;
+    uint32_t probe;
+    int error = pool_usable(pool);
+    if (error || (error = stream_key(pool, stream, &key)))
+        return error;
+    if (find_immortal(pool, stream, &key))
+        return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
+    lock_take(&pool->lock);
+    for (uint32_t group = 0; group < pool->groups.used || group == 0; group++) {
+        struct arena *a = find_arena(pool, group, key, &probe);
+        if (!a)
+            continue;
+        arena_flush(a);
+        stream_forget(pool, a);
+        a->retired = true;
+    }
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}

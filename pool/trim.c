@@ -1,0 +1,227 @@
+/*
+ * trim.c: memory goes back to the driver.
+ *
+ * Only what is free and complete can go: the device may still be at work on the rest, and nothing here waits unless asked to. Those that
+ * were freed longest ago go first. A page leaves in three steps, each of which the driver may refuse; what it refuses stays in the pool.
+ *
+ *      pages_leave                each slot: unmap, unlink                release
+ *    ------------> leaving -----------------------------------> nowhere --------> gone
+ *                     | refused: pages_stay                        | refused: a spare
+ *
+ * While a capture is open nothing is unmapped or released (rule 5).
+ */
+#include "base/check.h"
+#include "pool/count.h"
+
+#define BATCH 64    /* pages picked at a time */
+
+/* Empty slabs go back to their heaps, so that their pages can be free. */
+void trim_flush(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    for (uint32_t number = 1; number < pool->arenas.used; number++)
+        if (arena_of(pool, number)->number)
+            arena_flush(arena_of(pool, number));
+    lock_give(&pool->lock);
+}
+
+/* Takes away the first of the page's mappings. LOCKING: the turn; inside device_enter. */
+static bool unmap_home(cenote_pool *pool, uint32_t page)
+{
+    lock_take(&pool->lock);
+    struct spot home = page_of(&pool->pages, page)->home;
+    struct region *r = region_of(&pool->pages, home.region);
+    bit_set(r->transit, home.slot);
+    lock_give(&pool->lock);
+    bool done = region_unmap(pool->device, r, home.slot) == CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    bit_clear(r->transit, home.slot);
+    if (done) {
+        bit_clear(r->broken, home.slot);
+        pages_unlink(&pool->pages, r, home.slot);
+        pool->stats.pages_unmapped++;
+    }
+    lock_give(&pool->lock);
+    return done;
+}
+
+static bool release_page(cenote_pool *pool, uint32_t page)
+{
+    struct page *p = page_of(&pool->pages, page);
+    bool done = true;
+    while (done && p->maps)
+        done = unmap_home(pool, page);
+    done = done && pool->device->driver->cuMemRelease(p->handle) == CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    if (done) {
+        p->leaving = false;
+        pages_remove(&pool->pages, page);
+        pool->stats.pages_released++;
+        count_reserved(pool);
+    } else {
+        pages_stay(&pool->pages, page);
+    }
+    lock_give(&pool->lock);
+    return done;
+}
+
+/* A segment is its page: both go at once. */
+static bool release_segment(cenote_pool *pool, uint32_t page)
+{
+    lock_take(&pool->lock);
+    struct page *p = page_of(&pool->pages, page);
+    struct region *r = region_of(&pool->pages, p->home.region);
+    p->leaving = false;
+    pages_unlink(&pool->pages, r, 0);
+    pages_remove(&pool->pages, page);
+    heap_remove_region(&arena_of(pool, r->arena)->heap, r);
+    pages_remove_region(&pool->pages, r);
+    pool->stats.pages_released++;
+    count_reserved(pool);
+    lock_give(&pool->lock);
+    source_release_region(pool, r);
+    return true;
+}
+
+/* Picks the next pages to go, at most as many as bring `reserved` down to `keep`. They are leaving when this returns. */
+static uint32_t pick_leavers(cenote_pool *pool, uint64_t keep, tick latest, bool segments, struct pick *picks)
+{
+    lock_take(&pool->lock);
+    uint64_t reserved = pool->pages.reserved, surplus = reserved > keep ? reserved - keep : 0, page = 1ull << pool->pages.shift;
+    uint64_t most = segments ? surplus != 0 : (surplus + page - 1) / page;
+    struct picker picker = {.latest = latest, .segments = segments, .most = most < BATCH ? (uint32_t)most : BATCH, .picks = picks};
+    pages_pick(&pool->pages, &picker);
+    for (uint32_t i = 0; i < picker.count; i++)
+        pages_leave(&pool->pages, picks[i].page);
+    lock_give(&pool->lock);
+    return picker.count;
+}
+
+static void trim_kind(cenote_pool *pool, uint64_t keep, tick latest, bool segments)
+{
+    struct pick picks[BATCH];
+    uint32_t count;
+    bool going = true;
+    while (going && (count = pick_leavers(pool, keep, latest, segments, picks)))
+        for (uint32_t i = 0; i < count; i++)
+            going = (segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page)) && going;
+}
+
+/* The next region that holds nothing, taken out of its heap; NULL: none. */
+static struct region *detach_empty_region(cenote_pool *pool)
+{
+    struct region *found = NULL;
+    lock_take(&pool->lock);
+    for (uint32_t number = 1; number < pool->pages.regions.used && !found; number++) {
+        struct region *r = region_of(&pool->pages, number);
+        if (r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(&arena_of(pool, r->arena)->heap, r))
+            found = r;
+    }
+    if (found) {
+        heap_remove_region(&arena_of(pool, found->arena)->heap, found);
+        pages_remove_region(&pool->pages, found);
+    }
+    lock_give(&pool->lock);
+    return found;
+}
+
+static void forget_arena(cenote_pool *pool, struct arena *a)
+{
+    uint32_t number = a->number, group = a->group;
+    stream_forget(pool, a);
+    a->number = 0;
+    table_give(&pool->arenas, number);
+    if (group && --group_of(pool, group)->arenas == 0) {
+        group_of(pool, group)->number = 0;
+        table_give(&pool->groups, group);
+    }
+}
+
+/* Arenas of destroyed groups and retired streams that hold nothing any more are forgotten; with its last arena a group goes. */
+static void forget_arenas(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    for (uint32_t number = 1; number < pool->arenas.used; number++) {
+        struct arena *a = arena_of(pool, number);
+        bool over = a->number && (a->group ? group_of(pool, a->group)->destroyed : a->retired);
+        if (over && !a->live && !a->visitors && !a->heap.regions && fence_is_done(&pool->pages.fences, a->last_freed))
+            forget_arena(pool, a);
+    }
+    lock_give(&pool->lock);
+}
+
+/*
+ * Gives back pages and segments freed at `latest` or before until `keep` bytes are held. Bytes given back.
+ * LOCKING: the turn; inside device_enter; after wait_poll.
+ */
+uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
+{
+    struct region *r;
+    if (atomic_load(&pool->device->captures))
+        return 0;
+    uint64_t before = pool->pages.reserved;
+    trim_kind(pool, keep, latest, true);
+    trim_kind(pool, keep, latest, false);
+    while ((r = detach_empty_region(pool)))
+        source_release_region(pool, r);
+    forget_arenas(pool);
+    return before - pool->pages.reserved;
+}
+
+/* LOCKING: the turn. */
+static int trim(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
+{
+    struct device_scope scope;
+    if (pool->lost)
+        return pool_driver_error(pool, pool->lost, "an earlier call");
+    if (!device_enter(pool->device, &scope))
+        return pool_driver_error(pool, CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuCtxPushCurrent");
+    CUresult result = wait_poll(pool);
+    if (!result && wait)
+        wait_for_device(pool, true, &result);
+    if (!result) {
+        pending_poll(pool);
+        trim_flush(pool);
+        uint64_t bytes = trim_to(pool, keep, latest);
+        lock_take(&pool->lock);
+        pool->stats.trims++;
+        pool->stats.trimmed += bytes;
+        lock_give(&pool->lock);
+    }
+    device_leave(&scope);
+    return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
+}
+
+int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (flags & ~CENOTE_TRIM_WAIT)
+        return error_set(CENOTE_INVALID, 0, "flags %#x: only CENOTE_TRIM_WAIT is known", flags);
+    lock_take(&pool->turn);
+    error = trim(pool, keep_bytes, UINT64_MAX, flags & CENOTE_TRIM_WAIT);
+    lock_give(&pool->turn);
+    return error;
+}
+
+/* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */
+int cenote_step(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->lock);
+    pool->steps++;
+    bool due = pool->options.trim_every && pool->steps % pool->options.trim_every == 0;
+    tick latest = pool->trim_mark;
+    if (due)
+        pool->trim_mark = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    if (!due)
+        return CENOTE_OK;
+    lock_take(&pool->turn);
+    error = trim(pool, 0, latest, false);
+    lock_give(&pool->turn);
+    return error;
+}

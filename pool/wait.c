@@ -1,0 +1,129 @@
+/*
+ * wait.c: fences, where they meet the driver: recorded, queried, waited for. What they mean is in fence.c.
+ *
+ * A fence covers the whole context (rule 1), so it is recorded by cuCtxRecordEvent. A driver that lacks it (before CUDA 12.5) has no
+ * fences: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
+ *
+ * While a capture is open on the device nothing is recorded, queried or waited for (rule 5): it would end the capture.
+ */
+#include "base/check.h"
+#include "pool/count.h"
+
+/* An event without timing: a spare one, or new. NULL if there is none to be had. LOCKING: not the pool's lock; inside device_enter. */
+CUevent event_take(cenote_pool *pool)
+{
+    CUevent event = NULL;
+    lock_take(&pool->lock);
+    bool make = !pool->event_count && pool->events_made < EVENTS_MOST;
+    if (pool->event_count)
+        event = pool->events[--pool->event_count];
+    pool->events_made += make;
+    lock_give(&pool->lock);
+    if (!make || pool->device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+        return event;
+    lock_take(&pool->lock);
+    pool->events_made--;
+    lock_give(&pool->lock);
+    return NULL;
+}
+
+/* Spare again. There is room for as many as event_take ever makes. LOCKING: the pool's lock. */
+void event_give(cenote_pool *pool, CUevent event)
+{
+    if (event) {
+        CHECK(pool->event_count < EVENTS_MOST);
+        pool->events[pool->event_count++] = event;
+    }
+}
+
+static bool is_capturing(const cenote_pool *pool)
+{
+    return atomic_load(&pool->device->captures) != 0;
+}
+
+/* Records a fence for what was freed since the last one. A driver that refuses costs nothing: the next fence covers it. */
+static CUresult record_fence(cenote_pool *pool)
+{
+    const struct driver *t = pool->device->driver;
+    lock_take(&pool->lock);
+    bool begun = t->cuCtxRecordEvent && fences_begin(&pool->pages.fences);
+    lock_give(&pool->lock);
+    if (!begun)
+        return CUDA_SUCCESS;
+
+    CUevent event = event_take(pool);
+    CUresult result = event ? t->cuCtxRecordEvent(pool->device->context, event) : CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    fences_end(&pool->pages.fences, result ? NULL : event);
+    if (result)
+        event_give(pool, event);
+    lock_give(&pool->lock);
+    return result;
+}
+
+static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
+{
+    lock_take(&pool->lock);
+    bool due = fences_oldest(&pool->pages.fences, oldest);
+    lock_give(&pool->lock);
+    return due;
+}
+
+/*
+ * Records a fence and takes note of those that are done. An error is sticky: the context is lost.
+ * LOCKING: the turn; inside device_enter.
+ */
+CUresult wait_poll(cenote_pool *pool)
+{
+    struct fence oldest;
+    if (is_capturing(pool))
+        return CUDA_SUCCESS;
+    CUresult result = record_fence(pool);
+    while (!driver_result_is_sticky(result) && oldest_fence(pool, &oldest)) {
+        result = pool->device->driver->cuEventQuery(oldest.event);
+        if (result)
+            break;
+        lock_take(&pool->lock);
+        event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
+        lock_give(&pool->lock);
+    }
+    return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
+}
+
+/* What to wait for: the oldest fence, or the one that covers most; without fences the context (event NULL). False: nothing. */
+static bool find_wait(cenote_pool *pool, bool everything, struct fence *fence)
+{
+    struct fences *f = &pool->pages.fences;
+    lock_take(&pool->lock);
+    bool due = everything ? fences_newest(f, fence) : fences_oldest(f, fence);
+    if (!due && !pool->device->driver->cuCtxRecordEvent) {
+        *fence = (struct fence){NULL, f->now};
+        due = !fence_is_done(f, f->now) || pool->pending_count;
+    }
+    lock_give(&pool->lock);
+    return due;
+}
+
+/*
+ * Waits on the host, for the oldest fence due or for all that was put on the device so far. False: there was nothing to wait for, it is
+ * not allowed now, or it failed. The turn is let go of meanwhile; whoever planned must look again.
+ * LOCKING: the turn, after wait_poll; inside device_enter.
+ */
+bool wait_for_device(cenote_pool *pool, bool everything, CUresult *result)
+{
+    struct fence fence;
+    *result = CUDA_SUCCESS;
+    if (is_capturing(pool) || !find_wait(pool, everything, &fence))
+        return false;
+
+    lock_give(&pool->turn);
+    *result = fence.event ? pool->device->driver->cuEventSynchronize(fence.event) : pool->device->driver->cuCtxSynchronize();
+    lock_take(&pool->turn);
+    if (*result)
+        return false;
+    lock_take(&pool->lock);
+    pool->stats.waits++;
+    fences_all_done(&pool->pages.fences, fence.covers);
+    lock_give(&pool->lock);
+    return true;
+}

@@ -1,0 +1,42 @@
+/* cost.c: adds up what calls would cost on a real driver, and lets the clock go on by it where the shape says so. */
+#include "sim/cost.h"
+
+#include <string.h>
+
+enum cost_per { CALL, HANDLE };
+
+static const struct {
+    const char   *name;
+    enum cost_per per;
+    uint64_t      ns;
+} costs[COST_CALLS] = {
+#define COST(call, unit, time) [COST_##call] = {#call, unit, time},
+#include "sim/cost.def"
+#undef COST
+};
+
+enum cost_call cost_find(const char *name)
+{
+    for (int i = 1; i < COST_CALLS; i++)
+        if (strcmp(costs[i].name, name) == 0)
+            return i;
+    return COST_NOTHING;
+}
+
+static void charge(uint64_t ns)
+{
+    model.books.cost_ns += ns;
+    if (model.shape.charge_cost)
+        model.cost_owed += ns;
+}
+
+void cost_charge_call(enum cost_call call)
+{
+    if (costs[call].per == CALL)
+        charge(costs[call].ns);
+}
+
+void cost_charge(enum cost_call call, uint64_t handles)
+{
+    charge(costs[call].ns * handles);
+}

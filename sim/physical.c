@@ -1,0 +1,205 @@
+/*
+ * physical.c: physical memory: what cuMemCreate hands out, and what the model takes for allocations.
+ *
+ * Physical memory lives while a handle or a mapping refers to it: cuMemRelease of a mapped handle is legal, the memory goes with the last
+ * cuMemUnmap. A handle value carries a generation, so that an old one is found out.
+ */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sim/memory.h"
+
+#define PHYSICAL_MOST (1u << 22)        /* an 8 TiB machine in 2 MiB pieces */
+#define HANDLE_TAG 0x51ull              /* in the top byte of a handle: a wild number rarely names something */
+
+/* What a file descriptor of cuMemExportToShareableHandle holds. Only the process that made it can import it. */
+struct shared_note {
+    uint64_t                     magic;
+    int64_t                      process;
+    CUmemGenericAllocationHandle handle;
+    uint32_t                     epoch;
+};
+
+#define SHARED_MAGIC 0x63656e6f74652073ull
+
+static struct slots pieces;
+static uint32_t generation; /* of the last one made, over all resets */
+
+void physical_reset(void)
+{
+    if (pieces.items)
+        slots_clear(&pieces);
+    else
+        slots_open(&pieces, sizeof(struct physical), PHYSICAL_MOST, SLOTS_NEWEST_FIRST);
+}
+
+struct physical *physical_at(uint32_t number)
+{
+    return slots_at(&pieces, number);
+}
+
+CUresult physical_take(int device, uint64_t size, uint32_t *number)
+{
+    struct device *d = &model.devices[device];
+    uint64_t offset;
+    if (device_left(device) < size || !ranges_take(&d->free, size, model.shape.granularity, &offset))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint32_t taken = slots_take(&pieces);
+    if (!taken) {
+        ranges_give(&d->free, offset, size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *physical_at(taken) = (struct physical){.offset = offset, .size = size, .device = device, .generation = ++generation & 0xffffff};
+    d->used += size;
+    model.books.used += size;
+    if (model.books.used_peak < model.books.used)
+        model.books.used_peak = model.books.used;
+    *number = taken;
+    return CUDA_SUCCESS;
+}
+
+void physical_drop(uint32_t number)
+{
+    struct physical *p = physical_at(number);
+    if (p->handles || p->mappings)
+        return;
+    struct device *d = &model.devices[p->device];
+    contents_forget(p->offset, p->size);
+    ranges_give(&d->free, p->offset, p->size);
+    d->used -= p->size;
+    model.books.used -= p->size;
+    slots_give(&pieces, number);
+}
+
+void physical_drop_mapping(uint32_t number)
+{
+    physical_at(number)->mappings--;
+    physical_drop(number);
+}
+
+CUmemGenericAllocationHandle physical_handle(uint32_t number)
+{
+    return HANDLE_TAG << 56 | (uint64_t)physical_at(number)->generation << 32 | number;
+}
+
+uint32_t physical_find(CUmemGenericAllocationHandle handle)
+{
+    uint32_t number = (uint32_t)handle;
+    if (!slots_is_live(&pieces, number) || physical_handle(number) != handle || !physical_at(number)->handles)
+        return 0;
+    return number;
+}
+
+bool location_area(const CUmemLocation *location, int *area)
+{
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        *area = location->id;
+        return device_exists(location->id);
+    }
+    *area = HOST_AREA;
+    return location->type == CU_MEM_LOCATION_TYPE_HOST || (location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA && location->id >= 0);
+}
+
+static CUresult check_properties(const CUmemAllocationProp *prop, int *area, const char *call)
+{
+    if (!model.shape.vmm)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || !location_area(&prop->location, area))
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: the properties name no memory of this machine", call);
+    if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    int area;
+    CUresult result = check_properties(prop, &area, "cuMemCreate");
+    if (result)
+        return result;
+    if (!handle || flags || !size || size % model.shape.granularity)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: %zu bytes are not a multiple of the granularity", size);
+    uint32_t number;
+    result = physical_take(area, size, &number);
+    if (result)
+        return result;
+    struct physical *p = physical_at(number);
+    p->prop = *prop;
+    p->handles = 1;
+    model.books.handles++;
+    *handle = physical_handle(number);
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_release(CUmemGenericAllocationHandle handle)
+{
+    uint32_t number = physical_find(handle);
+    if (!number)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemRelease: handle 0x%llx is released already or was never created", handle);
+    struct physical *p = physical_at(number);
+    p->handles--;
+    model.books.handles--;
+    physical_drop(number);
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_granularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
+{
+    int area;
+    CUresult result = check_properties(prop, &area, "cuMemGetAllocationGranularity");
+    if (result)
+        return result;
+    if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+        return CUDA_ERROR_INVALID_VALUE;
+    *granularity = model.shape.granularity;
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+    uint32_t number = physical_find(handle);
+    if (!prop || !number)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemGetAllocationPropertiesFromHandle: 0x%llx is no handle", handle);
+    *prop = physical_at(number)->prop;
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)
+{
+    uint32_t number = physical_find(handle);
+    if (!shareable || !number || flags)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemExportToShareableHandle: 0x%llx is no handle", handle);
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!(physical_at(number)->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemExportToShareableHandle: memory created without that handle type");
+    struct shared_note note = {.magic = SHARED_MAGIC, .process = getpid(), .handle = handle, .epoch = atomic_load(&model.epoch)};
+    int file = memfd_create("simulated-gpu-handle", MFD_CLOEXEC);
+    if (file < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    if (write(file, &note, sizeof note) != (ssize_t)sizeof note) {
+        close(file);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *(int *)shareable = file;
+    return CUDA_SUCCESS;
+}
+
+CUresult physical_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)
+{
+    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct shared_note note;
+    ssize_t got = pread((int)(intptr_t)shareable, &note, sizeof note, 0);
+    if (got != (ssize_t)sizeof note || note.magic != SHARED_MAGIC)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemImportFromShareableHandle: the file is no memory handle");
+    if (note.process != getpid() || note.epoch != atomic_load(&model.epoch))
+        return CUDA_ERROR_NOT_SUPPORTED; /* memory of another process: not simulated */
+    uint32_t number = physical_find(note.handle);
+    if (!number)
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuMemImportFromShareableHandle: the memory was released");
+    physical_at(number)->handles++;
+    model.books.handles++;
+    *handle = note.handle;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,55 @@
+/*
+ * records.h: allocation traces, read and written. docs/traces.md describes the format; reader.c and writer.c say how.
+ *
+ * These are a library of their own, cenote_records, because they need zlib and libcenote needs nothing.
+ */
+#ifndef CENOTE_STATS_RECORDS_RECORDS_H
+#define CENOTE_STATS_RECORDS_RECORDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a record says happened: the letters of column `op`. */
+enum record_op {
+    RECORD_ALLOC = 'a',
+    RECORD_FREE = 'f',
+    RECORD_USE = 'u',  /* the block is also used on `stream` */
+    RECORD_STEP = 's'  /* one iteration of the program is over */
+};
+
+#define RECORD_IDS_MOST (1ull << 54)     /* ids lie below */
+#define RECORD_STREAMS_MOST (1u << 16)   /* streams and tags lie below */
+#define RECORD_DEVICES_MOST 64           /* devices lie below */
+
+struct record {
+    uint64_t       t_ns;   /* since the trace began; never goes back */
+    enum record_op op;
+    uint64_t       id;     /* names a block from its allocation to its free, then may name another */
+    uint64_t       bytes;
+    uint32_t       stream, device, tag;
+    uint32_t       block;  /* set by the reader: number of the live block, from 1, small because reused; 0 for a step */
+};
+
+/* ---------------------------------------------------------------------------------------------------------------------- reading */
+
+struct records_reader;
+
+enum records_result { RECORDS_END, RECORDS_ONE, RECORDS_BROKEN };
+
+/* Never NULL unless the host has no memory; whether the file can be read shows at the first record. */
+struct records_reader *records_open(const char *path);
+enum records_result    records_next(struct records_reader *reader, struct record *record);
+uint32_t               records_blocks(const struct records_reader *reader); /* `block` of every record so far lies below */
+const char            *records_message(const struct records_reader *reader); /* "file:line: reason" after RECORDS_BROKEN */
+void                   records_close(struct records_reader *reader);
+
+/* ---------------------------------------------------------------------------------------------------------------------- writing */
+
+struct records_writer;
+
+/* gzip if `path` ends in .gz. NULL if the file cannot be made; errno says why. */
+struct records_writer *records_create(const char *path);
+void                   records_write(struct records_writer *writer, const struct record *record);
+bool                   records_finish(struct records_writer *writer); /* false: not all of it reached the file */
+
+#endif

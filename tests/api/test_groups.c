@@ -1,0 +1,256 @@
+/*
+ * test_groups.c: groups, captures as the calls pair up, groups that live on a program's own memory, and pins as calls.
+ * Not: what replays do to memory (tests/hazard/capture.c), what a pin protects (tests/hazard/pages.c).
+ */
+#include "tests/api/scene.h"
+
+#define CARD (64 * MIB)
+
+CASE(a_group_has_its_own_blocks)
+{
+    struct scene scene;
+    struct held ours, others;
+    cenote_group *group = NULL;
+    cenote_block found;
+    void *block = NULL;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "kv cache", 0, NULL, &group));
+    REQUIRE(group != NULL);
+    DONE(cenote_group_alloc(group, 5 * MIB, 4096, scene.stream[A], &block));
+    EXPECT_EQ((uintptr_t)block % 4096, 0);
+    ours = held_of(block, 5 * MIB, scene.stream[A]);
+    REQUIRE(held_take(&others, scene.pool, 5 * MIB, scene.stream[A]));
+    DONE(cenote_find(ours.at, &found));
+    EXPECT_EQ(found.group, group);
+    EXPECT_EQ(found.pool, scene.pool);
+    DONE(cenote_find(others.at, &found));
+    EXPECT(!found.group);
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 10 * MIB);
+
+    held_give(&others);
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+    held_give(&ours);
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY); /* the group exists */
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(a_group_goes_before_its_blocks)
+{
+    for (unsigned flags = 0; flags <= CENOTE_GROUP_PRIVATE; flags++) {
+        struct scene scene;
+        struct held held, whole;
+        cenote_group *group = NULL;
+        void *block;
+        scene_open(&scene, CARD);
+        DONE(cenote_group_create(scene.pool, NULL, flags, NULL, &group));
+        DONE(cenote_group_alloc(group, 5 * MIB, 512, scene.stream[A], &block));
+        held = held_of(block, 5 * MIB, scene.stream[A]);
+        DONE(cenote_group_destroy(group));
+        DONE(cenote_pool_check(scene.pool));
+        EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+        held_expect(&held, scene.stream[A]);
+        EXPECT(!held_take(&whole, scene.pool, CARD, scene.stream[B]));
+        held_give(&held);
+        DONE(cuCtxSynchronize());
+        REQUIRE(held_take(&whole, scene.pool, CARD, scene.stream[B]));
+        held_give(&whole);
+        scene_close(&scene);
+    }
+}
+
+CASE(many_groups_come_and_go)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    for (int round = 0; round < 100; round++) {
+        cenote_group *group = NULL;
+        void *block[2];
+        DONE(cenote_group_create(scene.pool, "round", round % 2 ? CENOTE_GROUP_PRIVATE : 0, NULL, &group));
+        DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block[0]));
+        DONE(cenote_group_alloc(group, 700, 512, scene.stream[B], &block[1]));
+        DONE(cenote_free(block[0]));
+        DONE(cenote_free(block[1]));
+        DONE(cenote_group_destroy(group));
+    }
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    EXPECT_EQ(scene_stats(scene.pool).address_space, 0);
+    scene_close(&scene);
+}
+
+CASE(captures_pair_up)
+{
+    struct scene scene;
+    cenote_group *open = NULL, *fixed = NULL, *second = NULL;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "open", 0, NULL, &open));
+    DONE(cenote_group_create(scene.pool, "fixed", CENOTE_GROUP_PRIVATE, NULL, &fixed));
+    DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
+    EXPECT_EQ(cenote_group_create(scene.pool, "x", 0x80, NULL, &(cenote_group *){NULL}), CENOTE_INVALID);
+
+    EXPECT_EQ(cenote_capture_begin(open, scene.stream[A]), CENOTE_INVALID); /* not private */
+    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE);  /* none open */
+    DONE(cenote_capture_begin(fixed, scene.stream[A]));
+    EXPECT_EQ(scene_stats(scene.pool).captures, 1);
+    EXPECT_EQ(cenote_capture_begin(fixed, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_begin(second, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(second, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[B]), CENOTE_CAPTURE);
+    DONE(cenote_capture_begin(second, scene.stream[B]));
+    EXPECT_EQ(scene_stats(scene.pool).captures, 2);
+    EXPECT(cenote_group_destroy(fixed) != CENOTE_OK);
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+
+    DONE(cenote_capture_end(fixed, scene.stream[A]));
+    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE);
+    DONE(cenote_capture_end(second, scene.stream[B]));
+    EXPECT_EQ(scene_stats(scene.pool).captures, 0);
+    DONE(cenote_group_destroy(open));
+    DONE(cenote_group_destroy(fixed));
+    DONE(cenote_group_destroy(second));
+    scene_close(&scene);
+}
+
+CASE(a_capture_takes_from_its_group)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    cenote_block found;
+    void *captured, *other, *after;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &captured));
+    DONE(cenote_alloc(scene.pool, 3000, scene.stream[B], &other));
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &after));
+    DONE(cenote_find(captured, &found));
+    EXPECT_EQ(found.group, group);
+    DONE(cenote_find(other, &found));
+    EXPECT(!found.group);
+    DONE(cenote_find(after, &found));
+    EXPECT(!found.group);
+    DONE(cenote_free(captured));
+    DONE(cenote_free(other));
+    DONE(cenote_free(after));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+/* A source that hands out what the driver gives it, up to `left` bytes, and keeps count. */
+struct source {
+    cenote_pool *pool;
+    size_t left;
+    int    taken, given;
+};
+
+static void *source_take(size_t bytes, cenote_stream stream, void *arg)
+{
+    struct source *source = arg;
+    CUdeviceptr at;
+    cenote_stats stats = {.struct_size = sizeof stats};
+    (void)stream;
+    if (bytes > source->left || cenote_pool_stats(source->pool, &stats) || cuMemAlloc(&at, bytes)) /* no lock is held */
+        return NULL;
+    source->left -= bytes;
+    source->taken++;
+    return (void *)(uintptr_t)at;
+}
+
+static void source_give(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    struct source *source = arg;
+    (void)stream;
+    source->left += bytes;
+    source->given += cuMemFree(device_address(memory)) == CUDA_SUCCESS;
+}
+
+CASE(a_group_on_memory_of_the_program)
+{
+    struct scene scene;
+    struct held held[8], more;
+    cenote_group *group = NULL;
+    void *block = NULL;
+    scene_open(&scene, CARD);
+    struct source source = {scene.pool, 48 * MIB, 0, 0};
+    cenote_source with = {source_take, source_give, &source};
+    DONE(cenote_group_create(scene.pool, "symmetric", 0, &with, &group));
+    for (int i = 0; i < 8; i++) {
+        DONE(cenote_group_alloc(group, (size_t)(i + 1) * 512 * KIB, 512, scene.stream[i % 2], &block));
+        held[i] = held_of(block, (size_t)(i + 1) * 512 * KIB, scene.stream[i % 2]);
+    }
+    EXPECT(source.taken > 0);
+    EXPECT_EQ(cenote_group_alloc(group, 49 * MIB, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT(cenote_message()[0] != 0);
+    REQUIRE(held_take(&more, scene.pool, 2 * MIB, scene.stream[A])); /* the pool itself does not live on it */
+    held_give(&more);
+    for (int i = 0; i < 8; i++)
+        held_give(&held[i]);
+    DONE(cenote_group_destroy(group));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(source.given, source.taken);
+    scene_close(&scene);
+}
+
+CASE(a_source_without_functions)
+{
+    struct scene scene;
+    struct source source = {0};
+    cenote_group *group;
+    scene_open(&scene, CARD);
+    EXPECT_EQ(cenote_group_create(scene.pool, "x", 0, &(cenote_source){NULL, source_give, &source}, &group), CENOTE_INVALID);
+    EXPECT_EQ(cenote_group_create(scene.pool, "x", 0, &(cenote_source){source_take, NULL, &source}, &group), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+CASE(group_sizes_and_alignments)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    void *block = &scene;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "g", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 0, 512, scene.stream[A], &block));
+    EXPECT(!block);
+    EXPECT_EQ(cenote_group_alloc(group, 512, 768, scene.stream[A], &block), CENOTE_INVALID);
+    EXPECT_EQ(cenote_group_alloc(group, SIZE_MAX, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(cenote_group_alloc(group, (size_t)1 << 63, 512, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    for (size_t alignment = 1; alignment <= 2 * MIB; alignment *= 2) {
+        DONE(cenote_group_alloc(group, 100, alignment, scene.stream[A], &block));
+        EXPECT_EQ((uintptr_t)block % alignment, 0);
+        DONE(cenote_free(block));
+    }
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(pins_as_calls)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 9 * MIB, scene.stream[A]));
+    EXPECT_EQ(cenote_pin(NULL, 512), CENOTE_NOT_OURS);
+    EXPECT(cenote_unpin(held.at, held.bytes) != CENOTE_OK);     /* never pinned */
+    EXPECT(cenote_pin(held.at, (size_t)1 << 62) != CENOTE_OK); /* not all of that is ours */
+    EXPECT(cenote_pin(held.at, SIZE_MAX) != CENOTE_OK);
+    EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 0);        /* all or nothing */
+    DONE(cenote_pin(held.at + 3 * MIB, 1));                    /* any part of a block, to the byte */
+    EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 1);
+    DONE(cenote_unpin(held.at + 3 * MIB, 1));
+    EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 0);
+    DONE(cenote_pin(held.at, held.bytes));
+    held_give(&held);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT(scene_stats(scene.pool).reserved.current >= 9 * MIB);
+    DONE(cenote_unpin(held.at, held.bytes));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    scene_close(&scene);
+}
+
+SUITE_MAIN("api: groups")

@@ -1,0 +1,237 @@
+/*
+ * test_shortage.c: what happens when there is no more: of memory, of addresses, of what the driver is willing to do. The error is clear,
+ * nothing is lost, and the pool works as soon as the reason is gone.
+ */
+#include "driver/driver.h"
+#include "tests/api/scene.h"
+
+#define CARD (64 * MIB)
+
+CASE(out_of_memory_and_back)
+{
+    struct scene scene;
+    struct hoard hoard;
+    void *block = &scene;
+    scene_open(&scene, CARD);
+    hoard_take(&hoard, scene.pool, 6 * MIB, scene.stream[A]);
+    EXPECT_EQ(hoard.bytes, 60 * MIB);
+    EXPECT_EQ(cenote_alloc(scene.pool, 6 * MIB, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(block, &scene);
+    EXPECT(strstr(cenote_message(), " out of memory."));
+    EXPECT(strstr(cenote_message(), "6.00 MiB"));
+    EXPECT(scene_stats(scene.pool).ooms >= 1);
+    EXPECT(scene_stats(scene.pool).retries >= 1);
+    held_give(&hoard.held[4]); /* exactly what is missing */
+    REQUIRE(held_take(&hoard.held[4], scene.pool, 6 * MIB, scene.stream[B]));
+    hoard_give(&hoard);
+    scene_close(&scene);
+}
+
+/* Holes that are each too small for it together are enough: that is what pages are for. */
+CASE(fragmented_but_enough)
+{
+    struct scene scene;
+    struct held held[16], wide;
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 16; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 4 * MIB, scene.stream[A]));
+    for (int i = 0; i < 16; i += 2)
+        held_give(&held[i]);
+    REQUIRE(held_take(&wide, scene.pool, 32 * MIB, scene.stream[A]));
+    EXPECT(scene_stats(scene.pool).reserved.current <= CARD);
+    EXPECT(scene_stats(scene.pool).pages_harvested >= 14);
+    for (int i = 1; i < 16; i += 2)
+        held_give(&held[i]);
+    held_give(&wide);
+    scene_close(&scene);
+}
+
+struct helper {
+    struct held *held;
+    int calls, frees_at, lies;
+    size_t asked;
+};
+
+static int free_one(cenote_pool *pool, size_t bytes, void *arg)
+{
+    struct helper *helper = arg;
+    cenote_stats stats = {.struct_size = sizeof stats};
+    helper->calls++;
+    helper->asked = bytes;
+    if (cenote_pool_stats(pool, &stats)) /* no lock is held */
+        return 0;
+    if (helper->calls == helper->frees_at && helper->held) {
+        held_give(helper->held);
+        return 1;
+    }
+    return helper->calls <= helper->lies;
+}
+
+CASE(shortage_callback_frees_a_block)
+{
+    struct scene scene;
+    struct held held[4], more;
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 16 * MIB, scene.stream[i % 2]));
+    struct helper helper = {.held = &held[1], .frees_at = 1};
+    DONE(cenote_pool_on_shortage(scene.pool, free_one, &helper));
+    REQUIRE(held_take(&more, scene.pool, 12 * MIB, scene.stream[A]));
+    EXPECT_EQ(helper.calls, 1);
+    EXPECT(helper.asked >= 12 * MIB);
+
+    helper = (struct helper){.lies = 3}; /* says yes, and freed nothing */
+    struct held none;
+    EXPECT(!held_take(&none, scene.pool, 32 * MIB, scene.stream[A]));
+    EXPECT(helper.calls >= 1);
+    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    int calls = helper.calls;
+    EXPECT(!held_take(&none, scene.pool, 32 * MIB, scene.stream[A]));
+    EXPECT_EQ(helper.calls, calls);
+
+    held_give(&more);
+    held_give(&held[0]);
+    held_give(&held[2]);
+    held_give(&held[3]);
+    scene_close(&scene);
+}
+
+CASE(memory_of_other_processes)
+{
+    struct scene scene;
+    struct held held, more;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 16 * MIB, scene.stream[A]));
+    sim_set_foreign(0, 40 * MIB);
+    EXPECT(!held_take(&more, scene.pool, 16 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&more, scene.pool, 8 * MIB, scene.stream[A]));
+    held_give(&more);
+    sim_set_foreign(0, 0);
+    REQUIRE(held_take(&more, scene.pool, 48 * MIB, scene.stream[A]));
+    held_give(&more);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(address_space_exhausted)
+{
+    struct scene scene;
+    void *block[16];
+    int count = 0, error;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.address_space = 40 * MIB;
+    scene_open_with(&scene, &shape, &options);
+    while (count < 16 && !(error = cenote_alloc(scene.pool, 5 * MIB, scene.stream[A], &block[count])))
+        count++;
+    EXPECT_EQ(error, CENOTE_OUT_OF_ADDRESSES);
+    EXPECT(cenote_message()[0] != 0);
+    EXPECT(count >= 3);
+    DONE(cenote_pool_check(scene.pool));
+    for (int round = 0; round < 3; round++) { /* what there is goes on working */
+        DONE(cenote_free(block[count - 1]));
+        DONE(cenote_alloc(scene.pool, 5 * MIB - (size_t)round * MIB, scene.stream[A], &block[count - 1]));
+    }
+    while (count > 0)
+        DONE(cenote_free(block[--count]));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &block[0])); /* another stream, once the addresses are free again */
+    DONE(cenote_free(block[0]));
+    scene_close(&scene);
+}
+
+CASE(driver_needs_no_memory_for_a_free)
+{
+    struct scene scene;
+    struct held held[3];
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 5 * MIB, scene.stream[A]));
+    for (int i = 0; i < 3; i++)
+        held_expect(&held[i], scene.stream[A]);
+    DONE(cenote_use(held[1].at, scene.stream[B]));
+    fault_arm(NULL, 1, CUDA_ERROR_OUT_OF_MEMORY, true);
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_free(held[i].at));
+    fault_disarm();
+    DONE(cenote_pool_check(scene.pool));
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    scene_close(&scene);
+}
+
+/* Growth, a second stream that wants what the first has, a waiting block, a trim: every kind of driver call. False: something failed. */
+static bool all_slow_paths(struct scene *scene)
+{
+    void *block[3] = {NULL, NULL, NULL};
+    int errors[5];
+    errors[0] = cenote_alloc(scene->pool, 20 * MIB, scene->stream[A], &block[0]);
+    DONE(cenote_free(block[0]));
+    errors[1] = cenote_alloc(scene->pool, 30 * MIB, scene->stream[B], &block[1]);
+    errors[2] = cenote_alloc(scene->pool, 30 * MIB, scene->stream[C], &block[2]);
+    if (block[1])
+        DONE(cenote_use(block[1], scene->stream[C]));
+    DONE(cenote_free(block[1]));
+    DONE(cenote_free(block[2]));
+    errors[3] = cenote_trim(scene->pool, 10 * MIB, 0);
+    errors[4] = cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT);
+    bool passed = true;
+    for (int i = 0; i < 5; i++) {
+        passed = passed && !errors[i];
+        EXPECT(!errors[i] || cenote_message()[0] != 0);
+        EXPECT(!errors[i] || errors[i] == CENOTE_OUT_OF_MEMORY || errors[i] == CENOTE_OUT_OF_ADDRESSES || errors[i] == CENOTE_DRIVER);
+    }
+    return passed;
+}
+
+static void fail_each_call_once(CUresult error)
+{
+    uint64_t nth = 0, fired;
+    do {
+        struct scene scene;
+        scene_open(&scene, CARD);
+        fault_arm(NULL, ++nth, error, false);
+        all_slow_paths(&scene);
+        fired = fault_fired();
+        fault_disarm();
+        DONE(cenote_pool_check(scene.pool));
+        EXPECT(all_slow_paths(&scene)); /* a retry works */
+        scene_close(&scene);
+    } while (fired && nth < 2000);
+    EXPECT(nth > 20 && nth < 2000);
+}
+
+CASE(each_driver_call_fails_once_for_memory)
+{
+    fail_each_call_once(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+CASE(each_driver_call_fails_once_for_no_reason)
+{
+    fail_each_call_once(CUDA_ERROR_UNKNOWN);
+}
+
+/* The first sticky error poisons the pool: no memory any more, but everything else still has an answer. */
+CASE(context_lost)
+{
+    struct scene scene;
+    void *block, *more;
+    scene_open(&scene, CARD);
+    DONE(cenote_alloc(scene.pool, 5 * MIB, scene.stream[A], &block));
+    sim_set_quiet(true);
+    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cenote_alloc(scene.pool, 50 * MIB, scene.stream[A], &more), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_driver_result(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT(strstr(cenote_message(), "CUDA_ERROR_ILLEGAL_ADDRESS"));
+    EXPECT_EQ(cenote_alloc(scene.pool, 512, scene.stream[B], &more), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 5 * MIB);
+    DONE(cenote_free(block));
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    DONE(cenote_pool_check(scene.pool));
+    int error = cenote_pool_destroy(scene.pool);
+    EXPECT(error == CENOTE_OK || error == CENOTE_DEVICE_LOST);
+    sim_reset(NULL);
+    sim_set_quiet(false);
+}
+
+SUITE_MAIN("api: shortage")

@@ -1,0 +1,204 @@
+/*
+ * test_streams.c: which stream a block belongs to: default streams, per-thread streams, streams that retire or live for ever, many of each.
+ * Not: what the device is doing meanwhile (tests/hazard/fences.c).
+ */
+#include "tests/api/scene.h"
+
+#include <pthread.h>
+
+#define CARD (64 * MIB)
+
+/* Handles 0 and 1 are the same stream. */
+CASE(two_names_of_the_default_stream)
+{
+    struct scene scene;
+    struct held held;
+    cenote_block found[2];
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, NULL));
+    DONE(cenote_find(held.at, &found[0]));
+    held_give(&held);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, CU_STREAM_LEGACY));
+    DONE(cenote_find(held.at, &found[1]));
+    EXPECT_EQ(found[0].start, found[1].start); /* handed out again at once */
+    EXPECT_EQ(found[0].stream_id, found[1].stream_id);
+    EXPECT_EQ(scene_stats(scene.pool).arenas, 1);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(retired_streams_let_go)
+{
+    struct scene scene;
+    struct held kept, held, whole;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&kept, scene.pool, 3 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+    held_linger(&held, scene.stream[A]);
+    held_give(&held);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    DONE(cenote_stream_retire(scene.pool, scene.stream[B])); /* cenote never saw it: fine */
+    REQUIRE(held_take(&whole, scene.pool, 58 * MIB, scene.stream[B]));
+    held_give(&whole);
+    held_give(&kept); /* live blocks of a retired stream stay valid */
+    scene_judge(&scene);
+    REQUIRE(held_take(&held, scene.pool, CARD, scene.stream[C]));
+    held_give(&held);
+    scene_judge(&scene);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[C]));
+    REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[C])); /* and if it lives on after all, it starts again */
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(immortal_streams)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    for (int i = 0; i < SCENE_STREAMS; i++) {
+        DONE(cenote_stream_immortal(scene.pool, scene.stream[i]));
+        DONE(cenote_stream_immortal(scene.pool, scene.stream[i])); /* saying it twice is no mistake */
+    }
+    for (int i = 0; i < 30; i++) {
+        REQUIRE(held_take(&held, scene.pool, (size_t)(i + 1) * MIB, scene.stream[i % SCENE_STREAMS]));
+        held_give(&held);
+    }
+    scene_close(&scene);
+}
+
+/* Streams are created and destroyed for ever, their handles repeat; what they leave is found again and their arenas do not pile up. */
+CASE(a_thousand_short_lived_streams)
+{
+    struct scene scene;
+    uint64_t metadata = 0;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC / 10);
+    for (int i = 0; i < 1000; i++) {
+        CUstream stream;
+        struct held held;
+        DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        REQUIRE(held_take(&held, scene.pool, (size_t)(i % 7 + 1) * 5 * MIB, stream));
+        held_give(&held);
+        if (i % 2)
+            DONE(cenote_stream_retire(scene.pool, stream));
+        DONE(cuStreamDestroy(stream));
+        if (i == 200)
+            metadata = scene_stats(scene.pool).metadata;
+    }
+    cenote_stats s = scene_stats(scene.pool);
+    EXPECT(s.arenas < 300);
+    EXPECT(s.metadata <= 2 * metadata);
+    EXPECT(s.address_space <= 64 * CARD);
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- threads */
+
+/* Works on the thread's own default stream and counts what went wrong: checks are for the main thread. */
+struct worker {
+    struct scene *scene;
+    uint64_t seed;
+    int failures;
+};
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    w->failures += cuCtxPushCurrent(w->scene->context) != CUDA_SUCCESS;
+    for (int i = 0; i < 300; i++) {
+        void *block[2] = {NULL, NULL};
+        uint64_t pattern = w->seed + (uint64_t)i;
+        size_t bytes = (size_t)(i * 7919 % 3000 + 1) * 512;
+        w->failures += cenote_alloc(w->scene->pool, bytes, CU_STREAM_PER_THREAD, &block[0]) != CENOTE_OK;
+        w->failures += cenote_alloc(w->scene->pool, 4096, CU_STREAM_PER_THREAD, &block[1]) != CENOTE_OK;
+        for (int b = 0; b < 2; b++)
+            w->failures += sim_launch_fill(CU_STREAM_PER_THREAD, device_address(block[b]), pattern, b ? 4096 : bytes) != CUDA_SUCCESS;
+        for (int b = 0; b < 2; b++) {
+            w->failures += sim_launch_expect(CU_STREAM_PER_THREAD, device_address(block[b]), pattern, b ? 4096 : bytes) != CUDA_SUCCESS;
+            w->failures += cenote_free(block[b]) != CENOTE_OK;
+        }
+        if (i % 16 == 0)
+            sim_advance(MSEC / 20);
+    }
+    w->failures += cuCtxPopCurrent(NULL) != CUDA_SUCCESS;
+    return NULL;
+}
+
+CASE(per_thread_default_streams)
+{
+    enum { THREADS = 4 };
+    struct scene scene;
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS];
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC / 10);
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){&scene, (uint64_t)(i + 1) << 32, 0};
+        DONE(pthread_create(&threads[i], NULL, work, &workers[i]));
+    }
+    for (int i = 0; i < THREADS; i++) {
+        DONE(pthread_join(threads[i], NULL));
+        EXPECT_EQ(workers[i].failures, 0);
+    }
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    scene_close(&scene);
+}
+
+/* Freed by another thread, a block goes back to the stream it came from, whichever stream the freeing thread means by handle 2. */
+struct stranger {
+    void *block;
+    int   error;
+};
+
+static void *free_it(void *arg)
+{
+    struct stranger *stranger = arg;
+    stranger->error = cenote_free(stranger->block);
+    return NULL;
+}
+
+CASE(freed_by_another_thread)
+{
+    struct scene scene;
+    struct held held, next;
+    pthread_t thread;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    for (int i = 0; i < 4; i++) {
+        CUstream stream = i % 2 ? CU_STREAM_PER_THREAD : scene.stream[A];
+        REQUIRE(held_take(&held, scene.pool, i < 2 ? 9 * MIB : 3000, stream));
+        held_linger(&held, stream);
+        struct stranger stranger = {held.at, -1};
+        DONE(pthread_create(&thread, NULL, free_it, &stranger));
+        DONE(pthread_join(thread, NULL));
+        EXPECT_EQ(stranger.error, CENOTE_OK);
+        REQUIRE(held_take(&next, scene.pool, held.bytes, stream));
+        EXPECT_EQ(next.at, held.at);
+        held_give(&next);
+    }
+    scene_close(&scene);
+}
+
+/* The message of a thread is its own. */
+static void *fail_elsewhere(void *arg)
+{
+    *(int *)arg = cenote_free(arg);
+    return NULL;
+}
+
+CASE(messages_belong_to_threads)
+{
+    char mine[512];
+    int error = 0;
+    pthread_t thread;
+    EXPECT_EQ(cenote_alloc(NULL, 512, NULL, NULL), CENOTE_INVALID);
+    snprintf(mine, sizeof mine, "%s", cenote_message());
+    DONE(pthread_create(&thread, NULL, fail_elsewhere, &error));
+    DONE(pthread_join(thread, NULL));
+    EXPECT_EQ(error, CENOTE_NOT_OURS);
+    EXPECT(!strncmp(cenote_message(), mine, sizeof mine - 1));
+}
+
+SUITE_MAIN("api: streams")

@@ -1,0 +1,200 @@
+/*
+ * test_trim.c: giving memory back to the driver: when asked, and by itself at every step.
+ * Not: limits (test_pools.c), trims during a capture (tests/hazard/).
+ */
+#include "tests/api/scene.h"
+
+#define CARD (64 * MIB)
+
+static uint64_t reserved(const struct scene *scene)
+{
+    return scene_stats(scene->pool).reserved.current;
+}
+
+CASE(keeps_what_it_is_told_to_keep)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+    held_give(&held);
+    DONE(cuCtxSynchronize());
+    static const size_t keep[] = {CARD, 40 * MIB, 39 * MIB, 21 * MIB, 2 * MIB + 1, 1, 0};
+    static const size_t left[] = {40 * MIB, 40 * MIB, 38 * MIB, 20 * MIB, 2 * MIB, 0, 0};
+    for (int i = 0; i < 7; i++) {
+        DONE(cenote_trim(scene.pool, keep[i], CENOTE_TRIM_WAIT));
+        EXPECT_EQ(reserved(&scene), left[i]);
+        DONE(cenote_pool_check(scene.pool));
+    }
+    cenote_stats s = scene_stats(scene.pool);
+    EXPECT_EQ(s.trims, 7);
+    EXPECT_EQ(s.trimmed, 40 * MIB);
+    EXPECT_EQ(cenote_trim(scene.pool, 0, 0x80), CENOTE_INVALID);
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* The page under the edge of a live block stays, all others go, wherever the live blocks lie. */
+CASE(live_blocks_stay)
+{
+    struct scene scene;
+    struct held held[12];
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 12; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 5 * MIB, scene.stream[i % 2]));
+    for (int i = 0; i < 12; i++)
+        if (i % 4)
+            held_give(&held[i]);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT(reserved(&scene) >= 15 * MIB && reserved(&scene) <= 3 * 8 * MIB);
+    for (int i = 0; i < 12; i += 4) {
+        held_expect(&held[i], scene.stream[i % 2]);
+        held_give(&held[i]);
+    }
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    struct sim_books books;
+    sim_books(&books);
+    EXPECT_EQ(books.used, 0);
+    EXPECT_EQ(books.handles, 0);
+    scene_close(&scene);
+}
+
+/* Without WAIT the host waits for nothing: what the device still uses stays, and goes at a later trim. */
+CASE(does_not_wait_unless_told)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+    held_linger(&held, scene.stream[A]);
+    held_give(&held);
+    uint64_t before = sim_now();
+    DONE(cenote_trim(scene.pool, 0, 0));
+    EXPECT_EQ(sim_now(), before);
+    EXPECT_EQ(reserved(&scene), 40 * MIB);
+    sim_advance(100 * MSEC);
+    DONE(cenote_trim(scene.pool, 0, 0));
+    sim_advance(MSEC);
+    DONE(cenote_trim(scene.pool, 0, 0));
+    EXPECT_EQ(reserved(&scene), 0);
+
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+    held_linger(&held, scene.stream[A]);
+    held_give(&held);
+    before = sim_now();
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT(sim_now() >= before + 10 * MSEC);
+    EXPECT_EQ(reserved(&scene), 0);
+    scene_close(&scene);
+}
+
+/* Blocks that wait for another stream are waited for as well. */
+CASE(waits_for_pending_blocks)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
+    order(scene.stream[A], scene.stream[B]);
+    held_linger(&held, scene.stream[B]);
+    DONE(cenote_use(held.at, scene.stream[B]));
+    DONE(cenote_free(held.at));
+    DONE(cenote_trim(scene.pool, 0, 0));
+    EXPECT(reserved(&scene) >= 10 * MIB);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    scene_close(&scene);
+}
+
+CASE(during_a_capture_nothing_goes)
+{
+    struct scene scene;
+    struct held held;
+    cenote_group *group;
+    CUgraph graph = NULL;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[B]));
+    held_give(&held);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    int error = cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT);
+    EXPECT(error == CENOTE_OK || error == CENOTE_CAPTURE);
+    EXPECT(reserved(&scene) >= 10 * MIB);
+    DONE(cuStreamEndCapture(scene.stream[A], &graph));
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    scene_close(&scene);
+}
+
+static void open_trimming(struct scene *scene, uint32_t trim_every)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.trim_every = trim_every;
+    scene_open_with(scene, &shape, &options);
+}
+
+/* One step of a program that works on `bytes`. */
+static void step(struct scene *scene, size_t bytes)
+{
+    struct held held;
+    REQUIRE(held_take(&held, scene->pool, bytes, scene->stream[A]));
+    held_give(&held);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_step(scene->pool));
+}
+
+CASE(steps_give_back_what_is_not_used)
+{
+    struct scene scene;
+    open_trimming(&scene, 3);
+    step(&scene, 50 * MIB);
+    step(&scene, 10 * MIB);
+    EXPECT_EQ(reserved(&scene), 50 * MIB); /* used less than three steps ago */
+    for (int i = 0; i < 8; i++)
+        step(&scene, 10 * MIB);
+    EXPECT_EQ(reserved(&scene), 10 * MIB);
+    uint64_t created = scene_stats(scene.pool).pages_created;
+    for (int i = 0; i < 20; i++)
+        step(&scene, 10 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).pages_created, created); /* what every step takes again is never given back */
+    EXPECT_EQ(reserved(&scene), 10 * MIB);
+    scene_close(&scene);
+}
+
+CASE(steps_alone_give_nothing_back)
+{
+    struct scene scene;
+    open_trimming(&scene, 0);
+    step(&scene, 50 * MIB);
+    for (int i = 0; i < 20; i++)
+        step(&scene, 2 * MIB);
+    EXPECT_EQ(reserved(&scene), 50 * MIB);
+    scene_close(&scene);
+}
+
+/* A phase that comes back every fourth step is not given back when pages are kept for five. */
+CASE(steps_keep_a_longer_period)
+{
+    struct scene scene;
+    open_trimming(&scene, 5);
+    for (int i = 0; i < 8; i++)
+        step(&scene, i % 4 ? 10 * MIB : 40 * MIB);
+    uint64_t created = scene_stats(scene.pool).pages_created;
+    for (int i = 0; i < 16; i++)
+        step(&scene, i % 4 ? 10 * MIB : 40 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).pages_created, created);
+    scene_close(&scene);
+}
+
+SUITE_MAIN("api: trim")

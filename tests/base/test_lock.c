@@ -1,0 +1,139 @@
+/* test_lock.c: locks exclude, and debug builds stop at a wrong order, a second take and a give by another. */
+#include "base/lock.h"
+
+#include <signal.h>
+
+#include "tests/base/child.h"
+
+#define THREADS 4
+#define ROUNDS  20000
+
+static struct lock global = LOCK_INITIALIZER(LOCK_GLOBAL);
+static struct lock pool_lock;
+static struct lock other_pool;
+static uint64_t counter; /* guarded by `pool_lock` */
+
+static void open_locks(void)
+{
+    lock_open(&pool_lock, LOCK_POOL);
+    lock_open(&other_pool, LOCK_POOL);
+}
+
+static void close_locks(void)
+{
+    lock_close(&pool_lock);
+    lock_close(&other_pool);
+}
+
+static void *count(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) {
+        lock_take(&pool_lock);
+        counter++;
+        lock_give(&pool_lock);
+    }
+    return NULL;
+}
+
+CASE(one_thread_at_a_time)
+{
+    pthread_t threads[THREADS];
+    counter = 0;
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, count, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE_EQ(pthread_join(threads[i], NULL), 0);
+    EXPECT_EQ(counter, THREADS * ROUNDS);
+}
+
+static void take_in_rising_order(void *unused)
+{
+    (void)unused;
+    lock_take(&global);
+    lock_take(&pool_lock);
+    lock_give(&global); /* giving has no order */
+    lock_give(&pool_lock);
+    lock_take(&other_pool);
+    lock_give(&other_pool);
+}
+
+static void take_in_falling_order(void *unused)
+{
+    (void)unused;
+    lock_take(&pool_lock);
+    lock_take(&global);
+}
+
+static void take_two_of_a_rank(void *unused)
+{
+    (void)unused;
+    lock_take(&pool_lock);
+    lock_take(&other_pool);
+}
+
+static void *take_and_keep(void *lock)
+{
+    lock_take(lock);
+    return NULL;
+}
+
+static void give_what_another_holds(void *unused)
+{
+    (void)unused;
+    pthread_t thread;
+    pthread_create(&thread, NULL, take_and_keep, &pool_lock);
+    pthread_join(thread, NULL);
+    lock_give(&pool_lock);
+}
+
+static void take_an_unopened_lock(void *unused)
+{
+    (void)unused;
+    static struct lock unopened;
+    lock_take(&unopened);
+}
+
+/* Release builds make none of these checks, and none of these children waits for itself there. */
+CASE(debug_builds_stop_at_a_mistake)
+{
+    int stops = CENOTE_DEBUG >= 1 ? SIGABRT : 0;
+    EXPECT_EQ(child_run(take_in_rising_order, NULL).signal, 0);
+    EXPECT_EQ(child_run(take_in_falling_order, NULL).signal, stops);
+    EXPECT_EQ(child_run(take_two_of_a_rank, NULL).signal, stops);
+    EXPECT_EQ(child_run(give_what_another_holds, NULL).signal, stops);
+    EXPECT_EQ(child_run(take_an_unopened_lock, NULL).signal, stops);
+}
+
+#if CENOTE_DEBUG >= 1
+
+static void *holds_nothing(void *answer)
+{
+    *(bool *)answer = !lock_is_mine(&pool_lock) && lock_none_above(0);
+    return NULL;
+}
+
+CASE(who_holds_what)
+{
+    pthread_t thread;
+    bool other_holds_nothing = false;
+    EXPECT(!lock_is_mine(&pool_lock));
+    EXPECT(lock_none_above(0));
+
+    lock_take(&pool_lock);
+    EXPECT(lock_is_mine(&pool_lock));
+    EXPECT(!lock_is_mine(&other_pool));
+    EXPECT(!lock_none_above(LOCK_TURN));
+    EXPECT(lock_none_above(LOCK_POOL));
+    REQUIRE_EQ(pthread_create(&thread, NULL, holds_nothing, &other_holds_nothing), 0);
+    REQUIRE_EQ(pthread_join(thread, NULL), 0);
+    EXPECT(other_holds_nothing);
+    lock_give(&pool_lock);
+
+    EXPECT(!lock_is_mine(&pool_lock));
+    EXPECT(lock_none_above(0));
+}
+
+#endif
+
+SUITE_MAIN_AROUND("lock", open_locks, close_locks)

@@ -1,0 +1,109 @@
+"""Small trees that break one rule each, and what the checks of tools/check say about them."""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/check"))
+import layers  # noqa: E402
+import lengths  # noqa: E402
+import library  # noqa: E402
+import names  # noqa: E402
+import words  # noqa: E402
+from tree import Tree  # noqa: E402
+
+TABLE = "base | base/* |\nheap | pool/heap* | base pages\npages | pool/pages* | base cuda\n"
+
+
+def problems(check, **files: str) -> list[str]:
+    """What `check` finds in a tree of these files; `a__b_dot_c` is written a/b.c."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder, name.replace("__", "/").replace("_dot_", "."))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return check.check(Tree(pathlib.Path(folder))).problems
+
+
+class Layers(unittest.TestCase):
+    def include(self, file: str, line: str) -> list[str]:
+        files = {"tools__check__layers_dot_txt": TABLE, "pool__heap_dot_h": "", "pool__pages_dot_h": "", "base__bits_dot_h": ""}
+        return problems(layers, **(files | {file: line + "\n"}))
+
+    def test_down_one_layer_is_fine(self):
+        self.assertEqual(self.include("pool__heap_dot_c", '#include "pool/heap.h"\n#include "pool/pages.h"\n#include "base/bits.h"'), [])
+
+    def test_up_is_not(self):
+        self.assertEqual(self.include("pool__pages_dot_c", '#include "pool/heap.h"'),
+                         ["pool/pages.c:1: layer pages includes pool/heap.h of layer heap"])
+
+    def test_cuda_only_where_the_row_says_so(self):
+        self.assertEqual(self.include("pool__pages_dot_c", "#include <cuda.h>"), [])
+        self.assertEqual(len(self.include("base__bits_dot_c", "#include <cuda.h>")), 1)
+
+    def test_a_file_without_a_layer(self):
+        self.assertEqual(self.include("pool__other_dot_c", ""), ["pool/other.c: in no layer of tools/check/layers.txt"])
+
+    def test_an_include_that_is_not_from_the_root(self):
+        self.assertEqual(len(self.include("pool__heap_dot_c", '#include "heap.h"')), 1)
+
+
+class Lengths(unittest.TestCase):
+    def function(self, lines: int) -> str:
+        return "static int f(int a,\n             int b)\n{\n" + "    a++;\n" * (lines - 4) + "}\n"
+
+    def test_sixty_lines_and_no_more(self):
+        self.assertEqual(problems(lengths, f_dot_c=self.function(60)), [])
+        self.assertEqual(problems(lengths, f_dot_c=self.function(61)), ["f.c:1: a function of 61 lines, at most 60"])
+
+    def test_cases_and_methods_are_functions_too(self):
+        self.assertEqual(len(problems(lengths, f_dot_c="CASE(long)\n{\n" + "    x();\n" * 60 + "}\n")), 1)
+        self.assertEqual(len(problems(lengths, f_dot_cpp="struct s {\n    int f() const {\n" + "    x();\n" * 60 + "    }\n};\n")), 1)
+        self.assertEqual(len(problems(lengths, f_dot_py="def f():\n" + "    x()\n" * 60)), 1)
+
+    def test_a_long_table_is_no_function(self):
+        self.assertEqual(problems(lengths, f_dot_c="int t[] = {\n" + "    1,\n" * 90 + "};\n"), [])
+
+    def test_long_files_long_lines_and_tabs(self):
+        self.assertEqual(len(problems(lengths, f_dot_h="int x;\n" * 601)), 1)
+        self.assertEqual(len(problems(lengths, f_dot_h="/*" + "x" * 150 + "*/\n")), 1)
+        self.assertEqual(len(problems(lengths, f_dot_h="int x;\t/* y */\nint z; \n")), 2)
+
+
+class Names(unittest.TestCase):
+    def missing(self, text: str) -> list[str]:
+        return problems(names, docs__a_dot_md=text, pool__heap_dot_c="int heap_take(void);\n", Makefile="test:\n")
+
+    def test_what_exists(self):
+        self.assertEqual(self.missing("`heap_take`, `heap_take()`, `pool/heap.c`, `heap.c`, `pool/`, `make test`, `build/bin/x`, `x + 1`"), [])
+
+    def test_what_does_not(self):
+        for name in ("heap_give", "heap_give()", "pool/slab.c", "slab.c", "slab/", "make tests"):
+            self.assertEqual(self.missing(f"one\n`{name}`"), [f"docs/a.md:2: `{name}` does not exist"])
+
+    def test_programs_in_fences_are_left_alone(self):
+        self.assertEqual(self.missing("```\n`heap_give`\n```\n"), [])
+
+
+class Words(unittest.TestCase):
+    def test_a_path_of_one_machine(self):
+        self.assertEqual(len(problems(words, a_dot_md="see /ho" + "me/me/x\n")), 1)
+        self.assertEqual(problems(words, a_dot_md="see docs/ho" + "me/x and framework/x\n"), [])
+
+
+class Library(unittest.TestCase):
+    def test_declarations_over_several_lines(self):
+        header = "#define CENOTE_API x\nCENOTE_API int cenote_a(void);\nCENOTE_API const char *\ncenote_b(int);\nint cenote_c(void);\n"
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "include/cenote/c.h")
+            path.parent.mkdir(parents=True)
+            path.write_text(header)
+            self.assertEqual(library.declared(Tree(pathlib.Path(folder))), {"cenote_a", "cenote_b"})
+
+    def test_no_library_is_a_problem(self):
+        self.assertEqual(len(problems(library)), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

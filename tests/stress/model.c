@@ -1,0 +1,329 @@
+/*
+ * model.c: a random program that remembers what it did: which bytes are whose, and what they must hold when the device gets there.
+ *
+ * Every block is filled on its stream when it is taken and compared on its stream as the last thing before it is given back; in between
+ * other streams read it behind an event, announced by cenote_use. Long work is strewn in, so that the device is behind by an amount that
+ * changes. The rest of the interface is mixed in as it would be in a program that uses all of it at once.
+ *
+ * It checks nothing itself: failures are counted, so that models can run in threads. Contents are judged by the simulated card.
+ */
+#include "tests/stress/model.h"
+
+#define STRIPE 2048u
+#define STRIDE (256 * KIB)
+
+#define MUST(x) model_must(m, (x), #x, __LINE__)
+
+static bool model_must(struct model *m, bool fine, const char *what, int line)
+{
+    if (!fine && m->failures++ == 0) {
+        m->what = what;
+        m->line = line;
+    }
+    return fine;
+}
+
+/* xorshift: the same program for the same seed, everywhere. */
+static uint64_t pick(struct model *m, uint64_t below)
+{
+    m->random ^= m->random << 13;
+    m->random ^= m->random >> 7;
+    m->random ^= m->random << 17;
+    return (m->random >> 11) % below;
+}
+
+typedef CUresult (*launch_fn)(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes);
+
+/* Small blocks whole; of large ones a stripe here and there, in every page, and the end. */
+static void launch(struct model *m, launch_fn function, const struct model_block *b, CUstream stream)
+{
+    size_t words = b->bytes & ~(size_t)7;
+    size_t step = words <= 64 * KIB ? 64 * KIB : STRIDE;
+    for (size_t from = 0; from < words; from += step) {
+        size_t length = words <= 64 * KIB ? words : words - from < STRIPE ? words - from : STRIPE;
+        MUST(function(stream, device_address(b->at + from), b->pattern, length) == CUDA_SUCCESS);
+    }
+    if (words > 64 * KIB)
+        MUST(function(stream, device_address(b->at + words - 512), b->pattern, 512) == CUDA_SUCCESS);
+}
+
+static size_t pick_size(struct model *m)
+{
+    uint64_t kind = pick(m, 100);
+    if (kind < 60)
+        return pick(m, 32 * KIB) + 1;
+    if (kind < 90)
+        return pick(m, 2 * MIB) + 1;
+    return pick(m, 9 * MIB) + 1;
+}
+
+/* --- taking and giving */
+
+static int ask(struct model *m, size_t bytes, CUstream stream, void **at)
+{
+    uint64_t kind = pick(m, 20);
+    size_t alignment = (size_t)1 << pick(m, 22);
+    if (kind <= GROUP_PRIVATE)
+        return cenote_group_alloc(m->group[kind], bytes, alignment, stream, at);
+    if (kind < 4)
+        return cenote_alloc_aligned(m->pool, bytes, alignment, stream, at);
+    return cenote_alloc(m->pool, bytes, stream, at);
+}
+
+static void check_apart(struct model *m, const struct model_block *b)
+{
+    for (int i = 0; i < MODEL_BLOCKS; i++) {
+        const struct model_block *other = &m->block[i];
+        if (other != b && other->at)
+            MUST(b->at + b->bytes <= other->at || other->at + other->bytes <= b->at);
+    }
+}
+
+static void take(struct model *m, struct model_block *b)
+{
+    void *at = NULL;
+    struct model_block taken = {.bytes = pick_size(m), .stream = (int)pick(m, MODEL_STREAMS), .pattern = m->random | 1};
+    int error = ask(m, taken.bytes, m->stream[taken.stream], &at);
+    if (error) {
+        MUST(error == CENOTE_OUT_OF_MEMORY);
+        m->refused++;
+        return;
+    }
+    taken.at = at;
+    MUST((uintptr_t)at % 512 == 0);
+    *b = taken;
+    check_apart(m, b);
+    m->requested += b->bytes;
+    m->allocations++;
+    launch(m, sim_launch_fill, b, m->stream[b->stream]);
+}
+
+static void give(struct model *m, struct model_block *b)
+{
+    char *at = b->at;
+    launch(m, sim_launch_expect, b, m->stream[b->stream]);
+    b->at = NULL;
+    m->requested -= b->bytes;
+    if (pick(m, 2)) {
+        MUST(cenote_free(at) == CENOTE_OK);
+    } else {
+        MUST(cenote_free_sized(at, b->bytes + 1) == CENOTE_WRONG_SIZE);
+        MUST(cenote_free_sized(at, b->bytes) == CENOTE_OK);
+    }
+    if (m->alone && pick(m, 4) == 0) {
+        int again = cenote_free(at);
+        MUST(again == CENOTE_DOUBLE_FREE || again == CENOTE_NOT_OURS || again == CENOTE_INTERIOR);
+    }
+}
+
+static void order_streams(struct model *m, CUstream before, CUstream after)
+{
+    CUevent event = NULL;
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    MUST(cuEventRecord(event, before) == CUDA_SUCCESS);
+    MUST(cuStreamWaitEvent(after, event, 0) == CUDA_SUCCESS);
+    MUST(cuEventDestroy(event) == CUDA_SUCCESS);
+}
+
+static struct model_block *any_block(struct model *m)
+{
+    struct model_block *b = &m->block[pick(m, MODEL_BLOCKS)];
+    return b->at ? b : NULL;
+}
+
+/* Another stream reads a block, late. */
+static void use(struct model *m)
+{
+    struct model_block *b = any_block(m);
+    CUstream reader = m->stream[pick(m, MODEL_STREAMS)];
+    if (!b)
+        return;
+    order_streams(m, m->stream[b->stream], reader);
+    MUST(cenote_use(b->at, reader) == CENOTE_OK);
+    MUST(sim_launch_wait(reader, pick(m, MSEC)) == CUDA_SUCCESS);
+    launch(m, sim_launch_expect, b, reader);
+}
+
+static void find(struct model *m)
+{
+    struct model_block *b = any_block(m);
+    cenote_block found;
+    if (!b)
+        return;
+    MUST(cenote_find(b->at + pick(m, b->bytes), &found) == CENOTE_OK);
+    MUST(found.start == b->at && found.requested == b->bytes && found.pool == m->pool);
+}
+
+/* --- streams, pins, graphs */
+
+/* A stream goes, with its work under way and its blocks just freed, and its handle comes back as another stream. Not the one of replays. */
+static void renew_stream(struct model *m)
+{
+    int first = m->shared ? m->shared : 1;
+    int gone = first + (int)pick(m, (uint64_t)(MODEL_STREAMS - first));
+    for (int i = 0; i < MODEL_BLOCKS; i++)
+        if (m->block[i].at && m->block[i].stream == gone)
+            give(m, &m->block[i]);
+    if (pick(m, 2))
+        MUST(cenote_stream_retire(m->pool, m->stream[gone]) == CENOTE_OK);
+    MUST(cuStreamDestroy(m->stream[gone]) == CUDA_SUCCESS);
+    MUST(cuStreamCreate(&m->stream[gone], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+}
+
+static void pin_or_unpin(struct model *m)
+{
+    struct model_pin *pin = &m->pin[pick(m, 4)];
+    struct model_block *b = any_block(m);
+    if (pin->at) {
+        MUST(cenote_unpin(pin->at, pin->bytes) == CENOTE_OK);
+        pin->at = NULL;
+    } else if (b) {
+        *pin = (struct model_pin){b->at, b->bytes};
+        MUST(cenote_pin(pin->at, pin->bytes) == CENOTE_OK);
+    }
+}
+
+/* A graph that fills and compares temporaries; all replays run on one stream, as graphs that share a pool must. */
+static void capture(struct model *m, CUgraphExec *exec)
+{
+    CUgraph graph = NULL;
+    CUstream stream = m->stream[0];
+    MUST(cenote_capture_begin(m->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    for (int i = 0; i < 4; i++) {
+        void *at = NULL;
+        struct model_block b = {.bytes = pick_size(m), .pattern = m->random | 1};
+        if (cenote_alloc(m->pool, b.bytes, stream, &at))
+            continue;
+        b.at = at;
+        launch(m, sim_launch_fill, &b, stream);
+        MUST(sim_launch_wait(stream, pick(m, MSEC)) == CUDA_SUCCESS);
+        launch(m, sim_launch_expect, &b, stream);
+        MUST(cenote_free(at) == CENOTE_OK);
+    }
+    MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    MUST(cenote_capture_end(m->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+    MUST(cuGraphInstantiate(exec, graph, 0) == CUDA_SUCCESS);
+    MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
+static void capture_or_replay(struct model *m)
+{
+    CUgraphExec *exec = &m->graph[pick(m, MODEL_GRAPHS)];
+    if (!*exec) {
+        capture(m, exec);
+    } else if (pick(m, 8)) {
+        MUST(cuGraphLaunch(*exec, m->stream[0]) == CUDA_SUCCESS);
+    } else {
+        MUST(cuGraphExecDestroy(*exec) == CUDA_SUCCESS);
+        *exec = NULL;
+    }
+}
+
+/* --- the rest of the interface */
+
+static void give_back(struct model *m)
+{
+    uint64_t keep = pick(m, m->capacity);
+    unsigned flags = pick(m, 4) ? 0 : CENOTE_TRIM_WAIT;
+    MUST(cenote_trim(m->pool, keep, flags) == CENOTE_OK);
+}
+
+static void change_limit(struct model *m)
+{
+    uint64_t limit = pick(m, 3) ? 0 : m->capacity / 2 + pick(m, m->capacity / 2);
+    MUST(cenote_pool_set_limit(m->pool, limit) == CENOTE_OK);
+}
+
+static void check_books(struct model *m)
+{
+    cenote_stats s = {.struct_size = sizeof s};
+    MUST(cenote_pool_stats(m->pool, &s) == CENOTE_OK);
+    MUST(s.reserved.current == s.allocated.current + s.cached.current);
+    MUST(s.requested.current <= s.allocated.current);
+    MUST(s.allocated.current <= s.active.current);
+    MUST(s.active.current <= s.reserved.current);
+    if (m->alone)
+        MUST(s.requested.current == m->requested);
+    MUST(cenote_pool_check(m->pool) == CENOTE_OK);
+}
+
+static void operate(struct model *m)
+{
+    uint64_t kind = pick(m, 1000);
+    if (kind < 750) {
+        struct model_block *b = &m->block[pick(m, MODEL_BLOCKS)];
+        b->at ? give(m, b) : take(m, b);
+    } else if (kind < 850) {
+        use(m);
+    } else if (kind < 900) {
+        MUST(sim_launch_wait(m->stream[pick(m, MODEL_STREAMS)], pick(m, 2 * MSEC)) == CUDA_SUCCESS);
+    } else if (kind < 940) {
+        sim_advance(pick(m, MSEC));
+    } else if (kind < 950) {
+        find(m);
+    } else if (kind < 960) {
+        give_back(m);
+    } else if (kind < 970) {
+        MUST(cenote_step(m->pool) == CENOTE_OK);
+    } else if (kind < 975) {
+        check_books(m);
+    } else if (kind < 978) {
+        change_limit(m);
+    } else if (kind < 981) {
+        renew_stream(m);
+    } else if (kind < 986 && m->moves) {
+        pin_or_unpin(m);
+    } else if (kind < 996 && m->moves && m->alone) {
+        capture_or_replay(m);
+    }
+}
+
+/* --- from the outside */
+
+void model_open(struct model *m, cenote_pool *pool, uint64_t seed)
+{
+    cenote_stats s = {.struct_size = sizeof s};
+    memset(m, 0, sizeof *m);
+    m->pool = pool;
+    m->random = seed * 0x9e3779b97f4a7c15u + 1;
+    MUST(cenote_pool_stats(pool, &s) == CENOTE_OK);
+    m->capacity = s.capacity;
+    for (int i = 0; i < MODEL_STREAMS; i++)
+        MUST(cuStreamCreate(&m->stream[i], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    for (int i = 0; i < MODEL_GROUPS; i++)
+        MUST(cenote_group_create(pool, "model", i == GROUP_OPEN ? 0 : CENOTE_GROUP_PRIVATE, NULL, &m->group[i]) == CENOTE_OK);
+}
+
+void model_share_streams(struct model *m, const CUstream *streams, int count)
+{
+    m->shared = count;
+    for (int i = 0; i < count; i++) {
+        MUST(cuStreamDestroy(m->stream[i]) == CUDA_SUCCESS);
+        m->stream[i] = streams[i];
+    }
+}
+
+/* Stops at the first failure: what comes after it says nothing. */
+void model_run(struct model *m, int operations)
+{
+    for (int i = 0; i < operations && !m->failures; i++)
+        operate(m);
+}
+
+void model_close(struct model *m)
+{
+    for (int i = 0; i < MODEL_BLOCKS; i++)
+        if (m->block[i].at)
+            give(m, &m->block[i]);
+    for (int i = 0; i < 4; i++)
+        if (m->pin[i].at)
+            MUST(cenote_unpin(m->pin[i].at, m->pin[i].bytes) == CENOTE_OK);
+    for (int i = 0; i < MODEL_GRAPHS; i++)
+        if (m->graph[i])
+            MUST(cuGraphExecDestroy(m->graph[i]) == CUDA_SUCCESS);
+    for (int i = 0; i < MODEL_GROUPS; i++)
+        MUST(cenote_group_destroy(m->group[i]) == CENOTE_OK);
+    for (int i = m->shared; i < MODEL_STREAMS; i++)
+        MUST(cuStreamDestroy(m->stream[i]) == CUDA_SUCCESS);
+}

@@ -1,0 +1,52 @@
+/* model.h: a random program that remembers what it did; see model.c. */
+#ifndef CENOTE_TESTS_STRESS_MODEL_H
+#define CENOTE_TESTS_STRESS_MODEL_H
+
+#include "tests/api/scene.h"
+
+#define MODEL_BLOCKS 160
+#define MODEL_STREAMS 4
+#define MODEL_GRAPHS 3
+
+/* Graphs have a group to themselves: a replay writes to what its capture freed, so nobody else may live there. */
+enum model_group { GROUP_OPEN, GROUP_PRIVATE, GROUP_GRAPHS, MODEL_GROUPS };
+
+struct model_block {
+    char    *at;            /* NULL: none here */
+    size_t   bytes;
+    uint64_t pattern;
+    int      stream;        /* index: handles change while blocks live */
+    bool     pinned;
+};
+
+struct model_pin {          /* outlives its block */
+    char  *at;
+    size_t bytes;
+};
+
+struct model {
+    cenote_pool  *pool;
+    uint64_t      random;
+    bool          alone;    /* no other thread uses the pool: then everything it says is known beforehand */
+    bool          moves;    /* vmm: groups on fixed memory, captures and pins make sense */
+    size_t        capacity;
+    CUstream      stream[MODEL_STREAMS];
+    int           shared;   /* the first so many belong to somebody else */
+    struct model_block block[MODEL_BLOCKS];
+    struct model_pin   pin[4];
+    cenote_group *group[MODEL_GROUPS];
+    CUgraphExec   graph[MODEL_GRAPHS];
+    uint64_t      requested;
+    uint64_t      allocations, refused;
+
+    int         failures;   /* of any kind; checks are for the main thread, models run in any */
+    const char *what;       /* the first one */
+    int         line;
+};
+
+void model_open(struct model *m, cenote_pool *pool, uint64_t seed);
+void model_share_streams(struct model *m, const CUstream *streams, int count); /* before the first operation */
+void model_run(struct model *m, int operations);
+void model_close(struct model *m);  /* gives everything back */
+
+#endif

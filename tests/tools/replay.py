@@ -1,0 +1,127 @@
+"""cenote-replay, run as users run it."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+REPLAY = pathlib.Path(os.environ["CENOTE_BIN"]) / "cenote-replay"
+MIB = 1 << 20
+
+FIELDS = (
+    "trace records live_peak_bytes reserved_peak_bytes reserved_peak_default_budget_bytes address_peak_bytes driver_calls_first "
+    "driver_calls_last driver_calls_other waits ooms metadata_bytes driver_ns seconds"
+).split()
+
+
+def replay(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([REPLAY, *arguments], capture_output=True, text=True, timeout=100)
+
+
+class Replay(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        os.environ.pop("CENOTE_CONF", None)
+
+    def trace(self, text: str, name: str = "t.csv", head: str = "t_us,op,id,bytes,stream,device\n") -> str:
+        path = pathlib.Path(self.folder.name) / name
+        path.write_text(head + text)
+        return str(path)
+
+    def figures(self, *arguments: str) -> dict:
+        done = replay("--json", *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual(len(lines), 1)
+        return json.loads(lines[0])
+
+    def refused(self, status: int, word: str, *arguments: str):
+        done = replay(*arguments)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertIn(word, done.stderr)
+
+    def test_two_blocks_of_a_page(self):
+        path = self.trace(f"0,a,1,{2 * MIB},0,0\n1,f,1,,0,0\n2,a,2,{2 * MIB},0,0\n3,a,3,{2 * MIB},0,0\n4,f,3,,0,0\n", "two pages.csv")
+        got = self.figures("--page-mib", "2", "--repeat", "3", path)
+        self.assertEqual(list(got), FIELDS)
+        self.assertEqual(got["trace"], "two pages")
+        self.assertEqual(got["records"], 5)
+        self.assertEqual(got["live_peak_bytes"], 4 * MIB)
+        self.assertEqual(got["reserved_peak_bytes"], 4 * MIB)
+        self.assertEqual(got["reserved_peak_default_budget_bytes"], 4 * MIB)
+        self.assertGreaterEqual(got["address_peak_bytes"], 4 * MIB)
+        self.assertEqual(got["driver_calls_first"], 4)  # two handles, each created and mapped
+        self.assertEqual(got["driver_calls_last"], 0)
+        self.assertEqual((got["waits"], got["ooms"]), (0, 0))
+
+    def test_small_blocks_share_a_page(self):
+        records = "".join(f"{i},a,{i},{1000 + i},0,0\n" for i in range(1000))
+        got = self.figures("--page-mib", "2", self.trace(records))
+        self.assertEqual(got["live_peak_bytes"], sum(1000 + i for i in range(1000)))
+        self.assertEqual(got["reserved_peak_bytes"], 2 * MIB)
+
+    def test_out_of_memory_is_counted(self):
+        path = self.trace(f"0,a,1,{600 * MIB},0,0\n1,a,2,{5000 * MIB},0,0\n2,u,2,,1,0\n3,f,2,,0,0\n4,f,1,,0,0\n")
+        got = self.figures("--capacity", "2GiB", "--repeat", "2", path)
+        self.assertEqual(got["ooms"], 2)
+        self.assertGreaterEqual(got["reserved_peak_bytes"], 600 * MIB)
+
+    def test_devices_have_a_pool_each(self):
+        path = self.trace(f"0,a,1,{64 * MIB},0,0\n1,a,2,{64 * MIB},1,1\n2,u,2,,2,1\n3,s,,,,\n4,f,2,,1,1\n5,f,1,,0,0\n")
+        got = self.figures("--page-mib", "2", path)
+        self.assertEqual(got["live_peak_bytes"], 128 * MIB)
+        self.assertEqual(got["reserved_peak_bytes"], 128 * MIB)
+
+    def test_lag_keeps_memory_of_another_stream_busy(self):
+        path = self.trace(f"0,a,1,{64 * MIB},1,0\n1,f,1,,1,0\n2,a,2,{64 * MIB},2,0\n3,f,2,,2,0\n")
+        prompt = self.figures("--page-mib", "2", path)
+        late = self.figures("--page-mib", "2", "--gpu-lag", "100%", path)
+        self.assertEqual(prompt["reserved_peak_bytes"], 64 * MIB)
+        self.assertEqual(late["reserved_peak_bytes"], 128 * MIB)
+
+    def test_providers(self):
+        path = self.trace(f"0,a,1,{64 * MIB},0,0\n1,f,1,,0,0\n")
+        for provider in ("vmm", "async", "plain"):
+            got = self.figures("--provider", provider, path)
+            self.assertGreaterEqual(got["reserved_peak_bytes"], 64 * MIB, provider)
+            self.assertGreater(got["driver_calls_first"], 0, provider)
+
+    def test_table_and_several_files(self):
+        path = self.trace(f"0,a,1,{64 * MIB},0,0\n1,f,1,,0,0\n")
+        done = replay("--harvest-budget", "off", path, path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(done.stdout.splitlines()), 4)
+
+    def test_our_own_traces(self):
+        for path in sorted(str(p) for p in pathlib.Path("traces").glob("*.csv.gz")):
+            got = self.figures("--gpu-lag", "0.05", path)
+            self.assertEqual(got["ooms"], 0, path)
+            self.assertGreaterEqual(got["reserved_peak_bytes"], got["live_peak_bytes"], path)
+
+    def test_broken_files(self):
+        broken = self.trace("0,a,1,512,0,0\n1,f,2,,0,0\n")
+        self.refused(2, f"{broken}:3: id 2 is not live", broken)
+        self.refused(2, "No such file", "/no/such/file.csv")
+        self.refused(2, "column bytes is missing", self.trace("", head="t_us,op,id\n"))
+
+    def test_wrong_arguments(self):
+        path = self.trace("")
+        self.refused(1, "no trace was named")
+        self.refused(1, "usage", "--no-such-option", path)
+        self.refused(1, "--repeat", "--repeat", "0", path)
+        self.refused(1, "--capacity", "--capacity", "much", path)
+        self.refused(1, "--gpu-lag", "--gpu-lag", "-1", path)
+        self.refused(1, "power of two", "--page-mib", "3", path)
+        self.refused(1, "auto, vmm, async or plain", "--provider", "cuda", path)
+        self.refused(1, "harvest_budget", "--harvest-budget", "2", path)
+        self.assertEqual(replay("--help").returncode, 0)
+
+    def test_an_empty_trace(self):
+        got = self.figures(self.trace(""))
+        self.assertEqual((got["records"], got["live_peak_bytes"], got["driver_calls_first"]), (0, 0, 0))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,209 @@
+/*
+ * main.c: cenote-replay: what would cenote have reserved for this program?
+ *
+ * Replays traces on the simulated GPU and prints one line each: a table for people, or one JSON object a line. Every trace is replayed
+ * twice when the harvest budget was changed: its peak under the default budget stands beside the one asked for.
+ *
+ * Exit status: 0 done, 1 a wrong argument, 2 a broken file, 3 a replay that failed.
+ */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "stats/options.h"
+#include "stats/quantity.h"
+#include "tools/replay/replay.h"
+
+enum { EXIT_USAGE = 1, EXIT_BROKEN_FILE = 2, EXIT_FAILED = 3 };
+
+static const char usage[] =
+    "usage: cenote-replay [OPTION...] FILE...\n"
+    "Replays allocation traces (plain or gzip) on a simulated GPU and prints what cenote reserves.\n"
+    "  --repeat N           so many times, one after the other, in one pool (default 1)\n"
+    "  --capacity SIZE      memory of each simulated device (default 80GiB)\n"
+    "  --gpu-lag PART       the GPU runs behind by that part of the trace's records, as 0.05 or 5% (default 0)\n"
+    "  --page-mib N         option page_mib of the pool; this and the next two may also be set by CENOTE_CONF\n"
+    "  --provider NAME      option provider\n"
+    "  --harvest-budget X   option harvest_budget\n"
+    "  --json               one JSON object a line\n";
+
+struct request {
+    struct replay_plan plan;
+    bool               json;
+};
+
+static int refuse(const char *option, const char *value)
+{
+    fprintf(stderr, "cenote-replay: --%s cannot be \"%s\"\n%s", option, value, usage);
+    return EXIT_USAGE;
+}
+
+/* An option of the pool, given on the command line: same names, same values, same messages. */
+static int set_pool_option(struct request *request, const char *name, const char *value)
+{
+    char conf[128];
+    if ((size_t)snprintf(conf, sizeof(conf), "%s:%s", name, value) >= sizeof(conf))
+        return refuse(name, value);
+    if (!cenote_options_parse(&request->plan.options, conf))
+        return 0;
+    fprintf(stderr, "cenote-replay: %s\n", cenote_message());
+    return EXIT_USAGE;
+}
+
+static int set_option(struct request *request, const struct option *option, const char *value)
+{
+    struct replay_plan *plan = &request->plan;
+    uint64_t count;
+    switch (option->val) {
+    case 'r':
+        if (!quantity_read_count(value, &count) || count < 1 || count > UINT32_MAX)
+            return refuse(option->name, value);
+        plan->repeat = (uint32_t)count;
+        return 0;
+    case 'c':
+        return quantity_read_bytes(value, &plan->capacity) ? 0 : refuse(option->name, value);
+    case 'l':
+        return quantity_read_share(value, &plan->lag) && plan->lag <= 1000 ? 0 : refuse(option->name, value);
+    case 'm':
+        return set_pool_option(request, "page_mib", value);
+    case 'p':
+        return set_pool_option(request, "provider", value);
+    case 'b':
+        return set_pool_option(request, "harvest_budget", value);
+    default:
+        request->json = true;
+        return 0;
+    }
+}
+
+/* Leaves optind at the first file. -1: go on; else the exit status. */
+static int read_arguments(int argc, char **argv, struct request *request)
+{
+    static const struct option options[] = {
+        {"repeat", required_argument, NULL, 'r'},   {"capacity", required_argument, NULL, 'c'},
+        {"gpu-lag", required_argument, NULL, 'l'},  {"page-mib", required_argument, NULL, 'm'},
+        {"provider", required_argument, NULL, 'p'}, {"harvest-budget", required_argument, NULL, 'b'},
+        {"json", no_argument, NULL, 'j'},           {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    for (;;) {
+        int place = 0;
+        int letter = getopt_long(argc, argv, "", options, &place);
+        if (letter == -1)
+            break;
+        if (letter == 'h') {
+            fputs(usage, stdout);
+            return 0;
+        }
+        if (letter == '?') {
+            fputs(usage, stderr);
+            return EXIT_USAGE;
+        }
+        int status = set_option(request, &options[place], optarg);
+        if (status)
+            return status;
+    }
+    if (optind < argc)
+        return -1;
+    fprintf(stderr, "cenote-replay: no trace was named\n%s", usage);
+    return EXIT_USAGE;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- printing */
+
+/* The name of a file without its folder and endings. */
+static void name_of(const char *path, char name[64])
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(name, 64, "%s", slash ? slash + 1 : path);
+    char *ending = strstr(name, ".csv");
+    if (ending)
+        *ending = 0;
+}
+
+static void print_json(const char *path, const struct trace *t, const struct replay_result *r, uint64_t default_peak)
+{
+    char name[64];
+    name_of(path, name);
+    for (char *c = name; *c; c++)
+        if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
+            *c = '?';
+    printf("{\"trace\":\"%s\",\"records\":%zu,\"live_peak_bytes\":%" PRIu64 ",\"reserved_peak_bytes\":%" PRIu64
+           ",\"reserved_peak_default_budget_bytes\":%" PRIu64 ",\"address_peak_bytes\":%" PRIu64 ",\"driver_calls_first\":%" PRIu64
+           ",\"driver_calls_last\":%" PRIu64 ",\"driver_calls_other\":%" PRIu64 ",\"waits\":%" PRIu64 ",\"ooms\":%" PRIu64
+           ",\"metadata_bytes\":%" PRIu64 ",\"driver_ns\":%" PRIu64 ",\"seconds\":%.6f}\n",
+           name, t->in_file, t->live_peak, r->reserved_peak, default_peak, r->address_peak, r->calls_first, r->calls_last, r->calls_other,
+           r->waits, r->ooms, r->metadata, r->driver_ns, r->seconds);
+}
+
+static void print_head(void)
+{
+    printf("Simulated GPU. Reserved is the peak of physical memory, and how far it lies above the peak of live bytes.\n");
+    printf("%-24s %8s %9s %9s %8s %16s %9s %9s %9s %9s %6s %5s %9s %8s\n", "trace", "records", "live", "reserved", "", "default budget",
+           "addresses", "calls 1st", "last", "other", "waits", "ooms", "driver s", "cpu s");
+}
+
+static double excess(uint64_t reserved, uint64_t live)
+{
+    return live ? 100.0 * ((double)reserved / (double)live - 1) : 0;
+}
+
+static void print_row(const char *path, const struct trace *t, const struct replay_result *r, uint64_t default_peak)
+{
+    char name[64], live[QUANTITY_TEXT], reserved[QUANTITY_TEXT], addresses[QUANTITY_TEXT];
+    name_of(path, name);
+    printf("%-24s %8zu %9s %9s %+7.2f%% %+15.2f%% %9s %9" PRIu64 " %9" PRIu64 " %9" PRIu64 " %9" PRIu64 " %6" PRIu64 " %5.3f %8.3f\n",
+           name, t->in_file, quantity_write_bytes(live, t->live_peak), quantity_write_bytes(reserved, r->reserved_peak),
+           excess(r->reserved_peak, t->live_peak), excess(default_peak, t->live_peak), quantity_write_bytes(addresses, r->address_peak),
+           r->calls_first, r->calls_last, r->calls_other, r->waits, r->ooms, (double)r->driver_ns / 1e9, r->seconds);
+}
+
+/* The peak with the harvest budget that a pool has when nobody says anything. */
+static int replay_both(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, uint64_t *default_peak)
+{
+    cenote_options presets;
+    struct replay_plan other = *plan;
+    struct replay_result beside;
+    options_presets(&presets);
+    replay_apart(trace, plan, result);
+    *default_peak = result->reserved_peak;
+    other.options.harvest_budget = presets.harvest_budget;
+    if (result->failed || plan->options.harvest_budget == other.options.harvest_budget)
+        return result->failed;
+    replay_apart(trace, &other, &beside);
+    *default_peak = beside.reserved_peak;
+    if (beside.failed)
+        *result = beside;
+    return result->failed;
+}
+
+int main(int argc, char **argv)
+{
+    struct request request = {.plan = {.capacity = 80ull << 30, .repeat = 1}};
+    if (cenote_options_default(&request.plan.options)) {
+        fprintf(stderr, "cenote-replay: %s\n", cenote_message());
+        return EXIT_USAGE;
+    }
+    int status = read_arguments(argc, argv, &request);
+    if (status >= 0)
+        return status;
+    if (!request.json)
+        print_head();
+    for (; optind < argc; optind++) {
+        struct trace trace;
+        struct replay_result result;
+        uint64_t default_peak;
+        if (!trace_load(&trace, argv[optind]))
+            return EXIT_BROKEN_FILE;
+        if (replay_both(&trace, &request.plan, &result, &default_peak)) {
+            fprintf(stderr, "%s: %s\n", argv[optind], result.message);
+            return EXIT_FAILED;
+        }
+        (request.json ? print_json : print_row)(argv[optind], &trace, &result, default_peak);
+        fflush(stdout);
+        trace_close(&trace);
+    }
+    return 0;
+}

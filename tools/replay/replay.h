@@ -1,0 +1,31 @@
+/* replay.h: one trace, one pool per device, one simulated GPU. See replay.c. */
+#ifndef CENOTE_TOOLS_REPLAY_REPLAY_H
+#define CENOTE_TOOLS_REPLAY_REPLAY_H
+
+#include <cenote/cenote.h>
+
+#include "tools/replay/trace.h"
+
+struct replay_plan {
+    cenote_options options;
+    uint64_t       capacity; /* bytes per device */
+    double         lag;      /* the GPU runs behind by that part of the trace's records */
+    uint32_t       repeat;
+};
+
+/* Plain data: it travels between processes. Bytes and calls are sums over all devices. */
+struct replay_result {
+    uint64_t reserved_peak, address_peak;    /* by the driver's own books */
+    uint64_t calls_first, calls_last;        /* handles created, mapped and unmapped in the first and the last repetition */
+    uint64_t calls_other;                    /* all other driver calls of all repetitions that cenote counts */
+    uint64_t waits, ooms, metadata;
+    uint64_t driver_ns;                      /* modelled cost of all driver calls of all repetitions */
+    double   seconds;                        /* CPU time, with that of the simulated driver */
+    int      failed;                         /* 1: `message` says why, and the figures mean nothing */
+    char     message[512];
+};
+
+/* In a process of its own, because a driver lives as long as its process. */
+void replay_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);
+
+#endif

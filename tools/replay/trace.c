@@ -1,0 +1,98 @@
+/*
+ * trace.c: loads a trace and makes it a closed circle.
+ *
+ * Blocks that the file never frees are freed at its end, so that a repetition begins as the first one did. The reader has checked all
+ * there is to check; here only sums are made. LOCKING: none.
+ */
+#include "tools/replay/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for one more; false: no memory. */
+static bool make_room(struct trace *trace, size_t *room)
+{
+    if (trace->count < *room)
+        return true;
+    size_t larger = *room ? *room * 2 : 4096;
+    struct record *records = realloc(trace->records, larger * sizeof(*records));
+    if (!records)
+        return false;
+    trace->records = records;
+    *room = larger;
+    return true;
+}
+
+/* Frees what is live at the end, in the order of its allocation, and finds the peak. */
+static bool close_circle(struct trace *trace, size_t *room)
+{
+    uint64_t live = 0;
+    size_t *born = calloc(trace->blocks, sizeof(*born)); /* block -> 1 + place of its allocation, 0: not live */
+    if (!born)
+        return false;
+    for (size_t i = 0; i < trace->in_file; i++) {
+        const struct record *r = &trace->records[i];
+        if (r->op == RECORD_ALLOC) {
+            born[r->block] = i + 1;
+            live += r->bytes;
+        } else if (r->op == RECORD_FREE) {
+            born[r->block] = 0;
+            live -= r->bytes;
+        }
+        if (trace->live_peak < live)
+            trace->live_peak = live;
+    }
+    bool fits = true;
+    for (size_t i = 0; i < trace->in_file && fits; i++) {
+        if (trace->records[i].op != RECORD_ALLOC || born[trace->records[i].block] != i + 1)
+            continue;
+        fits = make_room(trace, room);
+        if (!fits)
+            break;
+        struct record *r = &trace->records[trace->count++];
+        *r = trace->records[i];
+        r->op = RECORD_FREE;
+        r->t_ns = trace->length_ns;
+    }
+    free(born);
+    return fits;
+}
+
+static void count_in(struct trace *trace, const struct record *r)
+{
+    trace->length_ns = r->t_ns;
+    if (trace->devices <= r->device)
+        trace->devices = r->device + 1;
+    if (trace->streams <= r->stream)
+        trace->streams = r->stream + 1;
+}
+
+bool trace_load(struct trace *trace, const char *path)
+{
+    size_t room = 0;
+    bool fits = true;
+    enum records_result got = RECORDS_END;
+    *trace = (struct trace){.devices = 1, .streams = 1};
+    struct records_reader *reader = records_open(path);
+    while (reader && (fits = make_room(trace, &room)) && (got = records_next(reader, &trace->records[trace->count])) == RECORDS_ONE)
+        count_in(trace, &trace->records[trace->count++]);
+    if (reader && got == RECORDS_BROKEN)
+        fprintf(stderr, "%s\n", records_message(reader));
+    trace->in_file = trace->count;
+    trace->blocks = reader ? records_blocks(reader) : 0;
+    if (!reader || !fits || (got == RECORDS_END && !close_circle(trace, &room))) {
+        fprintf(stderr, "%s: no host memory for this trace\n", path);
+        got = RECORDS_BROKEN;
+    }
+    records_close(reader);
+    if (got == RECORDS_BROKEN)
+        trace_close(trace);
+    return got == RECORDS_END;
+}
+
+void trace_close(struct trace *trace)
+{
+    free(trace->records);
+    *trace = (struct trace){0};
+}
