@@ -53,8 +53,10 @@ static void list_missing(struct fill *f, struct pages *s, const struct asker *wh
     pages_look_anew(s);
     for (uint32_t slot = from; slot < to; slot++) {
         bool blocked;
-        if (!pages_lack(s, who, r, slot, &blocked))
+        if (!pages_lack(s, who, r, slot, &blocked)) {
+            page_of(s, r->page[slot])->mark = s->epoch; /* a sole page is not met by the look itself */
             continue;
+        }
         CHECK(!blocked);
         f->entries[f->count++] = (struct fill_entry){.slot = slot, .old = r->page[slot]};
         f->unmaps += r->page[slot] != 0;

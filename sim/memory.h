@@ -150,8 +150,6 @@ CUresult copy_to_host(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 CUresult copy_to_host_async(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult copy_on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult copy_on_device_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
-CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream);
-CUresult copy_peer_async(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream);
 CUresult fill_8(CUdeviceptr at, unsigned char value, size_t count, CUstream stream);
 CUresult fill_16(CUdeviceptr at, unsigned short value, size_t count, CUstream stream);
 CUresult fill_32(CUdeviceptr at, unsigned int value, size_t count, CUstream stream);

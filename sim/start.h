@@ -7,10 +7,11 @@
 void model_start(const struct sim_shape *shape);
 void model_start_from_environment(void);
 
-/* --- entries.c */
+/* --- lookup.c, entries.c */
 void     entries_reset(void);               /* nothing is hidden */
 bool     entries_hide(const char *name);    /* false: too many */
 uint64_t entries_calls(void);               /* driver calls since the reset */
+void     entries_count_reset(void);
 
 /* --- streams.c */
 void streams_close_thread(uint64_t thread); /* the per-thread default streams of a thread that ends */

@@ -54,8 +54,9 @@ void maker_use(struct maker *m, const struct tensor *tensor, uint32_t stream)
     write_record(m, RECORD_USE, tensor, stream);
 }
 
-void maker_step(struct maker *m)
+void maker_step(struct maker *m, uint64_t us)
 {
+    m->t_us += us;
     write_record(m, RECORD_STEP, NULL, 0);
 }
 

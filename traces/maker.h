@@ -24,7 +24,7 @@ struct tensor {
 struct tensor maker_take(struct maker *m, uint64_t bytes);
 void          maker_give(struct maker *m, struct tensor *tensor); /* nothing for "none"; leaves none */
 void          maker_use(struct maker *m, const struct tensor *tensor, uint32_t stream);
-void          maker_step(struct maker *m);
+void          maker_step(struct maker *m, uint64_t us); /* the iteration took so much longer than its records say */
 uint64_t      maker_between(struct maker *m, uint64_t least, uint64_t most); /* both included */
 
 /* scenes.c: what is played. Each names itself in traces/README.md. */

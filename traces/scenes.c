@@ -89,7 +89,7 @@ void scene_train_transformer(struct maker *m)
                 maker_give(m, &t.gradients[layer][i]);
             }
         maker_give(m, &input);
-        maker_step(m);
+        maker_step(m, 400000);
     }
 }
 
@@ -152,7 +152,7 @@ void scene_train_convnet(struct maker *m)
             train_convnet_step(m, 64, side);
         else
             evaluate_convnet_step(m, 256, 288);
-        maker_step(m);
+        maker_step(m, 150000);
     }
 }
 
@@ -214,7 +214,7 @@ void scene_serve_llm(struct maker *m)
             running += r->tokens != 0;
         }
         decode_once(m, running);
-        maker_step(m);
+        maker_step(m, 20000);
     }
 }
 
@@ -245,6 +245,6 @@ void scene_pipeline(struct maker *m)
             maker_give(m, &input);
         }
         m->device = 0;
-        maker_step(m);
+        maker_step(m, 5000);
     }
 }

@@ -1,0 +1,140 @@
+/* control.c: the functions of sim.h: the hand of tests, replays and fuzzers on the machine. Unlike the rest of the model they lock. */
+#include <stdio.h>
+#include <string.h>
+
+#include "sim/memory.h"
+#include "sim/start.h"
+#include "sim/stream.h"
+
+void sim_reset(const struct sim_shape *shape)
+{
+    model_lock();
+    if (shape)
+        model_start(shape);
+    else
+        model_start_from_environment();
+    model_unlock();
+}
+
+uint64_t sim_now(void)
+{
+    model_lock();
+    uint64_t now = clock_look();
+    model_unlock();
+    return now;
+}
+
+void sim_advance(uint64_t ns)
+{
+    model_lock();
+    clock_advance(ns);
+    model_unlock();
+}
+
+void sim_set_lag(uint64_t ns)
+{
+    model_lock();
+    model.shape.lag = ns;
+    model_unlock();
+}
+
+/* Puts test work on a stream, as a launch of a kernel would be. */
+static CUresult launch(CUstream stream, const struct work *work)
+{
+    if (model_is_forked())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    model_lock();
+    struct stream *s;
+    CUresult result = model.initialised ? stream_find(stream, &s) : CUDA_ERROR_NOT_INITIALIZED;
+    if (!result)
+        result = work_put(s, work);
+    model_unlock();
+    return result;
+}
+
+CUresult sim_launch_wait(CUstream stream, uint64_t ns)
+{
+    return launch(stream, &(struct work){.kind = WORK_WAIT, .name = "sim_launch_wait", .length = ns});
+}
+
+static CUresult launch_words(CUstream stream, enum work_kind kind, const char *name, CUdeviceptr at, uint64_t pattern, size_t bytes)
+{
+    if (at % 8 || bytes % 8)
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch(stream, &(struct work){.kind = kind, .name = name, .to = at, .bytes = bytes, .pattern = pattern, .width = 8});
+}
+
+CUresult sim_launch_fill(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes)
+{
+    return launch_words(stream, WORK_FILL, "sim_launch_fill", at, pattern, bytes);
+}
+
+CUresult sim_launch_expect(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes)
+{
+    return launch_words(stream, WORK_EXPECT, "sim_launch_expect", at, pattern, bytes);
+}
+
+CUresult sim_launch_touch(CUstream stream, CUdeviceptr at, size_t bytes)
+{
+    return launch(stream, &(struct work){.kind = WORK_TOUCH, .name = "sim_launch_touch", .to = at, .bytes = bytes});
+}
+
+uint64_t sim_mismatches(void)
+{
+    model_lock();
+    clock_look();
+    uint64_t mismatches = work_mismatches();
+    model_unlock();
+    return mismatches;
+}
+
+void sim_books(struct sim_books *books)
+{
+    model_lock();
+    clock_look();
+    *books = model.books;
+    books->calls = entries_calls();
+    model_unlock();
+}
+
+/* A copy of this thread's own: another thread may meet the next one meanwhile. */
+const char *sim_last_violation(void)
+{
+    static _Thread_local char text[sizeof model.last_violation];
+    model_lock();
+    memcpy(text, model.last_violation, sizeof text);
+    model_unlock();
+    return text;
+}
+
+void sim_set_quiet(bool quiet)
+{
+    model_lock();
+    model.quiet = quiet;
+    model_unlock();
+}
+
+void sim_lose_context(int device, CUresult error)
+{
+    model_lock();
+    for (uint32_t i = 1; i < model.contexts.used; i++)
+        if (slots_is_live(&model.contexts, i) && context_at(i)->device == device && context_at(i)->held)
+            context_lose(i, error);
+    model_unlock();
+}
+
+void sim_hide(const char *name)
+{
+    model_lock();
+    if (!entries_hide(name))
+        fprintf(stderr, "simulated GPU: sim_hide: too many names, or too long: %s\n", name);
+    model_unlock();
+}
+
+void sim_set_foreign(int device, uint64_t bytes)
+{
+    model_lock();
+    if (device_exists(device))
+        model.devices[device].foreign = bytes;
+    model_unlock();
+}

@@ -1,0 +1,130 @@
+/*
+ * entries.c: the exported functions. Each does the same around one function of the model: refuse a forked child, lock, count and charge,
+ * check what the call needs, and report a context lost on the way.
+ */
+#include "sim/entries.h"
+
+#include "sim/cost.h"
+#include "sim/errors.h"
+#include "sim/memory.h"
+#include "sim/start.h"
+#include "sim/stream.h"
+
+enum need { START, INIT, DEVICE, CONTEXT };
+enum in_capture { SAFE, UNSAFE };
+
+/* Calls that take no lock are counted apart. */
+static _Atomic uint64_t unlocked_calls;
+
+/* One per exported function; the cost is looked up at the first call. */
+struct entry {
+    const char     *name;
+    enum need       need;
+    enum in_capture in_capture;
+    int             cost;   /* -1: not looked up */
+};
+
+uint64_t entries_calls(void)
+{
+    return model.books.calls + atomic_load(&unlocked_calls);
+}
+
+static CUresult check(const struct entry *e)
+{
+    if (e->need == START)
+        return CUDA_SUCCESS;
+    if (!model.initialised)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (model_thread()->in_host_function)
+        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "%s: called by a host function", e->name);
+    uint32_t context = context_current();
+    if (e->need == CONTEXT || (e->need == DEVICE && context)) {
+        CUresult result = context_usable(context);
+        if (result)
+            return result;
+    }
+    return e->in_capture == UNSAFE ? capture_forbids(e->name) : CUDA_SUCCESS;
+}
+
+/* Holds the lock when it returns CUDA_SUCCESS. */
+static CUresult call_begin(struct entry *e)
+{
+    if (model_is_forked())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    model_lock();
+    if (e->cost < 0)
+        e->cost = (int)cost_find(e->name);
+    model.books.calls++;
+    cost_charge_call((enum cost_call)e->cost);
+    CUresult result = check(e);
+    if (result)
+        model_unlock();
+    return result;
+}
+
+static CUresult call_end(const struct entry *e, CUresult result)
+{
+    if (!result && e->need == CONTEXT && context_current())
+        result = context_at(context_current())->lost;
+    model_unlock();
+    return result;
+}
+
+static void count_unlocked(void)
+{
+    atomic_fetch_add_explicit(&unlocked_calls, 1, memory_order_relaxed);
+}
+
+void entries_count_reset(void)
+{
+    atomic_store(&unlocked_calls, 0);
+}
+
+#define CALL_UNDER_LOCK(label, need, capture, function, arguments)             \
+    static struct entry entry = {#label, need, capture, -1};                   \
+    CUresult result = call_begin(&entry);                                      \
+    return result ? result : call_end(&entry, function arguments)
+
+#define CALL_START(label, capture, function, arguments) CALL_UNDER_LOCK(label, START, capture, function, arguments)
+#define CALL_INIT(label, capture, function, arguments) CALL_UNDER_LOCK(label, INIT, capture, function, arguments)
+#define CALL_DEVICE(label, capture, function, arguments) CALL_UNDER_LOCK(label, DEVICE, capture, function, arguments)
+#define CALL_CONTEXT(label, capture, function, arguments) CALL_UNDER_LOCK(label, CONTEXT, capture, function, arguments)
+#define CALL_NOTHING(label, capture, function, arguments)                      \
+    if (model_is_forked())                                                     \
+        return CUDA_ERROR_NOT_INITIALIZED;                                     \
+    count_unlocked();                                                          \
+    return function arguments
+
+#define ALIAS(name, symbol, since)
+#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments)     \
+    CUresult symbol parameters;                                                        \
+    CUresult symbol parameters                                                         \
+    {                                                                                  \
+        CALL_##need(name, capture, function, arguments);                               \
+    }
+#define STREAM(name, symbol, since, need, capture, function, parameters, arguments)    \
+    PLAIN(name, symbol, since, need, capture, function, parameters, arguments)         \
+    CUresult symbol##_ptsz parameters;                                                 \
+    CUresult symbol##_ptsz parameters                                                  \
+    {                                                                                  \
+        stream = stream ? stream : CU_STREAM_PER_THREAD;                               \
+        CALL_##need(name, capture, function, arguments);                               \
+    }
+#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments)   \
+    CUresult symbol parameters;                                                        \
+    CUresult symbol parameters                                                         \
+    {                                                                                  \
+        CUstream stream = CU_STREAM_LEGACY;                                            \
+        CALL_##need(name, capture, function, arguments);                               \
+    }                                                                                  \
+    CUresult symbol##_ptds parameters;                                                 \
+    CUresult symbol##_ptds parameters                                                  \
+    {                                                                                  \
+        CUstream stream = CU_STREAM_PER_THREAD;                                        \
+        CALL_##need(name, capture, function, arguments);                               \
+    }
+#include "sim/entries.def"
+#undef ALIAS
+#undef PLAIN
+#undef STREAM
+#undef DEFAULT

@@ -1,0 +1,22 @@
+/* entries.h: what the exported functions need beside the model. LOCKING: the model's lock. */
+#ifndef CENOTE_SIM_ENTRIES_H
+#define CENOTE_SIM_ENTRIES_H
+
+#include "sim/model.h"
+
+/* cuda.h turns these names into their newest variant; entries.def means the oldest. */
+#undef cuDeviceGetUuid
+#undef cuDevicePrimaryCtxRelease
+#undef cuDevicePrimaryCtxReset
+#undef cuDevicePrimaryCtxSetFlags
+#undef cuEventElapsedTime
+#undef cuGetProcAddress
+#undef cuMemHostRegister
+#undef cuStreamBeginCapture
+#undef cuStreamGetCaptureInfo
+
+CUresult entries_driver_version(int *version);
+CUresult entries_find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);
+CUresult entries_find_1(const char *symbol, void **function, int version, cuuint64_t flags);
+
+#endif
