@@ -22,6 +22,8 @@ cenote_pool *bench_open(const struct sim_shape *shape, const char *conf)
     cenote_options options;
     cenote_pool *pool;
     sim_reset(shape);
+    if (cuInit(0)) /* the library said so once, but of the device that was there before */
+        bench_fail("the simulated GPU does not start");
     if (cenote_options_default(&options) || cenote_options_parse(&options, conf) || cenote_pool_create(0, &options, &pool))
         bench_fail("the pool could not be made");
     return pool;

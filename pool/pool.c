@@ -13,7 +13,6 @@
  */
 #include "pool/pool.h"
 
-#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -103,6 +102,13 @@ static uint64_t limit_bytes(const cenote_options *options, uint64_t capacity)
     return options->limit <= 1 ? (uint64_t)(options->limit * (double)capacity) : (uint64_t)options->limit;
 }
 
+/* The power of two that `x` is nearest to in ratio. */
+static uint64_t nearest_power(uint64_t x)
+{
+    uint64_t below = 1ull << (63 - __builtin_clzll(x | 1));
+    return x * x >= 2 * below * below ? 2 * below : below;
+}
+
 /* The power of two nearest to what gives PAGES_PER_DEVICE pages, within what the device and we can do. */
 static int choose_page(const cenote_pool *pool, uint32_t *shift)
 {
@@ -113,7 +119,7 @@ static int choose_page(const cenote_pool *pool, uint32_t *shift)
                          pool->device->ordinal, (unsigned long long)(least >> 20));
     if (!bytes) {
         uint64_t most = pool->limit && pool->limit < pool->device->capacity ? pool->limit : pool->device->capacity;
-        bytes = 1ull << (int)lround(log2((double)(most / PAGES_PER_DEVICE) + 1));
+        bytes = nearest_power(most / PAGES_PER_DEVICE);
         bytes = bytes > PAGE_BYTES_MOST ? PAGE_BYTES_MOST : bytes;
         bytes = bytes < least ? least : bytes;
     }

@@ -17,11 +17,12 @@
 #define LEAF (64u << 10)
 
 static struct {
-    char     *window;       /* MAP_FAILED'S substitute is NULL */
+    char     *window;       /* NULL: not open */
     uint64_t  bytes;        /* of the window */
     uint64_t *kept;         /* a bit for each leaf */
     uint64_t  kept_bytes;
     int       file;
+    pid_t     owner;        /* process that opened it: a child of fork must not write into its parent's */
     bool      dropped;      /* something was written that is not kept */
 } contents = {.file = -1};
 
@@ -46,6 +47,7 @@ static void close_window(void)
 static bool open_window(uint64_t bytes)
 {
     contents.bytes = bytes;
+    contents.owner = getpid();
     contents.file = memfd_create("simulated-gpu", MFD_CLOEXEC);
     if (contents.file < 0 || ftruncate(contents.file, (off_t)bytes))
         return false;
@@ -64,7 +66,7 @@ static bool open_window(uint64_t bytes)
 bool contents_reset(uint64_t window_bytes)
 {
     contents.dropped = false;
-    if (contents.window && contents.bytes == window_bytes) {
+    if (contents.window && contents.bytes == window_bytes && contents.owner == getpid()) {
         if (contents.kept_bytes) {
             fallocate(contents.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)window_bytes);
             madvise(contents.kept, bitmap_bytes(), MADV_DONTNEED);

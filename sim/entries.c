@@ -35,14 +35,14 @@ static CUresult check(const struct entry *e)
         return CUDA_SUCCESS;
     if (!model.initialised)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (model_thread()->in_host_function)
-        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "%s: called by a host function", e->name);
     uint32_t context = context_current();
-    if (e->need == CONTEXT || (e->need == DEVICE && context)) {
-        CUresult result = context_usable(context);
-        if (result)
-            return result;
-    }
+    CUresult result = CUDA_SUCCESS;
+    if (e->need == CONTEXT)
+        result = context_usable(context);
+    else if (e->need == DEVICE && context)
+        result = context_at(context)->lost;
+    if (result)
+        return result;
     return e->in_capture == UNSAFE ? capture_forbids(e->name) : CUDA_SUCCESS;
 }
 
@@ -51,6 +51,8 @@ static CUresult call_begin(struct entry *e)
 {
     if (model_is_forked())
         return CUDA_ERROR_NOT_INITIALIZED;
+    if (model_thread()->in_host_function) /* then this thread holds the lock already */
+        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "%s: called by a host function", e->name);
     model_lock();
     if (e->cost < 0)
         e->cost = (int)cost_find(e->name);

@@ -29,7 +29,7 @@ static _Atomic bool forked;
 static _Atomic uint64_t threads_seen;
 static _Thread_local struct thread this_thread;
 
-/* A child of fork starts with the lock free. It is refused everything, if the parent had begun to use the device, as CUDA does. */
+/* A fork happens while nobody is inside the model. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);
@@ -37,12 +37,6 @@ static void before_fork(void)
 
 static void after_fork(void)
 {
-    pthread_mutex_unlock(&lock);
-}
-
-static void after_fork_in_child(void)
-{
-    atomic_store(&forked, model.initialised);
     pthread_mutex_unlock(&lock);
 }
 
@@ -104,6 +98,7 @@ void model_start(const struct sim_shape *shape)
     model.books = (struct sim_books){0};
     model.cost_owed = 0;
     model.initialised = false;
+    atomic_store(&forked, false);
     model.last_violation[0] = 0;
     atomic_fetch_add(&model.epoch, 1);
     clock_reset();
@@ -133,6 +128,19 @@ void model_start_from_environment(void)
         start_failed("CENOTE_SIM is not understood");
     model.quiet = quiet;
     model_start(&shape);
+}
+
+/*
+ * As with CUDA, a child is refused everything if its parent had begun to use the device; until it says sim_reset, that is. Otherwise it
+ * gets a machine of its own: the contents of the parent's are shared memory.
+ */
+static void after_fork_in_child(void)
+{
+    struct sim_shape shape = model.shape;
+    atomic_store(&forked, model.initialised);
+    if (!model.initialised)
+        model_start(&shape);
+    pthread_mutex_unlock(&lock);
 }
 
 static void start_once(void)

@@ -70,7 +70,7 @@ struct sim_books {
     uint64_t contexts;        /* sum of retain counts */
     uint64_t calls;           /* driver calls of any kind */
     uint64_t cost_ns;         /* modelled cost of all calls so far, see cost.def */
-    uint64_t violations;      /* uses that CUDA calls undefined or refuses, beside failures that a correct program expects (out of memory, not ready) */
+    uint64_t violations;      /* uses that CUDA calls undefined or refuses; not what a correct program expects (out of memory, not ready) */
 };
 
 void sim_books(struct sim_books *books);

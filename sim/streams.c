@@ -336,6 +336,8 @@ static CUresult give_id(unsigned long long *id, uint64_t value)
 static CUresult stream_id_slow(CUstream handle, unsigned long long *id)
 {
     struct stream *s;
+    if (model_thread()->in_host_function) /* then this thread holds the lock already */
+        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "cuStreamGetId: called by a host function");
     model_lock();
     CUresult result = stream_find(handle, &s);
     if (!result)

@@ -87,18 +87,19 @@ CASE(every_alignment_up_to_the_page)
     scene_open(&scene, 64 * MIB);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct held held[22];
-        int count = 0;
-        for (size_t alignment = 1; alignment <= 2 * MIB; alignment *= 2, count++) {
+        for (int i = 0; i < 22; i++) {
+            size_t alignment = (size_t)1 << i;
             void *block = NULL;
             DONE(cenote_alloc_aligned(scene.pool, sizes[s], alignment, scene.stream[A], &block));
             REQUIRE(block);
             EXPECT_EQ((uintptr_t)block % (alignment < 512 ? 512 : alignment), 0);
-            held[count] = held_of(block, sizes[s], scene.stream[A]);
-            if (count % 3 == 2) /* holes between them, so that later ones have to look for their place */
-                held_give(&held[--count]);
+            held[i] = held_of(block, sizes[s], scene.stream[A]);
+            if (i % 3 == 2) /* holes between them, so that later ones have to look for their place */
+                held_give(&held[i - 1]);
         }
-        while (count-- > 0)
-            held_give(&held[count]);
+        for (int i = 0; i < 22; i++)
+            if (i % 3 != 1)
+                held_give(&held[i]);
         DONE(cenote_pool_check(scene.pool));
     }
     scene_close(&scene);
@@ -355,4 +356,4 @@ CASE(errors_in_words)
     scene_close(&scene);
 }
 
-SUITE_MAIN("api: blocks")
+SCENES_MAIN("api: blocks")

@@ -236,4 +236,4 @@ CASE(exit_with_live_blocks)
     EXPECT_EQ(in_a_child(exits_with_live_blocks), 0);
 }
 
-SUITE_MAIN("api: driver")
+SCENES_MAIN("api: driver")

@@ -253,4 +253,4 @@ CASE(pins_as_calls)
     scene_close(&scene);
 }
 
-SUITE_MAIN("api: groups")
+SCENES_MAIN("api: groups")

@@ -287,4 +287,4 @@ CASE(the_default_pool)
     EXPECT_EQ(cenote_pool_default(-1, &same), CENOTE_NO_DEVICE);
 }
 
-SUITE_MAIN("api: pools")
+SCENES_MAIN("api: pools")

@@ -216,4 +216,4 @@ CASE(automatic_choice)
     automatic(false, false);
 }
 
-SUITE_MAIN("api: providers")
+SCENES_MAIN("api: providers")

@@ -201,4 +201,4 @@ CASE(messages_belong_to_threads)
     EXPECT(!strncmp(cenote_message(), mine, sizeof mine - 1));
 }
 
-SUITE_MAIN("api: streams")
+SCENES_MAIN("api: streams")

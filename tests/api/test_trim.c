@@ -197,4 +197,4 @@ CASE(steps_keep_a_longer_period)
     scene_close(&scene);
 }
 
-SUITE_MAIN("api: trim")
+SCENES_MAIN("api: trim")

@@ -11,4 +11,4 @@
 #undef HAZARD
 #undef HAZARD_NEW
 
-SUITE_MAIN("hazards: new driver")
+SCENES_MAIN("hazards: new driver")

@@ -152,4 +152,4 @@ CASE(threads_that_share_streams)
         run_threads(&settings[i], true);
 }
 
-SUITE_MAIN("stress: random programs")
+SCENES_MAIN("stress: random programs")

@@ -1,0 +1,86 @@
+/* store.c: see store.h. Steps are those of fill.c and source.c, by hand. */
+#include "tests/pool/store.h"
+
+#include "tests/harness.h"
+
+struct pages store;
+
+static struct region regions[STORE_REGIONS];
+static uint32_t region_count;
+
+void store_open(void)
+{
+    store = (struct pages){0};
+    region_count = 0;
+    if (!pages_open(&store, STORE_SHIFT) || !table_reserve(&store.table, 1))
+        abort();
+}
+
+void store_close(void)
+{
+    for (uint32_t i = 0; i < region_count; i++)
+        region_close(&regions[i]);
+    pages_close(&store);
+}
+
+static struct region *add_region(uint64_t bytes, uint32_t shift, uint32_t arena)
+{
+    REQUIRE(region_count < STORE_REGIONS);
+    struct region *r = &regions[region_count];
+    *r = (struct region){.arena = arena};
+    REQUIRE(region_open(r, STORE_BASE + region_count * STORE_STRIDE, bytes, shift, true));
+    region_count++;
+    REQUIRE(pages_add_region(&store, r));
+    return r;
+}
+
+struct region *store_region(uint32_t slots, uint32_t arena, bool fixed)
+{
+    struct region *r = add_region(slots * STORE_PAGE, STORE_SHIFT, arena);
+    r->fixed = fixed;
+    return r;
+}
+
+struct region *store_segment(uint64_t bytes, uint32_t arena)
+{
+    struct region *r = add_region(bytes, SEGMENT_SHIFT, arena);
+    store.reserved += bytes;
+    uint32_t page = pages_add(&store, 0, bytes);
+    page_of(&store, page)->arena = arena;
+    pages_link(&store, page, r, 0);
+    pages_settle(&store, page);
+    return r;
+}
+
+uint32_t store_spare(void)
+{
+    store.reserved += STORE_PAGE;
+    uint32_t page = pages_add(&store, store.table.used, STORE_PAGE);
+    pages_add_spare(&store, page);
+    return page;
+}
+
+void store_map(uint32_t page, struct region *r, uint32_t slot)
+{
+    pages_lift(&store, page, (struct spot){r->number, slot});
+    pages_link(&store, page, r, slot);
+    page_of(&store, page)->owner = (struct spot){0, 0};
+    pages_settle(&store, page);
+}
+
+uint32_t store_page_at(struct region *r, uint32_t slot)
+{
+    uint32_t page = store_spare();
+    store_map(page, r, slot);
+    return page;
+}
+
+void store_finish(void)
+{
+    fences_all_done(&store.fences, store.fences.now);
+}
+
+struct asker store_asker(const struct region *r)
+{
+    return (struct asker){.arena = r->arena, .may_unmap = true};
+}

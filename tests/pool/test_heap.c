@@ -1,0 +1,359 @@
+/*
+ * test_heap.c: where blocks go. Single decisions first; then random takes and gives against a model that knows only the list of live blocks,
+ * works out the gaps between them anew each time, and tries every place.
+ */
+#include "pool/heap.h"
+
+#include "tests/base/random.h"
+#include "tests/harness.h"
+#include "tests/pool/store.h"
+
+#define KIB 1024ull
+
+static struct table blocks;
+static struct heap heap;
+static struct asker who;
+
+static void open_all(void)
+{
+    store_open();
+    if (!table_open(&blocks, sizeof(struct block), 1u << 20))
+        abort();
+    heap_open(&heap, &store, &blocks, 1, false);
+    who = (struct asker){.arena = 1, .may_unmap = true};
+}
+
+static void close_all(void)
+{
+    table_close(&blocks);
+    store_close();
+}
+
+static struct region *add_region(uint32_t slots)
+{
+    struct region *r = store_region(slots, 1, false);
+    heap_add_region(&heap, r);
+    return r;
+}
+
+/* The block at a place that was found, with new pages where some are missing. */
+static uint32_t take_at(const struct place *place)
+{
+    struct region *r = region_of(&store, place->region);
+    struct slots under = slots_under(r, place->at, place->size);
+    uint32_t block = heap_carve(&heap, place, BLOCK_LIVE);
+    for (uint32_t slot = under.from; slot < under.to; slot++)
+        if (!r->page[slot])
+            store_page_at(r, slot);
+    pages_own(&store, r, under.from, under.to);
+    return block;
+}
+
+/* 0: does not fit. */
+static uint32_t take_aligned(uint64_t size, uint64_t alignment)
+{
+    struct place place;
+    enum fit fit = heap_find(&heap, &who, size, alignment, &place);
+    return fit == FIT_NOW || fit == FIT_WITH_PAGES ? take_at(&place) : 0;
+}
+
+static uint32_t take(uint64_t size) { return take_aligned(size, BLOCK_BYTES); }
+static void give(uint32_t block) { heap_give(&heap, block, fences_stamp(&store.fences)); }
+static uint64_t at_of(uint32_t block) { return block_of(&blocks, block)->at; }
+
+static void unmap(struct region *r, uint32_t slot)
+{
+    uint32_t page = r->page[slot];
+    pages_leave(&store, page);
+    pages_unlink(&store, r, slot);
+    page_of(&store, page)->leaving = false;
+    pages_remove(&store, page);
+}
+
+CASE(a_heap_without_regions_fits_nothing)
+{
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 512, BLOCK_BYTES, &place), FIT_NOT);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(blocks_are_packed_to_the_byte_and_share_pages)
+{
+    struct region *r = add_region(8);
+    uint32_t first = take(512), second = take(STORE_PAGE), third = take(1024);
+    EXPECT_EQ(at_of(first), r->base);
+    EXPECT_EQ(at_of(second), r->base + 512);
+    EXPECT_EQ(at_of(third), r->base + 512 + STORE_PAGE);
+    EXPECT_EQ(r->top, r->base + 2 * STORE_PAGE); /* to the border of the last page touched */
+    EXPECT_EQ(r->page[2], 0);
+    EXPECT_EQ(block_of(&blocks, first)->state, BLOCK_LIVE);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(the_smallest_range_that_fits_is_taken_then_the_lowest)
+{
+    struct region *r = add_region(8);
+    static const uint64_t sizes[] = {8 * KIB, 4 * KIB, 6 * KIB, 4 * KIB};
+    uint32_t holes[4];
+    for (int i = 0; i < 4; i++) {
+        holes[i] = take(sizes[i]);
+        take(512);
+    }
+    for (int i = 3; i >= 0; i--)
+        give(holes[i]);
+    EXPECT_EQ(at_of(take(4 * KIB)), r->base + 8 * KIB + 512); /* the lower of the two */
+    EXPECT_EQ(at_of(take(5 * KIB)), r->base + 12 * KIB + 1024);
+    EXPECT_EQ(at_of(take(512)), r->base + 17 * KIB + 1024); /* what was left of that */
+    EXPECT_EQ(at_of(take(8 * KIB)), r->base);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(neighbours_join_on_both_sides)
+{
+    add_region(4);
+    uint32_t a = take(4 * KIB), b = take(4 * KIB), c = take(4 * KIB), last = take(STORE_PAGE - 12 * KIB);
+    uint64_t at = at_of(a);
+    give(a);
+    give(c);
+    give(b);
+    uint32_t all = ranges_at_least(&heap.ranges, 512);
+    EXPECT_EQ(at_of(all), at);
+    EXPECT_EQ(block_of(&blocks, all)->size, 12 * KIB);
+    EXPECT_EQ(ranges_next(&heap.ranges, all), 0);
+    give(last);
+    EXPECT_EQ(block_of(&blocks, ranges_at_least(&heap.ranges, 512))->size, STORE_PAGE);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+/* Two ranges fit; the smaller lacks a page, the larger lacks none. */
+CASE(the_range_that_lacks_fewest_pages_wins)
+{
+    struct region *r = add_region(16);
+    uint32_t small = take(2 * STORE_PAGE), wall = take(STORE_PAGE), large = take(3 * STORE_PAGE);
+    take(STORE_PAGE);
+    uint64_t small_at = at_of(small), large_at = at_of(large);
+    give(small);
+    give(large);
+    unmap(r, 1);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 2 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, large_at);
+    EXPECT_EQ(place.missing, 0);
+    unmap(r, 3);
+    unmap(r, 4);
+    EXPECT_EQ(heap_find(&heap, &who, 2 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, small_at);
+    EXPECT_EQ(place.missing, 1);
+    give(wall);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(equal_candidates_the_better_fit_wins)
+{
+    struct region *r = add_region(16);
+    uint32_t small = take(2 * STORE_PAGE);
+    take(STORE_PAGE);
+    uint32_t large = take(3 * STORE_PAGE);
+    take(STORE_PAGE);
+    give(small);
+    give(large);
+    unmap(r, 0);
+    unmap(r, 3);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 2 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, r->base);
+}
+
+/* The seventeenth candidate lacks nothing, but nobody looks that far. */
+CASE(so_many_candidates_are_looked_at)
+{
+    struct region *r = add_region(64);
+    uint32_t holes[HEAP_CANDIDATES + 1];
+    for (uint32_t i = 0; i <= HEAP_CANDIDATES; i++) {
+        holes[i] = take(STORE_PAGE);
+        take(STORE_PAGE);
+    }
+    for (uint32_t i = 0; i <= HEAP_CANDIDATES; i++) {
+        give(holes[i]);
+        if (i < HEAP_CANDIDATES)
+            unmap(r, 2 * i);
+    }
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, r->base);
+    store_page_at(r, 2 * (HEAP_CANDIDATES - 1));
+    EXPECT_EQ(heap_find(&heap, &who, STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, region_slot_at(r, 2 * (HEAP_CANDIDATES - 1)));
+}
+
+CASE(growing_wins_only_if_it_lacks_fewer_pages)
+{
+    struct region *r = add_region(16);
+    uint32_t hole = take(3 * STORE_PAGE);
+    take(STORE_PAGE);
+    give(hole);
+    for (uint32_t slot = 0; slot < 3; slot++)
+        unmap(r, slot);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT(!place.grows);
+    EXPECT_EQ(place.at, r->base);
+    store_page_at(r, 5); /* beyond the top */
+    EXPECT_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT(place.grows);
+    EXPECT_EQ(place.at, region_slot_at(r, 4));
+}
+
+/* A free range at the top is the beginning of the place that grows. */
+CASE(growing_uses_the_free_range_below_the_top)
+{
+    struct region *r = add_region(8);
+    take(STORE_PAGE);
+    uint32_t last = take(STORE_PAGE);
+    give(last);
+    struct place place;
+    REQUIRE_EQ(heap_find(&heap, &who, 3 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT_EQ(place.at, region_slot_at(r, 1));
+    EXPECT_EQ(place.missing, 2);
+    take_at(&place);
+    EXPECT_EQ(r->top, region_slot_at(r, 4));
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+/* The range below the top is in flight: the place lies beyond it, and the two stay apart. */
+CASE(growing_past_a_free_range_in_flight)
+{
+    struct region *r = add_region(8);
+    take(STORE_PAGE);
+    uint32_t last = take(STORE_PAGE);
+    give(last);
+    bit_set(r->broken, 1);
+    bit_clear(r->sole, 1);
+    struct place place;
+    REQUIRE_EQ(heap_find(&heap, &who, STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+    EXPECT(place.grows && place.in_flight && !place.range);
+    uint32_t block = take_at(&place);
+    EXPECT_EQ(at_of(block), region_slot_at(r, 2));
+    EXPECT_EQ(at_of(ranges_at_least(&heap.ranges, 512)), region_slot_at(r, 1));
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+/* Slot 1 of five cannot be filled: the block slides behind it. */
+CASE(blocks_slide_past_slots_in_flight)
+{
+    struct region *r = add_region(8);
+    uint32_t hole = take(5 * STORE_PAGE);
+    take(3 * STORE_PAGE);
+    give(hole);
+    bit_set(r->broken, 1);
+    bit_clear(r->sole, 1);
+    struct place place;
+    EXPECT_EQ(heap_find(&heap, &who, 2 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, region_slot_at(r, 2));
+    EXPECT_EQ(heap_find(&heap, &who, STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    EXPECT_EQ(place.at, r->base);
+    EXPECT_EQ(heap_find(&heap, &who, 4 * STORE_PAGE, BLOCK_BYTES, &place), FIT_IN_FLIGHT);
+    EXPECT_EQ(heap_find(&heap, &who, 6 * STORE_PAGE, BLOCK_BYTES, &place), FIT_NOT);
+    uint32_t block = take(2 * STORE_PAGE);
+    EXPECT_EQ(at_of(block), region_slot_at(r, 2));
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(alignment_leaves_a_range_in_front)
+{
+    struct region *r = add_region(8);
+    take(512);
+    uint32_t aligned = take_aligned(4 * KIB, 16 * KIB);
+    EXPECT_EQ(at_of(aligned), r->base + 16 * KIB);
+    uint32_t front = take(15 * KIB);
+    EXPECT_EQ(at_of(front), r->base + 512);
+    uint32_t beyond = take_aligned(STORE_PAGE, 2 * STORE_PAGE);
+    EXPECT_EQ(at_of(beyond), r->base + 2 * STORE_PAGE);
+    EXPECT_EQ(take_aligned(512, 16 * STORE_PAGE), 0); /* only the base is so aligned, and it is taken */
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(a_new_region_closes_the_top_of_the_one_before)
+{
+    struct region *old = add_region(4);
+    uint32_t block = take(STORE_PAGE);
+    struct region *young = add_region(4);
+    EXPECT_EQ(old->top, region_end(old));
+    EXPECT_EQ(young->top, young->base);
+    EXPECT_EQ(heap.addresses, 8 * STORE_PAGE);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    EXPECT_EQ(at_of(take(3 * STORE_PAGE)), region_slot_at(old, 1));
+    give(block);
+    EXPECT_EQ(at_of(take(4 * STORE_PAGE)), young->base);
+    add_region(2);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(a_region_that_was_never_used_closes_as_one_range)
+{
+    struct region *old = add_region(4);
+    add_region(4);
+    EXPECT_EQ(block_of(&blocks, old->first_block)->size, 4 * STORE_PAGE);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(a_segment_is_one_range_from_the_start)
+{
+    struct region *r = store_segment(10 * KIB, 1);
+    heap_add_region(&heap, r);
+    EXPECT_EQ(r->top, region_end(r));
+    uint32_t a = take(4 * KIB), b = take(6 * KIB);
+    EXPECT_EQ(at_of(a), r->base);
+    EXPECT_EQ(at_of(b), r->base + 4 * KIB);
+    EXPECT_EQ(take(512), 0);
+    give(a);
+    EXPECT(bit_is_set(r->busy, 0));
+    give(b);
+    EXPECT(!bit_is_set(r->busy, 0));
+    EXPECT_EQ(block_of(&blocks, r->first_block)->size, 10 * KIB);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+}
+
+CASE(an_empty_region_leaves_the_heap)
+{
+    struct region *low = add_region(4), *high = add_region(4);
+    uint32_t block = take(STORE_PAGE);
+    struct region *held = region_of(&store, block_of(&blocks, block)->region);
+    EXPECT_EQ(held, low);
+    EXPECT(!heap_region_is_empty(&heap, low));
+    EXPECT(heap_region_is_empty(&heap, high));
+    give(block);
+    EXPECT(!heap_region_is_empty(&heap, low)); /* its page is still mapped */
+    unmap(low, 0);
+    EXPECT(heap_region_is_empty(&heap, low));
+    bit_set(low->transit, 2);
+    EXPECT(!heap_region_is_empty(&heap, low));
+    bit_clear(low->transit, 2);
+    low->pins[3] = 1;
+    EXPECT(!heap_region_is_empty(&heap, low));
+    low->pins[3] = 0;
+    heap_remove_region(&heap, low);
+    EXPECT_EQ(heap.regions, high->number);
+    EXPECT_EQ(high->next, 0);
+    EXPECT_EQ(heap.addresses, 4 * STORE_PAGE);
+    EXPECT_EQ(ranges_at_least(&heap.ranges, 512), 0);
+    heap_remove_region(&heap, high);
+    EXPECT_EQ(heap.regions, 0);
+    EXPECT_EQ(blocks.used - 1, blocks.free_count);
+}
+
+CASE(freeing_needs_no_host_memory)
+{
+    add_region(8);
+    uint32_t held[64];
+    for (uint32_t i = 0; i < 64; i++)
+        held[i] = take(4 * KIB);
+    memory_fail(1, true);
+    for (uint32_t i = 0; i < 64; i++)
+        give(held[i * 37 % 64]);
+    memory_fail(0, false);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    EXPECT_EQ(blocks.used - 1 - blocks.free_count, 1);
+}
+
+SUITE_MAIN_AROUND("heap", open_all, close_all)

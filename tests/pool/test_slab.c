@@ -1,0 +1,241 @@
+/* test_slab.c: items of every class, bins, and what an address inside a slab leads to. Slabs are cut from a region of no heap. */
+#include "pool/slab.h"
+
+#include "tests/base/random.h"
+#include "tests/harness.h"
+#include "tests/pool/store.h"
+
+static struct table table;
+static struct slabs slabs;
+static struct region *region;
+
+static void open_all(void)
+{
+    store_open();
+    region = store_region(256, 1, false);
+    if (!table_open(&table, sizeof(struct slab), 1024))
+        abort();
+    slabs = (struct slabs){.table = &table};
+}
+
+static void close_all(void)
+{
+    table_close(&table);
+    store_close();
+}
+
+/* The number of a new slab at the n-th granule of the region. */
+static uint32_t open_slab(uint32_t class, uint32_t granule)
+{
+    uint64_t at = region->base + (uint64_t)granule * SLAB_ALIGNMENT;
+    slab_open(&slabs, class, region, at, 1000 + granule);
+    return slab_at_address(region, at);
+}
+
+static uint32_t item_of(uint32_t slab, uint64_t at)
+{
+    return (uint32_t)((at - slab_of(&table, slab)->at) / slab_of(&table, slab)->item_bytes);
+}
+
+CASE(sizes_fit_the_granules)
+{
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        uint64_t items = slab_bytes(class) / class_bytes(class);
+        EXPECT_EQ(slab_bytes(class) % class_bytes(class), 0);
+        EXPECT(items >= SLAB_ITEMS_MIN && items <= SLAB_ITEMS_MAX);
+        EXPECT_EQ(slab_bytes(class) % 512, 0);
+        EXPECT(items == SLAB_ITEMS_MIN || slab_bytes(class) <= SLAB_ALIGNMENT);
+    }
+}
+
+/* Every item of every class is handed out once, lies in the slab, and remembers what was asked for. */
+CASE(each_item_is_handed_out_once)
+{
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        uint32_t slab = open_slab(class, class * 4), items = (uint32_t)(slab_bytes(class) / class_bytes(class));
+        bool seen[SLAB_ITEMS_MAX] = {false};
+        for (uint32_t i = 0; i < items; i++) {
+            EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
+            uint64_t at = slab_take(&slabs, class, class_bytes(class) - i);
+            uint32_t item = item_of(slab, at);
+            REQUIRE(item < items);
+            EXPECT_EQ(at, slab_of(&table, slab)->at + (uint64_t)item * class_bytes(class));
+            EXPECT(!seen[item]);
+            EXPECT_EQ(slab_of(&table, slab)->requested[item], class_bytes(class) - i);
+            seen[item] = true;
+        }
+        EXPECT_EQ(slab_take(&slabs, class, 1), 0);
+        EXPECT_EQ(slabs.bins[class], 0);
+    }
+}
+
+CASE(addresses_lead_to_their_slab)
+{
+    uint32_t class = class_of(20480); /* its slab is two and a half granules long */
+    uint32_t slab = open_slab(class, 3);
+    uint64_t at = slab_of(&table, slab)->at;
+    EXPECT_EQ(slab_of(&table, slab)->block, 1003);
+    EXPECT_EQ(slab_of(&table, slab)->region, region->number);
+    EXPECT_EQ(slab_at_address(region, at), slab);
+    EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), slab);
+    EXPECT_EQ(slab_at_address(region, at - 1), 0);
+    EXPECT_EQ(slab_at_address(region, at + 3 * SLAB_ALIGNMENT), 0);
+    EXPECT_EQ(slab_close(&slabs, slab, region), 1003);
+    EXPECT_EQ(slab_at_address(region, at), 0);
+    EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), 0);
+    EXPECT_EQ(slab_take(&slabs, class, 1), 0);
+}
+
+CASE(a_region_without_slabs_has_none)
+{
+    struct region bare = {.base = region->base, .bytes = region->bytes};
+    EXPECT_EQ(slab_at_address(&bare, bare.base), 0);
+}
+
+CASE(a_full_slab_comes_back_at_the_front)
+{
+    uint32_t first = open_slab(0, 0);
+    uint64_t at = slab_take(&slabs, 0, 1);
+    for (uint32_t i = 1; i < SLAB_ITEMS_MAX; i++)
+        slab_take(&slabs, 0, 1);
+    EXPECT_EQ(slabs.bins[0], 0);
+    uint32_t second = open_slab(0, 1);
+    EXPECT_EQ(slabs.bins[0], second);
+    EXPECT(!slab_give(&slabs, first, item_of(first, at)));
+    EXPECT_EQ(slabs.bins[0], first);
+    EXPECT_EQ(slab_of(&table, first)->after, second);
+    EXPECT_EQ(slab_take(&slabs, 0, 1), at); /* nearly full ones are filled first */
+    EXPECT_EQ(slabs.bins[0], second);
+    EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
+}
+
+CASE(an_empty_slab_goes_unless_it_is_the_last_of_its_bin)
+{
+    uint32_t slab = open_slab(5, 0);
+    uint64_t at = slab_take(&slabs, 5, 3000);
+    EXPECT(!slab_give(&slabs, slab, item_of(slab, at))); /* alone: kept */
+
+    at = slab_take(&slabs, 5, 3000);
+    uint32_t other = open_slab(5, 1);
+    EXPECT(slab_give(&slabs, slab, item_of(slab, at)));
+    EXPECT_EQ(slab_close(&slabs, slab, region), 1000);
+    EXPECT_EQ(slabs.bins[5], other);
+    EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
+}
+
+CASE(the_rule_sees_what_is_wrong)
+{
+    uint32_t slab = open_slab(2, 0);
+    struct slab sound = *slab_of(&table, slab), *s = slab_of(&table, slab);
+    EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
+    s->free_items--;
+    EXPECT(slabs_broken_rule(&slabs));
+    *s = sound;
+    s->pending[0] = 1;
+    EXPECT(slabs_broken_rule(&slabs));
+    *s = sound;
+    s->class = 3;
+    EXPECT(slabs_broken_rule(&slabs));
+    *s = sound;
+    s->before = slab;
+    EXPECT(slabs_broken_rule(&slabs));
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- random */
+
+#define ITEMS_MOST 2000u
+#define GRANULES   256u
+
+struct item {
+    uint64_t at;
+    uint32_t class;
+};
+
+static struct item live[ITEMS_MOST];
+static uint32_t live_count;
+static uint32_t open_count[CLASS_COUNT];            /* slabs of each class */
+static uint8_t granule_used[GRANULES];
+
+/* The first run of granules that a slab of the class fits in, marked used or unused. */
+static uint32_t find_granules(uint32_t class)
+{
+    uint32_t need = (uint32_t)((slab_bytes(class) + SLAB_ALIGNMENT - 1) / SLAB_ALIGNMENT), run = 0;
+    for (uint32_t g = 0; g < GRANULES; g++) {
+        run = granule_used[g] ? 0 : run + 1;
+        if (run == need) {
+            memset(&granule_used[g + 1 - need], 1, need);
+            return g + 1 - need;
+        }
+    }
+    return GRANULES;
+}
+
+static bool take_random(struct random *r)
+{
+    uint32_t bytes = 1 + random_below(r, random_below(r, 4) ? 4096 : CLASS_BYTES_MAX), class = class_of(bytes);
+    bool had = slabs.bins[class] != 0;
+    uint64_t at = slab_take(&slabs, class, bytes);
+    if (had != (at != 0))
+        return false;
+    if (!at) {
+        uint32_t granule = find_granules(class);
+        if (granule == GRANULES)
+            return true; /* the region is full */
+        open_slab(class, granule);
+        open_count[class]++;
+        at = slab_take(&slabs, class, bytes);
+    }
+    for (uint32_t i = 0; i < live_count; i++)
+        if (at < live[i].at + class_bytes(live[i].class) && live[i].at < at + class_bytes(class))
+            return false; /* overlaps what somebody holds */
+    live[live_count++] = (struct item){at, class};
+    return true;
+}
+
+static bool give_random(struct random *r)
+{
+    uint32_t which = random_below(r, live_count), class = live[which].class, slab = slab_at_address(region, live[which].at);
+    if (!slab || slab_of(&table, slab)->class != class)
+        return false;
+    bool empty = slab_give(&slabs, slab, item_of(slab, live[which].at));
+    live[which] = live[--live_count];
+    uint64_t at = slab_of(&table, slab)->at, end = at + slab_bytes(class);
+    bool held = false;
+    for (uint32_t i = 0; i < live_count; i++)
+        held |= live[i].at >= at && live[i].at < end;
+    if (!empty)
+        return held || (slabs.bins[class] == slab && !slab_of(&table, slab)->after);
+    if (held)
+        return false;
+    uint32_t granule = (uint32_t)((at - region->base) / SLAB_ALIGNMENT);
+    memset(&granule_used[granule], 0, (end - at + SLAB_ALIGNMENT - 1) / SLAB_ALIGNMENT);
+    open_count[class]--;
+    return slab_close(&slabs, slab, region) == 1000 + granule;
+}
+
+CASE(random_takes_and_gives)
+{
+    static const uint32_t takes_in_100[] = {70, 50, 30};
+    struct random r = {31};
+    uint32_t wrong = 0, slabs_open = 0;
+    live_count = 0;
+    for (int i = 0; i < 60000; i++) {
+        bool take = random_below(&r, 100) < takes_in_100[i / 20000];
+        if (take && live_count < ITEMS_MOST)
+            wrong += !take_random(&r);
+        else if (live_count)
+            wrong += !give_random(&r);
+        wrong += slabs_broken_rule(&slabs) != NULL;
+    }
+    EXPECT_EQ(wrong, 0);
+    while (live_count)
+        wrong += !give_random(&r);
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        EXPECT_EQ(open_count[class], 1); /* the last of each bin */
+        slabs_open += open_count[class];
+    }
+    EXPECT_EQ(table.used - 1 - table.free_count, slabs_open);
+    EXPECT_EQ(wrong, 0);
+}
+
+SUITE_MAIN_AROUND("slab", open_all, close_all)

@@ -1,0 +1,128 @@
+/* test_books.c: the books of the simulated device: what they count, and that a reset clears them. */
+#include "tests/sim/simulated.h"
+
+#define PAGE SIMULATED_PAGE
+
+CASE(pages_are_counted_from_create_to_the_last_unmap)
+{
+    struct machine_range range = machine_map(3);
+    struct sim_books books = simulated_books();
+    EXPECT_EQ(books.used, 3 * PAGE);
+    EXPECT_EQ(books.handles, 0);
+    EXPECT_EQ(books.mappings, 3);
+    EXPECT_EQ(books.reservations, 1);
+    EXPECT_EQ(books.reserved, 3 * PAGE);
+    machine_unmap(range);
+    books = simulated_books();
+    EXPECT_EQ(books.used, 0);
+    EXPECT_EQ(books.used_peak, 3 * PAGE);
+    EXPECT_EQ(books.mappings, 0);
+    EXPECT_EQ(books.reservations, 0);
+    EXPECT_EQ(books.reserved, 0);
+}
+
+CASE(everything_that_lives_is_counted)
+{
+    CUdeviceptr at, pooled;
+    void *host;
+    CUevent event;
+    CUmemGenericAllocationHandle page = machine_create_page();
+    CUstream stream = simulated_stream();
+    REQUIRE_OK(cuMemAlloc(&at, 512));
+    REQUIRE_OK(cuMemAllocAsync(&pooled, 512, stream));
+    REQUIRE_OK(cuMemAllocHost(&host, 512));
+    REQUIRE_OK(cuEventCreate(&event, 0));
+    struct sim_books books = simulated_books();
+    EXPECT_EQ(books.allocations, 3);
+    EXPECT_EQ(books.handles, 1);
+    EXPECT_EQ(books.streams, 1);
+    EXPECT_EQ(books.events, 1);
+    EXPECT_EQ(books.contexts, 1);
+    EXPECT_OK(cuMemFreeAsync(pooled, stream));
+    EXPECT_OK(cuDevicePrimaryCtxRelease(0)); /* takes all but the page along */
+    books = simulated_books();
+    EXPECT_EQ(books.allocations, 0);
+    EXPECT_EQ(books.streams, 0);
+    EXPECT_EQ(books.events, 0);
+    EXPECT_EQ(books.contexts, 0);
+    EXPECT_EQ(books.handles, 1);
+    EXPECT_OK(cuMemRelease(page));
+}
+
+CASE(calls_are_counted_with_those_that_take_no_lock)
+{
+    unsigned long long id;
+    uint64_t calls = simulated_books().calls;
+    for (int i = 0; i < 10; i++)
+        EXPECT_OK(cuStreamGetId(NULL, &id));
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_EQ(simulated_books().calls - calls, 11);
+}
+
+CASE(cost_follows_handles_not_bytes)
+{
+    struct machine_range range = machine_map(8);
+    uint64_t start = simulated_books().cost_ns;
+    machine_allow(range.at, PAGE);
+    uint64_t one = simulated_books().cost_ns - start;
+    start = simulated_books().cost_ns;
+    machine_allow(range.at, 8 * PAGE);
+    EXPECT(one > 0);
+    EXPECT_EQ(simulated_books().cost_ns - start, 8 * one);
+}
+
+CASE(memory_of_others_is_not_free)
+{
+    size_t left, less, total;
+    EXPECT_OK(cuMemGetInfo(&left, &total));
+    sim_set_foreign(0, 100 << 20);
+    EXPECT_OK(cuMemGetInfo(&less, &total));
+    EXPECT_EQ(left - less, 100 << 20);
+}
+
+CASE(a_reset_forgets_everything)
+{
+    (void)machine_map(2);
+    EXPECT_EQ(cuMemRelease(1), CUDA_ERROR_INVALID_VALUE);
+    simulated_begin();
+    struct sim_books books = simulated_books();
+    EXPECT_EQ(books.used, 0);
+    EXPECT_EQ(books.mappings, 0);
+    EXPECT_EQ(books.violations, 0);
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
+}
+
+CASE(contents_do_not_outlive_their_memory)
+{
+    struct machine_range range = machine_map(1);
+    EXPECT_OK(sim_launch_fill(NULL, range.at, 7, PAGE));
+    machine_unmap(range);
+    range = machine_map(1);
+    EXPECT_OK(sim_launch_expect(NULL, range.at, 0, PAGE));
+    EXPECT_EQ(sim_mismatches(), 0);
+    machine_unmap(range);
+}
+
+CASE(contents_beyond_the_budget_are_unknown_not_wrong)
+{
+    struct sim_shape shape = simulated_shape();
+    shape.data = 1 << 20;
+    simulated_begin_as(&shape);
+    struct machine_range range = machine_map(2);
+    EXPECT_OK(sim_launch_fill(NULL, range.at, 7, 2 * PAGE));
+    EXPECT_OK(sim_launch_expect(NULL, range.at, 7, 2 * PAGE));
+    EXPECT_EQ(sim_mismatches(), 0);
+    EXPECT_OK(sim_launch_expect(NULL, range.at, 8, 2 * PAGE));
+    EXPECT_EQ(sim_mismatches(), (1 << 20) / 8);
+}
+
+CASE(stream_ids_stay_unique_over_resets)
+{
+    unsigned long long before = 0, after = 0;
+    EXPECT_OK(cuStreamGetId(simulated_stream(), &before));
+    simulated_begin();
+    EXPECT_OK(cuStreamGetId(simulated_stream(), &after));
+    EXPECT(after > before);
+}
+
+SUITE_MAIN_AROUND("simulated device: books", simulated_begin, NULL)
