@@ -45,6 +45,15 @@ void lock_take(struct lock *lock)
     held[lock->rank] = lock;
 }
 
+bool lock_try(struct lock *lock)
+{
+    CHECK(!held[lock->rank] && lock_none_above(lock->rank));
+    if (pthread_mutex_trylock(&lock->mutex))
+        return false;
+    held[lock->rank] = lock;
+    return true;
+}
+
 void lock_give(struct lock *lock)
 {
     CHECK(lock_is_mine(lock));

@@ -19,7 +19,6 @@ enum lock_rank {
     LOCK_TURN,       /* whose turn it is to change mappings of a pool */
     LOCK_POOL,       /* a pool's structures */
     LOCK_ADDRESSES,  /* address -> region map of the process */
-    LOCK_MEMORY,     /* our own memory's books */
     LOCK_RANKS
 };
 
@@ -37,6 +36,7 @@ void lock_close(struct lock *lock);
 
 void lock_take(struct lock *lock);
 void lock_give(struct lock *lock);
+bool lock_try(struct lock *lock);          /* false: somebody has it */
 bool lock_is_mine(const struct lock *lock);
 bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a rank above */
 
@@ -45,6 +45,7 @@ bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a ran
 /* Inline because every allocation takes and gives a lock. */
 static inline void lock_take(struct lock *lock) { pthread_mutex_lock(&lock->mutex); }
 static inline void lock_give(struct lock *lock) { pthread_mutex_unlock(&lock->mutex); }
+static inline bool lock_try(struct lock *lock) { return pthread_mutex_trylock(&lock->mutex) == 0; }
 
 /* Release builds keep no books of who holds what: always true. */
 static inline bool lock_is_mine(const struct lock *lock) { (void)lock; return true; }

@@ -58,6 +58,16 @@ static void ask_abilities(struct device *d)
     }
 }
 
+/* Announcements go before threads that want to enter: captures are rare, and must not wait for ever. */
+static void open_gate(struct device *d)
+{
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&d->gate, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
+}
+
 static int open_first(struct device *d, int ordinal)
 {
     int error;
@@ -78,6 +88,7 @@ static int open_first(struct device *d, int ordinal)
         return error_set(CENOTE_NO_DEVICE, result, "device %d cannot be used: %s", ordinal, driver_result_name(result));
     d->capacity = capacity;
     ask_abilities(d);
+    open_gate(d);
     return CENOTE_OK;
 }
 
@@ -98,24 +109,62 @@ struct device *device_open(int ordinal, int *error)
 void device_close(struct device *d)
 {
     CHECK(d->opened);
-    if (--d->opened == 0 && !driver_is_exiting() && !driver_is_forked())
+    if (--d->opened)
+        return;
+    pthread_rwlock_destroy(&d->gate);
+    if (!driver_is_exiting() && !driver_is_forked())
         d->driver->cuDevicePrimaryCtxRelease(d->handle);
 }
 
-bool device_enter(struct device *d, struct device_scope *scope)
+/* What device_leave has to give back. */
+static _Thread_local struct {
+    bool inside, pushed, has_mode;
+    CUstreamCaptureMode mode;
+} scope;
+
+CUresult device_enter(struct device *d)
 {
-    scope->device = d;
-    scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (driver_is_exiting() || driver_is_forked() || d->driver->cuCtxPushCurrent(d->context))
-        return false;
-    scope->has_mode = d->driver->cuThreadExchangeStreamCaptureMode(&scope->mode) == CUDA_SUCCESS;
-    return true;
+    CHECK(!scope.inside);
+    pthread_rwlock_rdlock(&d->gate);
+    scope.inside = true;
+    scope.pushed = scope.has_mode = false;
+    if (driver_is_exiting() || driver_is_forked())
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult result = d->driver->cuCtxPushCurrent(d->context);
+    if (result)
+        return result;
+    scope.pushed = true;
+    scope.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    scope.has_mode = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode) == CUDA_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
-void device_leave(struct device_scope *scope)
+void device_leave(struct device *d)
 {
     CUcontext popped;
-    if (scope->has_mode)
-        scope->device->driver->cuThreadExchangeStreamCaptureMode(&scope->mode);
-    scope->device->driver->cuCtxPopCurrent(&popped);
+    CHECK(scope.inside);
+    if (scope.has_mode)
+        d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
+    if (scope.pushed)
+        d->driver->cuCtxPopCurrent(&popped);
+    scope.inside = false;
+    pthread_rwlock_unlock(&d->gate);
+}
+
+bool device_is_entered(void)
+{
+    return scope.inside;
+}
+
+void device_announce_capture(struct device *d)
+{
+    CHECK(!scope.inside);
+    atomic_fetch_add(&d->captures, 1);
+    pthread_rwlock_wrlock(&d->gate);
+    pthread_rwlock_unlock(&d->gate);
+}
+
+void device_end_capture(struct device *d)
+{
+    atomic_fetch_sub(&d->captures, 1);
 }

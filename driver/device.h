@@ -2,13 +2,15 @@
  * device.h: one device as pools see it: its driver, its primary context, what it can do, and how many captures are open on it.
  *
  * Driver calls of slow paths are made between device_enter and device_leave: our context is current then, whatever the caller's was,
- * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5).
+ * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). A capture that is announced
+ * waits until all threads inside have left, so that whoever enters later sees it in `captures`. Enter and leave do not nest.
  *
- * LOCKING: fields after `opened` are constant once a pool has the device; `captures` is atomic.
+ * LOCKING: the gate is taken for reading by enter, before any other lock, and for writing by an announcement, with no other lock.
  */
 #ifndef CENOTE_DRIVER_DEVICE_H
 #define CENOTE_DRIVER_DEVICE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "driver/driver.h"
@@ -26,21 +28,21 @@ struct device {
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */
     atomic_uint captures;      /* open on any pool of the device */
-};
-
-struct device_scope {
-    const struct device *device;
-    CUstreamCaptureMode  mode; /* the thread's own, given back at leave */
-    bool                 has_mode;
+    pthread_rwlock_t gate;     /* readers: threads inside */
 };
 
 /* The device, retained once more. NULL and a CENOTE_ error, told to error_set. */
 struct device *device_open(int ordinal, int *error);
 void           device_close(struct device *device);
 
-/* False: the context is lost; then leave must not be called. */
-bool device_enter(struct device *device, struct device_scope *scope);
-void device_leave(struct device_scope *scope);
+/* Leave follows enter, whatever enter returned. */
+CUresult device_enter(struct device *device);
+void     device_leave(struct device *device);
+bool     device_is_entered(void);          /* by this thread */
+
+/* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
+void device_announce_capture(struct device *device);
+void device_end_capture(struct device *device);
 
 /* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
 CUmemAllocationProp device_page_prop(const struct device *device);

@@ -75,7 +75,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     if (error)
         return error;
     if (atomic_load_explicit(&pool->pending_count, memory_order_relaxed))
-        pending_poll(pool);
+        pending_tend(pool);
 
     lock_take(&pool->lock);
     if (pool->lost) {
@@ -251,8 +251,8 @@ static int free_block(void *address, bool sized, size_t bytes)
     struct where w = {0};
     if (!address)
         return CENOTE_OK;
-    if (driver_is_forked())
-        return error_set(CENOTE_FORKED, 0, "%p belongs to the parent process", address);
+    if (driver_is_forked()) /* at exit a free is bookkeeping and goes on */
+        return pool_process_usable();
     cenote_pool *pool = lock_pool_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
@@ -290,6 +290,8 @@ int cenote_find(const void *address, cenote_block *block)
     struct where w = {0};
     if (!address || !block)
         return error_set(CENOTE_INVALID, 0, "cenote_find needs an address and a place for the answer");
+    if (driver_is_forked())
+        return pool_process_usable();
     cenote_pool *pool = lock_pool_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;

@@ -3,8 +3,8 @@
  *
  * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay of a graph writes to
  * the old addresses at any time. While a capture is open anywhere on the device nothing is unmapped, released, recorded, queried or
- * waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when no slow path that may
- * have looked before is still on its way.
+ * waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
+ * have looked before has left the driver.
  *
  *     cenote_group_create            cenote_group_destroy                last block freed, device done, trimmed
  *   --------------------> in use -------------------------> destroyed ------------------------------------------> gone
@@ -107,15 +107,6 @@ int cenote_group_destroy(cenote_group *group)
 
 /* ---------------------------------------------------------------------------------------------------------------------------- captures */
 
-/* Waits until no slow path of the device is still on its way that looked before the capture was announced. LOCKING: none held. */
-static void settle_slow_paths(const cenote_pool *pool)
-{
-    for (cenote_pool *p = NULL; (p = pool_next_on_device(pool, p));) {
-        lock_take(&p->turn);
-        lock_give(&p->turn);
-    }
-}
-
 static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
 {
     for (uint32_t i = 0; i < pool->capture_count; i++)
@@ -139,12 +130,11 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if (room) {
         pool->captures[pool->capture_count++] = (struct capture){group->number, key};
         group->captures++;
-        atomic_fetch_add(&pool->device->captures, 1);
     }
     lock_give(&pool->lock);
     if (!room)
         return error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already" : "more than %d captures are open", CAPTURES_MOST);
-    settle_slow_paths(pool);
+    device_announce_capture(pool->device);
     return CENOTE_OK;
 }
 
@@ -161,7 +151,7 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
     if (matches) {
         *open = pool->captures[--pool->capture_count];
         group->captures--;
-        atomic_fetch_sub(&pool->device->captures, 1);
+        device_end_capture(pool->device);
     }
     lock_give(&pool->lock);
     return matches ? CENOTE_OK : error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream", group->name);
@@ -172,6 +162,8 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
 static int change_pins(void *address, size_t bytes, int by)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
+    if (driver_is_forked())
+        return pool_process_usable();
     struct region *r = addresses_find(at);
     cenote_pool *pool = r ? atomic_load(&r->pool) : NULL;
     if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r))
@@ -184,6 +176,7 @@ static int change_pins(void *address, size_t bytes, int by)
     for (uint32_t slot = under.from; valid && slot < under.to; slot++) {
         r->pins[slot] += (uint32_t)by;
         page_of(&pool->pages, r->page[slot])->pins += (uint32_t)by;
+        pool->pins += (uint32_t)by;
     }
     lock_give(&pool->lock);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :

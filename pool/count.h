@@ -60,6 +60,8 @@ static inline void count_reserved(cenote_pool *pool)
 {
     cenote_level *level = &pool->stats.reserved;
     uint64_t now = pool->pages.reserved;
+    if (now > pool->reserved_peak)
+        pool->reserved_peak = now;
     if (now > level->current)
         level_in(level, now - level->current);
     else

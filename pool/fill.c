@@ -73,7 +73,6 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, st
     if (!make_room(f, to - from))
         return PLAN_NO_MEMORY;
     f->region = r;
-    f->stuck = false;
     list_missing(f, s, who, r, from, to);
 
     struct picker picker = {.who = who, .latest = harvest ? s->fences.now : 0, .most = f->count, .picks = f->picks};
@@ -85,7 +84,6 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, st
         return PLAN_NO_MEMORY;
 
     f->harvests = 0;
-    s->reserved += (uint64_t)f->creates << s->shift;
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
         bit_set(r->transit, e->slot);
@@ -191,14 +189,11 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
         pages_add_spare(s, e->page);
         e->past = pages_lift(s, e->page, target);
     } else if (!e->page) {
-        s->reserved -= 1ull << s->shift; /* charged, but never created */
-        return;
+        return; /* never created */
     }
     if (e->mapped) {
-        if (!done) { /* the driver would not undo it: the slot is lost, its page is not */
-            bit_set(r->broken, e->slot);
-            f->stuck = true;
-        }
+        if (!done)
+            bit_set(r->broken, e->slot); /* the driver would not undo it: the slot is lost, its page is not */
         pages_link(s, e->page, r, e->slot);
     }
     if (done)

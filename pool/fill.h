@@ -23,7 +23,6 @@ struct fill {
     uint32_t           count;
     uint32_t           creates, harvests, unmaps;
     struct region     *region;
-    bool               stuck;             /* undoing failed: the driver left a mapping behind */
 };
 
 enum plan {

@@ -44,6 +44,7 @@ void     heap_give_back(struct heap *h, uint32_t block);
 void     heap_add_region(struct heap *h, struct region *r);
 bool     heap_region_is_empty(const struct heap *h, const struct region *r);
 void     heap_remove_region(struct heap *h, struct region *r);
+void     heap_restore_region(struct heap *h, struct region *r);
 
 /* The slots [from, to) that the bytes [at, at + size) touch. */
 struct slots {

@@ -297,13 +297,14 @@ void pages_stay(struct pages *s, uint32_t page)
         pages_add_spare(s, page);
 }
 
-/* The table has room: table_reserve was asked before the page was created. `reserved` was charged by then, too. */
+/* The table has room: table_reserve was asked before the page was created. */
 uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes)
 {
     uint32_t page = table_take(&s->table);
     CHECK(page);
     page_of(s, page)->handle = handle;
     page_of(s, page)->bytes = bytes;
+    s->reserved += bytes;
     return page;
 }
 

@@ -44,12 +44,15 @@ struct pages {                      /* guarded by the pool's lock */
     uint32_t      shift;            /* log2 of the page size */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
-    uint64_t      reserved;         /* bytes of all pages and segments, those being created too */
+    uint64_t      reserved;         /* bytes of all pages and segments */
     uint64_t      addresses;        /* bytes of address space */
 };
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return table_at(&s->table, page); }
-static inline struct region *region_of(const struct pages *s, uint32_t region) { return ((struct region_entry *)table_at(&s->regions, region))->region; }
+static inline struct region *region_of(const struct pages *s, uint32_t region)
+{
+    return ((struct region_entry *)table_at(&s->regions, region))->region;
+}
 
 bool pages_open(struct pages *s, uint32_t shift);
 void pages_close(struct pages *s);

@@ -2,8 +2,9 @@
  * pending.c: freed blocks that other streams may still be using (rule 2).
  *
  * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the block goes back to
- * its arena. Where an event cannot be recorded (the stream is gone, the driver says no, a capture is open) a fence of the whole context
- * takes its place, so that nothing is ever handed out too early and nothing is lost.
+ * its arena. Only streams that cannot have been destroyed meanwhile are touched: the default ones and those declared immortal. For all
+ * others, and where an event cannot be had (the driver says no, a capture is open), a fence of the whole context takes its place, so that
+ * nothing is handed out too early, nothing is lost, and no dead handle is given to the driver.
  *
  *       cenote_use        cenote_free              pending_record             pending_poll: all events done
  *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
@@ -38,6 +39,8 @@ uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed)
 
 static CUevent record(cenote_pool *pool, const struct use *u)
 {
+    if (atomic_load(&pool->device->captures) || !stream_is_alive(pool, u->stream, u->key))
+        return NULL;
     CUevent event = event_take(pool);
     if (!event || pool->device->driver->cuEventRecord(event, u->stream) == CUDA_SUCCESS)
         return event;
@@ -47,23 +50,16 @@ static CUevent record(cenote_pool *pool, const struct use *u)
     return NULL;
 }
 
-/*
- * Records an event for each use and appends the block to the list. The uses belong to us alone until then. A handle that now names
- * another stream gets an event of that stream, which says nothing of ours: then a fence has to.
- */
+/* Records an event for each use, where that can be done, and appends the block to the list. The uses belong to us alone until then. */
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
-    struct device_scope scope;
-    bool entered = !atomic_load(&pool->device->captures) && !pool->lost && device_enter(pool->device, &scope);
+    bool entered = device_enter(pool->device) == CUDA_SUCCESS && !pool->lost;
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
-        uint64_t key;
-        bool same = entered && stream_key(pool, u->stream, &key) == CENOTE_OK && key == u->key;
-        u->event = same ? record(pool, u) : NULL;
+        u->event = entered ? record(pool, u) : NULL;
         u->needs_fence = !u->event;
     }
-    if (entered)
-        device_leave(&scope);
+    device_leave(pool->device);
 
     lock_take(&pool->lock);
     use_of(pool, uses)->next_pending = 0;
@@ -79,11 +75,9 @@ void pending_record(cenote_pool *pool, uint32_t uses)
 /* Is the stream done? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`. */
 static bool use_is_done(cenote_pool *pool, struct use *u)
 {
-    if (u->needs_fence && !fence_is_done(&pool->pages.fences, u->freed))
-        return false;
-    if (!u->event || fence_is_done(&pool->pages.fences, u->freed))
+    if (fence_is_done(&pool->pages.fences, u->freed))
         return true;
-    if (atomic_load(&pool->device->captures) || pool->lost)
+    if (u->needs_fence || atomic_load(&pool->device->captures) || pool->lost)
         return false;
     CUevent event = u->event;
     lock_give(&pool->lock);
@@ -156,7 +150,7 @@ static void poll(cenote_pool *pool, bool everything)
     lock_give(&pool->lock);
 }
 
-/* Gives back the blocks whose streams are done. LOCKING: none; the turn does not matter. */
+/* Gives back the blocks whose streams are done. LOCKING: none of the pool's; inside device_enter. */
 void pending_poll(cenote_pool *pool)
 {
     poll(pool, false);
@@ -166,4 +160,23 @@ void pending_poll(cenote_pool *pool)
 void pending_release_all(cenote_pool *pool)
 {
     poll(pool, true);
+}
+
+/*
+ * What an allocation does for pending blocks before it looks for memory: sees to it that a fence covers them, if nobody has the turn, and
+ * gives back those that are done. LOCKING: none; not inside.
+ */
+void pending_tend(cenote_pool *pool)
+{
+    bool entered = device_enter(pool->device) == CUDA_SUCCESS;
+    if (entered && lock_try(&pool->turn)) {
+        lock_take(&pool->lock);
+        tick newest = pool->pending_last ? use_of(pool, pool->pending_last)->freed : 0;
+        lock_give(&pool->lock);
+        wait_poll(pool, newest);
+        lock_give(&pool->turn);
+    }
+    if (entered)
+        pending_poll(pool);
+    device_leave(pool->device);
 }

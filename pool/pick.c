@@ -181,5 +181,5 @@ const char *pages_broken_rule(struct pages *s)
             return "8: a spare page is mapped nowhere";
         reserved += page_of(s, page)->bytes;
     }
-    return reserved > s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
+    return reserved != s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
 }

@@ -29,14 +29,20 @@ static cenote_pool *defaults[DEVICES_MAX];
 
 /* ----------------------------------------------------------------------------------------------------------- what others ask of a pool */
 
+int pool_process_usable(void)
+{
+    if (driver_is_forked())
+        return error_set(CENOTE_FORKED, 0, "device memory belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
+    return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more") : CENOTE_OK;
+}
+
 int pool_usable(const cenote_pool *pool)
 {
     if (!pool)
         return error_set(CENOTE_INVALID, 0, "the pool is NULL");
-    if (driver_is_forked())
-        return error_set(CENOTE_FORKED, 0, "the pool belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
-    if (driver_is_exiting())
-        return error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more");
+    int error = pool_process_usable();
+    if (error)
+        return error;
     if (!pool->open)
         return error_set(CENOTE_INVALID, 0, "the pool was destroyed");
     return CENOTE_OK;
@@ -183,7 +189,7 @@ static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
 static cenote_pool *take_structure(void)
 {
     cenote_pool *pool = pools;
-    while (pool && pool->open)
+    while (pool && !pool->reusable)
         pool = pool->next;
     if (pool) {
         memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));
@@ -205,9 +211,9 @@ static int create(int device, const cenote_options *options, cenote_pool **resul
     if (!pool)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
     int error = fill_in(pool, device, options);
+    pool->reusable = error != CENOTE_OK;
     if (error)
         return error;
-    pool->opened_ns = pool_now(pool);
     pool->open = true;
     *result = pool;
     return CENOTE_OK;
@@ -218,24 +224,32 @@ int cenote_pool_create(int device, const cenote_options *options, cenote_pool **
     cenote_options full;
     if (!pool)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
-    int error = options_check(options, &full);
-    if (error)
+    int error = pool_process_usable();
+    if (error || (error = options_check(options, &full)))
         return error;
     lock_take(&global);
     error = create(device, &full, pool);
     lock_give(&global);
+    if (!error)
+        (*pool)->opened_ns = pool_now(*pool); /* the clock may be the program's */
     return error;
 }
 
 int cenote_pool_default(int device, cenote_pool **pool)
 {
     cenote_options options;
-    int error = CENOTE_OK;
-    if (!pool || device < 0 || device >= DEVICES_MAX)
-        return error_set(CENOTE_INVALID, 0, pool ? "device %d does not exist" : "the last argument is NULL (device %d)", device);
+    int error = pool_process_usable();
+    if (error)
+        return error;
+    if (!pool)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
+    if (device < 0 || device >= DEVICES_MAX)
+        return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
     lock_take(&global);
-    if (!defaults[device] && !(error = options_check(NULL, &options)) && !(error = create(device, &options, &defaults[device])))
+    if (!defaults[device] && !(error = options_check(NULL, &options)) && !(error = create(device, &options, &defaults[device]))) {
         defaults[device]->is_default = true;
+        defaults[device]->opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
+    }
     if (!error)
         *pool = defaults[device];
     lock_give(&global);
@@ -249,8 +263,10 @@ static int may_be_destroyed(cenote_pool *pool)
     if (pool->is_default)
         return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_trim gives its memory back",
                          pool->device->ordinal);
-    if (pool->capture_count)
-        return error_set(CENOTE_CAPTURE, 0, "%u captures are open on the pool", pool->capture_count);
+    if (atomic_load(&pool->device->captures))
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->device->ordinal);
+    if (pool->pins)
+        return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned");
     if (pool->stats.blocks.current)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live",
                          (unsigned long long)pool->stats.blocks.current, (unsigned long long)pool->stats.requested.current);
@@ -260,45 +276,38 @@ static int may_be_destroyed(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-/* Everything goes back to the driver. Nothing is in flight and nothing is live; what the driver refuses is left to process exit. */
+/*
+ * Everything goes back to the driver. Nothing is live and nothing is in flight. What the driver refuses is asked for once more; what it
+ * refuses again is left to the end of the process. LOCKING: the turn.
+ */
 static void give_everything_back(cenote_pool *pool)
 {
-    for (uint32_t a = 1; a < pool->arenas.used; a++)
-        if (arena_of(pool, a)->number)
-            arena_flush(arena_of(pool, a));
-    for (uint32_t page = 1; page < pool->pages.table.used; page++)
-        page_of(&pool->pages, page)->fixed = false;
-    lock_give(&pool->lock);
-    trim_to(pool, 0, pool->pages.fences.now);
-    while (pool->event_count)
-        pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
-    if (pool->driver_pool)
-        pool->device->driver->cuMemPoolDestroy(pool->driver_pool);
-    lock_take(&pool->lock);
-}
-
-static int destroy(cenote_pool *pool)
-{
-    struct device_scope scope;
-    int error = may_be_destroyed(pool);
-    if (error)
-        return error;
-    pool->open = false; /* no new call gets in; those inside are the caller's mistake, and find the pool closed */
-    lock_give(&pool->lock);
-    bool entered = !pool->lost && device_enter(pool->device, &scope);
-    if (entered) {
-        pool->device->driver->cuCtxSynchronize();
-        pending_release_all(pool);
-    }
+    pending_release_all(pool);
     lock_take(&pool->lock);
     for (struct fence f; fences_oldest(&pool->pages.fences, &f);)
         event_give(pool, fences_mark_done(&pool->pages.fences, f.covers));
     fences_all_done(&pool->pages.fences, pool->pages.fences.now);
-    if (entered) {
-        give_everything_back(pool);
-        device_leave(&scope);
+    lock_give(&pool->lock);
+    trim_flush(pool);
+    for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)
+        trim_to(pool, 0, UINT64_MAX);
+    while (pool->event_count)
+        pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
+    if (pool->driver_pool)
+        pool->device->driver->cuMemPoolDestroy(pool->driver_pool);
+}
+
+/* Of a pool whose context is lost, or that the driver would not take back: our books of it end. */
+static void forget_regions(cenote_pool *pool)
+{
+    for (uint32_t number = 1; number < pool->pages.regions.used; number++) {
+        struct region *r = region_of(&pool->pages, number);
+        if (!r)
+            continue;
+        addresses_remove(r);
+        region_close(r);
+        addresses_free_region(r);
     }
-    return CENOTE_OK;
 }
 
 int cenote_pool_destroy(cenote_pool *pool)
@@ -306,19 +315,23 @@ int cenote_pool_destroy(cenote_pool *pool)
     int error = pool_usable(pool);
     if (error)
         return error;
+    CUresult result = device_enter(pool->device);
     lock_take(&pool->turn);
     lock_take(&pool->lock);
-    error = destroy(pool);
+    error = may_be_destroyed(pool);
+    if (!error)
+        pool->open = false; /* no new call gets in; those inside are the caller's mistake, and find the pool closed */
     lock_give(&pool->lock);
-    lock_give(&pool->turn);
+    if (!error && !result && !pool->lost && !pool->device->driver->cuCtxSynchronize())
+        give_everything_back(pool);
+    turn_end(pool);
     if (error)
         return error;
+    forget_regions(pool);
     lock_take(&global);
-    for (uint32_t number = 1; number < pool->pages.regions.used; number++)
-        if (region_of(&pool->pages, number)) /* the driver refused to take it back, or the context is lost */
-            source_release_region(pool, region_of(&pool->pages, number));
     close_tables(pool);
     device_close(pool->device);
+    pool->reusable = true;
     lock_give(&global);
     return CENOTE_OK;
 }

@@ -92,10 +92,14 @@ struct cenote_pool {
 
     cenote_shortage_fn on_shortage;
     void          *on_shortage_arg;
+    uint64_t       reserved_peak;   /* since the pool was opened: what its address space is measured against */
+    uint32_t       pins;            /* slots pinned, with repetition */
+    uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
     uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
     uint64_t       steps;
     tick           trim_mark;       /* tick of the last periodic trim */
     cenote_stats   stats;           /* levels and counts; gauges are derived */
+    bool           reusable;        /* closed for good: a new pool may take over the structure; guarded by the lock of the pools */
     cenote_pool   *next;            /* all pools of the process; guarded by the lock of the pools */
 };
 
@@ -104,6 +108,7 @@ static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { 
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return table_at(&pool->uses, use); }
 
 /* --- pool.c */
+int  pool_process_usable(void);                           /* CENOTE_OK, FORKED or EXITING */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
 struct asker pool_asker(const cenote_pool *pool, const struct arena *a);
@@ -112,6 +117,7 @@ uint64_t pool_now(const cenote_pool *pool);
 
 /* --- streams.c */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
+bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
 
@@ -135,12 +141,16 @@ bool pool_reserve_books(cenote_pool *pool);
 uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
+void pending_tend(cenote_pool *pool);
 void pending_release_all(cenote_pool *pool);
 
-/* --- wait.c: fences and the driver */
+/* --- wait.c: the turn, fences and the driver */
 CUevent  event_take(cenote_pool *pool);
 void     event_give(cenote_pool *pool, CUevent event);
-CUresult wait_poll(cenote_pool *pool);
+int      turn_begin(cenote_pool *pool);
+void     turn_end(cenote_pool *pool);
+void     turn_resume(cenote_pool *pool);
+CUresult wait_poll(cenote_pool *pool, tick needed);
 bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);
 
 /* --- shortage.c */
@@ -149,7 +159,8 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 /* --- source.c */
 int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
-void source_release_region(cenote_pool *pool, struct region *r);
+bool source_release_region(cenote_pool *pool, struct region *r);
+void source_release_segment(cenote_pool *pool, struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
 
 /* --- trim.c */

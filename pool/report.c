@@ -36,14 +36,21 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
             s->metadata += region_of(&pool->pages, number)->metadata_bytes;
 }
 
-static void add_driver_calls(cenote_stats *s)
+/* Of the whole process: a driver does not know pools. */
+static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
 {
     struct driver_tally tallies[DRIVER_CALLS];
+    *calls = *ns = 0;
     driver_tallies(tallies);
     for (int call = 0; call < DRIVER_CALLS; call++) {
-        s->driver_calls += tallies[call].calls;
-        s->driver_ns += tallies[call].ns;
+        *calls += tallies[call].calls;
+        *ns += tallies[call].ns;
     }
+}
+
+int cenote_version(void)
+{
+    return CENOTE_VERSION;
 }
 
 int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
@@ -56,8 +63,10 @@ int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
     derive_cached(&s);
     derive_gauges(pool, &s);
     s.limit = pool->limit;
+    sum_driver_calls(&s.driver_calls, &s.driver_ns);
+    s.driver_calls -= pool->driver_calls_before;
+    s.driver_ns -= pool->driver_ns_before;
     lock_give(&pool->lock);
-    add_driver_calls(&s);
     s.struct_size = wanted;
     s.page_bytes = 1ull << pool->pages.shift;
     s.capacity = pool->device->capacity;
@@ -89,6 +98,7 @@ int cenote_reset_totals(cenote_pool *pool)
     if (error)
         return error;
     lock_take(&pool->lock);
+    sum_driver_calls(&pool->driver_calls_before, &pool->driver_ns_before);
 #define LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
 #define COUNT(name, unit, text) pool->stats.name = 0;
 #define GAUGE(name, unit, text)

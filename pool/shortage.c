@@ -14,15 +14,13 @@
  *
  * LOCKING: the turn from start to end, but not across callbacks and waits; the pool's lock only around looks and plans.
  */
-#include <stdio.h>
-
 #include "base/check.h"
 #include "pool/count.h"
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that needs no wall time to pay for it: program start */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
-enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT, RUNG_END };
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
 
 /* One allocation on its way up. */
 struct climb {
@@ -32,9 +30,10 @@ struct climb {
     enum rung             rung;
     int                   callbacks;
     bool                  may_spread; /* address space may grow beyond its cap */
+    uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;
-    CUresult              driver;
+    CUresult              driver;   /* what the driver said last; sticky: the end */
 };
 
 enum step {
@@ -59,17 +58,19 @@ static bool may_harvest(const struct climb *c)
     double budget = pool->options.harvest_budget;
     if (c->rung > RUNG_BUDGET || budget < 0)
         return true;
-    return (double)pool->moving_ns <= budget * (double)(pool_now(pool) - pool->opened_ns) + HARVEST_GRACE_NS * (budget > 0);
+    return (double)pool->moving_ns <= budget * (double)(c->now - pool->opened_ns) + HARVEST_GRACE_NS * (budget > 0);
 }
 
 /* The driver's part, between plan and publish. */
 static CUresult run_fill(struct climb *c)
 {
-    uint64_t before = pool_now(c->pool);
-    CUresult result = fill_run(&c->pool->fill, c->pool->device);
-    lock_take(&c->pool->lock);
-    if (c->pool->fill.harvests || c->pool->fill.unmaps)
-        c->pool->moving_ns += pool_now(c->pool) - before;
+    cenote_pool *pool = c->pool;
+    uint64_t before = pool_now(pool);
+    CUresult result = fill_run(&pool->fill, pool->device);
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    if (pool->fill.harvests || pool->fill.unmaps)
+        pool->moving_ns += after - before;
     return result;
 }
 
@@ -83,7 +84,6 @@ static enum step fill_place(struct climb *c, const struct place *place)
     struct slots under = slots_under(r, place->at, place->size);
     uint32_t block = heap_carve(&c->arena->heap, place, BLOCK_LIVE);
     pages_own(&pool->pages, r, under.from, under.to);
-    count_reserved(pool);
     lock_give(&pool->lock);
 
     CUresult result = run_fill(c);
@@ -130,7 +130,7 @@ static bool may_spread(const struct climb *c)
         const struct region *newest = region_of(&pool->pages, c->arena->heap.regions);
         used -= region_end(newest) - newest->top;
     }
-    return used < pool->options.address_ratio * pool->stats.reserved.peak || atomic_load(&pool->device->captures);
+    return used < pool->options.address_ratio * pool->reserved_peak || atomic_load(&pool->device->captures);
 }
 
 /* Looks for a place and fills it. LOCKING: the pool's lock on entry and on return. */
@@ -181,27 +181,40 @@ static bool ask_others(struct climb *c)
     void *arg = pool->on_shortage_arg;
     lock_give(&pool->lock);
 
-    lock_give(&pool->turn);
+    turn_end(pool);
     bool freed = function && c->callbacks++ < CALLBACKS_MOST && function(pool, c->request->bytes, arg);
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
         if (other != pool)
             cenote_trim(other, 0, 0);
-    lock_take(&pool->turn);
+    turn_resume(pool);
     return freed;
+}
+
+/* The topmost rung. False: everything is done, nothing more will come. */
+static bool wait_a_while(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    tick done = pool->pages.fences.done, now = pool->pages.fences.now;
+    uint32_t pending = pool->pending_count;
+    lock_give(&pool->lock);
+    c->driver = wait_poll(pool, now);
+    bool waited = !c->driver && wait_for_device(pool, false, &c->driver);
+    if (c->driver)
+        return true; /* the climb ends with that error */
+    gather(c);
+    lock_take(&pool->lock);
+    bool changed = waited || done != pool->pages.fences.done || pending != pool->pending_count;
+    lock_give(&pool->lock);
+    return changed;
 }
 
 /* One rung up, and what belongs to it. False: there is none left. */
 static bool climb_higher(struct climb *c)
 {
-    CUresult result;
     cenote_pool *pool = c->pool;
-    if (c->rung == RUNG_WAIT) { /* stays here as long as there is something to wait for */
-        if (!wait_poll(pool) && wait_for_device(pool, false, &result)) {
-            gather(c);
-            return true;
-        }
-        return false;
-    }
+    if (c->rung == RUNG_WAIT) /* stays here as long as there is something to wait for */
+        return wait_a_while(c);
     if (c->rung == RUNG_BUDGET) {
         lock_take(&pool->lock);
         pool->stats.retries++;
@@ -218,10 +231,7 @@ static bool climb_higher(struct climb *c)
 /* Address space is at its cap: the oldest fence frees the most likely range. If there is none, the cap gives way. */
 static bool wait_for_ranges(struct climb *c)
 {
-    CUresult result;
-    bool waited = wait_for_device(c->pool, false, &result);
-    if (result)
-        c->driver = result;
+    bool waited = wait_for_device(c->pool, false, &c->driver);
     if (waited)
         pending_poll(c->pool);
     return waited;
@@ -233,17 +243,18 @@ static void replace_segments(struct climb *c)
     cenote_pool *pool = c->pool;
     if (source_moves_pages(pool, c->arena))
         return;
+    uint64_t before = c->now = pool_now(pool);
     lock_take(&pool->lock);
     uint64_t held = pool->pages.reserved;
     bool may = may_harvest(c);
-    uint64_t before = pool_now(pool);
     lock_give(&pool->lock);
     if (!may)
         return;
     trim_flush(pool);
     trim_to(pool, held > c->request->size ? held - c->request->size : 0, UINT64_MAX);
+    uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    pool->moving_ns += pool_now(pool) - before;
+    pool->moving_ns += after - before;
     lock_give(&pool->lock);
 }
 
@@ -281,38 +292,38 @@ static int out_of_memory(struct climb *c)
 static int climb(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    c->driver = wait_poll(pool);
-    replace_segments(c);
-    for (;;) {
-        enum step step = STEP_DONE;
-        if (!driver_result_is_sticky(c->driver)) {
-            c->driver = CUDA_SUCCESS;
-            lock_take(&pool->lock);
-            step = attempt(c);
-            lock_give(&pool->lock);
-        }
+    if (c->request->bytes > pool->device->capacity)
+        return out_of_memory(c); /* no rung helps */
+    c->driver = wait_poll(pool, pool->pages.fences.now);
+    if (!c->driver)
+        replace_segments(c);
+    while (!c->driver) {
+        c->now = pool_now(pool);
+        lock_take(&pool->lock);
+        enum step step = attempt(c);
+        lock_give(&pool->lock);
         if (c->at || c->error)
             return c->error;
-        if (step == STEP_DONE)
-            return pool_driver_error(pool, c->driver, "filling a range with pages");
-        if (step == STEP_SHORT && !climb_higher(c))
-            return out_of_memory(c);
+        if (step == STEP_SHORT) {
+            c->driver = CUDA_SUCCESS;
+            if (!climb_higher(c))
+                return out_of_memory(c);
+        }
         if (step == STEP_IN_FLIGHT && !wait_for_ranges(c))
             c->may_spread = true; /* nothing to wait for: those ranges are blocked for another reason */
     }
+    return pool_driver_error(pool, c->driver, "serving an allocation");
 }
 
 /* Serves what the arena could not, or says why it cannot be. LOCKING: none held. */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
-    struct device_scope scope;
     struct climb c = {.pool = pool, .arena = a, .request = q};
-    if (!device_enter(pool->device, &scope))
-        return pool_driver_error(pool, CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuCtxPushCurrent");
-    lock_take(&pool->turn);
-    int error = climb(&c);
-    lock_give(&pool->turn);
-    device_leave(&scope);
+    int error = turn_begin(pool);
+    if (error)
+        return error;
+    error = climb(&c);
+    turn_end(pool);
     *at = c.at;
     return error;
 }

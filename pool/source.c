@@ -9,7 +9,7 @@
  * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
  * segment, free ones that are too small go back (within the harvest budget): that is what harvesting is where pages cannot move.
  *
- * LOCKING: the turn, not the pool's lock; inside device_enter.
+ * LOCKING: the turn, not the pool's lock. The turn is let go of around the caller's own functions.
  */
 #include <string.h>
 
@@ -139,7 +139,9 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     const struct driver *t = pool->device->driver;
     const cenote_source *callback = callback_of(pool, a);
     if (callback) {
+        turn_end(pool);
         *at = (CUdeviceptr)(uintptr_t)callback->take(bytes, a->handle, callback->arg);
+        turn_resume(pool);
         return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (provider_of(pool, a) == CENOTE_ASYNC)
@@ -147,19 +149,23 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     return t->cuMemAlloc(at, bytes);
 }
 
+/*
+ * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. What
+ * the driver refuses is lost to us: it stays allocated until the process ends.
+ */
 static void give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
 {
-    const struct driver *t = pool->device->driver;
     const cenote_source *callback = callback_of(pool, a);
-    if (callback)
-        callback->give((void *)(uintptr_t)at, bytes, a->handle, callback->arg);
-    else if (provider_of(pool, a) == CENOTE_ASYNC)
-        t->cuMemFreeAsync(at, CU_STREAM_LEGACY); /* complete: no stream has to be waited for, and the arena's may be gone */
-    else
-        t->cuMemFree(at);
+    if (!callback) {
+        pool->device->driver->cuMemFree(at);
+        return;
+    }
+    turn_end(pool);
+    callback->give((void *)(uintptr_t)at, bytes, a->handle, callback->arg);
+    turn_resume(pool);
 }
 
-/* The segment with its one page, which is charged already. False: no host memory. */
+/* The segment with its one page. False: no host memory. */
 static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, uint64_t bytes)
 {
     struct region *r = open_region(a, base, bytes, SEGMENT_SHIFT);
@@ -192,16 +198,10 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
 
     lock_take(&pool->lock);
     bool room = source_allowance(pool) >= bytes;
-    if (room)
-        pool->pages.reserved += bytes;
     lock_give(&pool->lock);
     *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!*driver && publish_segment(pool, a, at, bytes))
         return CENOTE_OK;
-
-    lock_take(&pool->lock);
-    pool->pages.reserved -= room ? bytes : 0;
-    lock_give(&pool->lock);
     if (!*driver) {
         give_segment(pool, a, at, bytes);
         return no_memory();
@@ -216,15 +216,23 @@ int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUr
     return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
 }
 
-/*
- * An empty region, out of its heap and its number, ends: its addresses go back. If the driver will not have them they stay reserved
- * until the process ends, which costs no memory.
- */
-void source_release_region(cenote_pool *pool, struct region *r)
+/* A segment out of its heap and its number goes back. */
+void source_release_segment(cenote_pool *pool, struct region *r)
 {
-    if (region_is_segment(r))
-        give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes);
-    else if (!pool->lost)
-        region_unreserve(pool->device, r->base, r->bytes);
+    uint64_t base = r->base, bytes = r->bytes;
+    struct arena *a = arena_of(pool, r->arena);
+    close_region(r); /* first: the address may be given out again at once */
+    give_segment(pool, a, base, bytes);
+}
+
+/* The addresses of a region that has left its heap go back. False: the driver will not have them, nothing changed. */
+bool source_release_region(cenote_pool *pool, struct region *r)
+{
+    if (region_unreserve(pool->device, r->base, r->bytes))
+        return false;
+    lock_take(&pool->lock);
+    pages_remove_region(&pool->pages, r);
+    lock_give(&pool->lock);
     close_region(r);
+    return true;
 }

@@ -66,12 +66,23 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
         *key = KEY_HANDLE | (uint64_t)(uintptr_t)stream;
     } else {
         CUresult result = t->cuStreamGetId(stream, &id);
+        if (result && result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE)
+            return pool_driver_error(pool, result, "cuStreamGetId");
         if (result)
             return error_set(CENOTE_INVALID, result, "stream %p is no stream of device %d: %s", (void *)stream, pool->device->ordinal,
                              driver_result_name(result));
         *key = id & (KEY_LEGACY - 1);
     }
     return CENOTE_OK;
+}
+
+/* Does the handle still name the stream of that key, for certain and without asking the driver? */
+bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
+{
+    uint64_t now;
+    if (key == KEY_LEGACY)
+        return true;
+    return key >> KIND_SHIFT ? key == thread_key() : find_immortal(pool, stream, &now) && now == key;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- the arena of a key */

@@ -25,7 +25,7 @@ void trim_flush(cenote_pool *pool)
     lock_give(&pool->lock);
 }
 
-/* Takes away the first of the page's mappings. LOCKING: the turn; inside device_enter. */
+/* Takes away the first of the page's mappings. */
 static bool unmap_home(cenote_pool *pool, uint32_t page)
 {
     lock_take(&pool->lock);
@@ -79,7 +79,7 @@ static bool release_segment(cenote_pool *pool, uint32_t page)
     pool->stats.pages_released++;
     count_reserved(pool);
     lock_give(&pool->lock);
-    source_release_region(pool, r);
+    source_release_segment(pool, r);
     return true;
 }
 
@@ -107,22 +107,21 @@ static void trim_kind(cenote_pool *pool, uint64_t keep, tick latest, bool segmen
             going = (segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page)) && going;
 }
 
-/* The next region that holds nothing, taken out of its heap; NULL: none. */
-static struct region *detach_empty_region(cenote_pool *pool)
+/* A region that holds nothing leaves its heap, and comes back if the driver will not have its addresses. */
+static void release_if_empty(cenote_pool *pool, uint32_t number)
 {
-    struct region *found = NULL;
     lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->pages.regions.used && !found; number++) {
-        struct region *r = region_of(&pool->pages, number);
-        if (r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(&arena_of(pool, r->arena)->heap, r))
-            found = r;
-    }
-    if (found) {
-        heap_remove_region(&arena_of(pool, found->arena)->heap, found);
-        pages_remove_region(&pool->pages, found);
-    }
+    struct region *r = region_of(&pool->pages, number);
+    struct heap *heap = r ? &arena_of(pool, r->arena)->heap : NULL;
+    bool empty = r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(heap, r);
+    if (empty)
+        heap_remove_region(heap, r);
     lock_give(&pool->lock);
-    return found;
+    if (!empty || source_release_region(pool, r))
+        return;
+    lock_take(&pool->lock);
+    heap_restore_region(heap, r);
+    lock_give(&pool->lock);
 }
 
 static void forget_arena(cenote_pool *pool, struct arena *a)
@@ -152,43 +151,50 @@ static void forget_arenas(cenote_pool *pool)
 
 /*
  * Gives back pages and segments freed at `latest` or before until `keep` bytes are held. Bytes given back.
- * LOCKING: the turn; inside device_enter; after wait_poll.
+ * LOCKING: the turn, after wait_poll.
  */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
 {
-    struct region *r;
     if (atomic_load(&pool->device->captures))
         return 0;
     uint64_t before = pool->pages.reserved;
     trim_kind(pool, keep, latest, true);
     trim_kind(pool, keep, latest, false);
-    while ((r = detach_empty_region(pool)))
-        source_release_region(pool, r);
+    for (uint32_t number = 1; number < pool->pages.regions.used; number++)
+        release_if_empty(pool, number);
+    if (pool->driver_pool)
+        pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
     forget_arenas(pool);
     return before - pool->pages.reserved;
 }
 
 /* LOCKING: the turn. */
-static int trim(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
+static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
 {
-    struct device_scope scope;
-    if (pool->lost)
-        return pool_driver_error(pool, pool->lost, "an earlier call");
-    if (!device_enter(pool->device, &scope))
-        return pool_driver_error(pool, CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuCtxPushCurrent");
-    CUresult result = wait_poll(pool);
+    CUresult result = wait_poll(pool, pool->pages.fences.now);
     if (!result && wait)
         wait_for_device(pool, true, &result);
-    if (!result) {
-        pending_poll(pool);
-        trim_flush(pool);
-        uint64_t bytes = trim_to(pool, keep, latest);
-        lock_take(&pool->lock);
-        pool->stats.trims++;
-        pool->stats.trimmed += bytes;
-        lock_give(&pool->lock);
-    }
-    device_leave(&scope);
+    if (result)
+        return result;
+    pending_poll(pool);
+    trim_flush(pool);
+    uint64_t bytes = trim_to(pool, keep, latest);
+    lock_take(&pool->lock);
+    pool->stats.trims++;
+    pool->stats.trimmed += bytes;
+    lock_give(&pool->lock);
+    return CUDA_SUCCESS;
+}
+
+static int trim(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
+{
+    if (pool->lost)
+        return pool_driver_error(pool, pool->lost, "an earlier call");
+    int error = turn_begin(pool);
+    if (error)
+        return error;
+    CUresult result = trim_now(pool, keep, latest, wait);
+    turn_end(pool);
     return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
 }
 
@@ -199,10 +205,7 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
         return error;
     if (flags & ~CENOTE_TRIM_WAIT)
         return error_set(CENOTE_INVALID, 0, "flags %#x: only CENOTE_TRIM_WAIT is known", flags);
-    lock_take(&pool->turn);
-    error = trim(pool, keep_bytes, UINT64_MAX, flags & CENOTE_TRIM_WAIT);
-    lock_give(&pool->turn);
-    return error;
+    return trim(pool, keep_bytes, UINT64_MAX, flags & CENOTE_TRIM_WAIT);
 }
 
 /* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */
@@ -218,10 +221,5 @@ int cenote_step(cenote_pool *pool)
     if (due)
         pool->trim_mark = pool->pages.fences.now;
     lock_give(&pool->lock);
-    if (!due)
-        return CENOTE_OK;
-    lock_take(&pool->turn);
-    error = trim(pool, 0, latest, false);
-    lock_give(&pool->turn);
-    return error;
+    return due ? trim(pool, 0, latest, false) : CENOTE_OK;
 }

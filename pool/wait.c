@@ -9,6 +9,33 @@
 #include "base/check.h"
 #include "pool/count.h"
 
+/*
+ * The turn: who holds it is inside the device, and the only thread that changes mappings of this pool. It is let go of, and the device
+ * left, around everything that is not ours: callbacks of the program.
+ */
+int turn_begin(cenote_pool *pool)
+{
+    CUresult result = device_enter(pool->device);
+    lock_take(&pool->turn);
+    if (!result)
+        return CENOTE_OK;
+    turn_end(pool);
+    return pool_driver_error(pool, result, "entering the context");
+}
+
+void turn_end(cenote_pool *pool)
+{
+    lock_give(&pool->turn);
+    device_leave(pool->device);
+}
+
+/* After the program's own function has run. If the context was lost meanwhile, the next driver call says so. */
+void turn_resume(cenote_pool *pool)
+{
+    device_enter(pool->device);
+    lock_take(&pool->turn);
+}
+
 /* An event without timing: a spare one, or new. NULL if there is none to be had. LOCKING: not the pool's lock; inside device_enter. */
 CUevent event_take(cenote_pool *pool)
 {
@@ -41,12 +68,12 @@ static bool is_capturing(const cenote_pool *pool)
     return atomic_load(&pool->device->captures) != 0;
 }
 
-/* Records a fence for what was freed since the last one. A driver that refuses costs nothing: the next fence covers it. */
-static CUresult record_fence(cenote_pool *pool)
+/* Records a fence if none yet covers `needed`. A driver that refuses costs nothing: the next fence covers it. */
+static CUresult record_fence(cenote_pool *pool, tick needed)
 {
     const struct driver *t = pool->device->driver;
     lock_take(&pool->lock);
-    bool begun = t->cuCtxRecordEvent && fences_begin(&pool->pages.fences);
+    bool begun = t->cuCtxRecordEvent && pool->pages.fences.begun < needed && fences_begin(&pool->pages.fences);
     lock_give(&pool->lock);
     if (!begun)
         return CUDA_SUCCESS;
@@ -70,15 +97,15 @@ static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
 }
 
 /*
- * Records a fence and takes note of those that are done. An error is sticky: the context is lost.
- * LOCKING: the turn; inside device_enter.
+ * Records a fence if none covers what was freed up to `needed`, and takes note of those that are done. An error is sticky: the context
+ * is lost. LOCKING: the turn.
  */
-CUresult wait_poll(cenote_pool *pool)
+CUresult wait_poll(cenote_pool *pool, tick needed)
 {
     struct fence oldest;
     if (is_capturing(pool))
         return CUDA_SUCCESS;
-    CUresult result = record_fence(pool);
+    CUresult result = record_fence(pool, needed);
     while (!driver_result_is_sticky(result) && oldest_fence(pool, &oldest)) {
         result = pool->device->driver->cuEventQuery(oldest.event);
         if (result)
@@ -106,8 +133,7 @@ static bool find_wait(cenote_pool *pool, bool everything, struct fence *fence)
 
 /*
  * Waits on the host, for the oldest fence due or for all that was put on the device so far. False: there was nothing to wait for, it is
- * not allowed now, or it failed. The turn is let go of meanwhile; whoever planned must look again.
- * LOCKING: the turn, after wait_poll; inside device_enter.
+ * not allowed now, or it failed. The turn is let go of meanwhile; whoever planned must look again. LOCKING: the turn, after wait_poll.
  */
 bool wait_for_device(cenote_pool *pool, bool everything, CUresult *result)
 {

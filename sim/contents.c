@@ -1,93 +1,95 @@
 /*
- * contents.c: the bytes of all physical memory of the machine: one sparse file, mapped once.
+ * contents.c: the bytes of all physical memory of the machine, as far as they are kept.
  *
- * Memory is kept in leaves of 64 KiB, from the first write on, until shape.data bytes are kept. Writes beyond that are dropped, which is
- * said once; from then on leaves that are not kept have unknown contents and differ from nothing. Before that they read as zero.
+ * Physical memory is numbered by offset (model.c gives each device its area) and divided in leaves of 64 KiB. A leaf gets a place in the
+ * store when it is first written, until the store is full: it has shape.data bytes. Writes beyond that are dropped, which is said once;
+ * from then on leaves without a place have unknown contents and differ from nothing. Before that they read as zero.
  */
-#include <fcntl.h>
-#include <linux/falloc.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "sim/memory.h"
 
 #define LEAF (64u << 10)
 
 static struct {
-    char     *window;       /* NULL: not open */
-    uint64_t  bytes;        /* of the window */
-    uint64_t *kept;         /* a bit for each leaf */
-    uint64_t  kept_bytes;
-    int       file;
-    pid_t     owner;        /* process that opened it: a child of fork must not write into its parent's */
+    char     *store;
+    uint32_t *place;        /* of each leaf in the store, from 1; 0: not kept */
+    uint32_t *given_back;   /* stack of places */
+    uint64_t  leaves;
+    uint32_t  places;       /* in the store */
+    uint32_t  used;         /* places ever taken */
+    uint32_t  back_count;
     bool      dropped;      /* something was written that is not kept */
-} contents = {.file = -1};
+} contents;
 
-static uint64_t bitmap_bytes(void)
+static void *map(uint64_t bytes)
 {
-    return contents.bytes / LEAF / 8 + 8;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    madvise(memory, bytes, MADV_DONTDUMP);
+    return memory;
 }
 
-static void close_window(void)
+static uint64_t place_bytes(void)
 {
-    if (contents.window)
-        munmap(contents.window, contents.bytes);
-    if (contents.kept)
-        munmap(contents.kept, bitmap_bytes());
-    if (contents.file >= 0)
-        close(contents.file);
-    contents.window = NULL;
-    contents.kept = NULL;
-    contents.file = -1;
+    return contents.leaves * sizeof *contents.place + 1;
 }
 
-static bool open_window(uint64_t bytes)
+static uint64_t store_bytes(void)
 {
-    contents.bytes = bytes;
-    contents.owner = getpid();
-    contents.file = memfd_create("simulated-gpu", MFD_CLOEXEC);
-    if (contents.file < 0 || ftruncate(contents.file, (off_t)bytes))
-        return false;
-    void *window = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, contents.file, 0);
-    if (window == MAP_FAILED)
-        return false;
-    contents.window = window;
-    madvise(window, bytes, MADV_DONTDUMP);
-    void *kept = mmap(NULL, bitmap_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (kept == MAP_FAILED)
-        return false;
-    contents.kept = kept;
-    return true;
+    return (uint64_t)contents.places * LEAF + 1;
 }
 
-bool contents_reset(uint64_t window_bytes)
+static uint64_t stack_bytes(void)
 {
-    contents.dropped = false;
-    if (contents.window && contents.bytes == window_bytes && contents.owner == getpid()) {
-        if (contents.kept_bytes) {
-            fallocate(contents.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)window_bytes);
-            madvise(contents.kept, bitmap_bytes(), MADV_DONTNEED);
-        }
-        contents.kept_bytes = 0;
-        return true;
+    return contents.places * sizeof *contents.given_back + 1;
+}
+
+static bool open_store(uint64_t leaves, uint32_t places)
+{
+    contents.leaves = leaves;
+    contents.places = places;
+    contents.place = map(place_bytes());
+    contents.store = map(store_bytes());
+    contents.given_back = map(stack_bytes());
+    return contents.place && contents.store && contents.given_back;
+}
+
+static void close_store(void)
+{
+    if (!contents.place)
+        return;
+    munmap(contents.place, place_bytes());
+    munmap(contents.store, store_bytes());
+    munmap(contents.given_back, stack_bytes());
+}
+
+bool contents_reset(uint64_t bytes)
+{
+    uint64_t places = model.shape.data / LEAF;
+    uint32_t most = places < UINT32_MAX ? (uint32_t)places : UINT32_MAX - 1;
+    bool fits = contents.place && contents.leaves == bytes / LEAF && contents.places == most;
+    bool opened = true;
+    if (!fits) {
+        close_store();
+        opened = open_store(bytes / LEAF, most);
+    } else if (contents.used) {
+        madvise(contents.place, place_bytes(), MADV_DONTNEED);
+        madvise(contents.store, store_bytes(), MADV_DONTNEED);
     }
-    close_window();
-    contents.kept_bytes = 0;
-    return open_window(window_bytes);
-}
-
-static bool is_kept(uint64_t leaf)
-{
-    return contents.kept[leaf / 64] >> (leaf % 64) & 1;
+    contents.used = contents.back_count = 0;
+    contents.dropped = false;
+    return opened;
 }
 
 /* The bytes at `offset`, up to the end of its leaf; NULL where nothing is kept. */
 static char *bytes_at(uint64_t offset)
 {
-    return is_kept(offset / LEAF) ? contents.window + offset : NULL;
+    uint32_t place = contents.place[offset / LEAF];
+    return place ? contents.store + (uint64_t)(place - 1) * LEAF + offset % LEAF : NULL;
 }
 
 static void say_dropped(void)
@@ -100,18 +102,25 @@ static void say_dropped(void)
                 (unsigned long long)model.shape.data);
 }
 
+/* A zeroed place in the store; 0: it is full. */
+static uint32_t take_place(void)
+{
+    if (contents.back_count) {
+        uint32_t place = contents.given_back[--contents.back_count];
+        memset(contents.store + (uint64_t)(place - 1) * LEAF, 0, LEAF);
+        return place;
+    }
+    return contents.used < contents.places ? ++contents.used : 0;
+}
+
 static char *bytes_to_write(uint64_t offset)
 {
-    uint64_t leaf = offset / LEAF;
-    if (!is_kept(leaf)) {
-        if (contents.kept_bytes + LEAF > model.shape.data) {
-            say_dropped();
-            return NULL;
-        }
-        contents.kept_bytes += LEAF;
-        contents.kept[leaf / 64] |= 1ull << (leaf % 64);
-    }
-    return contents.window + offset;
+    uint32_t *place = &contents.place[offset / LEAF];
+    if (!*place)
+        *place = take_place();
+    if (!*place)
+        say_dropped();
+    return bytes_at(offset);
 }
 
 static uint64_t leaf_part(uint64_t offset, uint64_t bytes)
@@ -120,25 +129,18 @@ static uint64_t leaf_part(uint64_t offset, uint64_t bytes)
     return bytes < left ? bytes : left;
 }
 
-/* `offset` and `bytes` need not be multiples of a leaf: a leaf at an edge is shared with a neighbour, and only its part is cleared. */
+/* A leaf at an edge may be shared with a neighbour (where the granularity is small): only its part is cleared then. */
 void contents_forget(uint64_t offset, uint64_t bytes)
 {
-    for (uint64_t end = offset + bytes, part; offset < end && contents.kept_bytes; offset += part) {
+    for (uint64_t end = offset + bytes, part; offset < end && contents.used > contents.back_count; offset += part) {
         part = leaf_part(offset, end - offset);
-        uint64_t leaf = offset / LEAF;
-        if (!contents.kept[leaf / 64] && leaf % 64 == 0 && end - offset >= 64 * LEAF) {
-            part = 64 * LEAF;
-            continue;
+        uint32_t *place = &contents.place[offset / LEAF];
+        if (*place && part < LEAF) {
+            memset(bytes_at(offset), 0, part);
+        } else if (*place) {
+            contents.given_back[contents.back_count++] = *place;
+            *place = 0;
         }
-        if (!is_kept(leaf))
-            continue;
-        if (part < LEAF) {
-            memset(contents.window + offset, 0, part);
-            continue;
-        }
-        contents.kept[leaf / 64] &= ~(1ull << (leaf % 64));
-        contents.kept_bytes -= LEAF;
-        fallocate(contents.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, LEAF);
     }
 }
 
@@ -210,7 +212,7 @@ void contents_copy(uint64_t to, uint64_t from, uint64_t bytes)
         part = leaf_part(from, end - from);
         part = leaf_part(to, part);
         const char *source = bytes_at(from);
-        char *target = source || is_kept(to / LEAF) ? bytes_to_write(to) : NULL;
+        char *target = source || bytes_at(to) ? bytes_to_write(to) : NULL;
         if (target)
             memmove(target, source ? source : zeros, part);
     }

@@ -2,16 +2,16 @@
  * memory.h: what memory is: physical memory and its contents, address space and what is mapped there, allocations, pools. LOCKING: the
  * model's lock.
  *
- * A device address is looked up in the page table when work runs: address -> mapping -> physical memory -> offset in the window, one
- * sparse file mapped once. So two mappings of one physical memory show the same bytes, and what is unmapped is an illegal address.
+ * A device address is looked up in the page table when work runs: address -> mapping -> physical memory -> offset -> contents. So two
+ * mappings of one physical memory show the same bytes, and what is unmapped is an illegal address.
  */
 #ifndef CENOTE_SIM_MEMORY_H
 #define CENOTE_SIM_MEMORY_H
 
 #include "sim/model.h"
 
-/* --- contents.c: the bytes in the window, by offset, as far as shape.data reaches */
-bool     contents_reset(uint64_t window_bytes);
+/* --- contents.c: the bytes of physical memory, by offset, as far as shape.data reaches */
+bool     contents_reset(uint64_t bytes);
 void     contents_forget(uint64_t offset, uint64_t bytes);  /* physical memory was given back */
 void     contents_fill(uint64_t offset, uint64_t pattern, unsigned width, uint64_t bytes);
 uint64_t contents_differ(uint64_t offset, uint64_t pattern, uint64_t bytes);    /* 8-byte words that are not `pattern` */
@@ -21,7 +21,7 @@ void     contents_copy(uint64_t to, uint64_t from, uint64_t bytes);
 
 /* --- physical.c: handles of cuMemCreate, and the same for the model's own use */
 struct physical {
-    uint64_t            offset;     /* in the window */
+    uint64_t            offset;     /* of its contents */
     uint64_t            size;
     int                 device;     /* or HOST_AREA */
     uint32_t            handles;    /* references by handle */
@@ -59,7 +59,7 @@ struct mapping {
     uint64_t busy;          /* when work put on streams so far that touches it is done */
 };
 
-struct piece {              /* of a range of addresses: contiguous in the window */
+struct piece {              /* of a range of addresses: contiguous in physical memory */
     uint64_t offset;
     uint64_t bytes;
 };

@@ -17,7 +17,7 @@
 #include "sim/start.h"
 
 #define HOST_CAPACITY (256ull << 30)    /* of memory on the host that the device may map: a large server's */
-#define WINDOW_MOST (32ull << 40)       /* of address space for contents: a quarter of what a process has */
+#define OFFSETS_MOST (32ull << 40)      /* of physical memory numbered: bounds the table of contents.c */
 #define AREA_ALIGNMENT (1ull << 30)     /* no granularity is larger */
 
 struct model model;
@@ -37,6 +37,13 @@ static void before_fork(void)
 
 static void after_fork(void)
 {
+    pthread_mutex_unlock(&lock);
+}
+
+/* As with CUDA, a child is refused everything if its parent had begun to use the device; until it says sim_reset, that is. */
+static void after_fork_in_child(void)
+{
+    atomic_store(&forked, model.initialised);
     pthread_mutex_unlock(&lock);
 }
 
@@ -66,7 +73,7 @@ static uint64_t spread(void)
 {
     uint64_t all = (uint64_t)model.shape.devices * model.shape.capacity + HOST_CAPACITY;
     uint64_t times = 8;
-    while (times > 1 && times * all > WINDOW_MOST)
+    while (times > 1 && times * all > OFFSETS_MOST)
         times /= 2;
     return times;
 }
@@ -128,19 +135,6 @@ void model_start_from_environment(void)
         start_failed("CENOTE_SIM is not understood");
     model.quiet = quiet;
     model_start(&shape);
-}
-
-/*
- * As with CUDA, a child is refused everything if its parent had begun to use the device; until it says sim_reset, that is. Otherwise it
- * gets a machine of its own: the contents of the parent's are shared memory.
- */
-static void after_fork_in_child(void)
-{
-    struct sim_shape shape = model.shape;
-    atomic_store(&forked, model.initialised);
-    if (!model.initialised)
-        model_start(&shape);
-    pthread_mutex_unlock(&lock);
 }
 
 static void start_once(void)

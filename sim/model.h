@@ -26,12 +26,12 @@
 #define STREAM_PRIORITY_GREATEST (-5)
 
 struct device {
-    uint64_t        area;           /* where its physical memory lies in the window */
+    uint64_t        area;           /* offset of its physical memory among that of all */
     uint64_t        capacity;
     uint64_t        used;           /* physical bytes held by programs, without contexts */
     uint64_t        foreign;        /* held by other processes */
     uint64_t        contexts_bytes; /* taken by contexts */
-    struct ranges   free;           /* physical memory, as offsets in the window */
+    struct ranges   free;           /* physical memory, as offsets */
     struct ranges   small;          /* free space inside chunks of small plain allocations, as addresses */
     uint32_t        primary;        /* its primary context */
     uint32_t        default_pool;

@@ -61,6 +61,7 @@ uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, in
 
 static void close_stream(uint32_t number)
 {
+    capture_drop_stream(number);
     atomic_store(&ids[number], 0);
     slots_give(&streams, number);
 }
@@ -188,7 +189,6 @@ CUresult stream_destroy(CUstream handle)
         return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuStreamDestroy: %p was destroyed or never created", (void *)handle);
     if (stream_at(number)->capture)
         capture_spoil(stream_at(number), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy");
-    capture_drop_stream(number);
     model.books.streams--;
     close_stream(number);
     return CUDA_SUCCESS;

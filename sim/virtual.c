@@ -224,12 +224,26 @@ CUresult virtual_unmap(CUdeviceptr at, size_t size)
     return CUDA_SUCCESS;
 }
 
-static CUresult check_access_descriptions(const CUmemAccessDesc *who, size_t count)
+/* The host may be given access to memory on the host only. */
+static bool host_may_access(uint64_t at, uint64_t size)
+{
+    const struct mapping *m;
+    for (uint64_t end = at + size; at < end; at += m->size) {
+        m = virtual_mapping(at);
+        if (physical_at(m->physical)->device != HOST_AREA)
+            return false;
+    }
+    return true;
+}
+
+static CUresult check_access_descriptions(uint64_t at, uint64_t size, const CUmemAccessDesc *who, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         int area;
         if (!location_area(&who[i].location, &area))
             return model_refuse(CUDA_ERROR_INVALID_DEVICE, "cuMemSetAccess: no device %d", who[i].location.id);
+        if (area == HOST_AREA && !host_may_access(at, size))
+            return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: memory of a device cannot be opened to the host");
         if (who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
             who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: flags 0x%x", (unsigned)who[i].flags);
@@ -253,7 +267,7 @@ CUresult virtual_set_access(CUdeviceptr at, size_t size, const CUmemAccessDesc *
     uint64_t mappings = tiled_by(at, size);
     if (!mappings || !who || !count)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess: 0x%llx, %zu bytes are not whole mappings without a gap", at, size);
-    CUresult result = check_access_descriptions(who, count);
+    CUresult result = check_access_descriptions(at, size, who, count);
     if (result)
         return result;
     cost_charge(COST_cuMemSetAccess, mappings);

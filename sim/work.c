@@ -105,11 +105,11 @@ static struct work heap_pop(void)
     return work;
 }
 
-/* What a piece of memory is when work runs: in the window, or the program's own. */
+/* What a piece of memory is when work runs: the device's, or the program's own. */
 struct operand {
     uint64_t at;
     bool     on_host;
-    uint64_t offset;    /* in the window */
+    uint64_t offset;    /* of its contents */
     uint64_t bytes;     /* contiguous from here */
 };
 

@@ -177,9 +177,12 @@ static inline CUdeviceptr device_address(const void *at)
     return (CUdeviceptr)(uintptr_t)at;
 }
 
-static inline size_t held_words(const struct held *held)
+/* The contents differ from MiB to MiB: memory that lies under a block twice shows too. */
+static inline void held_launch(const struct held *held, CUresult (*work)(CUstream, CUdeviceptr, uint64_t, size_t), CUstream stream)
 {
-    return held->bytes & ~(size_t)7;
+    size_t words = held->bytes & ~(size_t)7;
+    for (size_t from = 0; from < words; from += MIB)
+        DONE(work(stream, device_address(held->at + from), held->pattern + from, words - from < MIB ? words - from : MIB));
 }
 
 /* Takes over a block and writes its contents. */
@@ -187,8 +190,7 @@ static inline struct held held_of(void *block, size_t bytes, CUstream stream)
 {
     static _Atomic uint64_t serial;
     struct held held = {block, bytes, (atomic_fetch_add(&serial, 1) + 1) * 0x9e3779b97f4a7c15u, stream};
-    if (held_words(&held))
-        DONE(sim_launch_fill(stream, device_address(held.at), held.pattern, held_words(&held)));
+    held_launch(&held, sim_launch_fill, stream);
     return held;
 }
 
@@ -209,8 +211,7 @@ static inline bool held_take(struct held *held, cenote_pool *pool, size_t bytes,
 /* The contents are still there when `stream` gets to it. */
 static inline void held_expect(const struct held *held, CUstream stream)
 {
-    if (held_words(held))
-        DONE(sim_launch_expect(stream, device_address(held->at), held->pattern, held_words(held)));
+    held_launch(held, sim_launch_expect, stream);
 }
 
 /* Checked on its own stream as the last thing before it is free. The address stays in it, for whoever wants to look again. */

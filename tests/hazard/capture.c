@@ -317,3 +317,66 @@ void hazard_pending_blocks_during_a_capture(void)
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     scene_close(&scene);
 }
+
+/* An ordinary stream wants a range whose slots would have to be unmapped first: it goes elsewhere while a capture is open. */
+void hazard_nothing_is_unmapped_during_a_capture(void)
+{
+    struct scene scene;
+    struct aliases aliases;
+    struct held temporary, more;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    aliases_make(&aliases, scene.pool, scene.stream[B]);
+
+    capture_begin(group, scene.stream[A]);
+    uint64_t unmapped = scene_stats(scene.pool).pages_unmapped;
+    REQUIRE(held_take(&temporary, scene.pool, 4 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&more, scene.pool, 6 * MIB, scene.stream[B]));
+    EXPECT_EQ(scene_stats(scene.pool).pages_unmapped, unmapped);
+    held_give(&temporary);
+    CUgraphExec exec = capture_end(group, scene.stream[A]);
+
+    DONE(cuGraphLaunch(exec, scene.stream[A]));
+    held_give(&more);
+    held_give(&aliases.kept);
+    held_give(&aliases.wide);
+    scene_judge(&scene);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/*
+ * The same inside the private group, with a replay under way that touches the old addresses: cenote never hears of replays, so the last free
+ * there says nothing about the last use.
+ */
+void hazard_slots_of_a_graph_are_not_remapped(void)
+{
+    struct scene scene;
+    struct aliases aliases;
+    struct held more;
+    hazard_open(&scene, CARD);
+    cenote_group *group = private_group(&scene);
+    capture_begin(group, scene.stream[A]);
+    REQUIRE(held_take(&aliases.hole, scene.pool, 6 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&aliases.kept, scene.pool, 2 * MIB, scene.stream[A]));
+    DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
+    DONE(sim_launch_touch(scene.stream[A], device_address(aliases.hole.at), aliases.hole.bytes));
+    DONE(cenote_free(aliases.hole.at));
+    CUgraphExec exec = capture_end(group, scene.stream[A]);
+    REQUIRE(group_take(&aliases.wide, group, 10 * MIB, scene.stream[A]));
+    EXPECT(scene_stats(scene.pool).pages_aliased >= 3);
+    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT)); /* every fence that cenote may ask for is done */
+
+    DONE(cuGraphLaunch(exec, scene.stream[B]));
+    REQUIRE(group_take(&more, group, 6 * MIB, scene.stream[A]));
+    held_give(&more);
+    held_give(&aliases.wide);
+    scene_judge(&scene);
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_free(aliases.kept.at));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}

@@ -206,9 +206,11 @@ static void *intrude(void *arg)
         ;
     if (intruder->victim) {
         struct held *victim = intruder->victim;
-        CUdeviceptr at = device_address(victim->at);
         intruder->failures += sim_launch_wait(intruder->stream, 10 * MSEC) != CUDA_SUCCESS;
-        intruder->failures += sim_launch_expect(intruder->stream, at, victim->pattern, victim->bytes) != CUDA_SUCCESS;
+        for (size_t from = 0; from < victim->bytes; from += MIB) {
+            CUdeviceptr at = device_address(victim->at + from);
+            intruder->failures += sim_launch_expect(intruder->stream, at, victim->pattern + from, MIB) != CUDA_SUCCESS;
+        }
         intruder->failures += cenote_free(victim->at) != CENOTE_OK;
     }
     sem_post(&intruder->done);

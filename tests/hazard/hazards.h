@@ -22,6 +22,24 @@ static inline void hazard_open(struct scene *scene, size_t capacity)
     scene_open_with(scene, &shape, &options);
 }
 
+/*
+ * A hole of three slots whose pages lie under a live block behind it too: `hole` was freed, `wide` did not fit there and took its pages
+ * along; between them `kept` is live. The slots of the hole are aliases now.
+ */
+struct aliases {
+    struct held hole, kept, wide;
+};
+
+static inline void aliases_make(struct aliases *aliases, cenote_pool *pool, CUstream stream)
+{
+    REQUIRE(held_take(&aliases->hole, pool, 6 * MIB, stream));
+    REQUIRE(held_take(&aliases->kept, pool, 2 * MIB, stream));
+    held_give(&aliases->hole);
+    REQUIRE(held_take(&aliases->wide, pool, 10 * MIB, stream));
+    EXPECT(scene_stats(pool).pages_aliased >= 3);
+    DONE(cuStreamSynchronize(stream));
+}
+
 /* Nobody holds anything: any stream can have the whole card, and what it finds there is its own. */
 static inline void hazard_whole_card(struct scene *scene, size_t capacity, CUstream stream)
 {

@@ -174,7 +174,59 @@ void hazard_pinned_live_block_keeps_its_pages(void)
     scene_close(&scene);
 }
 
+/*
+ * A pinned range is free, and the memory under it is in use at another place that had it before: then the pinned addresses still lead there,
+ * and whoever wants a range of that size gets another one. The network card writes through the pinned addresses.
+ */
+void hazard_pinned_slots_are_not_remapped(void)
+{
+    struct scene scene;
+    struct aliases aliases;
+    struct held pinned, more;
+    hazard_open(&scene, CARD);
+    aliases_make(&aliases, scene.pool, scene.stream[A]);
+    held_give(&aliases.wide);
+    REQUIRE(held_take(&pinned, scene.pool, 6 * MIB, scene.stream[A]));
+    EXPECT_EQ(pinned.at, aliases.hole.at);
+    DONE(cenote_pin(pinned.at, pinned.bytes));
+    held_give(&pinned);
+    REQUIRE(held_take(&aliases.wide, scene.pool, 10 * MIB, scene.stream[A]));
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
+
+    DONE(sim_launch_fill(scene.stream[A], device_address(pinned.at), 4711, pinned.bytes));
+    REQUIRE(held_take(&more, scene.pool, 6 * MIB, scene.stream[A]));
+    DONE(sim_launch_expect(scene.stream[A], device_address(pinned.at), 4711, pinned.bytes));
+    EXPECT(!held_overlap(&more, &pinned));
+    held_give(&more);
+    DONE(cenote_unpin(pinned.at, pinned.bytes));
+    DONE(cenote_free(aliases.wide.at)); /* the network card wrote there */
+    held_give(&aliases.kept);
+    scene_judge(&scene);
+    hazard_whole_card(&scene, CARD, scene.stream[B]);
+    scene_close(&scene);
+}
+
 /* -------------------------------------------------------------------------------------------------------------- aliases */
+
+/* All of it free, the hole and what lies behind are one range, in which three pages are mapped twice. */
+void hazard_no_page_lies_under_one_block_twice(void)
+{
+    struct scene scene;
+    struct aliases aliases;
+    struct held all;
+    hazard_open(&scene, CARD);
+    aliases_make(&aliases, scene.pool, scene.stream[A]);
+    held_give(&aliases.wide);
+    held_give(&aliases.kept);
+    REQUIRE(held_take(&all, scene.pool, 18 * MIB, scene.stream[A]));
+    EXPECT_EQ(all.at, aliases.hole.at);
+    held_give(&all);
+    scene_judge(&scene);
+    hazard_whole_card(&scene, CARD, scene.stream[B]);
+    scene_close(&scene);
+}
+
 
 /* Small blocks fill the card, every other one goes, large ones need the pages from under the holes; then the other way round. */
 static void two_sizes_in_turn(struct scene *scene, CUstream stream)

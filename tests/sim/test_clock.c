@@ -156,6 +156,35 @@ CASE(an_external_event_is_recorded_at_each_replay)
     EXPECT_OK(cuEventQuery(event));
 }
 
+CASE(a_pool_gives_a_freed_place_to_its_own_stream_first)
+{
+    CUdeviceptr freed, other, own;
+    CUstream one = simulated_stream(), two = simulated_stream();
+    REQUIRE_OK(cuMemAllocAsync(&freed, 4096, one));
+    EXPECT_OK(cuMemFreeAsync(freed, one));
+    REQUIRE_OK(cuMemAllocAsync(&other, 4096, two));
+    EXPECT(other != freed);
+    REQUIRE_OK(cuMemAllocAsync(&own, 4096, one));
+    EXPECT_EQ(own, freed);
+    EXPECT_OK(cuMemFreeAsync(own, one));
+    sim_advance(LAG);
+    EXPECT_OK(cuStreamQuery(one)); /* the free has come: now anybody may have the place */
+    REQUIRE_OK(cuMemAllocAsync(&other, 4096, two));
+    EXPECT_EQ(other, freed);
+}
+
+CASE(a_pool_waits_for_frees_before_it_runs_out)
+{
+    CUdeviceptr first, second;
+    CUstream one = simulated_stream(), two = simulated_stream();
+    REQUIRE_OK(cuMemAllocAsync(&first, 600 << 20, one));
+    EXPECT_OK(cuMemFreeAsync(first, one));
+    uint64_t before = sim_now();
+    EXPECT_OK(cuMemAllocAsync(&second, 700 << 20, two));
+    EXPECT_EQ(sim_now() - before, LAG);
+    EXPECT_EQ(cuMemAllocAsync(&first, 600 << 20, two), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 CASE(calls_cost_time_where_the_shape_says_so)
 {
     struct sim_shape shape = simulated_shape();

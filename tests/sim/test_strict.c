@@ -197,6 +197,33 @@ CASE(page_operations_are_unsafe_in_captures_that_are_not_relaxed)
     machine_unmap(range);
 }
 
+CASE(destroying_a_capturing_stream_ends_its_capture)
+{
+    CUgraph graph;
+    CUevent event;
+    CUstream origin = simulated_stream(), joined = simulated_stream();
+    REQUIRE_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    REQUIRE_OK(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_OK(cuEventRecord(event, origin));
+    EXPECT_OK(cuStreamWaitEvent(joined, event, 0));
+    EXPECT_OK(cuStreamDestroy(origin));
+    expect_violation("cuStreamDestroy");
+    EXPECT_OK(sim_launch_wait(joined, 1)); /* captures no more */
+    EXPECT_OK(cuStreamSynchronize(joined));
+    EXPECT_EQ(cuStreamEndCapture(joined, &graph), CUDA_ERROR_ILLEGAL_STATE);
+    expect_violation("does not capture");
+}
+
+CASE(device_memory_is_not_opened_to_the_host)
+{
+    CUmemAccessDesc who = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    struct machine_range range = machine_map(1);
+    who.location.type = CU_MEM_LOCATION_TYPE_HOST;
+    EXPECT_EQ(cuMemSetAccess(range.at, range.bytes, &who, 1), CUDA_ERROR_INVALID_VALUE);
+    expect_violation("host");
+    machine_unmap(range);
+}
+
 CASE(out_of_memory_and_not_ready_are_no_violations)
 {
     CUdeviceptr at;

@@ -45,7 +45,7 @@ CASE(reservations_take_no_memory)
 {
     size_t before = free_memory();
     CUdeviceptr at;
-    size_t bytes = 1ull << 40;
+    size_t bytes = 1ull << 37;
     REQUIRE_OK(cuMemAddressReserve(&at, bytes, 0, 0, 0));
     EXPECT_EQ(free_memory(), before);
     EXPECT_OK(cuMemAddressFree(at, bytes));

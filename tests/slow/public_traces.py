@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 REPLAY = pathlib.Path(os.environ["CENOTE_BIN"]) / "cenote-replay"
+SECONDS = 30  # the slowest takes under two
 SMALLEST = 600e6  # live bytes; below that, one page more or less is a percent
 
 LAGS = {"0": 1.025, "0.05": 1.04, "1": 1.04}  # GPU lag -> most reserved over live, pages of 2 MiB
@@ -35,52 +36,74 @@ class Limits:
             self.broken.append(f"{what}: {value:.4f} is more than {most:.4f}")
 
 
-def replay(path: pathlib.Path, *arguments: str) -> dict:
-    done = subprocess.run([REPLAY, "--json", "--repeat", "4", *arguments, path], capture_output=True, text=True)
+def ratio(got: dict, field: str = "reserved_peak_bytes") -> float:
+    return got[field] / got["live_peak_bytes"]
+
+
+def replay(limits: Limits, path: pathlib.Path, *arguments: str) -> dict | None:
+    """Its figures; None, and a broken limit, if it fails or never ends."""
+    command = [REPLAY, "--json", "--repeat", "4", *arguments, path]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        limits.broken.append(f"{path.name} {' '.join(arguments)}: not done after {SECONDS} s")
+        return None
     if done.returncode:
-        sys.exit(f"{path.name} {' '.join(arguments)}: {done.stderr}")
+        limits.broken.append(f"{path.name} {' '.join(arguments)}: {done.stderr.strip()}")
+        return None
     got = json.loads(done.stdout)
-    got["ratio"] = got["reserved_peak_bytes"] / got["live_peak_bytes"]
-    default = got["reserved_peak_default_budget_bytes"] / got["live_peak_bytes"]
     print(
-        f"{got['trace']:22} {' '.join(arguments):50} {got['ratio']:.4f} default budget {default:.4f}"
-        f" addresses {got['address_peak_bytes'] / got['live_peak_bytes']:.2f} calls {got['driver_calls_first']}"
+        f"{got['trace']:22} {' '.join(arguments):50} {ratio(got):.4f}"
+        f" default budget {ratio(got, 'reserved_peak_default_budget_bytes'):.4f}"
+        f" addresses {ratio(got, 'address_peak_bytes'):.2f} calls {got['driver_calls_first']}"
         f" ... {got['driver_calls_last']} waits {got['waits']} ooms {got['ooms']}",
         flush=True,
     )
     return got
 
 
-def check_vmm(paths: list[pathlib.Path], limits: Limits) -> None:
+def check_lag(limits: Limits, path: pathlib.Path, lag: str, most: float) -> dict | None:
+    got = replay(limits, path, "--page-mib", "2", "--harvest-budget", "off", "--gpu-lag", lag)
+    if got:
+        what = f"{got['trace']} with lag {lag}"
+        limits.hold(f"{what}: reserved", ratio(got), most)
+        limits.hold(f"{what}: addresses", ratio(got, "address_peak_bytes"), ADDRESSES)
+        limits.hold(f"{what}: out of memory", got["ooms"], 0)
+    return got
+
+
+def check_vmm(limits: Limits, paths: list[pathlib.Path]) -> None:
     calls = []
     for path in paths:
         for lag, most in LAGS.items():
-            got = replay(path, "--page-mib", "2", "--harvest-budget", "off", "--gpu-lag", lag)
-            what = f"{got['trace']} with lag {lag}"
-            limits.hold(f"{what}: reserved", got["ratio"], most)
-            limits.hold(f"{what}: addresses", got["address_peak_bytes"] / got["live_peak_bytes"], ADDRESSES)
-            limits.hold(f"{what}: out of memory", got["ooms"], 0)
-            if lag == "0":
+            got = check_lag(limits, path, lag, most)
+            if got and lag == "0":
                 calls.append(got["driver_calls_last"])
-        got = replay(path, "--page-mib", "8", "--harvest-budget", "off")
-        limits.hold(f"{got['trace']} with 8 MiB pages", got["ratio"], LARGE_PAGES.get(got["trace"], LARGE_PAGES_ELSE))
+        got = replay(limits, path, "--page-mib", "8", "--harvest-budget", "off")
+        if got:
+            limits.hold(f"{got['trace']} with 8 MiB pages", ratio(got), LARGE_PAGES.get(got["trace"], LARGE_PAGES_ELSE))
     limits.hold("traces that do not end without driver calls", sum(c > 0 for c in calls), max(0, len(paths) - STILL_TRACES))
-    limits.hold("driver calls in a last repetition", max(calls), FEW_CALLS)
+    limits.hold("driver calls in a last repetition", max(calls, default=0), FEW_CALLS)
 
 
-def check_others(paths: list[pathlib.Path], limits: Limits) -> None:
+def check_others(limits: Limits, paths: list[pathlib.Path]) -> None:
     for path in paths:
         for provider in ("async", "plain"):
-            got = replay(path, "--provider", provider)
-            if got["trace"] in NATIVE:
-                limits.hold(f"{got['trace']} with provider {provider}", got["ratio"], NATIVE[got["trace"]])
+            got = replay(limits, path, "--provider", provider)
+            if got and got["trace"] in NATIVE:
+                limits.hold(f"{got['trace']} with provider {provider}", ratio(got), NATIVE[got["trace"]])
+
+
+def is_large(limits: Limits, path: pathlib.Path) -> bool:
+    got = replay(limits, path)
+    return got is not None and got["live_peak_bytes"] > SMALLEST
 
 
 def main(folder: str) -> int:
     limits = Limits()
-    paths = [path for path in sorted(pathlib.Path(folder).glob("*.csv.gz")) if replay(path)["live_peak_bytes"] > SMALLEST]
-    check_vmm(paths, limits)
-    check_others(paths, limits)
+    paths = [path for path in sorted(pathlib.Path(folder).glob("*.csv.gz")) if is_large(limits, path)]
+    check_vmm(limits, paths)
+    check_others(limits, paths)
     print("\n".join(limits.broken) or "all within their limits")
     return 1 if limits.broken else 0
 

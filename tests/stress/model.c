@@ -34,14 +34,14 @@ static uint64_t pick(struct model *m, uint64_t below)
 
 typedef CUresult (*launch_fn)(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes);
 
-/* Small blocks whole; of large ones a stripe here and there, in every page, and the end. */
+/* Small blocks whole; of large ones a stripe here and there, in every page and each with contents of its own, and the end. */
 static void launch(struct model *m, launch_fn function, const struct model_block *b, CUstream stream)
 {
     size_t words = b->bytes & ~(size_t)7;
     size_t step = words <= 64 * KIB ? 64 * KIB : STRIDE;
     for (size_t from = 0; from < words; from += step) {
         size_t length = words <= 64 * KIB ? words : words - from < STRIPE ? words - from : STRIPE;
-        MUST(function(stream, device_address(b->at + from), b->pattern, length) == CUDA_SUCCESS);
+        MUST(function(stream, device_address(b->at + from), b->pattern + from, length) == CUDA_SUCCESS);
     }
     if (words > 64 * KIB)
         MUST(function(stream, device_address(b->at + words - 512), b->pattern, 512) == CUDA_SUCCESS);
