@@ -35,23 +35,27 @@ uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q
     return at;
 }
 
-/* From pages that are in place, or 0. LOCKING: the pool's lock. */
-uint64_t pool_try(cenote_pool *pool, struct arena *a, const struct request *q)
+/*
+ * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
+ * `slide`: the device may be done with them by now, and who has asked it can have the better place. LOCKING: the pool's lock.
+ */
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
+                  uint64_t *at)
 {
-    uint64_t at;
-    struct place place;
-    struct asker who = pool_asker(pool, a);
-    if (arena_find(a, &who, q, &at, &place) != FIT_NOW)
-        return 0;
-    if (!at) {
-        struct region *r = region_of(&pool->pages, place.region);
-        struct slots under = slots_under(r, place.at, place.size);
-        uint32_t block = heap_carve(&a->heap, &place, BLOCK_LIVE);
+    enum fit fit = arena_find(a, who, q, at, place);
+    if (fit != FIT_NOW)
+        return fit;
+    if (!*at && place->slid && !slide)
+        return FIT_IN_FLIGHT;
+    if (!*at) {
+        struct region *r = region_of(&pool->pages, place->region);
+        struct slots under = slots_under(r, place->at, place->size);
+        uint32_t block = heap_carve(&a->heap, place, BLOCK_LIVE);
         pages_own(&pool->pages, r, under.from, under.to);
-        at = pool_commit(pool, a, q, block);
+        *at = pool_commit(pool, a, q, block);
     }
     count_alloc(pool, q->bytes);
-    return at;
+    return FIT_NOW;
 }
 
 static int refuse_size(cenote_pool *pool, size_t bytes)
@@ -88,11 +92,13 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         lock_give(&pool->lock);
         return no_books();
     }
+    struct place place;
+    struct asker who = pool_asker(pool, a);
     request_make(q, q->bytes, q->alignment, !a->is_private);
-    *at = pool_try(pool, a, q);
-    a->visitors += !*at;
+    bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
+    a->visitors += !served;
     lock_give(&pool->lock);
-    if (*at)
+    if (served)
         return CENOTE_OK;
     error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);

@@ -27,22 +27,33 @@ void heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32
     h->ranges.blocks = blocks;
 }
 
-/* The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. */
+/*
+ * The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. Behind a slot nothing can be
+ * done about the look starts again, so that each slot is looked at once, however many are in flight.
+ */
 static bool fits(struct heap *h, const struct asker *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
                  struct place *place)
 {
     uint64_t at = align_up(from, alignment);
+    place->slid = false;
     while (at >= from && at < to && to - at >= place->size) {
-        uint32_t blocked_to;
         struct slots under = slots_under(r, at, place->size);
-        uint32_t missing = pages_missing(h->pages, who, r, under.from, under.to, &blocked_to);
-        if (!blocked_to) {
+        bool blocked = false;
+        uint32_t slot = under.from;
+        place->at = at;
+        place->missing = 0;
+        if (bits_all_set(r->sole, under.from, under.to))
+            slot = under.to;
+        else
+            pages_look_anew(h->pages);
+        for (; slot < under.to && !blocked; slot++)
+            place->missing += pages_lack(h->pages, who, r, slot, &blocked);
+        if (!blocked) {
             place->region = r->number;
-            place->at = at;
-            place->missing = missing;
             return true;
         }
-        at = align_up(region_slot_at(r, blocked_to), alignment);
+        at = align_up(region_slot_at(r, slot), alignment);
+        place->slid = true;
     }
     return false;
 }
@@ -228,7 +239,6 @@ void heap_add_region(struct heap *h, struct region *r)
     r->fixed = h->fixed;
     r->next = h->regions;
     h->regions = r->number;
-    h->addresses += r->bytes;
     if (region_is_segment(r))
         close_top(h, r); /* all of it is there, and none of it virgin */
 }
@@ -257,7 +267,6 @@ void heap_remove_region(struct heap *h, struct region *r)
     while (*link != r->number)
         link = &region_of(h->pages, *link)->next;
     *link = r->next;
-    h->addresses -= r->bytes;
 }
 
 /* A region that heap_remove_region took out comes back, virgin and oldest. Needs no table item: all of it lies above its top. */
@@ -269,7 +278,15 @@ void heap_restore_region(struct heap *h, struct region *r)
     *link = r->number;
     r->next = 0;
     r->top = r->base;
-    h->addresses += r->bytes;
+}
+
+/* Below the tops: what blocks have ever been in. */
+uint64_t heap_addresses_used(const struct heap *h)
+{
+    uint64_t used = 0;
+    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next)
+        used += region_of(h->pages, number)->top - region_of(h->pages, number)->base;
+    return used;
 }
 
 static const char *broken_rule_of_region(struct heap *h, struct region *r)

@@ -14,7 +14,6 @@ struct heap {                   /* guarded by the pool's lock */
     struct ranges ranges;
     uint32_t      regions;      /* newest first, through region.next; 0: none yet */
     uint32_t      arena;        /* the number it goes by in regions and pages */
-    uint64_t      addresses;    /* bytes of its regions */
     bool          fixed;        /* private arena: regions it gets are fixed */
 };
 
@@ -26,6 +25,7 @@ struct place {
     uint64_t size;
     uint32_t missing;           /* pages it lacks */
     bool     grows;             /* reaches beyond the top */
+    bool     slid;              /* not at the start of its range: what lies there waits for the device */
     bool     in_flight;         /* some range was large enough, but waits for the device */
 };
 
@@ -45,6 +45,7 @@ void     heap_add_region(struct heap *h, struct region *r);
 bool     heap_region_is_empty(const struct heap *h, const struct region *r);
 void     heap_remove_region(struct heap *h, struct region *r);
 void     heap_restore_region(struct heap *h, struct region *r);
+uint64_t heap_addresses_used(const struct heap *h);
 
 /* The slots [from, to) that the bytes [at, at + size) touch. */
 struct slots {

@@ -91,23 +91,6 @@ bool pages_lack(struct pages *s, const struct asker *who, const struct region *r
     return true;
 }
 
-uint32_t pages_missing(struct pages *s, const struct asker *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)
-{
-    *blocked_to = 0;
-    if (bits_all_set(r->sole, from, to))
-        return 0;
-
-    uint32_t missing = 0;
-    pages_look_anew(s);
-    for (uint32_t slot = from; slot < to; slot++) {
-        bool blocked;
-        missing += pages_lack(s, who, r, slot, &blocked);
-        if (blocked)
-            *blocked_to = slot + 1;
-    }
-    return missing;
-}
-
 /* --------------------------------------------------------------------------------------------------------- coming and going of bytes */
 
 /* The first bit at or after `from` that is clear in `words`, or `to`. */
@@ -122,7 +105,7 @@ static uint32_t next_clear(const uint64_t *words, uint32_t from, uint32_t to)
     return to;
 }
 
-/* Slots in transit get their owner from fill.c, the others have a page that `pages_missing` found good. */
+/* Slots in transit get their owner from fill.c, the others have a page that pages_lack found good. */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
     r->edges[from]++;

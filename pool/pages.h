@@ -57,10 +57,9 @@ static inline struct region *region_of(const struct pages *s, uint32_t region)
 bool pages_open(struct pages *s, uint32_t shift);
 void pages_close(struct pages *s);
 
-/* How many slots of [from, to) lack a page of their own for `who`. *blocked_to is past the last slot nothing can be done about now, 0: none. */
-uint32_t pages_missing(struct pages *s, const struct asker *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to);
-bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked);
+/* A look at a range: anew, then slot by slot. */
 void pages_look_anew(struct pages *s);
+bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked);
 
 /* Live bytes come to, or leave, the slots [from, to). */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);

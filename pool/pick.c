@@ -10,15 +10,21 @@
 #include "base/check.h"
 #include "pool/pages.h"
 
+/* Of pages freed at one tick the lower number is the older: a range that moved as a whole moves in the same order again. */
+static bool is_younger(struct pick a, struct pick b)
+{
+    return a.freed != b.freed ? a.freed > b.freed : a.page > b.page;
+}
+
 static void sift_down(struct pick *picks, uint32_t count, uint32_t at)
 {
     for (;;) {
         uint32_t child = 2 * at + 1;
         if (child >= count)
             return;
-        if (child + 1 < count && picks[child + 1].freed > picks[child].freed)
+        if (child + 1 < count && is_younger(picks[child + 1], picks[child]))
             child++;
-        if (picks[at].freed >= picks[child].freed)
+        if (is_younger(picks[at], picks[child]))
             return;
         struct pick held = picks[at];
         picks[at] = picks[child];
@@ -29,13 +35,14 @@ static void sift_down(struct pick *picks, uint32_t count, uint32_t at)
 
 static void keep_oldest(struct picker *k, tick freed, uint32_t page)
 {
+    struct pick pick = {freed, page};
     if (k->count < k->most) {
         uint32_t at = k->count++;
-        for (; at && k->picks[(at - 1) / 2].freed < freed; at = (at - 1) / 2)
+        for (; at && is_younger(pick, k->picks[(at - 1) / 2]); at = (at - 1) / 2)
             k->picks[at] = k->picks[(at - 1) / 2];
-        k->picks[at] = (struct pick){freed, page};
-    } else if (k->most && freed < k->picks[0].freed) {
-        k->picks[0] = (struct pick){freed, page};
+        k->picks[at] = pick;
+    } else if (k->most && is_younger(k->picks[0], pick)) {
+        k->picks[0] = pick;
         sift_down(k->picks, k->count, 0);
     }
 }

@@ -284,9 +284,7 @@ static void give_everything_back(cenote_pool *pool)
 {
     pending_release_all(pool);
     lock_take(&pool->lock);
-    for (struct fence f; fences_oldest(&pool->pages.fences, &f);)
-        event_give(pool, fences_mark_done(&pool->pages.fences, f.covers));
-    fences_all_done(&pool->pages.fences, pool->pages.fences.now);
+    wait_is_over(pool, pool->pages.fences.now);
     lock_give(&pool->lock);
     trim_flush(pool);
     for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)

@@ -133,7 +133,8 @@ struct where {
 };
 enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
 void pool_give(cenote_pool *pool, const struct where *w, tick freed);
-uint64_t pool_try(cenote_pool *pool, struct arena *a, const struct request *q);
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
+                  uint64_t *at);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
 bool pool_reserve_books(cenote_pool *pool);
 
@@ -151,6 +152,7 @@ int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 void     turn_resume(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
+void     wait_is_over(cenote_pool *pool, tick covers);
 bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);
 
 /* --- shortage.c */

@@ -16,6 +16,15 @@ static void derive_cached(cenote_stats *s)
     s->cached.total_out = s->reserved.total_out + s->allocated.total_in;
 }
 
+/* Beyond its top a region's arrays have never been touched: the system has put no memory behind them. */
+static void add_region(cenote_stats *s, const struct region *r)
+{
+    if (!r)
+        return;
+    s->address_used += r->top - r->base;
+    s->metadata += (uint64_t)((double)r->metadata_bytes * (double)(r->top - r->base) / (double)r->bytes);
+}
+
 static void derive_gauges(cenote_pool *pool, cenote_stats *s)
 {
     struct pages_sums sums = pages_sum(&pool->pages);
@@ -32,8 +41,7 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
                   table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
                   index_bytes(&pool->at) + index_bytes(&pool->by_stream) + sizeof *pool;
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
-        if (region_of(&pool->pages, number))
-            s->metadata += region_of(&pool->pages, number)->metadata_bytes;
+        add_region(s, region_of(&pool->pages, number));
 }
 
 /* Of the whole process: a driver does not know pools. */

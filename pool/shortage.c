@@ -125,12 +125,7 @@ static bool may_spread(const struct climb *c)
     const cenote_pool *pool = c->pool;
     if (c->may_spread)
         return true;
-    uint64_t used = c->arena->heap.addresses;
-    if (c->arena->heap.regions) {
-        const struct region *newest = region_of(&pool->pages, c->arena->heap.regions);
-        used -= region_end(newest) - newest->top;
-    }
-    return used < pool->options.address_ratio * pool->reserved_peak || atomic_load(&pool->device->captures);
+    return heap_addresses_used(&c->arena->heap) < pool->options.address_ratio * pool->reserved_peak || atomic_load(&pool->device->captures);
 }
 
 /* Looks for a place and fills it. LOCKING: the pool's lock on entry and on return. */
@@ -141,11 +136,10 @@ static enum step attempt(struct climb *c)
     struct asker who = pool_asker(pool, c->arena);
     if (!pool_reserve_books(pool))
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
-    c->at = pool_try(pool, c->arena, c->request);
-    if (c->at)
+    enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
+    if (fit == FIT_NOW)
         return STEP_DONE;
 
-    enum fit fit = heap_find(&c->arena->heap, &who, c->request->size, c->request->alignment, &place);
     bool spreads = fit == FIT_IN_FLIGHT || (fit == FIT_WITH_PAGES && place.grows && place.in_flight);
     if (spreads && !may_spread(c))
         return STEP_IN_FLIGHT;

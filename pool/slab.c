@@ -2,8 +2,9 @@
  * slab.c: small blocks by the dozen, so that most allocations touch no tree.
  *
  * A slab is one heap block cut into 8 to 128 items of one size class. A bin holds the slabs of a class that have a free item; a slab that
- * gets its first free item goes to the front, so that nearly full slabs are filled first and nearly empty ones run dry. An empty slab
- * goes back to the heap, unless it is the last of its bin: a program that takes and gives one block must not open a slab each time.
+ * gets its first free item goes to the front, so that nearly full slabs are filled first and nearly empty ones run dry. A few empty slabs
+ * are kept, so that a program that does the same again finds them where they were; the rest go back to the heap, and when memory is short
+ * all of them do.
  *
  *      slab_open             slab_take                 slab_give
  *    ------------> in bin -------------> full: no bin -----------> in bin ----------> empty: slab_close by the arena
@@ -74,6 +75,7 @@ void slab_open(struct slabs *s, uint32_t class, struct region *r, uint64_t at, u
     slab->class = class;
     slab->item_bytes = class_bytes(class);
     slab->items = slab->free_items = (uint16_t)items_of(class);
+    s->empty++;
     bits_set(slab->free, 0, slab->items);
     mark_granules(r, at, slab_bytes(class), number);
     enter_bin(s, number);
@@ -87,6 +89,7 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested)
         return 0;
     struct slab *slab = slab_of(s->table, number);
     CHECK(slab->free_items);
+    s->empty -= slab->free_items == slab->items;
     uint32_t item = slab->free[0] ? (uint32_t)__builtin_ctzll(slab->free[0]) : 64 + (uint32_t)__builtin_ctzll(slab->free[1]);
     bit_clear(slab->free, item);
     slab->requested[item] = (uint16_t)requested;
@@ -96,7 +99,7 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested)
     return slab->at + (uint64_t)item * slab->item_bytes;
 }
 
-/* True: the slab is empty and not the last of its bin; the caller closes it. Never fails and allocates nothing (rule 7). */
+/* True: the slab is empty and enough such are kept; the caller closes it. Never fails and allocates nothing (rule 7). */
 bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
 {
     struct slab *slab = slab_of(s->table, number);
@@ -104,7 +107,10 @@ bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
     bit_set(slab->free, item);
     if (slab->free_items++ == 0)
         enter_bin(s, number);
-    return slab->free_items == slab->items && (slab->before || slab->after);
+    if (slab->free_items < slab->items)
+        return false;
+    s->empty++;
+    return s->empty > SLABS_EMPTY_KEPT;
 }
 
 /* An empty slab ends. The heap block it was cut from is the caller's to give back. */
@@ -112,16 +118,18 @@ uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
 {
     struct slab *slab = slab_of(s->table, number);
     uint32_t block = slab->block;
-    CHECK(slab->free_items == slab->items);
+    CHECK(slab->free_items == slab->items && s->empty);
+    s->empty--;
     leave_bin(s, number);
     mark_granules(r, slab->at, slab_bytes(slab->class), 0);
     table_give(s->table, number);
     return block;
 }
 
-/* Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending. */
+/* Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending; those wholly free are counted. */
 const char *slabs_broken_rule(const struct slabs *s)
 {
+    uint32_t empty = 0;
     for (uint32_t class = 0; class < CLASS_COUNT; class++) {
         uint32_t before = 0;
         for (uint32_t number = s->bins[class]; number; number = slab_of(s->table, number)->after) {
@@ -131,7 +139,8 @@ const char *slabs_broken_rule(const struct slabs *s)
             if (slab->class != class || slab->before != before || !bits || bits != slab->free_items || both)
                 return "16: a slab in a bin has free items, as many as bits, none of them pending";
             before = number;
+            empty += slab->free_items == slab->items;
         }
     }
-    return NULL;
+    return empty != s->empty ? "16: empty slabs are counted" : NULL;
 }

@@ -11,6 +11,7 @@
 #define SLAB_ITEMS_MAX 128u
 #define SLAB_ITEMS_MIN 8u
 #define SLABS_MOST     (1u << 24)
+#define SLABS_EMPTY_KEPT 32u            /* of one arena, 2 MiB: on hta_v100_train they end the remapping in the last repetition */
 
 struct slab {
     uint64_t at;                        /* multiple of 64 KiB */
@@ -30,6 +31,7 @@ struct slab {
 struct slabs {                          /* of one arena; guarded by the pool's lock */
     struct table *table;                /* shared by all arenas of a pool */
     uint32_t      bins[CLASS_COUNT];    /* first slab with a free item, 0: none */
+    uint32_t      empty;                /* slabs without a live item */
 };
 
 static inline struct slab *slab_of(const struct table *slabs, uint32_t slab) { return table_at(slabs, slab); }

@@ -16,8 +16,7 @@
 #include "base/check.h"
 #include "pool/count.h"
 
-#define REGION_SLOTS_LEAST 32u              /* of a first region */
-#define REGION_BYTES_MOST  (64ull << 30)    /* of a region that grows only by habit, not by need */
+#define REGION_SHARE       8                /* a region has this part of the device's memory at least: few borders, cheap addresses */
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
 
@@ -89,21 +88,14 @@ static int no_memory(void)
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* Half as much as the heap has already, so that regions stay few; never less than is needed. */
-static uint64_t region_bytes(const cenote_pool *pool, const struct arena *a, const struct request *q)
-{
-    uint64_t page = 1ull << pool->pages.shift, habit = a->heap.addresses / 2;
-    uint64_t need = round_up(q->size, page) + (q->alignment > page ? q->alignment : 0);
-    habit = habit < REGION_SLOTS_LEAST * page ? REGION_SLOTS_LEAST * page : habit > REGION_BYTES_MOST ? REGION_BYTES_MOST : habit;
-    return round_up(need > habit ? need : habit, page);
-}
-
 static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t base, page = 1ull << pool->pages.shift, bytes = region_bytes(pool, a, q), least = round_up(q->size, page);
+    uint64_t base, page = 1ull << pool->pages.shift, least = round_up(q->size, page);
+    uint64_t bytes = round_up(pool->device->capacity / REGION_SHARE, page);
+    bytes = bytes < least ? least : bytes;
     *driver = region_reserve(pool->device, bytes, page, &base);
-    if (*driver && bytes > least && !driver_result_is_sticky(*driver)) {
-        bytes = least;
+    while (*driver && bytes > least && !driver_result_is_sticky(*driver)) { /* a device with few addresses */
+        bytes = bytes / 2 < least ? least : round_up(bytes / 2, page);
         *driver = region_reserve(pool->device, bytes, page, &base);
     }
     if (driver_result_is_sticky(*driver))

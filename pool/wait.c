@@ -131,6 +131,15 @@ static bool find_wait(cenote_pool *pool, bool everything, struct fence *fence)
     return due;
 }
 
+/* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the pool's lock. */
+void wait_is_over(cenote_pool *pool, tick covers)
+{
+    struct fence oldest;
+    fences_all_done(&pool->pages.fences, covers);
+    while (fences_oldest(&pool->pages.fences, &oldest) && oldest.covers <= covers)
+        event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
+}
+
 /*
  * Waits on the host, for the oldest fence due or for all that was put on the device so far. False: there was nothing to wait for, it is
  * not allowed now, or it failed. The turn is let go of meanwhile; whoever planned must look again. LOCKING: the turn, after wait_poll.
@@ -149,7 +158,7 @@ bool wait_for_device(cenote_pool *pool, bool everything, CUresult *result)
         return false;
     lock_take(&pool->lock);
     pool->stats.waits++;
-    fences_all_done(&pool->pages.fences, fence.covers);
+    wait_is_over(pool, fence.covers);
     lock_give(&pool->lock);
     return true;
 }

@@ -348,8 +348,8 @@ void hazard_nothing_is_unmapped_during_a_capture(void)
 }
 
 /*
- * The same inside the private group, with a replay under way that touches the old addresses: cenote never hears of replays, so the last free
- * there says nothing about the last use.
+ * The same inside the private group, with a replay under way that touches the old addresses: cenote never hears of replays, so the last
+ * free there says nothing about the last use.
  */
 void hazard_slots_of_a_graph_are_not_remapped(void)
 {
@@ -359,11 +359,12 @@ void hazard_slots_of_a_graph_are_not_remapped(void)
     hazard_open(&scene, CARD);
     cenote_group *group = private_group(&scene);
     capture_begin(group, scene.stream[A]);
-    REQUIRE(held_take(&aliases.hole, scene.pool, 6 * MIB, scene.stream[A]));
+    void *hole = NULL;
+    DONE(cenote_alloc(scene.pool, 6 * MIB, scene.stream[A], &hole));
     REQUIRE(held_take(&aliases.kept, scene.pool, 2 * MIB, scene.stream[A]));
     DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
-    DONE(sim_launch_touch(scene.stream[A], device_address(aliases.hole.at), aliases.hole.bytes));
-    DONE(cenote_free(aliases.hole.at));
+    DONE(sim_launch_touch(scene.stream[A], device_address(hole), 6 * MIB));
+    DONE(cenote_free(hole));
     CUgraphExec exec = capture_end(group, scene.stream[A]);
     REQUIRE(group_take(&aliases.wide, group, 10 * MIB, scene.stream[A]));
     EXPECT(scene_stats(scene.pool).pages_aliased >= 3);

@@ -44,7 +44,6 @@ struct region *store_region(uint32_t slots, uint32_t arena, bool fixed)
 struct region *store_segment(uint64_t bytes, uint32_t arena)
 {
     struct region *r = add_region(bytes, SEGMENT_SHIFT, arena);
-    store.reserved += bytes;
     uint32_t page = pages_add(&store, 0, bytes);
     page_of(&store, page)->arena = arena;
     pages_link(&store, page, r, 0);
@@ -54,7 +53,6 @@ struct region *store_segment(uint64_t bytes, uint32_t arena)
 
 uint32_t store_spare(void)
 {
-    store.reserved += STORE_PAGE;
     uint32_t page = pages_add(&store, store.table.used, STORE_PAGE);
     pages_add_spare(&store, page);
     return page;

@@ -1,6 +1,6 @@
 /*
- * test_heap.c: where blocks go. Single decisions first; then random takes and gives against a model that knows only the list of live blocks,
- * works out the gaps between them anew each time, and tries every place.
+ * test_heap.c: where blocks go. Single decisions first; then random takes and gives against a model that knows only the list of live
+ * blocks, works out the gaps between them anew each time, and tries every place.
  */
 #include "pool/heap.h"
 
@@ -340,6 +340,26 @@ CASE(an_empty_region_leaves_the_heap)
     heap_remove_region(&heap, high);
     EXPECT_EQ(heap.regions, 0);
     EXPECT_EQ(blocks.used - 1, blocks.free_count);
+}
+
+/* The driver would not take its addresses back: it is there again, and used only when there is no other. */
+CASE(a_region_that_could_not_leave_comes_back)
+{
+    struct region *low = add_region(4), *high = add_region(4);
+    heap_remove_region(&heap, low);
+    memory_fail(1, true);
+    heap_restore_region(&heap, low);
+    memory_fail(0, false);
+    EXPECT_EQ(heap.addresses, 8 * STORE_PAGE);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    EXPECT(heap_region_is_empty(&heap, low));
+    EXPECT_EQ(at_of(take(STORE_PAGE)), high->base);
+    EXPECT_EQ(take(4 * STORE_PAGE), 0);
+    give(high->first_block);
+    unmap(high, 0);
+    heap_remove_region(&heap, high);
+    EXPECT_EQ(at_of(take(4 * STORE_PAGE)), low->base);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
 CASE(freeing_needs_no_host_memory)

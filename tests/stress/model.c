@@ -43,7 +43,7 @@ static void launch(struct model *m, launch_fn function, const struct model_block
         size_t length = words <= 64 * KIB ? words : words - from < STRIPE ? words - from : STRIPE;
         MUST(function(stream, device_address(b->at + from), b->pattern + from, length) == CUDA_SUCCESS);
     }
-    if (words > 64 * KIB)
+    if (words > 64 * KIB && words % STRIDE > STRIPE + 512)
         MUST(function(stream, device_address(b->at + words - 512), b->pattern, 512) == CUDA_SUCCESS);
 }
 
