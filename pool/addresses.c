@@ -74,17 +74,17 @@ static void chain(entry *e, struct region *r)
 
 static void unchain(entry *e, struct region *r, uint64_t granule)
 {
-    struct region *first = atomic_load(e);
+    struct region *first = atomic_load(e), *next = r->shares_granule;
+    if (next && next->base >> GRANULE_SHIFT != granule)
+        next = NULL; /* it begins where r ends, but that is not in this granule */
     if (first == r) {
-        struct region *next = r->shares_granule;
-        bool here = next && next->base >> GRANULE_SHIFT == granule;
-        atomic_store_explicit(e, here ? next : NULL, memory_order_release);
+        atomic_store_explicit(e, next, memory_order_release);
         return;
     }
     while (first && first->shares_granule != r)
         first = first->shares_granule;
     if (first)
-        first->shares_granule = r->shares_granule;
+        first->shares_granule = next;
 }
 
 bool addresses_add(struct region *r)

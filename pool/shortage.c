@@ -217,8 +217,11 @@ static bool climb_higher(struct climb *c)
     c->rung++;
     if (c->rung == RUNG_HARVEST)
         gather(c);
-    else if (c->rung == RUNG_CALLBACK && ask_others(c))
+    else if (c->rung == RUNG_CALLBACK && ask_others(c)) {
         c->rung = RUNG_HARVEST; /* and once more up from there */
+        c->driver = wait_poll(pool, pool->pages.fences.now);
+        gather(c);
+    }
     return c->rung != RUNG_WAIT || climb_higher(c);
 }
 
@@ -231,7 +234,7 @@ static bool wait_for_ranges(struct climb *c)
     return waited;
 }
 
-/* Segments that are too small for the request go back before another is taken, within the budget: harvest where pages cannot move. */
+/* Free segments, all too small for the request, go back before another is taken, within the budget: harvest where pages cannot move. */
 static void replace_segments(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -239,13 +242,12 @@ static void replace_segments(struct climb *c)
         return;
     uint64_t before = c->now = pool_now(pool);
     lock_take(&pool->lock);
-    uint64_t held = pool->pages.reserved;
     bool may = may_harvest(c);
     lock_give(&pool->lock);
     if (!may)
         return;
     trim_flush(pool);
-    trim_to(pool, held > c->request->size ? held - c->request->size : 0, UINT64_MAX);
+    trim_to(pool, 0, UINT64_MAX);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
     pool->moving_ns += after - before;

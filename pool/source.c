@@ -19,6 +19,7 @@
 #define REGION_SHARE       8                /* a region has this part of the device's memory at least: few borders, cheap addresses */
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
+#define SEGMENT_ASYNC      (32ull << 20)    /* what a driver's pool grows by at least: less would leave the rest unused */
 
 /* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
 static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
@@ -117,8 +118,10 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
 
 /* --------------------------------------------------------------------------------------------------------------------------- segments */
 
-static uint64_t segment_bytes(const struct request *q)
+static uint64_t segment_bytes(const struct request *q, enum cenote_provider provider)
 {
+    if (provider == CENOTE_ASYNC)
+        return q->size <= SEGMENT_ASYNC ? SEGMENT_ASYNC : round_up(q->size, SEGMENT_UNIT);
     if (q->size <= SEGMENT_UNIT / 2)
         return SEGMENT_UNIT;
     if (q->size < SEGMENT_MIDDLE / 2)
@@ -184,7 +187,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
 static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     CUdeviceptr at = 0;
-    uint64_t bytes = segment_bytes(q);
+    uint64_t bytes = segment_bytes(q, provider_of(pool, a));
     uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
     bytes = round_up(q->size + slack, BLOCK_BYTES) > bytes ? round_up(q->size + slack, SEGMENT_UNIT) : bytes;
 

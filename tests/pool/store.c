@@ -78,6 +78,20 @@ void store_finish(void)
     fences_all_done(&store.fences, store.fences.now);
 }
 
+uint32_t store_missing(const struct asker *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)
+{
+    uint32_t missing = 0;
+    *blocked_to = 0;
+    pages_look_anew(&store);
+    for (uint32_t slot = from; slot < to; slot++) {
+        bool blocked;
+        missing += pages_lack(&store, who, r, slot, &blocked);
+        if (blocked)
+            *blocked_to = slot + 1;
+    }
+    return missing;
+}
+
 struct asker store_asker(const struct region *r)
 {
     return (struct asker){.arena = r->arena, .may_unmap = true};

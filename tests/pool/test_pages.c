@@ -19,7 +19,7 @@ static void open_world(void)
 static uint32_t missing_in(struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)
 {
     struct asker who = store_asker(r);
-    return pages_missing(&store, &who, r, from, to, blocked_to);
+    return store_missing(&who, r, from, to, blocked_to);
 }
 
 CASE(a_page_is_free_when_the_last_byte_has_gone)
@@ -127,7 +127,7 @@ CASE(what_keeps_a_slot_from_being_unmapped)
     store_finish();
     EXPECT_EQ(missing_in(r, 0, 1, &blocked_to), 1);
     EXPECT_EQ(blocked_to, 0);
-    EXPECT_EQ(pages_missing(&store, &captured, r, 0, 1, &blocked_to), 1);
+    EXPECT_EQ(store_missing(&captured, r, 0, 1, &blocked_to), 1);
     EXPECT_EQ(blocked_to, 1);
     r->pins[0] = 1;
     missing_in(r, 0, 1, &blocked_to);

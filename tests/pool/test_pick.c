@@ -83,6 +83,20 @@ CASE(oldest_first)
     EXPECT_EQ(wrong, 0);
 }
 
+/* A range that moved as a whole moves in the same order again. */
+CASE(of_one_tick_the_lower_number_comes_first)
+{
+    for (uint32_t slot = 0; slot < 20; slot++)
+        store_page_at(mine, 19 - slot);
+    pages_own(&store, mine, 0, 20);
+    pages_disown(&store, mine, 0, 20, fences_stamp(&store.fences));
+    for (uint32_t most = 1; most <= 20; most++) {
+        EXPECT_EQ(pick(&me, UINT64_MAX, most), most);
+        for (uint32_t i = 0; i < most; i++)
+            EXPECT_EQ(picks[i].page, mine->page[19 - i]);
+    }
+}
+
 CASE(pages_freed_later_than_asked_stay)
 {
     uint32_t old = freed_page(mine, 0);
@@ -197,7 +211,7 @@ CASE(pages_that_were_met_are_not_picked)
     uint32_t page = freed_page(mine, 0), blocked_to;
     store_map(page, mine, 4); /* aliased: a look marks it */
     EXPECT(is_picked(&me, page));
-    EXPECT_EQ(pages_missing(&store, &me, mine, 0, 2, &blocked_to), 1);
+    EXPECT_EQ(store_missing(&me, mine, 0, 2, &blocked_to), 1);
     EXPECT(!is_picked(&me, page));
     pages_look_anew(&store);
     EXPECT(is_picked(&me, page));

@@ -71,19 +71,20 @@ CASE(each_item_is_handed_out_once)
 
 CASE(addresses_lead_to_their_slab)
 {
-    uint32_t class = class_of(20480); /* its slab is two and a half granules long */
-    uint32_t slab = open_slab(class, 3);
-    uint64_t at = slab_of(&table, slab)->at;
-    EXPECT_EQ(slab_of(&table, slab)->block, 1003);
-    EXPECT_EQ(slab_of(&table, slab)->region, region->number);
-    EXPECT_EQ(slab_at_address(region, at), slab);
-    EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), slab);
-    EXPECT_EQ(slab_at_address(region, at - 1), 0);
-    EXPECT_EQ(slab_at_address(region, at + 3 * SLAB_ALIGNMENT), 0);
-    EXPECT_EQ(slab_close(&slabs, slab, region), 1003);
-    EXPECT_EQ(slab_at_address(region, at), 0);
-    EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), 0);
-    EXPECT_EQ(slab_take(&slabs, class, 1), 0);
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        uint32_t slab = open_slab(class, 3);
+        uint64_t at = slab_of(&table, slab)->at;
+        EXPECT_EQ(slab_of(&table, slab)->block, 1003);
+        EXPECT_EQ(slab_of(&table, slab)->region, region->number);
+        EXPECT_EQ(slab_at_address(region, at), slab);
+        EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), slab);
+        EXPECT_EQ(slab_at_address(region, at - 1), 0);
+        EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) + SLAB_ALIGNMENT - 1), 0);
+        EXPECT_EQ(slab_close(&slabs, slab, region), 1003);
+        EXPECT_EQ(slab_at_address(region, at), 0);
+        EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), 0);
+        EXPECT_EQ(slab_take(&slabs, class, 1), 0);
+    }
 }
 
 CASE(a_region_without_slabs_has_none)
@@ -109,17 +110,19 @@ CASE(a_full_slab_comes_back_at_the_front)
     EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
 }
 
-CASE(an_empty_slab_goes_unless_it_is_the_last_of_its_bin)
+CASE(a_few_empty_slabs_are_kept_and_no_more)
 {
-    uint32_t slab = open_slab(5, 0);
-    uint64_t at = slab_take(&slabs, 5, 3000);
-    EXPECT(!slab_give(&slabs, slab, item_of(slab, at))); /* alone: kept */
-
-    at = slab_take(&slabs, 5, 3000);
-    uint32_t other = open_slab(5, 1);
-    EXPECT(slab_give(&slabs, slab, item_of(slab, at)));
-    EXPECT_EQ(slab_close(&slabs, slab, region), 1000);
-    EXPECT_EQ(slabs.bins[5], other);
+    uint32_t held[SLABS_EMPTY_KEPT + 1];
+    for (uint32_t i = 0; i <= SLABS_EMPTY_KEPT; i++) { /* of different classes: the count is the arena's */
+        held[i] = open_slab(i % CLASS_COUNT, i);
+        EXPECT_EQ(slab_take(&slabs, i % CLASS_COUNT, 512), slab_of(&table, held[i])->at);
+    }
+    EXPECT_EQ(slabs.empty, 0);
+    for (uint32_t i = 0; i < SLABS_EMPTY_KEPT; i++)
+        EXPECT(!slab_give(&slabs, held[i], 0));
+    EXPECT(slab_give(&slabs, held[SLABS_EMPTY_KEPT], 0));
+    EXPECT_EQ(slab_close(&slabs, held[SLABS_EMPTY_KEPT], region), 1000 + SLABS_EMPTY_KEPT);
+    EXPECT_EQ(slabs.empty, SLABS_EMPTY_KEPT);
     EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
 }
 
@@ -139,6 +142,9 @@ CASE(the_rule_sees_what_is_wrong)
     *s = sound;
     s->before = slab;
     EXPECT(slabs_broken_rule(&slabs));
+    *s = sound;
+    slabs.empty = 0;
+    EXPECT(slabs_broken_rule(&slabs));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- random */
@@ -153,41 +159,40 @@ struct item {
 
 static struct item live[ITEMS_MOST];
 static uint32_t live_count;
-static uint32_t open_count[CLASS_COUNT];            /* slabs of each class */
-static uint8_t granule_used[GRANULES];
+static bool     granule_used[GRANULES];
+static uint32_t slabs_empty;                        /* without a live item */
 
-/* The first run of granules that a slab of the class fits in, marked used or unused. */
-static uint32_t find_granules(uint32_t class)
+/* Live items in the slab at `at`. */
+static uint32_t items_in(uint64_t at)
 {
-    uint32_t need = (uint32_t)((slab_bytes(class) + SLAB_ALIGNMENT - 1) / SLAB_ALIGNMENT), run = 0;
-    for (uint32_t g = 0; g < GRANULES; g++) {
-        run = granule_used[g] ? 0 : run + 1;
-        if (run == need) {
-            memset(&granule_used[g + 1 - need], 1, need);
-            return g + 1 - need;
-        }
-    }
-    return GRANULES;
+    uint32_t items = 0;
+    for (uint32_t i = 0; i < live_count; i++)
+        items += live[i].at >= at && live[i].at < at + SLAB_ALIGNMENT;
+    return items;
 }
 
 static bool take_random(struct random *r)
 {
-    uint32_t bytes = 1 + random_below(r, random_below(r, 4) ? 4096 : CLASS_BYTES_MAX), class = class_of(bytes);
+    uint32_t bytes = 1 + random_below(r, random_below(r, 4) ? 2048 : CLASS_BYTES_MAX), class = class_of(bytes);
     bool had = slabs.bins[class] != 0;
     uint64_t at = slab_take(&slabs, class, bytes);
     if (had != (at != 0))
         return false;
     if (!at) {
-        uint32_t granule = find_granules(class);
+        uint32_t granule = 0;
+        while (granule < GRANULES && granule_used[granule])
+            granule++;
         if (granule == GRANULES)
             return true; /* the region is full */
+        granule_used[granule] = true;
         open_slab(class, granule);
-        open_count[class]++;
+        slabs_empty++;
         at = slab_take(&slabs, class, bytes);
     }
     for (uint32_t i = 0; i < live_count; i++)
         if (at < live[i].at + class_bytes(live[i].class) && live[i].at < at + class_bytes(class))
             return false; /* overlaps what somebody holds */
+    slabs_empty -= !items_in(at / SLAB_ALIGNMENT * SLAB_ALIGNMENT);
     live[live_count++] = (struct item){at, class};
     return true;
 }
@@ -199,17 +204,17 @@ static bool give_random(struct random *r)
         return false;
     bool empty = slab_give(&slabs, slab, item_of(slab, live[which].at));
     live[which] = live[--live_count];
-    uint64_t at = slab_of(&table, slab)->at, end = at + slab_bytes(class);
-    bool held = false;
-    for (uint32_t i = 0; i < live_count; i++)
-        held |= live[i].at >= at && live[i].at < end;
-    if (!empty)
-        return held || (slabs.bins[class] == slab && !slab_of(&table, slab)->after);
-    if (held)
+    uint64_t at = slab_of(&table, slab)->at;
+    if (items_in(at))
+        return !empty;
+    slabs_empty++;
+    if (empty != (slabs_empty > SLABS_EMPTY_KEPT))
         return false;
+    if (!empty)
+        return true;
     uint32_t granule = (uint32_t)((at - region->base) / SLAB_ALIGNMENT);
-    memset(&granule_used[granule], 0, (end - at + SLAB_ALIGNMENT - 1) / SLAB_ALIGNMENT);
-    open_count[class]--;
+    granule_used[granule] = false;
+    slabs_empty--;
     return slab_close(&slabs, slab, region) == 1000 + granule;
 }
 
@@ -217,8 +222,9 @@ CASE(random_takes_and_gives)
 {
     static const uint32_t takes_in_100[] = {70, 50, 30};
     struct random r = {31};
-    uint32_t wrong = 0, slabs_open = 0;
-    live_count = 0;
+    uint32_t wrong = 0;
+    live_count = slabs_empty = 0;
+    memset(granule_used, 0, sizeof granule_used);
     for (int i = 0; i < 60000; i++) {
         bool take = random_below(&r, 100) < takes_in_100[i / 20000];
         if (take && live_count < ITEMS_MOST)
@@ -230,11 +236,8 @@ CASE(random_takes_and_gives)
     EXPECT_EQ(wrong, 0);
     while (live_count)
         wrong += !give_random(&r);
-    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
-        EXPECT_EQ(open_count[class], 1); /* the last of each bin */
-        slabs_open += open_count[class];
-    }
-    EXPECT_EQ(table.used - 1 - table.free_count, slabs_open);
+    EXPECT_EQ(table.used - 1 - table.free_count, SLABS_EMPTY_KEPT);
+    EXPECT_EQ(slabs.empty, SLABS_EMPTY_KEPT);
     EXPECT_EQ(wrong, 0);
 }
 
