@@ -46,8 +46,7 @@ static void ask_abilities(struct device *d)
 {
     const struct driver *t = d->driver;
     d->has_rdma = attribute(d, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    d->has_pools = t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolSetAttribute && t->cuMemAllocFromPoolAsync &&
-                   t->cuMemFreeAsync && attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+    d->has_pools = t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync && attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
     d->granularity = 0;
     if (has_vmm_calls(t) && attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
         size_t granularity = 0;
@@ -151,16 +150,22 @@ void device_leave(struct device *d)
     pthread_rwlock_unlock(&d->gate);
 }
 
-bool device_is_entered(void)
+void device_wait_begin(struct device *d)
 {
-    return scope.inside;
+    CHECK(scope.inside);
+    pthread_rwlock_unlock(&d->gate);
+}
+
+void device_wait_end(struct device *d)
+{
+    pthread_rwlock_rdlock(&d->gate);
 }
 
 void device_announce_capture(struct device *d)
 {
     CHECK(!scope.inside);
-    atomic_fetch_add(&d->captures, 1);
     pthread_rwlock_wrlock(&d->gate);
+    atomic_fetch_add(&d->captures, 1);
     pthread_rwlock_unlock(&d->gate);
 }
 

@@ -2,8 +2,8 @@
  * device.h: one device as pools see it: its driver, its primary context, what it can do, and how many captures are open on it.
  *
  * Driver calls of slow paths are made between device_enter and device_leave: our context is current then, whatever the caller's was,
- * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). A capture that is announced
- * waits until all threads inside have left, so that whoever enters later sees it in `captures`. Enter and leave do not nest.
+ * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). No capture is announced while
+ * a thread is inside: `captures` does not rise between enter and leave. Enter and leave do not nest.
  *
  * LOCKING: the gate is taken for reading by enter, before any other lock, and for writing by an announcement, with no other lock.
  */
@@ -38,7 +38,10 @@ void           device_close(struct device *device);
 /* Leave follows enter, whatever enter returned. */
 CUresult device_enter(struct device *device);
 void     device_leave(struct device *device);
-bool     device_is_entered(void);          /* by this thread */
+
+/* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */
+void     device_wait_begin(struct device *device);
+void     device_wait_end(struct device *device);
 
 /* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
 void device_announce_capture(struct device *device);

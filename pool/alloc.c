@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "pool/count.h"
 
+#define TEND_EVERY 32   /* allocations between two looks after pending blocks, which cost driver calls; slow paths look anyway */
+
 /* --------------------------------------------------------------------------------------------------------------------------- taking */
 
 /* An open capture on the stream decides the group, unless the caller did. LOCKING: the pool's lock. */
@@ -78,13 +80,16 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     int error = stream_key(pool, stream, &key);
     if (error)
         return error;
-    if (atomic_load_explicit(&pool->pending_count, memory_order_relaxed))
-        pending_tend(pool);
 
     lock_take(&pool->lock);
+    bool tend = pool->pending_count && ++pool->untended >= TEND_EVERY;
     if (pool->lost) {
         lock_give(&pool->lock);
         return pool_driver_error(pool, pool->lost, "an earlier call");
+    }
+    if (group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed)) {
+        lock_give(&pool->lock);
+        return error_set(CENOTE_INVALID, 0, "the group was destroyed");
     }
     group = group_of_stream(pool, group, key);
     struct arena *a = pool_reserve_books(pool) ? stream_arena(pool, group, key, stream) : NULL;
@@ -98,6 +103,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->visitors += !served;
     lock_give(&pool->lock);
+    if (tend)
+        pending_tend(pool);
     if (served)
         return CENOTE_OK;
     error = shortage_serve(pool, a, q, at);
@@ -162,7 +169,7 @@ static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
     w->uses = &s->uses[w->item];
     if (bit_is_set(s->free, w->item))
         return FOUND_FREE;
-    return w->start != at ? FOUND_INSIDE : bit_is_set(s->pending, w->item) ? FOUND_PENDING : FOUND_LIVE;
+    return bit_is_set(s->pending, w->item) ? FOUND_PENDING : w->start != at ? FOUND_INSIDE : FOUND_LIVE;
 }
 
 static void describe_block(cenote_pool *pool, struct where *w, uint32_t block)
@@ -183,7 +190,7 @@ static enum found locate_inside(cenote_pool *pool, uint64_t at, struct where *w)
         if (at >= b->at + b->size)
             continue;
         describe_block(pool, w, block);
-        return b->state == BLOCK_FREE || b->state == BLOCK_SLAB ? FOUND_FREE : FOUND_INSIDE;
+        return b->state == BLOCK_LIVE ? FOUND_INSIDE : b->state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
     }
     return FOUND_NOTHING;
 }

@@ -74,10 +74,11 @@ void arena_give_block(struct arena *a, uint32_t block, tick freed)
     heap_give(&a->heap, block, freed);
 }
 
-static void close_slab(struct arena *a, uint32_t slab, tick freed)
+/* Its items were freed at different ticks, and one that was pending comes last with an early one: the latest of the arena covers all. */
+static void close_slab(struct arena *a, uint32_t slab)
 {
     struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
-    heap_give(&a->heap, slab_close(&a->slabs, slab, r), freed);
+    heap_give(&a->heap, slab_close(&a->slabs, slab, r), a->last_freed);
 }
 
 void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
@@ -86,7 +87,7 @@ void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
     a->live--;
     a->last_freed = a->last_freed > freed ? a->last_freed : freed;
     if (slab_give(&a->slabs, slab, item))
-        close_slab(a, slab, freed);
+        close_slab(a, slab);
 }
 
 /* Empty slabs, kept for speed, go back to the heap. */
@@ -98,7 +99,7 @@ void arena_flush(struct arena *a)
             struct slab *s = slab_of(a->slabs.table, slab);
             uint32_t next = s->after;
             if (s->free_items == s->items)
-                close_slab(a, slab, a->last_freed);
+                close_slab(a, slab);
             slab = next;
         }
     }

@@ -90,6 +90,7 @@ int cenote_group_destroy(cenote_group *group)
     if (error)
         return error;
     cenote_pool *pool = group->pool;
+    lock_take(&pool->turn); /* no page is on its way into the group */
     lock_take(&pool->lock);
     if (group->captures)
         error = CENOTE_CAPTURE;
@@ -102,6 +103,7 @@ int cenote_group_destroy(cenote_group *group)
         }
     }
     lock_give(&pool->lock);
+    lock_give(&pool->turn);
     return error ? error_set(error, 0, "a capture is open on group \"%s\"", group->name) : CENOTE_OK;
 }
 
@@ -172,7 +174,7 @@ static int change_pins(void *address, size_t bytes, int by)
     struct slots under = slots_under(r, at, bytes);
     bool valid = pool->open && atomic_load(&r->pool) == pool;
     for (uint32_t slot = under.from; valid && slot < under.to; slot++)
-        valid = r->page[slot] && !bit_is_set(r->transit, slot) && (by > 0 || r->pins[slot]);
+        valid = r->page[slot] && !bit_is_set(r->transit, slot) && !page_of(&pool->pages, r->page[slot])->leaving && (by > 0 || r->pins[slot]);
     for (uint32_t slot = under.from; valid && slot < under.to; slot++) {
         r->pins[slot] += (uint32_t)by;
         page_of(&pool->pages, r->page[slot])->pins += (uint32_t)by;

@@ -269,14 +269,18 @@ void heap_remove_region(struct heap *h, struct region *r)
     *link = r->next;
 }
 
-/* A region that heap_remove_region took out comes back, virgin and oldest. Needs no table item: all of it lies above its top. */
+/*
+ * A region that heap_remove_region took out comes back, virgin: as the newest, unless that one has virgin addresses itself. Needs no
+ * table item: all of it lies above its top.
+ */
 void heap_restore_region(struct heap *h, struct region *r)
 {
     uint32_t *link = &h->regions;
-    while (*link)
-        link = &region_of(h->pages, *link)->next;
+    if (*link && region_of(h->pages, *link)->top != region_end(region_of(h->pages, *link)))
+        while (*link)
+            link = &region_of(h->pages, *link)->next;
+    r->next = *link;
     *link = r->number;
-    r->next = 0;
     r->top = r->base;
 }
 

@@ -68,6 +68,8 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     else
         pool->pending_first = uses;
     pool->pending_last = uses;
+    if (pool->pending_newest < use_of(pool, uses)->freed)
+        pool->pending_newest = use_of(pool, uses)->freed;
     atomic_fetch_add(&pool->pending_count, 1);
     lock_give(&pool->lock);
 }
@@ -163,7 +165,7 @@ void pending_release_all(cenote_pool *pool)
 }
 
 /*
- * What an allocation does for pending blocks before it looks for memory: sees to it that a fence covers them, if nobody has the turn, and
+ * What an allocation does for pending blocks now and then: sees to it that a fence covers them, if nobody has the turn, and
  * gives back those that are done. LOCKING: none; not inside.
  */
 void pending_tend(cenote_pool *pool)
@@ -171,7 +173,8 @@ void pending_tend(cenote_pool *pool)
     bool entered = device_enter(pool->device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {
         lock_take(&pool->lock);
-        tick newest = pool->pending_last ? use_of(pool, pool->pending_last)->freed : 0;
+        tick newest = pool->pending_newest;
+        pool->untended = 0;
         lock_give(&pool->lock);
         wait_poll(pool, newest);
         lock_give(&pool->turn);

@@ -95,6 +95,9 @@ struct cenote_pool {
     uint64_t       reserved_peak;   /* since the pool was opened: what its address space is measured against */
     uint32_t       pins;            /* slots pinned, with repetition */
     uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
+    uint64_t       promised;        /* bytes of segments being taken, not yet in reserved */
+    tick           pending_newest;  /* latest free of a pending block */
+    uint32_t       untended;        /* allocations since pending blocks were last looked after */
     uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
     uint64_t       steps;
     tick           trim_mark;       /* tick of the last periodic trim */
@@ -167,6 +170,8 @@ uint64_t source_allowance(const cenote_pool *pool);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
+uint64_t trim_segments(cenote_pool *pool);
+void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
 
 #endif

@@ -65,6 +65,8 @@ int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
 {
     if (!pool || !pool->open || !stats || stats->struct_size < offsetof(cenote_stats, page_bytes) + sizeof stats->page_bytes)
         return error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a cenote_stats with its struct_size set");
+    if (driver_is_forked())
+        return pool_process_usable();
     size_t wanted = stats->struct_size < sizeof *stats ? stats->struct_size : sizeof *stats;
     lock_take(&pool->lock);
     cenote_stats s = pool->stats;

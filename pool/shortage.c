@@ -29,6 +29,7 @@ struct climb {
     const struct request *request;
     enum rung             rung;
     int                   callbacks;
+    tick                  limit;    /* RUNG_WAIT: what is freed later is not waited for */
     bool                  may_spread; /* address space may grow beyond its cap */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
@@ -163,7 +164,7 @@ static void gather(struct climb *c)
     pending_poll(pool);
     trim_flush(pool);
     if (!source_moves_pages(pool, c->arena))
-        trim_to(pool, 0, UINT64_MAX);
+        trim_segments(pool);
 }
 
 /* The turn is let go of: the callback may free, trim, or allocate; other pools have turns of their own. */
@@ -184,23 +185,27 @@ static bool ask_others(struct climb *c)
     return freed;
 }
 
-/* The topmost rung. False: everything is done, nothing more will come. */
+/*
+ * The topmost rung. False: the device is done with all that was freed when we got here, and it was looked at. Other threads may go on
+ * freeing for ever; they do not keep us.
+ */
 static bool wait_a_while(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    tick done = pool->pages.fences.done, now = pool->pages.fences.now;
-    uint32_t pending = pool->pending_count;
+    bool over = fence_is_done(&pool->pages.fences, c->limit);
     lock_give(&pool->lock);
-    c->driver = wait_poll(pool, now);
+    if (over)
+        return false;
+    c->driver = wait_poll(pool, c->limit);
     bool waited = !c->driver && wait_for_device(pool, false, &c->driver);
     if (c->driver)
         return true; /* the climb ends with that error */
     gather(c);
     lock_take(&pool->lock);
-    bool changed = waited || done != pool->pages.fences.done || pending != pool->pending_count;
+    over = fence_is_done(&pool->pages.fences, c->limit);
     lock_give(&pool->lock);
-    return changed;
+    return waited || over;
 }
 
 /* One rung up, and what belongs to it. False: there is none left. */
@@ -215,6 +220,13 @@ static bool climb_higher(struct climb *c)
         lock_give(&pool->lock);
     }
     c->rung++;
+    if (c->rung == RUNG_WAIT) {
+        lock_take(&pool->lock);
+        c->limit = pool->pages.fences.now;
+        bool done = fence_is_done(&pool->pages.fences, c->limit);
+        lock_give(&pool->lock);
+        return !done && wait_a_while(c);
+    }
     if (c->rung == RUNG_HARVEST)
         gather(c);
     else if (c->rung == RUNG_CALLBACK && ask_others(c)) {
@@ -222,7 +234,7 @@ static bool climb_higher(struct climb *c)
         c->driver = wait_poll(pool, pool->pages.fences.now);
         gather(c);
     }
-    return c->rung != RUNG_WAIT || climb_higher(c);
+    return true;
 }
 
 /* Address space is at its cap: the oldest fence frees the most likely range. If there is none, the cap gives way. */
@@ -247,7 +259,7 @@ static void replace_segments(struct climb *c)
     if (!may)
         return;
     trim_flush(pool);
-    trim_to(pool, 0, UINT64_MAX);
+    trim_segments(pool);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
     pool->moving_ns += after - before;
@@ -282,6 +294,7 @@ static int out_of_memory(struct climb *c)
     c->pool->stats.ooms++;
     lock_give(&c->pool->lock);
     explain(c);
+    trim_spares(c->pool);
     return CENOTE_OUT_OF_MEMORY;
 }
 
@@ -291,8 +304,10 @@ static int climb(struct climb *c)
     if (c->request->bytes > pool->device->capacity)
         return out_of_memory(c); /* no rung helps */
     c->driver = wait_poll(pool, pool->pages.fences.now);
-    if (!c->driver)
+    if (!c->driver) {
+        pending_poll(pool);
         replace_segments(c);
+    }
     while (!c->driver) {
         c->now = pool_now(pool);
         lock_take(&pool->lock);

@@ -17,6 +17,7 @@
 #include "pool/count.h"
 
 #define REGION_SHARE       8                /* a region has this part of the device's memory at least: few borders, cheap addresses */
+#define REGION_SLOTS_LEAST 32u              /* and so many slots, on small cards */
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
 #define SEGMENT_ASYNC      (32ull << 20)    /* what a driver's pool grows by at least: less would leave the rest unused */
@@ -24,7 +25,8 @@
 /* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
 static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->provider == CENOTE_ASYNC && a->is_private ? CENOTE_PLAIN : pool->provider;
+    bool is_private = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_PRIVATE;
+    return pool->provider == CENOTE_ASYNC && is_private ? CENOTE_PLAIN : pool->provider;
 }
 
 static const cenote_source *callback_of(const cenote_pool *pool, const struct arena *a)
@@ -40,9 +42,10 @@ bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
 /* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
 uint64_t source_allowance(const cenote_pool *pool)
 {
+    uint64_t held = pool->pages.reserved + pool->promised;
     if (!pool->limit)
         return UINT64_MAX;
-    return pool->limit > pool->pages.reserved ? pool->limit - pool->pages.reserved : 0;
+    return pool->limit > held ? pool->limit - held : 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- joining the heap */
@@ -57,10 +60,9 @@ static bool publish_region(cenote_pool *pool, struct arena *a, struct region *r)
     return true;
 }
 
-/* Nobody can have seen it, or nobody needs it any more. */
+/* Nobody can have seen it, or nobody needs it any more. Its addresses are out of the map by now. */
 static void close_region(struct region *r)
 {
-    addresses_remove(r);
     region_close(r);
     addresses_free_region(r);
 }
@@ -93,6 +95,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
 {
     uint64_t base, page = 1ull << pool->pages.shift, least = round_up(q->size, page);
     uint64_t bytes = round_up(pool->device->capacity / REGION_SHARE, page);
+    bytes = bytes < REGION_SLOTS_LEAST * page ? REGION_SLOTS_LEAST * page : bytes;
     bytes = bytes < least ? least : bytes;
     *driver = region_reserve(pool->device, bytes, page, &base);
     while (*driver && bytes > least && !driver_result_is_sticky(*driver)) { /* a device with few addresses */
@@ -110,8 +113,10 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
     lock_give(&pool->lock);
     if (published)
         return CENOTE_OK;
-    if (r)
+    if (r) {
+        addresses_remove(r);
         close_region(r);
+    }
     region_unreserve(pool->device, base, bytes);
     return no_memory();
 }
@@ -178,8 +183,10 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
         count_reserved(pool);
     }
     lock_give(&pool->lock);
-    if (!published)
+    if (!published) {
+        addresses_remove(r);
         close_region(r);
+    }
     return published;
 }
 
@@ -193,13 +200,19 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
 
     lock_take(&pool->lock);
     bool room = source_allowance(pool) >= bytes;
+    uint64_t promised = room ? bytes : 0; /* the turn may be let go of, and others ask for the same allowance */
+    pool->promised += promised;
     lock_give(&pool->lock);
     *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (!*driver && publish_segment(pool, a, at, bytes))
+    lock_take(&pool->lock);
+    pool->promised -= promised;
+    lock_give(&pool->lock);
+    if (!*driver && !(at % BLOCK_BYTES) && publish_segment(pool, a, at, bytes))
         return CENOTE_OK;
     if (!*driver) {
         give_segment(pool, a, at, bytes);
-        return no_memory();
+        return at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
+                                            (unsigned long long)at, BLOCK_BYTES) : no_memory();
     }
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
 }
@@ -216,15 +229,19 @@ void source_release_segment(cenote_pool *pool, struct region *r)
 {
     uint64_t base = r->base, bytes = r->bytes;
     struct arena *a = arena_of(pool, r->arena);
-    close_region(r); /* first: the address may be given out again at once */
+    addresses_remove(r); /* first: the address may be given out again at once */
+    close_region(r);
     give_segment(pool, a, base, bytes);
 }
 
 /* The addresses of a region that has left its heap go back. False: the driver will not have them, nothing changed. */
 bool source_release_region(cenote_pool *pool, struct region *r)
 {
-    if (region_unreserve(pool->device, r->base, r->bytes))
+    addresses_remove(r); /* first: the driver may give them out again at once */
+    if (region_unreserve(pool->device, r->base, r->bytes)) {
+        addresses_add(r); /* nothing is mapped for it: its entries are there */
         return false;
+    }
     lock_take(&pool->lock);
     pages_remove_region(&pool->pages, r);
     lock_give(&pool->lock);

@@ -45,9 +45,10 @@ static bool unmap_home(cenote_pool *pool, uint32_t page)
     return done;
 }
 
-static bool release_page(cenote_pool *pool, uint32_t page)
+static uint64_t release_page(cenote_pool *pool, uint32_t page)
 {
     struct page *p = page_of(&pool->pages, page);
+    uint64_t bytes = p->bytes;
     bool done = true;
     while (done && p->maps)
         done = unmap_home(pool, page);
@@ -62,13 +63,14 @@ static bool release_page(cenote_pool *pool, uint32_t page)
         pages_stay(&pool->pages, page);
     }
     lock_give(&pool->lock);
-    return done;
+    return done ? bytes : 0;
 }
 
 /* A segment is its page: both go at once. */
-static bool release_segment(cenote_pool *pool, uint32_t page)
+static uint64_t release_segment(cenote_pool *pool, uint32_t page)
 {
     lock_take(&pool->lock);
+    uint64_t bytes = page_of(&pool->pages, page)->bytes;
     struct page *p = page_of(&pool->pages, page);
     struct region *r = region_of(&pool->pages, p->home.region);
     p->leaving = false;
@@ -76,11 +78,12 @@ static bool release_segment(cenote_pool *pool, uint32_t page)
     pages_remove(&pool->pages, page);
     heap_remove_region(&arena_of(pool, r->arena)->heap, r);
     pages_remove_region(&pool->pages, r);
+    atomic_store(&r->pool, NULL);
     pool->stats.pages_released++;
     count_reserved(pool);
     lock_give(&pool->lock);
     source_release_segment(pool, r);
-    return true;
+    return bytes;
 }
 
 /* Picks the next pages to go, at most as many as bring `reserved` down to `keep`. They are leaving when this returns. */
@@ -97,14 +100,47 @@ static uint32_t pick_leavers(cenote_pool *pool, uint64_t keep, tick latest, bool
     return picker.count;
 }
 
-static void trim_kind(cenote_pool *pool, uint64_t keep, tick latest, bool segments)
+/* Bytes given back. Ends when nothing more may go, or when the driver refuses. */
+static uint64_t trim_kind(cenote_pool *pool, uint64_t keep, tick latest, bool segments)
 {
     struct pick picks[BATCH];
     uint32_t count;
+    uint64_t sum = 0;
     bool going = true;
     while (going && (count = pick_leavers(pool, keep, latest, segments, picks)))
-        for (uint32_t i = 0; i < count; i++)
-            going = (segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page)) && going;
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t bytes = segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page);
+            going = going && bytes;
+            sum += bytes;
+        }
+    return sum;
+}
+
+/* Complete free segments go back, and what the driver's pool still holds of them. Nothing during a capture. */
+uint64_t trim_segments(cenote_pool *pool)
+{
+    if (atomic_load(&pool->device->captures))
+        return 0;
+    uint64_t bytes = trim_kind(pool, 0, UINT64_MAX, true);
+    if (pool->driver_pool)
+        pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
+    return bytes;
+}
+
+/* Pages mapped nowhere go back: an allocation that failed has no use for those it had created. */
+void trim_spares(cenote_pool *pool)
+{
+    while (!atomic_load(&pool->device->captures)) {
+        lock_take(&pool->lock);
+        uint32_t page = pool->pages.spare;
+        if (page && !fence_is_done(&pool->pages.fences, page_of(&pool->pages, page)->freed))
+            page = 0;
+        if (page)
+            pages_leave(&pool->pages, page);
+        lock_give(&pool->lock);
+        if (!page || !release_page(pool, page))
+            return;
+    }
 }
 
 /* A region that holds nothing leaves its heap, and comes back if the driver will not have its addresses. */
@@ -114,13 +150,16 @@ static void release_if_empty(cenote_pool *pool, uint32_t number)
     struct region *r = region_of(&pool->pages, number);
     struct heap *heap = r ? &arena_of(pool, r->arena)->heap : NULL;
     bool empty = r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(heap, r);
-    if (empty)
+    if (empty) {
         heap_remove_region(heap, r);
+        atomic_store(&r->pool, NULL); /* an address in it belongs to nobody */
+    }
     lock_give(&pool->lock);
     if (!empty || source_release_region(pool, r))
         return;
     lock_take(&pool->lock);
     heap_restore_region(heap, r);
+    atomic_store(&r->pool, pool);
     lock_give(&pool->lock);
 }
 
@@ -157,15 +196,14 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
 {
     if (atomic_load(&pool->device->captures))
         return 0;
-    uint64_t before = pool->pages.reserved;
-    trim_kind(pool, keep, latest, true);
-    trim_kind(pool, keep, latest, false);
+    uint64_t bytes = trim_kind(pool, keep, latest, true);
+    bytes += trim_kind(pool, keep, latest, false);
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
         release_if_empty(pool, number);
     if (pool->driver_pool)
         pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
     forget_arenas(pool);
-    return before - pool->pages.reserved;
+    return bytes;
 }
 
 /* LOCKING: the turn. */

@@ -17,10 +17,11 @@ int turn_begin(cenote_pool *pool)
 {
     CUresult result = device_enter(pool->device);
     lock_take(&pool->turn);
-    if (!result)
+    int error = pool_usable(pool); /* it may have been destroyed while we waited */
+    if (!result && !error)
         return CENOTE_OK;
     turn_end(pool);
-    return pool_driver_error(pool, result, "entering the context");
+    return error ? error : pool_driver_error(pool, result, "entering the context");
 }
 
 void turn_end(cenote_pool *pool)
@@ -117,15 +118,15 @@ CUresult wait_poll(cenote_pool *pool, tick needed)
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
-/* What to wait for: the oldest fence, or the one that covers most; without fences the context (event NULL). False: nothing. */
+/* What to wait for: the oldest fence, or the one that covers most; where none could be recorded the context (event NULL). False: nothing. */
 static bool find_wait(cenote_pool *pool, bool everything, struct fence *fence)
 {
     struct fences *f = &pool->pages.fences;
     lock_take(&pool->lock);
     bool due = everything ? fences_newest(f, fence) : fences_oldest(f, fence);
-    if (!due && !pool->device->driver->cuCtxRecordEvent) {
+    if (!due) {
         *fence = (struct fence){NULL, f->now};
-        due = !fence_is_done(f, f->now) || pool->pending_count;
+        due = !fence_is_done(f, f->now);
     }
     lock_give(&pool->lock);
     return due;
@@ -152,7 +153,13 @@ bool wait_for_device(cenote_pool *pool, bool everything, CUresult *result)
         return false;
 
     lock_give(&pool->turn);
-    *result = fence.event ? pool->device->driver->cuEventSynchronize(fence.event) : pool->device->driver->cuCtxSynchronize();
+    if (fence.event) {
+        device_wait_begin(pool->device);
+        *result = pool->device->driver->cuEventSynchronize(fence.event);
+        device_wait_end(pool->device);
+    } else {
+        *result = pool->device->driver->cuCtxSynchronize(); /* would end a capture: none may begin meanwhile */
+    }
     lock_take(&pool->turn);
     if (*result)
         return false;

@@ -116,7 +116,8 @@ CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn fun
 
 /*
  * A block of at least `bytes`, aligned to 512, for use on `stream` from now on. Zero bytes give NULL, which cenote_free accepts.
- * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY.
+ * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY, or CENOTE_OUT_OF_ADDRESSES where memory is left but no
+ * device addresses.
  */
 CENOTE_API int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block);
 
@@ -144,7 +145,7 @@ typedef struct cenote_block {
     size_t        size;       /* bytes that may be used */
     cenote_pool  *pool;
     cenote_group *group;      /* NULL: none */
-    uint64_t      stream_id;  /* cuStreamGetId of its stream */
+    uint64_t      stream_id;  /* of its stream: cuStreamGetId of a created one, a number of our own for default streams */
 } cenote_block;
 
 /* The live block that holds `address`, which may lie inside it. */

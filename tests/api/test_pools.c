@@ -201,11 +201,13 @@ CASE(two_cards)
 CASE(no_context_of_ones_own)
 {
     struct sim_shape shape = scene_card(CARD);
-    cenote_pool *pool;
+    cenote_pool *pool = NULL;
     void *block;
     CUcontext current;
     sim_reset(&shape);
-    DONE(cenote_pool_create(0, NULL, &pool)); /* the library starts the driver and retains the context itself */
+    DONE(cuInit(0)); /* once per process: the library has done so for the card of an earlier case */
+    DONE(cenote_pool_create(0, NULL, &pool)); /* retains the context itself */
+    REQUIRE(pool != NULL);
     DONE(cenote_alloc(pool, 3 * MIB, NULL, &block));
     DONE(cuCtxGetCurrent(&current));
     EXPECT(!current);
@@ -275,6 +277,7 @@ CASE(the_default_pool)
     cenote_pool *pool = NULL, *same = NULL;
     void *block;
     sim_reset(&shape);
+    DONE(cuInit(0));
     DONE(cenote_pool_default(0, &pool));
     DONE(cenote_pool_default(0, &same));
     REQUIRE(pool != NULL);

@@ -85,7 +85,7 @@ static void battery_streams(struct scene *scene)
 /* Full, the answer is clear; what is full stays usable; another stream and another size can have all of it in the end. */
 static void battery_full_card(struct scene *scene)
 {
-    static const size_t sizes[] = {8 * MIB, 3 * MIB, 20 * MIB};
+    static const size_t sizes[] = {8 * MIB, 3 * MIB, 16 * MIB};
     for (int i = 0; i < 3; i++) {
         struct hoard hoard;
         void *block;

@@ -70,7 +70,6 @@ static const struct {
     {"cuDevicePrimaryCtxRelease_v2", CALL_cuDevicePrimaryCtxRelease},
     {"cuCtxPushCurrent_v2", CALL_cuCtxPushCurrent},
     {"cuCtxPopCurrent_v2", CALL_cuCtxPopCurrent},
-    {"cuStreamDestroy_v2", CALL_cuStreamDestroy},
     {"cuEventDestroy_v2", CALL_cuEventDestroy},
     {"cuEventRecord", CALL_cuEventRecord},
 };

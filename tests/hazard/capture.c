@@ -318,28 +318,37 @@ void hazard_pending_blocks_during_a_capture(void)
     scene_close(&scene);
 }
 
-/* An ordinary stream wants a range whose slots would have to be unmapped first: it goes elsewhere while a capture is open. */
+/*
+ * An ordinary stream wants a range of which one slot would have to be unmapped first, and no other place lacks so few pages: while a
+ * capture is open it goes elsewhere.
+ */
 void hazard_nothing_is_unmapped_during_a_capture(void)
 {
     struct scene scene;
-    struct aliases aliases;
-    struct held temporary, more;
+    struct held held[4], wide, temporary, more;
     hazard_open(&scene, CARD);
     cenote_group *group = private_group(&scene);
-    aliases_make(&aliases, scene.pool, scene.stream[B]);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(held_take(&held[i], scene.pool, i % 2 ? 2 * MIB : 4 * MIB, scene.stream[B]));
+    held_give(&held[0]);
+    held_give(&held[2]);
+    REQUIRE(held_take(&wide, scene.pool, 6 * MIB, scene.stream[B])); /* takes the pages of one hole and half of the other */
+    DONE(cuStreamSynchronize(scene.stream[B]));
+    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
 
     capture_begin(group, scene.stream[A]);
     uint64_t unmapped = scene_stats(scene.pool).pages_unmapped;
     REQUIRE(held_take(&temporary, scene.pool, 4 * MIB, scene.stream[A]));
-    REQUIRE(held_take(&more, scene.pool, 6 * MIB, scene.stream[B]));
+    REQUIRE(held_take(&more, scene.pool, 4 * MIB, scene.stream[B]));
     EXPECT_EQ(scene_stats(scene.pool).pages_unmapped, unmapped);
     held_give(&temporary);
     CUgraphExec exec = capture_end(group, scene.stream[A]);
 
     DONE(cuGraphLaunch(exec, scene.stream[A]));
     held_give(&more);
-    held_give(&aliases.kept);
-    held_give(&aliases.wide);
+    held_give(&wide);
+    held_give(&held[1]);
+    held_give(&held[3]);
     scene_judge(&scene);
     DONE(cuGraphExecDestroy(exec));
     DONE(cenote_group_destroy(group));

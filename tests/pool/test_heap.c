@@ -259,6 +259,24 @@ CASE(blocks_slide_past_slots_in_flight)
     EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
+/* Two slots of one range map one page: together they lack one, each alone lacks none, as often as one looks. */
+CASE(aliases_in_one_range_count_once)
+{
+    struct region *r = add_region(4);
+    uint32_t hole = take(2 * STORE_PAGE);
+    take(2 * STORE_PAGE);
+    give(hole);
+    store_finish();
+    unmap(r, 1);
+    store_map(r->page[0], r, 1);
+    struct place place;
+    for (int i = 0; i < 3; i++) {
+        EXPECT_EQ(heap_find(&heap, &who, 2 * STORE_PAGE, BLOCK_BYTES, &place), FIT_WITH_PAGES);
+        EXPECT_EQ(place.missing, 1);
+        EXPECT_EQ(heap_find(&heap, &who, STORE_PAGE, BLOCK_BYTES, &place), FIT_NOW);
+    }
+}
+
 CASE(alignment_leaves_a_range_in_front)
 {
     struct region *r = add_region(8);
@@ -341,13 +359,18 @@ CASE(an_empty_region_leaves_the_heap)
     EXPECT_EQ(blocks.used - 1, blocks.free_count);
 }
 
-/* The driver would not take its addresses back: it is there again, and used only when there is no other. */
+/* The driver would not take its addresses back: it is there again, and the next to be used unless another is virgin. */
 CASE(a_region_that_could_not_leave_comes_back)
 {
     struct region *low = add_region(4), *high = add_region(4);
-    heap_remove_region(&heap, low);
     memory_fail(1, true);
+    heap_remove_region(&heap, high);
+    heap_restore_region(&heap, high);
+    EXPECT_EQ(heap.regions, high->number);
+    EXPECT(high->next == low->number && low->next == 0);
+    heap_remove_region(&heap, low);
     heap_restore_region(&heap, low);
+    EXPECT_EQ(heap.regions, high->number);
     memory_fail(0, false);
     EXPECT_EQ(heap_addresses_used(&heap), 0); /* both are virgin */
     EXPECT_EQ(heap_broken_rule(&heap), NULL);

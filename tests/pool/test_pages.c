@@ -194,6 +194,7 @@ CASE(each_rule_sees_what_is_wrong)
     EXPECT_BROKEN("7:", r->pins[3] = 1, r->pins[3] = 0);
     EXPECT_BROKEN("8:", page_of(&store, spare)->maps = 1, page_of(&store, spare)->maps = 0);
     EXPECT_BROKEN("9:", store.reserved -= STORE_PAGE, store.reserved += STORE_PAGE);
+    EXPECT_BROKEN("9:", store.reserved += STORE_PAGE, store.reserved -= STORE_PAGE);
     EXPECT_BROKEN("14:", r->freed[1] = store.fences.now + 1, r->freed[1] = 0);
     EXPECT_BROKEN("15:", store.fences.done = store.fences.now + 1, store.fences.done = store.fences.now);
 }

@@ -6,7 +6,8 @@
 
 #include <pthread.h>
 
-#define CARD (96 * MIB)
+#define CARD          (96 * MIB)
+#define SEGMENTS_CARD (512 * MIB) /* each arena holds a segment of its own, which does not move */
 
 struct setting {
     uint64_t seed;
@@ -21,7 +22,7 @@ struct setting {
 
 static void open_setting(struct scene *scene, const struct setting *s)
 {
-    struct sim_shape shape = scene_card(CARD);
+    struct sim_shape shape = scene_card(s->provider == CENOTE_VMM ? CARD : SEGMENTS_CARD);
     cenote_options options = scene_options();
     shape.lag = s->lag;
     options.provider = s->provider;

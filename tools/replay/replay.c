@@ -147,7 +147,7 @@ static bool play_once(struct player *p)
 static bool moves_memory(enum driver_call call)
 {
     return call == CALL_cuMemCreate || call == CALL_cuMemMap || call == CALL_cuMemUnmap || call == CALL_cuMemAlloc ||
-           call == CALL_cuMemFree || call == CALL_cuMemAllocFromPoolAsync || call == CALL_cuMemFreeAsync;
+           call == CALL_cuMemFree || call == CALL_cuMemAllocFromPoolAsync;
 }
 
 struct figures {
