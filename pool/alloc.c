@@ -222,8 +222,9 @@ static cenote_pool *lock_pool_of(const void *address, struct where *w)
     if (!pool)
         return NULL;
     lock_take(&pool->lock);
-    if (pool->open && atomic_load(&w->region->pool) == pool && w->region == addresses_find((uint64_t)(uintptr_t)address))
-        return pool;
+    uint64_t at = (uint64_t)(uintptr_t)address;
+    if (pool->open && atomic_load(&w->region->pool) == pool && at >= w->region->base && at < region_end(w->region))
+        return pool; /* it is still what it was when we looked without the lock */
     lock_give(&pool->lock);
     return NULL;
 }

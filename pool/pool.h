@@ -79,6 +79,7 @@ struct cenote_pool {
     struct table   blocks, slabs, arenas, groups, uses;
     struct index   at;              /* block address -> block */
     struct index   by_stream;       /* arena key -> arena */
+    struct arena  *last_arena;      /* found last: most programs use one stream at a time */
     struct immortal immortals[IMMORTALS_MOST];  /* open addressing by handle */
     uint32_t       pending_first, pending_last; /* uses, see pending.c */
     _Atomic(uint32_t) pending_count;

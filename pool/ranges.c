@@ -1,9 +1,10 @@
 /*
- * ranges.c: the free ranges of one heap, ordered by size and then by address: exact best fit.
+ * ranges.c: the free ranges of one heap in order of size: exact best fit.
  *
- * Ranges of about one size share a bin: below 32 KiB each multiple of 512 has its own, above that a doubling is cut into eight. A bin is
- * a treap ordered by (size, address), whose random priorities are a hash of the block's number, so that the nodes need no room for
- * them. Bins keep the trees shallow and the walk to the next size short; together they are one exact order, unlike lists of bins.
+ * Ranges of about one size share a bin. Below 32 KiB each multiple of 512 has its own, a list with the newest first: those are the many
+ * splinters of a heap that has run for long, and which of two equal ones is taken makes no difference worth a tree. Above that a doubling
+ * is cut into sixteen, and a bin is a treap ordered by (size, address), whose random priorities are a hash of the block's number, so that
+ * the nodes need no room for them. Bins keep the trees shallow and the walk to the next size short.
  *
  * Nothing here knows pages: whether a range is worth taking is asked by heap.c.
  *
@@ -18,10 +19,10 @@
 static uint32_t bin_of(uint64_t size)
 {
     uint64_t units = size / BLOCK_BYTES;
-    if (units < 64)
+    if (units < RANGE_LISTS)
         return (uint32_t)units;
     uint32_t log = 63 - (uint32_t)__builtin_clzll(units);
-    return 64 + (log - 6) * 8 + (uint32_t)(units >> (log - 3) & 7);
+    return RANGE_LISTS + (log - 6) * 16 + (uint32_t)(units >> (log - 4) & 15);
 }
 
 static uint32_t priority(uint32_t block)
@@ -52,10 +53,29 @@ static void split(const struct ranges *r, uint32_t root, const struct block *key
     *less = *more = 0;
 }
 
-void ranges_add(struct ranges *r, uint32_t block)
+static void add_to_list(struct ranges *r, uint32_t bin, uint32_t block)
 {
     struct block *key = block_of(r->blocks, block);
-    uint32_t bin = bin_of(key->size), mine = priority(block);
+    key->smaller = 0;
+    key->larger = r->bins[bin];
+    if (key->larger)
+        block_of(r->blocks, key->larger)->smaller = block;
+    r->bins[bin] = block;
+}
+
+static void remove_from_list(struct ranges *r, uint32_t bin, uint32_t block)
+{
+    struct block *key = block_of(r->blocks, block);
+    CHECK(key->smaller || r->bins[bin] == block); /* invariant 10: every free range is in its bin */
+    *(key->smaller ? &block_of(r->blocks, key->smaller)->larger : &r->bins[bin]) = key->larger;
+    if (key->larger)
+        block_of(r->blocks, key->larger)->smaller = key->smaller;
+}
+
+static void add_to_tree(struct ranges *r, uint32_t bin, uint32_t block)
+{
+    struct block *key = block_of(r->blocks, block);
+    uint32_t mine = priority(block);
     uint32_t *link = &r->bins[bin];
     while (*link && priority(*link) >= mine) {
         struct block *node = block_of(r->blocks, *link);
@@ -63,16 +83,14 @@ void ranges_add(struct ranges *r, uint32_t block)
     }
     split(r, *link, key, &key->smaller, &key->larger);
     *link = block;
-    r->filled[bin / 64] |= 1ull << (bin % 64);
 }
 
-void ranges_remove(struct ranges *r, uint32_t block)
+static void remove_from_tree(struct ranges *r, uint32_t bin, uint32_t block)
 {
     struct block *key = block_of(r->blocks, block);
-    uint32_t bin = bin_of(key->size);
     uint32_t *link = &r->bins[bin];
     while (*link != block) {
-        CHECK(*link); /* invariant 10: every free range is in the tree of its bin */
+        CHECK(*link); /* invariant 10: every free range is in its bin */
         struct block *node = block_of(r->blocks, *link);
         link = is_less(node, key) ? &node->larger : &node->smaller;
     }
@@ -89,6 +107,25 @@ void ranges_remove(struct ranges *r, uint32_t block)
         }
     }
     *link = smaller ? smaller : larger;
+}
+
+void ranges_add(struct ranges *r, uint32_t block)
+{
+    uint32_t bin = bin_of(block_of(r->blocks, block)->size);
+    if (bin < RANGE_LISTS)
+        add_to_list(r, bin, block);
+    else
+        add_to_tree(r, bin, block);
+    r->filled[bin / 64] |= 1ull << (bin % 64);
+}
+
+void ranges_remove(struct ranges *r, uint32_t block)
+{
+    uint32_t bin = bin_of(block_of(r->blocks, block)->size);
+    if (bin < RANGE_LISTS)
+        remove_from_list(r, bin, block);
+    else
+        remove_from_tree(r, bin, block);
     if (!r->bins[bin])
         r->filled[bin / 64] &= ~(1ull << (bin % 64));
 }
@@ -118,28 +155,26 @@ static uint32_t first_of_bins(const struct ranges *r, uint32_t bin)
             filled &= ~0ull << (bin % 64);
         if (!filled)
             continue;
-        uint32_t at = r->bins[word * 64 + (uint32_t)__builtin_ctzll(filled)];
-        while (block_of(r->blocks, at)->smaller)
+        uint32_t found = word * 64 + (uint32_t)__builtin_ctzll(filled), at = r->bins[found];
+        while (found >= RANGE_LISTS && block_of(r->blocks, at)->smaller)
             at = block_of(r->blocks, at)->smaller;
         return at;
     }
     return 0;
 }
 
-static uint32_t from(const struct ranges *r, const struct block *key, bool past)
-{
-    uint32_t bin = bin_of(key->size);
-    uint32_t found = first_from(r, r->bins[bin], key, past);
-    return found || bin + 1 == RANGE_BINS ? found : first_of_bins(r, bin + 1);
-}
-
 uint32_t ranges_at_least(const struct ranges *r, uint64_t size)
 {
     struct block key = {.size = size, .at = 0};
-    return from(r, &key, false);
+    uint32_t bin = bin_of(size);
+    uint32_t found = bin < RANGE_LISTS ? r->bins[bin] : first_from(r, r->bins[bin], &key, false);
+    return found || bin + 1 == RANGE_BINS ? found : first_of_bins(r, bin + 1);
 }
 
 uint32_t ranges_next(const struct ranges *r, uint32_t block)
 {
-    return from(r, block_of(r->blocks, block), true);
+    const struct block *key = block_of(r->blocks, block);
+    uint32_t bin = bin_of(key->size);
+    uint32_t found = bin < RANGE_LISTS ? key->larger : first_from(r, r->bins[bin], key, true);
+    return found || bin + 1 == RANGE_BINS ? found : first_of_bins(r, bin + 1);
 }

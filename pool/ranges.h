@@ -10,7 +10,8 @@
 
 #define BLOCK_BYTES 512u            /* everything in a heap is a multiple of this, as PyTorch users expect */
 #define BLOCKS_MOST (1u << 28)
-#define RANGE_BINS  512
+#define RANGE_BINS  896
+#define RANGE_LISTS 64u             /* bins of one size each: below 32 KiB */
 
 enum block_state {
     BLOCK_FREE,                     /* a free range */
@@ -27,7 +28,7 @@ struct block {
     uint32_t before, after;         /* neighbours by address, 0: none */
     uint32_t region;
     union {
-        struct { uint32_t smaller, larger; };  /* free: children in the tree of its bin */
+        struct { uint32_t smaller, larger; };  /* free: children in the tree of its bin, or neighbours in its list */
         struct { uint32_t uses; };             /* live or pending: streams it is used on, see pending.c */
     };
     uint8_t  state;                 /* enum block_state */
@@ -36,14 +37,14 @@ struct block {
 struct ranges {
     struct table *blocks;           /* shared by all heaps of a pool */
     uint64_t filled[RANGE_BINS / 64];  /* bins that hold a range */
-    uint32_t bins[RANGE_BINS];      /* root of each bin's tree */
+    uint32_t bins[RANGE_BINS];      /* first of each list, root of each tree */
 };
 
 static inline struct block *block_of(const struct table *blocks, uint32_t block) { return table_at(blocks, block); }
 
 void     ranges_add(struct ranges *r, uint32_t block);
 void     ranges_remove(struct ranges *r, uint32_t block);
-uint32_t ranges_at_least(const struct ranges *r, uint64_t size);  /* the best fit: smallest, then lowest; 0: none */
+uint32_t ranges_at_least(const struct ranges *r, uint64_t size);  /* the best fit; 0: none */
 uint32_t ranges_next(const struct ranges *r, uint32_t block);     /* the next best */
 
 #endif

@@ -151,9 +151,12 @@ static struct arena *new_arena(cenote_pool *pool, uint32_t group)
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
 {
     uint32_t probe;
-    struct arena *a = find_arena(pool, group, key, &probe);
-    if (a)
+    struct arena *a = pool->last_arena;
+    if (a && a->stream == key && a->group == group && a->number && !a->retired)
         return a;
+    a = find_arena(pool, group, key, &probe);
+    if (a)
+        return pool->last_arena = a;
     if (!index_reserve(&pool->by_stream, 1))
         return NULL;
     a = find_idle(pool, group);

@@ -415,7 +415,7 @@ static uint32_t live_count;
 static struct region *model_regions[REGIONS_LIVE];  /* oldest first, which is in order of address too */
 static uint64_t model_top[REGIONS_LIVE];
 static uint32_t model_region_count;
-static struct piece gaps[GAPS_MOST];    /* in order of size, then of address */
+static struct piece gaps[GAPS_MOST];    /* in order of size, then of address or, below 32 KiB, as the heap has them */
 static uint32_t gap_count;
 
 static void add_gap(struct region *r, uint64_t from, uint64_t to)
@@ -426,6 +426,20 @@ static void add_gap(struct region *r, uint64_t from, uint64_t to)
     for (; i && gaps[i - 1].size > to - from; i--)
         gaps[i] = gaps[i - 1];
     gaps[i] = (struct piece){.at = from, .size = to - from, .region = r};
+}
+
+/* Small gaps of one size have no order of their own; the heap's is taken over, if it has the same ones. */
+static void order_small_gaps(void)
+{
+    uint32_t range = ranges_at_least(&heap.ranges, 1);
+    for (uint32_t i = 0; range && i < gap_count && gaps[i].size < RANGE_LISTS * BLOCK_BYTES; i++, range = ranges_next(&heap.ranges, range))
+        for (uint32_t j = i; j < gap_count && gaps[j].size == gaps[i].size; j++)
+            if (gaps[j].at == at_of(range)) {
+                struct piece held = gaps[i];
+                gaps[i] = gaps[j];
+                gaps[j] = held;
+                break;
+            }
 }
 
 /* Where nothing lies, up to each region's top. */
@@ -440,6 +454,7 @@ static void find_gaps(void)
         }
         add_gap(model_regions[n], at, model_top[n]);
     }
+    order_small_gaps();
 }
 
 /* The first place in [from, to) with no slot in transit, tried one by one. */

@@ -1,5 +1,5 @@
 /*
- * test_ranges.c: the tree of free ranges against a sorted array, through hundreds of thousands of adds and removes, with sizes that share
+ * test_ranges.c: the free ranges of a heap against a sorted array, through hundreds of thousands of adds and removes, with sizes that share
  * a bin, repeat, or lie at the edges of bins.
  */
 #include "pool/ranges.h"
@@ -11,13 +11,13 @@
 #define STEPS      120000
 
 struct range {
-    uint64_t size, at;
+    uint64_t size, rank;                /* rank: the address, or of small ranges the age, newest first */
     uint32_t block;
 };
 
 static struct table blocks;
 static struct ranges ranges;
-static struct range model[MODEL_MOST];  /* in order of size, then of address */
+static struct range model[MODEL_MOST];  /* in order of size, then of rank */
 static uint32_t model_count;
 
 static void open_all(void)
@@ -33,14 +33,14 @@ static void close_all(void)
     table_close(&blocks);
 }
 
-/* The place in the model of the first range not less than (size, at). */
-static uint32_t place_of(uint64_t size, uint64_t at)
+/* The place in the model of the first range not less than (size, rank). */
+static uint32_t place_of(uint64_t size, uint64_t rank)
 {
     uint32_t low = 0, high = model_count;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
         const struct range *m = &model[middle];
-        if (m->size < size || (m->size == size && m->at < at))
+        if (m->size < size || (m->size == size && m->rank < rank))
             low = middle + 1;
         else
             high = middle;
@@ -55,11 +55,13 @@ static uint32_t block_at(uint32_t place)
 
 static void add(uint64_t size, uint64_t at)
 {
-    uint32_t place = place_of(size, at), block = table_take(&blocks);
+    static uint64_t adds;
+    uint64_t rank = size / BLOCK_BYTES < RANGE_LISTS ? UINT64_MAX - ++adds : at;
+    uint32_t place = place_of(size, rank), block = table_take(&blocks);
     *block_of(&blocks, block) = (struct block){.at = at, .size = size};
     ranges_add(&ranges, block);
     memmove(&model[place + 1], &model[place], (model_count++ - place) * sizeof *model);
-    model[place] = (struct range){size, at, block};
+    model[place] = (struct range){size, rank, block};
 }
 
 static void remove_place(uint32_t place)
@@ -77,11 +79,11 @@ static uint64_t few_sizes(struct random *r) { return 1 + random_below(r, 5); }
 static uint64_t one_bin(struct random *r) { return (1u << 20) + random_below(r, 1u << 17); }
 static uint64_t all_sizes(struct random *r) { return 1 + (random_next(r) >> (17 + random_below(r, 46))); }
 
-/* Where bins begin and end: powers of two, their eighths, and one beside each. */
+/* Where bins begin and end: powers of two, their sixteenths, and one beside each. */
 static uint64_t bin_edges(struct random *r)
 {
     uint64_t doubling = 1ull << (3 + random_below(r, 44));
-    return doubling + random_below(r, 9) * (doubling / 8) + random_below(r, 3) - 1;
+    return doubling + random_below(r, 17) * (doubling / 16) + random_below(r, 3) - 1;
 }
 
 /* One look for a size, and a few ranges on from there. */
