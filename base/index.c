@@ -1,5 +1,5 @@
 /*
- * index.c: the growing and shrinking half of the index; finding is in index.h, because every free does it.
+ * index.c: the half of the index that changes it; finding is in index.h, because every free does it. An index grows and never shrinks.
  *
  * Linear probing: an entry lies between its home and the next empty slot. Removing shifts later entries of the run back instead of
  * leaving a marker, so that a search never walks over what is gone and the index never has to be cleaned.

@@ -46,7 +46,8 @@ static void ask_abilities(struct device *d)
 {
     const struct driver *t = d->driver;
     d->has_rdma = attribute(d, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    d->has_pools = t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync && attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+    d->has_pools = t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync &&
+                   attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
     d->granularity = 0;
     if (has_vmm_calls(t) && attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
         size_t granularity = 0;

@@ -4,7 +4,7 @@
  * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay of a graph writes to
  * the old addresses at any time. While a capture is open anywhere on the device nothing is unmapped, released, recorded, queried or
  * waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
- * have looked before has left the driver.
+ * have looked before has left the device, or waits for an event there and will look again.
  *
  *     cenote_group_create            cenote_group_destroy                last block freed, device done, trimmed
  *   --------------------> in use -------------------------> destroyed ------------------------------------------> gone

@@ -2,15 +2,17 @@
  * fill.c: puts a page under each slot of a range that lacks one.
  *
  * The pages come, in this order, from the spares, from free pages that lie elsewhere (harvest: the one that was freed longest ago first;
- * its old place keeps its mapping), and from the driver. What cannot be used where it is mapped now is unmapped first.
+ * its old place keeps its mapping; not while moving is over its budget), and from the driver. What cannot be used where it is mapped now
+ * is unmapped first.
  *
  *     fill_plan          fill_run                                fill_publish
  *     pool's lock        the turn, no lock                       pool's lock
- *     ------------> create, unmap, map, grant access -------> linked, usable, or everything as it was
- *                        any failure: undone in reverse
+ *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
+ *                        any failure: unmapped in reverse
  *
- * Between plan and publish the slots are in transit and the pages have an owner, so nobody else touches either. Pages that were created
- * before a later step failed are kept as spares: they are held, counted, and the next attempt needs that many fewer.
+ * Between plan and publish the slots are in transit and the pages that were picked have an owner, so nobody else touches either. After a
+ * failure two things are not as before: pages that were created stay, as spares, so that the next attempt needs that many fewer; and old
+ * mappings that were taken away stay away, so that their slots lack a page now.
  */
 #include "pool/fill.h"
 
@@ -65,7 +67,8 @@ static void list_missing(struct fill *f, struct pages *s, const struct asker *wh
 
 /*
  * Plans for the slots [from, to), found fit by heap_find under the same lock. On PLAN_READY the slots are in transit, and the driver's
- * part must follow. `allowance`: bytes that may be created. LOCKING: the pool's lock and the turn.
+ * part must follow. Without `harvest`, when moving is over its budget, only spares and pages never used are taken. `allowance`: bytes that
+ * may be created. LOCKING: the pool's lock and the turn.
  */
 enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to,
                     bool harvest, uint64_t allowance)
@@ -210,4 +213,5 @@ void fill_publish(struct fill *f, struct pages *s, CUresult result)
         f->creates += f->entries[i].created;
         publish_entry(f, s, &f->entries[i], result == CUDA_SUCCESS);
     }
+    CHECK_SLOW(!pages_broken_rule(s));
 }

@@ -2,8 +2,9 @@
  * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages.
  *
  * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
- * free ranges touch (invariants 11 and 12). Beyond the top of the newest region lies address space that was never used: growing into
- * it is one more candidate. Older regions are all below their top.
+ * free ranges touch (invariants 11 and 12). Beyond the top of the newest region lies address space that nothing is in: growing into it is
+ * one more candidate. Older regions are all below their top, but for those whose addresses the driver would not take back: they are all
+ * above it and wait for the next trim.
  *
  *     base                                              top             end
  *      [ live ][ free  ][ live ][ slab  ][ pending ][free ]   virgin      ]
@@ -322,5 +323,48 @@ const char *heap_broken_rule(struct heap *h)
         if (number != h->regions && r->top != region_end(r) && r->top != r->base)
             return "13: only the newest region is partly virgin";
     }
+    return NULL;
+}
+
+/* Do the slots [from, to) say that so many blocks begin or end in each of them, and that they lie under live bytes or not? */
+static bool slots_say(const struct region *r, uint32_t from, uint32_t to, uint32_t edges, bool busy)
+{
+    for (uint32_t slot = from; slot < to; slot++)
+        if (r->edges[slot] != edges || bit_is_set(r->busy, slot) != busy)
+            return false;
+    return true;
+}
+
+/* Walks the blocks in order of address; `slot` is the one that the next block may still share. */
+static bool region_is_covered(struct heap *h, const struct region *r)
+{
+    uint32_t slot = 0, edges = 0;
+    for (uint32_t block = r->first_block; block; block = at_number(h, block)->after) {
+        const struct block *b = at_number(h, block);
+        struct slots under = slots_under(r, b->at, b->size);
+        if (b->state == BLOCK_FREE)
+            continue;
+        if (under.from > slot) {
+            if (!slots_say(r, slot, slot + 1, edges, edges != 0) || !slots_say(r, slot + 1, under.from, 0, false))
+                return false;
+            slot = under.from;
+            edges = 0;
+        }
+        edges++;
+        if (under.to - 1 > slot) {
+            if (!slots_say(r, slot, slot + 1, edges, true) || !slots_say(r, slot + 1, under.to - 1, 0, true))
+                return false;
+            slot = under.to - 1;
+            edges = 1;
+        }
+    }
+    return slots_say(r, slot, slot + 1, edges, edges != 0) && slots_say(r, slot + 1, r->slots, 0, false);
+}
+
+const char *heap_broken_cover(struct heap *h)
+{
+    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next)
+        if (!region_is_covered(h, region_of(h->pages, number)))
+            return "18: slots are busy, and count edges, as blocks lie on them";
     return NULL;
 }

@@ -57,5 +57,6 @@ static inline struct slots slots_under(const struct region *r, uint64_t at, uint
 }
 
 const char *heap_broken_rule(struct heap *h);    /* NULL, or the invariant that does not hold */
+const char *heap_broken_cover(struct heap *h);   /* the same; between heap_carve and pages_own it does not hold */
 
 #endif

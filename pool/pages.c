@@ -10,8 +10,8 @@
  *           <--------             spare (mapped nowhere) ---------------> owned
  *            disown               free ---- trim.c ----> leaving -------> gone
  *
- * Most pages are SOLE: mapped once, not being moved. Of those nothing is written at an allocation or a free: the bits and ticks of their
- * slot, which can be written by the word, say it all. `owner` and `freed` of struct page hold for the others only.
+ * Most pages are SOLE: mapped once, not being moved. Their struct page is neither read nor written at an allocation or a free: the bits of
+ * their slot, which are written by the word, and the slot's tick say it all. `owner` and `freed` of struct page hold for the others only.
  *
  * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is complete; and if the
  * same range does not already use that page at another slot. What lacks a page can be filled by fill.c, unless the slot is still in

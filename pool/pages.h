@@ -94,7 +94,7 @@ struct pick {
 
 struct picker {
     const struct asker *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
-    tick     latest;            /* freed no later than this */
+    tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
     bool     segments;          /* immovable ones instead of movable ones */
     uint32_t most;
     uint32_t count;

@@ -8,7 +8,7 @@
  * move, so the layers above need no other special case for memory without virtual memory management.
  *
  *     slots    |    0    |    1    |    2    |    3    |  ...
- *     blocks   [ A ][ B       ][ free    ][  C  ][ free ...        top: beyond it nothing was ever handed out
+ *     blocks   [ A ][ B       ][ free    ][  C  ][ free ...        top: beyond it lies nothing yet
  *     busy          1         1         1         1
  *     edges         2         1         1         (blocks that begin or end in the slot; one that lies inside counts once)
  *

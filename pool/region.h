@@ -34,7 +34,7 @@ struct region {
     uint32_t first_block;           /* lowest block or free range, 0: none */
     uint32_t last_block;            /* highest one */
     bool     fixed;                 /* of a private arena: what is mapped stays mapped, see rule 4 */
-    uint64_t top;                   /* addresses from here on have never been in a block or a free range */
+    uint64_t top;                   /* addresses from here on are in no block and no free range */
     _Atomic(struct cenote_pool *) pool;   /* NULL: not in use. Readable without a lock, see addresses.h */
     _Atomic(struct region *) shares_granule;  /* the region that starts in the granule where this one ends; guarded by the addresses lock */
 
@@ -43,7 +43,7 @@ struct region {
     uint64_t *home;                 /* the first in the chain of slots that map its page: where the page is counted */
     uint64_t *busy;                 /* lies under live bytes */
     uint64_t *transit;              /* its mapping is being changed, outside the lock */
-    uint64_t *broken;               /* the driver would not unmap it: never touched again */
+    uint64_t *broken;               /* the driver would not unmap it: nothing is put there until a trim has */
 
     /* One entry per slot. */
     uint32_t *page;                 /* page mapped here, 0: none */

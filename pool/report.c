@@ -140,6 +140,8 @@ static const char *broken_rule(cenote_pool *pool)
             continue;
         broken = heap_broken_rule(&a->heap);
         if (!broken)
+            broken = heap_broken_cover(&a->heap);
+        if (!broken)
             broken = slabs_broken_rule(&a->slabs);
     }
     return broken ? broken : broken_identity(pool);

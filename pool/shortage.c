@@ -7,12 +7,14 @@
  *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
  *     RUNG_CALLBACK   the host program may free blocks of its own (unlocked); other pools of the device give back what is free
- *     RUNG_WAIT       wait on the host for the oldest fence, again and again until nothing is left to wait for (not during a capture)
+ *     RUNG_WAIT       wait on the host for the oldest fence, again and again until the device is done with all that was freed when the
+ *                     climb got here (not during a capture)
  *     then            CENOTE_OUT_OF_MEMORY, with the explanation
  *
- * Nothing is half done at any point: what a failed attempt planned is put back before the next rung.
+ * Nothing is half done at any point: what a failed attempt planned is put back before the next rung. The pages it created are spares for
+ * the next, and go back when the climb ends out of memory.
  *
- * LOCKING: the turn from start to end, but not across callbacks and waits; the pool's lock only around looks and plans.
+ * LOCKING: the turn from start to end, but not across waits and functions of the program; the pool's lock only around looks and plans.
  */
 #include "base/check.h"
 #include "pool/count.h"
@@ -231,7 +233,7 @@ static bool climb_higher(struct climb *c)
         gather(c);
     else if (c->rung == RUNG_CALLBACK && ask_others(c)) {
         c->rung = RUNG_HARVEST; /* and once more up from there */
-        c->driver = wait_poll(pool, pool->pages.fences.now);
+        c->driver = wait_poll(pool, UINT64_MAX);
         gather(c);
     }
     return true;
@@ -303,7 +305,7 @@ static int climb(struct climb *c)
     cenote_pool *pool = c->pool;
     if (c->request->bytes > pool->device->capacity)
         return out_of_memory(c); /* no rung helps */
-    c->driver = wait_poll(pool, pool->pages.fences.now);
+    c->driver = wait_poll(pool, UINT64_MAX);
     if (!c->driver) {
         pending_poll(pool);
         replace_segments(c);

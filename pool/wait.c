@@ -1,5 +1,5 @@
 /*
- * wait.c: fences, where they meet the driver: recorded, queried, waited for. What they mean is in fence.c.
+ * wait.c: the turn, and fences where they meet the driver: recorded, queried, waited for. What fences mean is in fence.c.
  *
  * A fence covers the whole context (rule 1), so it is recorded by cuCtxRecordEvent. A driver that lacks it (before CUDA 12.5) has no
  * fences: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
@@ -10,8 +10,8 @@
 #include "pool/count.h"
 
 /*
- * The turn: who holds it is inside the device, and the only thread that changes mappings of this pool. It is let go of, and the device
- * left, around everything that is not ours: callbacks of the program.
+ * The turn: who takes it here is inside the device, and the only thread that changes mappings of this pool. It is let go of, and the device
+ * left, around everything that is not ours: functions of the program, and trims of other pools.
  */
 int turn_begin(cenote_pool *pool)
 {
@@ -98,7 +98,7 @@ static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
 }
 
 /*
- * Records a fence if none covers what was freed up to `needed`, and takes note of those that are done. An error is sticky: the context
+ * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and takes note of those that are done. An error is sticky: the context
  * is lost. LOCKING: the turn.
  */
 CUresult wait_poll(cenote_pool *pool, tick needed)
