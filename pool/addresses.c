@@ -5,7 +5,7 @@
  * Regions of pages fill whole granules; segments need not, so that several may meet in one: they are chained in rising order. A free
  * starts here, before it knows which pool to lock; so entries are atomic, and region structures are never unmapped.
  *
- * LOCKING: writers take the addresses lock; readers take none.
+ * LOCKING: writers take the addresses lock; readers take none, unless they have to be certain.
  */
 #include "pool/addresses.h"
 
@@ -115,4 +115,12 @@ struct region *addresses_find(uint64_t at)
     while (r && at >= region_end(r))
         r = r->shares_granule;
     return r && at >= r->base ? r : NULL;
+}
+
+struct region *addresses_find_for_certain(uint64_t at)
+{
+    lock_take(&writers);
+    struct region *r = addresses_find(at);
+    lock_give(&writers);
+    return r;
 }

@@ -11,7 +11,11 @@ void           addresses_free_region(struct region *r);
 bool           addresses_add(struct region *r);    /* false: no host memory, or addresses out of range */
 void           addresses_remove(struct region *r);
 
-/* A region that may hold the address, or NULL. To be sure look at its pool, take that pool's lock, and look again. */
+/*
+ * A region that may hold the address, or NULL. To be sure look at its pool, take that pool's lock, and look at the region again. Without a
+ * lock a region that shares a granule with one that is just leaving may be missed; not so for certain.
+ */
 struct region *addresses_find(uint64_t at);
+struct region *addresses_find_for_certain(uint64_t at);
 
 #endif

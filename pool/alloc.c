@@ -214,19 +214,29 @@ enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w)
     return block_of(&pool->blocks, block)->state == BLOCK_PENDING ? FOUND_PENDING : FOUND_LIVE;
 }
 
-/* The pool an address belongs to, with its lock taken, or NULL. */
-static cenote_pool *lock_pool_of(const void *address, struct where *w)
+/* Takes the lock of the region's pool, if address and region still belong to it. */
+static cenote_pool *lock_pool(struct region *r, uint64_t at)
 {
-    w->region = addresses_find((uint64_t)(uintptr_t)address);
-    cenote_pool *pool = w->region ? atomic_load(&w->region->pool) : NULL;
+    cenote_pool *pool = r ? atomic_load(&r->pool) : NULL;
     if (!pool)
         return NULL;
     lock_take(&pool->lock);
-    uint64_t at = (uint64_t)(uintptr_t)address;
-    if (pool->open && atomic_load(&w->region->pool) == pool && at >= w->region->base && at < region_end(w->region))
-        return pool; /* it is still what it was when we looked without the lock */
+    if (pool->open && atomic_load(&r->pool) == pool && at >= r->base && at < region_end(r))
+        return pool;
     lock_give(&pool->lock);
     return NULL;
+}
+
+/* The pool an address belongs to, with its lock taken, or NULL. Only what was not found without a lock is looked for with one. */
+cenote_pool *pool_lock_of(const void *address, struct where *w)
+{
+    uint64_t at = (uint64_t)(uintptr_t)address;
+    w->region = addresses_find(at);
+    cenote_pool *pool = lock_pool(w->region, at);
+    if (pool)
+        return pool;
+    w->region = addresses_find_for_certain(at);
+    return lock_pool(w->region, at);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- giving */
@@ -267,7 +277,7 @@ static int free_block(void *address, bool sized, size_t bytes)
         return CENOTE_OK;
     if (driver_is_forked()) /* at exit a free is bookkeeping and goes on */
         return pool_process_usable();
-    cenote_pool *pool = lock_pool_of(address, &w);
+    cenote_pool *pool = pool_lock_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
         if (pool)
@@ -306,7 +316,7 @@ int cenote_find(const void *address, cenote_block *block)
         return error_set(CENOTE_INVALID, 0, "cenote_find needs an address and a place for the answer");
     if (driver_is_forked())
         return pool_process_usable();
-    cenote_pool *pool = lock_pool_of(address, &w);
+    cenote_pool *pool = pool_lock_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     if (live)
@@ -339,14 +349,16 @@ int cenote_use(void *block, cenote_stream stream)
     uint64_t key;
     if (!block)
         return CENOTE_OK;
-    struct region *r = addresses_find((uint64_t)(uintptr_t)block);
-    cenote_pool *pool = r ? atomic_load(&r->pool) : NULL;
+    if (driver_is_forked())
+        return pool_process_usable();
+    cenote_pool *pool = pool_lock_of(block, &w);
     if (!pool)
         return misuse(FOUND_NOTHING, block, &w);
+    lock_give(&pool->lock); /* who the stream is may have to be asked of the driver */
     int error = pool_usable(pool);
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
-    if (!(pool = lock_pool_of(block, &w)))
+    if (!(pool = pool_lock_of(block, &w)))
         return misuse(FOUND_NOTHING, block, &w);
     enum found found = pool_locate(pool, (uint64_t)(uintptr_t)block, &w);
     if (found == FOUND_LIVE)

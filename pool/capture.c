@@ -130,7 +130,7 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     const struct capture *open = find_capture(pool, key);
     bool room = !open && pool->capture_count < CAPTURES_MOST;
     if (room) {
-        pool->captures[pool->capture_count++] = (struct capture){group->number, key};
+        pool->captures[pool->capture_count++] = (struct capture){group->number, key, stream};
         group->captures++;
     }
     lock_give(&pool->lock);
@@ -140,15 +140,25 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     return CENOTE_OK;
 }
 
+/* The capture that this handle began: for a driver that does not say any more who a stream is, because the context is lost. */
+static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle)
+{
+    for (uint32_t i = 0; i < pool->capture_count; i++)
+        if (pool->captures[i].handle == handle)
+            return &pool->captures[i];
+    return NULL;
+}
+
 int cenote_capture_end(cenote_group *group, cenote_stream stream)
 {
     uint64_t key;
     int error = check_group(group);
-    if (error || (error = stream_key(group->pool, stream, &key)))
+    if (error)
         return error;
     cenote_pool *pool = group->pool;
+    bool known = stream_key(pool, stream, &key) == CENOTE_OK;
     lock_take(&pool->lock);
-    struct capture *open = find_capture(pool, key);
+    struct capture *open = known ? find_capture(pool, key) : find_capture_of_handle(pool, stream);
     bool matches = open && open->group == group->number;
     if (matches) {
         *open = pool->captures[--pool->capture_count];
@@ -164,15 +174,18 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
 static int change_pins(void *address, size_t bytes, int by)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
+    struct where w = {0};
     if (driver_is_forked())
         return pool_process_usable();
-    struct region *r = addresses_find(at);
-    cenote_pool *pool = r ? atomic_load(&r->pool) : NULL;
-    if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r))
+    cenote_pool *pool = pool_lock_of(address, &w);
+    struct region *r = w.region;
+    if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r)) {
+        if (pool)
+            lock_give(&pool->lock);
         return error_set(CENOTE_NOT_OURS, 0, "%zu bytes at %p are not within memory of one pool", bytes, address);
-    lock_take(&pool->lock);
+    }
     struct slots under = slots_under(r, at, bytes);
-    bool valid = pool->open && atomic_load(&r->pool) == pool;
+    bool valid = true;
     for (uint32_t slot = under.from; valid && slot < under.to; slot++)
         valid = r->page[slot] && !bit_is_set(r->transit, slot) && !page_of(&pool->pages, r->page[slot])->leaving && (by > 0 || r->pins[slot]);
     for (uint32_t slot = under.from; valid && slot < under.to; slot++) {

@@ -308,6 +308,29 @@ static void forget_regions(cenote_pool *pool)
     }
 }
 
+/*
+ * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. *result: of entering the device; not
+ * zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
+ * LOCKING: the turn.
+ */
+static int close_for_calls(cenote_pool *pool, CUresult *result)
+{
+    lock_take(&pool->lock);
+    int error = may_be_destroyed(pool);
+    lock_give(&pool->lock);
+    if (error)
+        return error;
+    if (!*result && !(*result = pool->lost))
+        *result = pool->device->driver->cuCtxSynchronize();
+    if (*result && !pool->lost && !driver_result_is_sticky(*result))
+        return pool_driver_error(pool, *result, "waiting for the device");
+    lock_take(&pool->lock);
+    error = may_be_destroyed(pool); /* another thread may have allocated meanwhile */
+    pool->open = error != CENOTE_OK;
+    lock_give(&pool->lock);
+    return error;
+}
+
 int cenote_pool_destroy(cenote_pool *pool)
 {
     int error = pool_usable(pool);
@@ -315,12 +338,8 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error;
     CUresult result = device_enter(pool->device);
     lock_take(&pool->turn);
-    lock_take(&pool->lock);
-    error = may_be_destroyed(pool);
-    if (!error)
-        pool->open = false; /* no new call gets in; those inside are the caller's mistake, and find the pool closed */
-    lock_give(&pool->lock);
-    if (!error && !result && !pool->lost && !pool->device->driver->cuCtxSynchronize())
+    error = close_for_calls(pool, &result);
+    if (!error && !result)
         give_everything_back(pool);
     turn_end(pool);
     if (error)

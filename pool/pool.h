@@ -59,7 +59,8 @@ struct cenote_group {
 
 struct capture {
     uint32_t group;
-    uint64_t stream;
+    uint64_t stream;                /* its key */
+    CUstream handle;
 };
 
 struct cenote_pool {
@@ -135,6 +136,7 @@ struct where {
     uint64_t start, requested, size;
     uint32_t *uses;                 /* head of its list of uses */
 };
+cenote_pool *pool_lock_of(const void *address, struct where *w);
 enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
 void pool_give(cenote_pool *pool, const struct where *w, tick freed);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
@@ -166,7 +168,6 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
 bool source_release_region(cenote_pool *pool, struct region *r);
-void source_release_segment(cenote_pool *pool, struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
 
 /* --- trim.c */

@@ -150,19 +150,18 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
 }
 
 /*
- * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. What
- * the driver refuses is lost to us: it stays allocated until the process ends.
+ * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. False:
+ * the driver will not have it.
  */
-static void give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
+static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
 {
     const cenote_source *callback = callback_of(pool, a);
-    if (!callback) {
-        pool->device->driver->cuMemFree(at);
-        return;
-    }
+    if (!callback)
+        return pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
     turn_end(pool);
     callback->give((void *)(uintptr_t)at, bytes, a->handle, callback->arg);
     turn_resume(pool);
+    return true;
 }
 
 /* The segment with its one page. False: no host memory. */
@@ -224,24 +223,24 @@ int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUr
     return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
 }
 
-/* A segment out of its heap and its number goes back. */
-void source_release_segment(cenote_pool *pool, struct region *r)
+/*
+ * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
+ * out again at once. False: nobody will have it, nothing changed.
+ */
+static bool release(cenote_pool *pool, struct region *r)
 {
-    uint64_t base = r->base, bytes = r->bytes;
-    struct arena *a = arena_of(pool, r->arena);
-    addresses_remove(r); /* first: the address may be given out again at once */
-    close_region(r);
-    give_segment(pool, a, base, bytes);
+    addresses_remove(r);
+    bool gone = region_is_segment(r) ? give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
+                                       region_unreserve(pool->device, r->base, r->bytes) == CUDA_SUCCESS;
+    if (!gone)
+        addresses_add(r); /* its entries are still there: nothing has to be mapped for it */
+    return gone;
 }
 
-/* The addresses of a region that has left its heap go back. False: the driver will not have them, nothing changed. */
 bool source_release_region(cenote_pool *pool, struct region *r)
 {
-    addresses_remove(r); /* first: the driver may give them out again at once */
-    if (region_unreserve(pool->device, r->base, r->bytes)) {
-        addresses_add(r); /* nothing is mapped for it: its entries are there */
+    if (!release(pool, r))
         return false;
-    }
     lock_take(&pool->lock);
     pages_remove_region(&pool->pages, r);
     lock_give(&pool->lock);

@@ -66,24 +66,33 @@ static uint64_t release_page(cenote_pool *pool, uint32_t page)
     return done ? bytes : 0;
 }
 
-/* A segment is its page: both go at once. */
+/* A segment is its page: both go at once, or stay. */
 static uint64_t release_segment(cenote_pool *pool, uint32_t page)
 {
     lock_take(&pool->lock);
-    uint64_t bytes = page_of(&pool->pages, page)->bytes;
     struct page *p = page_of(&pool->pages, page);
     struct region *r = region_of(&pool->pages, p->home.region);
-    p->leaving = false;
+    struct heap *heap = &arena_of(pool, r->arena)->heap;
+    uint64_t bytes = p->bytes;
     pages_unlink(&pool->pages, r, 0);
-    pages_remove(&pool->pages, page);
-    heap_remove_region(&arena_of(pool, r->arena)->heap, r);
-    pages_remove_region(&pool->pages, r);
+    heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
-    pool->stats.pages_released++;
-    count_reserved(pool);
     lock_give(&pool->lock);
-    source_release_segment(pool, r);
-    return bytes;
+    bool gone = source_release_region(pool, r);
+    lock_take(&pool->lock);
+    if (gone) {
+        p->leaving = false;
+        pages_remove(&pool->pages, page);
+        pool->stats.pages_released++;
+        count_reserved(pool);
+    } else {
+        pages_link(&pool->pages, page, r, 0);
+        pages_stay(&pool->pages, page);
+        heap_restore_region(heap, r);
+        atomic_store(&r->pool, pool);
+    }
+    lock_give(&pool->lock);
+    return gone ? bytes : 0;
 }
 
 /* Picks the next pages to go, at most as many as bring `reserved` down to `keep`. They are leaving when this returns. */

@@ -98,8 +98,8 @@ static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
 }
 
 /*
- * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and takes note of those that are done. An error is sticky: the context
- * is lost. LOCKING: the turn.
+ * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and takes note of those that are done. An error is
+ * sticky: the context is lost. LOCKING: the turn.
  */
 CUresult wait_poll(cenote_pool *pool, tick needed)
 {
