@@ -3,7 +3,7 @@
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
  * assert what its header comment says. LOCK_TURN may be held across driver calls; no other lock may, but for the loading of the
- * driver itself.
+ * driver itself, and LOCK_POOLS where devices and pools open and close.
  */
 #ifndef CENOTE_BASE_LOCK_H
 #define CENOTE_BASE_LOCK_H

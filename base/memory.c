@@ -24,6 +24,7 @@ static _Atomic size_t in_use;
 static struct {
     _Atomic uint64_t nth;   /* 0: no failure ordered */
     _Atomic uint64_t asked; /* since memory_fail */
+    _Atomic uint64_t failed; /* of these */
     atomic_bool      persistent;
 } failure;
 
@@ -43,15 +44,23 @@ static bool fails_on_order(void)
     if (!nth)
         return false;
     uint64_t asked = atomic_fetch_add(&failure.asked, 1) + 1;
-    return asked == nth || (asked > nth && atomic_load(&failure.persistent));
+    bool fails = asked == nth || (asked > nth && atomic_load(&failure.persistent));
+    atomic_fetch_add(&failure.failed, fails);
+    return fails;
 }
 
 void memory_fail(uint64_t nth, bool persistent)
 {
     atomic_store(&failure.nth, 0);
     atomic_store(&failure.asked, 0);
+    atomic_store(&failure.failed, 0);
     atomic_store(&failure.persistent, persistent);
     atomic_store(&failure.nth, nth);
+}
+
+uint64_t memory_failed(void)
+{
+    return atomic_load(&failure.failed);
 }
 
 static void *map(size_t bytes, int protection)

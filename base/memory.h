@@ -18,6 +18,7 @@ size_t memory_in_use(void);
 
 /* For fault tests: the n-th memory_map or table growth from now fails, and if `persistent` all after it. 0: none. */
 void memory_fail(uint64_t nth, bool persistent);
+uint64_t memory_failed(void); /* how many did since */
 
 /*
  * A table: items of one size that never move, named by a number from 1 (0 is "none"). Free items are chained and reused.

@@ -71,6 +71,7 @@ void     fault_arm(const char *name, uint64_t nth, CUresult error, bool persiste
 void     fault_disarm(void);
 uint64_t fault_calls(void);   /* calls of that name since fault_arm */
 uint64_t fault_fired(void);   /* of these, how many failed on order */
+enum driver_call fault_last(void); /* the one that failed last; after fault_fired */
 
 /* --- names.c */
 

@@ -25,6 +25,7 @@ static struct {
     atomic_bool      persistent;
     _Atomic uint64_t calls;
     _Atomic uint64_t fired;
+    _Atomic int      last;   /* the call that failed last on order */
 } order = {.target = TARGET_NONE};
 
 static bool fails_on_order(enum driver_call call)
@@ -37,6 +38,7 @@ static bool fails_on_order(enum driver_call call)
     if (made != nth && !(made > nth && atomic_load(&order.persistent)))
         return false;
     atomic_fetch_add(&order.fired, 1);
+    atomic_store(&order.last, (int)call);
     return true;
 }
 
@@ -97,4 +99,9 @@ uint64_t fault_calls(void)
 uint64_t fault_fired(void)
 {
     return atomic_load(&order.fired);
+}
+
+enum driver_call fault_last(void)
+{
+    return (enum driver_call)atomic_load(&order.last);
 }

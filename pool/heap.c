@@ -258,7 +258,7 @@ bool heap_region_is_empty(const struct heap *h, const struct region *r)
 /* An empty region leaves the heap. The caller gives its addresses back. */
 void heap_remove_region(struct heap *h, struct region *r)
 {
-    CHECK(heap_region_is_empty(h, r));
+    CHECK(region_is_segment(r) || heap_region_is_empty(h, r)); /* a segment leaves with its page */
     if (r->first_block) {
         ranges_remove(&h->ranges, r->first_block);
         remove_piece(h, r, r->first_block);
@@ -283,6 +283,8 @@ void heap_restore_region(struct heap *h, struct region *r)
     r->next = *link;
     *link = r->number;
     r->top = r->base;
+    if (region_is_segment(r) && table_reserve(h->ranges.blocks, 1))
+        close_top(h, r); /* all of it is there; without host memory it waits until it is the newest */
 }
 
 /* Below the tops: what blocks have ever been in. */

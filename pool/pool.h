@@ -167,7 +167,8 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 /* --- source.c */
 int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
-bool source_release_region(cenote_pool *pool, struct region *r);
+bool source_give_back(cenote_pool *pool, struct region *r);
+void source_close_region(struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
 
 /* --- trim.c */

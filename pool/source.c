@@ -61,7 +61,7 @@ static bool publish_region(cenote_pool *pool, struct arena *a, struct region *r)
 }
 
 /* Nobody can have seen it, or nobody needs it any more. Its addresses are out of the map by now. */
-static void close_region(struct region *r)
+void source_close_region(struct region *r)
 {
     region_close(r);
     addresses_free_region(r);
@@ -115,7 +115,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         return CENOTE_OK;
     if (r) {
         addresses_remove(r);
-        close_region(r);
+        source_close_region(r);
     }
     region_unreserve(pool->device, base, bytes);
     return no_memory();
@@ -184,7 +184,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     lock_give(&pool->lock);
     if (!published) {
         addresses_remove(r);
-        close_region(r);
+        source_close_region(r);
     }
     return published;
 }
@@ -227,7 +227,7 @@ int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUr
  * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
  * out again at once. False: nobody will have it, nothing changed.
  */
-static bool release(cenote_pool *pool, struct region *r)
+bool source_give_back(cenote_pool *pool, struct region *r)
 {
     addresses_remove(r);
     bool gone = region_is_segment(r) ? give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
@@ -235,15 +235,4 @@ static bool release(cenote_pool *pool, struct region *r)
     if (!gone)
         addresses_add(r); /* its entries are still there: nothing has to be mapped for it */
     return gone;
-}
-
-bool source_release_region(cenote_pool *pool, struct region *r)
-{
-    if (!release(pool, r))
-        return false;
-    lock_take(&pool->lock);
-    pages_remove_region(&pool->pages, r);
-    lock_give(&pool->lock);
-    close_region(r);
-    return true;
 }

@@ -74,24 +74,25 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     struct region *r = region_of(&pool->pages, p->home.region);
     struct heap *heap = &arena_of(pool, r->arena)->heap;
     uint64_t bytes = p->bytes;
-    pages_unlink(&pool->pages, r, 0);
     heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
     lock_give(&pool->lock);
-    bool gone = source_release_region(pool, r);
+    bool gone = source_give_back(pool, r);
     lock_take(&pool->lock);
     if (gone) {
-        p->leaving = false;
+        pages_unlink(&pool->pages, r, 0);
         pages_remove(&pool->pages, page);
+        pages_remove_region(&pool->pages, r);
         pool->stats.pages_released++;
         count_reserved(pool);
     } else {
-        pages_link(&pool->pages, page, r, 0);
         pages_stay(&pool->pages, page);
         heap_restore_region(heap, r);
         atomic_store(&r->pool, pool);
     }
     lock_give(&pool->lock);
+    if (gone)
+        source_close_region(r);
     return gone ? bytes : 0;
 }
 
@@ -164,12 +165,19 @@ static void release_if_empty(cenote_pool *pool, uint32_t number)
         atomic_store(&r->pool, NULL); /* an address in it belongs to nobody */
     }
     lock_give(&pool->lock);
-    if (!empty || source_release_region(pool, r))
+    if (!empty)
         return;
+    bool gone = source_give_back(pool, r);
     lock_take(&pool->lock);
-    heap_restore_region(heap, r);
-    atomic_store(&r->pool, pool);
+    if (gone) {
+        pages_remove_region(&pool->pages, r);
+    } else {
+        heap_restore_region(heap, r);
+        atomic_store(&r->pool, pool);
+    }
     lock_give(&pool->lock);
+    if (gone)
+        source_close_region(r);
 }
 
 static void forget_arena(cenote_pool *pool, struct arena *a)

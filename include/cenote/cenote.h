@@ -97,7 +97,7 @@ CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
 /* A pool of one's own. `options` may be NULL for the defaults. */
 CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool);
 
-/* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist or a capture is open. */
+/* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned or a capture is open. */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 
 /* Changes the most physical memory the pool may hold. 0: no limit. What is held above it is given back as far as it is free. */
@@ -160,7 +160,8 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------- streams */
 
-/* The stream is about to be destroyed: its memory is let go early. Optional: a destroyed stream's memory is found again anyway. */
+/* The stream is about to be destroyed: its memory is let go early. Optional from CUDA 12.0 on:
+ * a destroyed stream's memory is found again anyway. Older drivers do not say who a stream is, only its handle: there it is needed. */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 
 /* The stream lives as long as the program: cenote may remember its handle and need not ask the driver who it is at each call. */
