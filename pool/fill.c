@@ -5,7 +5,7 @@
  * its old place keeps its mapping; not while moving is over its budget), and from the driver. What cannot be used where it is mapped now
  * is unmapped first.
  *
- *     fill_plan          fill_run                                fill_publish
+ *     fill_plan          fill_create, fill_map                   fill_publish
  *     pool's lock        the turn, no lock                       pool's lock
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
@@ -102,7 +102,11 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, st
 
 /* ------------------------------------------------------------------------------------------------------------------- the driver's part */
 
-static CUresult create_pages(struct fill *f, const struct device *d)
+/*
+ * The driver's part, in two steps so that the caller can tell their times apart. After a failure of the first the second is left out.
+ * LOCKING: the turn, without the pool's lock.
+ */
+CUresult fill_create(struct fill *f, const struct device *d)
 {
     CUmemAllocationProp prop = device_page_prop(d);
     for (uint32_t i = 0; i < f->count; i++) {
@@ -163,12 +167,9 @@ static void undo_maps(struct fill *f, const struct device *d)
             f->entries[i].mapped = false;
 }
 
-/* LOCKING: the turn, between device_enter and device_leave, without the pool's lock. */
-CUresult fill_run(struct fill *f, const struct device *d)
+CUresult fill_map(struct fill *f, const struct device *d)
 {
-    CUresult result = create_pages(f, d);
-    if (!result)
-        result = unmap_old(f, d);
+    CUresult result = unmap_old(f, d);
     if (!result)
         result = map_pages(f, d);
     if (!result)

@@ -33,7 +33,8 @@ enum plan {
 
 enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to,
                     bool harvest, uint64_t allowance);
-CUresult  fill_run(struct fill *f, const struct device *d);
+CUresult  fill_create(struct fill *f, const struct device *d);
+CUresult  fill_map(struct fill *f, const struct device *d);
 void      fill_publish(struct fill *f, struct pages *s, CUresult result);
 void      fill_close(struct fill *f);
 

@@ -100,6 +100,7 @@ struct cenote_pool {
     uint64_t       promised;        /* bytes of segments being taken, not yet in reserved */
     tick           pending_newest;  /* latest free of a pending block */
     uint32_t       untended;        /* allocations since pending blocks were last looked after */
+    uint64_t       creating_ns;     /* driver time spent on creating pages, which moving may match */
     uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
     uint64_t       steps;
     tick           trim_mark;       /* tick of the last periodic trim */

@@ -19,7 +19,7 @@
 #include "base/check.h"
 #include "pool/count.h"
 
-#define HARVEST_GRACE_NS 100000000u /* driver time for moves that needs no wall time to pay for it: program start */
+#define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: nobody notices it at program start */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
 enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
@@ -54,14 +54,18 @@ static enum step fail(struct climb *c, int error)
 
 /* ------------------------------------------------------------------------------------------------------------------------- one attempt */
 
-/* LOCKING: the pool's lock. */
+/*
+ * Moving a page costs a fraction of creating one, so that moves may take as long as creations did, and beyond that their part of the
+ * wall time: a program that repeats itself settles within the first, one that never does is held to the second. LOCKING: the pool's lock.
+ */
 static bool may_harvest(const struct climb *c)
 {
     const cenote_pool *pool = c->pool;
     double budget = pool->options.harvest_budget;
     if (c->rung > RUNG_BUDGET || budget < 0)
         return true;
-    return (double)pool->moving_ns <= budget * (double)(c->now - pool->opened_ns) + HARVEST_GRACE_NS * (budget > 0);
+    uint64_t start = budget > 0 ? HARVEST_GRACE_NS + pool->creating_ns : 0;
+    return (double)pool->moving_ns <= budget * (double)(c->now - pool->opened_ns) + (double)start;
 }
 
 /* The driver's part, between plan and publish. */
@@ -69,11 +73,15 @@ static CUresult run_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t before = pool_now(pool);
-    CUresult result = fill_run(&pool->fill, pool->device);
+    CUresult result = fill_create(&pool->fill, pool->device);
+    uint64_t created = pool_now(pool);
+    if (!result)
+        result = fill_map(&pool->fill, pool->device);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
+    pool->creating_ns += created - before;
     if (pool->fill.harvests || pool->fill.unmaps)
-        pool->moving_ns += after - before;
+        pool->moving_ns += after - created;
     return result;
 }
 

@@ -160,8 +160,10 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------- streams */
 
-/* The stream is about to be destroyed: its memory is let go early. Optional from CUDA 12.0 on:
- * a destroyed stream's memory is found again anyway. Older drivers do not say who a stream is, only its handle: there it is needed. */
+/*
+ * The stream is about to be destroyed: its memory is let go early. Optional from CUDA 12.0 on, where a destroyed stream's memory is found
+ * again anyway. Older drivers do not say who a stream is, only its handle: there it is needed.
+ */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 
 /* The stream lives as long as the program: cenote may remember its handle and need not ask the driver who it is at each call. */
