@@ -143,12 +143,11 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
     if (!range && r->last_block && at_number(h, r->last_block)->state == BLOCK_FREE)
         range = r->last_block; /* the place begins above the top: the free range below it reaches up to it */
     if (range) {
-        ranges_remove(&h->ranges, range);
-        at_number(h, range)->size = top - at_number(h, range)->at;
+        ranges_resize(&h->ranges, range, at_number(h, range)->at, top - at_number(h, range)->at);
     } else {
         range = insert_after(h, r, r->last_block, r->top, top - r->top);
+        ranges_add(&h->ranges, range);
     }
-    ranges_add(&h->ranges, range);
     r->top = top;
     return range;
 }
@@ -157,49 +156,52 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
 uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state state)
 {
     struct region *r = region_of(h->pages, place->region);
-    uint32_t block = place->grows ? grow_top(h, r, place) : place->range;
-    struct block *b = at_number(h, block);
-    uint64_t end = b->at + b->size;
-    CHECK(b->state == BLOCK_FREE && b->at <= place->at && place->at + place->size <= end);
+    uint32_t range = place->grows ? grow_top(h, r, place) : place->range, block = range;
+    struct block *b = at_number(h, range);
+    uint64_t from = b->at, to = b->at + b->size, end = place->at + place->size;
+    CHECK(b->state == BLOCK_FREE && from <= place->at && end <= to);
 
-    ranges_remove(&h->ranges, block);
-    if (b->at < place->at) {
-        uint32_t front = block;
-        b->size = place->at - b->at;
-        block = insert_after(h, r, front, place->at, place->size);
-        ranges_add(&h->ranges, front);
-        b = at_number(h, block);
+    if (from < place->at) { /* the range keeps the front */
+        block = insert_after(h, r, range, place->at, place->size);
+        ranges_resize(&h->ranges, range, from, place->at - from);
+        if (end < to)
+            ranges_add(&h->ranges, insert_after(h, r, block, end, to - end));
+    } else if (end < to) { /* it keeps the rest */
+        block = insert_after(h, r, b->before, place->at, place->size);
+        ranges_resize(&h->ranges, range, end, to - end);
+    } else {
+        ranges_remove(&h->ranges, range);
     }
-    b->size = place->size;
-    b->state = state;
-    b->uses = 0;
-    if (place->at + place->size < end)
-        ranges_add(&h->ranges, insert_after(h, r, block, place->at + place->size, end - place->at - place->size));
+    at_number(h, block)->state = state;
+    at_number(h, block)->uses = 0;
     CHECK_SLOW(!heap_broken_rule(h));
     return block;
 }
 
-/* The bytes of the block are free again, its neighbours join in. Its pages have been disowned. */
+/* The bytes of the block are free again and join their neighbours. Its pages have been disowned. */
 void heap_give_back(struct heap *h, uint32_t block)
 {
     struct block *b = at_number(h, block);
     struct region *r = region_of(h->pages, b->region);
+    uint32_t before = b->before && at_number(h, b->before)->state == BLOCK_FREE ? b->before : 0;
+    uint32_t after = b->after && at_number(h, b->after)->state == BLOCK_FREE ? b->after : 0;
     CHECK(b->state != BLOCK_FREE);
-    if (b->after && at_number(h, b->after)->state == BLOCK_FREE) {
-        uint32_t after = b->after;
-        ranges_remove(&h->ranges, after);
-        b->size += at_number(h, after)->size;
-        remove_piece(h, r, after);
-    }
-    if (b->before && at_number(h, b->before)->state == BLOCK_FREE) {
-        uint32_t before = b->before;
-        ranges_remove(&h->ranges, before);
-        at_number(h, before)->size += b->size;
+    if (before) {
+        uint64_t size = at_number(h, before)->size + b->size;
+        if (after) {
+            size += at_number(h, after)->size;
+            ranges_remove(&h->ranges, after);
+            remove_piece(h, r, after);
+        }
+        ranges_resize(&h->ranges, before, at_number(h, before)->at, size);
         remove_piece(h, r, block);
-        block = before;
+    } else if (after) {
+        ranges_resize(&h->ranges, after, b->at, b->size + at_number(h, after)->size);
+        remove_piece(h, r, block);
+    } else {
+        b->state = BLOCK_FREE;
+        ranges_add(&h->ranges, block);
     }
-    at_number(h, block)->state = BLOCK_FREE;
-    ranges_add(&h->ranges, block);
     CHECK_SLOW(!heap_broken_rule(h));
 }
 
@@ -222,9 +224,7 @@ static void close_top(struct heap *h, struct region *r)
         return;
     struct block *last = r->last_block ? at_number(h, r->last_block) : NULL;
     if (last && last->state == BLOCK_FREE) {
-        ranges_remove(&h->ranges, r->last_block);
-        last->size += region_end(r) - r->top;
-        ranges_add(&h->ranges, r->last_block);
+        ranges_resize(&h->ranges, r->last_block, last->at, region_end(r) - last->at);
     } else {
         ranges_add(&h->ranges, insert_after(h, r, r->last_block, r->top, region_end(r) - r->top));
     }

@@ -130,6 +130,20 @@ void ranges_remove(struct ranges *r, uint32_t block)
         r->filled[bin / 64] &= ~(1ull << (bin % 64));
 }
 
+/* The range begins and ends elsewhere now. Alone in its bin it need not move: so a warm pool with one large free range touches no tree. */
+void ranges_resize(struct ranges *r, uint32_t block, uint64_t at, uint64_t size)
+{
+    struct block *b = block_of(r->blocks, block);
+    uint32_t bin = bin_of(b->size);
+    bool stays = bin_of(size) == bin && r->bins[bin] == block && !b->smaller && !b->larger;
+    if (!stays)
+        ranges_remove(r, block);
+    b->at = at;
+    b->size = size;
+    if (!stays)
+        ranges_add(r, block);
+}
+
 /* The first range of a tree that is not less than `key`; after `key` itself if `past`. */
 static uint32_t first_from(const struct ranges *r, uint32_t root, const struct block *key, bool past)
 {

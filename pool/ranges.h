@@ -44,6 +44,7 @@ static inline struct block *block_of(const struct table *blocks, uint32_t block)
 
 void     ranges_add(struct ranges *r, uint32_t block);
 void     ranges_remove(struct ranges *r, uint32_t block);
+void     ranges_resize(struct ranges *r, uint32_t block, uint64_t at, uint64_t size);
 uint32_t ranges_at_least(const struct ranges *r, uint64_t size);  /* the best fit; 0: none */
 uint32_t ranges_next(const struct ranges *r, uint32_t block);     /* the next best */
 
