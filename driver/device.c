@@ -135,8 +135,9 @@ CUresult device_enter(struct device *d)
         return result;
     scope.pushed = true;
     scope.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    scope.has_mode = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode) == CUDA_SUCCESS;
-    return CUDA_SUCCESS;
+    result = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
+    scope.has_mode = result == CUDA_SUCCESS;
+    return result; /* without the mode a call might end a capture */
 }
 
 void device_leave(struct device *d)

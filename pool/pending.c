@@ -109,7 +109,7 @@ static void release(cenote_pool *pool, uint32_t before)
 
     uint64_t at = use_of(pool, use)->at;
     tick freed = use_of(pool, use)->freed;
-    w.region = addresses_find(at);
+    w.region = addresses_find_for_certain(at);
     enum found found = pool_locate(pool, at, &w);
     CHECK(found == FOUND_PENDING);
     (void)found;

@@ -157,7 +157,7 @@ CUevent  event_take(cenote_pool *pool);
 void     event_give(cenote_pool *pool, CUevent event);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
-void     turn_resume(cenote_pool *pool);
+CUresult turn_resume(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
 void     wait_is_over(cenote_pool *pool, tick covers);
 bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);

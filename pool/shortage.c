@@ -191,8 +191,8 @@ static bool ask_others(struct climb *c)
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
         if (other != pool)
             cenote_trim(other, 0, 0);
-    turn_resume(pool);
-    return freed;
+    c->driver = turn_resume(pool);
+    return freed && !c->driver;
 }
 
 /*
@@ -286,14 +286,15 @@ static void explain(struct climb *c)
     pool->device->driver->cuMemGetInfo(&free_bytes, &total);
     cenote_pool_stats(pool, &s);
     const double gib = 1 << 30, mib = 1 << 20;
+    bool limited = s.limit && s.reserved.current + c->request->bytes > s.limit;
     uint64_t waiting = s.cached.current - s.harvestable < s.cached.current ? s.cached.current - s.harvestable : 0;
     error_set(CENOTE_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
               "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d has a total capacity of %.2f GiB of which %.2f GiB is free. "
               "This pool holds %.2f GiB: %.2f GiB in %llu blocks, %.2f GiB cached (%.2f GiB of that partly used, in flight or frozen)%s. %s",
               (double)c->request->bytes / mib, pool->device->ordinal, (double)total / gib, (double)free_bytes / gib,
               (double)s.reserved.current / gib, (double)s.allocated.current / gib, (unsigned long long)s.blocks.current,
-              (double)s.cached.current / gib, (double)waiting / gib, pool->limit ? "; its limit was reached" : "",
-              pool->limit && s.reserved.current + c->request->bytes > pool->limit ? "Raise the pool's limit or hold fewer blocks." :
+              (double)s.cached.current / gib, (double)waiting / gib, limited ? "; its limit was reached" : "",
+              limited ? "Raise the pool's limit or hold fewer blocks." :
               s.captures ? "A capture is open: nothing may be waited for or moved meanwhile; warm up before capturing." :
               "Hold fewer or smaller blocks at a time.");
 }

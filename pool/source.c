@@ -155,11 +155,14 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
  */
 static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
 {
-    const cenote_source *callback = callback_of(pool, a);
-    if (!callback)
+    if (!callback_of(pool, a))
         return pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
+    const cenote_source source = *callback_of(pool, a); /* without the turn arena and group may be forgotten */
+    lock_take(&pool->lock);
+    CUstream handle = a->handle; /* another stream may take the arena over */
+    lock_give(&pool->lock);
     turn_end(pool);
-    callback->give((void *)(uintptr_t)at, bytes, a->handle, callback->arg);
+    source.give((void *)(uintptr_t)at, bytes, handle, source.arg);
     turn_resume(pool);
     return true;
 }

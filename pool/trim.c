@@ -110,14 +110,14 @@ static uint32_t pick_leavers(cenote_pool *pool, uint64_t keep, tick latest, bool
     return picker.count;
 }
 
-/* Bytes given back. Ends when nothing more may go, or when the driver refuses. */
+/* Bytes given back. Ends when nothing more may go, when the driver refuses, or when a capture has begun during a callback. */
 static uint64_t trim_kind(cenote_pool *pool, uint64_t keep, tick latest, bool segments)
 {
     struct pick picks[BATCH];
     uint32_t count;
     uint64_t sum = 0;
     bool going = true;
-    while (going && (count = pick_leavers(pool, keep, latest, segments, picks)))
+    while (going && !atomic_load(&pool->device->captures) && (count = pick_leavers(pool, keep, latest, segments, picks)))
         for (uint32_t i = 0; i < count; i++) {
             uint64_t bytes = segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page);
             going = going && bytes;
@@ -132,7 +132,7 @@ uint64_t trim_segments(cenote_pool *pool)
     if (atomic_load(&pool->device->captures))
         return 0;
     uint64_t bytes = trim_kind(pool, 0, UINT64_MAX, true);
-    if (pool->driver_pool)
+    if (pool->driver_pool && !atomic_load(&pool->device->captures))
         pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
     return bytes;
 }
@@ -214,6 +214,8 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
     if (atomic_load(&pool->device->captures))
         return 0;
     uint64_t bytes = trim_kind(pool, keep, latest, true);
+    if (atomic_load(&pool->device->captures)) /* begun while a callback had a segment back */
+        return bytes;
     bytes += trim_kind(pool, keep, latest, false);
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
         release_if_empty(pool, number);

@@ -30,11 +30,12 @@ void turn_end(cenote_pool *pool)
     device_leave(pool->device);
 }
 
-/* After the program's own function has run. If the context was lost meanwhile, the next driver call says so. */
-void turn_resume(cenote_pool *pool)
+/* After the program's own function has run. After an error the turn is there, but no driver call may be made that needs the context. */
+CUresult turn_resume(cenote_pool *pool)
 {
-    device_enter(pool->device);
+    CUresult result = device_enter(pool->device);
     lock_take(&pool->turn);
+    return result;
 }
 
 /* An event without timing: a spare one, or new. NULL if there is none to be had. LOCKING: not the pool's lock; inside device_enter. */

@@ -9,10 +9,13 @@
  */
 #include "tests/stress/model.h"
 
+#include "driver/driver.h"
+
 #define STRIPE 2048u
 #define STRIDE (256 * KIB)
 
 #define MUST(x) model_must(m, (x), #x, __LINE__)
+#define ASKED(x) model_asked(m, (x), #x, __LINE__)
 
 static bool model_must(struct model *m, bool fine, const char *what, int line)
 {
@@ -21,6 +24,16 @@ static bool model_must(struct model *m, bool fine, const char *what, int line)
         m->line = line;
     }
     return fine;
+}
+
+/* Did the call work? With faults under way it may say that the driver failed; then nothing has changed. */
+static bool model_asked(struct model *m, int error, const char *what, int line)
+{
+    bool excused = m->faults && (error == CENOTE_DRIVER || error == CENOTE_OUT_OF_ADDRESSES || error == CENOTE_DEVICE_LOST);
+    m->refused += excused;
+    if (error && !excused && !m->failures)
+        snprintf(m->message, sizeof m->message, "%s: %s", cenote_error_name(error), cenote_message());
+    return model_must(m, error == CENOTE_OK || excused, what, line) && !error;
 }
 
 /* xorshift: the same program for the same seed, everywhere. */
@@ -84,11 +97,10 @@ static void take(struct model *m, struct model_block *b)
     void *at = NULL;
     struct model_block taken = {.bytes = pick_size(m), .stream = (int)pick(m, MODEL_STREAMS), .pattern = m->random | 1};
     int error = ask(m, taken.bytes, m->stream[taken.stream], &at);
-    if (error) {
-        MUST(error == CENOTE_OUT_OF_MEMORY);
+    if (error == CENOTE_OUT_OF_MEMORY)
         m->refused++;
+    if (error == CENOTE_OUT_OF_MEMORY || !ASKED(error))
         return;
-    }
     taken.at = at;
     MUST((uintptr_t)at % 512 == 0);
     *b = taken;
@@ -138,8 +150,9 @@ static void use(struct model *m)
     CUstream reader = m->stream[pick(m, MODEL_STREAMS)];
     if (!b)
         return;
+    if (!ASKED(cenote_use(b->at, reader)))
+        return;
     order_streams(m, m->stream[b->stream], reader);
-    MUST(cenote_use(b->at, reader) == CENOTE_OK);
     MUST(sim_launch_wait(reader, pick(m, MSEC)) == CUDA_SUCCESS);
     launch(m, sim_launch_expect, b, reader);
 }
@@ -165,7 +178,7 @@ static void renew_stream(struct model *m)
         if (m->block[i].at && m->block[i].stream == gone)
             give(m, &m->block[i]);
     if (pick(m, 2))
-        MUST(cenote_stream_retire(m->pool, m->stream[gone]) == CENOTE_OK);
+        ASKED(cenote_stream_retire(m->pool, m->stream[gone]));
     MUST(cuStreamDestroy(m->stream[gone]) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&m->stream[gone], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
 }
@@ -188,7 +201,9 @@ static void capture(struct model *m, CUgraphExec *exec)
 {
     CUgraph graph = NULL;
     CUstream stream = m->stream[0];
-    MUST(cenote_capture_begin(m->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+    if (!ASKED(cenote_capture_begin(m->group[GROUP_GRAPHS], stream)))
+        return;
+    m->capturing = true;
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     for (int i = 0; i < 4; i++) {
         void *at = NULL;
@@ -201,7 +216,10 @@ static void capture(struct model *m, CUgraphExec *exec)
         launch(m, sim_launch_expect, &b, stream);
         MUST(cenote_free(at) == CENOTE_OK);
     }
+    m->capturing = false;
     MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    if (!m->lost)
+        fault_disarm();
     MUST(cenote_capture_end(m->group[GROUP_GRAPHS], stream) == CENOTE_OK);
     MUST(cuGraphInstantiate(exec, graph, 0) == CUDA_SUCCESS);
     MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
@@ -226,13 +244,13 @@ static void give_back(struct model *m)
 {
     uint64_t keep = pick(m, m->capacity);
     unsigned flags = pick(m, 4) ? 0 : CENOTE_TRIM_WAIT;
-    MUST(cenote_trim(m->pool, keep, flags) == CENOTE_OK);
+    ASKED(cenote_trim(m->pool, keep, flags));
 }
 
 static void change_limit(struct model *m)
 {
     uint64_t limit = pick(m, 3) ? 0 : m->capacity / 2 + pick(m, m->capacity / 2);
-    MUST(cenote_pool_set_limit(m->pool, limit) == CENOTE_OK);
+    ASKED(cenote_pool_set_limit(m->pool, limit));
 }
 
 static void check_books(struct model *m)
@@ -248,8 +266,22 @@ static void check_books(struct model *m)
     MUST(cenote_pool_check(m->pool) == CENOTE_OK);
 }
 
+/* One of the driver's next calls fails, or all from there on until the next such order. */
+static void order_fault(struct model *m)
+{
+    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_READY};
+    CUresult error = errors[pick(m, sizeof errors / sizeof errors[0])];
+    const char *name = pick(m, 2) ? NULL : driver_call_name((enum driver_call)pick(m, DRIVER_CALLS));
+    if (pick(m, 4) == 0)
+        fault_disarm();
+    else
+        fault_arm(name, 1 + pick(m, 20), error, pick(m, 4) == 0);
+}
+
 static void operate(struct model *m)
 {
+    if (m->faults && !m->lost && pick(m, 50) == 0)
+        order_fault(m);
     uint64_t kind = pick(m, 1000);
     if (kind < 750) {
         struct model_block *b = &m->block[pick(m, MODEL_BLOCKS)];
@@ -265,7 +297,7 @@ static void operate(struct model *m)
     } else if (kind < 960) {
         give_back(m);
     } else if (kind < 970) {
-        MUST(cenote_step(m->pool) == CENOTE_OK);
+        ASKED(cenote_step(m->pool));
     } else if (kind < 975) {
         check_books(m);
     } else if (kind < 978) {
@@ -304,11 +336,54 @@ void model_share_streams(struct model *m, const CUstream *streams, int count)
     }
 }
 
+static void *take_from_driver(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
+}
+
+static void give_to_driver(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    struct model *m = arg;
+    (void)bytes, (void)stream;
+    MUST(cenote_pool_check(m->pool) == CENOTE_OK); /* functions of a source may call cenote */
+    MUST(cuMemFree(device_address(memory)) == CUDA_SUCCESS);
+}
+
+void model_use_source(struct model *m)
+{
+    const cenote_source source = {take_from_driver, give_to_driver, m};
+    MUST(cenote_group_destroy(m->group[GROUP_OPEN]) == CENOTE_OK);
+    MUST(cenote_group_create(m->pool, "source", 0, &source, &m->group[GROUP_OPEN]) == CENOTE_OK);
+}
+
+bool model_gives_up_a_block(struct model *m)
+{
+    struct model_block *b = m->capturing ? NULL : any_block(m); /* its last look at its contents must not become part of a graph */
+    if (b)
+        give(m, b);
+    return b != NULL;
+}
+
 /* Stops at the first failure: what comes after it says nothing. */
 void model_run(struct model *m, int operations)
 {
     for (int i = 0; i < operations && !m->failures; i++)
         operate(m);
+}
+
+/* What can be done when the context is lost. */
+void model_let_go(struct model *m)
+{
+    for (int i = 0; i < MODEL_BLOCKS; i++)
+        if (m->block[i].at)
+            MUST(cenote_free(m->block[i].at) == CENOTE_OK);
+    for (int i = 0; i < 4; i++)
+        if (m->pin[i].at)
+            MUST(cenote_unpin(m->pin[i].at, m->pin[i].bytes) == CENOTE_OK);
+    for (int i = 0; i < MODEL_GROUPS; i++)
+        MUST(cenote_group_destroy(m->group[i]) == CENOTE_OK);
 }
 
 void model_close(struct model *m)

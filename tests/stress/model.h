@@ -29,6 +29,9 @@ struct model {
     uint64_t      random;
     bool          alone;    /* no other thread uses the pool: then everything it says is known beforehand */
     bool          moves;    /* vmm: groups on fixed memory, captures and pins make sense */
+    bool          faults;   /* driver calls of the pool fail at random */
+    bool          capturing;
+    bool          lost;     /* the context is about to be lost: fault orders are left as they are */
     size_t        capacity;
     CUstream      stream[MODEL_STREAMS];
     int           shared;   /* the first so many belong to somebody else */
@@ -42,11 +45,15 @@ struct model {
     int         failures;   /* of any kind; checks are for the main thread, models run in any */
     const char *what;       /* the first one */
     int         line;
+    char        message[256];
 };
 
 void model_open(struct model *m, cenote_pool *pool, uint64_t seed);
 void model_share_streams(struct model *m, const CUstream *streams, int count); /* before the first operation */
+void model_use_source(struct model *m); /* the open group draws from functions of ours; before the first operation */
+bool model_gives_up_a_block(struct model *m); /* for callbacks; false: it has none */
 void model_run(struct model *m, int operations);
+void model_let_go(struct model *m);  /* of a lost context: gives back what needs no driver */
 void model_close(struct model *m);  /* gives everything back */
 
 #endif
