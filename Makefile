@@ -34,8 +34,8 @@ help:
 	@echo 'make bench    benchmarks'
 	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
 	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
-	@echo 'make faults   fails every driver call on purpose (still to come)'
-	@echo 'make fuzz     fuzzing, SECONDS=60 (still to come)'
+	@echo 'make faults   fails every driver call of every scenario on purpose, once and for good'
+	@echo 'make fuzz     fuzzing with clang, SECONDS=60'
 	@echo 'make gpu      the tests that need no simulation, on the real driver'
 	@echo 'make install  PREFIX=/usr/local'
 	@echo 'make clean    removes the build folders'
@@ -77,10 +77,17 @@ format:
 	@git diff --name-only --diff-filter=d HEAD -- '*.c' '*.cpp' | xargs -r clang-format -i
 
 faults:
-	@echo 'The fault sweep comes later: it fails each driver call of each scenario once, and for good. driver/fault.c is its tool.'
+	@tools/setup test
+	$(call build_in,build-debug,$(DEBUG))
+	@build-debug/tests/test-faults-faults long
+
+FUZZ = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCENOTE_DEBUG=2 -DCENOTE_FUZZ=ON -DCENOTE_TESTS=OFF -DCENOTE_SANITIZE=address,undefined \
+	-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
 
 fuzz:
-	@echo 'Fuzzing comes later: libFuzzer programs with a model of who owns each byte, for $(SECONDS) seconds.'
+	@tools/setup fuzz
+	$(call build_in,build-fuzz,$(FUZZ))
+	@fuzz/run build-fuzz $(SECONDS)
 
 gpu:
 	@tools/setup test
@@ -93,4 +100,4 @@ install: build
 	@cmake --install build
 
 clean:
-	rm -rf build build-debug build-asan build-clang build-tsan
+	rm -rf build build-debug build-asan build-clang build-tsan build-fuzz

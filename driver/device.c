@@ -11,10 +11,20 @@
 
 static struct device devices[DEVICES_MAX];
 
-static bool attribute(const struct device *d, CUdevice_attribute which)
+/* A driver too old to know the attribute says INVALID_VALUE: then the answer is no. */
+static CUresult attribute(const struct device *d, CUdevice_attribute which, bool *answer)
 {
     int value = 0;
-    return d->driver->cuDeviceGetAttribute(&value, which, d->handle) == CUDA_SUCCESS && value;
+    CUresult result = d->driver->cuDeviceGetAttribute(&value, which, d->handle);
+    *answer = !result && value;
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
+}
+
+/* Retained once more than released, the context would outlive us: a refusal is asked for once more. */
+static void release_context(struct device *d)
+{
+    if (d->driver->cuDevicePrimaryCtxRelease(d->handle))
+        d->driver->cuDevicePrimaryCtxRelease(d->handle);
 }
 
 CUmemAllocationProp device_page_prop(const struct device *d)
@@ -42,20 +52,27 @@ static bool has_vmm_calls(const struct driver *t)
            t->cuMemAddressFree && t->cuMemGetAllocationGranularity;
 }
 
-static void ask_abilities(struct device *d)
+/* What the device can do. A question that fails is an error: it does not mean no. */
+static CUresult ask_abilities(struct device *d)
 {
     const struct driver *t = d->driver;
-    d->has_rdma = attribute(d, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    d->has_pools = t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync &&
-                   attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
+    bool has_vmm = false;
+    CUresult result = attribute(d, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, &d->has_rdma);
+    if (!result)
+        result = attribute(d, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, &d->has_pools);
+    if (!result)
+        result = attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &has_vmm);
+    d->has_pools = d->has_pools && t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync;
     d->granularity = 0;
-    if (has_vmm_calls(t) && attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
-        size_t granularity = 0;
-        CUmemAllocationProp prop = device_page_prop(d);
-        if (t->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS &&
-            granularity && !(granularity & (granularity - 1)))
-            d->granularity = granularity;
-    }
+    if (result || !has_vmm || !has_vmm_calls(t))
+        return result;
+
+    size_t granularity = 0;
+    CUmemAllocationProp prop = device_page_prop(d);
+    result = t->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (granularity && !(granularity & (granularity - 1)))
+        d->granularity = granularity;
+    return result;
 }
 
 /* Announcements go before threads that want to enter: captures are rare, and must not wait for ever. */
@@ -87,7 +104,11 @@ static int open_first(struct device *d, int ordinal)
     if (result)
         return error_set(CENOTE_NO_DEVICE, result, "device %d cannot be used: %s", ordinal, driver_result_name(result));
     d->capacity = capacity;
-    ask_abilities(d);
+    result = ask_abilities(d);
+    if (result) {
+        release_context(d);
+        return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));
+    }
     open_gate(d);
     return CENOTE_OK;
 }
@@ -113,7 +134,7 @@ void device_close(struct device *d)
         return;
     pthread_rwlock_destroy(&d->gate);
     if (!driver_is_exiting() && !driver_is_forked())
-        d->driver->cuDevicePrimaryCtxRelease(d->handle);
+        release_context(d);
 }
 
 /* What device_leave has to give back. */

@@ -291,7 +291,7 @@ static void give_everything_back(cenote_pool *pool)
         trim_to(pool, 0, UINT64_MAX);
     while (pool->event_count)
         pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
-    if (pool->driver_pool)
+    if (pool->driver_pool && pool->device->driver->cuMemPoolDestroy(pool->driver_pool))
         pool->device->driver->cuMemPoolDestroy(pool->driver_pool);
 }
 

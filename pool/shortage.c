@@ -9,6 +9,7 @@
  *     RUNG_CALLBACK   the host program may free blocks of its own (unlocked); other pools of the device give back what is free
  *     RUNG_WAIT       wait on the host for the oldest fence, again and again until the device is done with all that was freed when the
  *                     climb got here (not during a capture)
+ *     RUNG_OTHERS     other pools of the device wait for theirs, too, and give it back
  *     then            CENOTE_OUT_OF_MEMORY, with the explanation
  *
  * Nothing is half done at any point: what a failed attempt planned is put back before the next rung. The pages it created are spares for
@@ -22,7 +23,7 @@
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: nobody notices it at program start */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
-enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT, RUNG_OTHERS };
 
 /* One allocation on its way up. */
 struct climb {
@@ -177,7 +178,15 @@ static void gather(struct climb *c)
         trim_segments(pool);
 }
 
-/* The turn is let go of: the callback may free, trim, or allocate; other pools have turns of their own. */
+/* LOCKING: none; other pools have turns of their own. */
+static void trim_others(const cenote_pool *pool, unsigned flags)
+{
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
+        if (other != pool)
+            cenote_trim(other, 0, flags);
+}
+
+/* The turn is let go of: the callback may free, trim, or allocate. */
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -188,9 +197,7 @@ static bool ask_others(struct climb *c)
 
     turn_end(pool);
     bool freed = function && c->callbacks++ < CALLBACKS_MOST && function(pool, c->request->bytes, arg);
-    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
-        if (other != pool)
-            cenote_trim(other, 0, 0);
+    trim_others(pool, 0);
     c->driver = turn_resume(pool);
     return freed && !c->driver;
 }
@@ -218,25 +225,37 @@ static bool wait_a_while(struct climb *c)
     return waited || over;
 }
 
+/* The wait begins, or goes on as long as there is something to wait for; then it is the others' turn, once. */
+static bool climb_by_waiting(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    if (c->rung == RUNG_CALLBACK) {
+        c->rung = RUNG_WAIT;
+        lock_take(&pool->lock);
+        c->limit = pool->pages.fences.now;
+        lock_give(&pool->lock);
+    }
+    if (wait_a_while(c))
+        return true;
+    c->rung = RUNG_OTHERS;
+    turn_end(pool);
+    trim_others(pool, CENOTE_TRIM_WAIT);
+    c->driver = turn_resume(pool);
+    return true;
+}
+
 /* One rung up, and what belongs to it. False: there is none left. */
 static bool climb_higher(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (c->rung == RUNG_WAIT) /* stays here as long as there is something to wait for */
-        return wait_a_while(c);
+    if (c->rung >= RUNG_CALLBACK)
+        return c->rung != RUNG_OTHERS && climb_by_waiting(c);
     if (c->rung == RUNG_BUDGET) {
         lock_take(&pool->lock);
         pool->stats.retries++;
         lock_give(&pool->lock);
     }
     c->rung++;
-    if (c->rung == RUNG_WAIT) {
-        lock_take(&pool->lock);
-        c->limit = pool->pages.fences.now;
-        bool done = fence_is_done(&pool->pages.fences, c->limit);
-        lock_give(&pool->lock);
-        return !done && wait_a_while(c);
-    }
     if (c->rung == RUNG_HARVEST)
         gather(c);
     else if (c->rung == RUNG_CALLBACK && ask_others(c)) {

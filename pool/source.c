@@ -91,16 +91,28 @@ static int no_memory(void)
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+/* As large as regions are by habit, or as the device has addresses for: at least what the request needs. */
+static CUresult reserve_generously(cenote_pool *pool, uint64_t least, uint64_t *base, uint64_t *bytes)
+{
+    uint64_t page = 1ull << pool->pages.shift;
+    *bytes = round_up(pool->device->capacity / REGION_SHARE, page);
+    *bytes = *bytes < REGION_SLOTS_LEAST * page ? REGION_SLOTS_LEAST * page : *bytes;
+    *bytes = *bytes < least ? least : *bytes;
+    CUresult result = region_reserve(pool->device, *bytes, page, base);
+    while (result && *bytes > least && !driver_result_is_sticky(result)) {
+        *bytes = *bytes / 2 < least ? least : round_up(*bytes / 2, page);
+        result = region_reserve(pool->device, *bytes, page, base);
+    }
+    return result;
+}
+
 static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t base, page = 1ull << pool->pages.shift, least = round_up(q->size, page);
-    uint64_t bytes = round_up(pool->device->capacity / REGION_SHARE, page);
-    bytes = bytes < REGION_SLOTS_LEAST * page ? REGION_SLOTS_LEAST * page : bytes;
-    bytes = bytes < least ? least : bytes;
-    *driver = region_reserve(pool->device, bytes, page, &base);
-    while (*driver && bytes > least && !driver_result_is_sticky(*driver)) { /* a device with few addresses */
-        bytes = bytes / 2 < least ? least : round_up(bytes / 2, page);
-        *driver = region_reserve(pool->device, bytes, page, &base);
+    uint64_t base, bytes, least = round_up(q->size, 1ull << pool->pages.shift);
+    *driver = reserve_generously(pool, least, &base, &bytes);
+    if (*driver && !driver_result_is_sticky(*driver)) { /* addresses of groups and streams that are gone come back with their pages */
+        trim_to(pool, 0, UINT64_MAX);
+        *driver = reserve_generously(pool, least, &base, &bytes);
     }
     if (driver_result_is_sticky(*driver))
         return pool_driver_error(pool, *driver, "cuMemAddressReserve");
@@ -192,14 +204,10 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     return published;
 }
 
-/* *driver says CUDA_ERROR_OUT_OF_MEMORY when the ladder may help: the driver or the limit has no room for a segment. */
-static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
+/* A segment of that size from wherever the arena's come from, within the limit. *driver as for grow_segment. */
+static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUresult *driver)
 {
     CUdeviceptr at = 0;
-    uint64_t bytes = segment_bytes(q, provider_of(pool, a));
-    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
-    bytes = round_up(q->size + slack, BLOCK_BYTES) > bytes ? round_up(q->size + slack, SEGMENT_UNIT) : bytes;
-
     lock_take(&pool->lock);
     bool room = source_allowance(pool) >= bytes;
     uint64_t promised = room ? bytes : 0; /* the turn may be let go of, and others ask for the same allowance */
@@ -217,6 +225,18 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
                                             (unsigned long long)at, BLOCK_BYTES) : no_memory();
     }
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
+}
+
+/*
+ * As large as segments are by habit or, where there is no room for that, as the request needs. *driver says CUDA_ERROR_OUT_OF_MEMORY when
+ * the ladder may help: the driver or the limit has no room for either.
+ */
+static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
+{
+    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
+    uint64_t least = round_up(q->size + slack, SEGMENT_UNIT), habit = segment_bytes(q, provider_of(pool, a));
+    int error = try_segment(pool, a, habit > least ? habit : least, driver);
+    return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
 }
 
 /* One more region or segment, large enough for the request. */

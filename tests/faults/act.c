@@ -135,7 +135,7 @@ static struct act_block *keep(struct act *act, void *at, size_t bytes, CUstream 
         struct act_block *b = &act->blocks[i];
         if (b->at)
             continue;
-        *b = (struct act_block){at, bytes, ++serial * 0x9e3779b97f4a7c15u, stream, false};
+        *b = (struct act_block){at, bytes, ++serial * 0x9e3779b97f4a7c15u, stream};
         launch(b, sim_launch_fill, stream);
         return b;
     }
@@ -214,20 +214,4 @@ void act_use(struct act *act, struct act_block *block, CUstream stream)
     order(block->stream, stream);
     DONE(sim_launch_wait(stream, 10 * MSEC));
     launch(block, sim_launch_expect, stream);
-}
-
-void act_pin(struct act_block *block)
-{
-    if (!block)
-        return;
-    DONE(cenote_pin(block->at, block->bytes)); /* asks nobody */
-    block->pinned = true;
-}
-
-void act_unpin(struct act_block *block)
-{
-    if (!block || !block->pinned)
-        return;
-    DONE(cenote_unpin(block->at, block->bytes));
-    block->pinned = false;
 }

@@ -43,7 +43,6 @@ struct act_block {          /* `at` is NULL once it is given back */
     size_t       bytes;
     uint64_t     pattern;
     CUstream     stream;
-    bool         pinned;
 };
 
 struct act_capture {
@@ -60,6 +59,7 @@ struct act {
     bool                retry;      /* the second time: no failure is allowed */
     bool                lost;       /* a call said CENOTE_DEVICE_LOST */
     bool                destroyed_while_armed;
+    bool                keeps_pool; /* the default pool: it stays */
     unsigned            refused;    /* calls that answered an error */
     struct act_block    blocks[ACT_BLOCKS];
     cenote_pool        *pools[ACT_THINGS];
@@ -87,8 +87,6 @@ void act_hoard(struct act *act, cenote_pool *pool, size_t each, CUstream stream)
 void act_give(struct act_block *block);
 void act_give_all(struct act *act);
 void act_use(struct act *act, struct act_block *block, CUstream stream);   /* and the stream is busy with it for a while */
-void act_pin(struct act_block *block);
-void act_unpin(struct act_block *block);
 
 /* --- things.c: pools, groups, captures */
 
@@ -98,10 +96,10 @@ cenote_group *act_group(struct act *act, cenote_pool *pool, unsigned flags, cons
 void act_drop_group(struct act *act, cenote_group *group);
 bool act_capture(struct act *act, cenote_group *group, CUstream stream);   /* false: no capture is open */
 CUgraphExec act_end_capture(struct act *act, CUstream stream);
-void act_clear(struct act *act);    /* captures, pins, blocks and groups, in this order; not the pools */
+void act_clear(struct act *act);    /* captures, blocks and groups, in this order; not the pools */
 
 /* --- judge.c */
 
-void judge(struct act *act, void (*scenario)(struct act *));
+bool judge(struct act *act, void (*scenario)(struct act *));   /* true: the failure came */
 
 #endif

@@ -3,21 +3,99 @@
  */
 #include "tests/faults/act.h"
 
-/* The first place that holds nothing. */
-#define PLACE_FOR(array) \
-    ({ int place_ = 0; \
-       while (place_ < ACT_THINGS && array[place_]) \
-           place_++; \
-       REQUIRE(place_ < ACT_THINGS); \
-       &array[place_]; })
+/* ------------------------------------------------------------------------------------------------------------------------------- pools */
 
 cenote_pool *act_pool(struct act *act, int device, const cenote_options *options)
 {
     cenote_pool *pool = NULL;
-    cenote_pool **place = PLACE_FOR(act->pools);
-    if (!act_done(act, cenote_pool_create(device, options, &pool))) {
-        EXPECT(!pool);
+    int place = 0;
+    while (act->pools[place])
+        place++;
+    REQUIRE(place < ACT_THINGS);
+    bool done = act_done(act, cenote_pool_create(device, options, &pool));
+    EXPECT_EQ(pool != NULL, done);
+    return act->pools[place] = pool;
+}
+
+void act_drop_pool(struct act *act, cenote_pool *pool)
+{
+    if (!pool)
+        return;
+    act->destroyed_while_armed = act->destroyed_while_armed || act->armed;
+    if (!act_done(act, cenote_pool_destroy(pool)))
+        return;
+    for (int i = 0; i < ACT_THINGS; i++)
+        if (act->pools[i] == pool)
+            act->pools[i] = NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------ groups */
+
+cenote_group *act_group(struct act *act, cenote_pool *pool, unsigned flags, const cenote_source *source)
+{
+    int place = 0;
+    if (!pool)
         return NULL;
+    while (act->groups[place])
+        place++;
+    REQUIRE(place < ACT_THINGS);
+    act_done(act, cenote_group_create(pool, "swept", flags, source, &act->groups[place]));
+    return act->groups[place];
+}
+
+void act_drop_group(struct act *act, cenote_group *group)
+{
+    if (!group || !act_done(act, cenote_group_destroy(group)))
+        return;
+    for (int i = 0; i < ACT_THINGS; i++)
+        if (act->groups[i] == group)
+            act->groups[i] = NULL;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- captures */
+
+bool act_capture(struct act *act, cenote_group *group, CUstream stream)
+{
+    if (!group || !act_done(act, cenote_capture_begin(group, stream)))
+        return false;
+    int place = 0;
+    while (act->captures[place].open)
+        place++;
+    REQUIRE(place < ACT_THINGS);
+    act->captures[place] = (struct act_capture){group, stream, true};
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    return true;
+}
+
+static void tell_end(struct act *act, struct act_capture *capture)
+{
+    if (capture->open && act_done(act, cenote_capture_end(capture->group, capture->stream)))
+        capture->open = false;
+}
+
+/* What was captured, ready to run: nothing that failed meanwhile may have ended the capture. */
+CUgraphExec act_end_capture(struct act *act, CUstream stream)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    DONE(cuStreamEndCapture(stream, &graph));
+    for (int i = 0; i < ACT_THINGS; i++)
+        if (act->captures[i].stream == stream)
+            tell_end(act, &act->captures[i]);
+    if (graph) {
+        DONE(cuGraphInstantiate(&exec, graph, 0));
+        DONE(cuGraphDestroy(graph));
     }
-    return *place = pool;
+    return exec;
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- everything */
+
+void act_clear(struct act *act)
+{
+    for (int i = 0; i < ACT_THINGS; i++)
+        tell_end(act, &act->captures[i]);
+    act_give_all(act);
+    for (int i = 0; i < ACT_THINGS; i++)
+        act_drop_group(act, act->groups[i]);
 }

@@ -226,4 +226,23 @@ CASE(threads_under_faults)
     run_soaks(&soak);
 }
 
+/* Each round takes addresses of its own, and the device has them for 60 rounds. */
+CASE(groups_that_come_and_go)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(64 * MIB);
+    cenote_options options = scene_options();
+    shape.address_space = 4 * GIB;
+    scene_open_with(&scene, &shape, &options);
+    for (int round = 0; round < 300; round++) {
+        cenote_group *group;
+        void *at;
+        REQUIRE_EQ(cenote_group_create(scene.pool, "short-lived", CENOTE_GROUP_PRIVATE, NULL, &group), 0);
+        REQUIRE_EQ(cenote_group_alloc(group, MIB, 512, scene.stream[A], &at), 0);
+        DONE(cenote_free(at));
+        DONE(cenote_group_destroy(group));
+    }
+    scene_close(&scene);
+}
+
 SCENES_MAIN("stress: soak")

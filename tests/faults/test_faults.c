@@ -1,0 +1,176 @@
+/*
+ * test_faults.c: fails every call on purpose: of the driver, and for our own memory.
+ *
+ * For each scenario of scenarios.def and each way to fail: the first call fails, then the second, and so on until the scenario passes
+ * untouched; once alone, and once with all calls after it. Each injection is a process of its own, forked before the driver is loaded, so
+ * that one that crashes or hangs is one lost, and that nothing is left over from the one before. judge.c says what survived.
+ *
+ *     program             a selection, for every run of the tests: of later calls only some
+ *     program short       more of them
+ *     program long        every single one
+ *     program ... WORD    only the scenarios with WORD in their names
+ *
+ * The last line is "N injections survived, M lost".
+ */
+#include "tests/faults/scenarios.h"
+
+#include "base/memory.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECONDS_MOST 30         /* chosen: a run takes milliseconds */
+#define INJECTIONS_MOST 5000    /* of one way to fail: none has so many calls */
+#define LOST_SHOWN 20           /* of each scenario */
+
+/* How a call fails. */
+struct way {
+    enum fault_kind kind;
+    CUresult        error;
+    bool            persistent;
+};
+
+#define BOTH(error) {FAULT_DRIVER, error, false}, {FAULT_DRIVER, error, true}
+static const struct way ways[] = {
+    BOTH(CUDA_ERROR_OUT_OF_MEMORY),
+    BOTH(CUDA_ERROR_UNKNOWN),
+    BOTH(CUDA_ERROR_INVALID_VALUE),
+    BOTH(CUDA_ERROR_NOT_SUPPORTED),
+    BOTH(CUDA_ERROR_ILLEGAL_ADDRESS),
+    BOTH(CUDA_ERROR_LAUNCH_FAILED),
+    {FAULT_MEMORY, CUDA_SUCCESS, false},
+    {FAULT_MEMORY, CUDA_SUCCESS, true},
+};
+#undef BOTH
+#define WAYS (sizeof ways / sizeof *ways)
+
+/* Of later calls every `stride`-th is tried, beginning elsewhere for each way and scenario. */
+static unsigned stride = 16;
+static unsigned survived, lost;
+
+/* What the child tells. */
+static struct report {
+    bool fired;
+    bool judged;
+    char call[48];
+    char words[512];
+} *report;
+
+/* ---------------------------------------------------------------------------------------------------------------------- one injection */
+
+/* The first check that failed, as file:line: words. */
+static void remember_failures(unsigned before)
+{
+    CU_pFailureRecord failure = CU_get_failure_list();
+    for (unsigned i = 0; failure && i < before; i++)
+        failure = failure->pNext;
+    if (!failure)
+        return;
+    const char *slash = strrchr(failure->strFileName, '/');
+    snprintf(report->words, sizeof report->words, "%s:%u: %s", slash ? slash + 1 : failure->strFileName, failure->uiLineNumber,
+             failure->strCondition);
+}
+
+/* In the child, which never returns. REQUIRE comes back here. */
+static void inject(void (*scenario)(struct act *), const struct ground *ground, const struct injection *injection)
+{
+    static struct act act;
+    jmp_buf out;
+    unsigned before = CU_get_number_of_failure_records();
+    alarm(SECONDS_MOST);
+    CU_get_current_test()->pJumpBuf = &out;
+    if (!setjmp(out)) {
+        act_begin(&act, ground, injection);
+        scenario(&act);
+        report->fired = judge(&act, scenario);
+    }
+    if (injection->kind == FAULT_DRIVER && fault_fired())
+        snprintf(report->call, sizeof report->call, "%s", driver_call_name(fault_last()));
+    remember_failures(before);
+    report->judged = true;
+    _exit(CU_get_number_of_failure_records() > before);
+}
+
+static void tell_loss(const char *name, const struct injection *i, int status)
+{
+    fprintf(stderr, "LOST %s: ", name);
+    if (i->kind == FAULT_DRIVER)
+        fprintf(stderr, "driver call %llu, %s, %s", (unsigned long long)i->nth, report->call, driver_result_name(i->error));
+    else if (i->kind == FAULT_MEMORY)
+        fprintf(stderr, "no memory at demand %llu", (unsigned long long)i->nth);
+    else
+        fprintf(stderr, "nothing injected");
+    fprintf(stderr, "%s: ", i->persistent ? ", and all after it" : "");
+    if (WIFSIGNALED(status))
+        fprintf(stderr, "killed by signal %d\n", WTERMSIG(status));
+    else
+        fprintf(stderr, "%s\n", report->judged ? report->words : "exited before the judge");
+}
+
+/* True: it survived. report->fired says whether anything failed at all. */
+static bool try_one(const char *name, void (*scenario)(struct act *), const struct ground *ground, const struct injection *injection,
+                    unsigned *shown)
+{
+    int status = 0;
+    memset(report, 0, sizeof *report);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child)
+        inject(scenario, ground, injection);
+    REQUIRE(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status) && !WEXITSTATUS(status) && report->judged)
+        return true;
+    if ((*shown)++ < LOST_SHOWN)
+        tell_loss(name, injection, status);
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ one scenario */
+
+/* The scenario is its own measure: it must pass as it is before anything is injected. */
+static void sweep(const char *name, void (*scenario)(struct act *), const struct ground *ground)
+{
+    static unsigned scenarios;
+    unsigned shown = 0, lost_before = lost;
+    struct injection injection = {.kind = FAULT_NONE};
+    bool passes = try_one(name, scenario, ground, &injection, &shown);
+    lost += !passes;
+    REQUIRE(passes);
+    scenarios++;
+    for (unsigned way = 0; way < WAYS; way++) {
+        injection = (struct injection){ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + scenarios) % stride};
+        do {
+            if (try_one(name, scenario, ground, &injection, &shown))
+                survived += report->fired;
+            else
+                lost++;
+            injection.nth += stride;
+        } while ((report->fired || !report->judged) && injection.nth < INJECTIONS_MOST);
+        EXPECT(injection.nth < INJECTIONS_MOST);
+    }
+    EXPECT_EQ(lost - lost_before, 0);
+}
+
+#define SCENARIO(name, ...) \
+    CASE(name) \
+    { \
+        static const struct ground ground = {__VA_ARGS__}; \
+        sweep(#name, scenario_##name, &ground); \
+    }
+#include "tests/faults/scenarios.def"
+#undef SCENARIO
+
+int main(int argc, char **argv)
+{
+    int word = 1;
+    if (argc > word && (!strcmp(argv[word], "short") || !strcmp(argv[word], "long")))
+        stride = argv[word++][0] == 's' ? 4 : 1;
+    report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (report == MAP_FAILED)
+        return 2;
+    int failed = test_run("faults", argc > word ? argv[word] : "", NULL, NULL);
+    printf("%u injections survived, %u lost\n", survived, lost);
+    return failed || lost;
+}
