@@ -1,11 +1,9 @@
-# Fuzz targets: fuzz/fuzz_*.c, with the other .c files of fuzz/ but replay.c linked into each. With CENOTE_FUZZ (clang) they are libFuzzer
-# programs in bin/; without it each replays its committed inputs, fuzz/corpus/<target>, as a ctest of the label fuzz.
+# Fuzz targets: fuzz/fuzz_<name>.c with judge.c and fuzz/<name>/*.c. With CENOTE_FUZZ (clang) they are libFuzzer programs in bin/; without it
+# each replays its committed inputs, fuzz/corpus/<name>, as a ctest of the label fuzz.
 
 option(CENOTE_FUZZ "Build libFuzzer programs (clang)" OFF)
 
 file(GLOB fuzz_targets CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/fuzz_*.c)
-file(GLOB fuzz_shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/*.c)
-list(FILTER fuzz_shared EXCLUDE REGEX "/(fuzz_[^/]*|replay)[.]c$")
 if(CENOTE_FUZZ)
     target_compile_options(cenote_objects PRIVATE -fsanitize=fuzzer-no-link)
     if(TARGET cenote_records)
@@ -20,12 +18,14 @@ foreach(source ${fuzz_targets})
         continue()
     endif()
     string(REPLACE _ - program ${program})
+    file(GLOB parts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fuzz/${name}/*.c)
+    list(APPEND parts ${source} ${CMAKE_SOURCE_DIR}/fuzz/judge.c)
     if(CENOTE_FUZZ)
-        add_executable(${program} ${source} ${fuzz_shared})
+        add_executable(${program} ${parts})
         target_compile_options(${program} PRIVATE -fsanitize=fuzzer-no-link)
         target_link_options(${program} PRIVATE -fsanitize=fuzzer)
     elseif(CENOTE_TESTS)
-        add_executable(${program} ${source} ${fuzz_shared} ${CMAKE_SOURCE_DIR}/fuzz/replay.c)
+        add_executable(${program} ${parts} ${CMAKE_SOURCE_DIR}/fuzz/replay.c)
         set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
         add_test(NAME fuzz/${name} COMMAND ${program} fuzz/corpus/${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
         set_tests_properties(fuzz/${name} PROPERTIES TIMEOUT 120 LABELS fuzz)

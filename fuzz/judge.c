@@ -9,6 +9,7 @@
 
 void judge_failed(const char *what, const char *file, int line)
 {
-    fprintf(stderr, "%s:%d: does not hold: %s\n  cenote: \"%s\"\n  simulated GPU: \"%s\"\n", file, line, what, cenote_message(), sim_last_violation());
+    fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, what);
+    fprintf(stderr, "  cenote: \"%s\"\n  simulated GPU: \"%s\"\n", cenote_message(), sim_last_violation());
     abort();
 }

@@ -54,12 +54,15 @@ int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, con
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for a group");
 }
 
-/* A page of the region becomes ordinary, unused since now: a replay may have been the last to touch it, and nobody told us. */
+/*
+ * A page of the arena becomes ordinary, unused since now: a replay may have been the last to touch it, and nobody told us. A slot may also
+ * be an old alias of a page that has gone to another arena since: that one is not ours to release.
+ */
 static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tick now)
 {
+    struct page *p = page_of(&pool->pages, r->page[slot]);
     r->freed[slot] = now;
-    if (r->page[slot]) {
-        struct page *p = page_of(&pool->pages, r->page[slot]);
+    if (r->page[slot] && p->arena == r->arena) {
         p->fixed = false;
         p->freed = now;
     }

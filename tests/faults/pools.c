@@ -124,6 +124,18 @@ void scenario_plain_runs_short(struct act *act)
     segments_run_short(act);
 }
 
+/* What was allowed to one segment is allowed to the next, once the first is back. */
+void scenario_segments_within_a_limit(struct act *act)
+{
+    DONE(cenote_pool_set_limit(act->scene.pool, 20 * MIB));
+    act_armed(act);
+    for (int round = 0; round < 3; round++) {
+        struct act_block *held = act_take(act, act->scene.pool, 12 * MIB, act->scene.stream[round]);
+        act_give(held);
+        act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------------------------------------- questions */
 
 void scenario_abilities_are_asked(struct act *act)

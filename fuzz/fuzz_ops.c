@@ -1,0 +1,441 @@
+/*
+ * fuzz_ops.c: a stream of operations on the public interface, decoded from bytes, beside a model of who owns each byte and what it holds.
+ *
+ * world.c says what the world is made of and what ends every input, blocks.c how contents are judged. Here is what a correct program
+ * may do, operation by operation (ops.def), each with the answer it must get. What the rules of CUDA or of cenote.h forbid at the moment
+ * is left out, but for op_misuse, which does it on purpose.
+ */
+#include "fuzz/ops/world.h"
+
+#include "driver/driver.h"
+
+#define OPERATIONS_MOST 2000
+
+static int any_pool(struct world *w)
+{
+    int pool = (int)input_below(w->in, POOLS);
+    return w->pool[pool].pool ? pool : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- blocks */
+
+static size_t choose_size(struct world *w, const struct pool *p)
+{
+    uint8_t kind = input_byte(w->in);
+    switch (kind & 15) {
+    case 15:
+        return kind & 16 ? SIZE_MAX - input_byte(w->in) : (size_t)input_byte(w->in) << 28;
+    case 14:
+        return p->page_bytes * (1 + (kind >> 4 & 3)) + input_byte(w->in) - 128;
+    case 13:
+    case 12:
+        return input_below(w->in, 12 * MIB);
+    case 11:
+    case 10:
+    case 9:
+    case 8:
+    case 7:
+        return input_below(w->in, 2 * MIB);
+    default:
+        return input_below(w->in, 32 * KIB);
+    }
+}
+
+/* The capture stream, while it captures, serves only the pool that was told of it. */
+static int choose_stream(struct world *w, int pool)
+{
+    int stream = (int)input_below(w->in, STREAMS);
+    bool taken = w->capturing >= 0 && w->capturing != pool && w->pool[w->capturing].device == w->pool[pool].device;
+    return taken && stream == CAPTURE_STREAM ? CAPTURE_STREAM + 1 : stream;
+}
+
+static int ask(struct world *w, int pool, size_t bytes, int stream, size_t *alignment, void **at)
+{
+    struct pool *p = &w->pool[pool];
+    uint8_t kind = input_byte(w->in);
+    bool grouped = (kind & 7) < GROUP_GRAPHS && !world_is_capturing(w, pool, stream);
+    *alignment = 512;
+    if (kind & 16)
+        *alignment = (size_t)1 << (input_byte(w->in) & 31);
+    if (grouped)
+        return cenote_group_alloc(p->group[kind & 7], bytes, *alignment, world_stream(w, pool, stream), at);
+    if (kind & 16)
+        return cenote_alloc_aligned(p->pool, bytes, *alignment, world_stream(w, pool, stream), at);
+    return cenote_alloc(p->pool, bytes, world_stream(w, pool, stream), at);
+}
+
+static void op_take(struct world *w)
+{
+    int pool = any_pool(w);
+    struct block *b = block_any(w, false);
+    if (!b || !w->pool[pool].pool)
+        return;
+    void *at = NULL;
+    size_t alignment;
+    CUcontext current = NULL;
+    struct block taken = {.bytes = choose_size(w, &w->pool[pool]), .pool = pool, .stream = choose_stream(w, pool)};
+    bool by_thread = taken.stream >= CREATED; /* default streams are those of the current context */
+    int device = by_thread ? w->pool[pool].device : w->shape.devices - 1;
+    world_enter(w, device);
+    int error = ask(w, pool, taken.bytes, taken.stream, &alignment, &at);
+    world_say(w, "  pool %d, stream %d, %zu bytes at %p: %s", pool, taken.stream, taken.bytes, at, cenote_error_name(error));
+    JUDGE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+    JUDGE(current == w->device[device].context || world_excuses(w, CENOTE_DRIVER));
+    if (error || !taken.bytes) {
+        bool expected = error == CENOTE_OUT_OF_MEMORY || (error == CENOTE_INVALID && alignment > w->pool[pool].page_bytes) ||
+                        (error == CENOTE_OUT_OF_ADDRESSES && w->shape.address_space);
+        JUDGE(world_excuses(w, error) || expected);
+        JUDGE(!at);
+        return;
+    }
+    taken.at = at;
+    JUDGE((uintptr_t)at % 512 == 0 && (uintptr_t)at % alignment == 0);
+    JUDGE(!b->at); /* the shortage callback only gives */
+    block_taken(w, b, taken);
+}
+
+static void op_give(struct world *w)
+{
+    struct block *b = block_any(w, true);
+    if (b)
+        block_give(w, b);
+}
+
+static void order_streams(CUstream before, CUstream after)
+{
+    CUevent event = NULL;
+    JUDGE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    JUDGE(cuEventRecord(event, before) == CUDA_SUCCESS);
+    JUDGE(cuStreamWaitEvent(after, event, 0) == CUDA_SUCCESS);
+    JUDGE(cuEventDestroy(event) == CUDA_SUCCESS);
+}
+
+/* Another stream reads a block, late. */
+static void op_use(struct world *w)
+{
+    struct block *b = block_any(w, true);
+    int reader = (int)input_below(w->in, STREAMS);
+    uint64_t late = input_byte(w->in) * (MSEC / 50);
+    if (!b || !b->readable || b->graph >= 0)
+        return;
+    int device = w->pool[b->pool].device;
+    bool captures = w->capturing >= 0 && w->pool[w->capturing].device == device;
+    if (captures && (b->stream == CAPTURE_STREAM || reader == CAPTURE_STREAM))
+        return;
+    world_enter(w, device);
+    CUstream stream = world_stream(w, b->pool, reader);
+    int error = cenote_use(b->at, stream);
+    JUDGE(world_excuses(w, error));
+    if (error)
+        return;
+    order_streams(world_stream(w, b->pool, b->stream), stream);
+    JUDGE(sim_launch_wait(stream, late) == CUDA_SUCCESS);
+    block_read(w, b, reader);
+}
+
+static void op_find(struct world *w)
+{
+    struct block *b = block_any(w, true);
+    cenote_block found;
+    if (!b)
+        return;
+    JUDGE(cenote_find(b->at + input_below(w->in, b->bytes), &found) == CENOTE_OK);
+    JUDGE(found.start == b->at && found.requested == b->bytes && found.size >= b->bytes);
+    JUDGE(found.pool == w->pool[b->pool].pool);
+}
+
+/* Pinned memory may be touched whatever becomes of its block: that is what pins are for. */
+static void op_pin(struct world *w)
+{
+    struct pin *pin = &w->pin[input_below(w->in, PINS)];
+    struct block *b = block_any(w, true);
+    bool touch = input_byte(w->in) & 1;
+    if (!pin->at && b) {
+        *pin = (struct pin){b->at, b->bytes, b->pool};
+        JUDGE(cenote_pin(pin->at, pin->bytes) == CENOTE_OK);
+    } else if (pin->at) {
+        if (touch && w->capturing < 0) {
+            world_enter(w, w->pool[pin->pool].device);
+            JUDGE(sim_launch_touch(world_stream(w, pin->pool, 1), (CUdeviceptr)(uintptr_t)pin->at, pin->bytes) == CUDA_SUCCESS);
+            JUDGE(cuStreamSynchronize(world_stream(w, pin->pool, 1)) == CUDA_SUCCESS);
+        }
+        JUDGE(cenote_unpin(pin->at, pin->bytes) == CENOTE_OK);
+        pin->at = NULL;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ time and streams */
+
+static void op_work(struct world *w)
+{
+    int device = (int)input_below(w->in, (uint64_t)w->shape.devices), stream = (int)input_below(w->in, STREAMS);
+    world_enter(w, device);
+    JUDGE(sim_launch_wait(w->device[device].stream[stream], input_byte(w->in) * (MSEC / 20)) == CUDA_SUCCESS);
+}
+
+static void op_advance(struct world *w)
+{
+    sim_advance(input_byte(w->in) * (MSEC / 20));
+}
+
+static void op_synchronise(struct world *w)
+{
+    int device = (int)input_below(w->in, (uint64_t)w->shape.devices), stream = (int)input_below(w->in, STREAMS);
+    if (w->capturing >= 0)
+        return;
+    world_enter(w, device);
+    JUDGE(cuStreamSynchronize(w->device[device].stream[stream]) == CUDA_SUCCESS);
+}
+
+static void retire(struct world *w, int device, int stream)
+{
+    for (int i = 0; i < POOLS; i++)
+        if (w->pool[i].pool && w->pool[i].device == device)
+            JUDGE(world_excuses(w, cenote_stream_retire(w->pool[i].pool, w->device[device].stream[stream])));
+}
+
+/*
+ * A stream goes, with its work under way and blocks of it live, and its handle may come back as another stream. A driver without stream
+ * ids needs to be told before.
+ */
+static void op_renew_stream(struct world *w)
+{
+    int device = (int)input_below(w->in, (uint64_t)w->shape.devices);
+    int stream = 1 + (int)input_below(w->in, CREATED - 1);
+    bool told = (input_byte(w->in) & 1) || w->shape.driver_version < 12000;
+    struct device *d = &w->device[device];
+    if (d->immortal[stream])
+        return;
+    for (int i = 0; i < BLOCKS; i++) {
+        struct block *b = &w->block[i];
+        if (b->at && b->stream == stream && w->pool[b->pool].device == device)
+            block_last_look(w, b);
+    }
+    world_enter(w, device);
+    if (told)
+        retire(w, device, stream);
+    JUDGE(cuStreamDestroy(d->stream[stream]) == CUDA_SUCCESS);
+    JUDGE(cuStreamCreate(&d->stream[stream], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+}
+
+/* Retired and then used all the same: its next block finds an arena again. */
+static void op_retire_stream(struct world *w)
+{
+    int device = (int)input_below(w->in, (uint64_t)w->shape.devices), stream = (int)input_below(w->in, CREATED);
+    world_enter(w, device);
+    if (!w->device[device].immortal[stream])
+        retire(w, device, stream);
+}
+
+static void op_keep_stream(struct world *w)
+{
+    int pool = any_pool(w), stream = (int)input_below(w->in, CREATED);
+    struct pool *p = &w->pool[pool];
+    if (!p->pool)
+        return;
+    w->device[p->device].immortal[stream] = true;
+    world_enter(w, p->device);
+    JUDGE(world_excuses(w, cenote_stream_immortal(p->pool, world_stream(w, pool, stream))));
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- pools */
+
+static void op_trim(struct world *w)
+{
+    struct pool *p = &w->pool[any_pool(w)];
+    uint64_t keep = input_byte(w->in) * (w->shape.capacity / 256);
+    unsigned flags = input_byte(w->in) & 1 ? CENOTE_TRIM_WAIT : 0;
+    if (!p->pool)
+        return;
+    int error = cenote_trim(p->pool, keep, flags);
+    JUDGE(world_excuses(w, error) || (error == CENOTE_CAPTURE && w->capturing >= 0));
+}
+
+static void op_step(struct world *w)
+{
+    struct pool *p = &w->pool[any_pool(w)];
+    if (p->pool)
+        JUDGE(world_excuses(w, cenote_step(p->pool)));
+}
+
+static void op_limit(struct world *w)
+{
+    struct pool *p = &w->pool[any_pool(w)];
+    uint64_t limit = input_byte(w->in) * (w->shape.capacity / 256);
+    if (p->pool)
+        JUDGE(world_excuses(w, cenote_pool_set_limit(p->pool, limit)));
+}
+
+/* A group goes with blocks of it live; they stay valid. Not the one of the graphs, which replays write to. */
+static void op_renew_group(struct world *w)
+{
+    int pool = any_pool(w);
+    enum group group = (enum group)input_below(w->in, GROUP_GRAPHS);
+    if (!w->pool[pool].pool)
+        return;
+    world_say(w, "  pool %d, group %d", pool, (int)group);
+    JUDGE(cenote_group_destroy(w->pool[pool].group[group]) == CENOTE_OK);
+    group_open(w, pool, group);
+}
+
+static void op_renew_pool(struct world *w)
+{
+    int pool = (int)input_below(w->in, POOLS);
+    if (w->capturing < 0 && pool_close(w, pool))
+        pool_open(w, pool);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ captures */
+
+static void begin_capture(struct world *w, int pool, int graph)
+{
+    struct pool *p = &w->pool[pool];
+    CUstream stream = world_stream(w, pool, CAPTURE_STREAM);
+    for (int i = 0; i < BLOCKS; i++) {
+        struct block *b = &w->block[i];
+        if (!b->at || w->pool[b->pool].device != p->device || b->stream != CAPTURE_STREAM)
+            continue;
+        if (b->graph < 0)
+            block_last_look(w, b);
+        else if (b->pool == pool && b->graph == graph)
+            b->readable = false; /* its graph goes */
+    }
+    world_enter(w, p->device);
+    int error = cenote_capture_begin(p->group[GROUP_GRAPHS], stream);
+    JUDGE(world_excuses(w, error));
+    if (error)
+        return;
+    if (p->graph[graph])
+        JUDGE(cuGraphExecDestroy(p->graph[graph]) == CUDA_SUCCESS);
+    p->graph[graph] = NULL;
+    JUDGE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    w->capturing = pool;
+    w->graph = graph;
+}
+
+static void end_capture(struct world *w)
+{
+    struct pool *p = &w->pool[w->capturing];
+    CUstream stream = world_stream(w, w->capturing, CAPTURE_STREAM);
+    CUgraph graph = NULL;
+    world_enter(w, p->device);
+    JUDGE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    int error = cenote_capture_end(p->group[GROUP_GRAPHS], stream);
+    JUDGE(world_excuses(w, error));
+    if (error)
+        JUDGE(cenote_capture_end(p->group[GROUP_GRAPHS], stream) == CENOTE_OK);
+    w->capturing = -1;
+    JUDGE(cuGraphInstantiate(&p->graph[w->graph], graph, 0) == CUDA_SUCCESS);
+    JUDGE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
+/* One capture at a time, in the mode that forbids most. */
+static void op_capture(struct world *w)
+{
+    int pool = any_pool(w), graph = (int)input_below(w->in, GRAPHS);
+    if (w->capturing >= 0)
+        end_capture(w);
+    else if (w->pool[pool].pool)
+        begin_capture(w, pool, graph);
+}
+
+/* Its blocks that are still live hold what it wrote, until another graph of the group is replayed. */
+static void op_replay(struct world *w)
+{
+    int pool = any_pool(w), graph = (int)input_below(w->in, GRAPHS);
+    struct pool *p = &w->pool[pool];
+    if (!p->pool || !p->graph[graph] || w->capturing >= 0)
+        return;
+    world_enter(w, p->device);
+    JUDGE(cuGraphLaunch(p->graph[graph], world_stream(w, pool, CAPTURE_STREAM)) == CUDA_SUCCESS);
+    for (int i = 0; i < BLOCKS; i++)
+        if (w->block[i].at && w->block[i].pool == pool && w->block[i].graph == graph && w->block[i].readable)
+            block_read(w, &w->block[i], CAPTURE_STREAM);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- faults and misuse */
+
+/* One driver call fails, once: the n-th of a name, or of any. */
+static void op_fault(struct world *w)
+{
+    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_SUPPORTED};
+    int call = (int)input_below(w->in, DRIVER_CALLS + 1);
+    uint8_t how = input_byte(w->in);
+    world_say(w, "  %s, call %d", call < DRIVER_CALLS ? driver_call_name((enum driver_call)call) : "any", 1 + (how >> 2 & 15));
+    fault_arm(call < DRIVER_CALLS ? driver_call_name((enum driver_call)call) : NULL, 1 + (how >> 2 & 15), errors[how & 3], false);
+}
+
+/* Each mistake has its error and changes nothing. */
+static void op_misuse(struct world *w)
+{
+    uint8_t kind = input_byte(w->in);
+    struct block *b = block_any(w, true);
+    int error;
+    if (!b)
+        return;
+    switch (kind % 5) {
+    case 0:
+        JUDGE(b->bytes == 1 || cenote_free(b->at + b->bytes / 2) == CENOTE_INTERIOR);
+        break;
+    case 1:
+        JUDGE(cenote_free(&error) == CENOTE_NOT_OURS);
+        break;
+    case 2: {
+        void *at = b->at;
+        block_give(w, b);
+        error = cenote_free(at);
+        JUDGE(error == CENOTE_DOUBLE_FREE || error == CENOTE_NOT_OURS || error == CENOTE_INTERIOR);
+        break;
+    }
+    case 3:
+        error = cenote_capture_end(w->pool[b->pool].group[GROUP_PRIVATE], world_stream(w, b->pool, 1));
+        JUDGE(error == CENOTE_CAPTURE || (error && world_excuses(w, error)));
+        break;
+    case 4:
+        JUDGE(cenote_free_sized(b->at, b->bytes - 1) == CENOTE_WRONG_SIZE);
+        break;
+    }
+}
+
+static void op_judge(struct world *w)
+{
+    world_judge_deeply(w);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- decoding */
+
+static const struct {
+    int weight;
+    const char *name;
+    void (*run)(struct world *w);
+} ops[] = {
+#define OP(weight, name) {weight, #name, op_##name},
+#include "fuzz/ops/ops.def"
+#undef OP
+};
+
+static void operate(struct world *w)
+{
+    int chosen = input_byte(w->in), op = 0;
+    while (chosen >= ops[op].weight)
+        chosen -= ops[op++].weight;
+    w->fired = fault_fired();
+    world_say(w, "%s", ops[op].name);
+    ops[op].run(w);
+    if (fault_fired() != w->fired)
+        world_say(w, "  the fault fired");
+    world_judge(w);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct world world;
+    struct input in = {data, size};
+    world_open(&world, &in);
+    for (int i = 0; in.left && i < OPERATIONS_MOST; i++)
+        operate(&world);
+    if (world.capturing >= 0)
+        end_capture(&world);
+    world_close(&world);
+    return 0;
+}

@@ -1,0 +1,85 @@
+/*
+ * blocks.c: what each block holds. It is filled on its stream when it is taken and compared there as the last thing before it is given back:
+ * whoever else was given the same bytes in the meantime shows as contents that differ when the device gets there.
+ */
+#include "fuzz/ops/world.h"
+
+#define STRIPE ((size_t)2048)
+#define STRIDE (256 * KIB)
+
+typedef CUresult (*launch_fn)(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes);
+
+/* Small blocks whole; of large ones a stripe in every page, each with contents of its own, and the end. */
+static void launch(launch_fn function, const struct block *b, CUstream stream)
+{
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)b->at;
+    size_t words = b->bytes & ~(size_t)7;
+    if (words <= 64 * KIB) {
+        JUDGE(!words || function(stream, at, b->pattern, words) == CUDA_SUCCESS);
+        return;
+    }
+    for (size_t from = 0; from + STRIPE <= words; from += STRIDE)
+        JUDGE(function(stream, at + from, b->pattern + from, STRIPE) == CUDA_SUCCESS);
+    if (words % STRIDE >= STRIPE + 512)
+        JUDGE(function(stream, at + words - 512, b->pattern, 512) == CUDA_SUCCESS);
+}
+
+static bool overlaps(const struct block *a, const struct block *b)
+{
+    return a->at < b->at + b->bytes && b->at < a->at + a->bytes;
+}
+
+/* The owner of every byte: nobody else's. */
+void block_taken(struct world *w, struct block *b, struct block taken)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        JUDGE(!w->block[i].at || !overlaps(&w->block[i], &taken));
+    *b = taken;
+    b->pattern = ++w->serial * 0x9e3779b97f4a7c15u;
+    b->readable = true;
+    b->graph = world_is_capturing(w, b->pool, b->stream) ? w->graph : -1;
+    w->pool[b->pool].requested += b->bytes;
+    world_enter(w, w->pool[b->pool].device);
+    launch(sim_launch_fill, b, world_stream(w, b->pool, b->stream));
+}
+
+void block_read(struct world *w, const struct block *b, int stream)
+{
+    world_enter(w, w->pool[b->pool].device);
+    launch(sim_launch_expect, b, world_stream(w, b->pool, stream));
+}
+
+/* What a capture has not written, or not yet, it must not read; and what a graph wrote is compared by the graph and after its replays. */
+static bool may_be_read(const struct world *w, const struct block *b)
+{
+    bool capturing = world_is_capturing(w, b->pool, b->stream);
+    return b->readable && (b->graph < 0 ? !capturing : capturing && b->graph == w->graph);
+}
+
+void block_last_look(struct world *w, struct block *b)
+{
+    if (may_be_read(w, b))
+        block_read(w, b, b->stream);
+    b->readable = false;
+}
+
+void block_give(struct world *w, struct block *b)
+{
+    void *at = b->at;
+    block_last_look(w, b);
+    b->at = NULL;
+    w->pool[b->pool].requested -= b->bytes;
+    world_enter(w, w->pool[b->pool].device);
+    if (w->serial % 3 == 0) {
+        JUDGE(cenote_free_sized(at, b->bytes + 1) == CENOTE_WRONG_SIZE);
+        JUDGE(cenote_free_sized(at, b->bytes) == CENOTE_OK);
+    } else {
+        JUDGE(cenote_free(at) == CENOTE_OK);
+    }
+}
+
+struct block *block_any(struct world *w, bool live)
+{
+    struct block *b = &w->block[input_below(w->in, BLOCKS)];
+    return (b->at != NULL) == live ? b : NULL;
+}

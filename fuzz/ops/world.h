@@ -1,0 +1,99 @@
+/* world.h: cards, pools, streams and blocks that an operation stream plays with, and what is known of them; see world.c. */
+#ifndef CENOTE_FUZZ_WORLD_H
+#define CENOTE_FUZZ_WORLD_H
+
+#include "fuzz/input.h"
+#include "fuzz/judge.h"
+#include "sim/sim.h"
+
+#include <cenote/cenote.h>
+#include <stdbool.h>
+
+#define KIB ((size_t)1024)
+#define MIB (1024 * KIB)
+#define MSEC ((uint64_t)1000000) /* in the ns of the simulated clock */
+
+#define DEVICES 2
+#define POOLS   3
+#define BLOCKS  48
+#define GRAPHS  3
+#define PINS    3
+#define CAPTURE_STREAM 0    /* graphs are captured and replayed there, in order, as graphs that share memory must be */
+#define CREATED 4           /* streams of a device, beside its two default ones */
+#define STREAMS (CREATED + 2)
+
+/* Graphs have a group to themselves: a replay writes to what its capture freed, so nobody else may live there. */
+enum group { GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_GRAPHS, GROUPS };
+
+struct device {
+    CUcontext context;
+    CUstream  stream[STREAMS];
+    bool      immortal[STREAMS];
+};
+
+struct pool {
+    cenote_pool *pool;          /* NULL: not there */
+    int          device;
+    size_t       page_bytes;
+    uint64_t     requested;     /* by blocks that are live */
+    cenote_group *group[GROUPS];
+    CUgraphExec  graph[GRAPHS];
+    bool         gives;         /* the shortage callback is in place */
+};
+
+struct block {
+    char    *at;                /* NULL: none here */
+    size_t   bytes;
+    uint64_t pattern;
+    int      pool;
+    int      stream;            /* index on its device: handles change while blocks live */
+    bool     readable;          /* its stream still is the one it was taken on, and may be given work that reads it */
+    int      graph;             /* contents appear when this graph is replayed; -1: of no graph */
+};
+
+struct pin {                    /* outlives its block */
+    char  *at;
+    size_t bytes;
+    int    pool;
+};
+
+struct world {
+    struct input *in;
+    struct sim_shape shape;
+    struct device device[DEVICES];
+    struct pool   pool[POOLS];
+    struct block  block[BLOCKS];
+    struct pin    pin[PINS];
+    uint64_t      serial;       /* of patterns: no two blocks have the same */
+    uint64_t      fired;        /* faults, when the operation under way began */
+    int           capturing;    /* pool of the one open capture, -1: none */
+    int           graph;        /* being captured */
+    bool          verbose;
+};
+
+/* --- world.c */
+
+void world_open(struct world *w, struct input *in);
+void world_close(struct world *w);          /* everything given back and judged */
+__attribute__((format(printf, 2, 3))) void world_say(const struct world *w, const char *format, ...); /* with CENOTE_FUZZ_VERBOSE */
+void world_judge(struct world *w);          /* nothing seen so far is wrong */
+void world_judge_deeply(struct world *w);   /* all work is done, and every structure walked; not during a capture */
+
+bool world_excuses(const struct world *w, int error);   /* success, or a fault fired in this operation */
+bool world_is_capturing(const struct world *w, int pool, int stream);
+void world_enter(const struct world *w, int device);
+CUstream world_stream(const struct world *w, int pool, int stream);
+
+void pool_open(struct world *w, int pool);
+bool pool_close(struct world *w, int pool); /* false: blocks, pins or a capture keep it open */
+void group_open(struct world *w, int pool, enum group group);
+
+/* --- blocks.c: what each block holds */
+
+void block_taken(struct world *w, struct block *b, struct block taken);
+void block_give(struct world *w, struct block *b);
+void block_read(struct world *w, const struct block *b, int stream);
+void block_last_look(struct world *w, struct block *b); /* no work that reads it can be put on its stream from now on */
+struct block *block_any(struct world *w, bool live);    /* the input's choice; NULL: the chosen one is not live (or is) */
+
+#endif
