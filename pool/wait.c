@@ -30,10 +30,17 @@ void turn_end(cenote_pool *pool)
     device_leave(pool->device);
 }
 
-/* After the program's own function has run. After an error the turn is there, but no driver call may be made that needs the context. */
+/*
+ * After the program's own function has run. What we are in the middle of has to be finished, so a refusal is asked for once more. After an
+ * error the turn is there, but no driver call may be made that needs the context.
+ */
 CUresult turn_resume(cenote_pool *pool)
 {
     CUresult result = device_enter(pool->device);
+    if (result) {
+        device_leave(pool->device);
+        result = device_enter(pool->device);
+    }
     lock_take(&pool->turn);
     return result;
 }
