@@ -18,6 +18,13 @@ if(DEFINED ENV{VIRTUAL_ENV})
     list(APPEND cuda_places ${active_places})
 endif()
 
+# Where the Python package is built: of the environment that pip made for it.
+if(SKBUILD AND Python_EXECUTABLE)
+    execute_process(OUTPUT_VARIABLE build_places OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND ${Python_EXECUTABLE} -c
+        "import glob, sys; print(*[found for path in sys.path for found in glob.glob(path + '/nvidia/*/include')], sep=chr(59))")
+    list(APPEND cuda_places ${build_places})
+endif()
+
 find_path(CENOTE_CUDA_INCLUDE cuda.h PATHS ${cuda_places} DOC "Folder that holds cuda.h" NO_DEFAULT_PATH)
 find_path(CENOTE_CUDA_INCLUDE cuda.h) # a distribution's package puts it among the system's headers
 if(NOT CENOTE_CUDA_INCLUDE)

@@ -4,6 +4,7 @@
  * A context that is lost (an illegal address, sim_lose_context) answers every call with that error until it is destroyed. The handle of
  * a primary context stays the same for ever; while nobody holds it, using it is an error.
  */
+#include "sim/kernel.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
 
@@ -69,6 +70,7 @@ static void stop(uint32_t number)
     clock_go_to(c->all_done);
     events_close_all(number);
     streams_close_all(number);
+    modules_close_all(number);
     allocations_close_all(number);
     model.devices[c->device].contexts_bytes -= model.shape.context_bytes;
     model.books.contexts -= c->held;

@@ -6,6 +6,7 @@
 
 #include "sim/cost.h"
 #include "sim/errors.h"
+#include "sim/kernel.h"
 #include "sim/memory.h"
 #include "sim/start.h"
 #include "sim/stream.h"
@@ -113,14 +114,18 @@ void entries_count_reset(void)
         CALL_##need(name, capture, function, arguments);                               \
     }
 #define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments)   \
-    CUresult symbol parameters;                                                        \
-    CUresult symbol parameters                                                         \
+    ON_DEFAULT(name, symbol, symbol##_ptds, need, capture, function, parameters, arguments)
+#define HIDDEN(name, symbol, since, need, capture, function, parameters, arguments)    \
+    ON_DEFAULT(name, symbol, symbol##_ptsz, need, capture, function, parameters, arguments)
+#define ON_DEFAULT(name, legacy, per_thread, need, capture, function, parameters, arguments) \
+    CUresult legacy parameters;                                                        \
+    CUresult legacy parameters                                                         \
     {                                                                                  \
         CUstream stream = CU_STREAM_LEGACY;                                            \
         CALL_##need(name, capture, function, arguments);                               \
     }                                                                                  \
-    CUresult symbol##_ptds parameters;                                                 \
-    CUresult symbol##_ptds parameters                                                  \
+    CUresult per_thread parameters;                                                    \
+    CUresult per_thread parameters                                                     \
     {                                                                                  \
         CUstream stream = CU_STREAM_PER_THREAD;                                        \
         CALL_##need(name, capture, function, arguments);                               \
@@ -130,3 +135,5 @@ void entries_count_reset(void)
 #undef PLAIN
 #undef STREAM
 #undef DEFAULT
+#undef HIDDEN
+#undef ON_DEFAULT

@@ -22,11 +22,13 @@ static int hidden_count;
 #define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) \
     CUresult symbol parameters;                                                      \
     CUresult symbol##_ptds parameters;
+#define HIDDEN(...) STREAM(__VA_ARGS__)
 #include "sim/entries.def"
 #undef ALIAS
 #undef PLAIN
 #undef STREAM
 #undef DEFAULT
+#undef HIDDEN
 
 static const struct entry_address {
     const char *name;
@@ -38,11 +40,13 @@ static const struct entry_address {
 #define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol},
 #define STREAM(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptsz},
 #define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptds},
+#define HIDDEN(...) STREAM(__VA_ARGS__)
 #include "sim/entries.def"
 #undef ALIAS
 #undef PLAIN
 #undef STREAM
 #undef DEFAULT
+#undef HIDDEN
 };
 
 void entries_reset(void)

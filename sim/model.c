@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/kernel.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
 #include "sim/start.h"
@@ -115,6 +116,8 @@ void model_start(const struct sim_shape *shape)
     if (!virtual_reset())
         start_failed("no address space for device addresses");
     allocations_reset();
+    modules_reset();
+    linkers_reset();
     graphs_reset();
     captures_reset();
     events_reset();

@@ -54,6 +54,12 @@ CUresult sim_launch_expect(CUstream stream, CUdeviceptr at, uint64_t pattern, si
 CUresult sim_launch_touch(CUstream stream, CUdeviceptr at, size_t bytes);                                /* reads and writes nothing */
 uint64_t sim_mismatches(void);   /* words that sim_launch_expect found different, since sim_reset */
 
+/*
+ * An empty kernel: what the libraries beside the driver put on streams. It takes no time of its own and touches no memory, is done in
+ * stream order, becomes a kernel node in a capture, and is refused once the context is lost. `name` is read during the call alone; NULL: none.
+ */
+CUresult sim_launch_kernel(CUstream stream, const char *name);
+
 /* --- the driver's own books: what tests judge by */
 
 struct sim_books {
@@ -68,6 +74,7 @@ struct sim_books {
     uint64_t events;
     uint64_t streams;         /* created and not destroyed */
     uint64_t contexts;        /* sum of retain counts */
+    uint64_t kernels;         /* empty kernels put on streams, by launches and by replays of graphs */
     uint64_t calls;           /* driver calls of any kind */
     uint64_t cost_ns;         /* modelled cost of all calls so far, see cost.def */
     uint64_t violations;      /* uses that CUDA calls undefined or refuses; not what a correct program expects (out of memory, not ready) */

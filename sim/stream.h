@@ -20,6 +20,7 @@ enum work_kind {
     WORK_FILL,
     WORK_EXPECT,
     WORK_COPY,
+    WORK_KERNEL,    /* an empty kernel: only its moment counts */
     WORK_CALL,      /* a host function */
     WORK_GIVE,      /* a pool's allocation ends */
     WORK_RECORD,    /* an event recorded by a graph */
@@ -36,7 +37,8 @@ struct work {
     uint64_t       pattern;
     CUhostFn       function;
     void          *argument;
-    uint64_t       number;      /* GIVE: name of an allocation; RECORD, AWAIT: event */
+    uint64_t       number;      /* GIVE: name of an allocation; RECORD, AWAIT: event; KERNEL: function */
+    unsigned       grid[3], block[3], shared;   /* KERNEL */
     uint32_t       context;     /* filled in when it is put on a stream */
     bool           pinned;      /* its host memory has to be pinned still when it runs */
 };

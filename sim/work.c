@@ -235,6 +235,7 @@ static void run(const struct work *w)
     case WORK_GIVE:
         pool_finish_free(w->number);
         break;
+    case WORK_KERNEL:
     case WORK_WAIT:
     case WORK_RECORD:
     case WORK_AWAIT:
@@ -279,13 +280,14 @@ CUresult work_submit(struct stream *s, const struct work *work)
     uint64_t done = work_end(s, w.kind == WORK_AWAIT ? event_done(w.number) : 0, w.length);
     if (w.kind == WORK_RECORD)
         event_record_at(w.number, done);
+    model.books.kernels += w.kind == WORK_KERNEL;
 
     if (done <= clock_seen()) {
         stream_extend(s, done);
         run(&w);
         return CUDA_SUCCESS;
     }
-    bool has_effect = w.kind != WORK_WAIT && w.kind != WORK_RECORD && w.kind != WORK_AWAIT;
+    bool has_effect = w.kind != WORK_WAIT && w.kind != WORK_RECORD && w.kind != WORK_AWAIT && w.kind != WORK_KERNEL;
     if (has_effect && !heap_push(&w, done))
         return CUDA_ERROR_OUT_OF_MEMORY;
     stream_extend(s, done);

@@ -1,0 +1,35 @@
+# What the Python package holds beside python/cenote: libcenote.so, headers, the simulated GPU. pyproject.toml asks for the target cenote_python
+# and the component python; `make install` installs neither. build/bin/cenote is the command without an installation.
+
+get_property(simulated GLOBAL PROPERTY SIMULATED_LIBRARIES)
+set(simulation)
+foreach(target cenote_sim cenote_sim_all ${simulated})
+    if(TARGET ${target})
+        list(APPEND simulation ${target})
+    endif()
+endforeach()
+add_custom_target(cenote_python DEPENDS cenote_shared ${simulation})
+
+set(package_options COMPONENT python EXCLUDE_FROM_ALL)
+foreach(target ${simulation})
+    install(PROGRAMS $<TARGET_FILE:${target}> DESTINATION cenote/sim ${package_options})
+endforeach()
+
+# A wheel has no symbolic links: the library under its soname, and for linkers a script that names it.
+install(PROGRAMS $<TARGET_FILE:cenote_shared> DESTINATION cenote/lib RENAME $<TARGET_SONAME_FILE_NAME:cenote_shared> ${package_options})
+file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/python/libcenote.so CONTENT "INPUT($<TARGET_SONAME_FILE_NAME:cenote_shared>)\n")
+install(FILES ${CMAKE_BINARY_DIR}/python/libcenote.so DESTINATION cenote/lib ${package_options})
+install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.def)
+
+# The command, for the Python that is first in PATH.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/bin/cenote NEWLINE_STYLE UNIX @ONLY CONTENT [=[
+#!/usr/bin/env python3
+import sys
+
+sys.path.insert(0, "@CMAKE_SOURCE_DIR@/python")
+from cenote import command, places
+
+places.build = "@CMAKE_BINARY_DIR@"
+sys.exit(command.main())
+]=])
+file(CHMOD ${CMAKE_BINARY_DIR}/bin/cenote PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)

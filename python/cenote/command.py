@@ -1,0 +1,107 @@
+"""The command `cenote`: reads its arguments and calls what does the work."""
+import argparse
+import sys
+from typing import NoReturn, Optional, Sequence
+
+from cenote import environment, quantity, run
+from cenote.places import NotBuilt, version
+
+MIB = 1 << 20
+LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/shape.def, as are these
+MOST_DEVICES = 16
+MOST_LAG = (1 << 64) - 1
+
+USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
+       cenote run [OPTION...] -m MODULE [ARGUMENT...]
+       cenote run [OPTION...] -- PROGRAM [ARGUMENT...]"""
+ABOUT = """Runs a program, and everything that it starts, on a simulated GPU: memory is real, kernels do nothing."""
+MORE = """Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE_SIM, LD_PRELOAD,
+PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are merged with what is asked for. The exit status is the program's own; 2, 126 or 127 with a line
+that starts with "cenote run:" says that it did not start."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        text = " ".join(message.split())
+        print(f"{self.prog}: {text.encode('ascii', 'backslashreplace').decode()}", file=sys.stderr)
+        sys.exit(2)
+
+
+def capacity(text: str) -> int:
+    try:
+        size = quantity.read_size(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size; write 80GiB, 24576MiB, 80GB or 80g") from None
+    if not LEAST_CAPACITY <= size <= MOST_CAPACITY:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not between 1MiB and 1TiB")
+    return size
+
+
+def count(text: str, most: int) -> int:
+    try:
+        number = quantity.read_count(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number") from None
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is more than {most}")
+    return number
+
+
+def devices(text: str) -> int:
+    return count(text, MOST_DEVICES)
+
+
+def lag(text: str) -> int:
+    return count(text, MOST_LAG)
+
+
+def allocator(text: str) -> str:
+    if text == "cenote":
+        raise argparse.ArgumentTypeError("'cenote' comes with the PyTorch plug-in, which this version does not have")
+    if text not in environment.ALLOCATORS:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(environment.ALLOCATORS)}")
+    return text
+
+
+def run_parser() -> Parser:
+    parser = Parser("cenote run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False)
+    parser.add_argument("--sim", metavar="SIZE", type=capacity, help="a simulated GPU with this much memory: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
+    parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
+    parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
+    parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
+    return parser
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own options, and the program with all that follows. The program's arguments are nobody's business."""
+    i = 0
+    while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
+        takes_value = arguments[i] in ("--sim", "--devices", "--lag", "--allocator")
+        i += 2 if takes_value else 1
+    return list(arguments[:i]), list(arguments[i:])
+
+
+def run_main(arguments: Sequence[str]) -> int:
+    parser = run_parser()
+    ours, program = split(arguments)
+    options = parser.parse_args(ours)
+    wish = environment.Wish(options.sim, options.devices, options.lag, options.allocator)
+    try:
+        return run.run(wish, program)
+    except (environment.Mistake, NotBuilt) as mistake:
+        parser.error(str(mistake))
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["run"]:
+        return run_main(given[1:])
+    parser = Parser("cenote", usage="cenote run --help | cenote --version", description="Device memory for CUDA programs.")
+    parser.add_argument("--version", action="version", version=f"cenote {version()}")
+    parser.parse_known_args(given)
+    if given:
+        parser.error(f"{given[0][:40]!r} is no command; there is `cenote run`")
+    parser.print_help()
+    return 2

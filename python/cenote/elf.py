@@ -1,0 +1,129 @@
+"""The dynamic symbols of a shared library: what it exports and what it wants from others, with versions. Reads 64-bit little-endian ELF files by
+their section headers, and only the few pages that matter, however large the file is. A file that is damaged is an ElfError, never a wrong answer."""
+import mmap
+import struct
+from typing import Iterator, NamedTuple
+
+DYNAMIC, DYNSYM, VERDEF, VERNEED, VERSYM = 6, 11, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
+DT_NEEDED, DT_SONAME = 1, 14
+WEAK, ABSENT, HIDDEN = 2, 0, 0x8000
+
+
+class ElfError(ValueError):
+    """Not a library that can be read."""
+
+
+class Symbol(NamedTuple):
+    name: str
+    version: str  # "" without one
+    library: str  # for a wanted symbol, who has to have that version; "" if anybody
+
+
+class Section(NamedTuple):
+    kind: int
+    offset: int
+    size: int
+    link: int
+    entries: int
+
+
+class Library(NamedTuple):
+    soname: str
+    needs: tuple[str, ...]
+    wanted: frozenset[Symbol]  # weak ones are left out: their absence is allowed
+    exported: frozenset[Symbol]
+
+
+class Image:
+    """A file in memory and its sections."""
+
+    def __init__(self, data: mmap.mmap):
+        self.data = data
+        if len(data) < 64 or data[:6] != b"\x7fELF\x02\x01":
+            raise ElfError("not a 64-bit little-endian ELF file")
+        start, = struct.unpack_from("<Q", data, 40)
+        size, count = struct.unpack_from("<HH", data, 58)
+        self.sections = []
+        for i in range(count):
+            kind, = struct.unpack_from("<I", data, start + i * size + 4)
+            offset, length, link, entries = struct.unpack_from("<QQII", data, start + i * size + 24)
+            if kind in (DYNAMIC, DYNSYM, VERDEF, VERNEED, VERSYM) and offset + length > len(data):
+                raise ElfError("a section is not in the file")
+            self.sections.append(Section(kind, offset, length, link, entries))
+
+    def section(self, kind: int) -> Section:
+        return next((s for s in self.sections if s.kind == kind), Section(kind, 0, 0, 0, 0))
+
+    def strings(self, section: Section) -> bytes:
+        """The string table that a section's names are in."""
+        if section.size == 0:
+            return b"\0"
+        table = self.sections[section.link]
+        return self.data[table.offset:table.offset + table.size]
+
+    def dynamic(self) -> tuple[str, tuple[str, ...]]:
+        section = self.section(DYNAMIC)
+        names = self.strings(section)
+        soname, needs = "", []
+        for tag, value in struct.iter_unpack("<QQ", self.data[section.offset:section.offset + section.size // 16 * 16]):
+            if tag == DT_SONAME:
+                soname = text_at(names, value)
+            elif tag == DT_NEEDED:
+                needs.append(text_at(names, value))
+        return soname, tuple(needs)
+
+    def versions(self) -> dict[int, tuple[str, str]]:
+        """By the number that the symbol table uses: the version, and for a wanted one the library."""
+        found = {}
+        section = self.section(VERNEED)
+        names = self.strings(section)
+        for at, (_, _, file, first, _) in self.chain(section.offset, section.entries, "<HHIII", 12):
+            count, = struct.unpack_from("<H", self.data, at + 2)
+            for _, (_, _, number, name, _) in self.chain(at + first, count, "<IHHII", 12):
+                found[number & ~HIDDEN] = text_at(names, name), text_at(names, file)
+        section = self.section(VERDEF)
+        names = self.strings(section)
+        for at, (_, _, number, _, _, first, _) in self.chain(section.offset, section.entries, "<HHHHIII", 16):
+            name, = struct.unpack_from("<I", self.data, at + first)
+            if number > 1:  # 1 is the library itself
+                found[number & ~HIDDEN] = text_at(names, name), ""
+        return found
+
+    def chain(self, at: int, count: int, layout: str, next_field: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """`count` records, each of which says how far it is to the next one."""
+        for _ in range(count):
+            yield at, struct.unpack_from(layout, self.data, at)
+            step, = struct.unpack_from("<I", self.data, at + next_field)
+            at += step
+
+    def symbols(self) -> Iterator[tuple[bool, Symbol]]:
+        """Each symbol, and whether it is defined here."""
+        section, versym = self.section(DYNSYM), self.section(VERSYM)
+        names, versions = self.strings(section), self.versions()
+        count = section.size // 24
+        numbers = struct.unpack_from(f"<{count}H", self.data, versym.offset) if versym.size else (1,) * count
+        table = self.data[section.offset:section.offset + count * 24]
+        for number, (name, info, _, index, _, _) in zip(numbers, struct.iter_unpack("<IBBHQQ", table)):
+            bind = info >> 4
+            if name == 0 or bind == 0 or (index == ABSENT and bind == WEAK):
+                continue
+            yield index != ABSENT, Symbol(text_at(names, name), *versions.get(number & ~HIDDEN, ("", "")))
+
+
+def text_at(table: bytes, offset: int) -> str:
+    end = table.find(b"\0", offset)
+    if end < 0:
+        raise ElfError("a name is not in its table")
+    return table[offset:end].decode("ascii", "replace")
+
+
+def read(path: str) -> Library:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            image = Image(data)
+            wanted, exported = set(), set()
+            for is_defined, symbol in image.symbols():
+                (exported if is_defined else wanted).add(symbol)
+            return Library(*image.dynamic(), frozenset(wanted), frozenset(exported))
+    except (struct.error, IndexError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        raise ElfError(f"{path}: {error}") from None

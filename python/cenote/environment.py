@@ -1,0 +1,117 @@
+"""What the environment of a program must say for it to run as asked: on the simulated GPU, with a certain allocator of PyTorch's.
+
+Nothing that is there already is lost: what is asked is merged into it, and a contradiction is a Mistake. Everything is in the environment, so that
+whatever the program starts (workers, ranks, a shell) gets it too.
+"""
+import os
+from typing import Mapping, NamedTuple, Optional
+
+from cenote import quantity
+
+
+class Mistake(Exception):
+    """What was asked cannot be done; the text says why, in one line."""
+
+
+class Wish(NamedTuple):
+    capacity: Optional[int] = None  # bytes of each device
+    devices: Optional[int] = None
+    lag: Optional[int] = None  # ns
+    allocator: Optional[str] = None  # a key of ALLOCATORS
+
+
+SIM = "CENOTE_SIM"
+PRELOAD = "LD_PRELOAD"
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# What each allocator of PyTorch's wants said, and what it must not meet. "" stands for PyTorch's default, which needs no saying: a program
+# that replaces the allocator may stumble over `backend:native`.
+ALLOCATORS: dict[str, dict[str, str]] = {
+    "native": {"backend": "", "expandable_segments": ""},
+    "expandable": {"backend": "", "expandable_segments": "True"},
+    "cudaMallocAsync": {"backend": "cudaMallocAsync", "expandable_segments": ""},
+}
+ALLOCATOR_DEFAULTS = {"backend": "native", "expandable_segments": "False"}
+
+
+def is_simulated(wish: Wish, old: Mapping[str, str]) -> bool:
+    return wish.capacity is not None or bool(old.get(SIM))
+
+
+def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[str, str]:
+    """`old` with what `wish` needs. `preload` is libcenote_sim.so, None for a program that is not simulated."""
+    new = dict(old)
+    if preload is not None:
+        new[SIM] = merge_sim(wish, old.get(SIM, ""))
+        new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
+    if wish.allocator is not None:
+        there = [name for name in ALLOCATOR_VARIABLES if old.get(name)]
+        for name in there or ALLOCATOR_VARIABLES[:1]:
+            text = merge_allocator(wish.allocator, old.get(name, ""), name)
+            if text:
+                new[name] = text
+    return new
+
+
+def merge_sim(wish: Wish, old: str) -> str:
+    shape = {}
+    for item in filter(None, old.split(",")):
+        name, colon, value = item.partition(":")
+        if not colon:
+            raise Mistake(f'{SIM} has "{item}", which is not name:value')
+        shape[name] = value
+    asked = {
+        "capacity": None if wish.capacity is None else quantity.write_size(wish.capacity),
+        "devices": None if wish.devices is None else str(wish.devices),
+        "lag": None if wish.lag is None else str(wish.lag),
+    }
+    for name, value in asked.items():
+        if value is None:
+            continue
+        if name in shape and not is_same_size(shape[name], value):
+            raise Mistake(f"{SIM} says {name}:{shape[name]} already, and {name}:{value} is asked for; leave one of them out")
+        shape.setdefault(name, value)
+    # One machine for this program and all that it starts; a program within a program is on the machine of the outer one.
+    shape.setdefault("machine", "run-" + os.urandom(8).hex())
+    return ",".join(f"{name}:{value}" for name, value in shape.items())
+
+
+def is_same_size(one: str, other: str) -> bool:
+    try:
+        return quantity.read_size(one) == quantity.read_size(other)
+    except ValueError:
+        return one == other
+
+
+def merge_preload(library: str, old: str) -> str:
+    """First, and once. The dynamic linker splits the variable at spaces and colons and knows no quotes."""
+    if any(character in library for character in ": \t\n"):
+        raise Mistake(f"{library} cannot be preloaded: its path has a space or a colon")
+    others = [name for name in old.replace(":", " ").split() if name != library]
+    return ":".join([library, *others])
+
+
+def merge_allocator(allocator: str, old: str, variable: str) -> str:
+    there = dict(split_settings(old))
+    additions = []
+    for key, value in ALLOCATORS[allocator].items():
+        wanted = value or ALLOCATOR_DEFAULTS[key]
+        if there.get(key, wanted) != wanted:
+            raise Mistake(f"{variable} says {key}:{there[key]} already, which is not --allocator {allocator}; leave one of them out")
+        if value and key not in there:
+            additions.append(f"{key}:{value}")
+    return ",".join(filter(None, [old, *additions]))
+
+
+def split_settings(text: str) -> list[tuple[str, str]]:
+    """`key:value,key:[a:b,c:d]`, with spaces anywhere, as PyTorch reads it; later ones win."""
+    items, depth, item = [], 0, ""
+    for character in "".join(text.split()) + ",":
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth <= 0:
+            items.append(item)
+            item = ""
+        else:
+            item += character
+    pairs = (item.partition(":") for item in items if item)
+    return [(key, value) for key, _, value in pairs]

@@ -1,0 +1,53 @@
+"""Where are the files that are not Python?
+
+In an installed package they lie beside this file. In a source tree they are in build/, or in the folder that CENOTE_BUILD names, and a
+change that was built counts at once.
+"""
+import os
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TREE = os.path.dirname(os.path.dirname(HERE))
+build = os.path.join(TREE, "build")  # build/bin/cenote says which one it is in
+
+
+class NotBuilt(FileNotFoundError):
+    """A file of cenote's is not where it has to be."""
+
+
+def is_installed() -> bool:
+    return os.path.exists(os.path.join(HERE, "built.py"))
+
+
+def build_folder() -> str:
+    return os.path.abspath(os.environ.get("CENOTE_BUILD") or build)
+
+
+def find(installed: str, in_tree: str) -> str:
+    path = os.path.join(HERE, installed) if is_installed() else in_tree
+    if not os.path.exists(path):
+        advice = "install the package again" if is_installed() else "`make build` makes it; CENOTE_BUILD names another build folder"
+        raise NotBuilt(f"{path} is not there: {advice}")
+    return path
+
+
+def simulation_folder() -> str:
+    """The folder of the simulated GPU: libcenote_sim.so and, under their real names, the libraries that it brings."""
+    return find("sim", os.path.join(build_folder(), "sim"))
+
+
+def library() -> str:
+    """The path of libcenote.so, as ctypes wants it."""
+    return find("lib/libcenote.so.0", os.path.join(build_folder(), "libcenote.so"))
+
+
+def include_folder() -> str:
+    """The folder to name with -I for `#include <cenote/cenote.h>`."""
+    return find("include", os.path.join(TREE, "include"))
+
+
+def version() -> str:
+    if is_installed():
+        from cenote import built
+        return built.VERSION
+    with open(os.path.join(TREE, "CMakeLists.txt"), encoding="utf-8") as file:
+        return file.read().partition("project(cenote VERSION ")[2].split(" ", 1)[0]

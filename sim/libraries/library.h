@@ -1,0 +1,52 @@
+/*
+ * library.h: what the simulated libraries of NVIDIA's have in common: handles that know a stream, kernels that do nothing, and how an entry
+ * point refuses. Not the entry points themselves: stubs.def lists them, library.c expands those that need no code of their own.
+ *
+ * Each library is built from library.c, its section of stubs.def and its own files, with LIBRARY naming it. It knows the driver's
+ * interface and sim.h, and no other library. A status is the library's own number (statuses.def); 0 is success in all of them.
+ */
+#ifndef CENOTE_SIM_LIBRARY_H
+#define CENOTE_SIM_LIBRARY_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct statuses {
+    int no_handle;      /* a handle that is none */
+    int invalid;        /* an argument that makes no sense */
+    int failed;         /* the device refuses, as after a sticky error */
+    int no_memory;
+    int unsupported;
+};
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define STATUSES(library, ...) static const struct statuses statuses_##library __attribute__((unused)) = {__VA_ARGS__};
+#include "sim/libraries/statuses.def"
+#undef STATUSES
+#define status PASTE(statuses_, LIBRARY) /* of this library */
+
+/* A handle: what programs get from xCreate and give to every call. The library's own data, if it has any, follows. */
+struct handle {
+    uint64_t  magic;
+    CUcontext context;  /* current when it was made */
+    CUstream  stream;
+};
+
+/* A handle of `bytes` bytes, zero beyond struct handle; NULL: no memory. */
+struct handle *handle_open(uint64_t bytes);
+void           handle_close(struct handle *handle);
+bool           handle_is_valid(const struct handle *handle);
+
+int library_create(void **handle);
+int library_destroy(void *handle);
+int library_set_stream(void *handle, CUstream stream);
+int library_get_stream(void *handle, CUstream *stream);
+int library_launch(const void *handle, const char *name);           /* on the handle's stream */
+int library_launch_on(CUstream stream, const char *name);
+int library_object(void **object);
+int library_free(void *object);
+int library_refuse(_Atomic bool *said, const char *name);           /* says so once */
+
+#endif

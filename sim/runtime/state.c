@@ -1,0 +1,150 @@
+/*
+ * state.c: which device a thread of the program uses, the primary contexts that the runtime holds, and the last error of a thread.
+ *
+ * A thread starts on device 0. A context is made by the first call that needs one, or by cudaSetDevice. A program may make contexts
+ * current through the driver: then the runtime works in those.
+ *
+ * LOCKING: `lock` keeps the retaining of contexts single; reading one that is there takes none.
+ */
+#include "sim/runtime/runtime.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(CUcontext) primary[RUNTIME_DEVICES_MOST];
+static _Atomic bool started;
+
+static _Thread_local int device_of_thread;
+static _Thread_local bool device_chosen;     /* by cudaSetDevice: its context is current unless the program changed that */
+static _Thread_local cudaError_t last_error;
+
+CUresult runtime_start(void)
+{
+    if (atomic_load_explicit(&started, memory_order_relaxed))
+        return CUDA_SUCCESS;
+    CUresult result = cuInit(0);
+    if (!result)
+        atomic_store(&started, true);
+    return result;
+}
+
+static CUresult primary_context(int device, CUcontext *context)
+{
+    *context = atomic_load(&primary[device]);
+    if (*context)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    CUresult result = CUDA_SUCCESS;
+    *context = atomic_load(&primary[device]);
+    if (!*context) {
+        result = cuDevicePrimaryCtxRetain(context, device);
+        if (!result)
+            atomic_store(&primary[device], *context);
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int runtime_device(void)
+{
+    CUdevice device;
+    return device_chosen || cuCtxGetDevice(&device) ? device_of_thread : device;
+}
+
+CUresult runtime_use_device(int device, bool context)
+{
+    int count = 0;
+    CUresult result = runtime_start();
+    if (!result)
+        result = cuDeviceGetCount(&count);
+    if (result)
+        return result;
+    if (device < 0 || device >= count || device >= RUNTIME_DEVICES_MOST)
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext own = NULL;
+    if (context)
+        result = primary_context(device, &own);
+    if (!result && context)
+        result = cuCtxSetCurrent(own);
+    if (result)
+        return result;
+    device_of_thread = device;
+    device_chosen = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult runtime_begin(void)
+{
+    CUcontext current = NULL;
+    CUresult result = runtime_start();
+    if (!result)
+        result = cuCtxGetCurrent(&current);
+    return result || current ? result : runtime_use_device(device_of_thread, true);
+}
+
+cudaError_t runtime_end(CUresult result)
+{
+    return runtime_fail((cudaError_t)result);
+}
+
+cudaError_t runtime_fail(cudaError_t error)
+{
+    if (error)
+        last_error = error;
+    return error;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return runtime_end(runtime_use_device(device, true));
+}
+
+cudaError_t cudaInitDevice(int device, unsigned flags, unsigned more)
+{
+    (void)flags;
+    (void)more;
+    int count;
+    CUcontext context;
+    CUresult result = runtime_start();
+    if (!result)
+        result = cuDeviceGetCount(&count);
+    if (!result)
+        result = device < 0 || device >= count ? CUDA_ERROR_INVALID_DEVICE : primary_context(device, &context);
+    return runtime_end(result);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    CUresult result = runtime_start();
+    if (!result && !device)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        *device = runtime_device();
+    return runtime_end(result);
+}
+
+/* Everything of the device is gone afterwards, for all threads. */
+cudaError_t cudaDeviceReset(void)
+{
+    int device = runtime_device();
+    CUresult result = runtime_start();
+    if (!result && atomic_exchange(&primary[device], NULL)) {
+        result = cuDevicePrimaryCtxReset(device);
+        cuDevicePrimaryCtxRelease(device);
+    }
+    device_chosen = false;
+    return runtime_end(result);
+}
