@@ -121,7 +121,7 @@ static void give_memory(enum allocation_kind kind, int device, uint64_t at, uint
     if (kind == ALLOCATION_SMALL)
         give_small(device, at, bytes);
     else
-        virtual_own_unmap(at);
+        virtual_own_unmap(virtual_mapping(at)->at);
 }
 
 CUresult allocation_alloc(CUdeviceptr *at, size_t size)
@@ -145,7 +145,7 @@ CUresult allocation_alloc(CUdeviceptr *at, size_t size)
     return CUDA_SUCCESS;
 }
 
-static void end(uint32_t number)
+void allocation_end(uint32_t number)
 {
     struct allocation a = *allocation_at(number);
     if (a.kind == ALLOCATION_HOST || a.kind == ALLOCATION_REGISTERED) {
@@ -153,6 +153,8 @@ static void end(uint32_t number)
         allocation_remove(number);
         return;
     }
+    if (a.kind == ALLOCATION_OPENED)
+        ipc_closed(number);
     allocation_remove(number);
     give_memory(a.kind, a.device, a.at, a.size);
 }
@@ -161,7 +163,7 @@ void allocations_close_all(uint32_t context)
 {
     for (uint32_t i = 1; i < allocations.used; i++)
         if (slots_is_live(&allocations, i) && allocation_at(i)->context == context && allocation_at(i)->kind != ALLOCATION_POOL)
-            end(i);
+            allocation_end(i);
 }
 
 /* Waits for the device, as real drivers do for memory of cuMemAlloc; not for memory of pools. */
@@ -171,13 +173,13 @@ CUresult allocation_free(CUdeviceptr at)
         return CUDA_SUCCESS;
     uint32_t number = allocation_starting(at);
     const struct allocation *a = number ? allocation_at(number) : NULL;
-    if (!a || a->freed || a->kind == ALLOCATION_HOST || a->kind == ALLOCATION_REGISTERED)
+    if (!a || a->freed || a->kind >= ALLOCATION_HOST)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree: 0x%llx is not the start of an allocation", at);
     if (a->kind == ALLOCATION_POOL) {
         pool_give_now(number);
         return CUDA_SUCCESS;
     }
     clock_go_to(context_at(a->context)->all_done);
-    end(number);
+    allocation_end(number);
     return CUDA_SUCCESS;
 }

@@ -46,6 +46,7 @@ uint64_t clock_look(void)
     if (time > now.seen) {
         now.seen = time;
         work_run_until(time);
+        boards_publish(time);
     }
     return now.seen;
 }

@@ -4,6 +4,11 @@
  * Physical memory is numbered by offset (model.c gives each device its area) and divided in leaves of 64 KiB. A leaf gets a place in the
  * store when it is first written, until the store is full: it has shape.data bytes. Writes beyond that are dropped, which is said once;
  * from then on leaves without a place have unknown contents and differ from nothing. Before that they read as zero.
+ *
+ * Memory that other processes have to do with has its bytes elsewhere: flat, in a file that all of them map (shared.c). Its offset then
+ * says where, as FLAT plus the address; so finding its bytes takes no table. Such memory has a budget of its own, again shape.data bytes, by
+ * its full size, counted where it was exported. What is exported beyond that keeps its bytes here, for this process alone; in others it is
+ * memory without bytes, at NOWHERE.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +17,9 @@
 #include "sim/memory.h"
 
 #define LEAF (64u << 10)
+#define FLAT (1ull << 63)
+#define NOWHERE (1ull << 62)
+#define IS_SHARED(offset) ((offset) >> 62)
 
 static struct {
     char     *store;
@@ -21,6 +29,7 @@ static struct {
     uint32_t  places;       /* in the store */
     uint32_t  used;         /* places ever taken */
     uint32_t  back_count;
+    uint64_t  shared;       /* bytes of memory exported */
     bool      dropped;      /* something was written that is not kept */
 } contents;
 
@@ -81,6 +90,7 @@ bool contents_reset(uint64_t bytes)
         madvise(contents.store, store_bytes(), MADV_DONTNEED);
     }
     contents.used = contents.back_count = 0;
+    contents.shared = 0;
     contents.dropped = false;
     return opened;
 }
@@ -88,11 +98,13 @@ bool contents_reset(uint64_t bytes)
 /* The bytes at `offset`, up to the end of its leaf; NULL where nothing is kept. */
 static char *bytes_at(uint64_t offset)
 {
+    if (IS_SHARED(offset))
+        return offset & FLAT ? (char *)(offset & ~FLAT) : NULL;
     uint32_t place = contents.place[offset / LEAF];
     return place ? contents.store + (uint64_t)(place - 1) * LEAF + offset % LEAF : NULL;
 }
 
-static void say_dropped(void)
+void contents_say_dropped(void)
 {
     if (contents.dropped)
         return;
@@ -115,11 +127,13 @@ static uint32_t take_place(void)
 
 static char *bytes_to_write(uint64_t offset)
 {
+    if (IS_SHARED(offset))
+        return bytes_at(offset);
     uint32_t *place = &contents.place[offset / LEAF];
     if (!*place)
         *place = take_place();
     if (!*place)
-        say_dropped();
+        contents_say_dropped();
     return bytes_at(offset);
 }
 
@@ -216,4 +230,44 @@ void contents_copy(uint64_t to, uint64_t from, uint64_t bytes)
         if (target)
             memmove(target, source ? source : zeros, part);
     }
+}
+
+bool contents_may_share(uint64_t bytes)
+{
+    return bytes <= model.shape.data && contents.shared <= model.shape.data - bytes;
+}
+
+bool contents_are_shared(uint64_t offset)
+{
+    return IS_SHARED(offset);
+}
+
+/* What was never written is not written now either: the file stays sparse. */
+uint64_t contents_export(uint64_t offset, uint64_t bytes, void *at)
+{
+    for (uint64_t done = 0, part; done < bytes; done += part) {
+        part = leaf_part(offset + done, bytes - done);
+        const char *from = bytes_at(offset + done);
+        if (from)
+            memcpy((char *)at + done, from, part);
+    }
+    contents_forget(offset, bytes);
+    contents.shared += bytes;
+    return FLAT | (uint64_t)at;
+}
+
+uint64_t contents_import(void *at)
+{
+    if (!at)
+        contents_say_dropped();
+    return at ? FLAT | (uint64_t)at : NOWHERE;
+}
+
+void contents_detach(uint64_t offset, uint64_t bytes, bool exported)
+{
+    if (!(offset & FLAT))
+        return;
+    munmap(bytes_at(offset), bytes);
+    if (exported)
+        contents.shared -= bytes;
 }

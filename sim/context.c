@@ -5,6 +5,7 @@
  * a primary context stays the same for ever; while nobody holds it, using it is an error.
  */
 #include "sim/kernel.h"
+#include "sim/machine.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
 
@@ -46,19 +47,19 @@ void context_lose(uint32_t context, CUresult error)
 static CUresult start(uint32_t number)
 {
     struct context *c = context_at(number);
-    struct device *d = &model.devices[c->device];
-    if (device_left(c->device) < model.shape.context_bytes)
+    if (!device_take(c->device, model.shape.context_bytes, true))
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint32_t legacy = stream_open(number, STREAM_LEGACY, 0, 0);
-    if (!legacy)
+    if (!legacy) {
+        device_give(c->device, model.shape.context_bytes, true);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     c->legacy = legacy;
     c->lost = CUDA_SUCCESS;
     c->id = ++context_ids;
     c->all_done = c->blocking_done = 0;
     c->peers = 0;
     c->held = 1;
-    d->contexts_bytes += model.shape.context_bytes;
     model.books.contexts++;
     return CUDA_SUCCESS;
 }
@@ -72,7 +73,7 @@ static void stop(uint32_t number)
     streams_close_all(number);
     modules_close_all(number);
     allocations_close_all(number);
-    model.devices[c->device].contexts_bytes -= model.shape.context_bytes;
+    device_give(c->device, model.shape.context_bytes, true);
     model.books.contexts -= c->held;
     c->held = 0;
     c->legacy = 0;
@@ -84,6 +85,7 @@ CUresult context_init(unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (!model.shape.devices)
         return CUDA_ERROR_NO_DEVICE;
+    machine_renew();
     model.initialised = true;
     return CUDA_SUCCESS;
 }

@@ -1,7 +1,9 @@
 /* control.c: the functions of sim.h: the hand of tests, replays and fuzzers on the machine. Unlike the rest of the model they lock. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "sim/machine.h"
 #include "sim/memory.h"
 #include "sim/start.h"
 #include "sim/stream.h"
@@ -137,4 +139,21 @@ void sim_set_foreign(int device, uint64_t bytes)
     if (device_exists(device))
         model.devices[device].foreign = bytes;
     model_unlock();
+}
+
+static int alone(int device, struct sim_process *list, int room)
+{
+    const struct device *d = &model.devices[device];
+    uint64_t bytes = model_is_forked() ? 0 : d->used + d->contexts_bytes;
+    if (bytes && room > 0)
+        list[0] = (struct sim_process){.process = getpid(), .bytes = bytes};
+    return bytes > 0;
+}
+
+int sim_processes(int device, struct sim_process *list, int room)
+{
+    model_lock();
+    int count = !device_exists(device) ? -1 : machine_joined ? machine_processes(device, list, room) : alone(device, list, room);
+    model_unlock();
+    return count;
 }

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sim/model.h"
+#include "sim/machine.h"
 
 bool device_exists(CUdevice device)
 {
@@ -98,11 +98,40 @@ CUresult device_total(size_t *bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-uint64_t device_left(int device)
+/* Memory of the host is not part of what processes share. */
+static bool is_shared(int device)
 {
-    const struct device *d = &model.devices[device];
+    return machine_joined && device != HOST_AREA;
+}
+
+static uint64_t own_left(const struct device *d)
+{
     uint64_t taken = d->used + d->contexts_bytes + d->foreign;
     return taken < d->capacity ? d->capacity - taken : 0;
+}
+
+uint64_t device_left(int device)
+{
+    uint64_t left = own_left(&model.devices[device]);
+    uint64_t others = is_shared(device) ? machine_others(device) : 0;
+    return others < left ? left - others : 0;
+}
+
+bool device_take(int device, uint64_t bytes, bool for_context)
+{
+    struct device *d = &model.devices[device];
+    if (own_left(d) < bytes || (is_shared(device) && !machine_take(device, bytes, for_context, d->capacity - d->foreign)))
+        return false;
+    *(for_context ? &d->contexts_bytes : &d->used) += bytes;
+    return true;
+}
+
+void device_give(int device, uint64_t bytes, bool for_context)
+{
+    struct device *d = &model.devices[device];
+    *(for_context ? &d->contexts_bytes : &d->used) -= bytes;
+    if (is_shared(device))
+        machine_give(device, bytes, for_context);
 }
 
 CUresult device_memory(size_t *free, size_t *total)

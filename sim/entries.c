@@ -115,7 +115,7 @@ void entries_count_reset(void)
     }
 #define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments)   \
     ON_DEFAULT(name, symbol, symbol##_ptds, need, capture, function, parameters, arguments)
-#define HIDDEN(name, symbol, since, need, capture, function, parameters, arguments)    \
+#define INSIDE(name, symbol, since, need, capture, function, parameters, arguments)    \
     ON_DEFAULT(name, symbol, symbol##_ptsz, need, capture, function, parameters, arguments)
 #define ON_DEFAULT(name, legacy, per_thread, need, capture, function, parameters, arguments) \
     CUresult legacy parameters;                                                        \
@@ -135,5 +135,5 @@ void entries_count_reset(void)
 #undef PLAIN
 #undef STREAM
 #undef DEFAULT
-#undef HIDDEN
+#undef INSIDE
 #undef ON_DEFAULT

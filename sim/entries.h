@@ -11,6 +11,7 @@
 #undef cuDevicePrimaryCtxSetFlags
 #undef cuEventElapsedTime
 #undef cuGetProcAddress
+#undef cuIpcOpenMemHandle
 #undef cuMemHostRegister
 #undef cuStreamBeginCapture
 #undef cuStreamGetCaptureInfo

@@ -3,6 +3,8 @@
  *
  *     new ----record----> recorded ----record----> recorded (the new mark counts)
  *      \----record on a capturing stream----> captured: it marks a place in a graph and can be neither queried nor waited for on the host
+ *
+ * An event that other processes know (boards.c) may have been recorded by one of them since: then that record counts, not the state here.
  */
 #include <stdlib.h>
 
@@ -18,8 +20,13 @@ void events_reset(void)
 {
     if (!events.items)
         slots_open(&events, sizeof(struct event), EVENTS_MOST, SLOTS_OLDEST_FIRST);
-    for (uint32_t i = 1; i < events.used; i++)
-        free(((struct event *)slots_at(&events, i))->seen);
+    for (uint32_t i = 1; i < events.used; i++) {
+        struct event *event = slots_at(&events, i);
+        free(event->seen);
+        if (slots_is_live(&events, i) && event->shared)
+            shared_event_forget(event->shared);
+    }
+    boards_reset();
     slots_clear(&events);
 }
 
@@ -30,8 +37,12 @@ static struct event *event_at(uint64_t number)
 
 static void close_event(uint32_t number)
 {
-    free(event_at(number)->seen);
-    event_at(number)->seen = NULL;
+    struct event *e = event_at(number);
+    free(e->seen);
+    e->seen = NULL;
+    if (e->shared)
+        shared_event_close(e->shared);
+    e->shared = NULL;
     slots_give(&events, number);
     model.books.events--;
 }
@@ -57,17 +68,32 @@ struct event *event_find(CUevent handle)
     return NULL;
 }
 
+static void mark_recorded(struct event *e, uint64_t done)
+{
+    e->state = EVENT_RECORDED;
+    e->done = done;
+    if (e->shared)
+        shared_event_recorded(e->shared, done);
+}
+
+bool event_is_elsewhere(const struct event *e)
+{
+    return e->shared && e->state != EVENT_CAPTURED && shared_event_is_elsewhere(e->shared);
+}
+
 /* Also for an event that was destroyed since a graph took it: then its mark is nobody's. */
 void event_record_at(uint64_t number, uint64_t done)
 {
-    struct event *e = event_at(number);
-    e->state = EVENT_RECORDED;
-    e->done = done;
+    mark_recorded(event_at(number), done);
 }
 
 uint64_t event_done(uint64_t number)
 {
     const struct event *e = event_at(number);
+    if (event_is_elsewhere(e)) {
+        shared_event_await(e->shared);
+        return 0;
+    }
     return e->state == EVENT_RECORDED ? e->done : 0;
 }
 
@@ -107,8 +133,7 @@ static CUresult record(struct stream *s, struct event *e)
     if (result)
         return result;
     note_time(e);
-    e->state = EVENT_RECORDED;
-    e->done = work_end(s, 0, 0);
+    mark_recorded(e, work_end(s, 0, 0));
     stream_extend(s, e->done);
     return CUDA_SUCCESS;
 }
@@ -157,8 +182,7 @@ CUresult event_record_context(CUcontext context, CUevent event)
     if (model.shape.lag || !(e->flags & CU_EVENT_DISABLE_TIMING))
         clock_look();
     uint64_t now = clock_seen() + model.shape.lag;
-    e->state = EVENT_RECORDED;
-    e->done = c->all_done > now ? c->all_done : now;
+    mark_recorded(e, c->all_done > now ? c->all_done : now);
     return CUDA_SUCCESS;
 }
 
@@ -180,6 +204,8 @@ CUresult event_query(CUevent event)
 {
     struct event *e;
     CUresult result = find_recorded(event, "cuEventQuery", &e);
+    if (!result && event_is_elsewhere(e))
+        return shared_event_is_done(e->shared) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     if (result || e->state == EVENT_NEW)
         return result;
     if (e->done > clock_seen() && e->done > clock_look())
@@ -191,6 +217,10 @@ CUresult event_synchronize(CUevent event)
 {
     struct event *e;
     CUresult result = find_recorded(event, "cuEventSynchronize", &e);
+    if (!result && event_is_elsewhere(e)) {
+        shared_event_await(e->shared);
+        return context_at(e->context)->lost;
+    }
     if (result || e->state == EVENT_NEW)
         return result;
     clock_go_to(e->done);

@@ -13,7 +13,8 @@
 static char hidden[HIDDEN_MOST][HIDDEN_NAME_MOST];
 static int hidden_count;
 
-/* Only the address counts here. */
+/* Only the address counts here, also of what CUDA calls deprecated. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #define ALIAS(name, symbol, since)
 #define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) CUresult symbol parameters;
 #define STREAM(name, symbol, since, need, capture, function, parameters, arguments) \
@@ -22,13 +23,13 @@ static int hidden_count;
 #define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) \
     CUresult symbol parameters;                                                      \
     CUresult symbol##_ptds parameters;
-#define HIDDEN(...) STREAM(__VA_ARGS__)
+#define INSIDE(...) STREAM(__VA_ARGS__)
 #include "sim/entries.def"
 #undef ALIAS
 #undef PLAIN
 #undef STREAM
 #undef DEFAULT
-#undef HIDDEN
+#undef INSIDE
 
 static const struct entry_address {
     const char *name;
@@ -40,13 +41,13 @@ static const struct entry_address {
 #define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol},
 #define STREAM(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptsz},
 #define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptds},
-#define HIDDEN(...) STREAM(__VA_ARGS__)
+#define INSIDE(...) STREAM(__VA_ARGS__)
 #include "sim/entries.def"
 #undef ALIAS
 #undef PLAIN
 #undef STREAM
 #undef DEFAULT
-#undef HIDDEN
+#undef INSIDE
 };
 
 void entries_reset(void)

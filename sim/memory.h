@@ -8,6 +8,7 @@
 #ifndef CENOTE_SIM_MEMORY_H
 #define CENOTE_SIM_MEMORY_H
 
+#include "sim/files.h"
 #include "sim/model.h"
 
 /* --- contents.c: the bytes of physical memory, by offset, as far as shape.data reaches */
@@ -18,10 +19,19 @@ uint64_t contents_differ(uint64_t offset, uint64_t pattern, uint64_t bytes);    
 void     contents_write(uint64_t offset, const void *from, uint64_t bytes);
 void     contents_read(uint64_t offset, void *to, uint64_t bytes);
 void     contents_copy(uint64_t to, uint64_t from, uint64_t bytes);
+bool     contents_may_share(uint64_t bytes);                            /* within the budget of what is exported */
+bool     contents_are_shared(uint64_t offset);
+uint64_t contents_export(uint64_t offset, uint64_t bytes, void *at);    /* moves them into a file mapped there; their new offset */
+uint64_t contents_import(void *at);                                     /* the offset of what is mapped there; NULL: of what nobody keeps */
+void     contents_detach(uint64_t offset, uint64_t bytes, bool exported);
+void     contents_say_dropped(void);                                    /* once */
 
 /* --- physical.c: handles of cuMemCreate, and the same for the model's own use */
+struct shared_memory;
+
 struct physical {
     uint64_t            offset;     /* of its contents */
+    struct shared_memory *shared;   /* owned; NULL: no other process has to do with it. See shared.c */
     uint64_t            size;
     int                 device;     /* or HOST_AREA */
     uint32_t            handles;    /* references by handle */
@@ -42,8 +52,27 @@ CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t size, cons
 CUresult physical_release(CUmemGenericAllocationHandle handle);
 CUresult physical_granularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
 CUresult physical_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
-CUresult physical_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags);
-CUresult physical_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type);
+uint32_t physical_enter(const struct physical *memory);                 /* made elsewhere, charged already if it is; 0: no more */
+uint32_t physical_next(uint32_t number);                                /* goes through all there is, from 0 to 0 */
+
+/* --- shared.c: physical memory that several processes hold */
+void     shared_drop(struct physical *p);               /* the last reference of this process is gone */
+void     shared_forget(struct physical *p);             /* at a reset: the same, without books */
+CUresult shared_export_memory(uint32_t number, enum file_kind kind, int *file, uint64_t *id);   /* `file` stays shared.c's */
+CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32_t *number);    /* id 0: any */
+CUresult shared_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags);
+CUresult shared_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type);
+
+/* --- ipc.c: cuIpc*: plain memory of another process */
+void     ipc_reset(void);
+void     ipc_closed(uint32_t allocation);               /* it ends with its context */
+CUresult ipc_get_memory(CUipcMemHandle *handle, CUdeviceptr at);
+CUresult ipc_open_memory(CUdeviceptr *at, CUipcMemHandle handle, unsigned flags);
+CUresult ipc_close_memory(CUdeviceptr at);
+CUresult pool_export(void *shareable, CUmemoryPool pool, CUmemAllocationHandleType type, unsigned long long flags);
+CUresult pool_import(CUmemoryPool *pool, void *shareable, CUmemAllocationHandleType type, unsigned long long flags);
+CUresult pool_export_pointer(CUmemPoolPtrExportData *data, CUdeviceptr at);
+CUresult pool_import_pointer(CUdeviceptr *at, CUmemoryPool pool, CUmemPoolPtrExportData *data);
 
 /* --- virtual.c: reservations, mappings, the page table */
 enum mapping_owner { MAPPED_BY_PROGRAM, MAPPED_FOR_PLAIN, MAPPED_FOR_POOL };    /* only the first may be unmapped by programs */
@@ -67,6 +96,7 @@ struct piece {              /* of a range of addresses: contiguous in physical m
 bool     virtual_reset(void);
 bool     virtual_is_device_address(uint64_t at);
 CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at); /* reserves, takes, maps */
+CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at);   /* memory that is taken; failed: dropped */
 void     virtual_own_unmap(uint64_t at);
 struct mapping *virtual_mapping(uint64_t at);                           /* NULL: not mapped */
 const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece);  /* NULL, or why not */
@@ -80,7 +110,10 @@ CUresult virtual_retain_handle(CUmemGenericAllocationHandle *handle, void *at);
 struct range *virtual_reservation(uint64_t at);                         /* NULL: not reserved by the program */
 
 /* --- allocations.c: what cuMemAlloc and its relatives gave, by address */
-enum allocation_kind { ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_HOST, ALLOCATION_REGISTERED };
+enum allocation_kind {
+    ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_HOST, ALLOCATION_REGISTERED,
+    ALLOCATION_OPENED       /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
+};
 
 struct allocation {
     enum allocation_kind kind;
@@ -102,6 +135,7 @@ struct allocation *allocation_holding(uint64_t at);     /* NULL: none */
 struct allocation *allocation_at(uint32_t number);
 uint32_t allocation_add(enum allocation_kind kind, uint64_t at, uint64_t size);     /* of the current context; 0: no more */
 void     allocation_remove(uint32_t number);
+void     allocation_end(uint32_t number);               /* with its memory; not of a pool */
 uint32_t allocation_starting(uint64_t at);              /* 0: none starts there */
 bool     allocation_overlaps(uint64_t at, uint64_t size);
 uint64_t allocation_name(uint32_t number);              /* unlike the number it is never another's */

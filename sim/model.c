@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "sim/kernel.h"
+#include "sim/machine.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
 #include "sim/start.h"
@@ -100,9 +101,18 @@ static void start_devices(void)
         start_failed("no address space for the contents of device memory");
 }
 
+static void change_machine(const struct sim_shape *shape)
+{
+    char trouble[256];
+    machine_leave();
+    model.shape = *shape;
+    if (!machine_join(trouble, sizeof trouble))
+        start_failed(trouble);
+}
+
 void model_start(const struct sim_shape *shape)
 {
-    model.shape = *shape;
+    change_machine(shape);
     model.books = (struct sim_books){0};
     model.cost_owed = 0;
     model.initialised = false;
@@ -116,6 +126,7 @@ void model_start(const struct sim_shape *shape)
     if (!virtual_reset())
         start_failed("no address space for device addresses");
     allocations_reset();
+    ipc_reset();
     modules_reset();
     linkers_reset();
     graphs_reset();

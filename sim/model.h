@@ -136,5 +136,7 @@ CUresult device_by_bus_id(CUdevice *device, const char *id);
 CUresult device_total(size_t *bytes, CUdevice device);
 CUresult device_memory(size_t *free, size_t *total);
 uint64_t device_left(int device);   /* physical bytes that could be taken */
+bool     device_take(int device, uint64_t bytes, bool for_context);     /* false: not that much is left */
+void     device_give(int device, uint64_t bytes, bool for_context);
 
 #endif

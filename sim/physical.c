@@ -4,29 +4,19 @@
  * Physical memory lives while a handle or a mapping refers to it: cuMemRelease of a mapped handle is legal, the memory goes with the last
  * cuMemUnmap. A handle value carries a generation, so that an old one is found out.
  */
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "sim/memory.h"
 
 #define PHYSICAL_MOST (1u << 22)        /* an 8 TiB machine in 2 MiB pieces */
 #define HANDLE_TAG 0x51ull              /* in the top byte of a handle: a wild number rarely names something */
-
-/* What a file descriptor of cuMemExportToShareableHandle holds. Only the process that made it can import it. */
-struct shared_note {
-    uint64_t                     magic;
-    int64_t                      process;
-    CUmemGenericAllocationHandle handle;
-    uint32_t                     epoch;
-};
-
-#define SHARED_MAGIC 0x63656e6f74652073ull
 
 static struct slots pieces;
 static uint32_t generation; /* of the last one made, over all resets */
 
 void physical_reset(void)
 {
+    for (uint32_t i = 1; i < pieces.used; i++)
+        if (slots_is_live(&pieces, i))
+            shared_forget(slots_at(&pieces, i));
     if (pieces.items)
         slots_clear(&pieces);
     else
@@ -38,19 +28,40 @@ struct physical *physical_at(uint32_t number)
     return slots_at(&pieces, number);
 }
 
+uint32_t physical_enter(const struct physical *memory)
+{
+    uint32_t number = slots_take(&pieces);
+    if (!number)
+        return 0;
+    *physical_at(number) = *memory;
+    physical_at(number)->generation = ++generation & 0xffffff;
+    return number;
+}
+
+uint32_t physical_next(uint32_t number)
+{
+    while (++number < pieces.used)
+        if (slots_is_live(&pieces, number))
+            return number;
+    return 0;
+}
+
 CUresult physical_take(int device, uint64_t size, uint32_t *number)
 {
     struct device *d = &model.devices[device];
     uint64_t offset;
-    if (device_left(device) < size || !ranges_take(&d->free, size, model.shape.granularity, &offset))
+    if (!device_take(device, size, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t taken = slots_take(&pieces);
-    if (!taken) {
-        ranges_give(&d->free, offset, size);
+    if (!ranges_take(&d->free, size, model.shape.granularity, &offset)) {
+        device_give(device, size, false);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *physical_at(taken) = (struct physical){.offset = offset, .size = size, .device = device, .generation = ++generation & 0xffffff};
-    d->used += size;
+    uint32_t taken = physical_enter(&(struct physical){.offset = offset, .size = size, .device = device});
+    if (!taken) {
+        ranges_give(&d->free, offset, size);
+        device_give(device, size, false);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     model.books.used += size;
     if (model.books.used_peak < model.books.used)
         model.books.used_peak = model.books.used;
@@ -63,11 +74,14 @@ void physical_drop(uint32_t number)
     struct physical *p = physical_at(number);
     if (p->handles || p->mappings)
         return;
-    struct device *d = &model.devices[p->device];
-    contents_forget(p->offset, p->size);
-    ranges_give(&d->free, p->offset, p->size);
-    d->used -= p->size;
-    model.books.used -= p->size;
+    if (p->shared) {
+        shared_drop(p);
+    } else {
+        contents_forget(p->offset, p->size);
+        ranges_give(&model.devices[p->device].free, p->offset, p->size);
+        device_give(p->device, p->size, false);
+        model.books.used -= p->size;
+    }
     slots_give(&pieces, number);
 }
 
@@ -161,45 +175,5 @@ CUresult physical_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHa
     if (!prop || !number)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemGetAllocationPropertiesFromHandle: 0x%llx is no handle", handle);
     *prop = physical_at(number)->prop;
-    return CUDA_SUCCESS;
-}
-
-CUresult physical_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)
-{
-    uint32_t number = physical_find(handle);
-    if (!shareable || !number || flags)
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemExportToShareableHandle: 0x%llx is no handle", handle);
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!(physical_at(number)->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemExportToShareableHandle: memory created without that handle type");
-    struct shared_note note = {.magic = SHARED_MAGIC, .process = getpid(), .handle = handle, .epoch = atomic_load(&model.epoch)};
-    int file = memfd_create("simulated-gpu-handle", MFD_CLOEXEC);
-    if (file < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    if (write(file, &note, sizeof note) != (ssize_t)sizeof note) {
-        close(file);
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    *(int *)shareable = file;
-    return CUDA_SUCCESS;
-}
-
-CUresult physical_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)
-{
-    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct shared_note note;
-    ssize_t got = pread((int)(intptr_t)shareable, &note, sizeof note, 0);
-    if (got != (ssize_t)sizeof note || note.magic != SHARED_MAGIC)
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemImportFromShareableHandle: the file is no memory handle");
-    if (note.process != getpid() || note.epoch != atomic_load(&model.epoch))
-        return CUDA_ERROR_NOT_SUPPORTED; /* memory of another process: not simulated */
-    uint32_t number = physical_find(note.handle);
-    if (!number)
-        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuMemImportFromShareableHandle: the memory was released");
-    physical_at(number)->handles++;
-    model.books.handles++;
-    *handle = note.handle;
     return CUDA_SUCCESS;
 }

@@ -17,8 +17,10 @@ void sim_shape_default(struct sim_shape *shape)
 {
     memset(shape, 0, sizeof *shape);
 #define SHAPE(field, kind, preset, least, most) shape->field = preset;
+#define NAME(field)
 #include "sim/shape.def"
 #undef SHAPE
+#undef NAME
 }
 
 static bool read_unit(const char *text, uint64_t *unit)
@@ -51,6 +53,17 @@ static bool read_value(const char *text, enum shape_kind kind, uint64_t least, u
     return *value >= least && (!most || *value <= most);
 }
 
+/* It becomes part of the name of a file. */
+static bool read_name(const char *text, char *name, size_t room)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+    size_t length = strlen(text);
+    if (!length || length >= room || strspn(text, allowed) != length)
+        return false;
+    memcpy(name, text, length + 1);
+    return true;
+}
+
 static bool read_field(struct sim_shape *shape, bool *quiet, const char *name, const char *text)
 {
     uint64_t value;
@@ -63,8 +76,12 @@ static bool read_field(struct sim_shape *shape, bool *quiet, const char *name, c
         shape->field = (__typeof__(shape->field))value;                                            \
         return true;                                                                               \
     }
+#define NAME(field)                                                                               \
+    if (strcmp(name, #field) == 0 && read_name(text, shape->field, sizeof shape->field))           \
+        return true;
 #include "sim/shape.def"
 #undef SHAPE
+#undef NAME
     return false;
 }
 

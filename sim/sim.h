@@ -34,6 +34,7 @@ struct sim_shape {
     bool     manual_clock;    /* host time does not count */
     bool     reuse_handles;   /* a new stream gets the handle of the last destroyed one, as real drivers do (default true) */
     bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
+    char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };
 
 /* The default: one 80 GiB device, 2 MiB granularity, no lag, host clock. */
@@ -96,6 +97,17 @@ void sim_hide(const char *name);
 
 /* Memory of other processes: that much less is free. */
 void sim_set_foreign(int device, uint64_t bytes);
+
+struct sim_process {
+    int      process;         /* its id */
+    uint64_t bytes;           /* what it holds of a device, contexts included */
+};
+
+/*
+ * The processes of the machine that hold memory of a device, as nvidia-smi would list them; without a machine, this one. Returns how many
+ * there are, also where `list` has less room; -1: no such device. Needs no cuInit.
+ */
+int sim_processes(int device, struct sim_process *list, int room);
 
 #ifdef __cplusplus
 }

@@ -89,6 +89,20 @@ CUresult stream_priority(CUstream stream, int *priority);
 CUresult stream_call(CUstream stream, CUhostFn function, void *argument);
 CUresult stream_id(CUstream stream, unsigned long long *id);       /* takes no lock */
 
+/* --- boards.c: events that several processes know */
+struct shared_event;
+
+void     boards_reset(void);
+void     boards_publish(uint64_t now);                  /* for clock.c: all work due until then has been done */
+void     shared_event_recorded(struct shared_event *s, uint64_t done);
+bool     shared_event_is_elsewhere(const struct shared_event *s);      /* another process recorded it last */
+bool     shared_event_is_done(const struct shared_event *s);
+void     shared_event_await(const struct shared_event *s);             /* in real time */
+void     shared_event_close(struct shared_event *s);
+void     shared_event_forget(struct shared_event *s);   /* at a reset */
+CUresult ipc_get_event(CUipcEventHandle *handle, CUevent event);
+CUresult ipc_open_event(CUevent *event, CUipcEventHandle handle);
+
 /* --- events.c */
 struct event {
     enum { EVENT_NEW, EVENT_RECORDED, EVENT_CAPTURED } state;
@@ -98,6 +112,7 @@ struct event {
     uint64_t  capture_id;   /* CAPTURED: cuStreamGetCaptureInfo's id */
     uint32_t  capture;
     uint32_t *seen;         /* CAPTURED: for each stream of the capture, how many of its nodes come before; owned */
+    struct shared_event *shared;    /* owned; NULL: no other process knows it. See boards.c */
 };
 
 void     events_reset(void);
@@ -105,6 +120,7 @@ void     events_close_all(uint32_t context);
 struct event *event_find(CUevent handle);   /* NULL, and a violation: no such event */
 void     event_record_at(uint64_t number, uint64_t done);
 uint64_t event_done(uint64_t number);
+bool     event_is_elsewhere(const struct event *e);     /* recorded last by another process: e->shared knows of it */
 uint64_t event_number(CUevent handle);
 CUresult event_create(CUevent *event, unsigned flags);
 CUresult event_destroy(CUevent event);

@@ -240,6 +240,10 @@ static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent h
     CUresult result = capture_legacy_conflict(s, "cuStreamWaitEvent");
     if (result)
         return result;
+    if (event_is_elsewhere(e)) {
+        shared_event_await(e->shared);
+        return CUDA_SUCCESS;
+    }
     uint64_t start = stream_start(s);
     stream_extend(s, start > e->done ? start : e->done);
     return CUDA_SUCCESS;
@@ -254,6 +258,8 @@ CUresult stream_wait_event(CUstream handle, CUevent event, unsigned flags)
         return result ? result : CUDA_ERROR_INVALID_HANDLE;
     if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (event_is_elsewhere(e))
+        return wait_recorded(s, e, event, flags);
     switch (e->state) {
     case EVENT_NEW:
         return CUDA_SUCCESS;

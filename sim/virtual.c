@@ -304,11 +304,14 @@ CUresult virtual_retain_handle(CUmemGenericAllocationHandle *handle, void *at)
 
 CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at)
 {
-    uint64_t bytes = whole_slots(size);
     uint32_t physical;
-    CUresult result = physical_take(device, bytes, &physical);
-    if (result)
-        return result;
+    CUresult result = physical_take(device, whole_slots(size), &physical);
+    return result ? result : virtual_own_enter(owner, physical, pool, at);
+}
+
+CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at)
+{
+    uint64_t bytes = physical_at(physical)->size;
     if (!ranges_take(&space.free, bytes, space.slot, at)) {
         physical_drop(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -72,7 +72,7 @@ def torch_libraries(torch: Torch) -> list[str]:
 
 def wanted_by(paths: Iterable[str]) -> set[Demand]:
     """Everything that these files want from NVIDIA's libraries."""
-    demands = set()
+    demands: set[Demand] = set()
     for path in paths:
         library = elf.read(path)
         needs = {soname: LIBRARIES[name] for soname in library.needs if (name := stem(soname))}
@@ -125,7 +125,8 @@ def describe(torch: Torch, lacking: Sequence[Demand]) -> str:
             by_library.setdefault(demand.library, []).append(demand.symbol)
     for library, symbols in by_library.items():
         shown = ", ".join(symbols[:SHOWN]) + (f" and {len(symbols) - SHOWN} more" if len(symbols) > SHOWN else "")
-        lines.append(f"cenote: torch {torch.version} asks for what the simulated {library} does not have, and a program that calls it fails: {shown}")
+        lines.append(f"cenote: torch {torch.version} asks for what the simulated {library} does not have, and fails at `import torch` "
+                     f"or where it is called: {shown}")
     return "\n".join(lines)
 
 

@@ -90,10 +90,12 @@ class Image:
         return found
 
     def chain(self, at: int, count: int, layout: str, next_field: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """`count` records, each of which says how far it is to the next one."""
+        """At most `count` records, each of which says how far it is to the next one; 0 for the last."""
         for _ in range(count):
             yield at, struct.unpack_from(layout, self.data, at)
             step, = struct.unpack_from("<I", self.data, at + next_field)
+            if step == 0:
+                return
             at += step
 
     def symbols(self) -> Iterator[tuple[bool, Symbol]]:
@@ -121,7 +123,8 @@ def read(path: str) -> Library:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             image = Image(data)
-            wanted, exported = set(), set()
+            wanted: set[Symbol] = set()
+            exported: set[Symbol] = set()
             for is_defined, symbol in image.symbols():
                 (exported if is_defined else wanted).add(symbol)
             return Library(*image.dynamic(), frozenset(wanted), frozenset(exported))

@@ -65,12 +65,12 @@ def merge_sim(wish: Wish, old: str) -> str:
         "devices": None if wish.devices is None else str(wish.devices),
         "lag": None if wish.lag is None else str(wish.lag),
     }
-    for name, value in asked.items():
-        if value is None:
+    for name, text in asked.items():
+        if text is None:
             continue
-        if name in shape and not is_same_size(shape[name], value):
-            raise Mistake(f"{SIM} says {name}:{shape[name]} already, and {name}:{value} is asked for; leave one of them out")
-        shape.setdefault(name, value)
+        if name in shape and not is_same_size(shape[name], text):
+            raise Mistake(f"{SIM} says {name}:{shape[name]} already, and {name}:{text} is asked for; leave one of them out")
+        shape.setdefault(name, text)
     # One machine for this program and all that it starts; a program within a program is on the machine of the outer one.
     shape.setdefault("machine", "run-" + os.urandom(8).hex())
     return ",".join(f"{name}:{value}" for name, value in shape.items())

@@ -18,7 +18,8 @@ def read_size(text: str) -> int:
     if match is None or unit is None:
         raise ValueError(text)
     fraction = match[2] or ""
-    return int(match[1] + fraction) * unit // 10 ** len(fraction)
+    digits: int = int(match[1] + fraction)
+    return digits * unit // int(10 ** len(fraction))
 
 
 def read_count(text: str) -> int:

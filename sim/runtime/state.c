@@ -14,9 +14,11 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(CUcontext) primary[RUNTIME_DEVICES_MOST];
 static _Atomic bool started;
+static _Atomic uint32_t resets;     /* of devices, by cudaDeviceReset */
 
 static _Thread_local int device_of_thread;
 static _Thread_local bool device_chosen;     /* by cudaSetDevice: its context is current unless the program changed that */
+static _Thread_local uint32_t resets_seen;   /* a context that was current before the last one may be dead */
 static _Thread_local cudaError_t last_error;
 
 CUresult runtime_start(void)
@@ -80,6 +82,11 @@ CUresult runtime_begin(void)
     CUresult result = runtime_start();
     if (!result)
         result = cuCtxGetCurrent(&current);
+    uint32_t now = atomic_load_explicit(&resets, memory_order_relaxed);
+    unsigned flags;
+    if (resets_seen != now && current && cuCtxGetFlags(&flags))
+        current = NULL;
+    resets_seen = now;
     return result || current ? result : runtime_use_device(device_of_thread, true);
 }
 
@@ -144,6 +151,7 @@ cudaError_t cudaDeviceReset(void)
     if (!result && atomic_exchange(&primary[device], NULL)) {
         result = cuDevicePrimaryCtxReset(device);
         cuDevicePrimaryCtxRelease(device);
+        atomic_fetch_add(&resets, 1);
     }
     device_chosen = false;
     return runtime_end(result);

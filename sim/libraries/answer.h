@@ -1,0 +1,49 @@
+/*
+ * answer.h: how a kernel that does nothing still answers, for the libraries of linear algebra: what a program reads before it goes on (a
+ * scalar, a solver's info) is written by real copies and fills in stream order. Results themselves stay as memory was.
+ *
+ * No locks, no state.
+ */
+#ifndef CENOTE_SIM_ANSWER_H
+#define CENOTE_SIM_ANSWER_H
+
+#include <string.h>
+
+#include "sim/libraries/library.h"
+
+/* The size of a cudaDataType in bytes, or 0. Types below a byte count as one. */
+static inline uint64_t type_bytes(int type)
+{
+    static const unsigned char bytes[] = {4, 8, 2, 1, 8, 16, 4, 2, 1, 2, 4, 8, 4, 8, 2, 4, 1, 1, 1, 1, 2, 4, 2, 4, 8, 16, 8, 16, 1, 1, 1, 1, 1, 1};
+    return type >= 0 && type < (int)sizeof bytes ? bytes[type] : 0;
+}
+
+static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* `count` words of device memory become `word`. */
+static inline int answer_words(const void *handle, void *at, unsigned word, int64_t count)
+{
+    const struct handle *h = handle;
+    if (count <= 0)
+        return 0;
+    return cuMemsetD32Async((CUdeviceptr)at, word, (size_t)count, h->stream) ? status.failed : 0;
+}
+
+/* `bytes` go where the caller reads them: to host memory once the stream has come so far, or to device memory. `from` must last. */
+static inline int answer_bytes(const void *handle, bool on_device, void *to, const void *from, size_t bytes)
+{
+    const struct handle *h = handle;
+    if (!to)
+        return status.invalid;
+    if (on_device)
+        return cuMemcpyHtoDAsync((CUdeviceptr)to, from, bytes, h->stream) ? status.failed : 0;
+    if (cuStreamSynchronize(h->stream))
+        return status.failed;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+#endif

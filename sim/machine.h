@@ -1,0 +1,29 @@
+/*
+ * machine.h: processes on one machine: they share the memory of its devices; see machine.c. LOCKING: the model's lock; beyond the process
+ * machine.c sees to order itself.
+ */
+#ifndef CENOTE_SIM_MACHINE_H
+#define CENOTE_SIM_MACHINE_H
+
+#include "sim/model.h"
+
+extern bool machine_joined;     /* the shape names a machine, and we are on it; everything below is for that case only, but join and leave */
+
+bool     machine_join(char *trouble, size_t room);      /* as model.shape says; false: why not */
+void     machine_leave(void);
+void     machine_renew(void);                           /* a child of a fork that may go on takes a row of its own */
+uint64_t machine_id(void);                              /* of this machine, unlike any other; 0: not joined */
+
+/* --- this process's share */
+bool     machine_take(int device, uint64_t bytes, bool for_context, uint64_t capacity);     /* false: less is left in `capacity` */
+void     machine_give(int device, uint64_t bytes, bool for_context);
+uint64_t machine_others(int device);                    /* what everybody else holds; forgets the dead */
+
+/* --- memory that several processes hold: the device has it once, for as long as anybody holds it */
+uint32_t machine_record(uint64_t id, int device, uint64_t bytes);       /* of memory charged to this process; 0: no more records */
+uint32_t machine_hold(uint32_t record, uint64_t id, int device, uint64_t bytes);    /* its record; 0: nobody holds it any more */
+void     machine_let_go(uint32_t record, bool charged); /* charged: to this process, which is so no longer */
+
+int      machine_processes(int device, struct sim_process *list, int room);
+
+#endif

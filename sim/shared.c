@@ -1,0 +1,259 @@
+/*
+ * shared.c: physical memory that several processes hold: cuMemExportToShareableHandle, cuMemImportFromShareableHandle, and what ipc.c needs.
+ *
+ * When memory is exported its bytes move into a file of their own (files.c), once; from then on this process too has them there. A process
+ * that imports the file maps it. The memory lives as long as anybody holds it: each process keeps the file open while it has a handle or
+ * a mapping, and a file descriptor on its way between processes holds it as well.
+ *
+ * A device has the memory once. It is charged to the process that exported it; those that import it pay nothing. When the exporter lets go
+ * first, or dies: on a machine that processes share it stays charged to the device until the last one lets go (machine.c); without a machine
+ * every process has a device of its own, and what others hold of it counts nowhere.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sim/machine.h"
+#include "sim/memory.h"
+
+struct shared_memory {
+    int      file;
+    uint64_t id;
+    uint32_t kind;
+    uint32_t record;        /* of the machine; 0: on none */
+    bool     charged;       /* to this process */
+    bool     exported;      /* by this process: counts in the budget of contents.c */
+};
+
+static void close_memory(struct physical *p)
+{
+    contents_detach(p->offset, p->size, p->shared->exported);
+    close(p->shared->file);
+    free(p->shared);
+    p->shared = NULL;
+}
+
+void shared_forget(struct physical *p)
+{
+    if (p->shared)
+        close_memory(p);
+}
+
+void shared_drop(struct physical *p)
+{
+    struct device *d = &model.devices[p->device];
+    bool charged = p->shared->charged;
+    uint32_t record = p->shared->record;
+    if (!contents_are_shared(p->offset)) {
+        contents_forget(p->offset, p->size);
+        ranges_give(&d->free, p->offset, p->size);
+    }
+    close_memory(p);
+    if (charged)
+        model.books.used -= p->size;
+    if (machine_joined && record) {
+        d->used -= charged ? p->size : 0;
+        machine_let_go(record, charged);
+    } else if (charged) {
+        device_give(p->device, p->size, false);
+    }
+}
+
+/* Memory of the host is no machine's. */
+static bool has_record(int device)
+{
+    return machine_joined && device != HOST_AREA;
+}
+
+static struct file_header describe(const struct physical *p, enum file_kind kind, uint64_t id, uint32_t record)
+{
+    return (struct file_header){
+        .kind = kind,
+        .id = id,
+        .size = p->size,
+        .kept = contents_may_share(p->size) ? p->size : 0,
+        .machine = machine_id(),
+        .record = record,
+        .device = p->device,
+        .place = (int32_t)p->prop.location.type,
+        .place_id = p->prop.location.id,
+        .handle_types = (uint32_t)p->prop.requestedHandleTypes,
+    };
+}
+
+/* The file of memory, and in *at its bytes, if they are kept. -1: the system refused. */
+static int create_file(struct file_header *header, void **at)
+{
+    int file = file_create(header);
+    if (file < 0 || !header->kept)
+        return file;
+    *at = file_map(file, header->kept);
+    if (!*at) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+static CUresult start_sharing(struct physical *p, enum file_kind kind)
+{
+    void *at = NULL;
+    struct shared_memory *shared = malloc(sizeof *shared);
+    uint64_t id = file_new_id();
+    uint32_t record = has_record(p->device) ? machine_record(id, p->device, p->size) : 0;
+    bool fits = shared && id && (record || !has_record(p->device));
+    struct file_header header = describe(p, kind, id, record);
+    int file = fits ? create_file(&header, &at) : -1;
+    if (file < 0) {
+        free(shared);
+        if (record)
+            machine_let_go(record, false);
+        return fits ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *shared = (struct shared_memory){.file = file, .id = id, .kind = kind, .record = record, .charged = true, .exported = at != NULL};
+    p->shared = shared;
+    if (!at) {
+        contents_say_dropped();
+        return CUDA_SUCCESS;
+    }
+    uint64_t offset = p->offset;
+    p->offset = contents_export(offset, p->size, at);
+    ranges_give(&model.devices[p->device].free, offset, p->size);
+    return CUDA_SUCCESS;
+}
+
+CUresult shared_export_memory(uint32_t number, enum file_kind kind, int *file, uint64_t *id)
+{
+    struct physical *p = physical_at(number);
+    CUresult result = p->shared ? CUDA_SUCCESS : start_sharing(p, kind);
+    if (result)
+        return result;
+    *file = p->shared->file;
+    *id = p->shared->id;
+    return CUDA_SUCCESS;
+}
+
+static uint32_t find_shared(uint64_t id)
+{
+    for (uint32_t i = physical_next(0); i; i = physical_next(i))
+        if (physical_at(i)->shared && physical_at(i)->shared->id == id)
+            return i;
+    return 0;
+}
+
+/* The header is whole; is it about memory that can be on this machine? */
+static bool describes_memory(const struct file_header *h, enum file_kind kind)
+{
+    int area = h->device;
+    CUmemLocation place = {.type = (CUmemLocationType)h->place, .id = h->place_id};
+    if (h->kind != (uint32_t)kind || h->handle_types & ~(uint32_t)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return false;
+    if (kind == FILE_CREATED_MEMORY && (!location_area(&place, &area) || area != h->device))
+        return false;
+    if (kind == FILE_PLAIN_MEMORY && !device_exists(area))
+        return false;
+    return h->size && h->size % model.shape.granularity == 0 && h->size <= model.devices[area].capacity;
+}
+
+/* Who pays: whoever holds it already; else this process, if it made it or is on a machine where nobody does. */
+static CUresult charge(const struct file_header *h, struct shared_memory *shared)
+{
+    bool own = h->process == getpid() && h->started == process_own_start();
+    if (has_record(h->device))
+        shared->record = machine_hold(h->record, h->id, h->device, h->size);
+    if (shared->record || (!own && !has_record(h->device)))
+        return CUDA_SUCCESS;
+    if (!device_take(h->device, h->size, false))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    model.books.used += h->size;
+    shared->charged = true;
+    if (has_record(h->device))
+        shared->record = machine_record(h->id, h->device, h->size);
+    return CUDA_SUCCESS;
+}
+
+static struct physical as_physical(const struct file_header *h, struct shared_memory *shared, void *at)
+{
+    struct physical p = {.offset = contents_import(at), .shared = shared, .size = h->size, .device = h->device};
+    p.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    p.prop.location = (CUmemLocation){.type = (CUmemLocationType)h->place, .id = h->place_id};
+    p.prop.requestedHandleTypes = (CUmemAllocationHandleType)h->handle_types;
+    return p;
+}
+
+static CUresult attach(int file, const struct file_header *h, uint32_t *number)
+{
+    struct shared_memory *shared = malloc(sizeof *shared);
+    if (!shared)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *shared = (struct shared_memory){.file = fcntl(file, F_DUPFD_CLOEXEC, 0), .id = h->id, .kind = h->kind};
+    void *at = shared->file >= 0 && h->kept ? file_map(shared->file, h->kept) : NULL;
+    if (shared->file < 0 || (h->kept && !at)) {
+        if (shared->file >= 0)
+            close(shared->file);
+        free(shared);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    CUresult result = charge(h, shared);
+    struct physical p = as_physical(h, shared, at);
+    if (result) {
+        close_memory(&p);
+        return result;
+    }
+    *number = physical_enter(&p);
+    if (*number)
+        return CUDA_SUCCESS;
+    shared_drop(&p);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32_t *number)
+{
+    struct file_header header;
+    if (!file_read(file, &header) || !describes_memory(&header, kind))
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: file %d is not memory of a simulated GPU, or not of this machine", file);
+    if (header.machine != machine_id())
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: it is on another machine (CENOTE_SIM=machine:...)");
+    if (id && header.id != id)
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "import of memory: it was freed since");
+    *number = find_shared(header.id);
+    return *number ? CUDA_SUCCESS : attach(file, &header, number);
+}
+
+CUresult shared_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags)
+{
+    uint32_t number = physical_find(handle);
+    if (!shareable || !number || flags)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemExportToShareableHandle: 0x%llx is no handle", handle);
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!(physical_at(number)->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemExportToShareableHandle: memory created without that handle type");
+    int file;
+    uint64_t id;
+    CUresult result = shared_export_memory(number, FILE_CREATED_MEMORY, &file, &id);
+    if (result)
+        return result;
+    int copy = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)shareable = copy;
+    return CUDA_SUCCESS;
+}
+
+CUresult shared_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)
+{
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    uint32_t number;
+    CUresult result = shared_import_memory((int)(intptr_t)shareable, FILE_CREATED_MEMORY, 0, &number);
+    if (result)
+        return result;
+    physical_at(number)->handles++;
+    model.books.handles++;
+    *handle = physical_handle(number);
+    return CUDA_SUCCESS;
+}

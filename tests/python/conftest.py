@@ -1,0 +1,75 @@
+"""What the Python tests share: the command as a user runs it, in an environment that says nothing of cenote."""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+sys.dont_write_bytecode = True
+
+OURS = ("CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_VISIBLE_DEVICES")
+SECONDS = 120
+
+SHOW = """
+import json, os, sys
+names = {names!r}
+json.dump(dict(argv=sys.argv, pid=os.getpid(), stdin=sys.stdin.read() if "read" in sys.argv else None,
+               python=sys.executable, **{{name: os.environ.get(name) for name in names}}), sys.stdout)
+"""
+
+
+def simulation() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("CENOTE_BUILD") or ROOT / "build").resolve() / "sim/libcenote_sim.so"
+
+
+@pytest.fixture
+def clean() -> dict[str, str]:
+    """The environment without what `cenote run` sets, and with this tree's package in reach."""
+    variables = {name: value for name, value in os.environ.items() if name not in OURS}
+    variables["PYTHONPATH"] = str(ROOT / "python")
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    return variables
+
+
+@pytest.fixture
+def run(clean, tmp_path):
+    """run("run", "--sim", "8GiB", ..., NAME=VALUE...): a finished process. What it prints is text."""
+    def call(*arguments, input=None, cwd=tmp_path, **variables):
+        return subprocess.run([sys.executable, "-m", "cenote", *map(str, arguments)], env={**clean, **variables}, cwd=cwd, input=input,
+                              capture_output=True, text=True, timeout=SECONDS)
+    return call
+
+
+@pytest.fixture
+def show(run, tmp_path):
+    """show(OPTION..., NAME=VALUE...): what a program started with these options sees."""
+    script = tmp_path / "show.py"
+    script.write_text(SHOW.format(names=OURS))
+
+    def call(*options, arguments=(), **variables):
+        done = run("run", *options, script, *arguments, **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+    return call
+
+
+@pytest.fixture
+def simulation_library() -> pathlib.Path:
+    return simulation()
+
+
+def pytest_collection_modifyitems(items):
+    """`make test` sets CENOTE_TEST_ALL: there a test that cannot run has failed."""
+    reasons = {
+        "simulation": "" if simulation().exists() else f"{simulation()} is not built",
+        "torch": "" if importlib.util.find_spec("torch") else "torch is not installed; `tools/setup test` installs it into .venv",
+    }
+    for item in items:
+        for mark, reason in reasons.items():
+            if reason and item.get_closest_marker(mark) and not os.environ.get("CENOTE_TEST_ALL"):
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,174 @@
+"""`cenote run` becomes the program: its arguments, streams, status, signals and process are the program's own."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SIM = ("--sim", "8GiB")
+
+
+def test_arguments_arrive_as_they_are(show):
+    arguments = ["--sim", "1", "-m", "--", "", "two words", "*", "$HOME", "\udcff", "--help", "a\nb"]
+    seen = show(arguments=arguments)
+    assert seen["argv"][1:] == arguments
+
+
+def test_the_python_is_ours(show):
+    assert show()["python"] == sys.executable
+
+
+def test_without_a_simulation_nothing_is_set(show):
+    seen = show()
+    assert [seen[name] for name in ("CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")] == [None] * 4
+
+
+def test_what_is_set_is_left_alone(show):
+    assert show(PYTORCH_ALLOC_CONF="max_split_size_mb:64")["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64"
+
+
+def test_a_module(run, tmp_path):
+    (tmp_path / "walk.py").write_text("import sys; print(__name__, sys.argv[1:]); sys.exit(9)")
+    done = run("run", "-m", "walk", "-m", "x")
+    assert (done.returncode, done.stdout) == (9, "__main__ ['-m', 'x']\n")
+
+
+def test_a_program_from_path(run):
+    assert run("run", "--", "printf", "%s|", "a b", "--").stdout == "a b|--|"
+
+
+def test_a_script_from_stdin(run):
+    assert run("run", "-", "x", input="import sys; print(sys.argv)").stdout == "['-', 'x']\n"
+
+
+def test_stdin_is_the_programs(run):
+    assert run("run", "--", "cat", input="line\n" * 1000).stdout == "line\n" * 1000
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 77, 126, 255])
+def test_the_exit_status_is_the_programs(run, status):
+    assert run("run", "--", "sh", "-c", f"exit {status}").returncode == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGABRT, signal.SIGINT, signal.SIGPIPE])
+def test_a_signal_that_ends_the_program_is_seen(run, number):
+    assert run("run", "--", "sh", "-c", f"kill -{int(number)} $$").returncode == -number
+
+
+def test_a_program_that_is_not_there(run, tmp_path):
+    missing = run("run", "--", "no-such-program")
+    assert (missing.returncode, missing.stderr) == (127, "cenote run: 'no-such-program': there is no such program\n")
+    (tmp_path / "data").write_text("")
+    assert run("run", "--", tmp_path / "data").returncode == 126
+    assert run("run", "--", tmp_path).returncode == 126
+
+
+def test_it_is_the_same_process(clean, tmp_path):
+    script = tmp_path / "pid.py"
+    script.write_text("import os; print(os.getpid(), os.getppid())")
+    with subprocess.Popen([sys.executable, "-m", "cenote", "run", script], env=clean, stdout=subprocess.PIPE, text=True) as process:
+        assert process.communicate(timeout=60)[0].split() == [str(process.pid), str(os.getpid())]
+
+
+def test_signals_reach_the_program(clean, tmp_path):
+    script = tmp_path / "wait.py"
+    script.write_text("import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(42))\nprint('ready', flush=True)\ntime.sleep(60)")
+    with subprocess.Popen([sys.executable, "-m", "cenote", "run", script], env=clean, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == 42
+
+
+def test_a_closed_pipe_ends_a_program_as_it_would_without_us(run):
+    """Python ignores SIGPIPE, and what it becomes would go on ignoring it."""
+    done = run("run", "--", "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
+    assert done.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
+
+
+def test_an_open_file_is_handed_on(clean, tmp_path):
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    subprocess.run([sys.executable, "-m", "cenote", "run", "--", "sh", "-c", f"echo here >/dev/fd/{write}"], env=clean, close_fds=False, check=True, timeout=60)
+    os.close(write)
+    with open(read) as file:
+        assert file.read() == "here\n"
+
+
+def test_it_starts_at_once(clean):
+    """What is added to the start of a program, beside the Python interpreter. 60 ms in all is the aim; a busy machine gets more time."""
+    def fastest(*command):
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            subprocess.run(command, env=clean, check=True)
+            times.append(time.perf_counter() - start)
+        return min(times)
+    extra = fastest(sys.executable, "-m", "cenote", "run", "--", "true") - fastest(sys.executable, "-c", "pass")
+    assert extra < 0.060
+
+
+def test_torch_is_not_imported(run, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')")
+    assert run("run", "--", "true", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.simulation
+class TestSimulated:
+    def test_the_library_is_preloaded_first(self, show, simulation_library):
+        seen = show(*SIM, "--devices", "4", "--lag", "100")
+        assert seen["LD_PRELOAD"] == str(simulation_library)
+        shape = dict(item.split(":") for item in seen["CENOTE_SIM"].split(","))
+        assert shape.pop("machine").startswith("run-")
+        assert shape == {"capacity": "8GiB", "devices": "4", "lag": "100"}
+
+    def test_what_is_preloaded_already_stays(self, show, simulation_library):
+        libc = "libc.so.6"
+        assert show(*SIM, LD_PRELOAD=libc)["LD_PRELOAD"] == f"{simulation_library}:{libc}"
+
+    def test_the_environment_alone_asks_for_a_simulation(self, show):
+        assert show(CENOTE_SIM="capacity:4GiB")["CENOTE_SIM"].startswith("capacity:4GiB,machine:run-")
+
+    def test_a_run_within_a_run_is_on_the_same_machine(self, run, tmp_path):
+        script = tmp_path / "outer.py"
+        script.write_text("import os, subprocess, sys\nprint(os.environ['CENOTE_SIM'], flush=True)\n"
+                          "subprocess.run([sys.executable, '-m', 'cenote', 'run', '--allocator', 'expandable', '--', 'sh', '-c', 'echo $CENOTE_SIM'])")
+        outer, inner = run("run", *SIM, script).stdout.split()
+        assert outer == inner
+
+    @pytest.mark.parametrize("allocator, setting", [
+        ("native", None), ("expandable", "expandable_segments:True"), ("cudaMallocAsync", "backend:cudaMallocAsync"),
+    ])
+    def test_the_allocator(self, show, allocator, setting):
+        assert show(*SIM, "--allocator", allocator)["PYTORCH_CUDA_ALLOC_CONF"] == setting
+
+    def test_the_driver_is_the_simulated_one(self, run, simulation_library):
+        code = ("import ctypes; d = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); assert d.cuInit(0) == 0; d.cuDeviceGetCount(ctypes.byref(n));"
+                "print(n.value, *{l.split()[-1] for l in open('/proc/self/maps') if 'libcuda.so' in l})")
+        done = run("run", *SIM, "--devices", "3", "--", sys.executable, "-c", code)
+        assert done.stdout.split() == ["3", str(simulation_library.parent / "libcuda.so.1")], done.stderr
+
+    def test_a_shape_that_the_simulated_gpu_does_not_know_is_its_business(self, run):
+        done = run("run", *SIM, "--", sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)", CENOTE_SIM="colour:red")
+        assert done.returncode != 0 and "colour" in done.stderr
+
+    def test_a_tree_at_a_path_with_a_space(self, run, tmp_path, simulation_library):
+        folder = tmp_path / "with space"
+        folder.mkdir()
+        os.symlink(simulation_library.parent, folder / "sim")
+        done = run("run", *SIM, "--", "true", CENOTE_BUILD=str(folder))
+        assert done.returncode == 2 and "cannot be preloaded" in done.stderr
+
+
+@pytest.mark.simulation
+def test_the_command_in_the_build_folder(clean, simulation_library, tmp_path):
+    command = simulation_library.parents[1] / "bin/cenote"
+    shutil.copy(command, tmp_path / "cenote")
+    del clean["PYTHONPATH"]
+    clean.pop("CENOTE_BUILD", None)
+    done = subprocess.run([tmp_path / "cenote", "run", *SIM, "--", "sh", "-c", "echo $LD_PRELOAD"], env=clean, capture_output=True, text=True, timeout=60)
+    assert pathlib.Path(done.stdout.strip()) == simulation_library, done.stderr

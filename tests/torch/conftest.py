@@ -1,0 +1,44 @@
+"""Tests of the simulated GPU through the real PyTorch. pytest starts itself again with the simulated libraries, where they are not loaded.
+
+Every test ends with the GPU as it found it, and without a violation of CUDA's rules, unless it is marked `violates`.
+"""
+
+import gc
+import os
+import sys
+
+import pytest
+
+import simulated
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "violates: breaks a rule of CUDA on purpose")
+    if simulated.is_loaded():
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture:
+        capture.stop_global_capturing()
+    os.execve(sys.executable, [sys.executable, "-m", "pytest", *config.invocation_params.args], simulated.environment())
+
+
+@pytest.fixture(scope="session")
+def sim():
+    return simulated.Hand()
+
+
+@pytest.fixture(autouse=True)
+def gpu(sim, request):
+    torch = pytest.importorskip("torch")
+    before = sim.books().violations
+    yield
+    sim.set_lag(0)
+    for device in range(torch.cuda.device_count()):
+        sim.set_foreign(device, 0)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    if "violates" not in request.keywords:
+        assert sim.books().violations == before, sim.last_violation()

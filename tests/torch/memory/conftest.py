@@ -1,0 +1,33 @@
+"""Tests of torch.cuda's memory as its documentation promises it. PyTorch's own allocator passes them; any other has to.
+
+A test that only the native allocator can pass is marked `native`, with the reason.
+"""
+
+import gc
+
+import pytest
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "native(reason): judges what the native allocator does, not what the documentation promises")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen():
+    """What importing PyTorch made stays: collections after each test need not walk it."""
+    pytest.importorskip("torch")
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def memory(gpu):
+    """Whatever a test allocates is free again when it ends."""
+    import torch
+
+    import contents  # not before this process has the simulated libraries
+
+    before = [torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count())]
+    yield
+    contents.let_go()
+    assert [torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count())] == before

@@ -1,0 +1,54 @@
+"""What tests put into device memory and read back. Kernels do nothing on the simulated GPU: contents go by copies and by memset."""
+
+import gc
+
+import torch
+
+MIB = 1 << 20
+LONG = 10**12  # ns of work that no test waits for by the clock: a GPU that is far behind
+
+
+def block(size: int, device="cuda") -> torch.Tensor:
+    """Memory of that many bytes."""
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def pinned(size: int, value: int = 0) -> torch.Tensor:
+    return torch.full((size,), value, dtype=torch.uint8).pin_memory()
+
+
+def filled(size: int, value: int, device="cuda") -> torch.Tensor:
+    """Memory that holds `value` in each byte, already now."""
+    return torch.full((size,), value, dtype=torch.uint8).to(device)
+
+
+def fill(tensor: torch.Tensor, value: int) -> torch.Tensor:
+    """Copies from pageable memory: returns when it is done."""
+    return tensor.copy_(torch.full(tensor.shape, value, dtype=torch.uint8))
+
+
+def holds(tensor: torch.Tensor, value: int) -> bool:
+    """Each byte is `value`, as the current stream sees it."""
+    return bool((tensor.cpu() == value).all())
+
+
+def places(tensors) -> set:
+    return {t.data_ptr() for t in tensors}
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    a_at, b_at = a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()
+    return a_at < b_at + b.untyped_storage().nbytes() and b_at < a_at + a.untyped_storage().nbytes()
+
+
+def let_go() -> None:
+    """Collects what Python and PyTorch keep beyond a test."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def release() -> None:
+    """Gives every byte back that nobody uses."""
+    let_go()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()

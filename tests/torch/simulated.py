@@ -1,0 +1,96 @@
+"""The hand of tests on the simulated GPU that runs under this process's PyTorch (sim/sim.h by ctypes), and other processes like it."""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHAPE = "capacity:4GiB,devices:4,context_bytes:300MiB"
+
+
+class Books(ctypes.Structure):
+    """struct sim_books of sim/sim.h."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "used used_peak reserved handles mappings reservations allocations pools events streams contexts kernels calls cost_ns violations"
+        ).split()
+    ]
+
+
+def folder() -> pathlib.Path:
+    """Where the simulated libraries are: $CENOTE_SIM_LIBRARIES, or the newest build here."""
+    named = os.environ.get("CENOTE_SIM_LIBRARIES")
+    places = [pathlib.Path(named)] if named else [p.parent for p in ROOT.glob("build*/sim/libcenote_sim.so")]
+    places = [p for p in places if (p / "libcenote_sim.so").exists()]
+    if not places:
+        raise RuntimeError("libcenote_sim.so was not found: `make build` first, or name its folder in CENOTE_SIM_LIBRARIES")
+    return max(places, key=lambda p: (p / "libcuda.so.1").stat().st_mtime)
+
+
+def environment(shape: str = SHAPE, **more: str) -> dict:
+    """An environment in which PyTorch finds a simulated GPU of this shape."""
+    preload = str(folder() / "libcenote_sim.so")
+    others = [p for p in os.environ.get("LD_PRELOAD", "").split(":") if p and not p.endswith("libcenote_sim.so")]
+    return {**os.environ, "LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder()), **more}
+
+
+def is_loaded() -> bool:
+    """The simulated driver is in this process."""
+    return "libcenote_sim.so" in pathlib.Path("/proc/self/maps").read_text()
+
+
+def fresh(code: str, shape: str = SHAPE, timeout: float = 120, check: bool = True, **environ: str) -> subprocess.CompletedProcess:
+    """Runs Python code in a process of its own, on a GPU of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment(shape, **environ),
+        timeout=timeout,
+        text=True,
+        capture_output=True,
+    )
+    if check and done.returncode:
+        raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+class Hand:
+    """Time, books and misfortunes of the simulated GPU under this process."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._driver.sim_last_violation.restype = ctypes.c_char_p
+        self._driver.sim_now.restype = ctypes.c_uint64
+
+    def books(self) -> Books:
+        books = Books()
+        self._driver.sim_books(ctypes.byref(books))
+        return books
+
+    def last_violation(self) -> str:
+        return self._driver.sim_last_violation().decode()
+
+    def now(self) -> int:
+        return self._driver.sim_now()
+
+    def advance(self, ns: int) -> None:
+        self._driver.sim_advance(ctypes.c_uint64(ns))
+
+    def set_lag(self, ns: int) -> None:
+        """From now on the GPU runs this far behind the host."""
+        self._driver.sim_set_lag(ctypes.c_uint64(ns))
+
+    def set_foreign(self, device: int, size: int) -> None:
+        """Other processes hold that much of a device."""
+        self._driver.sim_set_foreign(device, ctypes.c_uint64(size))
+
+    def set_quiet(self, quiet: bool) -> None:
+        self._driver.sim_set_quiet(quiet)
+
+    def work(self, stream, ns: int) -> None:
+        """Puts work of that length on a torch.cuda.Stream."""
+        assert self._driver.sim_launch_wait(ctypes.c_void_p(stream.cuda_stream), ctypes.c_uint64(ns)) == 0
