@@ -26,6 +26,7 @@
 #include "sim/stream.h"
 
 #define CELLS 65536u            /* of a board */
+#define EVENTS_MOST (1u << 20)
 #define BOARD_BYTES (CELLS * (uint64_t)sizeof(struct cell))
 #define WAIT_LEAST 10000u       /* ns between two looks at a cell */
 #define WAIT_MOST 1000000u
@@ -49,6 +50,7 @@ struct board {
 };
 
 struct shared_event {
+    uint32_t      number;       /* its own, among those of this process */
     struct board *board;
     uint32_t      cell;
     bool          closed;       /* destroyed, but a record is not done */
@@ -82,6 +84,8 @@ static struct {
     bool                 ticking;
 } boards;
 
+static struct slots shared_events;
+
 static struct cell *cell_of(const struct shared_event *s)
 {
     return &s->board->cells[s->cell];
@@ -97,13 +101,9 @@ static void close_board(struct board *b)
 
 void boards_reset(void)
 {
-    while (boards.due) {
-        struct shared_event *s = boards.due;
-        boards.due = s->next;
-        s->waiting = false;
-        if (s->closed)
-            free(s);
-    }
+    boards.due = NULL;
+    if (shared_events.items)
+        slots_clear(&shared_events);
     while (boards.all) {
         struct board *b = boards.all;
         boards.all = b->next;
@@ -112,11 +112,6 @@ void boards_reset(void)
     boards.own = NULL;
     boards.used = boards.free_count = 0;
     boards.ticking = false;
-}
-
-void shared_event_forget(struct shared_event *s)
-{
-    free(s);
 }
 
 static struct board *add_board(uint64_t id, int file, bool own)
@@ -175,7 +170,7 @@ static void free_event(struct shared_event *s)
         atomic_store(&cell_of(s)->id, 0);
         boards.free[boards.free_count++] = s->cell;
     }
-    free(s);
+    slots_give(&shared_events, s->number);
     leave_board(b);
 }
 
@@ -295,9 +290,13 @@ void shared_event_await(const struct shared_event *s)
 
 static struct shared_event *enter_board(struct board *b, uint32_t cell)
 {
-    struct shared_event *s = calloc(1, sizeof *s);
-    if (!s)
+    if (!shared_events.items && !slots_open(&shared_events, sizeof(struct shared_event), EVENTS_MOST, SLOTS_NEWEST_FIRST))
         return NULL;
+    uint32_t number = slots_take(&shared_events);
+    if (!number)
+        return NULL;
+    struct shared_event *s = slots_at(&shared_events, number);
+    s->number = number;
     s->board = b;
     s->cell = cell;
     b->users++;
@@ -330,7 +329,8 @@ CUresult ipc_get_event(CUipcEventHandle *handle, CUevent event)
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!handle || !(e->flags & CU_EVENT_INTERPROCESS) || (e->shared && e->shared->board != boards.own))
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcGetEventHandle: %p was not created here with CU_EVENT_INTERPROCESS", (void *)event);
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcGetEventHandle: %p was not created here with CU_EVENT_INTERPROCESS",
+                            (void *)event);
     if (!e->shared) {
         e->shared = new_on_own_board();
         if (!e->shared)
@@ -385,10 +385,10 @@ CUresult ipc_open_event(CUevent *event, CUipcEventHandle handle)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcOpenEventHandle: these bytes are no handle of a simulated GPU");
     if (h.process == getpid() && h.started == process_own_start())
         return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuIpcOpenEventHandle: by the process that exported the event");
-    struct board *b = find_board(&h);
+    struct board *b = process_started(h.process) == h.started ? find_board(&h) : NULL;
     CUresult result = b ? open_on(b, &h, event) : CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_ERROR_INVALID_HANDLE)
-        return model_refuse(result, "cuIpcOpenEventHandle: process %d, which exported the event, has ended, has destroyed it, or is another user's",
+        return model_refuse(result, "cuIpcOpenEventHandle: process %d, whose event it is, has ended, has destroyed it, or is out of reach",
                             h.process);
     return result;
 }

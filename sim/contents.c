@@ -6,9 +6,9 @@
  * from then on leaves without a place have unknown contents and differ from nothing. Before that they read as zero.
  *
  * Memory that other processes have to do with has its bytes elsewhere: flat, in a file that all of them map (shared.c). Its offset then
- * says where, as FLAT plus the address; so finding its bytes takes no table. Such memory has a budget of its own, again shape.data bytes, by
- * its full size, counted where it was exported. What is exported beyond that keeps its bytes here, for this process alone; in others it is
- * memory without bytes, at NOWHERE.
+ * says where, as FLAT plus the address; so finding its bytes takes no table. Such memory has a budget of its own, again shape.data bytes,
+ * by its full size, counted where it was exported. What is exported beyond that keeps its bytes here, for this process alone; in others
+ * it is memory without bytes, at NOWHERE. Bytes dropped before the memory was exported read as zero afterwards.
  */
 #include <stdio.h>
 #include <string.h>

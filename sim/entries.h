@@ -15,6 +15,12 @@
 #undef cuMemHostRegister
 #undef cuStreamBeginCapture
 #undef cuStreamGetCaptureInfo
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
+#undef cuDeviceGetDevResource
+#undef cuStreamBatchMemOp
 
 CUresult entries_driver_version(int *version);
 CUresult entries_find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);

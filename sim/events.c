@@ -20,13 +20,9 @@ void events_reset(void)
 {
     if (!events.items)
         slots_open(&events, sizeof(struct event), EVENTS_MOST, SLOTS_OLDEST_FIRST);
-    for (uint32_t i = 1; i < events.used; i++) {
-        struct event *event = slots_at(&events, i);
-        free(event->seen);
-        if (slots_is_live(&events, i) && event->shared)
-            shared_event_forget(event->shared);
-    }
     boards_reset();
+    for (uint32_t i = 1; i < events.used; i++)
+        free(((struct event *)slots_at(&events, i))->seen);
     slots_clear(&events);
 }
 

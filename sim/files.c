@@ -110,7 +110,9 @@ bool file_read(int file, struct file_header *header)
         return false;
     if (pread(file, header, sizeof *header, 0) != (ssize_t)sizeof *header)
         return false;
-    if (header->magic != FILE_MAGIC || header->version != FILE_VERSION || header->check != file_check(header, offsetof(struct file_header, check)))
+    if (header->magic != FILE_MAGIC || header->version != FILE_VERSION)
+        return false;
+    if (header->check != file_check(header, offsetof(struct file_header, check)))
         return false;
     return (!header->kept || header->kept == header->size) && header->kept < INT64_MAX - FILE_PAGE &&
            (uint64_t)status.st_size == FILE_PAGE + header->kept;

@@ -165,7 +165,7 @@ CUresult ipc_open_memory(CUdeviceptr *at, CUipcMemHandle handle, unsigned flags)
     int file = file_of_process(h.process, h.started, h.file);
     if (file < 0)
         return model_refuse(CUDA_ERROR_INVALID_HANDLE,
-                            "cuIpcOpenMemHandle: process %d, which exported the memory, has ended, has freed it, or is another user's", h.process);
+                            "cuIpcOpenMemHandle: process %d, whose memory it is, has ended, has freed it, or is out of reach", h.process);
     uint32_t physical;
     CUresult result = shared_import_memory(file, FILE_PLAIN_MEMORY, h.id, &physical);
     close(file);

@@ -4,7 +4,7 @@
  * Memory itself is not here: each process keeps its own, and shared.c shares what is exported. This is only the sum, so that one process
  * runs out of memory when another took it, and everybody can tell who holds what.
  *
- * The first process makes the file, the last one removes it. Byte 0 of the file is locked (fcntl) while somebody changes the books; byte
+ * The first process makes the file, the last one removes it; where the last one was killed, the first of some other machine does. Byte 0 of the file is locked (fcntl) while somebody changes the books; byte
  * 1 + n for as long as the process of row n lives. The kernel drops these locks when a process dies, however it dies: so nobody waits for
  * the dead, and a row whose byte is free belongs to nobody and is forgotten when somebody looks. A fork does not inherit the locks.
  *
@@ -15,6 +15,7 @@
  */
 #include "sim/machine.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -28,6 +29,8 @@
 
 #define MACHINE_MAGIC 0x63656e6f7465206dull
 #define MACHINE_VERSION 1
+#define FILE_FOLDER "/dev/shm/"
+#define FILE_PREFIX "cenote-sim-%u-"    /* of the user */
 #define PROCESSES_MOST 64       /* as many as a record has bits */
 #define RECORDS_MOST (1u << 16)
 
@@ -322,6 +325,29 @@ static bool open_file(struct stat *status)
     }
 }
 
+/* Of machines whose last process was killed. Who is about to enter one finds the file gone, and makes another. */
+static void sweep(void)
+{
+    char prefix[64], path[sizeof here.path + 256];
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1 + PROCESSES_MOST};
+    size_t length = (size_t)snprintf(prefix, sizeof prefix, FILE_PREFIX, (unsigned)geteuid());
+    DIR *folder = opendir(FILE_FOLDER);
+    for (const struct dirent *e; folder && (e = readdir(folder));) {
+        snprintf(path, sizeof path, FILE_FOLDER "%s", e->d_name);
+        if (strncmp(e->d_name, prefix, length) || strcmp(path, here.path) == 0)
+            continue;
+        int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        struct stat status;
+        bool ours = file >= 0 && !fstat(file, &status) && S_ISREG(status.st_mode) && status.st_size == (off_t)sizeof(struct books);
+        if (ours && !fcntl(file, F_SETLK, &all))
+            unlink(path);
+        if (file >= 0)
+            close(file);
+    }
+    if (folder)
+        closedir(folder);
+}
+
 static bool start_books(void)
 {
     struct books *b = here.books;
@@ -368,6 +394,8 @@ static bool enter(const struct stat *status, char *trouble, size_t room)
         return refuse(trouble, room, "its file is none of this version: remove it");
     if ((fresh || !forget_the_dead()) && !start_books())
         return refuse(trouble, room, "no random number");
+    if (fresh)
+        sweep();
     if (!same_shape())
         return refuse(trouble, room, "a process that is on it has other devices, capacity or granularity");
     return take_row() || refuse(trouble, room, "it has 64 processes already");
@@ -378,7 +406,7 @@ bool machine_join(char *trouble, size_t room)
     struct stat status;
     if (!model.shape.machine[0])
         return true;
-    snprintf(here.path, sizeof here.path, "/dev/shm/cenote-sim-%u-%s", (unsigned)geteuid(), model.shape.machine);
+    snprintf(here.path, sizeof here.path, FILE_FOLDER FILE_PREFIX "%s", (unsigned)geteuid(), model.shape.machine);
     here.row = -1;
     here.next = 0;
     bool entered = open_file(&status) ? enter(&status, trouble, room) : refuse(trouble, room, "its file cannot be opened");

@@ -7,7 +7,7 @@
 
 #include "sim/model.h"
 
-extern bool machine_joined;     /* the shape names a machine, and we are on it; everything below is for that case only, but join and leave */
+extern bool machine_joined;     /* the shape names a machine, and we are on it; but for coming and going, all below is for that case */
 
 bool     machine_join(char *trouble, size_t room);      /* as model.shape says; false: why not */
 void     machine_leave(void);

@@ -57,7 +57,8 @@ uint32_t physical_next(uint32_t number);                                /* goes 
 
 /* --- shared.c: physical memory that several processes hold */
 void     shared_drop(struct physical *p);               /* the last reference of this process is gone */
-void     shared_forget(struct physical *p);             /* at a reset: the same, without books */
+void     shared_unmap(struct physical *p);              /* at a reset; before shared_reset */
+void     shared_reset(void);
 CUresult shared_export_memory(uint32_t number, enum file_kind kind, int *file, uint64_t *id);   /* `file` stays shared.c's */
 CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32_t *number);    /* id 0: any */
 CUresult shared_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags);
@@ -96,7 +97,7 @@ struct piece {              /* of a range of addresses: contiguous in physical m
 bool     virtual_reset(void);
 bool     virtual_is_device_address(uint64_t at);
 CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at); /* reserves, takes, maps */
-CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at);   /* memory that is taken; failed: dropped */
+CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at);   /* failed: it is dropped */
 void     virtual_own_unmap(uint64_t at);
 struct mapping *virtual_mapping(uint64_t at);                           /* NULL: not mapped */
 const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece);  /* NULL, or why not */
@@ -187,6 +188,11 @@ CUresult copy_on_device_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 CUresult fill_8(CUdeviceptr at, unsigned char value, size_t count, CUstream stream);
 CUresult fill_16(CUdeviceptr at, unsigned short value, size_t count, CUstream stream);
 CUresult fill_32(CUdeviceptr at, unsigned int value, size_t count, CUstream stream);
+
+/* --- values.c */
+CUresult value_write_32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
+CUresult value_write_64(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
+CUresult not_there(void);                           /* and says so */
 
 /* --- pointers.c */
 CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr at);

@@ -16,7 +16,8 @@ void physical_reset(void)
 {
     for (uint32_t i = 1; i < pieces.used; i++)
         if (slots_is_live(&pieces, i))
-            shared_forget(slots_at(&pieces, i));
+            shared_unmap(slots_at(&pieces, i));
+    shared_reset();
     if (pieces.items)
         slots_clear(&pieces);
     else

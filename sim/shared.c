@@ -1,23 +1,25 @@
 /*
- * shared.c: physical memory that several processes hold: cuMemExportToShareableHandle, cuMemImportFromShareableHandle, and what ipc.c needs.
+ * shared.c: physical memory that several processes hold: cuMemExportToShareableHandle, cuMemImportFromShareableHandle, and what ipc.c
+ * needs.
  *
  * When memory is exported its bytes move into a file of their own (files.c), once; from then on this process too has them there. A process
  * that imports the file maps it. The memory lives as long as anybody holds it: each process keeps the file open while it has a handle or
  * a mapping, and a file descriptor on its way between processes holds it as well.
  *
- * A device has the memory once. It is charged to the process that exported it; those that import it pay nothing. When the exporter lets go
- * first, or dies: on a machine that processes share it stays charged to the device until the last one lets go (machine.c); without a machine
- * every process has a device of its own, and what others hold of it counts nowhere.
+ * A device has the memory once. It is charged to the process that exported it; those that import it pay nothing. When the exporter lets
+ * go first, or dies: on a machine that processes share it stays charged to the device until the last one lets go (machine.c); without a
+ * machine every process has a device of its own, and what others hold of it counts nowhere.
  */
 #include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "sim/machine.h"
 #include "sim/memory.h"
 
+#define SHARED_MOST (1u << 20)
+
 struct shared_memory {
+    uint32_t number;        /* its own, among those of this process */
     int      file;
     uint64_t id;
     uint32_t kind;
@@ -26,18 +28,47 @@ struct shared_memory {
     bool     exported;      /* by this process: counts in the budget of contents.c */
 };
 
+static struct slots memories;
+
+void shared_reset(void)
+{
+    for (uint32_t i = 1; i < memories.used; i++)
+        if (slots_is_live(&memories, i))
+            close(((struct shared_memory *)slots_at(&memories, i))->file);
+    if (memories.items)
+        slots_clear(&memories);
+}
+
+/* Nothing is set aside for it before the first memory is shared. NULL: no more. */
+static struct shared_memory *new_memory(void)
+{
+    if (!memories.items && !slots_open(&memories, sizeof(struct shared_memory), SHARED_MOST, SLOTS_NEWEST_FIRST))
+        return NULL;
+    uint32_t number = slots_take(&memories);
+    struct shared_memory *shared = number ? slots_at(&memories, number) : NULL;
+    if (shared)
+        shared->number = number;
+    return shared;
+}
+
+static void forget(struct shared_memory *shared)
+{
+    if (shared)
+        slots_give(&memories, shared->number);
+}
+
 static void close_memory(struct physical *p)
 {
     contents_detach(p->offset, p->size, p->shared->exported);
     close(p->shared->file);
-    free(p->shared);
+    forget(p->shared);
     p->shared = NULL;
 }
 
-void shared_forget(struct physical *p)
+void shared_unmap(struct physical *p)
 {
     if (p->shared)
-        close_memory(p);
+        contents_detach(p->offset, p->size, false);
 }
 
 void shared_drop(struct physical *p)
@@ -99,19 +130,24 @@ static int create_file(struct file_header *header, void **at)
 static CUresult start_sharing(struct physical *p, enum file_kind kind)
 {
     void *at = NULL;
-    struct shared_memory *shared = malloc(sizeof *shared);
+    struct shared_memory *shared = new_memory();
     uint64_t id = file_new_id();
     uint32_t record = has_record(p->device) ? machine_record(id, p->device, p->size) : 0;
     bool fits = shared && id && (record || !has_record(p->device));
     struct file_header header = describe(p, kind, id, record);
     int file = fits ? create_file(&header, &at) : -1;
     if (file < 0) {
-        free(shared);
+        forget(shared);
         if (record)
             machine_let_go(record, false);
         return fits ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *shared = (struct shared_memory){.file = file, .id = id, .kind = kind, .record = record, .charged = true, .exported = at != NULL};
+    shared->file = file;
+    shared->id = id;
+    shared->kind = kind;
+    shared->record = record;
+    shared->charged = true;
+    shared->exported = at;
     p->shared = shared;
     if (!at) {
         contents_say_dropped();
@@ -184,15 +220,17 @@ static struct physical as_physical(const struct file_header *h, struct shared_me
 
 static CUresult attach(int file, const struct file_header *h, uint32_t *number)
 {
-    struct shared_memory *shared = malloc(sizeof *shared);
+    struct shared_memory *shared = new_memory();
     if (!shared)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *shared = (struct shared_memory){.file = fcntl(file, F_DUPFD_CLOEXEC, 0), .id = h->id, .kind = h->kind};
+    shared->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    shared->id = h->id;
+    shared->kind = h->kind;
     void *at = shared->file >= 0 && h->kept ? file_map(shared->file, h->kept) : NULL;
     if (shared->file < 0 || (h->kept && !at)) {
         if (shared->file >= 0)
             close(shared->file);
-        free(shared);
+        forget(shared);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     CUresult result = charge(h, shared);
@@ -212,7 +250,7 @@ CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32
 {
     struct file_header header;
     if (!file_read(file, &header) || !describes_memory(&header, kind))
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: file %d is not memory of a simulated GPU, or not of this machine", file);
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: file %d is no memory, or none that this machine could have", file);
     if (header.machine != machine_id())
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: it is on another machine (CENOTE_SIM=machine:...)");
     if (id && header.id != id)

@@ -99,7 +99,6 @@ bool     shared_event_is_elsewhere(const struct shared_event *s);      /* anothe
 bool     shared_event_is_done(const struct shared_event *s);
 void     shared_event_await(const struct shared_event *s);             /* in real time */
 void     shared_event_close(struct shared_event *s);
-void     shared_event_forget(struct shared_event *s);   /* at a reset */
 CUresult ipc_get_event(CUipcEventHandle *handle, CUevent event);
 CUresult ipc_open_event(CUevent *event, CUipcEventHandle handle);
 

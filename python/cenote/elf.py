@@ -128,5 +128,5 @@ def read(path: str) -> Library:
             for is_defined, symbol in image.symbols():
                 (exported if is_defined else wanted).add(symbol)
             return Library(*image.dynamic(), frozenset(wanted), frozenset(exported))
-    except (struct.error, IndexError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+    except (struct.error, IndexError, OverflowError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise ElfError(f"{path}: {error}") from None

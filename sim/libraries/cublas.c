@@ -1,12 +1,12 @@
 /*
  * cublas.c: what cuBLAS does beside putting kernels on a stream: a handle's device memory and modes, copies between host and device, and
- * the answers a program goes on from (scalars, info, pivots). Not here: any arithmetic.
+ * the answers a program goes on from (scalars, info). Not here: any arithmetic.
  *
  * A handle owns a pool of device memory from cublasCreate to cublasDestroy, as the documentation says; it is not the program's
  * allocator's, so only cuMemGetInfo shows it. Its size is not documented for each device: see pool_bytes.
  *
  * Scalars: in host pointer mode the call waits for the stream and the host reads 0; in device pointer mode the stream writes 0. A rotation
- * turns by nothing. Info is 0: success. A pivot is 1, a row that exists.
+ * turns by nothing. Info is 0: success.
  *
  * LOCKING: none; a handle is used by one thread at a time, as with the real library.
  */
@@ -283,12 +283,10 @@ MODIFIED_ROTATION(cublasDrotmg_v2, double)
 #define BATCHED(type)                                                                                                       \
     int cublas##type##getrfBatched(const void *handle, int n, void *const *a, int step, int *pivots, int *info, int batch)  \
     {                                                                                                                       \
-        (void)a, (void)step;                                                                                                \
-        if (n < 0 || batch < 0)                                                                                             \
+        (void)a, (void)step, (void)pivots;                                                                                  \
+        if (n < 0 || batch < 0 || !info)                                                                                    \
             return status.invalid;                                                                                          \
         int answer = library_launch(handle, "cublas" #type "getrfBatched");                                                 \
-        if (!answer && pivots)                                                                                              \
-            answer = answer_words(handle, pivots, 1, (int64_t)n * batch);                                                   \
         return answer ? answer : answer_words(handle, info, 0, batch);                                                      \
     }                                                                                                                       \
     int cublas##type##getrsBatched(const void *handle, int trans, int n, int columns, const void *const *a, int a_step,     \

@@ -131,12 +131,14 @@ static int check(const void *handle, const struct descriptor *what, const struct
     return 0;
 }
 
-/* What splitting the sum takes. Layouts of grouped products have addresses instead of sizes: those are not split. */
+/* What splitting the sum takes. Layouts of grouped products have addresses instead of sizes: that is too much, so they are not split. */
 static uint64_t split_bytes(const struct descriptor *d)
 {
-    unsigned __int128 bytes = (unsigned __int128)SPLITS * sizeof(float) * d->values[LAYOUT_ROWS] * (uint32_t)d->values[LAYOUT_COLUMNS] *
-                              (uint32_t)d->values[LAYOUT_BATCH];
-    return bytes < UINT64_MAX / 2 ? round_up((uint64_t)bytes, 256) : UINT64_MAX;
+    uint64_t bytes = SPLITS * sizeof(float);
+    if (__builtin_mul_overflow(bytes, d->values[LAYOUT_ROWS], &bytes) || __builtin_mul_overflow(bytes, d->values[LAYOUT_COLUMNS], &bytes) ||
+        __builtin_mul_overflow(bytes, d->values[LAYOUT_BATCH], &bytes) || bytes > UINT64_MAX / 2)
+        return UINT64_MAX;
+    return round_up(bytes, 256);
 }
 
 int cublasLtMatmulAlgoGetHeuristic(const void *handle, const struct descriptor *what, const struct descriptor *a, const struct descriptor *b,

@@ -1,0 +1,491 @@
+/*
+ * operation.c: what a call of NCCL's does: an empty kernel on its stream, a copy of the rank's own part where that has another place, and
+ * for small messages the exchange of their contents with the other ranks.
+ *
+ *     operation_put -> [waits in its group] -> start -> exchange, until all letters are posted and taken -> finish
+ *
+ * Contents are exchanged if one part has at most BOARD_LETTER_MOST bytes and the stream is not being captured. Then the call waits: for
+ * the stream, whose work has to be done before the data is read, and for the other ranks. The real library waits for neither. Larger
+ * messages wait for nobody; what would be received stays as it was. Either way, ranks must make the same calls in the same order, as ever.
+ *
+ * All operations of a group go on together, so ranks in one thread, and sends and receives in any order, do not block each other. Letters
+ * are numbered when the call is made, which keeps their order. A rank that has left, died, or does something else than we do ends the
+ * wait with an error, and so does an abort from another thread, and WAIT_MOST.
+ *
+ * LOCKING: none: a group belongs to its thread; see nccl.h for communicators.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "sim/libraries/nccl/nccl.h"
+#include "sim/sim.h"
+
+#define WAIT_MOST 600           /* seconds, as PyTorch waits for a collective unless told otherwise */
+#define LOOK_EVERY 50000000ull  /* ns between two looks at whether the others live */
+#define TURNS_AWAKE 200         /* of a wait, before it sleeps */
+
+/* Who sends parts to whom, and what becomes of them. SEND and RECEIVE: `root` is the peer. */
+enum who { NOBODY, EVERYBODY, ROOT, OWN };
+enum join { WHOLE, BY_RANK, REDUCED };
+static const struct pattern {
+    enum who  senders, receivers;
+    bool      sliced;           /* another part for each receiver */
+    enum join join;
+} patterns[] = {
+    [ALL_REDUCE] = {EVERYBODY, EVERYBODY, false, REDUCED},
+    [REDUCE] = {EVERYBODY, ROOT, false, REDUCED},
+    [BROADCAST] = {ROOT, EVERYBODY, false, WHOLE},
+    [ALL_GATHER] = {EVERYBODY, EVERYBODY, false, BY_RANK},
+    [REDUCE_SCATTER] = {EVERYBODY, EVERYBODY, true, REDUCED},
+    [ALL_TO_ALL] = {EVERYBODY, EVERYBODY, true, BY_RANK},
+    [GATHER] = {EVERYBODY, ROOT, false, BY_RANK},
+    [SCATTER] = {ROOT, EVERYBODY, true, WHOLE},
+    [SEND] = {OWN, ROOT, false, WHOLE},
+    [RECEIVE] = {ROOT, OWN, false, WHOLE},
+    [TELL] = {EVERYBODY, EVERYBODY, false, BY_RANK},
+    [MEET] = {NOBODY, NOBODY, false, WHOLE},
+};
+
+static _Thread_local struct {
+    int               depth;
+    struct operation *first;
+} group;
+
+static bool is(enum who who, int rank, const struct operation *o)
+{
+    return who == EVERYBODY || (who == ROOT && rank == o->root) || (who == OWN && rank == o->communicator->rank);
+}
+
+static bool goes(const struct operation *o, int from, int to)
+{
+    const struct pattern *p = &patterns[o->kind];
+    return is(p->senders, from, o) && is(p->receivers, to, o);
+}
+
+bool operation_meets(const struct operation *o, int rank)
+{
+    return goes(o, o->communicator->rank, rank) || goes(o, rank, o->communicator->rank);
+}
+
+static bool on_stream(const struct operation *o)
+{
+    return o->kind < TELL;
+}
+
+static bool is_pair(const struct operation *o)
+{
+    return o->kind == SEND || o->kind == RECEIVE;
+}
+
+static bool with_itself(const struct operation *o)
+{
+    return is_pair(o) && o->root == o->communicator->rank;
+}
+
+/* The number that letters bear: a receive awaits what a send posts. */
+static uint32_t letter_kind(const struct operation *o)
+{
+    return o->kind == RECEIVE ? SEND : o->kind;
+}
+
+static void operation_free(struct operation *o)
+{
+    free(o->out);
+    free(o->in);
+    free(o->posts);
+    free(o->takes);
+    free(o);
+}
+
+static bool is_captured(const struct operation *o)
+{
+    CUstreamCaptureStatus status;
+    return on_stream(o) && (cuStreamIsCapturing(o->stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* The next letter to and from each rank that this operation has to do with belongs to it. */
+static bool number_letters(struct operation *o)
+{
+    struct communicator *c = o->communicator;
+    size_t ranks = (size_t)c->ranks;
+    o->posts = malloc(ranks * sizeof *o->posts);
+    o->takes = malloc(ranks * sizeof *o->takes);
+    o->in = malloc(ranks * o->bytes + 1);
+    if (!o->posts || !o->takes || !o->in)
+        return false;
+    for (int rank = 0; rank < c->ranks; rank++) {
+        bool other = rank != c->rank;
+        o->posts[rank] = other && goes(o, c->rank, rank) ? c->posts[rank]++ : NO_LETTER;
+        o->takes[rank] = other && goes(o, rank, c->rank) ? c->takes[rank]++ : NO_LETTER;
+    }
+    return true;
+}
+
+/* --- start */
+
+static enum nccl_result cuda_failed(const struct operation *o, CUresult result)
+{
+    const char *text = "";
+    cuGetErrorString(result, &text);
+    return communicator_fail(o->communicator, NCCL_CUDA_ERROR, "%s on rank %d: %s", o->name, o->communicator->rank, text);
+}
+
+/* Where this rank's own part is and where it belongs, both 0 if it has none. */
+static void own_part(const struct operation *o, uint64_t *from, uint64_t *to)
+{
+    const struct pattern *p = &patterns[o->kind];
+    uint64_t own = (uint64_t)o->communicator->rank * o->bytes;
+    bool has = goes(o, o->communicator->rank, o->communicator->rank) && !is_pair(o);
+    *from = has ? o->send + (p->sliced ? own : 0) : 0;
+    *to = has ? o->receive + (p->join == BY_RANK ? own : 0) : 0;
+}
+
+/* A rank may send to itself in a group that also receives it: the first such send that nobody found. */
+static enum nccl_result find_own_send(struct operation *o, uint64_t *from, uint64_t *to)
+{
+    for (struct operation *send = group.first; send; send = send->next)
+        if (send->kind == SEND && send->communicator == o->communicator && with_itself(send) && !send->paired) {
+            if (send->bytes != o->bytes)
+                break;
+            send->paired = true;
+            *from = send->send;
+            *to = o->receive;
+            return NCCL_SUCCESS;
+        }
+    return communicator_fail(o->communicator, NCCL_INVALID_USAGE, "ncclRecv from itself without such an ncclSend in the same group");
+}
+
+/* What other ranks are to get, read to the host; scaled, if that is how the operator reduces. */
+static CUresult stage(struct operation *o)
+{
+    struct communicator *c = o->communicator;
+    const struct pattern *p = &patterns[o->kind];
+    size_t bytes = p->sliced ? o->bytes * (size_t)c->ranks : o->bytes;
+    if (!is(p->senders, c->rank, o) || !bytes)
+        return CUDA_SUCCESS;
+    o->out = malloc(bytes);
+    if (!o->out)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = cuMemcpyDtoHAsync(o->out, o->send, bytes, o->stream);
+    if (!result)
+        result = cuStreamSynchronize(o->stream);
+    if (result || p->join != REDUCED || o->reduction < SCALED_FIRST)
+        return result;
+    const struct scale *scale = &c->scales[o->reduction - SCALED_FIRST];
+    unsigned char factor[8];
+    memcpy(factor, scale->bytes, sizeof factor);
+    if (scale->on_device)
+        result = cuMemcpyDtoH(factor, scale->at, type_bytes(scale->type));
+    if (!result)
+        reduce_scale(o->out, bytes / type_bytes(o->type), o->type, factor);
+    return result;
+}
+
+static enum nccl_result start_on_stream(struct operation *o)
+{
+    uint64_t from, to;
+    enum nccl_result result = buffers_connect(o->communicator, o);
+    if (result)
+        return result;
+    own_part(o, &from, &to);
+    if (o->kind == RECEIVE && with_itself(o))
+        result = find_own_send(o, &from, &to);
+    if (result)
+        return result;
+    CUresult failed = sim_launch_kernel(o->stream, o->name);
+    if (!failed && o->moves)
+        failed = stage(o);
+    if (!failed && from != to && o->bytes)
+        failed = cuMemcpyDtoDAsync(to, from, o->bytes, o->stream);
+    return failed ? cuda_failed(o, failed) : NCCL_SUCCESS;
+}
+
+static enum nccl_result start(struct operation *o)
+{
+    if (!on_stream(o))
+        return NCCL_SUCCESS;
+    if (cuCtxPushCurrent(o->communicator->context))
+        return communicator_fail(o->communicator, NCCL_CUDA_ERROR, "%s: the context is gone", o->name);
+    enum nccl_result result = start_on_stream(o);
+    cuCtxPopCurrent(NULL);
+    return result;
+}
+
+/* --- exchange */
+
+static bool post_letters(struct operation *o)
+{
+    struct communicator *c = o->communicator;
+    struct letter letter = {letter_kind(o), 0, o->bytes};
+    bool moved = false;
+    for (int rank = 0; rank < c->ranks; rank++) {
+        const char *part = o->out + (patterns[o->kind].sliced ? (size_t)rank * o->bytes : 0);
+        if (o->posts[rank] == NO_LETTER || !board_post(c->board, rank, o->posts[rank], letter, part))
+            continue;
+        o->posts[rank] = NO_LETTER;
+        moved = true;
+    }
+    return moved;
+}
+
+/* Contents that found no room: what would be received stays as it was, as with large messages. False: it cannot do without. */
+static bool lose(struct operation *o)
+{
+    static _Atomic bool said;
+    if (!atomic_exchange(&said, true))
+        fprintf(stderr, "simulated NCCL: /dev/shm is full: what %s would receive stays as it was\n", o->name);
+    o->lost = true;
+    return on_stream(o);
+}
+
+static enum nccl_result take_letters(struct operation *o, bool *moved)
+{
+    struct communicator *c = o->communicator;
+    for (int rank = 0; rank < c->ranks; rank++) {
+        struct letter letter;
+        if (o->takes[rank] == NO_LETTER || !board_take(c->board, rank, o->takes[rank], &letter, o->in + (size_t)rank * o->bytes, o->bytes))
+            continue;
+        o->takes[rank] = NO_LETTER;
+        *moved = true;
+        if (letter.kind != letter_kind(o) || letter.bytes != o->bytes)
+            return communicator_fail(c, NCCL_INVALID_USAGE,
+                                     "rank %d is in %s with %zu bytes a part where rank %d calls another operation, of kind %u with %llu bytes",
+                                     c->rank, o->name, o->bytes, rank, letter.kind, (unsigned long long)letter.bytes);
+        if (letter.lost && !lose(o))
+            return communicator_fail(c, NCCL_SYSTEM_ERROR, "%s: no room in memory for what rank %d says", o->name, rank);
+    }
+    return NCCL_SUCCESS;
+}
+
+static bool has_letters(const uint64_t *numbers, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++)
+        if (numbers[rank] != NO_LETTER)
+            return true;
+    return false;
+}
+
+/* The result, from all parts, goes where the call wanted it. */
+static enum nccl_result deliver(struct operation *o)
+{
+    struct communicator *c = o->communicator;
+    const struct pattern *p = &patterns[o->kind];
+    if (!is(p->receivers, c->rank, o) || !o->bytes || o->lost)
+        return NCCL_SUCCESS;
+    if (is(p->senders, c->rank, o))
+        memcpy(o->in + (size_t)c->rank * o->bytes, o->out + (p->sliced ? (size_t)c->rank * o->bytes : 0), o->bytes);
+    const char *result = p->join == WHOLE ? o->in + (size_t)o->root * o->bytes : o->in;
+    if (p->join == REDUCED)
+        reduce_parts(o->in, o->in, c->ranks, o->count, o->type, o->reduction);
+    if (cuCtxPushCurrent(c->context))
+        return communicator_fail(c, NCCL_CUDA_ERROR, "%s: the context is gone", o->name);
+    CUresult failed = cuMemcpyHtoDAsync(o->receive, result, p->join == BY_RANK ? o->bytes * (size_t)c->ranks : o->bytes, o->stream);
+    cuCtxPopCurrent(NULL);
+    return failed ? cuda_failed(o, failed) : NCCL_SUCCESS;
+}
+
+static enum nccl_result meet(struct operation *o, bool *moved)
+{
+    if (!board_is_complete(o->child->board))
+        return NCCL_SUCCESS;
+    *o->made = o->child;
+    o->child = NULL;
+    *moved = o->done = true;
+    return NCCL_SUCCESS;
+}
+
+static enum nccl_result advance(struct operation *o, bool *moved)
+{
+    if (o->kind == MEET)
+        return meet(o, moved);
+    struct communicator *c = o->communicator;
+    if (o->moves && post_letters(o))
+        *moved = true;
+    enum nccl_result result = o->moves ? take_letters(o, moved) : NCCL_SUCCESS;
+    if (result || (o->moves && (has_letters(o->posts, c->ranks) || has_letters(o->takes, c->ranks))))
+        return result;
+    *moved = true;
+    if (o->kind != TELL) {
+        o->done = true;
+        return o->moves ? deliver(o) : NCCL_SUCCESS;
+    }
+    memcpy(o->in + (size_t)c->rank * o->bytes, o->out, o->bytes);
+    return o->finish(o);
+}
+
+/* --- waiting */
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* Is there still somebody to wait for? A letter that a rank left before it went was taken before we came here. */
+static enum nccl_result look_around(struct operation *o, bool late)
+{
+    if (o->kind == MEET) {
+        for (int rank = 0; rank < o->child->ranks; rank++)
+            if (board_has_lost(o->child->board, rank) && !board_is_complete(o->child->board))
+                return nccl_refuse(NCCL_REMOTE_ERROR, "%s: rank %d came and went while others were still awaited", o->name, rank);
+        return late ? nccl_refuse(NCCL_TIMEOUT, "%s: not all of %d ranks came in %d s", o->name, o->child->ranks, WAIT_MOST) : NCCL_SUCCESS;
+    }
+    struct communicator *c = o->communicator;
+    for (int rank = 0; rank < c->ranks; rank++) {
+        bool awaited = o->takes[rank] != NO_LETTER || o->posts[rank] != NO_LETTER;
+        bool moved = false;
+        if (!awaited || !board_has_lost(c->board, rank))
+            continue;
+        enum nccl_result result = take_letters(o, &moved);  /* its last letters may have come since */
+        if (result || moved)
+            return result;
+        return communicator_fail(c, NCCL_REMOTE_ERROR, "%s: rank %d has left, or its process has ended", o->name, rank);
+    }
+    return late ? communicator_fail(c, NCCL_TIMEOUT, "%s: the other ranks did not call it in %d s", o->name, WAIT_MOST) : NCCL_SUCCESS;
+}
+
+static enum nccl_result advance_all(bool *moved, bool *left)
+{
+    *moved = *left = false;
+    for (struct operation *o = group.first; o; o = o->next) {
+        if (o->communicator && atomic_load(&o->communicator->stopped))
+            return NCCL_REMOTE_ERROR;
+        enum nccl_result result = o->done ? NCCL_SUCCESS : advance(o, moved);
+        if (result)
+            return result;
+        *left |= !o->done;
+    }
+    return NCCL_SUCCESS;
+}
+
+static enum nccl_result exchange(void)
+{
+    uint64_t began = 0, looked = 0;
+    bool moved, left;
+    unsigned idle = 0;
+    enum nccl_result result = advance_all(&moved, &left);
+    while (!result && left) {
+        idle = moved ? 0 : idle + 1;
+        if (idle > TURNS_AWAKE) {
+            struct timespec nap = {0, idle > 4 * TURNS_AWAKE ? 1000000 : 50000};
+            nanosleep(&nap, NULL);
+        } else if (idle) {
+            sched_yield();
+        }
+        uint64_t time = now();
+        if (moved || !began)
+            began = looked = time;
+        if (time - looked > LOOK_EVERY) {
+            looked = time;
+            for (struct operation *o = group.first; o && !result; o = o->next)
+                result = o->done ? NCCL_SUCCESS : look_around(o, time - began > WAIT_MOST * 1000000000ull);
+        }
+        if (!result)
+            result = advance_all(&moved, &left);
+    }
+    return result;
+}
+
+/* --- groups */
+
+/* Forgets the operations of a communicator, or all for NULL; communicators that were being made are unmade. */
+void group_forget(const struct communicator *c)
+{
+    struct operation **at = &group.first;
+    while (*at) {
+        struct operation *o = *at;
+        if (c && o->communicator != c) {
+            at = &o->next;
+            continue;
+        }
+        *at = o->next;
+        if (o->child)
+            communicator_close(o->child);
+        if (o->communicator)
+            atomic_fetch_sub(&o->communicator->busy, 1);
+        operation_free(o);
+    }
+}
+
+static enum nccl_result run(void)
+{
+    enum nccl_result result = NCCL_SUCCESS;
+    for (struct operation *o = group.first; o && !result; o = o->next)
+        result = start(o);
+    if (!result)
+        result = exchange();
+    group_forget(NULL);
+    return result;
+}
+
+static enum nccl_result accept(struct operation *o)
+{
+    struct communicator *c = o->communicator;
+    if (!c)
+        return NCCL_SUCCESS;
+    enum nccl_result result = (enum nccl_result)atomic_load(&c->error);
+    if (result)
+        return result;
+    if (on_stream(o) && (atomic_load(&c->revoked) || c->suspended))
+        return nccl_refuse(NCCL_INVALID_USAGE, "%s: the communicator is %s", o->name, c->suspended ? "suspended" : "revoked");
+    if (on_stream(o) && cuCtxPushCurrent(c->context))
+        return NCCL_CUDA_ERROR;
+    o->moves = o->bytes <= BOARD_LETTER_MOST && c->ranks > 1 && !with_itself(o) && !is_captured(o);
+    if (on_stream(o))
+        cuCtxPopCurrent(NULL);
+    if (!on_stream(o) && !o->moves) {   /* of one rank: it tells itself */
+        o->in = malloc(o->bytes);
+        return o->in ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+    }
+    return !o->moves || number_letters(o) ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+}
+
+/* TELL brings bytes of the caller's; they are copied. */
+enum nccl_result operation_put(const struct operation *wanted)
+{
+    struct operation *o = malloc(sizeof *o);
+    if (!o)
+        return NCCL_SYSTEM_ERROR;
+    *o = *wanted;
+    o->out = NULL;
+    if (wanted->out && (o->out = malloc(o->bytes)))
+        memcpy(o->out, wanted->out, o->bytes);
+    enum nccl_result result = wanted->out && !o->out ? NCCL_SYSTEM_ERROR : accept(o);
+    if (result) {
+        if (o->child)
+            communicator_close(o->child);
+        operation_free(o);
+        return result;
+    }
+    if (o->communicator)
+        atomic_fetch_add(&o->communicator->busy, 1);
+    struct operation **end = &group.first;
+    while (*end)
+        end = &(*end)->next;
+    *end = o;
+    return group.depth ? NCCL_SUCCESS : run();
+}
+
+enum nccl_result group_start(void)
+{
+    group.depth++;
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result group_end(void)
+{
+    if (!group.depth)
+        return nccl_refuse(NCCL_INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
+    return --group.depth ? NCCL_SUCCESS : run();
+}
+
+void group_drop(void)
+{
+    if (group.depth)
+        group.depth--;
+    group_forget(NULL);
+}

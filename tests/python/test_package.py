@@ -1,0 +1,152 @@
+"""The package as a user gets it: source distribution, wheel built from it, installation into an environment with nothing else in it."""
+import email
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SECONDS = 500
+
+
+def call(*command, **options):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=SECONDS, **options)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory) -> pathlib.Path:
+    pytest.importorskip("scikit_build_core")
+    folder = tmp_path_factory.mktemp("sdist")
+    call(sys.executable, "-c", "import sys, scikit_build_core.build as build; build.build_sdist(sys.argv[1])", folder, cwd=ROOT)
+    return next(folder.glob("cenote-*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist, tmp_path_factory) -> pathlib.Path:
+    """Built from the source distribution, so that nothing it needs is left out of that."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)
+    source = next(folder.glob("cenote-*"))
+    code = "import sys, scikit_build_core.build as build; build.build_wheel(sys.argv[1])"
+    call(sys.executable, "-c", code, folder, cwd=source, env={**os.environ, "CMAKE_ARGS": f"-DCENOTE_CUDA_INCLUDE={cuda_include()}"})
+    return next(folder.glob("cenote-*.whl"))
+
+
+def cuda_include() -> str:
+    """What the tree's own build found: the environment of the tests has no packages of NVIDIA's."""
+    build = pathlib.Path(os.environ.get("CENOTE_BUILD") or ROOT / "build")
+    lines = (build / "CMakeCache.txt").read_text().splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith("CENOTE_CUDA_INCLUDE:"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> pathlib.Path:
+    """The python of an environment that has cenote and nothing else."""
+    folder = tmp_path_factory.mktemp("installed") / "env"
+    call(sys.executable, "-m", "venv", folder)
+    call(folder / "bin/python", "-m", "pip", "install", "--no-index", "--no-deps", wheel)
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    """Where and in what environment an installed package is used: nothing of the tree is in reach."""
+    names = ("PATH", "HOME", "LANG", "TMPDIR")
+    return {"cwd": tmp_path_factory.mktemp("outside"), "env": {name: os.environ[name] for name in names if name in os.environ}}
+
+
+def members(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.getinfo(name) for name in archive.namelist()}
+
+
+def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "sim/stubs.def", "PKG-INFO"} <= names
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    assert folders == {"base", "cmake", "docs", "driver", "include", "pool", "python", "sim", "stats"}
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".so", ".o"))]
+
+
+def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
+    names = set(members(wheel))
+    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/built.py", "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/include/cenote/cenote.h",
+            "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote"}
+    assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == {"lib", "include", "sim"}
+    tree = {path.name for path in (ROOT / "python/cenote").glob("*.py")}
+    assert {name.rpartition("/")[2] for name in names if name.startswith("cenote/") and name.endswith(".py")} == tree | {"built.py"}
+
+
+def test_every_simulated_library_that_is_built_is_in_the_wheel(wheel, simulation_library):
+    built = {path.name for path in simulation_library.parent.glob("*.so*")}
+    assert {name.rpartition("/")[2] for name in members(wheel) if name.startswith("cenote/sim/")} == built
+
+
+def test_the_wheel_is_for_any_python_on_this_platform(wheel):
+    assert "-py3-none-linux_" in wheel.name
+    assert sum(info.file_size for info in members(wheel).values()) < 5_000_000
+
+
+def test_nothing_in_the_wheel_names_the_folder_it_was_built_in(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            content = archive.read(name)
+            assert str(ROOT).encode() not in content and str(wheel.parent).encode() not in content, name
+
+
+def test_metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["Name"] == "cenote" and metadata["Requires-Python"] == ">=3.10" and metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Version"] == (ROOT / "CMakeLists.txt").read_text().partition("project(cenote VERSION ")[2].split()[0]
+    assert [line for line in metadata.get_all("Requires-Dist") if "extra" not in line] == []
+    assert metadata.get_all("Provides-Extra") == ["torch"]
+
+
+def test_the_command_is_installed(installed, outside):
+    version = call(installed, "-c", "import cenote; print(cenote.__version__)", **outside)
+    for command in ([installed.parent / "cenote"], [installed, "-m", "cenote"]):
+        assert call(*command, "--version", **outside) == f"cenote {version}"
+
+
+def test_what_is_installed_is_found(installed, outside):
+    code = "import cenote, ctypes, sys; ctypes.CDLL(cenote.library()).cenote_version; print(cenote.library(), cenote.simulation_folder()); print('torch' in sys.modules)"
+    library, simulation, torch = call(installed, "-c", code, **outside).split()
+    assert str(installed.parents[1]) in library and str(installed.parents[1]) in simulation and torch == "False"
+
+
+def test_an_installed_simulated_gpu_runs(installed, outside):
+    code = ("import ctypes; d = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_size_t(); c = ctypes.c_void_p(); f = ctypes.c_size_t(); assert d.cuInit(0) == 0;"
+            "assert d.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == 0 and d.cuCtxSetCurrent(c) == 0;"
+            "assert d.cuMemGetInfo_v2(ctypes.byref(f), ctypes.byref(n)) == 0; print(n.value >> 30)")
+    assert call(installed.parent / "cenote", "run", "--sim", "24GiB", "--", installed, "-c", code, **outside) == "24\n"
+
+
+def test_every_installed_library_loads(installed, outside):
+    code = "import cenote, ctypes, os; f = cenote.simulation_folder(); [ctypes.CDLL(os.path.join(f, name), os.RTLD_NOW) for name in os.listdir(f)]; print('all')"
+    assert call(installed, "-c", code, **outside) == "all\n"
+
+
+def test_a_c_program_is_built_with_what_is_installed(installed, outside):
+    where = call(installed, "-c", "import cenote, os; print(cenote.include_folder(), os.path.dirname(cenote.library()))", **outside).split()
+    source = outside["cwd"] / "program.c"
+    source.write_text('#include <cenote/cenote.h>\n#include <stdio.h>\nint main(void) { return printf("%s\\n", cenote_message()) < 0; }\n')
+    program = outside["cwd"] / "program"
+    call("gcc", source, "-o", program, "-I", where[0], "-isystem", cuda_include(), "-L", where[1], "-lcenote", f"-Wl,-rpath,{where[1]}", **outside)
+    call(program, **outside)
+
+
+def test_types_hold(installed, outside, tmp_path):
+    pytest.importorskip("mypy")
+    call(sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", tmp_path, ROOT / "python/cenote")

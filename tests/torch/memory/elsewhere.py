@@ -1,0 +1,136 @@
+"""Tests that need a process of their own: another backend of the allocator, or the right to lose the device.
+
+`@elsewhere(PYTORCH_CUDA_ALLOC_CONF=...)` runs the test in a process with that environment. Tests with the same environment share the process;
+`alone=True` is for one that breaks it. The test gets the fixture `sim` of that process, and whatever other arguments it has.
+"""
+
+import functools
+import importlib
+import json
+import os
+import pickle
+import select
+import subprocess
+import sys
+import traceback
+
+INSIDE = "CENOTE_TEST_ELSEWHERE"
+SECONDS = 100
+_processes: dict = {}
+
+
+class Process:
+    def __init__(self, shape: str, environ: dict) -> None:
+        import simulated
+
+        ask, self._ask = os.pipe()
+        self._answer, answer = os.pipe()
+        environment = simulated.environment(shape, **environ, **{INSIDE: f"{ask} {answer}"})
+        self._process = subprocess.Popen([sys.executable, __file__], env=environment, pass_fds=(ask, answer))
+        os.close(ask)
+        os.close(answer)
+
+    def run(self, module: str, name: str, arguments: dict) -> None:
+        import pytest
+
+        os.write(self._ask, pickle.dumps((module, name, arguments)))
+        ready, _, _ = select.select([self._answer], [], [], SECONDS)
+        answer = os.read(self._answer, 1 << 16) if ready else b""
+        if not answer:
+            status = self.end()
+            raise AssertionError(f"the process of the test ended with status {status}" if ready else f"no answer in {SECONDS} s")
+        outcome, words = json.loads(answer)
+        if outcome == "skipped":
+            pytest.skip(words)
+        if outcome == "failed":
+            raise AssertionError(words)
+
+    def end(self) -> int:
+        """Closes its input. It goes by itself, or is made to."""
+        if self._process.poll() is None:
+            os.close(self._ask)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        os.close(self._answer)
+        return self._process.wait()
+
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+
+def end_all() -> None:
+    for process in _processes.values():
+        if process.lives():
+            process.end()
+    _processes.clear()
+
+
+def elsewhere(shape: str = "", alone: bool = False, **environ: str):
+    def wrap(test):
+        if INSIDE in os.environ:
+            return test
+
+        @functools.wraps(test)
+        def run(**arguments):
+            import simulated
+
+            arguments.pop("sim", None)
+            arguments.pop("request", None)
+            key = (shape, *sorted(environ.items()))
+            process = None if alone else _processes.get(key)
+            if not process or not process.lives():
+                process = Process(shape or simulated.SHAPE, environ)
+                if not alone:
+                    _processes[key] = process
+            try:
+                process.run(test.__module__, test.__name__, arguments)
+            finally:
+                if alone and process.lives():
+                    process.end()
+
+        return run
+
+    return wrap
+
+
+def _perform(module: str, name: str, arguments: dict, sim) -> tuple:
+    import pytest
+
+    try:
+        test = getattr(importlib.import_module(module), name)
+        wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
+        violations = sim.books().violations
+        test(**arguments, **({"sim": sim} if "sim" in wanted else {}))
+        marks = {mark.name for mark in getattr(test, "pytestmark", [])}
+        if "violates" not in marks and sim.books().violations != violations:
+            return "failed", sim.last_violation()
+        return "passed", ""
+    except pytest.skip.Exception as skipped:
+        return "skipped", str(skipped)
+    except BaseException:  # noqa: BLE001
+        return "failed", traceback.format_exc()[-60_000:]
+
+
+def _serve() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:0] = [here, os.path.dirname(here)]
+    import simulated
+    import torch
+
+    ask, answer = map(int, os.environ[INSIDE].split())
+    sim = simulated.Hand()
+    while request := os.read(ask, 1 << 16):
+        outcome = _perform(*pickle.loads(request), sim)
+        os.write(answer, json.dumps(outcome).encode())
+        try:
+            sim.set_lag(0)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError:  # a test may have lost the device
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,613 @@
+"""CUDA graphs: capture, replay, and whose memory it is."""
+
+import ctypes
+import threading
+
+import pytest
+import torch
+
+from contents import LONG, MIB, block, fill, filled, holds, pinned, places, release
+
+
+def copied(source: torch.Tensor, graph=None, **options):
+    """A graph that copies `source` to a tensor of its own. Returns both."""
+    graph = graph or torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):
+        target = block(source.numel())
+        target.copy_(source)
+    return graph, target
+
+
+def test_a_capture_runs_nothing_and_a_replay_runs_it():
+    source, target = filled(MIB, 1), filled(MIB, 9)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        target.copy_(source)
+    assert holds(target, 9)
+    graph.replay()
+    assert holds(target, 1)
+
+
+def test_replays_read_their_inputs_anew():
+    source = block(2 * MIB)
+    graph, target = copied(source)
+    for value in (3, 1, 4):
+        fill(source, value)
+        graph.replay()
+        assert holds(target, value)
+
+
+def test_a_graph_fills_with_zeroes():
+    a = filled(MIB, 5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        a.zero_()
+    assert holds(a, 5)
+    graph.replay()
+    assert holds(a, 0)
+
+
+def test_a_chain_of_copies_inside_a_graph():
+    source = block(MIB)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        a = source.clone()
+        b = a.clone()
+        del a
+        c = block(MIB)
+        c.copy_(b)
+    fill(source, 6)
+    graph.replay()
+    assert holds(c, 6) and holds(b, 6)
+
+
+def test_copies_from_pinned_memory_are_made_at_each_replay():
+    source, target, back = pinned(MIB, 1), block(MIB), pinned(MIB, 0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        target.copy_(source, non_blocking=True)
+        back.copy_(target, non_blocking=True)
+    for value in (7, 8):
+        source.fill_(value)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert holds(target, value) and bool((back == value).all())
+
+
+def test_replays_follow_the_order_of_their_stream(sim):
+    sim.set_lag(20_000_000)
+    source, a, b = block(MIB), filled(MIB, 2), filled(MIB, 3)
+    graph, target = copied(source)
+    first, second = block(MIB), block(MIB)
+    source.copy_(a)
+    graph.replay()
+    first.copy_(target)
+    source.copy_(b)
+    graph.replay()
+    second.copy_(target)
+    torch.cuda.synchronize()
+    assert holds(first, 2) and holds(second, 3)
+
+
+def test_a_replay_on_another_stream(sim):
+    source = filled(MIB, 4)
+    graph, target = copied(source)
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    sim.work(side, LONG)
+    with torch.cuda.stream(side):
+        graph.replay()
+    assert torch.cuda.current_stream().query() and not side.query()
+    torch.cuda.current_stream().wait_stream(side)
+    assert holds(target, 4)
+
+
+def test_a_capture_is_seen():
+    graph = torch.cuda.CUDAGraph()
+    assert not torch.cuda.is_current_stream_capturing()
+    with torch.cuda.graph(graph):
+        assert torch.cuda.is_current_stream_capturing()
+        block(MIB).zero_()
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+# --- memory of a graph
+
+
+def test_memory_of_a_graph_is_not_given_to_others():
+    """What a capture freed is still written by each replay."""
+    source = filled(24 * MIB, 1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        between = block(24 * MIB)
+        between.copy_(source)
+        at = between.data_ptr()
+        target = between.clone()
+        del between
+    live = [filled(24 * MIB, 7) for _ in range(3)]
+    assert at not in places(live)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(holds(a, 7) for a in live)
+    assert holds(target, 1)
+
+
+def test_eager_work_between_replays():
+    source = block(3 * MIB)
+    graph, target = copied(source)
+    for value in range(1, 12):
+        fill(source, value)
+        live = [filled(3 * MIB, 100 + i) for i in range(3)]
+        graph.replay()
+        torch.cuda.empty_cache()
+        assert all(holds(a, 100 + i) for i, a in enumerate(live))
+        assert holds(target, value)
+
+
+def test_empty_cache_leaves_a_graph_its_memory():
+    release()
+    before = torch.cuda.memory_reserved()
+    source = filled(24 * MIB, 5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        between = source.clone()
+        target = between.clone()
+        del between
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before >= 3 * 24 * MIB
+    graph.replay()
+    assert holds(target, 5)
+
+
+def test_memory_of_a_graph_is_free_when_graph_and_tensors_are_gone():
+    release()
+    before, left = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
+    source = filled(24 * MIB, 5)
+    graph, target = copied(source)
+    del graph, target, source
+    release()
+    assert torch.cuda.memory_reserved() == before
+    assert torch.cuda.mem_get_info()[0] == left
+
+
+def test_a_result_outlives_its_graph():
+    source = filled(8 * MIB, 3)
+    graph, target = copied(source)
+    graph.replay()
+    torch.cuda.synchronize()
+    del graph
+    release()
+    others = [filled(8 * MIB, 9) for _ in range(4)]
+    assert holds(target, 3)
+    before = torch.cuda.memory_allocated()
+    del target
+    assert before - torch.cuda.memory_allocated() == 8 * MIB
+    del others
+
+
+def test_a_graph_that_was_reset_gives_its_memory_back():
+    release()
+    before = torch.cuda.memory_reserved()
+    source = filled(24 * MIB, 5)
+    graph, target = copied(source)
+    graph.reset()
+    del target, source
+    release()
+    assert torch.cuda.memory_reserved() == before
+    with pytest.raises(RuntimeError):
+        graph.replay()
+
+
+def test_a_graph_is_captured_again_after_reset():
+    graph = torch.cuda.CUDAGraph()
+    for value in (1, 2, 3):
+        source = filled(MIB, value)
+        _, target = copied(source, graph)
+        graph.replay()
+        assert holds(target, value)
+        del target
+        graph.reset()
+
+
+def test_a_hundred_captures_lose_no_memory(sim):
+    source = filled(8 * MIB, 1)
+    graph, target = copied(source)
+    del graph, target
+    release()
+    left, events = torch.cuda.mem_get_info()[0], sim.books().events
+    for _ in range(100):
+        graph, target = copied(source)
+        del graph, target
+    release()
+    assert torch.cuda.mem_get_info()[0] == left
+    assert sim.books().events <= events + 2
+
+
+def test_graphs_that_share_a_pool_use_it_again():
+    """The temporary memory of the first capture serves the second."""
+    release()
+    source = filled(40 * MIB, 1)
+    first = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        temporary = source.clone()
+        at = temporary.data_ptr()
+        del temporary
+    reserved = torch.cuda.memory_reserved()
+    second = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(second, pool=first.pool()):
+        temporary = source.clone()
+        assert temporary.data_ptr() == at
+        del temporary
+    assert torch.cuda.memory_reserved() == reserved
+
+
+def test_graphs_that_share_a_pool_keep_what_is_live():
+    pool = torch.cuda.graph_pool_handle()
+    sources = [block(5 * MIB) for _ in range(4)]
+    graphs, targets = zip(*(copied(source, pool=pool) for source in sources))
+    for value, source in enumerate(sources, 1):
+        fill(source, value)
+    for graph in graphs:
+        graph.replay()
+    assert all(holds(target, value) for value, target in enumerate(targets, 1))
+    assert all(graph.pool() == pool for graph in graphs)
+
+
+def test_graphs_that_share_a_pool_overwrite_each_others_temporaries():
+    """They must: that is what sharing saves. Replays in the order of capture are right all the same."""
+    source = block(24 * MIB)
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first):
+        a = source.clone()
+    at = a.data_ptr()
+    seen = a.clone()
+    del a
+    with torch.cuda.graph(second, pool=first.pool()):
+        b = source.clone()
+    assert b.data_ptr() == at
+    fill(source, 4)
+    first.replay()
+    fill(source, 5)
+    second.replay()
+    assert holds(b, 5)
+    del seen
+
+
+def test_graphs_that_share_nothing_do_not_disturb_each_other():
+    source = block(24 * MIB)
+    first, a = copied(source)
+    second, b = copied(source)
+    assert first.pool() != second.pool()
+    fill(source, 1)
+    first.replay()
+    fill(source, 2)
+    second.replay()
+    assert holds(a, 1) and holds(b, 2)
+
+
+def test_a_shared_pool_lives_as_long_as_its_last_graph():
+    release()
+    before = torch.cuda.memory_reserved()
+    source = filled(24 * MIB, 3)
+    first, a = copied(source)
+    second, b = copied(source, pool=first.pool())
+    del first, a
+    release()
+    second.replay()
+    assert holds(b, 3)
+    del second, b, source
+    release()
+    assert torch.cuda.memory_reserved() == before
+
+
+def test_memory_of_pools_is_in_the_statistics():
+    source = filled(24 * MIB, 3)
+    graph, target = copied(source)
+    pools = torch.cuda.memory.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
+    assert pools[tuple(graph.pool())]["all"]["current"] >= 24 * MIB
+    one, two = graph.pool()
+    assert torch.cuda.memory_stats()[f"reserved_bytes_by_private_pools.{one}_{two}.all.current"] >= 24 * MIB
+
+
+def test_memory_freed_inside_a_capture_is_used_again_in_it():
+    release()
+    source = filled(24 * MIB, 1)
+    before = torch.cuda.memory_reserved()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(20):
+            source.clone()
+    assert torch.cuda.memory_reserved() - before <= 3 * 24 * MIB
+
+
+def test_the_pool_of_two_ids_is_one_tuple():
+    first, second = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
+    assert first != second and len(first) == 2
+
+
+# --- forks and joins
+
+
+def test_a_capture_forks_and_joins():
+    source, side = block(3 * MIB), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            a = source.clone()
+        b = source.clone()
+        main.wait_stream(side)
+        c = a.clone()
+    fill(source, 8)
+    graph.replay()
+    assert holds(a, 8) and holds(b, 8) and holds(c, 8)
+
+
+def test_memory_recorded_in_a_capture_is_not_used_too_early():
+    """A fork still reads what the main branch frees: the graph must not give it to the main branch's next tensor."""
+    source, other, side = block(24 * MIB), filled(24 * MIB, 9), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        main = torch.cuda.current_stream()
+        a = source.clone()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            b = a.clone()
+        a.record_stream(side)
+        at = a.data_ptr()
+        del a
+        c = other.clone()
+        assert c.data_ptr() != at
+        main.wait_stream(side)
+    fill(source, 2)
+    graph.replay()
+    assert holds(b, 2) and holds(c, 9)
+
+
+@pytest.mark.violates
+def test_a_fork_that_is_not_joined(sim):
+    sim.set_quiet(True)
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="unjoined"):
+        with torch.cuda.graph(graph):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                block(MIB).zero_()
+    sim.set_quiet(False)
+    del graph
+    assert holds(copied(filled(MIB, 1))[1].zero_(), 0)
+
+
+def test_side_streams_without_a_fork_are_not_captured():
+    side, graph, a = torch.cuda.Stream(), torch.cuda.CUDAGraph(), block(MIB)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        a.zero_()
+        with torch.cuda.stream(side):
+            assert not torch.cuda.is_current_stream_capturing()
+
+
+# --- what a capture refuses, and recovery
+
+
+def refused(sim, act, words: str) -> None:
+    """`act` fails in a capture; afterwards eager work and captures go on."""
+    sim.set_quiet(True)
+    graph, a = torch.cuda.CUDAGraph(), filled(MIB, 1)
+    with pytest.raises(RuntimeError, match=words):
+        with torch.cuda.graph(graph):
+            a.zero_()
+            act(a)
+    sim.set_quiet(False)
+    assert not torch.cuda.is_current_stream_capturing()
+    del graph
+    assert holds(filled(MIB, 2), 2)
+    again, target = copied(filled(MIB, 3))
+    again.replay()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.violates
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda a: torch.cuda.synchronize(), id="synchronize"),
+        pytest.param(lambda a: torch.cuda.current_stream().synchronize(), id="stream"),
+        pytest.param(lambda a: a.cpu(), id="read"),
+        pytest.param(lambda a: a[0].item(), id="item"),
+        pytest.param(lambda a: torch.cuda.current_stream().query(), id="query"),
+        pytest.param(lambda a: a.nonzero(), id="nonzero"),
+    ],
+)
+def test_a_capture_refuses_to_wait(sim, act):
+    refused(sim, act, "captur")
+
+
+def test_a_capture_left_by_an_exception():
+    class Mistake(Exception):
+        pass
+
+    graph, source = torch.cuda.CUDAGraph(), filled(MIB, 6)
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(Mistake):
+        with torch.cuda.graph(graph):
+            source.clone()
+            raise Mistake
+    assert torch.cuda.memory_allocated() == before
+    graph.reset()
+    again, target = copied(source)
+    again.replay()
+    assert holds(target, 6)
+
+
+@pytest.mark.violates
+def test_a_capture_inside_a_capture(sim):
+    sim.set_quiet(True)
+    outer, inner = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    a = block(MIB)
+    with pytest.raises(RuntimeError):
+        with torch.cuda.graph(outer):
+            a.zero_()
+            inner.capture_begin()
+    sim.set_quiet(False)
+    del inner, outer
+    assert not torch.cuda.is_current_stream_capturing()
+    assert holds(filled(MIB, 4), 4)
+
+
+def test_a_capture_of_the_default_stream():
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        graph.capture_begin()
+    assert holds(filled(MIB, 4), 4)
+
+
+def test_a_replay_without_a_capture():
+    with pytest.raises(RuntimeError, match="capture"):
+        torch.cuda.CUDAGraph().replay()
+
+
+def test_a_second_capture_into_the_same_graph():
+    graph, _ = copied(filled(MIB, 1))
+    with pytest.raises(RuntimeError):
+        copied(filled(MIB, 2), graph)
+    assert holds(filled(MIB, 4), 4)
+
+
+def test_out_of_memory_in_a_capture():
+    release()
+    before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(torch.OutOfMemoryError):
+        with torch.cuda.graph(graph):
+            keep = [block(24 * MIB).zero_()]
+            keep.append(block(8 << 30))
+    keep.clear()
+    del graph
+    release()
+    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_reserved() == reserved
+    again, target = copied(filled(MIB, 6))
+    again.replay()
+
+
+def test_allocating_on_another_thread_while_a_capture_is_open():
+    """Those need memory from the device; it is none of the capture's."""
+    graph, failures = torch.cuda.CUDAGraph(), []
+
+    def work():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for size in range(1, 8):
+                    block(size * 30 * MIB)
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    release()
+    a = block(MIB)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        a.zero_()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        b = a.clone()
+    assert failures == []
+    graph.replay()
+    assert holds(b, 0)
+
+
+def test_captures_on_two_threads():
+    results = []
+
+    def work(value):
+        source = filled(4 * MIB, value)
+        graph, target = copied(source, stream=torch.cuda.Stream(), capture_error_mode="thread_local")
+        results.append((graph, target, value, source))
+
+    lock_step = [threading.Thread(target=work, args=(value,)) for value in (1, 2)]
+    for thread in lock_step:
+        thread.start()
+        thread.join()
+    for graph, target, value, _ in results:
+        graph.replay()
+        assert holds(target, value)
+
+
+# --- around graphs
+
+
+def test_a_graph_is_kept_for_inspection():
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    source = filled(MIB, 7)
+    copied(source, graph)
+    assert graph.raw_cuda_graph()
+    graph.instantiate()
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+def test_a_graph_is_printed(tmp_path):
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    graph.enable_debug_mode()
+    copied(filled(MIB, 7), graph)
+    path = tmp_path / "graph.dot"
+    if getattr(torch.cuda.graphs, "_cuda_runtime", True):
+        graph.debug_dump(str(path))
+    else:  # PyTorch itself would ask for the package cuda-bindings
+        runtime = ctypes.CDLL("libcudart.so.13")
+        assert runtime.cudaGraphDebugDotPrint(ctypes.c_void_p(graph.raw_cuda_graph()), str(path).encode(), 0) == 0
+    assert "digraph" in path.read_text()
+
+
+def test_an_empty_capture_warns():
+    graph = torch.cuda.CUDAGraph()
+    with pytest.warns(UserWarning, match="CUDA Graph is empty"):
+        with torch.cuda.graph(graph):
+            pass
+
+
+def test_random_numbers_in_a_graph():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        a = torch.rand(1000, device="cuda")
+    offset = torch.cuda.default_generators[0].get_offset()
+    graph.replay()
+    assert torch.cuda.default_generators[0].get_offset() > offset
+    assert a.shape == (1000,)
+
+
+def test_graphed_callables_train():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)).cuda()
+    x = torch.randn(8, 64, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(model, (x,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    allocated = None
+    for _ in range(4):
+        optimizer.zero_grad()
+        graphed(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        assert all(p.grad is not None for p in model.parameters())
+        torch.cuda.synchronize()
+        allocated = allocated or torch.cuda.memory_allocated()
+        assert torch.cuda.memory_allocated() <= allocated
+
+
+def test_graphs_of_many_sizes_share_a_pool_beside_eager_work():
+    release()
+    pool, graphs = torch.cuda.graph_pool_handle(), []
+    source = filled(32 * MIB, 1)
+    for size in range(32, 0, -4):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            temporary = source[: size * MIB].clone()
+            target = temporary[:MIB].clone()
+            del temporary
+        graphs.append((graph, target))
+        block(7 * MIB)
+    for value in (2, 3):
+        fill(source, value)
+        for graph, target in graphs:
+            graph.replay()
+            assert holds(target, value)
+    pools = torch.cuda.memory.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
+    assert pools[tuple(pool)]["all"]["current"] <= 96 * MIB

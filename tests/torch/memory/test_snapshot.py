@@ -1,0 +1,305 @@
+"""Snapshots, their history, and the tools of PyTorch that render them."""
+
+import pickle
+import threading
+
+import pytest
+import torch
+
+from contents import LONG, MIB, block, release
+
+STATES = {"active_allocated", "active_pending_free", "active_awaiting_free", "inactive"}
+
+
+@pytest.fixture
+def history():
+    """A history that begins with the test and ends with it."""
+    torch.cuda.memory._record_memory_history(max_entries=100_000, stacks="python", clear_history=True)
+    yield
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def segments(device=0):
+    return [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == device]
+
+
+def entries(device=0):
+    return torch.cuda.memory._snapshot()["device_traces"][device]
+
+
+def actions(tensor_at: int):
+    return [entry["action"] for entry in entries() if entry.get("addr") == tensor_at]
+
+
+def find(at: int):
+    """The block at this address."""
+    found = [b for s in segments() for b in s["blocks"] if b["address"] == at]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_snapshot_has_its_parts():
+    snapshot = torch.cuda.memory._snapshot()
+    assert {"segments", "device_traces", "allocator_settings"} <= set(snapshot)
+    assert len(snapshot["device_traces"]) == torch.cuda.device_count()
+
+
+def test_the_segments_are_what_is_reserved():
+    live = [block(size) for size in (100, 70_000, 3 * MIB, 33 * MIB)]
+    assert sum(s["total_size"] for s in segments()) == torch.cuda.memory_reserved()
+    assert sum(s["allocated_size"] for s in segments()) == torch.cuda.memory_allocated()
+    assert sum(s["active_size"] for s in segments()) == torch.cuda.memory_stats()["active_bytes.all.current"]
+    assert sum(s["requested_size"] for s in segments()) == torch.cuda.memory_stats()["requested_bytes.all.current"]
+    del live
+
+
+def test_blocks_tile_their_segment():
+    live = [block(size) for size in range(1000, 2_000_000, 99_991)]
+    del live[::3]
+    for segment in segments():
+        at = segment["address"]
+        for b in segment["blocks"]:
+            assert b["address"] == at and b["state"] in STATES
+            assert b["state"] == "inactive" or 0 < b["requested_size"] <= b["size"]
+            at += b["size"]
+        assert at == segment["address"] + segment["total_size"]
+
+
+def test_segments_do_not_overlap():
+    live = [block(size) for size in (100, 70_000, 3 * MIB, 33 * MIB)]
+    ranges = sorted((s["address"], s["address"] + s["total_size"]) for s in torch.cuda.memory_snapshot())
+    assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:]))
+    del live
+
+
+def test_the_keys_of_a_segment():
+    live = block(3 * MIB)
+    keys = "device address total_size allocated_size active_size requested_size stream segment_type segment_pool_id is_expandable blocks"
+    for segment in segments():
+        assert set(keys.split()) <= set(segment)
+        assert segment["segment_type"] in ("small", "large")
+        assert tuple(segment["segment_pool_id"]) == (0, 0)
+    del live
+
+
+def test_a_tensor_is_a_block():
+    a = block(3 * MIB + 7)
+    b = find(a.data_ptr())
+    assert b["state"] == "active_allocated" and b["requested_size"] == 3 * MIB + 7
+
+
+def test_a_block_that_waits_for_a_stream(sim):
+    side, a = torch.cuda.Stream(), block(24 * MIB)
+    at = a.data_ptr()
+    sim.work(side, LONG)
+    a.record_stream(side)
+    del a
+    assert find(at)["state"] in ("active_pending_free", "active_awaiting_free")
+    torch.cuda.synchronize()
+    block(100)
+    assert at not in {b["address"] for s in segments() for b in s["blocks"] if b["state"] != "inactive"}
+
+
+def test_a_block_knows_its_stream():
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        a = block(24 * MIB)
+    owner = [s for s in segments() if s["address"] <= a.data_ptr() < s["address"] + s["total_size"]]
+    assert [s["stream"] for s in owner] == [side.cuda_stream]
+
+
+def test_other_devices_are_in_the_snapshot():
+    a = block(3 * MIB, "cuda:2")
+    assert sum(s["allocated_size"] for s in segments(2)) >= 3 * MIB
+    del a
+
+
+# --- history
+
+
+def test_without_a_history_there_is_none():
+    torch.cuda.memory._record_memory_history(enabled=None, clear_history=True)
+    block(3 * MIB)
+    assert all("frames" not in b or b["frames"] == [] for s in segments() for b in s["blocks"])
+
+
+def test_an_allocation_and_a_free_are_recorded(history):
+    a = block(5 * MIB)
+    at = a.data_ptr()
+    del a
+    assert actions(at)[-3:] == ["alloc", "free_requested", "free_completed"]
+    alloc = [e for e in entries() if e.get("addr") == at and e["action"] == "alloc"][-1]
+    assert alloc["size"] == 5 * MIB and alloc["stream"] == 0 and alloc["time_us"] > 0
+
+
+def test_the_order_of_time(history):
+    for size in range(1, 30):
+        block(size * MIB)
+    times = [entry["time_us"] for entry in entries()]
+    assert len(times) >= 3 * 29 and times == sorted(times)
+
+
+def test_segments_are_in_the_history(history):
+    release()
+    block(40 * MIB)
+    torch.cuda.empty_cache()
+    kinds = {entry["action"] for entry in entries()}
+    assert {"segment_alloc", "segment_free"} <= kinds or {"segment_map", "segment_unmap"} <= kinds
+
+
+def named_for_the_history():
+    return block(7 * MIB)
+
+
+def test_the_stack_of_an_allocation(history):
+    a = named_for_the_history()
+    names = [frame["name"] for frame in find(a.data_ptr())["frames"]]
+    assert "named_for_the_history" in names and "block" in names
+    frame = find(a.data_ptr())["frames"][names.index("named_for_the_history")]
+    assert frame["filename"].endswith("test_snapshot.py") and frame["line"] > 0
+
+
+def test_the_stack_of_a_free(history):
+    def drop(tensors):
+        tensors.clear()
+
+    live = [block(7 * MIB)]
+    at = live[0].data_ptr()
+    drop(live)
+    requested = [e for e in entries() if e.get("addr") == at and e["action"] == "free_requested"][-1]
+    assert "drop" in [frame["name"] for frame in requested["frames"]]
+
+
+def test_stacks_with_frames_of_c():
+    torch.cuda.memory._record_memory_history(stacks="all", max_entries=1000)
+    a = block(7 * MIB)
+    names = " ".join(frame["name"] for frame in find(a.data_ptr())["frames"])
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert "empty" in names and "block" in names
+
+
+def test_history_of_the_state_alone():
+    torch.cuda.memory._record_memory_history("state", stacks="python", clear_history=True)
+    a = block(7 * MIB)
+    frames, recorded = find(a.data_ptr())["frames"], entries()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert frames and [e for e in recorded if e["action"] == "alloc"] == []
+
+
+def test_history_is_bounded():
+    torch.cuda.memory._record_memory_history(max_entries=20, stacks="python", clear_history=True)
+    for _ in range(100):
+        block(3 * MIB)
+    recorded = entries()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert len(recorded) <= 21
+    assert recorded[-2]["action"] == "free_completed" or recorded[-1]["action"] in ("free_completed", "snapshot")
+
+
+def test_actions_are_left_out():
+    torch.cuda.memory._record_memory_history(stacks="python", clear_history=True, skip_actions=["free_requested"])
+    a = block(5 * MIB)
+    at = a.data_ptr()
+    del a
+    kinds = actions(at)
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert kinds[-2:] == ["alloc", "free_completed"]
+
+
+def test_out_of_memory_is_in_the_history(history):
+    with pytest.raises(torch.OutOfMemoryError):
+        block(8 << 30)
+    oom = [entry for entry in entries() if entry["action"] == "oom"]
+    assert len(oom) == 1 and oom[0]["size"] >= 8 << 30
+    assert 0 <= oom[0]["device_free"] <= 4 << 30
+
+
+def test_a_free_that_waits_is_completed_later(history, sim):
+    side, a = torch.cuda.Stream(), block(24 * MIB)
+    at = a.data_ptr()
+    sim.work(side, LONG)
+    a.record_stream(side)
+    del a
+    assert actions(at)[-1] == "free_requested"
+    torch.cuda.synchronize()
+    block(100)
+    assert actions(at)[-1] == "free_completed"
+
+
+def test_words_for_the_history(history):
+    if not hasattr(torch.cuda.memory, "_set_memory_metadata"):
+        pytest.skip("this PyTorch has no metadata")
+    torch.cuda.memory._set_memory_metadata("step 7")
+    a = block(5 * MIB)
+    torch.cuda.memory._set_memory_metadata("")
+    alloc = [e for e in entries() if e.get("addr") == a.data_ptr() and e["action"] == "alloc"]
+    assert alloc[-1]["user_metadata"] == "step 7"
+
+
+def test_history_from_threads(history):
+    def work():
+        for _ in range(50):
+            block(3 * MIB)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([e for e in entries() if e["action"] == "alloc"]) == 200
+
+
+def test_history_of_a_capture(history):
+    graph = torch.cuda.CUDAGraph()
+    a = block(5 * MIB)
+    with torch.cuda.graph(graph):
+        b = a.clone()
+    assert find(b.data_ptr())["frames"]
+    owner = next(s for s in segments() if s["address"] <= b.data_ptr() < s["address"] + s["total_size"])
+    assert tuple(owner["segment_pool_id"]) == tuple(graph.pool())
+
+
+# --- rendered
+
+
+@pytest.fixture
+def eventful(history):
+    """A snapshot with everything in it."""
+    live = [block(size) for size in (100, 3 * MIB, 40 * MIB)]
+    del live[1]
+    with pytest.raises(torch.OutOfMemoryError):
+        block(8 << 30)
+    yield torch.cuda.memory._snapshot()
+    del live
+
+
+@pytest.mark.parametrize("render", ["trace_plot", "segment_plot"])
+def test_a_snapshot_is_rendered_as_a_page(eventful, render):
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    page = getattr(viz, render)(eventful)
+    assert "<html" in page.lower() or "<!doctype html" in page.lower() or "<script" in page
+
+
+def test_a_snapshot_is_rendered_as_text(eventful):
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    text = viz.segsum(eventful)
+    assert "Segments: " in text or "segments" in text.lower()
+    assert "alloc" in viz.trace(eventful).lower()
+
+
+def test_a_snapshot_is_rendered_as_flames(eventful):
+    viz = pytest.importorskip("torch.cuda._memory_viz")
+    lines = []
+    viz.segments(eventful, format_flamegraph=lambda text, *_: lines.append(text))
+    viz.memory(eventful, format_flamegraph=lambda text, *_: lines.append(text))
+    viz.compare(eventful["segments"], eventful["segments"], format_flamegraph=lambda text, *_: lines.append(text))
+    assert len(lines) == 3 and "active_allocated" in lines[0] and str(40 * MIB) in lines[1]
+
+
+def test_a_snapshot_goes_to_a_file(eventful, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    torch.cuda.memory._dump_snapshot(str(path))
+    with open(path, "rb") as file:
+        snapshot = pickle.load(file)
+    assert sum(s["allocated_size"] for s in snapshot["segments"]) == sum(s["allocated_size"] for s in eventful["segments"])
+    assert any(entry["action"] == "oom" for entry in snapshot["device_traces"][0])
