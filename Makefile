@@ -24,11 +24,14 @@ CLANG   = -DCMAKE_BUILD_TYPE=Debug -DCENOTE_DEBUG=2 -DCENOTE_WERROR=ON -DCMAKE_C
 CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS)
 SLOW  = -LE 'bench|slow|install'
 
+# CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
+PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARIES=$(CURDIR)/build-debug/sim .venv/bin/python -m pytest
+
 .PHONY: help build run test deep bench check format faults fuzz gpu install clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
-	@echo 'make run      a short demonstration on the simulated GPU'
+	@echo 'make run      a short demonstration on the simulated GPU, PyTorch included'
 	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
 	@echo 'make deep     slower: thread sanitizer, valgrind, clang-tidy, cppcheck'
 	@echo 'make bench    benchmarks'
@@ -48,12 +51,16 @@ run: build
 	@echo
 	@build/bin/example-runtime
 	@if test -d traces; then echo; build/bin/cenote-replay --repeat 2 $$(ls traces/*.csv traces/*.csv.gz 2>/dev/null); fi
+	@echo
+	@tools/setup run
+	.venv/bin/cenote run --sim 80GiB examples/training.py
 
 test:
 	@tools/setup test
 	$(call build_in,build,$(RELEASE))
 	$(call build_in,build-debug,$(DEBUG))
 	$(CTEST) --test-dir build-debug
+	$(PYTEST) tests/python
 	$(call build_in,build-asan,$(ASAN))
 	$(CTEST) --test-dir build-asan $(SLOW)
 	$(call build_in,build-clang,$(CLANG))

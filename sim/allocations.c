@@ -4,6 +4,7 @@
  * Like a real driver, cuMemAlloc takes physical memory in chunks of the granularity: allocations of a chunk's size and more have chunks of
  * their own, smaller ones share chunks in steps of 512 bytes.
  */
+#include "sim/graph.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
 
@@ -177,6 +178,10 @@ CUresult allocation_free(CUdeviceptr at)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree: 0x%llx is not the start of an allocation", at);
     if (a->kind == ALLOCATION_POOL) {
         pool_give_now(number);
+        return CUDA_SUCCESS;
+    }
+    if (a->kind == ALLOCATION_GRAPH) {
+        graph_memory_free_now(a->pool);
         return CUDA_SUCCESS;
     }
     clock_go_to(context_at(a->context)->all_done);

@@ -1,8 +1,8 @@
 /*
  * capture.c: stream capture: work put on a capturing stream becomes a node of a graph instead of being done.
  *
- * Other streams join a capture by waiting for an event recorded in it, and have to be joined back before its end. To know whether they
- * are, each stream of the capture keeps, for every stream of it, how many of that one's nodes come before its own next node.
+ * Other streams join a capture by waiting for an event recorded in it, and have to be joined back before its end. Each stream of the
+ * capture keeps the nodes that its next node will wait for: its tails.
  *
  *     none ---begin---> active ---end---> none, and a graph
  *                          \---a use that CUDA forbids---> spoiled (INVALIDATED) ---end---> none, no graph, an error
@@ -10,31 +10,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/stream.h"
+#include "sim/graph.h"
 
 #define CAPTURES_MOST 1024
 #define PLACES_MOST 64      /* streams in one capture */
+
+struct place {
+    uint32_t         stream;    /* 0: destroyed meanwhile */
+    uint32_t        *tails;     /* nodes that the stream's next node will wait for; owned */
+    uint32_t         count, room;
+    CUgraphEdgeData *edges;     /* of them, if the program said; owned */
+    CUgraphNode     *told;      /* the same as handles, for cuStreamGetCaptureInfo; owned */
+    CUgraphEdgeData *told_edges;
+};
 
 struct capture {
     uint64_t            id;
     CUstreamCaptureMode mode;
     uint64_t            thread;         /* that began it */
     bool                spoiled;
-    uint32_t            graph;          /* owned until the end */
+    uint32_t            graph;
+    bool                own;            /* the graph is the capture's until the end; else the program's */
     uint32_t            places;         /* streams in it; the first began it */
-    uint32_t            streams[PLACES_MOST];   /* 0: destroyed meanwhile */
-    uint32_t            before[PLACES_MOST][PLACES_MOST];   /* [of this stream][nodes of that one] */
+    struct place        place[PLACES_MOST];
 };
 
 static struct slots captures;
 static uint64_t last_id;
-
-void captures_reset(void)
-{
-    if (!captures.items)
-        slots_open(&captures, sizeof(struct capture), CAPTURES_MOST, SLOTS_NEWEST_FIRST);
-    slots_clear(&captures);
-}
 
 static struct capture *capture_at(uint32_t number)
 {
@@ -59,6 +61,31 @@ static uint32_t next_capture(uint32_t number)
     return 0;
 }
 
+static void free_places(struct capture *c)
+{
+    for (uint32_t i = 0; i < c->places; i++) {
+        free(c->place[i].tails);
+        free(c->place[i].edges);
+        free(c->place[i].told);
+        free(c->place[i].told_edges);
+    }
+}
+
+static void forget_edges(struct place *p)
+{
+    free(p->edges);
+    p->edges = NULL;
+}
+
+void captures_reset(void)
+{
+    if (!captures.items)
+        slots_open(&captures, sizeof(struct capture), CAPTURES_MOST, SLOTS_NEWEST_FIRST);
+    for (uint32_t i = next_capture(0); i; i = next_capture(i))
+        free_places(capture_at(i));
+    slots_clear(&captures);
+}
+
 CUresult capture_forbids(const char *call)
 {
     const struct thread *t = model_thread();
@@ -80,7 +107,7 @@ CUresult capture_forbids(const char *call)
 static bool has_context(const struct capture *c, uint32_t context)
 {
     for (uint32_t i = 0; i < c->places; i++)
-        if (c->streams[i] && stream_at(c->streams[i])->context == context)
+        if (c->place[i].stream && stream_at(c->place[i].stream)->context == context)
             return true;
     return false;
 }
@@ -106,9 +133,9 @@ CUresult capture_spoil(struct stream *s, CUresult error, const char *call)
 static bool has_blocking_stream(const struct capture *c, uint32_t context)
 {
     for (uint32_t i = 0; i < c->places; i++) {
-        if (!c->streams[i])
+        if (!c->place[i].stream)
             continue;
-        const struct stream *s = stream_at(c->streams[i]);
+        const struct stream *s = stream_at(c->place[i].stream);
         if (s->context == context && stream_is_blocking(s))
             return true;
     }
@@ -129,26 +156,93 @@ CUresult capture_legacy_conflict(const struct stream *s, const char *call)
     return result;
 }
 
-CUresult capture_add(struct stream *s, const struct work *work)
+static bool room_for(struct place *p, size_t count)
+{
+    if (count <= p->room)
+        return true;
+    uint32_t room = p->room ? 2 * p->room : 4;
+    while (room < count)
+        room *= 2;
+    uint32_t *tails = realloc(p->tails, room * sizeof *tails);
+    if (!tails)
+        return false;
+    p->tails = tails;
+    p->room = room;
+    return true;
+}
+
+static bool set_tails(struct place *p, const uint32_t *nodes, size_t count)
+{
+    if (!room_for(p, count))
+        return false;
+    if (count)
+        memcpy(p->tails, nodes, count * sizeof *nodes);
+    p->count = (uint32_t)count;
+    return true;
+}
+
+static bool add_tails(struct place *p, const uint32_t *nodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t k = 0;
+        while (k < p->count && p->tails[k] != nodes[i])
+            k++;
+        if (k < p->count)
+            continue;
+        if (!room_for(p, p->count + 1))
+            return false;
+        p->tails[p->count++] = nodes[i];
+    }
+    return true;
+}
+
+uint32_t capture_graph(const struct stream *s, const uint32_t **tails, uint32_t *count)
+{
+    const struct capture *c = capture_at(s->capture);
+    const struct place *p = &c->place[s->place];
+    *tails = p->tails;
+    *count = p->count;
+    return c->spoiled ? 0 : c->graph;
+}
+
+CUresult capture_add_node(struct stream *s, struct node *n, uint32_t *added)
 {
     struct capture *c = capture_at(s->capture);
-    if (c->spoiled)
+    struct place *p = &c->place[s->place];
+    if (c->spoiled) {
+        node_abandon(n);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (!graph_append(c->graph, work))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    c->before[s->place][s->place]++;
-    return CUDA_SUCCESS;
+    }
+    *added = node_enter(c->graph, n, p->tails, p->edges, p->count);
+    forget_edges(p);
+    return *added && set_tails(p, added, 1) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult capture_add(struct stream *s, const struct work *work)
+{
+    static const CUgraphNodeType types[] = {
+        [WORK_WAIT] = CU_GRAPH_NODE_TYPE_KERNEL, [WORK_TOUCH] = CU_GRAPH_NODE_TYPE_KERNEL, [WORK_FILL] = CU_GRAPH_NODE_TYPE_MEMSET,
+        [WORK_EXPECT] = CU_GRAPH_NODE_TYPE_KERNEL, [WORK_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY, [WORK_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
+        [WORK_CALL] = CU_GRAPH_NODE_TYPE_HOST, [WORK_GIVE] = CU_GRAPH_NODE_TYPE_EMPTY, [WORK_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        [WORK_AWAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+    };
+    uint32_t added;
+    struct node n = {.type = types[work->kind], .work = *work};
+    return capture_add_node(s, &n, &added);
 }
 
 CUresult capture_record(struct stream *s, struct event *e)
 {
     struct capture *c = capture_at(s->capture);
+    const struct place *p = &c->place[s->place];
     if (c->spoiled)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    uint32_t *seen = malloc(sizeof c->before[0]);
+    uint32_t *seen = malloc((p->count + 1) * sizeof *seen);
     if (!seen)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(seen, c->before[s->place], sizeof c->before[0]);
+    seen[0] = p->count;
+    if (p->count)
+        memcpy(seen + 1, p->tails, p->count * sizeof *seen);
     free(e->seen);
     e->seen = seen;
     e->state = EVENT_CAPTURED;
@@ -181,7 +275,7 @@ static CUresult join(uint32_t number, struct stream *s)
         return CUDA_ERROR_OUT_OF_MEMORY;
     s->capture = number;
     s->place = c->places++;
-    c->streams[s->place] = stream_number(s);
+    c->place[s->place] = (struct place){.stream = stream_number(s)};
     return CUDA_SUCCESS;
 }
 
@@ -197,17 +291,15 @@ CUresult capture_wait(struct stream *s, const struct event *e)
     CUresult result = s->capture ? CUDA_SUCCESS : join(e->capture, s);
     if (result)
         return result;
-    for (uint32_t i = 0; i < c->places; i++)
-        if (c->before[s->place][i] < e->seen[i])
-            c->before[s->place][i] = e->seen[i];
-    return CUDA_SUCCESS;
+    forget_edges(&c->place[s->place]);
+    return add_tails(&c->place[s->place], e->seen + 1, e->seen[0]) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult open_capture(struct stream *s, CUstreamCaptureMode mode)
+static CUresult open_capture(struct stream *s, CUstreamCaptureMode mode, uint32_t graph)
 {
     uint32_t number = slots_take(&captures);
-    uint32_t graph = number ? graph_open() : 0;
-    if (!graph) {
+    uint32_t grows = number && !graph ? graph_open() : graph;
+    if (!number || !grows) {
         if (number)
             slots_give(&captures, number);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -216,23 +308,30 @@ static CUresult open_capture(struct stream *s, CUstreamCaptureMode mode)
     c->id = ++last_id;
     c->mode = mode;
     c->thread = model_thread()->number;
-    c->graph = graph;
+    c->graph = grows;
+    c->own = !graph;
+    graph_at(grows)->capture = number;
     return join(number, s);
+}
+
+static CUresult begin(CUstream stream, CUstreamCaptureMode mode, uint32_t graph, struct stream **s)
+{
+    CUresult result = stream_find(stream, s);
+    if (result)
+        return result;
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((*s)->kind == STREAM_LEGACY)
+        return model_refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture: on the default stream");
+    if ((*s)->capture)
+        return model_refuse(CUDA_ERROR_ILLEGAL_STATE, "cuStreamBeginCapture: the stream captures already");
+    return open_capture(*s, mode, graph);
 }
 
 CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
 {
     struct stream *s;
-    CUresult result = stream_find(stream, &s);
-    if (result)
-        return result;
-    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (s->kind == STREAM_LEGACY)
-        return model_refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture: on the default stream");
-    if (s->capture)
-        return model_refuse(CUDA_ERROR_ILLEGAL_STATE, "cuStreamBeginCapture: the stream captures already");
-    return open_capture(s, mode);
+    return begin(stream, mode, 0, &s);
 }
 
 CUresult capture_begin_default(CUstream stream)
@@ -240,22 +339,79 @@ CUresult capture_begin_default(CUstream stream)
     return capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
+/* Edge data for tails that the program names: kept until the next node. */
+static bool keep_edges(struct place *p, const CUgraphEdgeData *edges, size_t count)
+{
+    forget_edges(p);
+    p->edges = edges && count ? malloc(count * sizeof *edges) : NULL;
+    if (p->edges)
+        memcpy(p->edges, edges, count * sizeof *edges);
+    return p->edges || !edges || !count;
+}
+
+CUresult capture_begin_to(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+                          CUstreamCaptureMode mode)
+{
+    struct stream *s;
+    uint32_t *numbers, number = graph_find(graph, "cuStreamBeginCaptureToGraph");
+    if (!number || graph_at(number)->capture)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = graph_nodes_of(number, nodes, count, &numbers);
+    if (!result)
+        result = begin(stream, mode, number, &s);
+    if (!result) {
+        struct place *p = &capture_at(s->capture)->place[s->place];
+        if (!set_tails(p, numbers, count) || !keep_edges(p, edges, count))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    free(numbers);
+    return result;
+}
+
+CUresult capture_update(CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags)
+{
+    struct stream *s;
+    CUresult result = stream_find(stream, &s);
+    if (result)
+        return result;
+    if (!s->capture)
+        return model_refuse(CUDA_ERROR_ILLEGAL_STATE, "cuStreamUpdateCaptureDependencies: the stream does not capture");
+    struct capture *c = capture_at(s->capture);
+    struct place *p = &c->place[s->place];
+    uint32_t *numbers;
+    if (c->spoiled || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return c->spoiled ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_INVALID_VALUE;
+    result = graph_nodes_of(c->graph, nodes, count, &numbers);
+    if (result)
+        return result;
+    bool kept;
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        kept = set_tails(p, numbers, count) && keep_edges(p, edges, count);
+    else
+        kept = add_tails(p, numbers, count) && keep_edges(p, NULL, 0);
+    free(numbers);
+    return kept ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* All that any stream of it has done comes before what its first stream has done last. */
 static bool is_joined(const struct capture *c)
 {
-    for (uint32_t i = 1; i < c->places; i++)
-        if (c->before[0][i] < c->before[i][i])
-            return false;
-    return true;
+    bool joined = true;
+    for (uint32_t i = 1; i < c->places && joined; i++)
+        joined = graph_reaches(c->graph, c->place[0].tails, c->place[0].count, c->place[i].tails, c->place[i].count);
+    return joined;
 }
 
 static void close_capture(uint32_t number, bool keep_graph)
 {
     struct capture *c = capture_at(number);
     for (uint32_t i = 0; i < c->places; i++)
-        if (c->streams[i])
-            stream_at(c->streams[i])->capture = 0;
-    if (!keep_graph)
+        if (c->place[i].stream)
+            stream_at(c->place[i].stream)->capture = 0;
+    graph_at(c->graph)->capture = 0;
+    if (!keep_graph && c->own)
         graph_close(c->graph);
+    free_places(c);
     slots_give(&captures, number);
 }
 
@@ -292,7 +448,7 @@ void capture_drop_stream(uint32_t number)
     struct stream *s = stream_at(number);
     if (!s->capture)
         return;
-    capture_at(s->capture)->streams[s->place] = 0;
+    capture_at(s->capture)->place[s->place].stream = 0;
     if (!s->place)
         close_capture(s->capture, false);
 }
@@ -317,7 +473,22 @@ CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status)
     return result;
 }
 
-/* Dependencies are not kept: none are told. */
+/* The tails of a stream as handles, valid until it is asked again, or the capture ends. */
+static bool tell_tails(struct place *p)
+{
+    CUgraphNode *told = realloc(p->told, (p->count + 1) * sizeof *told);
+    if (told)
+        p->told = told;
+    CUgraphEdgeData *edges = realloc(p->told_edges, (p->count + 1) * sizeof *edges);
+    if (edges)
+        p->told_edges = edges;
+    for (uint32_t i = 0; told && edges && i < p->count; i++) {
+        told[i] = node_handle(p->tails[i]);
+        edges[i] = p->edges ? p->edges[i] : (CUgraphEdgeData){0};
+    }
+    return told && edges;
+}
+
 CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
                       const CUgraphEdgeData **edges, size_t *count)
 {
@@ -330,18 +501,29 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t
     if (result)
         return result;
     *status = status_of(s);
-    bool active = *status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (id && active)
-        *id = capture_at(s->capture)->id;
-    if (graph && active)
-        *graph = graph_handle(capture_at(s->capture)->graph);
     if (nodes)
         *nodes = NULL;
     if (edges)
         *edges = NULL;
     if (count)
         *count = 0;
-    return CUDA_SUCCESS;
+    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return CUDA_SUCCESS;
+    const struct capture *c = capture_at(s->capture);
+    struct place *p = &capture_at(s->capture)->place[s->place];
+    if (!tell_tails(p))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (id)
+        *id = c->id;
+    if (graph)
+        *graph = graph_handle(c->graph);
+    if (nodes)
+        *nodes = p->told;
+    if (edges)
+        *edges = p->told_edges;
+    if (count)
+        *count = p->count;
+    return nodes && !edges && p->edges ? CUDA_ERROR_LOSSY_QUERY : CUDA_SUCCESS;
 }
 
 CUresult capture_exchange_mode(CUstreamCaptureMode *mode)

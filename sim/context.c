@@ -4,6 +4,7 @@
  * A context that is lost (an illegal address, sim_lose_context) answers every call with that error until it is destroyed. The handle of
  * a primary context stays the same for ever; while nobody holds it, using it is an error.
  */
+#include "sim/graph.h"
 #include "sim/kernel.h"
 #include "sim/machine.h"
 #include "sim/memory.h"
@@ -71,6 +72,7 @@ static void stop(uint32_t number)
     clock_go_to(c->all_done);
     events_close_all(number);
     streams_close_all(number);
+    graph_memory_close_all(number);
     modules_close_all(number);
     allocations_close_all(number);
     device_give(c->device, model.shape.context_bytes, true);

@@ -4,13 +4,13 @@
  * A call is checked as far as a real driver can when it is made (is the address known at all?), and again byte by byte when it runs.
  * Copies from and to host memory that is not pinned are waited for: real drivers go through a buffer of their own.
  */
+#include "sim/graph.h"
 #include "sim/memory.h"
-#include "sim/stream.h"
 
-static bool is_known(uint64_t at, uint64_t bytes)
+bool memory_is_known(uint64_t at, uint64_t bytes)
 {
     if (virtual_is_device_address(at))
-        return virtual_mapping(at) && virtual_mapping(at + bytes - 1);
+        return (virtual_mapping(at) && virtual_mapping(at + bytes - 1)) || graph_memory_knows(at, bytes);
     return host_is_pinned(at, bytes);
 }
 
@@ -28,7 +28,7 @@ static CUresult copy(const struct copy *c, CUstream stream)
     CUresult result = stream_find(stream, &s);
     if (result || !c->bytes)
         return result;
-    bool to_known = is_known(c->to, c->bytes), from_known = is_known(c->from, c->bytes);
+    bool to_known = memory_is_known(c->to, c->bytes), from_known = memory_is_known(c->from, c->bytes);
     if ((!to_known && (!c->to_any || virtual_is_device_address(c->to))) || (!from_known && (!c->from_any || virtual_is_device_address(c->from))))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx <- 0x%llx, %zu bytes: not memory of the device", c->name,
                             (unsigned long long)c->to, (unsigned long long)c->from, c->bytes);
@@ -88,7 +88,7 @@ static CUresult fill(const char *name, uint64_t at, uint64_t pattern, unsigned w
     if (result || !count)
         return result;
     uint64_t bytes = (uint64_t)count * width;
-    if (at % width || bytes / width != count || !is_known(at, bytes))
+    if (at % width || bytes / width != count || !memory_is_known(at, bytes))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx, %zu elements: not memory of the device, or not aligned", name,
                             (unsigned long long)at, count);
     struct work work = {.kind = WORK_FILL, .name = name, .to = at, .bytes = bytes, .pattern = pattern, .width = width};

@@ -6,8 +6,10 @@
 
 #include "sim/cost.h"
 #include "sim/errors.h"
+#include "sim/graph.h"
 #include "sim/kernel.h"
 #include "sim/memory.h"
+#include "sim/region.h"
 #include "sim/start.h"
 #include "sim/stream.h"
 

@@ -10,6 +10,18 @@
 #undef cuDevicePrimaryCtxReset
 #undef cuDevicePrimaryCtxSetFlags
 #undef cuEventElapsedTime
+#undef cuGraphAddDependencies
+#undef cuGraphAddKernelNode
+#undef cuGraphAddNode
+#undef cuGraphExecKernelNodeSetParams
+#undef cuGraphExecUpdate
+#undef cuGraphGetEdges
+#undef cuGraphInstantiate
+#undef cuGraphKernelNodeGetParams
+#undef cuGraphKernelNodeSetParams
+#undef cuGraphNodeGetDependencies
+#undef cuGraphNodeGetDependentNodes
+#undef cuGraphRemoveDependencies
 #undef cuGetProcAddress
 #undef cuIpcOpenMemHandle
 #undef cuMemHostRegister
@@ -21,6 +33,7 @@
 #undef cuStreamWriteValue64
 #undef cuDeviceGetDevResource
 #undef cuStreamBatchMemOp
+#undef cuStreamUpdateCaptureDependencies
 
 CUresult entries_driver_version(int *version);
 CUresult entries_find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);

@@ -21,6 +21,7 @@ uint32_t function_find(const void *handle, const char *call);   /* CUfunction or
 CUfunction function_handle(uint32_t number);
 struct function *function_at(uint32_t number);                  /* NULL: its module was unloaded */
 bool     function_is_usable(uint32_t number, uint32_t context);
+bool     function_is_alike(uint32_t number, uint32_t other);     /* usable in the same contexts */
 bool     module_is_library(uint32_t number);
 void    *module_handle(uint32_t number);
 CUresult module_load(CUmodule *module, const char *path);

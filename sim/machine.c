@@ -4,9 +4,10 @@
  * Memory itself is not here: each process keeps its own, and shared.c shares what is exported. This is only the sum, so that one process
  * runs out of memory when another took it, and everybody can tell who holds what.
  *
- * The first process makes the file, the last one removes it; where the last one was killed, the first of some other machine does. Byte 0 of the file is locked (fcntl) while somebody changes the books; byte
- * 1 + n for as long as the process of row n lives. The kernel drops these locks when a process dies, however it dies: so nobody waits for
- * the dead, and a row whose byte is free belongs to nobody and is forgotten when somebody looks. A fork does not inherit the locks.
+ * The first process makes the file, the last one removes it; where the last one was killed, the first of another machine does. Byte 0 of
+ * the file is locked (fcntl) while somebody changes the books; byte 1 + n for as long as the process of row n lives. The kernel drops these
+ * locks when a process dies, however it dies: so nobody waits for the dead, and a row whose byte is free belongs to nobody and is forgotten
+ * when somebody looks. A fork does not inherit the locks; to close any descriptor of the file drops them, so it is opened once.
  *
  * Memory that was exported has a record with a bit for each process that holds it. It is charged to one of them, its owner; when the owner
  * lets go or dies first, it is an orphan, still charged to the device, until the last bit is gone.

@@ -99,6 +99,10 @@ bool     virtual_is_device_address(uint64_t at);
 CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at); /* reserves, takes, maps */
 CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at);   /* failed: it is dropped */
 void     virtual_own_unmap(uint64_t at);
+bool     virtual_own_reserve(uint64_t size, uint64_t *at);              /* addresses alone, in whole granules; false: no more */
+void     virtual_own_unreserve(uint64_t at, uint64_t size);
+CUresult virtual_own_place(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t at);    /* memory at such addresses */
+void     virtual_own_leave(uint64_t at);                                /* and away again */
 struct mapping *virtual_mapping(uint64_t at);                           /* NULL: not mapped */
 const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece);  /* NULL, or why not */
 CUresult virtual_reserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
@@ -112,7 +116,7 @@ struct range *virtual_reservation(uint64_t at);                         /* NULL:
 
 /* --- allocations.c: what cuMemAlloc and its relatives gave, by address */
 enum allocation_kind {
-    ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_HOST, ALLOCATION_REGISTERED,
+    ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_HOST, ALLOCATION_REGISTERED,
     ALLOCATION_OPENED       /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
 };
 
@@ -121,7 +125,7 @@ struct allocation {
     bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
     uint32_t context;       /* it ends with, except POOL */
-    uint32_t pool;
+    uint32_t pool;          /* GRAPH: number of the graph's memory */
     unsigned flags;         /* HOST, REGISTERED */
     uint32_t id;            /* unique for the next 4 billion */
     uint64_t at;
@@ -177,6 +181,7 @@ CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstre
 CUresult pool_free(CUdeviceptr at, CUstream stream);
 
 /* --- copies.c */
+bool     memory_is_known(uint64_t at, uint64_t bytes);  /* of a device, or pinned; or of a graph, which has memory there when it runs */
 CUresult copy_sync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult copy_to_device(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);

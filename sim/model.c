@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph.h"
 #include "sim/kernel.h"
 #include "sim/machine.h"
 #include "sim/memory.h"
@@ -130,6 +131,9 @@ void model_start(const struct sim_shape *shape)
     modules_reset();
     linkers_reset();
     graphs_reset();
+    execs_reset();
+    graph_memory_reset();
+    objects_reset();
     captures_reset();
     events_reset();
     streams_reset();

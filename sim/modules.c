@@ -158,6 +158,17 @@ bool function_is_usable(uint32_t number, uint32_t context)
     return !f->module || module_at(f->module)->library || module_at(f->module)->context == context;
 }
 
+static uint32_t context_of(uint32_t number)
+{
+    const struct function *f = function_at(number);
+    return f && f->module ? module_at(f->module)->context : 0;
+}
+
+bool function_is_alike(uint32_t number, uint32_t other)
+{
+    return context_of(number) == context_of(other) || !context_of(number) || !context_of(other);
+}
+
 static void end_global(uint32_t number)
 {
     struct global *g = global_at(number);

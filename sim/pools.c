@@ -7,8 +7,8 @@
  *
  * Access to a place that was freed but whose chunk is still held is not found out: a real device does not either.
  */
+#include "sim/graph.h"
 #include "sim/memory.h"
-#include "sim/stream.h"
 
 #define POOLS_MOST 4096
 #define STEP 512
@@ -240,17 +240,45 @@ static CUresult allocate(CUdeviceptr *at, size_t size, uint32_t number, struct s
     return CUDA_SUCCESS;
 }
 
-/* Inside a capture the call would make a graph's own allocation, which is not simulated. */
 static CUresult find_stream(CUstream stream, struct stream **s, const char *call)
 {
     if (!model.shape.pools)
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult result = stream_find(stream, s);
+    return result ? result : capture_legacy_conflict(*s, call);
+}
+
+/* Inside a capture the allocation is the graph's, and comes from none of the pools. */
+static CUresult capture_alloc(CUdeviceptr *at, size_t size, int device, struct stream *s)
+{
+    const uint32_t *tails;
+    uint32_t count, added, graph = capture_graph(s, &tails, &count);
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .work = {.kind = WORK_WAIT, .name = "cuMemAllocAsync"}};
+    if (!graph)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    CUresult result = graph_memory_new(graph, device, size, graph_chain_after(tails, count), &n.memory);
+    if (result)
+        return result;
+    uint64_t address = graph_memory_address(n.memory);
+    result = capture_add_node(s, &n, &added);
     if (!result)
-        result = capture_legacy_conflict(*s, call);
-    if (!result && (*s)->capture)
-        result = capture_spoil(*s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call);
+        *at = address;
     return result;
+}
+
+static CUresult capture_free(CUdeviceptr at, struct stream *s)
+{
+    uint32_t added, memory = graph_memory_at(at);
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .work = {.kind = WORK_WAIT, .name = "cuMemFreeAsync"}, .memory = memory};
+    if (!memory)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync in a capture: 0x%llx is not memory of a graph, or freed already", at);
+    graph_memory_hold(memory);
+    return capture_add_node(s, &n, &added);
+}
+
+static CUresult give(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s)
+{
+    return s->capture ? capture_alloc(at, size, pool_at(pool)->device, s) : allocate(at, size, pool, s);
 }
 
 CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
@@ -260,7 +288,7 @@ CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstre
     if (result)
         return result;
     uint32_t number = find(pool, "cuMemAllocFromPoolAsync");
-    return at && size && number ? allocate(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
+    return at && size && number ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult pool_alloc(CUdeviceptr *at, size_t size, CUstream stream)
@@ -270,7 +298,7 @@ CUresult pool_alloc(CUdeviceptr *at, size_t size, CUstream stream)
     if (result)
         return result;
     uint32_t number = model.devices[context_at(s->context)->device].current_pool;
-    return at && size ? allocate(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
+    return at && size ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static void finish(uint32_t allocation)
@@ -305,8 +333,12 @@ CUresult pool_free(CUdeviceptr at, CUstream stream)
     CUresult result = find_stream(stream, &s, "cuMemFreeAsync");
     if (result)
         return result;
+    if (s->capture)
+        return capture_free(at, s);
     uint32_t number = allocation_starting(at);
     struct allocation *a = number ? allocation_at(number) : NULL;
+    if (a && a->kind == ALLOCATION_GRAPH)
+        return graph_memory_end(a->pool, s);
     if (!a || a->kind != ALLOCATION_POOL || a->freed)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync: 0x%llx is not the start of such an allocation", at);
     struct work work = {.kind = WORK_GIVE, .name = "cuMemFreeAsync", .number = allocation_name(number)};

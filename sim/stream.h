@@ -1,5 +1,5 @@
 /*
- * stream.h: what happens in the order of streams: time, work, streams, events, captures, graphs. LOCKING: the model's lock.
+ * stream.h: what happens in the order of streams: time, work, streams, events, captures; graph.h has the graphs. LOCKING: the model's lock.
  */
 #ifndef CENOTE_SIM_STREAM_H
 #define CENOTE_SIM_STREAM_H
@@ -24,7 +24,9 @@ enum work_kind {
     WORK_CALL,      /* a host function */
     WORK_GIVE,      /* a pool's allocation ends */
     WORK_RECORD,    /* an event recorded by a graph */
-    WORK_AWAIT      /* an event awaited by a graph */
+    WORK_AWAIT,     /* an event awaited by a graph */
+    WORK_VACATE,    /* memory of a graph is free */
+    WORK_REPLAYED   /* a graph's replay is done */
 };
 
 struct work {
@@ -33,21 +35,27 @@ struct work {
     const char    *name;        /* of the call that put it there */
     uint64_t       length;      /* ns it takes */
     uint64_t       to, from;    /* device or host addresses; EXPECT reads `to` */
-    uint64_t       bytes;
+    uint64_t       bytes;       /* of a row */
+    uint64_t       rows, layers;            /* COPY, FILL: 0 and 1: one */
+    uint64_t       to_pitch, from_pitch;    /* from row to row */
+    uint64_t       to_layer, from_layer;    /* from layer to layer */
     uint64_t       pattern;
     CUhostFn       function;
     void          *argument;
-    uint64_t       number;      /* GIVE: name of an allocation; RECORD, AWAIT: event; KERNEL: function */
+    uint64_t       number;      /* GIVE: name of an allocation; RECORD, AWAIT: event; KERNEL: function; VACATE, REPLAYED: see there */
     unsigned       grid[3], block[3], shared;   /* KERNEL */
     uint32_t       context;     /* filled in when it is put on a stream */
     bool           pinned;      /* its host memory has to be pinned still when it runs */
+    bool           between_devices; /* COPY: needs no peer access */
 };
 
 struct stream;
+struct node;
 
 CUresult work_put(struct stream *stream, const struct work *work);  /* on a stream, or into its capture */
 CUresult work_submit(struct stream *stream, const struct work *work);   /* on a stream that does not capture */
 uint64_t work_end(struct stream *stream, uint64_t not_before, uint64_t length);   /* when such work, put on it now, is done */
+uint64_t work_extent(const struct work *work, uint64_t pitch, uint64_t layer);    /* bytes from its first to its last, with gaps */
 void     work_run_until(uint64_t when);     /* for clock.c */
 void     work_reset(void);
 uint64_t work_mismatches(void);
@@ -110,7 +118,7 @@ struct event {
     uint64_t  done;         /* RECORDED: when it is complete */
     uint64_t  capture_id;   /* CAPTURED: cuStreamGetCaptureInfo's id */
     uint32_t  capture;
-    uint32_t *seen;         /* CAPTURED: for each stream of the capture, how many of its nodes come before; owned */
+    uint32_t *seen;         /* CAPTURED: nodes of the capture that come before, their number first; owned */
     struct shared_event *shared;    /* owned; NULL: no other process knows it. See boards.c */
 };
 
@@ -137,37 +145,22 @@ CUresult capture_conflict(uint32_t context, CUresult error, const char *call);  
 CUresult capture_spoil(struct stream *s, CUresult error, const char *call);     /* the same for the capture that `s` is in */
 CUresult capture_legacy_conflict(const struct stream *s, const char *call);     /* `s` is a default stream and a blocking stream captures */
 CUresult capture_add(struct stream *s, const struct work *work);
+CUresult capture_add_node(struct stream *s, struct node *model, uint32_t *node);    /* graph.h; takes over what it owns */
+uint32_t capture_graph(const struct stream *s, const uint32_t **tails, uint32_t *count);   /* that it grows, and what comes last; 0: spoiled */
 CUresult capture_record(struct stream *s, struct event *e);
 CUresult capture_wait(struct stream *s, const struct event *e);
 bool     capture_has_event(const struct event *e);      /* its capture is still open */
 void     capture_refuse_event(const struct event *e, const char *call);     /* it marks a place in a graph, not in time */
 CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode);
 CUresult capture_begin_default(CUstream stream);
+CUresult capture_begin_to(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+                          CUstreamCaptureMode mode);
+CUresult capture_update(CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags);
 CUresult capture_end(CUstream stream, CUgraph *graph);
 CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status);
 CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
                       const CUgraphEdgeData **edges, size_t *count);
 void     capture_drop_stream(uint32_t stream);          /* it ends */
 CUresult capture_exchange_mode(CUstreamCaptureMode *mode);
-
-/* --- graphs.c */
-struct graph {
-    struct work *nodes;     /* in an order that respects every dependency */
-    uint32_t     count;
-    uint32_t     room;
-};
-
-void     graphs_reset(void);
-uint32_t graph_open(void);
-void     graph_close(uint32_t number);
-bool     graph_append(uint32_t number, const struct work *work);
-CUgraph  graph_handle(uint32_t number);
-CUresult graph_create(CUgraph *graph, unsigned flags);
-CUresult graph_destroy(CUgraph graph);
-CUresult graph_count_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult graph_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult graph_exec_destroy(CUgraphExec exec);
-CUresult graph_upload(CUgraphExec exec, CUstream stream);
-CUresult graph_launch(CUgraphExec exec, CUstream stream);
 
 #endif

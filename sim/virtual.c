@@ -335,6 +335,31 @@ void virtual_own_unmap(uint64_t at)
     ranges_give(&space.free, at, size);
 }
 
+bool virtual_own_reserve(uint64_t size, uint64_t *at)
+{
+    return ranges_take(&space.free, size, space.slot, at);
+}
+
+CUresult virtual_own_place(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t at)
+{
+    uint32_t number = enter(at, physical_at(physical)->size, physical);
+    if (!number)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    mapping_at(number)->owner = owner;
+    mapping_at(number)->pool = pool;
+    return CUDA_SUCCESS;
+}
+
+void virtual_own_leave(uint64_t at)
+{
+    leave(virtual_mapping(at));
+}
+
+void virtual_own_unreserve(uint64_t at, uint64_t size)
+{
+    ranges_give(&space.free, at, size);
+}
+
 /* Memory of cuMemAlloc: inside one allocation, of this device or of a peer whose memory was opened to the context. */
 static const char *plain_access(const struct context *c, uint64_t at, uint64_t bytes)
 {

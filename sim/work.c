@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/graph.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
 
@@ -119,7 +120,9 @@ static const char *find_operand(const struct work *w, uint64_t at, uint64_t byte
     if (o->on_host)
         return w->pinned && !host_is_pinned(at, bytes) ? "pinned host memory that was freed" : NULL;
     struct piece piece;
-    const char *trouble = virtual_piece(w->context, at, bytes, write, &piece);
+    const struct mapping *m = w->between_devices ? virtual_mapping(at) : NULL;
+    uint32_t context = m ? model.devices[physical_at(m->physical)->device].primary : w->context; /* as its own device sees it */
+    const char *trouble = virtual_piece(context, at, bytes, write, &piece);
     if (!trouble) {
         o->offset = piece.offset;
         o->bytes = piece.bytes;
@@ -128,10 +131,11 @@ static const char *find_operand(const struct work *w, uint64_t at, uint64_t byte
 }
 
 /* The device reached for what it must not touch: its context is lost from now on. */
-static void illegal(const struct work *w, uint64_t at, const char *trouble)
+static bool illegal(const struct work *w, uint64_t at, const char *trouble)
 {
     model_violation("%s: illegal address 0x%llx: %s when the work runs", w->name, (unsigned long long)at, trouble);
     context_lose(w->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    return false;
 }
 
 static void copy_piece(const struct operand *to, const struct operand *from, uint64_t bytes)
@@ -146,24 +150,21 @@ static void copy_piece(const struct operand *to, const struct operand *from, uin
         contents_copy(to->offset, from->offset, bytes);
 }
 
-static void run_copy(const struct work *w)
+static bool run_copy(const struct work *w, uint64_t to_row, uint64_t from_row)
 {
     for (uint64_t done = 0; done < w->bytes;) {
         struct operand to, from;
-        const char *trouble = find_operand(w, w->from + done, w->bytes - done, false, &from);
-        if (trouble) {
-            illegal(w, w->from + done, trouble);
-            return;
-        }
-        trouble = find_operand(w, w->to + done, w->bytes - done, true, &to);
-        if (trouble) {
-            illegal(w, w->to + done, trouble);
-            return;
-        }
+        const char *trouble = find_operand(w, from_row + done, w->bytes - done, false, &from);
+        if (trouble)
+            return illegal(w, from_row + done, trouble);
+        trouble = find_operand(w, to_row + done, w->bytes - done, true, &to);
+        if (trouble)
+            return illegal(w, to_row + done, trouble);
         uint64_t bytes = to.bytes < from.bytes ? to.bytes : from.bytes;
         copy_piece(&to, &from, bytes);
         done += bytes;
     }
+    return true;
 }
 
 static void fill_host(uint64_t at, uint64_t pattern, unsigned width, uint64_t bytes)
@@ -192,17 +193,28 @@ static void apply(const struct work *w, const struct operand *o)
         queue.mismatches += contents_differ(o->offset, w->pattern, o->bytes);
 }
 
-static void run_over_range(const struct work *w)
+static bool run_over_range(const struct work *w, uint64_t row)
 {
     for (uint64_t done = 0; done < w->bytes;) {
         struct operand o;
-        const char *trouble = find_operand(w, w->to + done, w->bytes - done, w->kind == WORK_FILL, &o);
-        if (trouble) {
-            illegal(w, w->to + done, trouble);
-            return;
-        }
+        const char *trouble = find_operand(w, row + done, w->bytes - done, w->kind == WORK_FILL, &o);
+        if (trouble)
+            return illegal(w, row + done, trouble);
         apply(w, &o);
         done += o.bytes;
+    }
+    return true;
+}
+
+/* Row by row, layer by layer; nothing more once an address was illegal. */
+static void run_over_rows(const struct work *w)
+{
+    uint64_t rows = w->rows ? w->rows : 1, layers = w->layers ? w->layers : 1;
+    bool going = true;
+    for (uint64_t i = 0; i < rows * layers && going; i++) {
+        uint64_t to = w->to + i / rows * w->to_layer + i % rows * w->to_pitch;
+        uint64_t from = w->from + i / rows * w->from_layer + i % rows * w->from_pitch;
+        going = w->kind == WORK_COPY ? run_copy(w, to, from) : run_over_range(w, to);
     }
 }
 
@@ -218,16 +230,20 @@ static void run_call(const struct work *w)
 /* The moment has come. Work of a lost context does nothing. */
 static void run(const struct work *w)
 {
-    if (context_at(w->context)->lost && w->kind != WORK_GIVE)
+    if (context_at(w->context)->lost && w->kind != WORK_GIVE && w->kind != WORK_VACATE && w->kind != WORK_REPLAYED)
         return;
     switch (w->kind) {
     case WORK_TOUCH:
     case WORK_FILL:
     case WORK_EXPECT:
-        run_over_range(w);
-        break;
     case WORK_COPY:
-        run_copy(w);
+        run_over_rows(w);
+        break;
+    case WORK_VACATE:
+        graph_memory_vacate(w->number);
+        break;
+    case WORK_REPLAYED:
+        exec_replayed(w->number);
         break;
     case WORK_CALL:
         run_call(w);
@@ -252,14 +268,19 @@ void work_run_until(uint64_t when)
 }
 
 /* Remembers on the mappings that work not yet done will touch them: to unmap one of them now is a violation. */
-static void mark_busy(const struct work *w, uint64_t at, uint64_t done)
+static void mark_busy(uint64_t at, uint64_t bytes, uint64_t done)
 {
     if (!virtual_is_device_address(at))
         return;
     struct mapping *m;
-    for (uint64_t end = at + w->bytes; at < end && (m = virtual_mapping(at)); at = m->at + m->size)
+    for (uint64_t end = at + bytes; at < end && (m = virtual_mapping(at)); at = m->at + m->size)
         if (m->busy < done)
             m->busy = done;
+}
+
+uint64_t work_extent(const struct work *w, uint64_t pitch, uint64_t layer)
+{
+    return w->bytes + (w->rows ? w->rows - 1 : 0) * pitch + (w->layers ? w->layers - 1 : 0) * layer;
 }
 
 uint64_t work_end(struct stream *s, uint64_t not_before, uint64_t length)
@@ -292,9 +313,9 @@ CUresult work_submit(struct stream *s, const struct work *work)
         return CUDA_ERROR_OUT_OF_MEMORY;
     stream_extend(s, done);
     if (w.bytes)
-        mark_busy(&w, w.to, done);
+        mark_busy(w.to, work_extent(&w, w.to_pitch, w.to_layer), done);
     if (w.kind == WORK_COPY)
-        mark_busy(&w, w.from, done);
+        mark_busy(w.from, work_extent(&w, w.from_pitch, w.from_layer), done);
     return CUDA_SUCCESS;
 }
 

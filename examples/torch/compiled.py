@@ -1,15 +1,13 @@
-"""BERT-large under torch.compile(backend="cudagraphs"): a graph for each shape of training and of inference, in PyTorch's own graph pools."""
+"""BERT under torch.compile(backend="cudagraphs"): a graph for each shape of training and of inference, in PyTorch's own graph pools."""
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import figures
 
-LENGTHS = (128, 256, 512)
+LENGTHS = (128, 512)
 TRAIN_BATCH, ANSWER_BATCH = 16, 64
 
-config = BertConfig(
-    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-)
+config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 with torch.device("cuda"):
     model = BertForMaskedLM(config)
 compiled = torch.compile(model, backend="cudagraphs", dynamic=False)

@@ -17,6 +17,7 @@ SHORTEST, LONGEST = 256, 2048
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
+torch.manual_seed(0)
 random.seed(dist.get_rank())  # each rank has lengths of its own
 
 config = LlamaConfig(use_cache=False)  # the defaults are LLaMA-7B's

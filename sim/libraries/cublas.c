@@ -146,7 +146,8 @@ MODE(SmCountTarget, sm_target, value >= 0)
 
 /* --- copies: columns one by one where they do not lie together; the stream is the caller's, not the handle's */
 
-static int copy_columns(char *to, size_t to_step, const char *from, size_t from_step, size_t bytes, size_t columns, bool to_device, CUstream stream)
+static int copy_columns(char *to, size_t to_step, const char *from, size_t from_step, size_t bytes, size_t columns, bool to_device,
+                        CUstream stream)
 {
     if (bytes == to_step && bytes == from_step) {
         bytes *= columns;
@@ -158,7 +159,8 @@ static int copy_columns(char *to, size_t to_step, const char *from, size_t from_
     return 0;
 }
 
-static int copy_matrix(int rows, int columns, int size, const void *from, int from_step, void *to, int to_step, bool to_device, CUstream stream)
+static int copy_matrix(int rows, int columns, int size, const void *from, int from_step, void *to, int to_step, bool to_device,
+                       CUstream stream)
 {
     if (rows < 0 || columns < 0 || size <= 0 || from_step <= 0 || to_step <= 0 || from_step < rows || to_step < rows)
         return status.invalid;
@@ -167,7 +169,8 @@ static int copy_matrix(int rows, int columns, int size, const void *from, int fr
     if (!from || !to)
         return status.invalid;
     size_t unit = (size_t)size;
-    return copy_columns(to, (size_t)to_step * unit, from, (size_t)from_step * unit, (size_t)rows * unit, (size_t)columns, to_device, stream);
+    return copy_columns(to, (size_t)to_step * unit, from, (size_t)from_step * unit, (size_t)rows * unit, (size_t)columns, to_device,
+                        stream);
 }
 
 static int copy_vector(int count, int size, const void *from, int from_step, void *to, int to_step, bool to_device, CUstream stream)
@@ -245,7 +248,7 @@ int cublasDotEx(const void *handle, int n, const void *x, int x_type, int x_step
 {
     (void)n, (void)x, (void)x_type, (void)x_step, (void)y, (void)y_type, (void)y_step, (void)compute_type;
     uint64_t bytes = type_bytes(result_type);
-    return bytes ? scalar(handle, "cublasDotEx", result, bytes) : status.unsupported;
+    return bytes > 1 ? scalar(handle, "cublasDotEx", result, bytes) : status.unsupported;
 }
 
 /* A rotation by nothing: cosine 1, sine 0; a and b stay. */

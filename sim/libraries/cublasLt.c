@@ -141,9 +141,9 @@ static uint64_t split_bytes(const struct descriptor *d)
     return round_up(bytes, 256);
 }
 
-int cublasLtMatmulAlgoGetHeuristic(const void *handle, const struct descriptor *what, const struct descriptor *a, const struct descriptor *b,
-                                   const struct descriptor *c, const struct descriptor *d, const struct descriptor *preference, int wanted,
-                                   struct found *found, int *count)
+int cublasLtMatmulAlgoGetHeuristic(const void *handle, const struct descriptor *what, const struct descriptor *a,
+                                   const struct descriptor *b, const struct descriptor *c, const struct descriptor *d,
+                                   const struct descriptor *preference, int wanted, struct found *found, int *count)
 {
     int answer = check(handle, what, (const struct descriptor *const[4]){a, b, c, d});
     if (answer)
@@ -210,8 +210,8 @@ int cublasLtMatmulAlgoConfigGetAttribute(const struct algo *algo, int attribute,
 }
 
 int cublasLtMatmul(const void *handle, const struct descriptor *what, const void *alpha, const void *a, const struct descriptor *a_layout,
-                   const void *b, const struct descriptor *b_layout, const void *beta, const void *c, const struct descriptor *c_layout, void *d,
-                   const struct descriptor *d_layout, const struct algo *algo, void *workspace, size_t bytes, CUstream stream)
+                   const void *b, const struct descriptor *b_layout, const void *beta, const void *c, const struct descriptor *c_layout,
+                   void *d, const struct descriptor *d_layout, const struct algo *algo, void *workspace, size_t bytes, CUstream stream)
 {
     (void)beta, (void)c, (void)algo;
     int answer = check(handle, what, (const struct descriptor *const[4]){a_layout, b_layout, c_layout, d_layout});

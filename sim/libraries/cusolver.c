@@ -123,49 +123,50 @@ static int solve(const void *handle, const char *name, bool sane, int *info, int
 #define GOOD(m, n) ((m) >= 0 && (n) >= 0)
 
 /* The four types; `Q` names the orthogonal (unitary) solvers, `E` the symmetric (Hermitian) ones. */
-#define SOLVERS(T, Q, E)                                                                                                                    \
-    SIZE(T##potrf, (ON, int part, int n, M(a), int *count), n >= 0, panel(n))                                                               \
-    SOLVE(T##potrf, (ON, int part, int n, M(a), WORK, int *info), n >= 0, 1)                                                                \
-    SOLVE(T##potrs, (ON, int part, int n, int columns, M(a), M(b), int *info), GOOD(n, columns), 1)                                         \
-    SOLVE(T##potrfBatched, (ON, int part, int n, M(a), int *info, int batch), GOOD(n, batch), batch)                                        \
-    SOLVE(T##potrsBatched, (ON, int part, int n, int columns, M(a), M(b), int *info, int batch), GOOD(n, batch), 1)                         \
-    SIZE(T##getrf, (ON, int m, int n, M(a), int *count), GOOD(m, n), panel(most(m, n)))                                                     \
-    SOLVE(T##getrf, (ON, int m, int n, M(a), const void *work, int *pivots, int *info), GOOD(m, n), 1)                                      \
-    SOLVE(T##getrs, (ON, int trans, int n, int columns, M(a), const int *pivots, M(b), int *info), GOOD(n, columns), 1)                     \
-    SIZE(T##geqrf, (ON, int m, int n, M(a), int *count), GOOD(m, n), panel(n))                                                              \
-    SOLVE(T##geqrf, (ON, int m, int n, M(a), const void *tau, WORK, int *info), GOOD(m, n), 1)                                              \
-    SIZE(T##Q##gqr, (ON, int m, int n, int k, M(a), const void *tau, int *count), GOOD(m, n), panel(n))                                     \
-    SOLVE(T##Q##gqr, (ON, int m, int n, int k, M(a), const void *tau, WORK, int *info), GOOD(m, n), 1)                                      \
-    SIZE(T##Q##mqr, (ON, int right, int trans, int m, int n, int k, M(a), const void *tau, M(c), int *count), GOOD(m, n), panel(right ? m : n)) \
-    SOLVE(T##Q##mqr, (ON, int right, int trans, int m, int n, int k, M(a), const void *tau, M(c), WORK, int *info), GOOD(m, n), 1)          \
-    SIZE(T##sytrf, (ON, int n, M(a), int *count), n >= 0, panel(n))                                                                         \
-    SOLVE(T##sytrf, (ON, int part, int n, M(a), int *pivots, WORK, int *info), n >= 0, 1)                                                   \
-    SIZE(T##gesvd, (ON, int m, int n, int *count), GOOD(m, n), singular(m, n))                                                              \
-    SOLVE(T##gesvd, (ON, signed char u_job, signed char v_job, int m, int n, M(a), void *s, M(u), M(v), WORK, void *real, int *info),       \
-          GOOD(m, n), 1)                                                                                                                    \
-    SIZE(T##gesvdj, (ON, int vectors, int economy, int m, int n, M(a), const void *s, M(u), M(v), int *count, const void *how), GOOD(m, n), \
-         singular_jacobi(vectors, m, n))                                                                                                    \
-    SOLVE(T##gesvdj, (ON, int vectors, int economy, int m, int n, M(a), void *s, M(u), M(v), WORK, int *info, const void *how),             \
-          GOOD(m, n), 1)                                                                                                                    \
-    SIZE(T##gesvdjBatched, (ON, int vectors, int m, int n, M(a), const void *s, M(u), M(v), int *count, const void *how, int batch),        \
-         GOOD(m, n) && batch >= 0, batch * singular_jacobi(vectors, m, n))                                                                  \
-    SOLVE(T##gesvdjBatched, (ON, int vectors, int m, int n, M(a), void *s, M(u), M(v), WORK, int *info, const void *how, int batch),        \
-          GOOD(m, n) && batch >= 0, batch)                                                                                                  \
-    SIZE(T##gesvdaStridedBatched, (ON, int vectors, int rank, int m, int n, M(a), long long a_next, const void *s, long long s_next,        \
-         M(u), long long u_next, M(v), long long v_next, int *count, int batch), GOOD(m, n) && batch >= 0, batch * singular_approximate(n)) \
-    int cusolverDn##T##gesvdaStridedBatched(ON, int vectors, int rank, int m, int n, M(a), long long a_next, void *s, long long s_next,     \
-        M(u), long long u_next, M(v), long long v_next, WORK, int *info, double *residuals, int batch)                                      \
-    {                                                                                                                                       \
-        int answer = solve(handle, "cusolverDn" #T "gesvdaStridedBatched", GOOD(m, n) && batch >= 0, info, batch);                          \
-        for (int i = 0; !answer && residuals && i < batch; i++)                                                                             \
-            residuals[i] = 0; /* on the host */                                                                                             \
-        return answer;                                                                                                                      \
-    }                                                                                                                                       \
-    SIZE(T##E##evd, (ON, int vectors, int part, int n, M(a), const void *w, int *count), n >= 0, eigen(vectors, n))                         \
-    SOLVE(T##E##evd, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info), n >= 0, 1)                                         \
-    SIZE(T##E##evjBatched, (ON, int vectors, int part, int n, M(a), const void *w, int *count, const void *how, int batch), GOOD(n, batch), \
-         batch * singular_jacobi(vectors, n, n))                                                                                            \
-    SOLVE(T##E##evjBatched, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info, const void *how, int batch), GOOD(n, batch), \
+#define SOLVERS(T, Q, E)                                                                                                                   \
+    SIZE(T##potrf, (ON, int part, int n, M(a), int *count), n >= 0, panel(n))                                                              \
+    SOLVE(T##potrf, (ON, int part, int n, M(a), WORK, int *info), n >= 0, 1)                                                               \
+    SOLVE(T##potrs, (ON, int part, int n, int columns, M(a), M(b), int *info), GOOD(n, columns), 1)                                        \
+    SOLVE(T##potrfBatched, (ON, int part, int n, M(a), int *info, int batch), GOOD(n, batch), batch)                                       \
+    SOLVE(T##potrsBatched, (ON, int part, int n, int columns, M(a), M(b), int *info, int batch), GOOD(n, batch), 1)                        \
+    SIZE(T##getrf, (ON, int m, int n, M(a), int *count), GOOD(m, n), panel(most(m, n)))                                                    \
+    SOLVE(T##getrf, (ON, int m, int n, M(a), const void *work, int *pivots, int *info), GOOD(m, n), 1)                                     \
+    SOLVE(T##getrs, (ON, int trans, int n, int columns, M(a), const int *pivots, M(b), int *info), GOOD(n, columns), 1)                    \
+    SIZE(T##geqrf, (ON, int m, int n, M(a), int *count), GOOD(m, n), panel(n))                                                             \
+    SOLVE(T##geqrf, (ON, int m, int n, M(a), const void *tau, WORK, int *info), GOOD(m, n), 1)                                             \
+    SIZE(T##Q##gqr, (ON, int m, int n, int k, M(a), const void *tau, int *count), GOOD(m, n), panel(n))                                    \
+    SOLVE(T##Q##gqr, (ON, int m, int n, int k, M(a), const void *tau, WORK, int *info), GOOD(m, n), 1)                                     \
+    SIZE(T##Q##mqr, (ON, int right, int trans, int m, int n, int k, M(a), const void *tau, M(c), int *count), GOOD(m, n),                  \
+         panel(right ? m : n))                                                                                                             \
+    SOLVE(T##Q##mqr, (ON, int right, int trans, int m, int n, int k, M(a), const void *tau, M(c), WORK, int *info), GOOD(m, n), 1)         \
+    SIZE(T##sytrf, (ON, int n, M(a), int *count), n >= 0, panel(n))                                                                        \
+    SOLVE(T##sytrf, (ON, int part, int n, M(a), int *pivots, WORK, int *info), n >= 0, 1)                                                  \
+    SIZE(T##gesvd, (ON, int m, int n, int *count), GOOD(m, n), singular(m, n))                                                             \
+    SOLVE(T##gesvd, (ON, signed char u_job, signed char v_job, int m, int n, M(a), void *s, M(u), M(v), WORK, void *real, int *info),      \
+          GOOD(m, n), 1)                                                                                                                   \
+    SIZE(T##gesvdj, (ON, int vectors, int economy, int m, int n, M(a), const void *s, M(u), M(v), int *count, const void *how), GOOD(m, n),\
+         singular_jacobi(vectors, m, n))                                                                                                   \
+    SOLVE(T##gesvdj, (ON, int vectors, int economy, int m, int n, M(a), void *s, M(u), M(v), WORK, int *info, const void *how),            \
+          GOOD(m, n), 1)                                                                                                                   \
+    SIZE(T##gesvdjBatched, (ON, int vectors, int m, int n, M(a), const void *s, M(u), M(v), int *count, const void *how, int batch),       \
+         GOOD(m, n) && batch >= 0, batch * singular_jacobi(vectors, m, n))                                                                 \
+    SOLVE(T##gesvdjBatched, (ON, int vectors, int m, int n, M(a), void *s, M(u), M(v), WORK, int *info, const void *how, int batch),       \
+          GOOD(m, n) && batch >= 0, batch)                                                                                                 \
+    SIZE(T##gesvdaStridedBatched, (ON, int vectors, int rank, int m, int n, M(a), long long a_next, const void *s, long long s_next,       \
+         M(u), long long u_next, M(v), long long v_next, int *count, int batch), GOOD(m, n) && batch >= 0, batch * singular_approximate(n))\
+    int cusolverDn##T##gesvdaStridedBatched(ON, int vectors, int rank, int m, int n, M(a), long long a_next, void *s, long long s_next,    \
+        M(u), long long u_next, M(v), long long v_next, WORK, int *info, double *residuals, int batch)                                     \
+    {                                                                                                                                      \
+        int answer = solve(handle, "cusolverDn" #T "gesvdaStridedBatched", GOOD(m, n) && batch >= 0, info, batch);                         \
+        for (int i = 0; !answer && residuals && i < batch; i++)                                                                            \
+            residuals[i] = 0; /* on the host */                                                                                            \
+        return answer;                                                                                                                     \
+    }                                                                                                                                      \
+    SIZE(T##E##evd, (ON, int vectors, int part, int n, M(a), const void *w, int *count), n >= 0, eigen(vectors, n))                        \
+    SOLVE(T##E##evd, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info), n >= 0, 1)                                        \
+    SIZE(T##E##evjBatched, (ON, int vectors, int part, int n, M(a), const void *w, int *count, const void *how, int batch), GOOD(n, batch),\
+         batch * singular_jacobi(vectors, n, n))                                                                                           \
+    SOLVE(T##E##evjBatched, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info, const void *how, int batch), GOOD(n, batch),\
           batch)
 SOLVERS(S, or, sy)
 SOLVERS(D, or, sy)
@@ -194,12 +195,12 @@ X_SIZE(Xsytrs, (ON, int part, int64_t n, int64_t columns, X(a), const int64_t *p
        (double)n)
 SOLVE(Xsytrs, (ON, int part, int64_t n, int64_t columns, X(a), const int64_t *pivots, TYPED(b), int64_t b_step, BUFFERS, int *info),
       GOOD(n, columns), 1)
-SOLVE(Xgeev, (ON, void *how, int left, int right, int64_t n, X(a), TYPED(w), TYPED(u), int64_t u_step, TYPED(v), int64_t v_step, int compute,
-      BUFFERS, int *info), n >= 0, 1)
+SOLVE(Xgeev, (ON, void *how, int left, int right, int64_t n, X(a), TYPED(w), TYPED(u), int64_t u_step, TYPED(v), int64_t v_step,
+      int compute, BUFFERS, int *info), n >= 0, 1)
 
 /* The QR iteration is the host's part: a copy of the reduced matrix and of the vectors. */
-int cusolverDnXgeev_bufferSize(ON, void *how, int left, int right, int64_t n, X(a), TYPED(w), TYPED(u), int64_t u_step, TYPED(v), int64_t v_step,
-                               int compute, SIZES)
+int cusolverDnXgeev_bufferSize(ON, void *how, int left, int right, int64_t n, X(a), TYPED(w), TYPED(u), int64_t u_step, TYPED(v),
+                               int64_t v_step, int compute, SIZES)
 {
     int answer = tell_bytes(handle, general_eigen((double)n), type, n >= 0, device, host);
     if (!answer)

@@ -1,6 +1,6 @@
 /*
- * cusparse.c: cuSPARSE: descriptors that know their shape, buffer sizes, and the few counts a program allocates by. Not here: any arithmetic,
- * or a look into a matrix.
+ * cusparse.c: cuSPARSE: descriptors that know their shape, buffer sizes, and the few counts a program allocates by. Not here: any
+ * arithmetic, or a look into a matrix.
  *
  * Sizes. The documentation gives none; these are what the algorithms need that it describes, rounded up to 256 bytes:
  *     SpMM, SpMV      a word for each row, where one was split between blocks; SDDMM the same
@@ -60,7 +60,8 @@ const char *cusparseGetErrorString(int error)
 {
     static const char *const texts[] = {
         "success", "initialization error", "out of memory", "invalid value", "architecture mismatch", "mapping error",
-        "execution failed", "internal error", "matrix type not supported", "zero pivot", "operation not supported", "insufficient resources",
+        "execution failed", "internal error", "matrix type not supported", "zero pivot", "operation not supported",
+        "insufficient resources",
     };
     return error >= 0 && error < (int)(sizeof texts / sizeof *texts) ? texts[error] : "unrecognized error code";
 }
@@ -92,14 +93,14 @@ static int close_matrix(struct matrix *m, enum kind kind)
     return 0;
 }
 
-int cusparseCreateCoo(struct matrix **made, int64_t rows, int64_t columns, int64_t count, void *row, void *column, void *values, int index_type,
-                      int base, int type)
+int cusparseCreateCoo(struct matrix **made, int64_t rows, int64_t columns, int64_t count, void *row, void *column, void *values,
+                      int index_type, int base, int type)
 {
     return open_matrix(made, (struct matrix){SPARSE, rows, columns, count, type});
 }
 
-int cusparseCreateCsr(struct matrix **made, int64_t rows, int64_t columns, int64_t count, void *row, void *column, void *values, int row_type,
-                      int column_type, int base, int type)
+int cusparseCreateCsr(struct matrix **made, int64_t rows, int64_t columns, int64_t count, void *row, void *column, void *values,
+                      int row_type, int column_type, int base, int type)
 {
     return open_matrix(made, (struct matrix){SPARSE, rows, columns, count, type});
 }
@@ -160,8 +161,8 @@ PROPERTY(IndexBase, 1)
 
 /* --- calls on descriptors: a size, or a kernel */
 
-static int check(const void *handle, const struct matrix *a, enum kind a_kind, const struct matrix *b, enum kind b_kind, const struct matrix *c,
-                 enum kind c_kind)
+static int check(const void *handle, const struct matrix *a, enum kind a_kind, const struct matrix *b, enum kind b_kind,
+                 const struct matrix *c, enum kind c_kind)
 {
     if (!handle_is_valid(handle))
         return status.no_handle;
@@ -194,7 +195,9 @@ static double copy_of(const struct matrix *b)
 
 #define ON const void *handle
 #define MATRIX struct matrix
-#define SPMM ON, int a_op, int b_op, const void *alpha, const MATRIX *a, const MATRIX *b, const void *beta, MATRIX *c, int type, int algorithm
+#define SPMM                                                                                                            \
+    ON, int a_op, int b_op, const void *alpha, const MATRIX *a, const MATRIX *b, const void *beta, MATRIX *c, int type, \
+        int algorithm
 #define SPMV ON, int op, const void *alpha, const MATRIX *a, const MATRIX *x, const void *beta, MATRIX *y, int type, int algorithm
 #define SPSM ON, int a_op, int b_op, const void *alpha, const MATRIX *a, const MATRIX *b, MATRIX *c, int type, int algorithm, void *how
 #define SPSV ON, int op, const void *alpha, const MATRIX *a, const MATRIX *x, MATRIX *y, int type, int algorithm, void *how
@@ -285,20 +288,20 @@ int cusparseXbsrsv2_zeroPivot(ON, void *how, int *position) { return no_zero(han
 int cusparseXbsrsm2_zeroPivot(ON, void *how, int *position) { return no_zero(handle, position); }
 
 #define BLOCKS const void *description, const void *values, const int *row, const int *column, int side, void *how
-#define OLDER(T)                                                                                                                            \
-    int cusparse##T##bsrsv2_bufferSize(ON, int order, int op, int rows, int count, BLOCKS, int *size)                                       \
-    {                                                                                                                                       \
-        return tell_int(handle, 2.0 * WORD * rows, size);                                                                                   \
-    }                                                                                                                                       \
-    int cusparse##T##bsrsm2_bufferSize(ON, int order, int a_op, int b_op, int rows, int columns, int count, BLOCKS, int *size)              \
-    {                                                                                                                                       \
-        return tell_int(handle, 2.0 * WORD * rows, size);                                                                                   \
-    }                                                                                                                                       \
-    int cusparse##T##csrgeam2_bufferSizeExt(ON, int m, int n, const void *alpha, const void *a, int a_count, const void *a_values,          \
-        const int *a_row, const int *a_column, const void *beta, const void *b, int b_count, const void *b_values, const int *b_row,        \
-        const int *b_column, const void *c, const void *c_values, const int *c_row, const int *c_column, size_t *size)                      \
-    {                                                                                                                                       \
-        return tell(!handle_is_valid(handle) ? status.no_handle : m < 0 ? status.invalid : 0, (double)m * WORD, size);                      \
+#define OLDER(T)                                                                                                                           \
+    int cusparse##T##bsrsv2_bufferSize(ON, int order, int op, int rows, int count, BLOCKS, int *size)                                      \
+    {                                                                                                                                      \
+        return tell_int(handle, 2.0 * WORD * rows, size);                                                                                  \
+    }                                                                                                                                      \
+    int cusparse##T##bsrsm2_bufferSize(ON, int order, int a_op, int b_op, int rows, int columns, int count, BLOCKS, int *size)             \
+    {                                                                                                                                      \
+        return tell_int(handle, 2.0 * WORD * rows, size);                                                                                  \
+    }                                                                                                                                      \
+    int cusparse##T##csrgeam2_bufferSizeExt(ON, int m, int n, const void *alpha, const void *a, int a_count, const void *a_values,         \
+        const int *a_row, const int *a_column, const void *beta, const void *b, int b_count, const void *b_values, const int *b_row,       \
+        const int *b_column, const void *c, const void *c_values, const int *c_row, const int *c_column, size_t *size)                     \
+    {                                                                                                                                      \
+        return tell(!handle_is_valid(handle) ? status.no_handle : m < 0 ? status.invalid : 0, (double)m * WORD, size);                     \
     }
 OLDER(S)
 OLDER(D)

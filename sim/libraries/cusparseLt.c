@@ -2,9 +2,9 @@
  * cusparseLt.c: cuSPARSELt, for matrices of which two in four (one in two, for 32 bits) entries are zero.
  *
  * Its objects lie in memory of the caller's, of a size that differs between versions but is never below 512 bytes: these take fewer. A
- * compressed matrix is half the values and two bits of place for each of them, in 16-bit steps, as documented: 9/16 of the matrix for 16-bit
- * types and 10/16 for 8-bit ones. Compressing takes a second copy of the places, and a product takes memory only where the program
- * asked for a split sum: each part in single precision.
+ * compressed matrix is half the values and two bits of place for each of them: 9/16 of the matrix for 16-bit types and 10/16 for 8-bit
+ * ones. Compressing takes a second copy of the places, and a product takes memory only where the program asked for a split sum: each
+ * part in single precision.
  *
  * LOCKING: none, as with the real library.
  */
@@ -82,8 +82,8 @@ static int describe(const struct lt *handle, struct matrix *m, int64_t rows, int
     return 0;
 }
 
-int cusparseLtDenseDescriptorInit(const struct lt *handle, struct matrix *m, int64_t rows, int64_t columns, int64_t step, uint32_t alignment,
-                                  int type, int order)
+int cusparseLtDenseDescriptorInit(const struct lt *handle, struct matrix *m, int64_t rows, int64_t columns, int64_t step,
+                                  uint32_t alignment, int type, int order)
 {
     (void)order;
     return describe(handle, m, rows, columns, step, alignment, type, false);
@@ -101,8 +101,8 @@ int cusparseLtMatDescriptorDestroy(const struct matrix *m)
     return IS(m, MATRIX) ? 0 : status.invalid;
 }
 
-int cusparseLtMatmulDescriptorInit(const struct lt *handle, struct product *p, int a_op, int b_op, const struct matrix *a, const struct matrix *b,
-                                   const struct matrix *c, const struct matrix *d, int type)
+int cusparseLtMatmulDescriptorInit(const struct lt *handle, struct product *p, int a_op, int b_op, const struct matrix *a,
+                                   const struct matrix *b, const struct matrix *c, const struct matrix *d, int type)
 {
     (void)a_op, (void)b_op, (void)type;
     int answer = check(handle);
@@ -216,14 +216,14 @@ int cusparseLtSpMMACompressedSize2(const struct lt *handle, const struct matrix 
     if (!IS(m, MATRIX) || !m->structured || !bytes || !buffer_bytes)
         return status.invalid;
     uint64_t entries = (uint64_t)m->rows * (uint64_t)m->columns;
-    uint64_t places = round_up(entries / 2 * 2 / 8, 2);
+    uint64_t places = round_up(entries / 8, 2);
     *bytes = entries * type_bytes(m->type) / 2 + places;
     *buffer_bytes = places;
     return 0;
 }
 
-int cusparseLtSpMMACompress2(const struct lt *handle, const struct matrix *m, int is_a, int op, const void *dense, void *compressed, void *buffer,
-                             CUstream stream)
+int cusparseLtSpMMACompress2(const struct lt *handle, const struct matrix *m, int is_a, int op, const void *dense, void *compressed,
+                             void *buffer, CUstream stream)
 {
     (void)is_a, (void)op;
     int answer = check(handle);

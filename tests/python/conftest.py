@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 
 OURS = ("CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_VISIBLE_DEVICES")
 SECONDS = 120
+CENOTE = (sys.executable, "-m", "cenote")
 
 SHOW = """
 import json, os, sys
@@ -40,7 +41,7 @@ def clean() -> dict[str, str]:
 def run(clean, tmp_path):
     """run("run", "--sim", "8GiB", ..., NAME=VALUE...): a finished process. What it prints is text."""
     def call(*arguments, input=None, cwd=tmp_path, **variables):
-        return subprocess.run([sys.executable, "-m", "cenote", *map(str, arguments)], env={**clean, **variables}, cwd=cwd, input=input,
+        return subprocess.run([*CENOTE, *map(str, arguments)], env={**clean, **variables}, cwd=cwd, input=input,
                               capture_output=True, text=True, timeout=SECONDS)
     return call
 

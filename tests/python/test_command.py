@@ -33,7 +33,8 @@ def test_our_options_end_where_the_program_begins(arguments, ours):
 
 
 @pytest.mark.parametrize("size", [
-    "", "0", "-1GiB", "80", "80 GiB", "1GiB,devices:4", "1GiB\n", "1e9", "nan", "80XiB", "2TiB", "99999999999999999999TiB", "9" * 1000, "٨٠GiB", "\udcff", "a" * 5000,
+    "", "0", "-1GiB", "80", "80 GiB", "1GiB,devices:4", "1GiB\n", "1e9", "nan", "80XiB", "2TiB", "99999999999999999999TiB",
+    "9" * 1000, "٨٠GiB", "\udcff", "a" * 5000,
     "$(touch ran)", "1048575",
 ])
 def test_a_size_that_is_none(refuse, size):
@@ -41,7 +42,8 @@ def test_a_size_that_is_none(refuse, size):
 
 
 @pytest.mark.parametrize("option, value", [
-    ("--devices", "-1"), ("--devices", "17"), ("--devices", "1.5"), ("--devices", ""), ("--devices", "two"), ("--lag", "-5"), ("--lag", "1ms"), ("--lag", "1" * 21),
+    ("--devices", "-1"), ("--devices", "17"), ("--devices", "1.5"), ("--devices", ""), ("--devices", "two"),
+    ("--lag", "-5"), ("--lag", "1ms"), ("--lag", "1" * 21),
     ("--lag", str(1 << 64)), ("--allocator", "malloc"), ("--allocator", ""), ("--allocator", "Native"),
 ])
 def test_a_value_that_is_none(refuse, option, value):

@@ -17,7 +17,8 @@ from tree import Tree  # noqa: E402
 def library(path: pathlib.Path, soname: str, node: str, names, needs=(), uses=()):
     """A shared library that exports `names` in the version `node` and calls `uses` of `needs`."""
     source = "".join(f"int {name}(void) {{ return 0; }}\n" for name in names)
-    source += "".join(f"int {name}(void);\n" for name in uses) + f"int u_{soname.split('.')[0]}(void) {{ return 0{''.join(f' + {name}()' for name in uses)}; }}\n"
+    calls = "".join(f" + {name}()" for name in uses)
+    source += "".join(f"int {name}(void);\n" for name in uses) + f"int u_{soname.partition('.')[0]}(void) {{ return 0{calls}; }}\n"
     (path.parent / "map").write_text(f"{node} {{ global: {' '.join(name + ';' for name in [*names, 'u_*'])} local: *; }};")
     (path.parent / "source.c").write_text(source)
     subprocess.run(["gcc", "-shared", "-fPIC", "source.c", "-o", path.name, f"-Wl,-soname,{soname}", "-Wl,--version-script=map", "-Wl,--no-as-needed",
@@ -32,7 +33,8 @@ def world(tmp_path):
         folder.mkdir(parents=True)
     library(real / "libcublas.so.13", "libcublas.so.13", "libcublas.so.13", ["cublasOld", "cublasNew"])
     library(real / "libcudnn.so.9", "libcudnn.so.9", "", ["cudnnThing"])
-    library(torch / "lib/libtorch_cuda.so", "libtorch_cuda.so", "T", [], [real / "libcublas.so.13", real / "libcudnn.so.9"], ["cublasOld", "cublasNew", "cudnnThing"])
+    library(torch / "lib/libtorch_cuda.so", "libtorch_cuda.so", "T", [], [real / "libcublas.so.13", real / "libcudnn.so.9"],
+            ["cublasOld", "cublasNew", "cudnnThing"])
     library(sim / "libcublas.so.13", "libcublas.so.13", "libcublas.so.13", ["cublasOld", "cublasNew"])
     library(sim / "libcudnn.so.9", "libcudnn.so.9", "libcudnn.so.9", ["cudnnThing"])
     (torch / "version.py").write_text("__version__ = '9.9.0+cu999'\n")
@@ -150,7 +152,8 @@ def test_the_check_compares_with_torch(world):
     (world / "sim/libraries").mkdir()
     (world / "sim/libraries/CMakeLists.txt").write_text(
         'simulated_library(cublas libcublas.so.13 libcublas.so.13 "cublas*")\nsimulated_library(cudnn libcudnn.so.9 "" "cudnn*")\n')
-    (world / "sim/stubs.def").write_text("#ifdef LIBRARY_cublas\nSTUB(cublasOld, DONE)\n#endif\n#ifdef LIBRARY_cudnn\nSTUB(cudnnThing, DONE)\n#endif\n")
+    (world / "sim/stubs.def").write_text("#ifdef LIBRARY_cublas\nSTUB(cublasOld, DONE)\n#endif\n"
+                                         "#ifdef LIBRARY_cudnn\nSTUB(cudnnThing, DONE)\n#endif\n")
     (world / "build").mkdir()
     (world / "build/sim").symlink_to(world / "sim")
     library(world / "sim/libcublas.so.13", "libcublas.so.13", "libcublas.so.13", ["cublasOld"])

@@ -61,7 +61,9 @@ def test_a_library_without_versions(folder):
     assert named(elf.read(str(folder / "libbare.so")).exported)["plain"] == ("", "")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"#!/bin/sh\n", b"\x7fELF\x01\x01" + bytes(100), b"\x7fELF\x02\x01" + bytes(58), b"\xff" * 5000])
+@pytest.mark.parametrize("content", [
+    b"", b"\x7fELF", b"#!/bin/sh\n", b"\x7fELF\x01\x01" + bytes(100), b"\x7fELF\x02\x01" + bytes(58), b"\xff" * 5000,
+])
 def test_what_is_no_library(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     try:

@@ -79,7 +79,8 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
 
 def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     names = set(members(wheel))
-    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/built.py", "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/include/cenote/cenote.h",
+    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/built.py", "cenote/include/cenote/cenote.h",
+            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote"}
     assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == {"lib", "include", "sim"}
@@ -121,20 +122,22 @@ def test_the_command_is_installed(installed, outside):
 
 
 def test_what_is_installed_is_found(installed, outside):
-    code = "import cenote, ctypes, sys; ctypes.CDLL(cenote.library()).cenote_version; print(cenote.library(), cenote.simulation_folder()); print('torch' in sys.modules)"
+    code = ("import cenote, ctypes, sys; ctypes.CDLL(cenote.library()).cenote_version;"
+            "print(cenote.library(), cenote.simulation_folder(), 'torch' in sys.modules)")
     library, simulation, torch = call(installed, "-c", code, **outside).split()
     assert str(installed.parents[1]) in library and str(installed.parents[1]) in simulation and torch == "False"
 
 
 def test_an_installed_simulated_gpu_runs(installed, outside):
-    code = ("import ctypes; d = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_size_t(); c = ctypes.c_void_p(); f = ctypes.c_size_t(); assert d.cuInit(0) == 0;"
-            "assert d.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == 0 and d.cuCtxSetCurrent(c) == 0;"
+    code = ("import ctypes; d = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_size_t(); c = ctypes.c_void_p(); f = ctypes.c_size_t();"
+            "assert d.cuInit(0) == 0; assert d.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == 0 and d.cuCtxSetCurrent(c) == 0;"
             "assert d.cuMemGetInfo_v2(ctypes.byref(f), ctypes.byref(n)) == 0; print(n.value >> 30)")
     assert call(installed.parent / "cenote", "run", "--sim", "24GiB", "--", installed, "-c", code, **outside) == "24\n"
 
 
 def test_every_installed_library_loads(installed, outside):
-    code = "import cenote, ctypes, os; f = cenote.simulation_folder(); [ctypes.CDLL(os.path.join(f, name), os.RTLD_NOW) for name in os.listdir(f)]; print('all')"
+    code = ("import cenote, ctypes, os; f = cenote.simulation_folder();"
+            "[ctypes.CDLL(os.path.join(f, name), os.RTLD_NOW) for name in os.listdir(f)]; print('all')")
     assert call(installed, "-c", code, **outside) == "all\n"
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from conftest import CENOTE
 
 SIM = ("--sim", "8GiB")
 
@@ -70,14 +71,14 @@ def test_a_program_that_is_not_there(run, tmp_path):
 def test_it_is_the_same_process(clean, tmp_path):
     script = tmp_path / "pid.py"
     script.write_text("import os; print(os.getpid(), os.getppid())")
-    with subprocess.Popen([sys.executable, "-m", "cenote", "run", script], env=clean, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*CENOTE, "run", script], env=clean, stdout=subprocess.PIPE, text=True) as process:
         assert process.communicate(timeout=60)[0].split() == [str(process.pid), str(os.getpid())]
 
 
 def test_signals_reach_the_program(clean, tmp_path):
     script = tmp_path / "wait.py"
     script.write_text("import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(42))\nprint('ready', flush=True)\ntime.sleep(60)")
-    with subprocess.Popen([sys.executable, "-m", "cenote", "run", script], env=clean, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*CENOTE, "run", script], env=clean, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGUSR1)
         assert process.wait(60) == 42
@@ -92,7 +93,7 @@ def test_a_closed_pipe_ends_a_program_as_it_would_without_us(run):
 def test_an_open_file_is_handed_on(clean, tmp_path):
     read, write = os.pipe()
     os.set_inheritable(write, True)
-    subprocess.run([sys.executable, "-m", "cenote", "run", "--", "sh", "-c", f"echo here >/dev/fd/{write}"], env=clean, close_fds=False, check=True, timeout=60)
+    subprocess.run([*CENOTE, "run", "--", "sh", "-c", f"echo here >/dev/fd/{write}"], env=clean, close_fds=False, check=True, timeout=60)
     os.close(write)
     with open(read) as file:
         assert file.read() == "here\n"
@@ -107,7 +108,7 @@ def test_it_starts_at_once(clean):
             subprocess.run(command, env=clean, check=True)
             times.append(time.perf_counter() - start)
         return min(times)
-    extra = fastest(sys.executable, "-m", "cenote", "run", "--", "true") - fastest(sys.executable, "-c", "pass")
+    extra = fastest(*CENOTE, "run", "--", "true") - fastest(sys.executable, "-c", "pass")
     assert extra < 0.060
 
 
@@ -136,7 +137,8 @@ class TestSimulated:
     def test_a_run_within_a_run_is_on_the_same_machine(self, run, tmp_path):
         script = tmp_path / "outer.py"
         script.write_text("import os, subprocess, sys\nprint(os.environ['CENOTE_SIM'], flush=True)\n"
-                          "subprocess.run([sys.executable, '-m', 'cenote', 'run', '--allocator', 'expandable', '--', 'sh', '-c', 'echo $CENOTE_SIM'])")
+                          "inner = [sys.executable, '-m', 'cenote', 'run', '--allocator', 'expandable', '--', 'sh', '-c', 'echo $CENOTE_SIM']\n"
+                          "subprocess.run(inner)")
         outer, inner = run("run", *SIM, script).stdout.split()
         assert outer == inner
 
@@ -170,5 +172,6 @@ def test_the_command_in_the_build_folder(clean, simulation_library, tmp_path):
     shutil.copy(command, tmp_path / "cenote")
     del clean["PYTHONPATH"]
     clean.pop("CENOTE_BUILD", None)
-    done = subprocess.run([tmp_path / "cenote", "run", *SIM, "--", "sh", "-c", "echo $LD_PRELOAD"], env=clean, capture_output=True, text=True, timeout=60)
+    inner = ("sh", "-c", "echo $LD_PRELOAD")
+    done = subprocess.run([tmp_path / "cenote", "run", *SIM, "--", *inner], env=clean, capture_output=True, text=True, timeout=60)
     assert pathlib.Path(done.stdout.strip()) == simulation_library, done.stderr

@@ -1,10 +1,12 @@
-"""The CUDA build of PyTorch, unchanged, under `cenote run`, and the ways in which programs start other processes: all of them are on one simulated machine."""
+"""The CUDA build of PyTorch, unchanged, under `cenote run`, and the ways in which programs start others: all are on one simulated machine."""
+import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from conftest import CENOTE
 
 pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 SECONDS = 300
@@ -18,7 +20,7 @@ def gpu(clean, tmp_path):
 
     def call(*options, code, command=("program.py",), status=0, **variables):
         (tmp_path / "program.py").write_text(code)
-        done = subprocess.run([sys.executable, "-m", "cenote", "run", *(options or ("--sim", "8GiB")), *command], cwd=tmp_path, env={**clean, **variables},
+        done = subprocess.run([*CENOTE, "run", *(options or ("--sim", "8GiB")), *command], cwd=tmp_path, env={**clean, **variables},
                               capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout.splitlines()
@@ -79,7 +81,7 @@ def test_settings_of_the_user_stay(gpu):
 
 def test_what_torch_asks_for_is_there(gpu, clean, tmp_path):
     """The installed torch wants nothing that the simulated GPU lacks: nothing is said."""
-    done = subprocess.run([sys.executable, "-m", "cenote", "run", "--sim", "8GiB", "--", "true"], env={**clean, "XDG_CACHE_HOME": str(tmp_path)},
+    done = subprocess.run([*CENOTE, "run", "--sim", "8GiB", "--", "true"], env={**clean, "XDG_CACHE_HOME": str(tmp_path)},
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -165,14 +167,17 @@ def test_torchrun_as_a_module(gpu, tmp_path):
 
 
 def test_accelerate_launch(gpu, tmp_path):
-    pytest.importorskip("accelerate")
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
     gpu("--sim", "8GiB", "--devices", "2", code=RANK, HF_HOME=str(tmp_path), command=(
-        "--", "accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "program.py"))
+        "--", "accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "program.py"))
     ranks(tmp_path)
 
 
 def test_pytest(gpu, tmp_path):
-    (tmp_path / "test_inner.py").write_text("import torch\ndef test_it(): assert torch.empty(4, device='cuda').is_cuda\ndef test_not(): assert False\n")
+    (tmp_path / "test_inner.py").write_text(
+        "import torch\ndef test_it(): assert torch.empty(4, device='cuda').is_cuda\ndef test_not(): assert False\n")
     lines = gpu(code="", command=("-m", "pytest", "-q", "test_inner.py"), status=1)
     assert lines[-1].startswith("1 failed, 1 passed")
 
@@ -181,7 +186,7 @@ def test_two_runs_are_on_two_machines(clean, tmp_path):
     """The second sees a device that nobody uses, while the first holds most of its own."""
     holds = "import sys, torch; x = torch.empty(7 << 30, dtype=torch.uint8, device='cuda'); print('held', flush=True); sys.stdin.read()"
     sees = "import torch; print(torch.cuda.mem_get_info()[0] >> 30)"
-    command = [sys.executable, "-m", "cenote", "run", "--sim", "8GiB", "--", sys.executable, "-c"]
+    command = [*CENOTE, "run", "--sim", "8GiB", "--", sys.executable, "-c"]
     with subprocess.Popen([*command, holds], env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout.readline() == "held\n"
         second = subprocess.run([*command, sees], env=clean, capture_output=True, text=True, timeout=SECONDS)

@@ -390,6 +390,19 @@ CUresult agent_stream_wait(struct agent *a, uint64_t event)
     return ask_event(a, STREAM_WAIT, event);
 }
 
+void agent_begin_stream_wait(struct agent *a, uint64_t event)
+{
+    REQUIRE(send_message(a->socket, &(struct message){.op = STREAM_WAIT, .at = event}, -1));
+}
+
+CUresult agent_answer(struct agent *a)
+{
+    int file;
+    struct message m;
+    REQUIRE(receive_message(a->socket, &m, &file));
+    return (CUresult)m.result;
+}
+
 CUresult agent_destroy(struct agent *a, uint64_t event)
 {
     return ask_event(a, DESTROY, event);

@@ -43,6 +43,8 @@ CUresult agent_record(struct agent *a, uint64_t event);
 CUresult agent_query(struct agent *a, uint64_t event);
 CUresult agent_synchronize(struct agent *a, uint64_t event);
 CUresult agent_stream_wait(struct agent *a, uint64_t event);
+void     agent_begin_stream_wait(struct agent *a, uint64_t event);  /* it waits while we go on; nothing else is asked before its answer */
+CUresult agent_answer(struct agent *a);
 CUresult agent_destroy(struct agent *a, uint64_t event);
 uint64_t agent_left(struct agent *a);                   /* cuMemGetInfo */
 uint64_t agent_violations(struct agent *a);

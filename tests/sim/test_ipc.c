@@ -281,8 +281,9 @@ CASE(two_processes_may_wait_for_each_other)
     REQUIRE_OK(agent_open_event(&other, mine, &opened_there));
     EXPECT_OK(agent_record(&other, there));
     EXPECT_OK(cuEventRecord(event, NULL));
+    agent_begin_stream_wait(&other, opened_there);
     EXPECT_OK(cuStreamWaitEvent(NULL, opened, 0));
-    EXPECT_OK(agent_stream_wait(&other, opened_there));
+    EXPECT_OK(agent_answer(&other));
     EXPECT_OK(agent_query(&other, opened_there));
     EXPECT_OK(cuEventQuery(opened));
     agent_end(&other);

@@ -1,5 +1,5 @@
-"""torch.linalg, torch.fft, torch.sparse and the products of matrices on the simulated libraries: every call runs, gives the right shape, and asks
-for nothing that is not simulated. Values are not looked at: there are none.
+"""torch.linalg, torch.fft, torch.sparse and the products of matrices on the simulated libraries: every call runs, gives the right shape,
+and asks for nothing that is not simulated. Values are not looked at: there are none.
 """
 
 import pytest
@@ -120,6 +120,15 @@ def test_dot_reads_zero():
     assert torch.dot(full, full).item() == 0
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device")
+def test_product_on_another_device():
+    before = torch.cuda.mem_get_info(1)[0]
+    a = torch.zeros(64, 64, device="cuda:1")
+    result = a @ a
+    assert result.device.index == 1
+    assert before - torch.cuda.mem_get_info(1)[0] > 0
+
+
 def test_product_in_a_graph():
     a, b = cuda(64, 64), cuda(64, 64)
     stream = torch.cuda.Stream()
@@ -134,7 +143,7 @@ def test_product_in_a_graph():
 
 
 def test_cublas_takes_its_pool_beside_pytorch():
-    """The first product opens a handle, whose 32 MiB (compute capability 9) are not in PyTorch's books; CUBLAS_WORKSPACE_CONFIG decides otherwise."""
+    """The first product opens a handle, whose 32 MiB (compute capability 9) are not in PyTorch's books, unless the environment decides."""
     code = """
         import torch
         a = torch.zeros(64, 64, device="cuda")
@@ -249,7 +258,8 @@ def test_linalg_by_library(library):
 
 
 def test_gradients_of_decompositions():
-    for run in (LINALG.inv, LINALG.cholesky, LINALG.det, lambda a: LINALG.qr(a)[0], lambda a: LINALG.solve(a, a), LINALG.eigvalsh, LINALG.svdvals):
+    plain = LINALG.inv, LINALG.cholesky, LINALG.det, LINALG.eigvalsh, LINALG.svdvals
+    for run in (*plain, lambda a: LINALG.qr(a)[0], lambda a: LINALG.solve(a, a)):
         a = SQUARE(torch.float64).requires_grad_()
         run(a).sum().backward()
         expect(a.grad, (N, N))
@@ -408,11 +418,7 @@ def test_two_of_four_search():
 
 def test_semi_structured_tensor():
     weight = torch.tensor([0, 0, 1, 1], dtype=torch.float16).tile((128, 64)).to(GPU)
-    try:
-        torch.sparse.SparseSemiStructuredTensor._FORCE_CUTLASS = False
-        sparse = torch.sparse.to_sparse_semi_structured(weight)
-    finally:
-        torch.sparse.SparseSemiStructuredTensor._FORCE_CUTLASS = False
+    sparse = torch.sparse.to_sparse_semi_structured(weight)
     expect(torch.nn.functional.linear(cuda(64, 256, dtype=torch.float16), sparse), (64, 128))
 
 

@@ -338,6 +338,7 @@ static int get_descriptors(const struct attribute *a, const struct rule *rule, i
     return 0;
 }
 
+/* Says how many values it gave; with no place for values, how many there are. */
 int cudnnBackendGetAttribute(const struct descriptor *d, int number, int type, int64_t room, int64_t *count, void *values)
 {
     int error = check(d);
@@ -351,15 +352,16 @@ int cudnnBackendGetAttribute(const struct descriptor *d, int number, int type, i
     const struct attribute *a = body_find(d->body, number);
     if (room < 0 || type < 0 || type > 63 || !(rule->types & 1ull << type) || (a && a->type != type))
         return cudnn_fail(CUDNN_BAD_PARAM_ATTRIBUTE_TYPE, "%s is not of type %d", rule->name, type);
+    int64_t there = a ? a->count : 0;
     if (count)
-        *count = a ? a->count : 0;
+        *count = values && room && room < there ? room : there;
     if (!a)
         return count ? 0 : cudnn_fail(CUDNN_BAD_PARAM, "%s was not set", rule->name);
     if (!values || !room)
         return count ? 0 : cudnn_fail(CUDNN_BAD_PARAM_NULL_POINTER, "%s: no place for values or their number", rule->name);
     if (type == VALUE_BACKEND_DESCRIPTOR)
         return get_descriptors(a, rule, room, values);
-    memcpy(values, a->values, (size_t)(room < a->count ? room : a->count) * value_bytes(type));
+    memcpy(values, a->values, (size_t)(room < there ? room : there) * value_bytes(type));
     return 0;
 }
 

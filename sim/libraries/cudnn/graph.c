@@ -159,7 +159,7 @@ static int finalize_engine(struct body *engine)
         const struct engine *e = engine_of(&c, index);
         if (!e)
             return cudnn_fail(CUDNN_NOT_SUPPORTED, "engine %lld does not suit this convolution", (long long)index);
-        bits = engine_notes(e, &c);
+        bits = e->notes;
     } else {
         behaviour_count = 1;
     }

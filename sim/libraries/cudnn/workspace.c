@@ -9,7 +9,8 @@
  *     columns         gemm of an explicit matrix: the columns of one image, taps * channels * output positions.
  *     transposed      tensor cores want channels last; other layouts are copied: x, w and y once more. Nothing if they are channels last.
  *     split           a weight gradient sums over all output positions, in slices of 16384 and 16 at most, each a copy of dw in float.
- *     winograd        F(2x2, 3x3), not fused: 16 values in float for each 2 x 2 output tile and channel of x and of y, and for each filter.
+ *     winograd        F(4x4, 3x3), not fused: 36 values in float for each 4 x 4 output tile and channel of x and of y, and for each filter
+ *                     (profiles show its kernels as winograd_nonfused::winogradForwardData4x4).
  *     fft             tiles of 32 x 32: 32 * 17 complex values for each tile and channel of x and of y, and for each filter.
  *
  * Recurrent networks: per layer and direction T steps of B sequences with H hidden units, elements of e bytes. Two figures were measured
@@ -159,7 +160,7 @@ static uint64_t transformed(const struct convolution *c, uint64_t tiles, uint64_
 
 static uint64_t bytes_winograd(const struct convolution *c)
 {
-    return transformed(c, times(divide_up((uint64_t)c->y[0], 2), divide_up((uint64_t)c->y[1], 2)), 16 * sizeof(float));
+    return transformed(c, times(divide_up((uint64_t)c->y[0], 4), divide_up((uint64_t)c->y[1], 4)), 36 * sizeof(float));
 }
 
 static uint64_t bytes_fft(const struct convolution *c)
@@ -197,13 +198,6 @@ int engines_count(enum convolution_kind kind)
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
         count += engines[i].kind == kind;
     return count;
-}
-
-/* Tensor cores take float only rounded to fewer bits. */
-unsigned engine_notes(const struct engine *e, const struct convolution *c)
-{
-    bool rounds = e->notes & NOTE_TENSOR_CORE && c->type == DATA_FLOAT;
-    return e->notes | (rounds ? NOTE_DOWN_CONVERT : 0);
 }
 
 /* --- everything else */

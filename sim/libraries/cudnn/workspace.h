@@ -13,7 +13,7 @@ struct convolution {
     enum convolution_kind kind;
     int     type;           /* of the elements */
     bool    channels_last;  /* all three tensors */
-    bool    tensor_cores;   /* the caller permits them, for float by rounding the inputs */
+    bool    tensor_cores;   /* the caller permits them; float is rounded to TF32, which is none of the notes */
     int     spatial;        /* dimensions, 1 to 5 */
     int64_t batch, in, out, groups; /* in and out: channels */
     int64_t x[CUDNN_DIMS_MOST], w[CUDNN_DIMS_MOST], y[CUDNN_DIMS_MOST]; /* extents of the spatial dimensions */
@@ -22,7 +22,6 @@ struct convolution {
 
 enum { /* what an engine's result may differ by: bits, in the order of cuDNN's numerical notes */
     NOTE_TENSOR_CORE = 1 << 0,
-    NOTE_DOWN_CONVERT = 1 << 1,
     NOTE_FFT = 1 << 3,
     NOTE_NONDETERMINISTIC = 1 << 4,
     NOTE_WINOGRAD = 1 << 5,
@@ -42,7 +41,6 @@ struct engine { /* a way to compute a convolution: a row of engines.def */
 int      engines_of(const struct convolution *c, const struct engine *list[ENGINES_MOST]);  /* that suit, the preferred first */
 int      engines_count(enum convolution_kind kind);     /* that there are, whether they suit or not */
 int      engine_index(const struct engine *e);          /* among those of its kind; 0 is the one that suits everything */
-unsigned engine_notes(const struct engine *e, const struct convolution *c);
 
 /* Of the forward pass of an attention: query heads * batch, lengths, head sizes. */
 struct attention {

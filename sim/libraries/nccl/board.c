@@ -51,6 +51,7 @@ struct board {
     int      file;
     int      rank, ranks;
     bool     named;                 /* the file still has its name */
+    bool     here;                  /* we have arrived */
     size_t   bytes;                 /* of what is mapped: all but the pages */
     struct header *header;
     struct member *members;
@@ -130,6 +131,7 @@ static enum board_trouble arrive(struct board *b)
     own->process = getpid();
     own->started = process_started(getpid());
     atomic_store(&own->state, HERE);
+    b->here = true;
     atomic_fetch_add(&b->header->arrived, 1);
     return BOARD_FINE;
 }
@@ -164,8 +166,11 @@ void board_leave(struct board *b)
     atomic_store(&b->members[b->rank].state, LEFT);
 }
 
+/* Before all have come, that is the end of the meeting: those who wait see that we have left, and the name goes. */
 void board_close(struct board *b)
 {
+    if (b->here)
+        drop_name(b);
     if (b->header)
         munmap(b->header, b->bytes);
     if (b->file >= 0)

@@ -116,7 +116,7 @@ enum nccl_result communicator_open(struct communicator **made, CUcontext context
                                    const struct nccl_config *config)
 {
     if (!made || !id || ranks < 1 || ranks > BOARD_RANKS_MOST || rank < 0 || rank >= ranks)
-        return nccl_refuse(NCCL_INVALID_ARGUMENT, "a communicator of %d ranks, rank %d: there may be 1 to %d", ranks, rank, BOARD_RANKS_MOST);
+        return nccl_refuse(NCCL_INVALID_ARGUMENT, "rank %d of a communicator of %d: there may be 1 to %d", rank, ranks, BOARD_RANKS_MOST);
     enum nccl_result result = config_check(config);
     if (!result && !context)
         result = find_context(&context);

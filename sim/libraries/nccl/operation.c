@@ -222,8 +222,10 @@ static bool post_letters(struct operation *o)
     struct letter letter = {letter_kind(o), 0, o->bytes};
     bool moved = false;
     for (int rank = 0; rank < c->ranks; rank++) {
-        const char *part = o->out + (patterns[o->kind].sliced ? (size_t)rank * o->bytes : 0);
-        if (o->posts[rank] == NO_LETTER || !board_post(c->board, rank, o->posts[rank], letter, part))
+        if (o->posts[rank] == NO_LETTER)
+            continue;
+        const char *part = o->bytes && patterns[o->kind].sliced ? o->out + (size_t)rank * o->bytes : o->out;
+        if (!board_post(c->board, rank, o->posts[rank], letter, part))
             continue;
         o->posts[rank] = NO_LETTER;
         moved = true;
@@ -252,7 +254,7 @@ static enum nccl_result take_letters(struct operation *o, bool *moved)
         *moved = true;
         if (letter.kind != letter_kind(o) || letter.bytes != o->bytes)
             return communicator_fail(c, NCCL_INVALID_USAGE,
-                                     "rank %d is in %s with %zu bytes a part where rank %d calls another operation, of kind %u with %llu bytes",
+                                     "rank %d is in %s with %zu bytes a part where rank %d is in an operation of kind %u with %llu bytes",
                                      c->rank, o->name, o->bytes, rank, letter.kind, (unsigned long long)letter.bytes);
         if (letter.lost && !lose(o))
             return communicator_fail(c, NCCL_SYSTEM_ERROR, "%s: no room in memory for what rank %d says", o->name, rank);

@@ -58,8 +58,10 @@ static uint64_t encode_float(double value, const struct type *t)
     frexp(value, &exponent);
     if (exponent - 1 < 1 - bias)
         exponent = 2 - bias;
-    double whole = nearbyint(ldexp(fabs(value), t->mantissa - (exponent - 1)));
-    uint64_t bits = (uint64_t)whole;
+    double exact = ldexp(value < 0 ? -value : value, t->mantissa - (exponent - 1));
+    uint64_t bits = (uint64_t)exact;
+    double rest = exact - (double)bits;
+    bits += rest > 0.5 || (rest == 0.5 && bits & 1);
     if (bits >> t->mantissa)            /* not subnormal; a carry goes on into the exponent by itself */
         bits += (uint64_t)(exponent - 2 + bias) << t->mantissa;
     return sign | (bits >= infinite ? infinite : bits);

@@ -16,10 +16,15 @@ def pytest_configure(config):
 def frozen():
     """What importing PyTorch made stays: collections after each test need not walk it."""
     pytest.importorskip("torch")
-    import elsewhere
-
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processes():
+    """A module's processes end with it."""
+    import elsewhere
+
     yield
     elsewhere.end_all()
 
@@ -33,5 +38,6 @@ def memory(gpu):
 
     before = [torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count())]
     yield
+    torch.cuda.set_stream(torch.cuda.default_stream())  # a capture that fails leaves its own behind
     contents.let_go()
     assert all(torch.cuda.memory_allocated(device) <= then for device, then in enumerate(before))

@@ -1,7 +1,8 @@
 """Tests that need a process of their own: another backend of the allocator, or the right to lose the device.
 
-`@elsewhere(PYTORCH_CUDA_ALLOC_CONF=...)` runs the test in a process with that environment. Tests with the same environment share the process;
-`alone=True` is for one that breaks it. The test gets the fixture `sim` of that process, and whatever other arguments it has.
+`@elsewhere(PYTORCH_CUDA_ALLOC_CONF=...)` runs the test in a process with that environment. Tests with the same environment share the process.
+With `alone=True` the process, which has imported PyTorch and not touched the GPU, forks for each test: that child may break what it likes.
+The test gets the fixture `sim` of its process, and whatever other arguments it has.
 """
 
 import functools
@@ -20,12 +21,12 @@ _processes: dict = {}
 
 
 class Process:
-    def __init__(self, shape: str, environ: dict) -> None:
+    def __init__(self, shape: str, alone: bool, environ: dict) -> None:
         import simulated
 
         ask, self._ask = os.pipe()
         self._answer, answer = os.pipe()
-        environment = simulated.environment(shape, **environ, **{INSIDE: f"{ask} {answer}"})
+        environment = simulated.environment(shape, **environ, **{INSIDE: f"{ask} {answer} {int(alone)}"})
         self._process = subprocess.Popen([sys.executable, __file__], env=environment, pass_fds=(ask, answer))
         os.close(ask)
         os.close(answer)
@@ -78,17 +79,11 @@ def elsewhere(shape: str = "", alone: bool = False, **environ: str):
 
             arguments.pop("sim", None)
             arguments.pop("request", None)
-            key = (shape, *sorted(environ.items()))
-            process = None if alone else _processes.get(key)
+            key = (shape, alone, *sorted(environ.items()))
+            process = _processes.get(key)
             if not process or not process.lives():
-                process = Process(shape or simulated.SHAPE, environ)
-                if not alone:
-                    _processes[key] = process
-            try:
-                process.run(test.__module__, test.__name__, arguments)
-            finally:
-                if alone and process.lives():
-                    process.end()
+                process = _processes[key] = Process(shape or simulated.SHAPE, alone, environ)
+            process.run(test.__module__, test.__name__, arguments)
 
         return run
 
@@ -113,23 +108,38 @@ def _perform(module: str, name: str, arguments: dict, sim) -> tuple:
         return "failed", traceback.format_exc()[-60_000:]
 
 
+def _perform_here(request: tuple, sim) -> tuple:
+    return _perform(*request, sim)
+
+
+def _perform_in_child(request: tuple, sim) -> tuple:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, json.dumps(_perform(*request, sim)).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        outcome = answer.read()
+    _, status = os.waitpid(child, 0)
+    return json.loads(outcome) if outcome else ("failed", f"the process of the test ended with status {os.waitstatus_to_exitcode(status)}")
+
+
 def _serve() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:0] = [here, os.path.dirname(here)]
     import simulated
     import torch
 
-    ask, answer = map(int, os.environ[INSIDE].split())
+    ask, answer, alone = map(int, os.environ[INSIDE].split())
     sim = simulated.Hand()
     while request := os.read(ask, 1 << 16):
-        outcome = _perform(*pickle.loads(request), sim)
+        outcome = (_perform_in_child if alone else _perform_here)(pickle.loads(request), sim)
         os.write(answer, json.dumps(outcome).encode())
-        try:
+        if not alone:
             sim.set_lag(0)
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-        except RuntimeError:  # a test may have lost the device
-            os._exit(0)
 
 
 if __name__ == "__main__":

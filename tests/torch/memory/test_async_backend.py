@@ -71,15 +71,15 @@ def test_the_fraction_is_a_limit():
 
 @run
 def test_recorded_memory_waits_for_the_stream(sim):
-    side, source = torch.cuda.Stream(), filled(24 * MIB, 2)
-    a, target = filled(24 * MIB, 1), block(24 * MIB)
+    side, source = torch.cuda.Stream(), filled(12 * MIB, 2)
+    a, target = filled(12 * MIB, 1), block(12 * MIB)
     torch.cuda.synchronize()
     sim.work(side, 10**9)
     with torch.cuda.stream(side):
         target.copy_(a)
     a.record_stream(side)
     del a
-    b = block(24 * MIB).copy_(source)
+    b = block(12 * MIB).copy_(source)
     torch.cuda.synchronize()
     assert holds(target, 1) and holds(b, 2)
 

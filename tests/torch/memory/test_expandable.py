@@ -105,14 +105,14 @@ def test_pending_frees_are_waited_for(sim):
 @run
 def test_recorded_memory_waits_for_the_stream(sim):
     side = torch.cuda.Stream()
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     sim.work(side, LONG)
     a.record_stream(side)
     del a
-    assert block(24 * MIB).data_ptr() != at
+    assert block(12 * MIB).data_ptr() != at
     torch.cuda.synchronize()
-    assert at in places([block(24 * MIB), block(24 * MIB)])
+    assert at in places([block(12 * MIB), block(12 * MIB)])
 
 
 @run
@@ -142,14 +142,14 @@ def test_the_fraction_is_a_limit():
 def test_a_graph_in_expandable_memory():
     release()
     before = torch.cuda.memory_reserved()
-    source, graph = block(24 * MIB), torch.cuda.CUDAGraph()
+    source, graph = block(12 * MIB), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         temporary = source.clone()
         target = temporary.clone()
         del temporary
     for value in (4, 5):
-        source.copy_(torch.full((24 * MIB,), value, dtype=torch.uint8))
-        others = [filled(24 * MIB, 9) for _ in range(2)]
+        source.copy_(torch.full((12 * MIB,), value, dtype=torch.uint8))
+        others = [filled(12 * MIB, 9) for _ in range(2)]
         torch.cuda.empty_cache()
         graph.replay()
         assert holds(target, value) and all(holds(a, 9) for a in others)
@@ -165,7 +165,7 @@ def test_a_pool_in_expandable_memory():
     before = torch.cuda.memory_reserved()
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        a = filled(24 * MIB, 7)
+        a = filled(12 * MIB, 7)
     assert holds(a, 7)
     del a, pool
     release()
@@ -174,7 +174,7 @@ def test_a_pool_in_expandable_memory():
 
 @run
 def test_two_devices_share_expandable_memory():
-    a = filled(24 * MIB, 7, "cuda:0")
+    a = filled(12 * MIB, 7, "cuda:0")
     b = a.to("cuda:1")
     c = filled(70 * MIB, 8, "cuda:0").to("cuda:1")
     assert holds(b, 7) and holds(c, 8)

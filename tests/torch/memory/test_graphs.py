@@ -116,15 +116,15 @@ def test_a_capture_is_seen():
 
 def test_memory_of_a_graph_is_not_given_to_others():
     """What a capture freed is still written by each replay."""
-    source = filled(24 * MIB, 1)
+    source = filled(12 * MIB, 1)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        between = block(24 * MIB)
+        between = block(12 * MIB)
         between.copy_(source)
         at = between.data_ptr()
         target = between.clone()
         del between
-    live = [filled(24 * MIB, 7) for _ in range(3)]
+    live = [filled(12 * MIB, 7) for _ in range(3)]
     assert at not in places(live)
     graph.replay()
     torch.cuda.synchronize()
@@ -147,14 +147,14 @@ def test_eager_work_between_replays():
 def test_empty_cache_leaves_a_graph_its_memory():
     release()
     before = torch.cuda.memory_reserved()
-    source = filled(24 * MIB, 5)
+    source = filled(12 * MIB, 5)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         between = source.clone()
         target = between.clone()
         del between
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() - before >= 3 * 24 * MIB
+    assert torch.cuda.memory_reserved() - before >= 3 * 12 * MIB
     graph.replay()
     assert holds(target, 5)
 
@@ -162,7 +162,7 @@ def test_empty_cache_leaves_a_graph_its_memory():
 def test_memory_of_a_graph_is_free_when_graph_and_tensors_are_gone():
     release()
     before, left = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
-    source = filled(24 * MIB, 5)
+    source = filled(12 * MIB, 5)
     graph, target = copied(source)
     del graph, target, source
     release()
@@ -188,7 +188,7 @@ def test_a_result_outlives_its_graph():
 def test_a_graph_that_was_reset_gives_its_memory_back():
     release()
     before = torch.cuda.memory_reserved()
-    source = filled(24 * MIB, 5)
+    source = filled(12 * MIB, 5)
     graph, target = copied(source)
     graph.reset()
     del target, source
@@ -255,7 +255,7 @@ def test_graphs_that_share_a_pool_keep_what_is_live():
 
 def test_graphs_that_share_a_pool_overwrite_each_others_temporaries():
     """They must: that is what sharing saves. Replays in the order of capture are right all the same."""
-    source = block(24 * MIB)
+    source = block(12 * MIB)
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
         a = source.clone()
@@ -274,7 +274,7 @@ def test_graphs_that_share_a_pool_overwrite_each_others_temporaries():
 
 
 def test_graphs_that_share_nothing_do_not_disturb_each_other():
-    source = block(24 * MIB)
+    source = block(12 * MIB)
     first, a = copied(source)
     second, b = copied(source)
     assert first.pool() != second.pool()
@@ -288,7 +288,7 @@ def test_graphs_that_share_nothing_do_not_disturb_each_other():
 def test_a_shared_pool_lives_as_long_as_its_last_graph():
     release()
     before = torch.cuda.memory_reserved()
-    source = filled(24 * MIB, 3)
+    source = filled(12 * MIB, 3)
     first, a = copied(source)
     second, b = copied(source, pool=first.pool())
     del first, a
@@ -301,23 +301,23 @@ def test_a_shared_pool_lives_as_long_as_its_last_graph():
 
 
 def test_memory_of_pools_is_in_the_statistics():
-    source = filled(24 * MIB, 3)
+    source = filled(12 * MIB, 3)
     graph, target = copied(source)
     pools = torch.cuda.memory.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
-    assert pools[tuple(graph.pool())]["all"]["current"] >= 24 * MIB
+    assert pools[tuple(graph.pool())]["all"]["current"] >= 12 * MIB
     one, two = graph.pool()
-    assert torch.cuda.memory_stats()[f"reserved_bytes_by_private_pools.{one}_{two}.all.current"] >= 24 * MIB
+    assert torch.cuda.memory_stats()[f"reserved_bytes_by_private_pools.{one}_{two}.all.current"] >= 12 * MIB
 
 
 def test_memory_freed_inside_a_capture_is_used_again_in_it():
     release()
-    source = filled(24 * MIB, 1)
+    source = filled(12 * MIB, 1)
     before = torch.cuda.memory_reserved()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(20):
             source.clone()
-    assert torch.cuda.memory_reserved() - before <= 3 * 24 * MIB
+    assert torch.cuda.memory_reserved() - before <= 3 * 12 * MIB
 
 
 def test_the_pool_of_two_ids_is_one_tuple():
@@ -346,7 +346,7 @@ def test_a_capture_forks_and_joins():
 
 def test_memory_recorded_in_a_capture_is_not_used_too_early():
     """A fork still reads what the main branch frees: the graph must not give it to the main branch's next tensor."""
-    source, other, side = block(24 * MIB), filled(24 * MIB, 9), torch.cuda.Stream()
+    source, other, side = block(12 * MIB), filled(12 * MIB, 9), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         main = torch.cuda.current_stream()
@@ -480,7 +480,7 @@ def test_out_of_memory_in_a_capture():
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(torch.OutOfMemoryError):
         with torch.cuda.graph(graph):
-            keep = [block(24 * MIB).zero_()]
+            keep = [block(12 * MIB).zero_()]
             keep.append(block(8 << 30))
     keep.clear()
     del graph
@@ -610,4 +610,4 @@ def test_graphs_of_many_sizes_share_a_pool_beside_eager_work():
             graph.replay()
             assert holds(target, value)
     pools = torch.cuda.memory.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
-    assert pools[tuple(pool)]["all"]["current"] <= 96 * MIB
+    assert 32 * MIB <= pools[tuple(pool)]["all"]["current"] <= 96 * MIB

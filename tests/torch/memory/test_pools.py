@@ -28,38 +28,38 @@ def test_memory_of_a_pool_is_apart():
     """What is freed in a pool serves the pool, nobody else."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        a = block(24 * MIB)
+        a = block(12 * MIB)
     at = a.data_ptr()
     del a
-    outside = [block(24 * MIB) for _ in range(4)]
+    outside = [block(12 * MIB) for _ in range(4)]
     assert at not in places(outside)
     with torch.cuda.use_mem_pool(pool):
-        assert block(24 * MIB).data_ptr() == at
+        assert block(12 * MIB).data_ptr() == at
 
 
 def test_free_memory_outside_is_not_used_by_a_pool():
     release()
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     del a
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        assert block(24 * MIB).data_ptr() != at
+        assert block(12 * MIB).data_ptr() != at
 
 
 def test_a_pool_in_the_statistics():
     before = torch.cuda.memory_allocated()
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        a = block(24 * MIB)
-    assert torch.cuda.memory_allocated() - before == 24 * MIB
-    assert reserved_by(pool) >= 24 * MIB
+        a = block(12 * MIB)
+    assert torch.cuda.memory_allocated() - before == 12 * MIB
+    assert reserved_by(pool) >= 12 * MIB
     del a
     assert torch.cuda.memory_allocated() == before
 
 
 def test_the_snapshot_of_a_pool_has_its_segments_alone():
-    outside = block(24 * MIB)
+    outside = block(12 * MIB)
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         a = block(30 * MIB)
@@ -76,8 +76,8 @@ def test_a_pool_that_is_gone_gives_its_memory_back():
     before = torch.cuda.memory_reserved()
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        block(24 * MIB)
-    assert torch.cuda.memory_reserved() - before >= 24 * MIB
+        block(12 * MIB)
+    assert torch.cuda.memory_reserved() - before >= 12 * MIB
     del pool
     release()
     assert torch.cuda.memory_reserved() == before
@@ -102,7 +102,7 @@ def test_the_memory_of_a_pool_goes_with_it_without_empty_cache():
     before, left = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        block(24 * MIB)
+        block(12 * MIB)
     del pool
     assert torch.cuda.memory_reserved() == before
     assert torch.cuda.mem_get_info()[0] == left
@@ -112,29 +112,29 @@ def test_the_memory_of_a_pool_goes_with_it_without_empty_cache():
 def test_empty_cache_passes_by_pools():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        block(24 * MIB)
+        block(12 * MIB)
         torch.cuda.empty_cache()
     torch.cuda.empty_cache()
-    assert reserved_by(pool) >= 24 * MIB
+    assert reserved_by(pool) >= 12 * MIB
 
 
 def test_empty_cache_leaves_what_a_pool_has_live():
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        a = filled(24 * MIB, 4)
+        a = filled(12 * MIB, 4)
         torch.cuda.empty_cache()
     torch.cuda.empty_cache()
-    assert holds(a, 4) and reserved_by(pool) >= 24 * MIB
+    assert holds(a, 4) and reserved_by(pool) >= 12 * MIB
 
 
 def test_pools_nest():
     outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(outer):
-        a = block(24 * MIB)
+        a = block(12 * MIB)
         with torch.cuda.use_mem_pool(inner):
-            b = block(24 * MIB)
-        c = block(24 * MIB)
-    d = block(24 * MIB)
+            b = block(12 * MIB)
+        c = block(12 * MIB)
+    d = block(12 * MIB)
 
     def owner(tensor):
         owners = [pool for pool in (outer, inner) for s in pool.snapshot() if s["address"] <= tensor.data_ptr() < s["address"] + s["total_size"]]
@@ -147,22 +147,22 @@ def test_a_pool_left_by_an_exception():
     pool = torch.cuda.MemPool()
     with pytest.raises(ZeroDivisionError):
         with torch.cuda.use_mem_pool(pool):
-            a = block(24 * MIB)
+            a = block(12 * MIB)
             raise ZeroDivisionError
     at = a.data_ptr()
     del a
-    assert block(24 * MIB).data_ptr() != at
+    assert block(12 * MIB).data_ptr() != at
 
 
 def test_a_pool_is_of_the_thread_that_uses_it():
     pool, elsewhere = torch.cuda.MemPool(), []
     with torch.cuda.use_mem_pool(pool):
-        thread = threading.Thread(target=lambda: elsewhere.append(block(24 * MIB)))
+        thread = threading.Thread(target=lambda: elsewhere.append(block(12 * MIB)))
         thread.start()
         thread.join()
         assert reserved_by(pool) == 0
-        a = block(24 * MIB)
-        assert reserved_by(pool) >= 24 * MIB
+        a = block(12 * MIB)
+        assert reserved_by(pool) >= 12 * MIB
     assert not overlap(a, elsewhere[0])
 
 
@@ -188,13 +188,13 @@ def test_each_thread_has_its_own_pool():
 def test_several_streams_in_one_pool(sim):
     """Streams do not take each other's memory in a pool either."""
     pool, side = torch.cuda.MemPool(), torch.cuda.Stream()
-    late, mine = filled(24 * MIB, 3), filled(24 * MIB, 4)
+    late, mine = filled(12 * MIB, 3), filled(12 * MIB, 4)
     torch.cuda.synchronize()
     with torch.cuda.use_mem_pool(pool):
         with torch.cuda.stream(side):
             sim.work(side, LONG)
-            block(24 * MIB).copy_(late)
-        b = block(24 * MIB)
+            block(12 * MIB).copy_(late)
+        b = block(12 * MIB)
         b.copy_(mine)
     torch.cuda.synchronize()
     assert holds(b, 4)
@@ -203,23 +203,23 @@ def test_several_streams_in_one_pool(sim):
 def test_record_stream_in_a_pool(sim):
     pool, side = torch.cuda.MemPool(), torch.cuda.Stream()
     with torch.cuda.use_mem_pool(pool):
-        a = block(24 * MIB)
+        a = block(12 * MIB)
         at = a.data_ptr()
         sim.work(side, LONG)
         a.record_stream(side)
         del a
-        assert block(24 * MIB).data_ptr() != at
+        assert block(12 * MIB).data_ptr() != at
         torch.cuda.synchronize()
-        assert at in places([block(24 * MIB), block(24 * MIB)])
+        assert at in places([block(12 * MIB), block(12 * MIB)])
 
 
 def test_a_pool_of_another_device():
     pool = torch.cuda.MemPool()
     before = torch.cuda.memory_allocated(1)
     with torch.cuda.use_mem_pool(pool, device=1):
-        a = block(24 * MIB, "cuda:1")
-        b = block(24 * MIB, "cuda:0")
-    assert torch.cuda.memory_allocated(1) - before == 24 * MIB
+        a = block(12 * MIB, "cuda:1")
+        b = block(12 * MIB, "cuda:0")
+    assert torch.cuda.memory_allocated(1) - before == 12 * MIB
     segments = pool.snapshot()
     assert {segment["device"] for segment in segments} == {1}
     assert b.device.index == 0 and a.device.index == 1
@@ -230,7 +230,7 @@ def test_out_of_memory_in_a_pool():
     before = torch.cuda.memory_reserved()
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        a = filled(24 * MIB, 2)
+        a = filled(12 * MIB, 2)
         with pytest.raises(torch.OutOfMemoryError):
             block(8 << 30)
         assert holds(a, 2)
@@ -284,11 +284,11 @@ def test_a_pool_counts_who_uses_it():
 
 def test_a_graph_in_a_pool():
     pool = torch.cuda.MemPool()
-    source = filled(24 * MIB, 6)
+    source = filled(12 * MIB, 6)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool.id):
         target = source.clone()
-    assert reserved_by(pool) >= 24 * MIB
+    assert reserved_by(pool) >= 12 * MIB
     graph.replay()
     assert holds(target, 6)
 
@@ -296,14 +296,14 @@ def test_a_graph_in_a_pool():
 def test_a_pool_used_inside_a_capture_lives_with_the_graph():
     release()
     pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
-    source = filled(24 * MIB, 6)
+    source = filled(12 * MIB, 6)
     with torch.cuda.graph(graph):
         with torch.cuda.use_mem_pool(pool):
             a = source.clone()
         b = a.clone()
     del pool
     release()
-    others = [filled(24 * MIB, 9) for _ in range(2)]
+    others = [filled(12 * MIB, 9) for _ in range(2)]
     graph.replay()
     assert holds(a, 6) and holds(b, 6) and all(holds(other, 9) for other in others)
 

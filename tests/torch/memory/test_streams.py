@@ -16,109 +16,109 @@ def place_of(size: int) -> int:
 
 def test_memory_is_used_again_at_once_on_its_own_stream(sim):
     sim.work(torch.cuda.current_stream(), LONG)
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     del a
-    assert place_of(24 * MIB) == at
+    assert place_of(12 * MIB) == at
 
 
 def test_recorded_memory_waits_for_the_stream(sim):
     side = torch.cuda.Stream()
-    a = filled(24 * MIB, 1)
+    a = filled(12 * MIB, 1)
     at = a.data_ptr()
-    source, target = filled(24 * MIB, 2), block(24 * MIB)
+    source, target = filled(12 * MIB, 2), block(12 * MIB)
     sim.work(side, LONG)
     with torch.cuda.stream(side):
         target.copy_(a)
     a.record_stream(side)
     del a
-    b = block(24 * MIB)
+    b = block(12 * MIB)
     assert b.data_ptr() != at
     b.copy_(source)
     torch.cuda.synchronize()
     assert holds(target, 1) and holds(b, 2)
-    assert at in places([block(24 * MIB) for _ in range(1)] + [b]) or place_of(24 * MIB) == at
+    assert at in places([block(12 * MIB) for _ in range(1)] + [b]) or place_of(12 * MIB) == at
 
 
 def test_recorded_memory_is_used_again_when_the_stream_has_passed(sim):
     side = torch.cuda.Stream()
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     sim.work(side, 10**9)
     a.record_stream(side)
     del a
-    assert place_of(24 * MIB) != at
+    assert place_of(12 * MIB) != at
     side.synchronize()
-    assert at in places([block(24 * MIB), block(24 * MIB)][:2])
+    assert at in places([block(12 * MIB), block(12 * MIB)][:2])
 
 
 def test_without_record_stream_memory_is_handed_on(sim):
     """The hazard that record_stream is for: it must be visible, or a test of the above proves nothing."""
     side = torch.cuda.Stream()
-    a = filled(24 * MIB, 1)
-    target = block(24 * MIB)
-    source = filled(24 * MIB, 2)
+    a = filled(12 * MIB, 1)
+    target = block(12 * MIB)
+    source = filled(12 * MIB, 2)
     torch.cuda.synchronize()
     sim.work(side, 10**9)
     with torch.cuda.stream(side):
         target.copy_(a)
     del a
-    block(24 * MIB).copy_(source)
+    block(12 * MIB).copy_(source)
     torch.cuda.synchronize()
     assert holds(target, 2)
 
 
 def test_a_recorded_view_protects_the_whole_block(sim):
     side = torch.cuda.Stream()
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at, view = a.data_ptr(), a[7 * MIB : 8 * MIB]
     sim.work(side, LONG)
     view.record_stream(side)
     del a, view
-    assert place_of(24 * MIB) != at
+    assert place_of(12 * MIB) != at
     torch.cuda.synchronize()
 
 
 def test_memory_recorded_on_several_streams_waits_for_the_last(sim):
     streams = [torch.cuda.Stream() for _ in range(3)]
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     for ns, stream in zip((10**9, LONG, 10**10), streams):
         sim.work(stream, ns)
         a.record_stream(stream)
     del a
     streams[0].synchronize()
-    assert place_of(24 * MIB) != at
+    assert place_of(12 * MIB) != at
     streams[2].synchronize()
-    assert place_of(24 * MIB) != at
+    assert place_of(12 * MIB) != at
     streams[1].synchronize()
-    assert at in places([block(24 * MIB), block(24 * MIB)])
+    assert at in places([block(12 * MIB), block(12 * MIB)])
 
 
 def test_recording_twice_is_recording_once(sim):
     side = torch.cuda.Stream()
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     for _ in range(10):
         a.record_stream(side)
     del a
     torch.cuda.synchronize()
-    assert at in places([block(24 * MIB), block(24 * MIB)])
+    assert at in places([block(12 * MIB), block(12 * MIB)])
 
 
 def test_recording_on_its_own_stream_changes_nothing(sim):
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     sim.work(torch.cuda.current_stream(), LONG)
     a.record_stream(torch.cuda.current_stream())
     del a
-    assert place_of(24 * MIB) == at
+    assert place_of(12 * MIB) == at
 
 
 def test_work_put_on_the_stream_after_the_free_does_not_delay(sim):
     """What counts is the work that was on the stream when the tensor was freed."""
     side = torch.cuda.Stream()
-    a = block(24 * MIB)
+    a = block(12 * MIB)
     at = a.data_ptr()
     sim.work(side, 10**6)
     a.record_stream(side)
@@ -128,7 +128,7 @@ def test_work_put_on_the_stream_after_the_free_does_not_delay(sim):
     sim.work(side, LONG)
     before.synchronize()
     assert not side.query()
-    assert at in places([block(24 * MIB), block(24 * MIB)])
+    assert at in places([block(12 * MIB), block(12 * MIB)])
 
 
 def test_recording_an_empty_tensor():
@@ -143,14 +143,14 @@ def test_recording_memory_of_the_processor_is_refused():
 def test_memory_of_a_side_stream_is_not_given_to_another(sim):
     """The side stream has not got to its writes yet: nobody else may get the memory unordered."""
     side = torch.cuda.Stream()
-    late, mine = filled(24 * MIB, 3), filled(24 * MIB, 4)
+    late, mine = filled(12 * MIB, 3), filled(12 * MIB, 4)
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         sim.work(side, LONG)
-        a = block(24 * MIB)
+        a = block(12 * MIB)
         a.copy_(late)
         del a
-    b = block(24 * MIB)
+    b = block(12 * MIB)
     b.copy_(mine)
     torch.cuda.synchronize()
     assert holds(b, 4)
@@ -159,11 +159,11 @@ def test_memory_of_a_side_stream_is_not_given_to_another(sim):
 def test_memory_goes_back_to_the_stream_that_allocated_it():
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        a = block(24 * MIB)
+        a = block(12 * MIB)
         at = a.data_ptr()
     del a
     with torch.cuda.stream(side):
-        assert place_of(24 * MIB) == at
+        assert place_of(12 * MIB) == at
 
 
 def test_a_producer_and_a_consumer_with_events(sim):
@@ -333,7 +333,7 @@ def test_a_foreign_stream_is_a_stream(sim):
     sim.work(own, LONG)
     assert not foreign.query()
     with torch.cuda.stream(foreign):
-        a = block(24 * MIB)
+        a = block(12 * MIB)
     a.record_stream(foreign)
     del a
     foreign.synchronize()

@@ -1,0 +1,241 @@
+"""One table: what each program here takes under each of PyTorch's allocators, on a simulated GPU.
+
+    python table.py [--only WORD] [--steps N] [--save FILE]
+
+Runs every program under every allocator (`cenote run`), two at a time, and saves what they said as lines of JSON. The programs know nothing of this:
+they run the same way on a real GPU. Ends with status 1 when a program failed that should not have.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import threading
+import time
+from typing import NamedTuple, Optional
+
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE.parents[1] / "bench" / "results"
+CAPACITY = "80GiB"
+ALLOCATORS = ("native", "expandable", "cudaMallocAsync")
+AT_A_TIME = 2
+MOST_SECONDS = 900
+LIBRARIES = ("torch", "torchvision", "transformers", "diffusers", "peft", "accelerate")
+
+
+class Program(NamedTuple):
+    file: str
+    what: str
+    launch: tuple[str, ...] = ()  # what starts it, before its name
+    devices: int = 1
+    refused: tuple[str, ...] = ()  # allocators that PyTorch itself does not let it run under
+
+
+PROGRAMS = (
+    Program("resnet50_amp.py", "ResNet-50, fp16 AMP, image sizes 160-288"),
+    Program("resnet101_eval.py", "ResNet-101, training and evaluation in turns"),
+    Program("gpt2_train.py", "GPT-2 355M training, sequences of 128-1024"),
+    Program("t5_train.py", "T5-large training, pairs of varying lengths"),
+    Program("llama_lora.py", "LLaMA-7B LoRA, checkpointing, accumulation"),
+    Program("llama_serve.py", "LLaMA-7B serving, growing KV cache"),
+    Program("diffusion.py", "Stable Diffusion UNet, training and sampling"),
+    Program("lstm.py", "3-layer LSTM, sequences of 10-120"),
+    Program("compiled.py", 'BERT, torch.compile(backend="cudagraphs")'),
+    Program("graphs.py", "LLM serving, CUDA graphs and a MemPool", refused=("cudaMallocAsync",)),
+    Program("ddp.py", "ConvNeXt-L, DDP on 4 GPUs", ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "4"), 4),
+    Program("fsdp.py", "LLaMA-7B training, FSDP on 4 GPUs", ("-m", "torch.distributed.run", "--nproc-per-node", "4"), 4),
+)
+
+
+class Run(NamedTuple):
+    program: Program
+    allocator: str
+    status: int
+    seconds: float
+    ranks: list[dict]  # what each rank said, by rank
+    log: str
+
+    def is_good(self) -> bool:
+        return self.status == 0 and len(self.ranks) == self.program.devices
+
+    def is_as_expected(self) -> bool:
+        return self.is_good() or self.allocator in self.program.refused
+
+
+class Progress:
+    """What runs now and for how long: one line that changes on a terminal, one line for each end elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.running: dict[str, float] = {}
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.tick, daemon=True)
+        if sys.stderr.isatty():
+            self.thread.start()
+
+    def tick(self) -> None:
+        while not self.over.wait(0.5):
+            with self.lock:
+                now = ", ".join(f"{name} {time.monotonic() - since:.0f} s" for name, since in self.running.items())
+                print(f"\r\033[K{self.done}/{self.total} done; {now}"[: 4 + terminal_width()], end="", file=sys.stderr, flush=True)
+
+    def start(self, name: str) -> None:
+        with self.lock:
+            self.running[name] = time.monotonic()
+
+    def end(self, name: str, outcome: str) -> None:
+        with self.lock:
+            self.done += 1
+            seconds = time.monotonic() - self.running.pop(name)
+            clear = "\r\033[K" if sys.stderr.isatty() else ""
+            print(f"{clear}{self.done:2}/{self.total} {name}: {outcome}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self.over.set()
+
+
+def terminal_width() -> int:
+    return os.get_terminal_size(sys.stderr.fileno()).columns - 1
+
+
+def said(log: str) -> list[dict]:
+    """The lines of figures.report() in a program's output."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith('{"program"')]
+    return sorted(lines, key=lambda line: line["rank"])
+
+
+def run(program: Program, allocator: str, steps: Optional[int]) -> Run:
+    command = [sys.executable, "-m", "cenote", "run", "--sim", CAPACITY, "--devices", str(program.devices), "--allocator", allocator]
+    command += [*program.launch, program.file, *([str(steps)] if steps else [])]
+    since = time.monotonic()
+    process = subprocess.Popen(command, cwd=HERE, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    try:
+        log, _ = process.communicate(timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        log, _ = process.communicate()
+        log += f"\n(stopped after {MOST_SECONDS} s)\n"
+    return Run(program, allocator, process.returncode, time.monotonic() - since, said(log), log)
+
+
+def run_all(programs: list[Program], steps: Optional[int]) -> list[Run]:
+    progress = Progress(len(programs) * len(ALLOCATORS))
+
+    def one(program: Program, allocator: str) -> Run:
+        name = f"{program.file} under {allocator}"
+        progress.start(name)
+        result = run(program, allocator, steps)
+        progress.end(name, "done" if result.is_good() else "refused by PyTorch" if result.is_as_expected() else "FAILED")
+        return result
+
+    with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as executor:
+        waiting = [executor.submit(one, program, allocator) for program in programs for allocator in ALLOCATORS]
+        runs = [one.result() for one in waiting]
+    progress.close()
+    return runs
+
+
+def figures_of(runs: list[Run], program: Program) -> dict[str, Optional[dict]]:
+    """By allocator what the rank said that asks for the most, with `waste`: reserved over requested at the peaks."""
+    good = {r.allocator: r for r in runs if r.program is program and r.is_good()}
+    if "native" not in good:
+        return {allocator: None for allocator in ALLOCATORS}
+    most = max(good["native"].ranks, key=lambda rank: rank["requested_peak"])
+    found: dict[str, Optional[dict]] = {}
+    for allocator in ALLOCATORS:
+        rank = good[allocator].ranks[most["rank"]] if allocator in good else None
+        if rank:
+            requested = rank["requested_peak"] or most["requested_peak"]  # cudaMallocAsync counts no requests; the program makes the same ones
+            rank = {**rank, "waste": rank["reserved_peak"] / requested - 1, "seconds": good[allocator].seconds}
+        found[allocator] = rank
+    return found
+
+
+def row(runs: list[Run], program: Program) -> str:
+    figures = figures_of(runs, program)
+    native = figures["native"]
+    cells = []
+    for allocator in ALLOCATORS:
+        there = figures[allocator]
+        text = f"{100 * there['waste']:+.1f} %" if there else "not possible" if allocator in program.refused else "failed"
+        cells.append(f"{text:>{max(12, len(allocator))}}")
+    if native:
+        ends = f"{native['host_peak'] / 1e9:8.2f} {max(r.seconds for r in runs if r.program is program):8.0f}"
+        requested = f"{native['requested_peak'] / 1e9:9.2f}"
+    else:
+        ends, requested = " " * 17, " " * 9
+    return f"{program.what:<46} {requested} " + " ".join(cells) + f" {ends}"
+
+
+def table(runs: list[Run], programs: list[Program]) -> str:
+    heads = " ".join(f"{name:>{max(12, len(name))}}" for name in ALLOCATORS)
+    lines = [
+        f"{'':<46} {'requested':>9} {'reserved over requested under':^{len(heads)}} {'host':>8} {'longest':>8}",
+        f"{'program':<46} {'GB':>9} {heads} {'GB':>8} {'s':>8}",
+    ]
+    lines += [row(runs, program) for program in programs]
+    return "\n".join(lines)
+
+
+NOTES = f"""
+Peaks by PyTorch's own count on a simulated GPU of {CAPACITY}; of several ranks the one that requests most. Host: peak of one process.
+cudaMallocAsync counts no requests: its reserved memory stands over what native requested. Its pool is modelled, not NVIDIA's."""
+
+
+def machine() -> str:
+    model = next((line.partition(": ")[2] for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), platform.machine())
+    return f"{model.strip()}, {os.cpu_count()} cores"
+
+
+def save(path: pathlib.Path, runs: list[Run], alone: Optional[Run], steps: Optional[int]) -> None:
+    versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    lines: list[dict] = [
+        {
+            "date": str(datetime.date.today()), "machine": machine(), "gpu": f"simulated GPU, {CAPACITY}", "python": platform.python_version(), **versions,
+            "steps": steps or "as the programs say", "at_a_time": AT_A_TIME,
+        }
+    ]
+    for r in [*runs, *([alone] if alone else [])]:
+        head = {"allocator": r.allocator, "seconds": round(r.seconds, 1), "alone": r is alone}
+        lines += [{**rank, **head} for rank in r.ranks] if r.is_good() else [{"program": r.program.file, **head, "status": r.status}]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def measure_alone(programs: list[Program]) -> Optional[Run]:
+    """The CPU time of a step wants a machine that does nothing else."""
+    gpt2 = next((program for program in programs if program.file == "gpt2_train.py"), None)
+    alone = run(gpt2, "native", None) if gpt2 else None
+    if alone and alone.is_good():
+        print(f"\nA training step of GPT-2 355M takes {alone.ranks[0]['step_cpu_ms']} ms of CPU time (median of 20).")
+    return alone
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="what the programs here take under each of PyTorch's allocators, on a simulated GPU")
+    parser.add_argument("--only", metavar="WORD", default="", help="programs whose file begins with WORD")
+    parser.add_argument("--steps", metavar="N", type=int, help="so many steps of each, for a quick look")
+    parser.add_argument("--save", metavar="FILE", type=pathlib.Path, default=RESULTS / f"{datetime.date.today()}-torch-programs.jsonl")
+    options = parser.parse_args()
+    programs = [program for program in PROGRAMS if program.file.startswith(options.only)]
+    if not programs:
+        parser.error(f"no program begins with {options.only!r}")
+    runs = run_all(programs, options.steps)
+    print(table(runs, programs) + "\n" + NOTES)
+    alone = measure_alone(programs)
+    save(options.save, runs, alone, options.steps)
+    print(f"saved in {options.save}")
+    failed = [r for r in runs if not r.is_as_expected()]
+    for r in failed:
+        print(f"\n{r.program.file} under {r.allocator} failed with status {r.status}; its last lines:\n" + "\n".join(r.log.splitlines()[-12:]))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+/*
+ * test_nvrtc.c: the simulated run-time compiler: programs, their images and names. Prototypes are written out here.
+ */
+#include "tests/libraries/device.h"
+
+typedef void *handle;
+
+int nvrtcCreateProgram(handle *, const char *, const char *, int, const char *const *, const char *const *);
+int nvrtcDestroyProgram(handle *);
+int nvrtcCompileProgram(handle, int, const char *const *);
+int nvrtcAddNameExpression(handle, const char *);
+int nvrtcGetLoweredName(handle, const char *, const char **);
+int nvrtcGetPTXSize(handle, size_t *);
+int nvrtcGetPTX(handle, char *);
+int nvrtcGetCUBINSize(handle, size_t *);
+int nvrtcGetProgramLogSize(handle, size_t *);
+int nvrtcVersion(int *, int *);
+const char *nvrtcGetErrorString(int);
+
+CASE(a_compiled_program_is_a_module)
+{
+    handle program = NULL;
+    const char *name = NULL, *virtual_machine[] = {"--std=c++17", "--gpu-architecture=compute_90"}, *real[] = {"-arch", "sm_100a"};
+    char image[256];
+    size_t size = 7;
+    int major = 0, minor = -1;
+    CUmodule module;
+    CUfunction function;
+    begin();
+    OK(nvrtcVersion(&major, &minor));
+    EXPECT_EQ(major, CUDA_VERSION / 1000);
+    EXPECT_EQ(nvrtcCompileProgram(NULL, 0, NULL), 4);
+    EXPECT_EQ(nvrtcGetPTXSize(NULL, &size), 4);
+    EXPECT_EQ(nvrtcCreateProgram(&program, NULL, "x", 0, NULL, NULL), 3);
+    MUST(nvrtcCreateProgram(&program, "source", "x", 0, NULL, NULL));
+    OK(nvrtcGetPTXSize(program, &size));
+    EXPECT_EQ(size, 0);
+    OK(nvrtcAddNameExpression(program, "kernel<float>"));
+    EXPECT_EQ(nvrtcGetLoweredName(program, "kernel<float>", &name), 9);
+    OK(nvrtcCompileProgram(program, 2, virtual_machine));
+    EXPECT_EQ(nvrtcAddNameExpression(program, "late"), 8);
+    OK(nvrtcGetLoweredName(program, "kernel<float>", &name));
+    EXPECT_EQ(nvrtcGetLoweredName(program, "kernel<int>", &name), 10);
+    OK(nvrtcGetProgramLogSize(program, &size));
+    EXPECT_EQ(size, 1);
+    OK(nvrtcGetCUBINSize(program, &size));
+    EXPECT_EQ(size, 0); /* only real architectures have machine code */
+    OK(nvrtcGetPTXSize(program, &size));
+    REQUIRE(size > 1 && size <= sizeof image);
+    OK(nvrtcGetPTX(program, image));
+    EXPECT_EQ(strlen(image) + 1, size);
+    EXPECT(strstr(image, ".target sm_90\n") != NULL);
+    MUST(cuModuleLoadData(&module, image));
+    OK(cuModuleGetFunction(&function, module, name));
+    OK(cuModuleUnload(module));
+    OK(nvrtcCompileProgram(program, 2, real));
+    OK(nvrtcGetCUBINSize(program, &size));
+    EXPECT(size > 1);
+    OK(nvrtcDestroyProgram(&program));
+    EXPECT(!program);
+    EXPECT_EQ(nvrtcDestroyProgram(&program), 4);
+    EXPECT_TEXT_EQ(nvrtcGetErrorString(6), "NVRTC_ERROR_COMPILATION");
+}
+
+SUITE_MAIN("nvrtc")

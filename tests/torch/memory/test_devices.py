@@ -1,0 +1,155 @@
+"""Several devices: memory of each, copies between them, guards."""
+
+import pytest
+import torch
+
+from contents import LONG, MIB, block, filled, holds, release
+
+
+def test_every_device_has_memory_of_its_own():
+    before = [torch.cuda.memory_allocated(device) for device in range(4)]
+    live = [block((device + 1) * 2 * MIB, f"cuda:{device}") for device in range(4)]
+    assert [torch.cuda.memory_allocated(device) - before[device] for device in range(4)] == [2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB]
+    assert [a.device.index for a in live] == [0, 1, 2, 3]
+
+
+def test_a_guard_sets_the_device_of_new_memory():
+    with torch.cuda.device(2):
+        assert torch.cuda.current_device() == 2
+        assert block(100).device.index == 2
+        with torch.cuda.device(1):
+            assert block(100).device.index == 1
+        assert block(100).device.index == 2
+    assert torch.cuda.current_device() == 0
+    with torch.cuda.device_of(block(100, "cuda:3")):
+        assert torch.cuda.current_device() == 3
+
+
+def test_copies_between_devices():
+    a = filled(5 * MIB, 7, "cuda:0")
+    around = a.to("cuda:1").to("cuda:3").to("cuda:0")
+    assert holds(around, 7) and around.data_ptr() != a.data_ptr()
+
+
+def test_copies_between_devices_follow_both_streams(sim):
+    """The copy waits for the source's stream, and the target's stream for the copy."""
+    source, target = filled(4 * MIB, 1, "cuda:0"), filled(4 * MIB, 0, "cuda:1")
+    fresh = filled(4 * MIB, 8, "cuda:0")
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    sim.work(torch.cuda.current_stream(0), 10**10)
+    source.copy_(fresh)
+    target.copy_(source, non_blocking=True)
+    assert holds(target, 8)
+
+
+def test_peers_can_see_each_other():
+    assert torch.cuda.can_device_access_peer(0, 1) and torch.cuda.can_device_access_peer(3, 2)
+    assert not torch.cuda.can_device_access_peer(1, 1)
+
+
+def test_freeing_on_one_device_while_another_is_current():
+    with torch.cuda.device(1):
+        a = block(12 * MIB)
+    at = a.data_ptr()
+    before = torch.cuda.memory_allocated(1)
+    del a
+    assert before - torch.cuda.memory_allocated(1) == 12 * MIB
+    with torch.cuda.device(1):
+        assert block(12 * MIB).data_ptr() == at
+
+
+def test_empty_cache_is_for_all_devices():
+    for device in range(4):
+        block(40 * MIB, f"cuda:{device}")
+    release()
+    reserved = [torch.cuda.memory_reserved(device) for device in range(4)]
+    for device in range(4):
+        block(40 * MIB, f"cuda:{device}")
+    release()
+    assert [torch.cuda.memory_reserved(device) for device in range(4)] == reserved
+
+
+def test_one_device_is_full_another_is_not():
+    release()
+    size = torch.cuda.mem_get_info(1)[0] // (64 * MIB) * 64 * MIB
+    full = block(size, "cuda:1")
+    with pytest.raises(torch.OutOfMemoryError, match="GPU 1"):
+        block(128 * MIB, "cuda:1")
+    assert holds(filled(128 * MIB, 2, "cuda:0"), 2)
+    del full
+
+
+def test_a_stream_of_another_device():
+    side = torch.cuda.Stream(device=2)
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_device() == 2
+        assert torch.cuda.current_stream() == side
+        a = block(MIB)
+    assert a.device.index == 2 and torch.cuda.current_device() == 0
+
+
+def test_recorded_memory_waits_for_a_stream_of_another_device(sim):
+    side = torch.cuda.Stream(device=1)
+    a = block(12 * MIB, "cuda:0")
+    at = a.data_ptr()
+    sim.work(side, LONG)
+    a.record_stream(side)
+    del a
+    assert block(12 * MIB, "cuda:0").data_ptr() != at
+    torch.cuda.synchronize(1)
+    assert at in {block(12 * MIB, "cuda:0").data_ptr() for _ in range(1)} | {b.data_ptr() for b in [block(12 * MIB), block(12 * MIB)]}
+
+
+def test_an_event_between_devices(sim):
+    event = torch.cuda.Event()
+    one, two = torch.cuda.Stream(device=0), torch.cuda.Stream(device=1)
+    sim.work(one, LONG)
+    event.record(one)
+    two.wait_event(event)
+    assert not two.query()
+    two.synchronize()
+    assert one.query()
+
+
+def test_synchronize_is_for_one_device(sim):
+    sim.work(torch.cuda.Stream(device=1), LONG)
+    behind = torch.cuda.Stream(device=1)
+    sim.work(behind, LONG)
+    torch.cuda.synchronize(0)
+    assert not behind.query()
+    torch.cuda.synchronize(1)
+    assert behind.query()
+
+
+def test_a_device_that_does_not_exist():
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        block(100, "cuda:9")
+    with pytest.raises(RuntimeError):
+        torch.cuda.set_device(9)
+    assert torch.cuda.current_device() == 0 and holds(filled(100, 1), 1)
+
+
+def test_properties_say_how_much_memory_there_is():
+    for device in range(4):
+        properties = torch.cuda.get_device_properties(device)
+        assert properties.total_memory == torch.cuda.mem_get_info(device)[1] == 4 << 30
+        assert properties.multi_processor_count > 0 and properties.major >= 7
+
+
+def test_a_graph_on_another_device():
+    with torch.cuda.device(1):
+        source, graph = filled(3 * MIB, 6), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            target = source.clone()
+        graph.replay()
+        assert target.device.index == 1 and holds(target, 6)
+
+
+def test_a_batch_is_scattered_and_gathered():
+    from torch.nn.parallel import comm
+
+    whole = torch.arange(4 * MIB, dtype=torch.int64).to(torch.uint8)
+    parts = comm.scatter(whole, [0, 1, 2, 3])
+    assert [part.device.index for part in parts] == [0, 1, 2, 3]
+    assert torch.equal(torch.cat([part.cpu() for part in parts]), whole)

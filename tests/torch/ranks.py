@@ -1,0 +1,328 @@
+"""What test_distributed.py runs in every rank: `torchrun ranks.py RESULTS` does all checks, in order, and writes what became of them.
+
+A check is a function; it fails in a rank by raising there. After that the rank leaves, which the others notice and fail too.
+"""
+
+import datetime
+import gc
+import json
+import os
+import pathlib
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+MIB = 1 << 20
+LARGE = 1 * MIB  # elements: more than is exchanged
+WIDTH = 512
+RING = 336 * MIB  # what a communicator takes of the device for collectives
+PEER = 448 * MIB  # and for sends to and receives from one peer
+
+rank = int(os.environ.get("RANK", "0"))
+ranks = int(os.environ.get("WORLD_SIZE", "1"))
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def on_gpu(*values, dtype=torch.int64):
+    return torch.tensor(values, dtype=dtype, device="cuda")
+
+
+def used() -> int:
+    left, total = torch.cuda.mem_get_info()
+    return total - left
+
+
+def same(tensor, *values) -> None:
+    assert tensor.tolist() == list(values), (tensor.tolist(), values)
+
+
+@check
+def buffers():
+    """The first collective takes the communicator's buffers; the next one takes nothing."""
+    torch.cuda.synchronize()
+    x = on_gpu(rank)
+    before = used()
+    dist.all_reduce(x)
+    same(x, 6)
+    assert used() - before == RING, used() - before
+    dist.all_reduce(x)
+    same(x, 24)
+    assert used() - before == RING
+
+
+@check
+def values():
+    for op, answer in ((dist.ReduceOp.SUM, 10), (dist.ReduceOp.MAX, 4), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.PRODUCT, 24)):
+        x = on_gpu(rank + 1)
+        dist.all_reduce(x, op)
+        same(x, answer)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.uint8):
+        x = on_gpu(rank + 1, 2, dtype=dtype)
+        dist.all_reduce(x)
+        same(x, 10, 8)
+    x = on_gpu(rank + 1.0, dtype=torch.float32)
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    same(x, 2.5)
+    x = on_gpu(rank)
+    dist.broadcast(x, 2)
+    same(x, 2)
+    x = on_gpu(*[0] * ranks)
+    dist.all_gather_into_tensor(x, on_gpu(10 + rank))
+    same(x, 10, 11, 12, 13)
+    parts = [on_gpu(0) for _ in range(ranks)]
+    dist.all_gather(parts, on_gpu(20 + rank))
+    torch.cuda.synchronize()
+    x = on_gpu(0)
+    dist.reduce_scatter_tensor(x, on_gpu(*range(ranks)))
+    same(x, ranks * rank)
+    x = on_gpu(rank)
+    dist.reduce(x, 1)
+    if rank == 1:
+        same(x, 6)
+    dist.barrier()
+
+
+@check
+def exchanges():
+    before = used()
+    x = on_gpu(*[0] * ranks)
+    dist.all_to_all_single(x, on_gpu(*[10 * rank + to for to in range(ranks)]))
+    same(x, *[10 * source + rank for source in range(ranks)])
+    assert used() - before == (ranks - 1) * PEER
+    x = on_gpu(0)
+    work = [
+        dist.P2POp(dist.isend, on_gpu(rank), (rank + 1) % ranks),
+        dist.P2POp(dist.irecv, x, (rank - 1) % ranks),
+    ]
+    for request in dist.batch_isend_irecv(work):
+        request.wait()
+    same(x, (rank - 1) % ranks)
+    if rank == 0:
+        dist.send(on_gpu(77), 3)
+    elif rank == 3:
+        dist.recv(x, 0)
+        same(x, 77)
+    gathered = [on_gpu(0) for _ in range(ranks)] if rank == 0 else None
+    dist.gather(on_gpu(rank), gathered, 0)
+    if rank == 0:
+        same(torch.stack([part.cpu() for part in gathered]).flatten(), 0, 1, 2, 3)
+    dist.scatter(x, [on_gpu(5 + to) for to in range(ranks)] if rank == 0 else None, 0)
+    same(x, 5 + rank)
+
+
+@check
+def works():
+    """Asynchronous work is done when the stream is; a tensor may be used after wait."""
+    x = on_gpu(rank)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    torch.cuda.synchronize()
+    assert work.is_completed()
+    same(x, 6)
+    with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as coalesced:
+        a, b = on_gpu(rank), on_gpu(2 * rank)
+        dist.all_reduce(a)
+        dist.all_reduce(b)
+    coalesced.wait()
+    same(a, 6)
+    same(b, 12)
+
+
+@check
+def large():
+    """Nobody waits, and what a rank would receive stays."""
+    x = torch.full((LARGE,), rank, dtype=torch.int64).cuda()
+    dist.all_reduce(x)
+    same(x[:2].cpu(), rank, rank)
+    everything = torch.empty(LARGE * ranks, dtype=torch.int64, device="cuda")
+    dist.all_gather_into_tensor(everything, x)
+    same(everything.cpu()[rank * LARGE : rank * LARGE + 2], rank, rank)
+
+
+@check
+def objects():
+    """The sizes of objects go through kernels when the group knows the GPU alone: here it knows the CPU too."""
+    everybody = [None] * ranks
+    dist.all_gather_object(everybody, {"rank": rank})
+    assert everybody == [{"rank": other} for other in range(ranks)]
+    word = ["from 0" if rank == 0 else None]
+    dist.broadcast_object_list(word, 0)
+    assert word == ["from 0"]
+
+
+@check
+def groups():
+    before = used()
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    x = on_gpu(rank)
+    dist.all_reduce(x, group=halves[rank // 2])
+    same(x, 1 if rank < 2 else 5)
+    assert used() - before == RING
+    dist.destroy_process_group(halves[rank // 2])
+    assert used() == before
+
+
+@check
+def splits():
+    default = dist.group.WORLD._get_backend(torch.device("cuda"))
+    default.eager_connect_single_device(torch.device("cuda", torch.cuda.current_device()))
+    odd = dist.split_group(split_ranks=[[0, 2], [1, 3]])
+    x = on_gpu(rank)
+    dist.all_reduce(x, group=odd)
+    same(x, 2 if rank % 2 == 0 else 4)
+    dist.destroy_process_group(odd)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(rank)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+
+def size_of(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def train(module: nn.Module, steps: int = 3) -> None:
+    optimizer = torch.optim.AdamW(module.parameters())
+    for _ in range(steps):
+        module(torch.empty(8, WIDTH, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    module.optimizer = optimizer
+
+
+def live() -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()
+
+
+def about(bytes_live: int, expected: int) -> None:
+    """Blocks are rounded up to 512 bytes, and an optimizer has steps of its own."""
+    assert expected <= bytes_live <= expected + 64 * 1024, (bytes_live, expected)
+
+
+@check
+def ddp():
+    """Parameters and gradient buckets, and after a step two states: nothing of it is shared out."""
+    before = live()
+    module = net().cuda()
+    size = size_of(module)
+    module = DistributedDataParallel(module)
+    about(live() - before, 2 * size)
+    train(module)
+    about(live() - before, 4 * size)
+
+
+@check
+def fsdp2():
+    """A rank has its share of the parameters and of two states, and for one layer at a time all of it."""
+    before = live()
+    module = net().cuda()
+    size = size_of(module)
+    for layer in module:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(module)
+    about(live() - before, size // ranks)
+    torch.cuda.reset_peak_memory_stats()
+    train(module)
+    about(live() - before, 3 * size // ranks)
+    peak = torch.cuda.max_memory_allocated() - before
+    assert 3 * size // ranks + size // 3 < peak < 4 * size, (peak, size)
+
+
+@check
+def fsdp1():
+    before = live()
+    module = net()
+    size = size_of(module)
+    module = FullyShardedDataParallel(module, device_id=torch.cuda.current_device(), use_orig_params=True)
+    about(live() - before, size // ranks)
+    train(module)
+    assert 3 * size // ranks <= live() - before <= 4 * size // ranks + 64 * 1024
+
+
+@check
+def graphs():
+    x = torch.zeros(LARGE, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(x)
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+@check
+def pools():
+    """Tensors in memory of ncclMemAlloc, registered with the communicator."""
+    backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+    before = used()
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.empty(LARGE, device="cuda")
+    assert used() - before >= x.numel() * 4
+    backend.register_mem_pool(pool)
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+    backend.deregister_mem_pool(pool)
+    del x, pool
+    assert used() == before
+
+
+@check
+def ends():
+    """All communicators give back what they took."""
+    torch.cuda.empty_cache()
+    before = used()
+    dist.destroy_process_group()
+    assert before - used() >= RING + (ranks - 1) * PEER
+
+
+def run_all(results: pathlib.Path) -> None:
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl", timeout=datetime.timedelta(seconds=60))
+    done = {}
+    try:
+        for one in CHECKS:
+            done[one.__name__] = "it did not end"
+            one()
+            done[one.__name__] = ""
+    except Exception:
+        done[one.__name__] = traceback.format_exc()
+    (results / f"{rank}.json").write_text(json.dumps(done))
+    os._exit(0)
+
+
+def lose_one(store: str) -> None:
+    """Rank 1 dies after a first collective; rank 0 says what it is told of it."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    x = on_gpu(rank)
+    dist.all_reduce(x)
+    same(x, 1)
+    if rank == 1:
+        os._exit(7)
+    try:
+        dist.all_reduce(x)
+    except dist.DistBackendError as error:
+        print(error, flush=True)
+        os._exit(9)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "lose-one":
+        lose_one(sys.argv[2])
+    else:
+        run_all(pathlib.Path(sys.argv[1]))

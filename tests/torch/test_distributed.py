@@ -1,0 +1,75 @@
+"""torch.distributed over the simulated NCCL: torchrun with four ranks, each on a device of its own. The checks are in ranks.py."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import simulated
+
+torch = pytest.importorskip("torch")
+import ranks  # noqa: E402  (needs torch)
+
+RANKS = 4
+SHAPE = f"capacity:16GiB,devices:{RANKS},context_bytes:300MiB"
+PROGRAM = str(pathlib.Path(ranks.__file__))
+
+
+def left_behind() -> set:
+    return set(pathlib.Path("/dev/shm").glob("cenote-nccl-*"))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Of each rank, what became of each check."""
+    folder = tmp_path_factory.mktemp("ranks")
+    before = left_behind()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), PROGRAM, str(folder)],
+        env=simulated.environment(SHAPE, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1"),
+        timeout=120,
+        text=True,
+        capture_output=True,
+    )
+    files = [folder / f"{rank}.json" for rank in range(RANKS)]
+    assert done.returncode == 0 and all(file.exists() for file in files), done.stdout + done.stderr
+    assert "is not simulated" not in done.stderr, done.stderr
+    assert left_behind() == before
+    return [json.loads(file.read_text()) for file in files]
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in ranks.CHECKS])
+def test_ranks(results, name):
+    assert [done.get(name, "it was not reached") for done in results] == [""] * RANKS
+
+
+def test_a_rank_that_dies_is_noticed(tmp_path):
+    """The real library would wait until a timeout; here the other rank is told at once."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, PROGRAM, "lose-one", str(tmp_path / "store")],
+            env=simulated.environment(SHAPE, RANK=str(rank), WORLD_SIZE="2"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        words = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [9, 7], words
+    assert "remote process exited" in words[0] and "rank 1 has left" in words[0], words[0]
+
+
+def test_several_devices_in_one_process():
+    """torch.cuda.nccl: one thread, all devices."""
+    inputs = [torch.tensor([float(device + 1)], device=f"cuda:{device}") for device in range(RANKS)]
+    torch.cuda.nccl.all_reduce(inputs)
+    assert [x.item() for x in inputs] == [10.0] * RANKS
+    torch.cuda.nccl.broadcast([torch.tensor([device], device=f"cuda:{device}") for device in range(RANKS)], root=0)
+    assert torch.cuda.nccl.version() == (2, 30, 7)

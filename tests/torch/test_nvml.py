@@ -1,0 +1,87 @@
+"""The management library through torch.cuda and pynvml."""
+
+import os
+
+import pytest
+
+import simulated
+
+torch = pytest.importorskip("torch")
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def nvml():
+    pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    pynvml.nvmlInit()
+    yield pynvml
+    pynvml.nvmlShutdown()
+
+
+def test_counting_devices_does_not_start_cuda():
+    """With PYTORCH_NVML_BASED_CUDA_CHECK a program may ask, fork, and use the GPU in the child."""
+    simulated.fresh(
+        """
+        import os, torch
+        assert torch.cuda.is_available() and torch.cuda.device_count() == 3
+        assert not torch.cuda.is_initialized()
+        child = os.fork()
+        if not child:
+            assert torch.tensor([3], device="cuda").item() == 3
+            os._exit(42)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+        """,
+        shape="capacity:1GiB,devices:3",
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+    )
+
+
+def test_out_of_memory_names_the_memory_of_the_process():
+    """The text of the error comes from the list of processes."""
+    keep = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError, match=r"this process has 4\d\d\.\d\d MiB memory in use"):
+        torch.empty(100 << 30, dtype=torch.uint8, device="cuda")
+    del keep
+
+
+def test_memory_is_the_drivers(nvml):
+    keep = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda:1")
+    free, total = torch.cuda.mem_get_info(1)
+    handle = nvml.nvmlDeviceGetHandleByIndex(1)
+    for memory in (nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)):
+        assert (memory.total, memory.free, memory.used) == (total, free, total - free)
+    assert torch.cuda.device_memory_used(1) == total - free
+    del keep
+
+
+def test_processes(nvml):
+    keep = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda:2")
+    found = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(2))
+    free, total = torch.cuda.mem_get_info(2)
+    assert [(process.pid, process.usedGpuMemory) for process in found] == [(os.getpid(), total - free)]
+    assert f"process {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(2)
+    assert nvml.nvmlDeviceGetGraphicsRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(2)) == []
+    assert nvml.nvmlSystemGetProcessName(os.getpid())
+    del keep
+
+
+def test_the_same_devices(nvml):
+    properties = torch.cuda.get_device_properties(3)
+    handle = nvml.nvmlDeviceGetHandleByIndex(3)
+    assert nvml.nvmlDeviceGetCount() == torch.cuda.device_count() == 4
+    assert nvml.nvmlDeviceGetName(handle) == properties.name
+    assert nvml.nvmlDeviceGetUUID(handle) == f"GPU-{properties.uuid}"
+    assert nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")) == 3
+    bus = nvml.nvmlDeviceGetPciInfo(handle).busId
+    assert nvml.nvmlDeviceGetIndex(nvml.nvmlDeviceGetHandleByPciBusId(bus)) == 3
+    assert nvml.nvmlDeviceGetCudaComputeCapability(handle) == (properties.major, properties.minor)
+    assert nvml.nvmlSystemGetDriverVersion() and nvml.nvmlSystemGetCudaDriverVersion() == 13000
+
+
+def test_figures_without_a_device(nvml):
+    assert torch.cuda.utilization(0) == torch.cuda.memory_usage(0) == 0
+    assert torch.cuda.clock_rate(0) == 1980
+    for ask in (torch.cuda.temperature, torch.cuda.power_draw):
+        with pytest.raises(nvml.NVMLError_NotSupported):
+            ask(0)
