@@ -21,7 +21,7 @@ void allocations_reset(void)
     if (!allocations.items)
         slots_open(&allocations, sizeof(struct allocation), ALLOCATIONS_MOST, SLOTS_NEWEST_FIRST);
     for (uint32_t i = 1; i < allocations.used; i++)
-        if (slots_is_live(&allocations, i) && allocation_at(i)->kind == ALLOCATION_HOST)
+        if (slots_is_live(&allocations, i) && (allocation_at(i)->kind == ALLOCATION_HOST || allocation_at(i)->kind == ALLOCATION_MANAGED))
             host_drop(i);
     slots_clear(&allocations);
     ranges_clear(&by_address);
@@ -149,7 +149,7 @@ CUresult allocation_alloc(CUdeviceptr *at, size_t size)
 void allocation_end(uint32_t number)
 {
     struct allocation a = *allocation_at(number);
-    if (a.kind == ALLOCATION_HOST || a.kind == ALLOCATION_REGISTERED) {
+    if (a.kind == ALLOCATION_HOST || a.kind == ALLOCATION_REGISTERED || a.kind == ALLOCATION_MANAGED) {
         host_drop(number);
         allocation_remove(number);
         return;

@@ -143,18 +143,27 @@ static uint64_t leaf_part(uint64_t offset, uint64_t bytes)
     return bytes < left ? bytes : left;
 }
 
+/*
+ * Zeros, inside one leaf: a leaf that is zero as a whole is not kept, nor is zero written where nothing is kept. Most fills of programs
+ * are zeros of whole tensors; they cost neither memory nor time.
+ */
+static void clear(uint64_t offset, uint64_t bytes)
+{
+    uint32_t *place = IS_SHARED(offset) ? NULL : &contents.place[offset / LEAF];
+    if (place && *place && bytes == LEAF) {
+        contents.given_back[contents.back_count++] = *place;
+        *place = 0;
+    } else if (bytes_at(offset)) {
+        memset(bytes_at(offset), 0, bytes);
+    }
+}
+
 /* A leaf at an edge may be shared with a neighbour (where the granularity is small): only its part is cleared then. */
 void contents_forget(uint64_t offset, uint64_t bytes)
 {
     for (uint64_t end = offset + bytes, part; offset < end && contents.used > contents.back_count; offset += part) {
         part = leaf_part(offset, end - offset);
-        uint32_t *place = &contents.place[offset / LEAF];
-        if (*place && part < LEAF) {
-            memset(bytes_at(offset), 0, part);
-        } else if (*place) {
-            contents.given_back[contents.back_count++] = *place;
-            *place = 0;
-        }
+        clear(offset, part);
     }
 }
 
@@ -173,9 +182,11 @@ void contents_fill(uint64_t offset, uint64_t pattern, unsigned width, uint64_t b
 {
     for (uint64_t end = offset + bytes, part; offset < end; offset += part) {
         part = leaf_part(offset, end - offset);
-        char *to = bytes_to_write(offset);
+        char *to = pattern ? bytes_to_write(offset) : NULL;
         if (to)
             fill_bytes(to, pattern, width, part);
+        else if (!pattern)
+            clear(offset, part);
     }
 }
 

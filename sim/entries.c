@@ -10,6 +10,7 @@
 #include "sim/kernel.h"
 #include "sim/memory.h"
 #include "sim/region.h"
+#include "sim/settings.h"
 #include "sim/start.h"
 #include "sim/stream.h"
 

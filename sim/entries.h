@@ -24,7 +24,9 @@
 #undef cuGraphRemoveDependencies
 #undef cuGetProcAddress
 #undef cuIpcOpenMemHandle
+#undef cuMemAdvise
 #undef cuMemHostRegister
+#undef cuMemPrefetchAsync
 #undef cuStreamBeginCapture
 #undef cuStreamGetCaptureInfo
 #undef cuStreamWaitValue32

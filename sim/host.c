@@ -14,16 +14,12 @@ static size_t whole_pages(size_t size)
     return (size + page - 1) / page * page;
 }
 
-CUresult host_alloc_with(void **at, size_t size, unsigned flags)
+CUresult host_take(void **at, size_t size, enum allocation_kind kind, unsigned flags)
 {
-    if (!at || !size || flags & ~(unsigned)HOST_FLAGS)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (size > model.devices[HOST_AREA].capacity)
-        return CUDA_ERROR_OUT_OF_MEMORY;
     void *memory = mmap(NULL, whole_pages(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t number = allocation_add(ALLOCATION_HOST, (uint64_t)memory, size);
+    uint32_t number = allocation_add(kind, (uint64_t)memory, size);
     if (!number) {
         munmap(memory, whole_pages(size));
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -31,6 +27,15 @@ CUresult host_alloc_with(void **at, size_t size, unsigned flags)
     allocation_at(number)->flags = flags;
     *at = memory;
     return CUDA_SUCCESS;
+}
+
+CUresult host_alloc_with(void **at, size_t size, unsigned flags)
+{
+    if (!at || !size || flags & ~(unsigned)HOST_FLAGS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size > model.devices[HOST_AREA].capacity)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return host_take(at, size, ALLOCATION_HOST, flags);
 }
 
 CUresult host_alloc(void **at, size_t size)
@@ -41,14 +46,14 @@ CUresult host_alloc(void **at, size_t size)
 void host_drop(uint32_t number)
 {
     const struct allocation *a = allocation_at(number);
-    if (a->kind == ALLOCATION_HOST)
+    if (a->kind != ALLOCATION_REGISTERED)
         munmap((void *)a->at, whole_pages(a->size));
 }
 
 bool host_is_pinned(uint64_t at, uint64_t bytes)
 {
     const struct allocation *a = allocation_holding(at);
-    bool host = a && (a->kind == ALLOCATION_HOST || a->kind == ALLOCATION_REGISTERED);
+    bool host = a && (a->kind == ALLOCATION_HOST || a->kind == ALLOCATION_REGISTERED || a->kind == ALLOCATION_MANAGED);
     return host && bytes <= a->at + a->size - at;
 }
 

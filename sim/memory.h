@@ -116,7 +116,7 @@ struct range *virtual_reservation(uint64_t at);                         /* NULL:
 
 /* --- allocations.c: what cuMemAlloc and its relatives gave, by address */
 enum allocation_kind {
-    ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_HOST, ALLOCATION_REGISTERED,
+    ALLOCATION_SMALL, ALLOCATION_LARGE, ALLOCATION_POOL, ALLOCATION_GRAPH, ALLOCATION_MANAGED, ALLOCATION_HOST, ALLOCATION_REGISTERED,
     ALLOCATION_OPENED       /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
 };
 
@@ -151,13 +151,22 @@ CUresult allocation_free(CUdeviceptr at);
 /* --- host.c: host memory the device may read and write */
 CUresult host_alloc(void **at, size_t size);
 CUresult host_alloc_with(void **at, size_t size, unsigned flags);
+CUresult host_take(void **at, size_t size, enum allocation_kind kind, unsigned flags);  /* HOST or MANAGED */
 CUresult host_free(void *at);
 void     host_drop(uint32_t allocation);                /* with the memory itself, if it is ours */
-bool     host_is_pinned(uint64_t at, uint64_t bytes);
+bool     host_is_pinned(uint64_t at, uint64_t bytes);   /* or managed: the device reads and writes it in place */
 CUresult host_register(void *at, size_t size, unsigned flags);
 CUresult host_unregister(void *at);
 CUresult host_device_pointer(CUdeviceptr *device, void *host, unsigned flags);
 CUresult host_flags(unsigned *flags, void *at);
+
+/* --- managed.c */
+CUresult managed_alloc(CUdeviceptr *at, size_t size, unsigned flags);
+CUresult managed_prefetch(CUdeviceptr at, size_t size, CUmemLocation location, unsigned flags, CUstream stream);
+CUresult managed_prefetch_1(CUdeviceptr at, size_t size, CUdevice device, CUstream stream);
+CUresult managed_advise(CUdeviceptr at, size_t size, CUmem_advise advice, CUmemLocation location);
+CUresult managed_advise_1(CUdeviceptr at, size_t size, CUmem_advise advice, CUdevice device);
+CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element);
 
 /* --- pools.c: stream-ordered allocation */
 void     pools_reset(void);

@@ -45,6 +45,11 @@ static CUmemoryPool pool_of(const struct pointer *p)
     return p->allocation && p->allocation->kind == ALLOCATION_POOL ? pool_handle(p->allocation->pool) : NULL;
 }
 
+static bool is_managed(const struct pointer *p)
+{
+    return p->allocation && p->allocation->kind == ALLOCATION_MANAGED;
+}
+
 static uint64_t buffer_of(const struct pointer *p)
 {
     return p->allocation ? p->allocation->id : physical_at(p->mapping->physical)->generation;

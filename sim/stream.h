@@ -95,6 +95,7 @@ CUresult stream_device(CUstream stream, CUdevice *device);
 CUresult stream_flags(CUstream stream, unsigned *flags);
 CUresult stream_priority(CUstream stream, int *priority);
 CUresult stream_call(CUstream stream, CUhostFn function, void *argument);
+CUresult stream_add_callback(CUstream stream, CUstreamCallback function, void *argument, unsigned flags);
 CUresult stream_id(CUstream stream, unsigned long long *id);       /* takes no lock */
 
 /* --- boards.c: events that several processes know */

@@ -9,6 +9,8 @@
  */
 #include "sim/stream.h"
 
+#include <stdlib.h>
+
 #include "sim/memory.h"
 #include "sim/start.h"
 
@@ -328,6 +330,41 @@ CUresult stream_call(CUstream handle, CUhostFn function, void *argument)
         return result;
     struct work work = {.kind = WORK_CALL, .name = "cuLaunchHostFunc", .function = function, .argument = argument};
     return work_put(s, &work);
+}
+
+struct callback {
+    CUstreamCallback function;
+    CUstream         stream;
+    void            *argument;
+};
+
+static void CUDA_CB run_callback(void *argument)
+{
+    struct callback c = *(struct callback *)argument;
+    free(argument);
+    c.function(c.stream, CUDA_SUCCESS, c.argument);
+}
+
+/* The older form of cuLaunchHostFunc. After a lost context it is not called: neither is that. */
+CUresult stream_add_callback(CUstream handle, CUstreamCallback function, void *argument, unsigned flags)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && (!function || flags))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result && s->capture)
+        result = capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamAddCallback");
+    if (result)
+        return result;
+    struct callback *c = malloc(sizeof *c);
+    if (!c)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *c = (struct callback){function, handle, argument};
+    struct work work = {.kind = WORK_CALL, .name = "cuStreamAddCallback", .function = run_callback, .argument = c};
+    result = work_put(s, &work);
+    if (result)
+        free(c);
+    return result;
 }
 
 static CUresult give_id(unsigned long long *id, uint64_t value)
