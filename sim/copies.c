@@ -29,7 +29,9 @@ static CUresult copy(const struct copy *c, CUstream stream)
     if (result || !c->bytes)
         return result;
     bool to_known = memory_is_known(c->to, c->bytes), from_known = memory_is_known(c->from, c->bytes);
-    if ((!to_known && (!c->to_any || virtual_is_device_address(c->to))) || (!from_known && (!c->from_any || virtual_is_device_address(c->from))))
+    bool to_wrong = !to_known && (!c->to_any || virtual_is_device_address(c->to));
+    bool from_wrong = !from_known && (!c->from_any || virtual_is_device_address(c->from));
+    if (to_wrong || from_wrong)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx <- 0x%llx, %zu bytes: not memory of the device", c->name,
                             (unsigned long long)c->to, (unsigned long long)c->from, c->bytes);
     bool pageable = !to_known || !from_known;

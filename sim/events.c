@@ -236,6 +236,8 @@ CUresult event_elapsed(float *ms, CUevent start, CUevent end)
         return CUDA_ERROR_INVALID_VALUE;
     if (from->state == EVENT_NEW || to->state == EVENT_NEW || (from->flags | to->flags) & CU_EVENT_DISABLE_TIMING)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (context_at(from->context)->device != context_at(to->context)->device)
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: the events are of two devices");
     uint64_t now = clock_look();
     if (from->done > now || to->done > now)
         return CUDA_ERROR_NOT_READY;

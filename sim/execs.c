@@ -136,7 +136,7 @@ CUresult exec_create(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
     if (!number || !exec)
         return CUDA_ERROR_INVALID_VALUE;
     if (flags & ~(unsigned long long)FLAGS)
-        return model_refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphInstantiate: flags 0x%llx: launches from the device are not simulated", flags);
+        return model_refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphInstantiate: flags 0x%llx: the device does not launch graphs here", flags);
     CUresult result = instantiate(number, flags, &created, &why);
     if (!result)
         *exec = slots_handle(&execs, created);

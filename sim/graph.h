@@ -100,8 +100,9 @@ CUresult node_read(const CUgraphNodeParams *params, struct node *node);     /* w
 CUresult node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, const CUgraphEdgeData *edges, size_t count,
                   CUgraphNodeParams *params);
 CUresult node_set(CUgraphNode node, const CUgraphNodeParams *params);
+/* node_enter takes over what the node owns, also if there is no room: 0 */
 void     node_abandon(struct node *node);                /* it never becomes one of a graph */
-uint32_t node_enter(uint32_t graph, struct node *node, const uint32_t *before, const CUgraphEdgeData *edges, size_t count);    /* 0: no room */
+uint32_t node_enter(uint32_t graph, struct node *node, const uint32_t *before, const CUgraphEdgeData *edges, size_t count);
 CUresult node_add_child(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraph child);
 CUresult node_add_empty(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count);
 CUresult node_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS_v1 *params);

@@ -258,7 +258,8 @@ CUresult graph_nodes_of(uint32_t graph, const CUgraphNode *handles, size_t count
             wrong = list[k] == list[i];
         if (wrong) {
             free(list);
-            return model_refuse(CUDA_ERROR_INVALID_VALUE, "a node waits for %p, which is not a node of its graph, or twice", (void *)handles[i]);
+            return model_refuse(CUDA_ERROR_INVALID_VALUE, "a node waits for %p: not a node of its graph, or twice",
+                                (void *)handles[i]);
         }
     }
     *numbers = list;

@@ -14,7 +14,7 @@
 #define CLUSTER_LARGEST 16u
 #define ATTRIBUTE_LAST 16u      /* of CUlaunchAttributeID */
 
-/* Outside captures no work is built, and nothing is remembered of a kernel but the moment it is done: training launches thousands a step. */
+/* Outside captures no work is built, and of a kernel nothing is remembered but when it is done: training launches thousands a step. */
 static CUresult put(struct stream *s, const char *name, uint32_t function, const struct launch *l)
 {
     CUresult result = capture_legacy_conflict(s, name);

@@ -117,8 +117,8 @@ static CUresult read_child(uint32_t graph, const CUDA_CHILD_GRAPH_NODE_PARAMS *p
 
 static CUresult read_condition(uint32_t graph, CUDA_CONDITIONAL_NODE_PARAMS *p, struct node *n)
 {
-    bool single = p->type == CU_GRAPH_COND_TYPE_WHILE;
-    if ((unsigned)p->type > 2 || !p->size || p->size > BODIES_MOST || (single && p->size != 1) || (p->type == CU_GRAPH_COND_TYPE_IF && p->size > 2))
+    unsigned most = p->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : p->type == CU_GRAPH_COND_TYPE_IF ? 2 : BODIES_MOST;
+    if ((unsigned)p->type > 2 || !p->size || p->size > most)
         return CUDA_ERROR_INVALID_VALUE;
     if (!condition_take(p->handle, graph))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "conditional node: the handle is not of this graph, or taken");
@@ -155,7 +155,8 @@ static CUresult read_free(CUdeviceptr at, struct node *n)
 {
     uint32_t memory = graph_memory_at(at);
     if (!memory)
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "free node: 0x%llx is not memory of a graph, or freed already", (unsigned long long)at);
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "free node: 0x%llx is not memory of a graph, or freed already",
+                            (unsigned long long)at);
     n->memory = memory;
     graph_memory_hold(memory);
     return CUDA_SUCCESS;

@@ -116,8 +116,9 @@ CUresult region_copy_3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream stream, bool 
 {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    CUDA_MEMCPY3D c = {.srcXInBytes = p->srcXInBytes, .srcY = p->srcY, .srcZ = p->srcZ, .srcLOD = p->srcLOD, .srcMemoryType = p->srcMemoryType,
-        .srcHost = p->srcHost, .srcDevice = p->srcDevice, .srcArray = p->srcArray, .srcPitch = p->srcPitch, .srcHeight = p->srcHeight,
+    CUDA_MEMCPY3D c = {.srcXInBytes = p->srcXInBytes, .srcY = p->srcY, .srcZ = p->srcZ, .srcLOD = p->srcLOD,
+        .srcMemoryType = p->srcMemoryType, .srcHost = p->srcHost, .srcDevice = p->srcDevice, .srcArray = p->srcArray,
+        .srcPitch = p->srcPitch, .srcHeight = p->srcHeight,
         .dstXInBytes = p->dstXInBytes, .dstY = p->dstY, .dstZ = p->dstZ, .dstLOD = p->dstLOD, .dstMemoryType = p->dstMemoryType,
         .dstHost = p->dstHost, .dstDevice = p->dstDevice, .dstArray = p->dstArray, .dstPitch = p->dstPitch, .dstHeight = p->dstHeight,
         .WidthInBytes = p->WidthInBytes, .Height = p->Height, .Depth = p->Depth};
@@ -133,8 +134,8 @@ CUresult region_copy_2d(const CUDA_MEMCPY2D *p, CUstream stream, bool waits)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D c = {.srcXInBytes = p->srcXInBytes, .srcY = p->srcY, .srcMemoryType = p->srcMemoryType, .srcHost = p->srcHost,
         .srcDevice = p->srcDevice, .srcArray = p->srcArray, .srcPitch = p->srcPitch, .dstXInBytes = p->dstXInBytes, .dstY = p->dstY,
-        .dstMemoryType = p->dstMemoryType, .dstHost = p->dstHost, .dstDevice = p->dstDevice, .dstArray = p->dstArray, .dstPitch = p->dstPitch,
-        .WidthInBytes = p->WidthInBytes, .Height = p->Height, .Depth = 1};
+        .dstMemoryType = p->dstMemoryType, .dstHost = p->dstHost, .dstDevice = p->dstDevice, .dstArray = p->dstArray,
+        .dstPitch = p->dstPitch, .WidthInBytes = p->WidthInBytes, .Height = p->Height, .Depth = 1};
     struct work work;
     CUresult result = region_copy(&c, "cuMemcpy2D", &work);
     return result ? result : put(&work, stream, waits);
@@ -149,7 +150,7 @@ CUresult region_copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from
     if (result || !bytes)
         return result;
     if (!memory_is_known(to, bytes) || !memory_is_known(from, bytes))
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemcpyPeer: 0x%llx <- 0x%llx, %zu bytes: not memory of the devices", to, from, bytes);
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemcpyPeer: 0x%llx <- 0x%llx, %zu bytes: not memory of devices", to, from, bytes);
     struct work work = {.kind = WORK_COPY, .name = "cuMemcpyPeer", .to = to, .from = from, .bytes = bytes, .pinned = true,
         .between_devices = true};
     return put(&work, stream, waits);

@@ -147,7 +147,7 @@ CUresult capture_spoil(struct stream *s, CUresult error, const char *call);     
 CUresult capture_legacy_conflict(const struct stream *s, const char *call);     /* `s` is a default stream and a blocking stream captures */
 CUresult capture_add(struct stream *s, const struct work *work);
 CUresult capture_add_node(struct stream *s, struct node *model, uint32_t *node);    /* graph.h; takes over what it owns */
-uint32_t capture_graph(const struct stream *s, const uint32_t **tails, uint32_t *count);   /* that it grows, and what comes last; 0: spoiled */
+uint32_t capture_graph(const struct stream *s, const uint32_t **tails, uint32_t *count);   /* it grows, and what comes last; 0: spoiled */
 CUresult capture_record(struct stream *s, struct event *e);
 CUresult capture_wait(struct stream *s, const struct event *e);
 bool     capture_has_event(const struct event *e);      /* its capture is still open */

@@ -170,8 +170,8 @@ bool graph_reaches(uint32_t number, const uint32_t *last, uint32_t count, const 
 
 static const char *name_of(const struct node *n)
 {
-    static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "EVENT_WAIT", "EVENT_RECORD", "SIGNAL", "WAIT",
-                                        "MEM_ALLOC", "MEM_FREE", "MEM_OP", "CONDITIONAL"};
+    static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET", "HOST", "GRAPH", "EMPTY", "EVENT_WAIT", "EVENT_RECORD", "SIGNAL",
+                                        "WAIT", "MEM_ALLOC", "MEM_FREE", "MEM_OP", "CONDITIONAL"};
     const struct function *f = n->type == CU_GRAPH_NODE_TYPE_KERNEL ? function_at((uint32_t)n->work.number) : NULL;
     return f ? f->name : (unsigned)n->type < sizeof names / sizeof names[0] ? names[n->type] : "?";
 }
@@ -194,9 +194,11 @@ static void print_node(FILE *file, const struct graph *g, const struct node *n, 
     if (flags & (CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE | CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES))
         fprintf(file, "\\nnode %p", (void *)node_handle(g->nodes[n->index]));
     if (flags & CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE && n->type == CU_GRAPH_NODE_TYPE_KERNEL)
-        fprintf(file, "\\n<<<(%u,%u,%u), (%u,%u,%u), %u>>>", w->grid[0], w->grid[1], w->grid[2], w->block[0], w->block[1], w->block[2], w->shared);
+        fprintf(file, "\\n<<<(%u,%u,%u), (%u,%u,%u), %u>>>", w->grid[0], w->grid[1], w->grid[2], w->block[0], w->block[1],
+                w->block[2], w->shared);
     if (flags & CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE && (n->type == CU_GRAPH_NODE_TYPE_MEMCPY || n->type == CU_GRAPH_NODE_TYPE_MEMSET))
-        fprintf(file, "\\n0x%llx <- 0x%llx, %llu bytes", (unsigned long long)w->to, (unsigned long long)w->from, (unsigned long long)w->bytes);
+        fprintf(file, "\\n0x%llx <- 0x%llx, %llu bytes", (unsigned long long)w->to, (unsigned long long)w->from,
+                (unsigned long long)w->bytes);
     if (flags & CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE && n->memory)
         fprintf(file, "\\n0x%llx", (unsigned long long)graph_memory_address(n->memory));
     fprintf(file, "\"];\n");

@@ -157,7 +157,8 @@ CUresult exec_set(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams *p
 
 CUresult exec_set_child(CUgraphExec exec, CUgraphNode node, CUgraph child)
 {
-    uint32_t own = exec_node(exec, node, "cuGraphExecChildGraphNodeSetParams"), graph = graph_find(child, "cuGraphExecChildGraphNodeSetParams");
+    static const char call[] = "cuGraphExecChildGraphNodeSetParams";
+    uint32_t own = exec_node(exec, node, call), graph = graph_find(child, call);
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
     if (!own || !graph || node_at(own)->type != CU_GRAPH_NODE_TYPE_GRAPH || !compare(node_at(own)->child[0], graph, &info))
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,37 +1,36 @@
-"""BERT under torch.compile(backend="cudagraphs"): a graph for each shape of training and of inference, in PyTorch's own graph pools."""
+"""ViT-L under torch.compile(backend="cudagraphs"): a graph for each size of batch, of training and of inference, in PyTorch's own graph pools."""
 import torch
-from transformers import BertConfig, BertForMaskedLM
+import torch.nn.functional as F
+import torchvision
 
 import figures
 
-LENGTHS = (128, 512)
-TRAIN_BATCH, ANSWER_BATCH = 16, 64
+TRAIN_BATCHES = (64, 48)  # the last batch of a data set is seldom full
+ANSWER_BATCHES = (256, 32)
 
-config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 with torch.device("cuda"):
-    model = BertForMaskedLM(config)
+    model = torchvision.models.vit_l_16()
 compiled = torch.compile(model, backend="cudagraphs", dynamic=False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
-def train(length: int) -> None:
-    tokens = torch.randint(config.vocab_size, (TRAIN_BATCH, length), device="cuda")
-    loss = compiled(input_ids=tokens, labels=tokens).loss
-    loss.backward()
+def train(batch: int) -> None:
+    images = torch.randn(batch, 3, 224, 224, device="cuda")
+    labels = torch.randint(1000, (batch,), device="cuda")
+    F.cross_entropy(compiled(images), labels).backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
-@torch.inference_mode()
-def answer(length: int) -> torch.Tensor:
-    return compiled(input_ids=torch.randint(config.vocab_size, (ANSWER_BATCH, length), device="cuda")).logits.argmax(-1)
+@torch.no_grad()
+def answer(batch: int) -> torch.Tensor:
+    return compiled(torch.randn(batch, 3, 224, 224, device="cuda")).argmax(-1)
 
 
-for step in figures.steps(18):
-    length = LENGTHS[step % len(LENGTHS)]
+for step in figures.steps(16):
     model.train()
-    train(length)
+    train(TRAIN_BATCHES[step % len(TRAIN_BATCHES)])
     model.eval()
-    answer(length)
+    answer(ANSWER_BATCHES[step % len(ANSWER_BATCHES)])
 
 figures.report()

@@ -386,6 +386,7 @@ CASE(host_functions_run_in_order)
 {
     begin();
     int calls = 0;
+    MUST(cudaFree(NULL));
     REQUIRE_EQ(sim_launch_wait(NULL, 1000), CUDA_SUCCESS);
     OK(cudaLaunchHostFunc(NULL, count_call, &calls));
     EXPECT_EQ(calls, 0);

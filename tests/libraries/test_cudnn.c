@@ -34,8 +34,8 @@ int cudnnSetDropoutDescriptor(descriptor d, handle h, float rate, void *states, 
 int cudnnDropoutGetStatesSize(handle h, size_t *size);
 int cudnnCreateRNNDescriptor(descriptor *d);
 int cudnnCreateRNNDataDescriptor(descriptor *d);
-int cudnnSetRNNDescriptor_v8(descriptor d, int algorithm, int cell, int bias, int direction, int input_mode, int type, int precision, int math,
-    int input, int hidden, int projection, int layers, descriptor dropout, unsigned flags);
+int cudnnSetRNNDescriptor_v8(descriptor d, int algorithm, int cell, int bias, int direction, int input_mode, int type, int precision,
+    int math, int input, int hidden, int projection, int layers, descriptor dropout, unsigned flags);
 int cudnnSetRNNDataDescriptor(descriptor d, int type, int layout, int steps, int batch, int vector, const int *lengths, void *padding);
 int cudnnGetRNNWeightSpaceSize(handle h, descriptor d, size_t *size);
 int cudnnGetRNNWeightParams(handle h, descriptor d, int pseudo, size_t bytes, const void *weights, int linear, descriptor m, void **m_at,
@@ -46,6 +46,8 @@ int cudnnRNNForward(handle h, descriptor d, int mode, const int *lengths, descri
     size_t work_bytes, void *work, size_t reserve_bytes, void *reserve);
 int cudnnCreateCTCLossDescriptor(descriptor *d);
 int cudnnSetCTCLossDescriptor_v9(descriptor d, int type, int normalization, int gradient, int most);
+int cudnnGetCTCLossWorkspaceSize(handle h, descriptor p, descriptor g, const int *labels, const int *lengths, const int *steps,
+    int algorithm, descriptor c, size_t *size);
 int cudnnGetCTCLossWorkspaceSize_v8(handle h, int algorithm, descriptor c, descriptor p, descriptor g, size_t *size);
 int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle h, int mode, int operations, descriptor a, descriptor x, size_t *size);
 int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle h, int mode, int operations, descriptor x, descriptor z, descriptor y,
@@ -57,9 +59,10 @@ struct performance {
     size_t bytes;
     int    deterministic, math, reserved[3];
 };
-int cudnnGetConvolutionForwardAlgorithm_v7(handle, descriptor x, descriptor w, descriptor c, descriptor y, int, int *, struct performance *);
-int cudnnFindConvolutionForwardAlgorithmEx(handle, descriptor x, const void *, descriptor w, const void *, descriptor c, descriptor y, void *,
-    int, int *, struct performance *, void *, size_t);
+int cudnnGetConvolutionForwardAlgorithm_v7(handle, descriptor x, descriptor w, descriptor c, descriptor y, int, int *,
+    struct performance *);
+int cudnnFindConvolutionForwardAlgorithmEx(handle, descriptor x, const void *, descriptor w, const void *, descriptor c, descriptor y,
+    void *, int, int *, struct performance *, void *, size_t);
 int cudnnGetConvolutionForwardWorkspaceSize(handle, descriptor x, descriptor w, descriptor c, descriptor y, int algorithm, size_t *);
 int cudnnConvolutionForward(handle, const void *alpha, descriptor x, const void *, descriptor w, const void *, descriptor c, int algorithm,
     void *workspace, size_t bytes, const void *beta, descriptor y, void *);
@@ -493,7 +496,11 @@ CASE(ctc_and_norm_say_what_they_need)
     MUST(cudnnSetCTCLossDescriptor_v9(c, DATA_FLOAT, 1, 0, 50));
     MUST(cudnnGetCTCLossWorkspaceSize_v8(h, 0, c, p, p, &many));
     EXPECT(few > 20 * 3 * 10 * 4 && many > few);
-    EXPECT_EQ(cudnnGetCTCLossWorkspaceSize_v8(h, 2, c, p, p, &few), CUDNN_BAD_PARAM);
+    EXPECT_EQ(cudnnGetCTCLossWorkspaceSize_v8(h, 2, c, p, p, &bytes), CUDNN_BAD_PARAM);
+    int labels[8] = {1}, lengths[] = {2, 5, 1}, steps[] = {20, 20, 20};
+    OK(cudnnGetCTCLossWorkspaceSize(h, p, p, labels, lengths, steps, 0, c, &bytes)); /* the longest of them counts */
+    EXPECT_EQ(bytes, few);
+    EXPECT_EQ(cudnnGetCTCLossWorkspaceSize(h, p, p, labels, NULL, steps, 0, c, &bytes), CUDNN_BAD_PARAM_NULL_POINTER);
     MUST(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(h, 2, 0, NULL, x, &bytes));
     EXPECT_EQ(bytes, 0);
     MUST(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(h, 2, 0, x, NULL, x, scale, NULL, &bytes));

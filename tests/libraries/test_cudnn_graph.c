@@ -248,7 +248,7 @@ CASE(what_is_finalised_does_not_change)
 
 CASE(shapes_must_fit)
 {
-    int64_t huge[] = {1ll << 40, 1ll << 40, 1ll << 40, 1};
+    int64_t huge[] = {1 << 20, 1 << 20, 1 << 20, 1}, wider[] = {1ll << 40, 1ll << 40, 1ll << 40, 1};
     begin();
     EXPECT_EQ(cudnnBackendFinalize(operation(0)), CUDNN_BAD_PARAM_SHAPE_MISMATCH);
     EXPECT_EQ(cudnnBackendFinalize(operation(-1)), CUDNN_BAD_PARAM);
@@ -261,6 +261,8 @@ CASE(shapes_must_fit)
     MUST(SET(t, TENSOR_BYTE_ALIGNMENT, INT64, 1, INT(16)));
     EXPECT_EQ(cudnnBackendFinalize(t), CUDNN_BAD_PARAM); /* one stride is missing */
     MUST(SET(t, TENSOR_STRIDES, INT64, 4, huge));
+    EXPECT_EQ(cudnnBackendFinalize(t), CUDNN_NOT_SUPPORTED_SHAPE);
+    MUST(SET(t, TENSOR_DIMENSIONS, INT64, 4, wider)); /* their product is no number of 64 bits */
     EXPECT_EQ(cudnnBackendFinalize(t), CUDNN_NOT_SUPPORTED_SHAPE);
     MUST(SET(t, TENSOR_DIMENSIONS, INT64, 4, (int64_t[]){1, 1, 1, 1}));
     MUST(SET(t, TENSOR_BYTE_ALIGNMENT, INT64, 1, INT(12)));

@@ -532,4 +532,10 @@ CASE(thousands_of_nodes_are_walked_captured_and_replayed)
     EXPECT_OK(cuGraphDestroy(captured));
 }
 
-SUITE_MAIN_AROUND("simulated driver: graphs", begin, machine_end)
+static void end(void)
+{
+    machine_end();
+    sim_reset(NULL); /* nothing stays behind: graphs, names of kernels */
+}
+
+SUITE_MAIN_AROUND("simulated driver: graphs", begin, end)

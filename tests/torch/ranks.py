@@ -235,11 +235,13 @@ def fsdp2():
             fully_shard(layer)
     fully_shard(module)
     about(live() - before, size // ranks)
-    torch.cuda.reset_peak_memory_stats()
     train(module)
     about(live() - before, 3 * size // ranks)
-    peak = torch.cuda.max_memory_allocated() - before
-    assert 3 * size // ranks + size // 3 < peak < 4 * size, (peak, size)
+    torch.cuda.reset_peak_memory_stats()
+    between = live()
+    train(module)
+    more = torch.cuda.max_memory_allocated() - between
+    assert size // 3 < more < 3 * size, (more, size)
 
 
 @check
@@ -315,7 +317,7 @@ def lose_one(store: str) -> None:
         os._exit(7)
     try:
         dist.all_reduce(x)
-    except dist.DistBackendError as error:
+    except RuntimeError as error:  # DistBackendError of older versions is one
         print(error, flush=True)
         os._exit(9)
     os._exit(1)

@@ -1,6 +1,6 @@
 """Convolutions, recurrent networks, attention and the rest of cuDNN through the real PyTorch. Values are not looked at: there are none.
 
-Sizes are: PyTorch asks cuDNN how much scratch memory a call needs and takes it from its allocator, so the peak of allocated memory shows it.
+Sizes are: PyTorch asks cuDNN how much scratch memory a call needs and takes it from its allocator, so the peak of its memory shows it.
 """
 
 import ctypes
@@ -170,9 +170,12 @@ def test_benchmarking_leaves_out_plans_that_do_not_fit():
 
 def test_the_older_interface():
     """TORCH_CUDNN_V8_API_DISABLED: cudnnGetConvolutionForwardAlgorithm_v7 and its sisters."""
-    for benchmark in (False, True):
-        first, later = choose(benchmark, TORCH_CUDNN_V8_API_DISABLED="1")
-        assert first > later > 0
+    first, later = choose(False, TORCH_CUDNN_V8_API_DISABLED="1")
+    tried, settled = choose(True, TORCH_CUDNN_V8_API_DISABLED="1")
+    output = 8 * 128 * 56 * 56 * 4
+    assert first == later > output
+    assert tried > first
+    assert output <= settled <= tried
 
 
 # --- streams and graphs
@@ -294,21 +297,21 @@ def test_recurrent_networks_forward_and_backward(cell, shape, dtype):
 def test_training_keeps_what_the_model_says():
     """workspace.c: steps * batch * hidden * bytes * (layers * kept + layers - 1), 5 kept for an LSTM and 6 for a GRU."""
     steps, batch, hidden, layers = 50, 8, 64, 3
-    x = gpu(steps, batch, 32)
-    for cell, kept in ((nn.LSTM, 5), (nn.GRU, 6)):
+    x, state = gpu(steps, batch, 32), gpu(layers, batch, hidden)
+    for cell, kept, state in ((nn.LSTM, 5, (state, state)), (nn.GRU, 6, state)):
         rnn = cell(32, hidden, layers).to(GPU)
-        rnn(x)
+        rnn(x, state)
         before = torch.cuda.memory_allocated()
-        out = rnn(x)
+        out = rnn(x, state)
         training = torch.cuda.memory_allocated() - before
         del out
         with torch.no_grad():
             before = torch.cuda.memory_allocated()
-            out = rnn.eval()(x)
+            out = rnn.eval()(x, state)
             inference = torch.cuda.memory_allocated() - before
         del out
         reserve = steps * batch * hidden * 4 * (layers * kept + layers - 1)
-        assert training - inference == pytest.approx(reserve, abs=4096)
+        assert training - inference == pytest.approx(reserve, abs=512)
 
 
 def test_packed_sequences():

@@ -129,8 +129,7 @@ static struct view view_of_filter(const struct filter *f)
     return v;
 }
 
-/* default math takes tensor cores for half alone, FMA math none: cuDNN's documentation of cudnnMathType_t, which since Ampere lets
- * default math round float too */
+/* FMA math takes no tensor cores; since Ampere every other type may, for float too (cuDNN's documentation of cudnnMathType_t) */
 static bool may_use_tensor_cores(const struct convolution_descriptor *d)
 {
     return d->math != 3;
@@ -199,7 +198,7 @@ static int list_engines(const struct convolution *c, int requested, int *returne
             continue;
         listed |= 1u << e->algorithm;
         int math = e->notes & NOTE_TENSOR_CORE ? c->type == DATA_FLOAT ? 2 : 1 : 3;
-        /* a made-up time, in the order of preference; -1, as the real ones, would say that none was measured */
+        /* a made-up time, in the order of preference */
         list[(*returned)++] = (struct performance){.algorithm = e->algorithm, .milliseconds = 1.0f + 0.25f * (float)i, .bytes = bytes,
             .deterministic = !(e->notes & NOTE_NONDETERMINISTIC), .math = math};
     }
@@ -257,8 +256,8 @@ int cudnnGetConvolutionForwardAlgorithm_v7(const void *handle, tensor_in x, filt
     return list_engines(&c, requested, returned, list, INT64_MAX);
 }
 
-int cudnnGetConvolutionBackwardDataAlgorithm_v7(const void *handle, filter_in w, tensor_in dy, convolution_in d, tensor_in dx, int requested,
-    int *returned, struct performance *list)
+int cudnnGetConvolutionBackwardDataAlgorithm_v7(const void *handle, filter_in w, tensor_in dy, convolution_in d, tensor_in dx,
+    int requested, int *returned, struct performance *list)
 {
     DESCRIBE(BACKWARD_DATA, dx, w, dy);
     return list_engines(&c, requested, returned, list, INT64_MAX);
@@ -302,8 +301,8 @@ int cudnnGetConvolutionForwardWorkspaceSize(const void *handle, tensor_in x, fil
     return workspace_size(&c, algorithm, size);
 }
 
-int cudnnGetConvolutionBackwardDataWorkspaceSize(const void *handle, filter_in w, tensor_in dy, convolution_in d, tensor_in dx, int algorithm,
-    size_t *size)
+int cudnnGetConvolutionBackwardDataWorkspaceSize(const void *handle, filter_in w, tensor_in dy, convolution_in d, tensor_in dx,
+    int algorithm, size_t *size)
 {
     DESCRIBE(BACKWARD_DATA, dx, w, dy);
     return workspace_size(&c, algorithm, size);
@@ -325,8 +324,8 @@ int cudnnConvolutionForward(const void *handle, const void *alpha, tensor_in x, 
     return run(handle, &c, algorithm, workspace, bytes, "cudnn convolution forward");
 }
 
-int cudnnConvolutionBackwardData(const void *handle, const void *alpha, filter_in w, const void *w_data, tensor_in dy, const void *dy_data,
-    convolution_in d, int algorithm, void *workspace, size_t bytes, const void *beta, tensor_in dx, void *dx_data)
+int cudnnConvolutionBackwardData(const void *handle, const void *alpha, filter_in w, const void *w_data, tensor_in dy,
+    const void *dy_data, convolution_in d, int algorithm, void *workspace, size_t bytes, const void *beta, tensor_in dx, void *dx_data)
 {
     DESCRIBE(BACKWARD_DATA, dx, w, dy);
     DATA(alpha, beta, beta);
@@ -334,8 +333,8 @@ int cudnnConvolutionBackwardData(const void *handle, const void *alpha, filter_i
     return run(handle, &c, algorithm, workspace, bytes, "cudnn convolution backward data");
 }
 
-int cudnnConvolutionBackwardFilter(const void *handle, const void *alpha, tensor_in x, const void *x_data, tensor_in dy, const void *dy_data,
-    convolution_in d, int algorithm, void *workspace, size_t bytes, const void *beta, filter_in dw, void *dw_data)
+int cudnnConvolutionBackwardFilter(const void *handle, const void *alpha, tensor_in x, const void *x_data, tensor_in dy,
+    const void *dy_data, convolution_in d, int algorithm, void *workspace, size_t bytes, const void *beta, filter_in dw, void *dw_data)
 {
     DESCRIBE(BACKWARD_FILTER, x, dw, dy);
     DATA(alpha, beta, beta);
@@ -344,8 +343,8 @@ int cudnnConvolutionBackwardFilter(const void *handle, const void *alpha, tensor
 }
 
 int cudnnConvolutionBiasActivationForward(const void *handle, const void *alpha, tensor_in x, const void *x_data, filter_in w,
-    const void *w_data, convolution_in d, int algorithm, void *workspace, size_t bytes, const void *alpha_z, tensor_in z, const void *z_data,
-    tensor_in bias, const void *bias_data, const struct activation *activation, tensor_in y, void *y_data)
+    const void *w_data, convolution_in d, int algorithm, void *workspace, size_t bytes, const void *alpha_z, tensor_in z,
+    const void *z_data, tensor_in bias, const void *bias_data, const struct activation *activation, tensor_in y, void *y_data)
 {
     DESCRIBE(FORWARD, x, w, y);
     error = CHECK_TENSORS(z, bias);

@@ -57,8 +57,8 @@ int cudnnGetBatchNormalizationBackwardExWorkspaceSize(const void *handle, int mo
     return error ? error : say(size, norm_workspace(x));
 }
 
-int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(const void *handle, int mode, int operations, activation_in activation, tensor_in x,
-    size_t *size)
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(const void *handle, int mode, int operations, activation_in activation,
+    tensor_in x, size_t *size)
 {
     int error = check_norm(handle, mode, operations, x, activation);
     return error ? error : say(size, norm_reserve(x, operations));

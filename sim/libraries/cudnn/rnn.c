@@ -31,12 +31,13 @@ int cudnnSetRNNDescriptor_v8(struct rnn *r, int algorithm, int cell, int bias, i
     int error = dropout ? object_check(dropout, OBJECT_DROPOUT) : 0;
     if (error)
         return error;
-    if (algorithm < 0 || algorithm > 3 || cell < 0 || cell > 3 || bias < 0 || bias > 3 || direction < 0 || direction > 1 || input_mode < 0 ||
-        input_mode > 1 || !data_bytes(type, 8) || !data_bytes(precision, 8) || math < 0 || math > 3)
-        return cudnn_fail(CUDNN_BAD_PARAM, "recurrent network: algorithm %d, cell %d, bias %d, direction %d, type %d", algorithm, cell, bias,
-            direction, type);
+    if (algorithm < 0 || algorithm > 3 || cell < 0 || cell > 3 || bias < 0 || bias > 3 || direction < 0 || direction > 1 ||
+        input_mode < 0 || input_mode > 1 || !data_bytes(type, 8) || !data_bytes(precision, 8) || math < 0 || math > 3)
+        return cudnn_fail(CUDNN_BAD_PARAM, "recurrent network: algorithm %d, cell %d, bias %d, direction %d, type %d", algorithm, cell,
+            bias, direction, type);
     if (input < 1 || hidden < 1 || layers < 1 || projection < 0 || projection > hidden || (input_mode && input != hidden))
-        return cudnn_fail(CUDNN_BAD_PARAM, "recurrent network: input %d, hidden %d, projection %d, %d layers", input, hidden, projection, layers);
+        return cudnn_fail(CUDNN_BAD_PARAM, "recurrent network: input %d, hidden %d, projection %d, %d layers", input, hidden, projection,
+            layers);
     if (projection && projection < hidden && cell != LSTM)
         return cudnn_fail(CUDNN_NOT_SUPPORTED, "only an LSTM has projections");
     *r = (struct rnn){.object = r->object, .algorithm = algorithm, .cell = cell, .bias = bias, .directions = direction + 1,
@@ -172,7 +173,9 @@ static int check_weights(rnn_in r, size_t bytes, const void *weights)
     size_t needed = data_bytes(r->type, weight_elements(r));
     if (!weights)
         return cudnn_fail(CUDNN_BAD_PARAM_NULL_POINTER, "no weight space");
-    return bytes >= needed ? 0 : cudnn_fail(CUDNN_BAD_PARAM_SIZE_INSUFFICIENT, "a weight space of %zu bytes, %zu are needed", bytes, needed);
+    if (bytes < needed)
+        return cudnn_fail(CUDNN_BAD_PARAM_SIZE_INSUFFICIENT, "a weight space of %zu bytes, %zu are needed", bytes, needed);
+    return 0;
 }
 
 int cudnnGetRNNWeightParams(const void *handle, rnn_in r, int32_t pseudo, size_t bytes, const void *weights, int32_t linear,

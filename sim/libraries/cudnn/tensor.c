@@ -189,7 +189,9 @@ int cudnnPoolingForward(const void *handle, const struct pooling *p, const void 
     bool fits = x->count == 4 && y->count == 4 && x->type == y->type && x->dims[0] == y->dims[0] && x->dims[1] == y->dims[1];
     for (int i = 0; fits && i < 2; i++)
         fits = y->dims[2 + i] == 1 + (x->dims[2 + i] + 2 * p->pad[i] - p->window[i]) / p->stride[i];
-    return fits ? cudnn_launch(handle, "cudnn pooling") : cudnn_fail(CUDNN_BAD_PARAM_SHAPE_MISMATCH, "pooling: the output has another shape");
+    if (!fits)
+        return cudnn_fail(CUDNN_BAD_PARAM_SHAPE_MISMATCH, "pooling: the output has another shape");
+    return cudnn_launch(handle, "cudnn pooling");
 }
 
 /* --- spatial transformer */

@@ -5,7 +5,7 @@
  *
  * Convolutions (engines.def says which engine uses which):
  *     none            implicit gemm forms no matrix: the documentation says no workspace.
- *     indices         implicit gemm with precomputed indices: a 32-bit offset for each filter tap and channel, and for each output position.
+ *     indices         implicit gemm with precomputed indices: 32 bits for each filter tap and channel, and for each output position.
  *     columns         gemm of an explicit matrix: the columns of one image, taps * channels * output positions.
  *     transposed      tensor cores want channels last; other layouts are copied: x, w and y once more. Nothing if they are channels last.
  *     split           a weight gradient sums over all output positions, in slices of 16384 and 16 at most, each a copy of dw in float.

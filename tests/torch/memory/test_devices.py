@@ -140,7 +140,7 @@ def test_properties_say_how_much_memory_there_is():
 def test_a_graph_on_another_device():
     with torch.cuda.device(1):
         source, graph = filled(3 * MIB, 6), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # the one that PyTorch keeps for captures is of one device
             target = source.clone()
         graph.replay()
         assert target.device.index == 1 and holds(target, 6)
