@@ -1,15 +1,15 @@
-"""ViT-L under torch.compile(backend="cudagraphs"): a graph for each size of batch, of training and of inference, in PyTorch's own graph pools."""
+"""ViT-B under torch.compile(backend="cudagraphs"): a graph for each size of batch, of training and of inference, in PyTorch's own graph pools."""
 import torch
 import torch.nn.functional as F
 import torchvision
 
 import figures
 
-TRAIN_BATCHES = (64, 48)  # the last batch of a data set is seldom full
-ANSWER_BATCHES = (256, 32)
+TRAIN_BATCHES = (192, 112)  # the last batch of a data set is seldom full
+ANSWER_BATCHES = (512, 128)
 
 with torch.device("cuda"):
-    model = torchvision.models.vit_l_16()
+    model = torchvision.models.vit_b_16()
 compiled = torch.compile(model, backend="cudagraphs", dynamic=False)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 

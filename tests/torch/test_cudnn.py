@@ -4,6 +4,7 @@ Sizes are: PyTorch asks cuDNN how much scratch memory a call needs and takes it 
 """
 
 import ctypes
+import functools
 import itertools
 
 import pytest
@@ -149,6 +150,7 @@ CHOICE = """
 """
 
 
+@functools.cache
 def choose(benchmark, shape=simulated.SHAPE, **environ):
     return [int(word) for word in simulated.fresh(CHOICE.format(benchmark=benchmark), shape, **environ).stdout.split()]
 
