@@ -61,6 +61,7 @@ test:
 	$(call build_in,build-debug,$(DEBUG))
 	$(CTEST) --test-dir build-debug
 	$(PYTEST) tests/python
+	$(PYTEST) tests/torch
 	$(call build_in,build-asan,$(ASAN))
 	$(CTEST) --test-dir build-asan $(SLOW)
 	$(call build_in,build-clang,$(CLANG))

@@ -2,7 +2,7 @@
 
     cenote run --sim 80GiB examples/training.py
 
-Needs PyTorch alone. On a simulated GPU the figures are those of a real one; what the model learns is not.
+Needs PyTorch alone. On a simulated GPU the allocator and its figures are PyTorch's own; what the model learns is nothing.
 """
 import torch
 from torch import nn

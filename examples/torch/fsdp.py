@@ -32,7 +32,7 @@ model.init_weights()
 model.train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=True)
 
-for _ in figures.steps(10):
+for _ in figures.steps(6):
     tokens = torch.randint(config.vocab_size, (BATCH, random.randint(SHORTEST, LONGEST)), device="cuda")
     loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()

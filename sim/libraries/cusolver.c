@@ -164,6 +164,9 @@ static int solve(const void *handle, const char *name, bool sane, int *info, int
     }                                                                                                                                      \
     SIZE(T##E##evd, (ON, int vectors, int part, int n, M(a), const void *w, int *count), n >= 0, eigen(vectors, n))                        \
     SOLVE(T##E##evd, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info), n >= 0, 1)                                        \
+    SIZE(T##E##evj, (ON, int vectors, int part, int n, M(a), const void *w, int *count, const void *how), n >= 0,                          \
+         singular_jacobi(vectors, n, n))                                                                                                   \
+    SOLVE(T##E##evj, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info, const void *how), n >= 0, 1)                       \
     SIZE(T##E##evjBatched, (ON, int vectors, int part, int n, M(a), const void *w, int *count, const void *how, int batch), GOOD(n, batch),\
          batch * singular_jacobi(vectors, n, n))                                                                                           \
     SOLVE(T##E##evjBatched, (ON, int vectors, int part, int n, M(a), void *w, WORK, int *info, const void *how, int batch), GOOD(n, batch),\

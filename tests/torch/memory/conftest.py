@@ -12,17 +12,17 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "native(reason): judges what the native allocator does, not what the documentation promises")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def frozen():
-    """What importing PyTorch made stays: collections after each test need not walk it."""
-    pytest.importorskip("torch")
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def processes():
-    """A module's processes end with it."""
+    """A module's processes end with it, but for the ones that fork for each test."""
+    import elsewhere
+
+    yield
+    elsewhere.end_all(but_alone=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_processes():
     import elsewhere
 
     yield
@@ -40,4 +40,5 @@ def memory(gpu):
     yield
     torch.cuda.set_stream(torch.cuda.default_stream())  # a capture that fails leaves its own behind
     contents.let_go()
+    gc.freeze()  # what is left stays: the next collection need not walk all of PyTorch again
     assert all(torch.cuda.memory_allocated(device) <= then for device, then in enumerate(before))

@@ -36,9 +36,23 @@ def places(tensors) -> set:
     return {t.data_ptr() for t in tensors}
 
 
+def comes_back(at: int, size: int, device="cuda") -> bool:
+    """Memory at this address is given out again, to one of a few that ask."""
+    return at in places([block(size, device) for _ in range(3)])
+
+
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     a_at, b_at = a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()
     return a_at < b_at + b.untyped_storage().nbytes() and b_at < a_at + a.untyped_storage().nbytes()
+
+
+def copied(source: torch.Tensor, graph=None, **options):
+    """A graph that copies `source` to a tensor of its own. Returns both."""
+    graph = graph or torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):
+        target = block(source.numel())
+        target.copy_(source)
+    return graph, target
 
 
 def let_go() -> None:

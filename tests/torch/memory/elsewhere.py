@@ -1,6 +1,6 @@
 """Tests that need a process of their own: another backend of the allocator, or the right to lose the device.
 
-`@elsewhere(PYTORCH_CUDA_ALLOC_CONF=...)` runs the test in a process with that environment. Tests with the same environment share the process.
+`@elsewhere(PYTORCH_CUDA_ALLOC_CONF=...)` runs the test in a process with that environment. Tests of one environment share the process.
 With `alone=True` the process, which has imported PyTorch and not touched the GPU, forks for each test: that child may break what it likes.
 The test gets the fixture `sim` of its process, and whatever other arguments it has.
 """
@@ -20,10 +20,15 @@ SECONDS = 100
 _processes: dict = {}
 
 
+class Ended(AssertionError):
+    """The process is gone."""
+
+
 class Process:
     def __init__(self, shape: str, alone: bool, environ: dict) -> None:
         import simulated
 
+        self.alone = alone
         ask, self._ask = os.pipe()
         self._answer, answer = os.pipe()
         environment = simulated.environment(shape, **environ, **{INSIDE: f"{ask} {answer} {int(alone)}"})
@@ -34,12 +39,15 @@ class Process:
     def run(self, module: str, name: str, arguments: dict) -> None:
         import pytest
 
-        os.write(self._ask, pickle.dumps((module, name, arguments)))
+        try:
+            os.write(self._ask, pickle.dumps((module, name, arguments)))
+        except BrokenPipeError:
+            raise Ended(f"the process of the test had ended with status {self.end()}") from None
         ready, _, _ = select.select([self._answer], [], [], SECONDS)
         answer = os.read(self._answer, 1 << 16) if ready else b""
         if not answer:
             status = self.end()
-            raise AssertionError(f"the process of the test ended with status {status}" if ready else f"no answer in {SECONDS} s")
+            raise Ended(f"the process of the test ended with status {status}" if ready else f"no answer in {SECONDS} s")
         outcome, words = json.loads(answer)
         if outcome == "skipped":
             pytest.skip(words)
@@ -48,24 +56,21 @@ class Process:
 
     def end(self) -> int:
         """Closes its input. It goes by itself, or is made to."""
-        if self._process.poll() is None:
-            os.close(self._ask)
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        os.close(self._ask)
         os.close(self._answer)
-        return self._process.wait()
+        try:
+            return self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
-    def lives(self) -> bool:
-        return self._process.poll() is None
 
-
-def end_all() -> None:
-    for process in _processes.values():
-        if process.lives():
-            process.end()
-    _processes.clear()
+def end_all(but_alone: bool = False) -> None:
+    for key, process in list(_processes.items()):
+        if but_alone and process.alone:
+            continue
+        del _processes[key]
+        process.end()
 
 
 def elsewhere(shape: str = "", alone: bool = False, **environ: str):
@@ -81,9 +86,13 @@ def elsewhere(shape: str = "", alone: bool = False, **environ: str):
             arguments.pop("request", None)
             key = (shape, alone, *sorted(environ.items()))
             process = _processes.get(key)
-            if not process or not process.lives():
+            if not process:
                 process = _processes[key] = Process(shape or simulated.SHAPE, alone, environ)
-            process.run(test.__module__, test.__name__, arguments)
+            try:
+                process.run(test.__module__, test.__name__, arguments)
+            except Ended:
+                del _processes[key]
+                raise
 
         return run
 

@@ -138,12 +138,13 @@ def test_snapshots_are_refused():
 @run
 def test_a_step_of_training():
     model = torch.nn.LayerNorm(4096).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
     peaks = []
     for _ in range(4):
         torch.cuda.reset_peak_memory_stats()
         model(torch.empty(256, 4096, device="cuda")).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(p.grad)
+        model.zero_grad()
         peaks.append(torch.cuda.max_memory_allocated())
     assert peaks[1] == peaks[2] == peaks[3] >= 2 * 256 * 4096 * 4

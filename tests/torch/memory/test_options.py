@@ -108,11 +108,11 @@ def test_garbage_is_collected(settings):
     assert torch.cuda.memory_reserved() < 700 * MIB
 
 
-@pytest.mark.parametrize("options", ["pinned_use_cuda_host_register:True", "pinned_use_cuda_host_register:True,pinned_num_register_threads:4"])
-def test_pinned_memory_by_registration(settings, options):
+@pytest.mark.parametrize("more", ["", ",pinned_num_register_threads:4"])
+def test_pinned_memory_by_registration(settings, more):
     """Memory of malloc, registered: the contents arrive as ever."""
     torch._C._host_emptyCache()
-    settings(options)
+    settings("pinned_use_cuda_host_register:True" + more)
     try:
         for value in range(1, 4):
             host = torch.full((9 * MIB + 5,), value, dtype=torch.uint8).pin_memory()

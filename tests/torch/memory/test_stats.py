@@ -173,13 +173,15 @@ def test_mem_get_info_sees_other_processes(sim):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_each_group_of_statistics_adds_up(group):
+    before = torch.cuda.memory_stats()
     live = [block(size) for size in (700, 300_000, 2 * MIB, 30 * MIB, 12_345)]
     del live[1::2]
     stats = torch.cuda.memory_stats()
     for pool in ("all", "small_pool", "large_pool"):
         current, peak, allocated, freed = (stats[f"{group}.{pool}.{metric}"] for metric in METRICS)
-        assert current >= 0 and current <= peak
-        assert current == allocated - freed
+        current_before, _, allocated_before, freed_before = (before[f"{group}.{pool}.{metric}"] for metric in METRICS)
+        assert 0 <= current <= peak
+        assert current - current_before == (allocated - allocated_before) - (freed - freed_before)
     for metric in ("current", "allocated", "freed"):
         parts = stats[f"{group}.small_pool.{metric}"] + stats[f"{group}.large_pool.{metric}"]
         assert stats[f"{group}.all.{metric}"] == parts

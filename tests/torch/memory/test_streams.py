@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from contents import LONG, MIB, block, fill, filled, holds, overlap, places
+from contents import LONG, MIB, block, comes_back, fill, filled, holds, overlap
 
 
 def place_of(size: int) -> int:
@@ -37,7 +37,7 @@ def test_recorded_memory_waits_for_the_stream(sim):
     b.copy_(source)
     torch.cuda.synchronize()
     assert holds(target, 1) and holds(b, 2)
-    assert at in places([block(12 * MIB) for _ in range(1)] + [b]) or place_of(12 * MIB) == at
+    assert comes_back(at, 12 * MIB)
 
 
 def test_recorded_memory_is_used_again_when_the_stream_has_passed(sim):
@@ -49,7 +49,7 @@ def test_recorded_memory_is_used_again_when_the_stream_has_passed(sim):
     del a
     assert place_of(12 * MIB) != at
     side.synchronize()
-    assert at in places([block(12 * MIB), block(12 * MIB)][:2])
+    assert comes_back(at, 12 * MIB)
 
 
 def test_without_record_stream_memory_is_handed_on(sim):
@@ -92,7 +92,7 @@ def test_memory_recorded_on_several_streams_waits_for_the_last(sim):
     streams[2].synchronize()
     assert place_of(12 * MIB) != at
     streams[1].synchronize()
-    assert at in places([block(12 * MIB), block(12 * MIB)])
+    assert comes_back(at, 12 * MIB)
 
 
 def test_recording_twice_is_recording_once(sim):
@@ -103,7 +103,7 @@ def test_recording_twice_is_recording_once(sim):
         a.record_stream(side)
     del a
     torch.cuda.synchronize()
-    assert at in places([block(12 * MIB), block(12 * MIB)])
+    assert comes_back(at, 12 * MIB)
 
 
 def test_recording_on_its_own_stream_changes_nothing(sim):
@@ -128,7 +128,7 @@ def test_work_put_on_the_stream_after_the_free_does_not_delay(sim):
     sim.work(side, LONG)
     before.synchronize()
     assert not side.query()
-    assert at in places([block(12 * MIB), block(12 * MIB)])
+    assert comes_back(at, 12 * MIB)
 
 
 def test_recording_an_empty_tensor():
@@ -182,7 +182,7 @@ def test_a_producer_and_a_consumer_with_events(sim):
     assert all(holds(a, value) for value, a in enumerate(results, 1))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_work_on_several_streams(sim, seed):
     """Each tensor keeps its value, whatever is allocated, recorded and freed around it while the GPU is behind."""
     generator = random.Random(seed)
