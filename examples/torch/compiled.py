@@ -1,4 +1,5 @@
-"""ViT-B under torch.compile(backend="cudagraphs"): a graph for each size of batch, of training and of inference, in PyTorch's own graph pools."""
+"""ViT-B under torch.compile(backend="cudagraphs"): a graph for each size of batch, of training and of inference, in PyTorch's
+graph pools."""
 import torch
 import torch.nn.functional as F
 import torchvision

@@ -1,4 +1,7 @@
-"""ConvNeXt-Large, trained by data parallelism (accelerate) on pictures of varying size: `accelerate launch --multi_gpu --num_processes 4 ddp.py`."""
+"""ConvNeXt-Large, trained by data parallelism (accelerate) on pictures of varying size.
+
+Start it with `accelerate launch --multi_gpu --num_processes 4 ddp.py`.
+"""
 import random
 
 import torch

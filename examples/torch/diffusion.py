@@ -1,4 +1,4 @@
-"""Stable Diffusion's UNet (860 million parameters), trained on latents of several aspect ratios, with pictures sampled between (diffusers)."""
+"""Stable Diffusion's UNet (860 million parameters, diffusers), trained on latents of several aspect ratios; pictures sampled between."""
 import random
 
 import torch

@@ -1,6 +1,6 @@
-"""All of LLaMA-7B, trained with weights, gradients and optimizer state sharded over the ranks (FSDP): `torchrun --nproc-per-node 4 fsdp.py`.
+"""All of LLaMA-7B, trained with weights, gradients and optimizer state sharded over the ranks (FSDP).
 
-No rank ever holds the whole model, neither on its GPU nor on the host.
+Start it with `torchrun --nproc-per-node 4 fsdp.py`. No rank ever holds the whole model, neither on its GPU nor on the host.
 """
 import os
 import random

@@ -1,5 +1,8 @@
-"""Serving with CUDA graphs, as serving engines do it: weights in a MemPool of their own, a cache of keys and values of fixed size, a graph of one
-decoding step for each size of batch, all in one graph pool. Between two rounds the weights are dropped and made again (a model that sleeps)."""
+"""Serving with CUDA graphs, as serving engines do it.
+
+Weights lie in a MemPool of their own; the cache of keys and values has a fixed size; each size of batch has a graph of one decoding
+step, and all graphs share a pool. Between two rounds the weights are dropped and made again: a model that sleeps.
+"""
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,7 +27,8 @@ class Layer(nn.Module):
         keys, values = cache[:, :batch].unbind(0)
         keys.index_copy_(1, at, key)
         values.index_copy_(1, at, value)
-        x = x + self.out(F.scaled_dot_product_attention(query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)).transpose(1, 2).flatten(2))
+        seen = F.scaled_dot_product_attention(query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2))
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
         gate, up = self.up(self.norm2(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
 

@@ -2,8 +2,8 @@
 
     python table.py [--only WORD] [--steps N] [--save FILE]
 
-Runs every program under every allocator (`cenote run`), two at a time, and saves what they said as lines of JSON. The programs know nothing of this:
-they run the same way on a real GPU. Ends with status 1 when a program failed that should not have.
+Runs every program under every allocator (`cenote run`), two at a time, and saves what they said as lines of JSON. The programs know
+nothing of this: they run the same way on a real GPU. Ends with status 1 when a program failed that should not have.
 """
 import argparse
 import concurrent.futures
@@ -25,7 +25,7 @@ CAPACITY = "80GiB"
 ALLOCATORS = ("native", "expandable", "cudaMallocAsync")
 AT_A_TIME = 2
 MOST_SECONDS = 900
-ENVIRONMENT = {"cudaMallocAsync": {"TORCH_DIST_USE_NCCL2": "0"}}  # its newer NCCL group asks for a snapshot, which this allocator does not have
+ENVIRONMENT = {"cudaMallocAsync": {"TORCH_DIST_USE_NCCL2": "0"}}  # PyTorch's newer NCCL group wants a snapshot, which this one has not
 LIBRARIES = ("torch", "torchvision", "transformers", "diffusers", "peft", "accelerate")
 
 
@@ -155,7 +155,7 @@ def figures_of(runs: list[Run], program: Program) -> dict[str, Optional[dict]]:
     for allocator in ALLOCATORS:
         rank = good[allocator].ranks[most["rank"]] if allocator in good else None
         if rank:
-            requested = rank["requested_peak"] or most["requested_peak"]  # cudaMallocAsync counts no requests; the program makes the same ones
+            requested = rank["requested_peak"] or most["requested_peak"]  # cudaMallocAsync counts none; the program makes the same
             rank = {**rank, "waste": rank["reserved_peak"] / requested - 1, "seconds": good[allocator].seconds}
         found[allocator] = rank
     return found
@@ -194,16 +194,17 @@ not NVIDIA's. "Not possible": PyTorch has no MemPool, and none of the pools of c
 
 
 def machine() -> str:
-    model = next((line.partition(": ")[2] for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")), platform.machine())
-    return f"{model.strip()}, {os.cpu_count()} cores"
+    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} cores"
 
 
 def save(path: pathlib.Path, runs: list[Run], alone: Optional[Run], steps: Optional[int]) -> None:
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     lines: list[dict] = [
         {
-            "date": str(datetime.date.today()), "machine": machine(), "gpu": f"simulated GPU, {CAPACITY}", "python": platform.python_version(), **versions,
-            "steps": steps or "as the programs say", "at_a_time": AT_A_TIME,
+            "date": str(datetime.date.today()), "machine": machine(), "gpu": f"simulated GPU, {CAPACITY}",
+            "python": platform.python_version(), **versions, "steps": steps or "as the programs say", "at_a_time": AT_A_TIME,
         }
     ]
     for r in [*runs, *([alone] if alone else [])]:
@@ -238,7 +239,8 @@ def main() -> int:
     print(f"saved in {options.save}")
     failed = [r for r in runs if not r.is_as_expected()]
     for r in failed:
-        print(f"\n{r.program.file} under {r.allocator} failed with status {r.status}; its last lines:\n" + "\n".join(r.log.splitlines()[-12:]))
+        print(f"\n{r.program.file} under {r.allocator} failed with status {r.status}; its last lines:")
+        print("\n".join(r.log.splitlines()[-12:]))
     return 1 if failed else 0
 
 

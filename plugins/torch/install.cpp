@@ -3,8 +3,6 @@
  */
 #include "adapter.h"
 
-#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
-
 #include <cstdio>
 
 namespace cenote_torch {
@@ -16,8 +14,10 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char 
 {
   try {
     auto *adapter = cenote_torch::adapter();
-    std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(adapter, [](auto *) {});
-    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
+    auto *current = c10::cuda::CUDACachingAllocator::allocator.load();
+    TORCH_CHECK(current != adapter, "cenote is installed already");
+    TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
+    c10::cuda::CUDACachingAllocator::allocator.store(adapter);
     c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
     return 0;
   } catch (const std::exception &error) {

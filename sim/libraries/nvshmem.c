@@ -30,7 +30,7 @@ int nvshmemid_init_status(void)
     return NOT_INITIALIZED;
 }
 
-/* The version whose interface PyTorch 2.15 is built for. */
+/* Of the OpenSHMEM interface that it follows; a question that may be asked before anything is initialised. */
 void nvshmem_info_get_version(int *major, int *minor)
 {
     if (major)

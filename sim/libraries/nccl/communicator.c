@@ -58,7 +58,7 @@ bool communicator_is_valid(const struct communicator *c)
 enum nccl_result config_check(const struct nccl_config *config)
 {
     if (config && (config->magic != CONFIG_MAGIC || config->size < sizeof *config))
-        return nccl_refuse(NCCL_INVALID_ARGUMENT, "the configuration was not made with NCCL_CONFIG_INITIALIZER, or is older than 2.28");
+        return nccl_refuse(NCCL_INVALID_ARGUMENT, "the configuration was not made with NCCL_CONFIG_INITIALIZER, or is older than 2.18");
     return NCCL_SUCCESS;
 }
 
