@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "bench" / "results"
@@ -27,6 +27,8 @@ AT_A_TIME = 2
 MOST_SECONDS = 900
 ENVIRONMENT = {"cudaMallocAsync": {"TORCH_DIST_USE_NCCL2": "0"}}  # PyTorch's newer NCCL group wants a snapshot, which this one has not
 LIBRARIES = ("torch", "torchvision", "transformers", "diffusers", "peft", "accelerate")
+
+Line = dict[str, Any]  # of figures.report()
 
 
 class Program(NamedTuple):
@@ -58,7 +60,7 @@ class Run(NamedTuple):
     allocator: str
     status: int
     seconds: float
-    ranks: list[dict]  # what each rank said, by rank
+    ranks: list[Line]  # what each rank said, by rank
     log: str
 
     def is_good(self) -> bool:
@@ -105,7 +107,7 @@ def terminal_width() -> int:
     return os.get_terminal_size(sys.stderr.fileno()).columns - 1
 
 
-def said(log: str) -> list[dict]:
+def said(log: str) -> list[Line]:
     """The lines of figures.report() in a program's output."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith('{"program"')]
     return sorted(lines, key=lambda line: line["rank"])
@@ -145,13 +147,13 @@ def run_all(programs: list[Program], steps: Optional[int]) -> list[Run]:
     return runs
 
 
-def figures_of(runs: list[Run], program: Program) -> dict[str, Optional[dict]]:
+def figures_of(runs: list[Run], program: Program) -> dict[str, Optional[Line]]:
     """By allocator what the rank said that asks for the most, with `waste`: reserved over requested at the peaks."""
     good = {r.allocator: r for r in runs if r.program is program and r.is_good()}
     if "native" not in good:
         return {allocator: None for allocator in ALLOCATORS}
     most = max(good["native"].ranks, key=lambda rank: rank["requested_peak"])
-    found: dict[str, Optional[dict]] = {}
+    found: dict[str, Optional[Line]] = {}
     for allocator in ALLOCATORS:
         rank = good[allocator].ranks[most["rank"]] if allocator in good else None
         if rank:
@@ -201,7 +203,7 @@ def machine() -> str:
 
 def save(path: pathlib.Path, runs: list[Run], alone: Optional[Run], steps: Optional[int]) -> None:
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
-    lines: list[dict] = [
+    lines: list[Line] = [
         {
             "date": str(datetime.date.today()), "machine": machine(), "gpu": f"simulated GPU, {CAPACITY}",
             "python": platform.python_version(), **versions, "steps": steps or "as the programs say", "at_a_time": AT_A_TIME,

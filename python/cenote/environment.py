@@ -22,6 +22,7 @@ class Wish(NamedTuple):
 
 SIM = "CENOTE_SIM"
 PRELOAD = "LD_PRELOAD"
+TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # What each allocator of PyTorch's wants said, and what it must not meet. "" stands for PyTorch's default, which needs no saying: a program
@@ -44,6 +45,7 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
     if preload is not None:
         new[SIM] = merge_sim(wish, old.get(SIM, ""))
         new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
+        new[TRITON] = os.path.dirname(preload)
     if wish.allocator is not None:
         there = [name for name in ALLOCATOR_VARIABLES if old.get(name)]
         for name in there or ALLOCATOR_VARIABLES[:1]:
