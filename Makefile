@@ -27,7 +27,7 @@ SLOW  = -LE 'bench|slow|install'
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARIES=$(CURDIR)/build-debug/sim .venv/bin/python -m pytest
 
-.PHONY: help build run test deep bench check format faults fuzz gpu install clean
+.PHONY: help build run test deep bench table check format faults fuzz gpu install clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
@@ -35,6 +35,7 @@ help:
 	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
 	@echo 'make deep     slower: thread sanitizer, valgrind, clang-tidy, cppcheck'
 	@echo 'make bench    benchmarks'
+	@echo 'make table    twelve programs of PyTorch libraries on the simulated GPU: what each allocator of PyTorch reserves (10 minutes)'
 	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
 	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
 	@echo 'make faults   fails every driver call of every scenario on purpose, once and for good'
@@ -76,6 +77,10 @@ deep:
 
 bench: build
 	@for program in build/bin/bench-*; do test ! -x $$program || $$program --json || exit 1; done
+
+table: build
+	@tools/setup test
+	@.venv/bin/python examples/torch/table.py
 
 check: build
 	@tools/check/run

@@ -54,6 +54,7 @@ def test_a_prefetching_loader_on_a_side_stream(sim):
     side, results = torch.cuda.Stream(), []
     for value in range(1, 20):
         host = torch.full((MIB,), value, dtype=torch.uint8).pin_memory()
+        sim.work(side, 2_000_000)
         with torch.cuda.stream(side):
             batch = host.to("cuda", non_blocking=True)
         torch.cuda.current_stream().wait_stream(side)
