@@ -8,7 +8,13 @@ foreach(target cenote_sim cenote_sim_all ${simulated})
         list(APPEND simulation ${target})
     endif()
 endforeach()
-add_custom_target(cenote_python DEPENDS cenote_shared ${simulation})
+
+# PyTorch's allocator where no adapter can be compiled. C++, but nothing of torch.
+add_library(cenote_pluggable MODULE plugins/pluggable/pluggable.cpp)
+target_link_libraries(cenote_pluggable PRIVATE cenote_shared cenote_flags)
+target_compile_features(cenote_pluggable PRIVATE cxx_std_17)
+set_target_properties(cenote_pluggable PROPERTIES CXX_VISIBILITY_PRESET hidden BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
+add_custom_target(cenote_python DEPENDS cenote_shared cenote_pluggable ${simulation})
 
 set(package_options COMPONENT python EXCLUDE_FROM_ALL)
 foreach(target ${simulation})
@@ -19,6 +25,9 @@ endforeach()
 install(PROGRAMS $<TARGET_FILE:cenote_shared> DESTINATION cenote/lib RENAME $<TARGET_SONAME_FILE_NAME:cenote_shared> ${package_options})
 file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/python/libcenote.so CONTENT "INPUT($<TARGET_SONAME_FILE_NAME:cenote_shared>)\n")
 install(FILES ${CMAKE_BINARY_DIR}/python/libcenote.so DESTINATION cenote/lib ${package_options})
+install(TARGETS cenote_pluggable DESTINATION cenote/lib ${package_options})
+install(DIRECTORY plugins/torch/ DESTINATION cenote/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp)
+install(FILES python/cenote.pth DESTINATION . ${package_options})
 install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.def)
 
 # The command, for the Python that is first in PATH.

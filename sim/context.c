@@ -85,7 +85,9 @@ CUresult context_init(unsigned flags)
 {
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!model.shape.devices)
+    if (!model.initialised)
+        visible_renew();
+    if (!visible_count())
         return CUDA_ERROR_NO_DEVICE;
     machine_renew();
     model.initialised = true;

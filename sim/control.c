@@ -141,19 +141,77 @@ void sim_set_foreign(int device, uint64_t bytes)
     model_unlock();
 }
 
-static int alone(int device, struct sim_process *list, int room)
+/* --- the machine's devices, by index */
+
+static bool is_index(int index)
 {
-    const struct device *d = &model.devices[device];
-    uint64_t bytes = model_is_forked() ? 0 : d->used + d->contexts_bytes;
+    return index >= 0 && index < model.shape.devices;
+}
+
+static int alone(int index, struct sim_process *list, int room)
+{
+    int ordinal = visible_ordinal(index);
+    uint64_t bytes = model_is_forked() || ordinal < 0 ? 0 : model.devices[ordinal].used + model.devices[ordinal].contexts_bytes;
     if (bytes && room > 0)
         list[0] = (struct sim_process){.process = getpid(), .bytes = bytes};
     return bytes > 0;
 }
 
-int sim_processes(int device, struct sim_process *list, int room)
+static int processes(int index, struct sim_process *list, int room)
+{
+    return machine_joined ? machine_processes(index, list, room) : alone(index, list, room);
+}
+
+int sim_processes(int index, struct sim_process *list, int room)
 {
     model_lock();
-    int count = !device_exists(device) ? -1 : machine_joined ? machine_processes(device, list, room) : alone(device, list, room);
+    int count = is_index(index) ? processes(index, list, room) : -1;
     model_unlock();
     return count;
+}
+
+static void describe(int index, struct sim_device *device)
+{
+    struct sim_process list[MACHINE_PROCESSES_MOST];
+    int ordinal = visible_ordinal(index), count = processes(index, list, MACHINE_PROCESSES_MOST);
+    uint64_t used = ordinal < 0 ? 0 : model.devices[ordinal].foreign;
+    for (int i = 0; i < count; i++)
+        used += list[i].bytes;
+    *device = (struct sim_device){
+        .uuid = device_uuid_of(index),
+        .ordinal = ordinal,
+        .bus = device_bus_of(index),
+        .total = model.shape.capacity,
+        .used = used < model.shape.capacity ? used : model.shape.capacity,
+    };
+    device_write_name(device->name, sizeof device->name);
+    device_write_bus_id(device->bus_id, sizeof device->bus_id, index);
+}
+
+int sim_device_count(void)
+{
+    model_lock();
+    int count = model.shape.devices;
+    model_unlock();
+    return count;
+}
+
+bool sim_device(int index, struct sim_device *device)
+{
+    model_lock();
+    bool there = device && is_index(index);
+    if (there)
+        describe(index, device);
+    model_unlock();
+    return there;
+}
+
+bool sim_device_attribute(int index, CUdevice_attribute attribute, int *value)
+{
+    model_lock();
+    bool known = value && is_index(index) && attribute >= 1 && attribute < CU_DEVICE_ATTRIBUTE_MAX;
+    if (known)
+        *value = device_attribute_of(index, attribute);
+    model_unlock();
+    return known;
 }

@@ -32,7 +32,6 @@
 #define MACHINE_VERSION 1
 #define FILE_FOLDER "/dev/shm/"
 #define FILE_PREFIX "cenote-sim-%u-"    /* of the user */
-#define PROCESSES_MOST 64       /* as many as a record has bits */
 #define RECORDS_MOST (1u << 16)
 
 struct row {                    /* a process */
@@ -58,7 +57,7 @@ struct books {
     uint64_t      granularity;
     uint64_t      id;
     uint64_t      orphans[DEVICES_MOST];
-    struct row    rows[PROCESSES_MOST];
+    struct row    rows[MACHINE_PROCESSES_MOST];
     uint32_t      records_used; /* no record from here on was ever taken; 0 never is */
     uint32_t      reserved;
     struct record records[RECORDS_MOST];
@@ -148,7 +147,7 @@ static void drop_row(int row)
 static int forget_the_dead(void)
 {
     int alive = 0;
-    for (int i = 0; i < PROCESSES_MOST; i++) {
+    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
         if (!here.books->rows[i].process || i == here.row)
             continue;
         if (is_dead(i))
@@ -162,7 +161,7 @@ static int forget_the_dead(void)
 static uint64_t others(int device)
 {
     uint64_t sum = here.books->orphans[device];
-    for (int i = 0; i < PROCESSES_MOST; i++)
+    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++)
         if (i != here.row && here.books->rows[i].process)
             sum = add(sum, add(here.books->rows[i].used[device], here.books->rows[i].contexts[device]));
     return sum;
@@ -282,7 +281,7 @@ int machine_processes(int device, struct sim_process *list, int room)
     int count = 0;
     open_books();
     forget_the_dead();
-    for (int i = 0; i < PROCESSES_MOST; i++) {
+    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
         const struct row *row = &here.books->rows[i];
         uint64_t bytes = row->process ? add(add(row->used[device], row->contexts[device]), orphans_of(i, device)) : 0;
         if (!bytes)
@@ -330,7 +329,7 @@ static bool open_file(struct stat *status)
 static void sweep(void)
 {
     char prefix[64], path[sizeof here.path + 256];
-    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1 + PROCESSES_MOST};
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1 + MACHINE_PROCESSES_MOST};
     size_t length = (size_t)snprintf(prefix, sizeof prefix, FILE_PREFIX, (unsigned)geteuid());
     DIR *folder = opendir(FILE_FOLDER);
     for (const struct dirent *e; folder && (e = readdir(folder));) {
@@ -370,7 +369,7 @@ static bool same_shape(void)
 
 static bool take_row(void)
 {
-    for (int i = 0; i < PROCESSES_MOST; i++) {
+    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
         if (here.books->rows[i].process || !lock_byte(1 + i, F_WRLCK, false))
             continue;
         here.books->rows[i] = (struct row){.process = getpid()};

@@ -1,11 +1,13 @@
 /*
  * machine.h: processes on one machine: they share the memory of its devices; see machine.c. LOCKING: the model's lock; beyond the process
- * machine.c sees to order itself.
+ * machine.c sees to order itself. Devices are named by their index on the machine, see visible.c.
  */
 #ifndef CENOTE_SIM_MACHINE_H
 #define CENOTE_SIM_MACHINE_H
 
 #include "sim/model.h"
+
+#define MACHINE_PROCESSES_MOST 64   /* as many as a record has bits */
 
 extern bool machine_joined;     /* the shape names a machine, and we are on it; but for coming and going, all below is for that case */
 

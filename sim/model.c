@@ -107,6 +107,7 @@ static void change_machine(const struct sim_shape *shape)
     char trouble[256];
     machine_leave();
     model.shape = *shape;
+    visible_reset();
     if (!machine_join(trouble, sizeof trouble))
         start_failed(trouble);
 }
@@ -153,6 +154,7 @@ void model_start_from_environment(void)
         start_failed("CENOTE_SIM is not understood");
     model.quiet = quiet;
     model_start(&shape);
+    visible_follow_environment();
 }
 
 static void start_once(void)

@@ -70,7 +70,7 @@ struct thread {
 
 struct model {
     struct sim_shape shape;
-    struct device    devices[DEVICES_MOST + 1]; /* the last is the host's memory */
+    struct device    devices[DEVICES_MOST + 1]; /* by ordinal; the last is the host's memory */
     struct slots     contexts;
     struct sim_books books;
     uint64_t         cost_owed;     /* ns not yet on the clock */
@@ -94,6 +94,14 @@ CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((f
 
 /* --- shape.c */
 bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text);   /* false: said on stderr, `shape` half changed */
+
+/* --- visible.c: the devices of the machine that this process sees; -1: none */
+void visible_reset(void);               /* all of them */
+void visible_follow_environment(void);  /* those of CUDA_VISIBLE_DEVICES */
+void visible_renew(void);               /* the variable may have changed */
+int  visible_count(void);
+int  visible_index(int ordinal);        /* of a device that is seen: its number on the machine */
+int  visible_ordinal(int index);        /* of a device of the machine: its number here */
 
 /* --- context.c; results as the calls of the same names */
 void     contexts_reset(void);
@@ -129,6 +137,11 @@ bool     device_exists(CUdevice device);
 CUresult device_count(int *count);
 CUresult device_get(CUdevice *device, int ordinal);
 CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device);
+void     device_write_name(char *name, size_t room);
+CUuuid   device_uuid_of(int index); /* of the machine, as in the next three: this process need not see it */
+int      device_bus_of(int index);
+void     device_write_bus_id(char *id, size_t room, int index);
+int      device_attribute_of(int index, CUdevice_attribute attribute);
 CUresult device_name(char *name, int size, CUdevice device);
 CUresult device_uuid(CUuuid *uuid, CUdevice device);
 CUresult device_bus_id(char *id, int size, CUdevice device);

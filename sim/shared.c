@@ -97,6 +97,11 @@ static bool has_record(int device)
     return machine_joined && device != HOST_AREA;
 }
 
+static bool is_device(CUmemLocationType place)
+{
+    return place == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
 static struct file_header describe(const struct physical *p, enum file_kind kind, uint64_t id, uint32_t record)
 {
     return (struct file_header){
@@ -106,9 +111,9 @@ static struct file_header describe(const struct physical *p, enum file_kind kind
         .kept = contents_may_share(p->size) ? p->size : 0,
         .machine = machine_id(),
         .record = record,
-        .device = p->device,
+        .device = visible_index(p->device),
         .place = (int32_t)p->prop.location.type,
-        .place_id = p->prop.location.id,
+        .place_id = is_device(p->prop.location.type) ? visible_index(p->prop.location.id) : p->prop.location.id,
         .handle_types = (uint32_t)p->prop.requestedHandleTypes,
     };
 }
@@ -132,7 +137,7 @@ static CUresult start_sharing(struct physical *p, enum file_kind kind)
     void *at = NULL;
     struct shared_memory *shared = new_memory();
     uint64_t id = file_new_id();
-    uint32_t record = has_record(p->device) ? machine_record(id, p->device, p->size) : 0;
+    uint32_t record = has_record(p->device) ? machine_record(id, visible_index(p->device), p->size) : 0;
     bool fits = shared && id && (record || !has_record(p->device));
     struct file_header header = describe(p, kind, id, record);
     int file = fits ? create_file(&header, &at) : -1;
@@ -178,18 +183,28 @@ static uint32_t find_shared(uint64_t id)
     return 0;
 }
 
+/* In files devices go by their index on the machine; once read, by their ordinal. False: this process does not see that one. */
+static bool number_as_here(struct file_header *h)
+{
+    bool hidden = h->device >= 0 && h->device < model.shape.devices && visible_ordinal(h->device) < 0;
+    h->device = visible_ordinal(h->device);
+    if (is_device((CUmemLocationType)h->place))
+        h->place_id = visible_ordinal(h->place_id);
+    return !hidden;
+}
+
 /* The header is whole; is it about memory that can be on this machine? */
 static bool describes_memory(const struct file_header *h, enum file_kind kind)
 {
-    int area = h->device;
+    int area;
     CUmemLocation place = {.type = (CUmemLocationType)h->place, .id = h->place_id};
-    if (h->kind != (uint32_t)kind || h->handle_types & ~(uint32_t)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (h->handle_types & ~(uint32_t)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return false;
     if (kind == FILE_CREATED_MEMORY && (!location_area(&place, &area) || area != h->device))
         return false;
-    if (kind == FILE_PLAIN_MEMORY && !device_exists(area))
+    if (kind == FILE_PLAIN_MEMORY && !device_exists(h->device))
         return false;
-    return h->size && h->size % model.shape.granularity == 0 && h->size <= model.devices[area].capacity;
+    return h->size && h->size % model.shape.granularity == 0 && h->size <= model.devices[h->device].capacity;
 }
 
 /* Who pays: whoever holds it already; else this process, if it made it or is on a machine where nobody does. */
@@ -197,7 +212,7 @@ static CUresult charge(const struct file_header *h, struct shared_memory *shared
 {
     bool own = h->process == getpid() && h->started == process_own_start();
     if (has_record(h->device))
-        shared->record = machine_hold(h->record, h->id, h->device, h->size);
+        shared->record = machine_hold(h->record, h->id, visible_index(h->device), h->size);
     if (shared->record || (!own && !has_record(h->device)))
         return CUDA_SUCCESS;
     if (!device_take(h->device, h->size, false))
@@ -205,7 +220,7 @@ static CUresult charge(const struct file_header *h, struct shared_memory *shared
     model.books.used += h->size;
     shared->charged = true;
     if (has_record(h->device))
-        shared->record = machine_record(h->id, h->device, h->size);
+        shared->record = machine_record(h->id, visible_index(h->device), h->size);
     return CUDA_SUCCESS;
 }
 
@@ -249,7 +264,10 @@ static CUresult attach(int file, const struct file_header *h, uint32_t *number)
 CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32_t *number)
 {
     struct file_header header;
-    if (!file_read(file, &header) || !describes_memory(&header, kind))
+    bool whole = file_read(file, &header) && header.kind == (uint32_t)kind;
+    if (whole && !number_as_here(&header))
+        return model_refuse(CUDA_ERROR_INVALID_DEVICE, "import of memory: it is on a device that CUDA_VISIBLE_DEVICES hides");
+    if (!whole || !describes_memory(&header, kind))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: file %d is no memory, or none that this machine could have", file);
     if (header.machine != machine_id())
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "import of memory: it is on another machine (CENOTE_SIM=machine:...)");

@@ -3,6 +3,9 @@
  *
  * The simulated GPU is build/sim/libcuda.so.1. A program uses it by being linked to it, or by finding it first in LD_LIBRARY_PATH. Its shape
  * comes from sim_reset() or, for programs that know nothing of it, from the environment variable CENOTE_SIM, as "capacity:80GiB,devices:2".
+ * In that case CUDA_VISIBLE_DEVICES is honoured as well (visible.c); a shape given to sim_reset() shows all devices.
+ *
+ * Devices are ordinals here, as in the driver's calls, but for what libraries of management ask, at the end.
  *
  * TIME. The simulated device has a clock in ns. It advances by host time (unless `manual_clock`), by sim_advance(), and by any call that
  * synchronises: then to the moment the thing waited for is done. Work on a stream is done, in stream order, `lag` plus its own length
@@ -98,6 +101,24 @@ void sim_hide(const char *name);
 /* Memory of other processes: that much less is free. */
 void sim_set_foreign(int device, uint64_t bytes);
 
+/*
+ * What a library of management may ask at any time: before cuInit, which stays uncalled, and in a child of a fork, which stays free to use
+ * the device. Devices go by their index on the machine, whatever CUDA_VISIBLE_DEVICES says.
+ */
+struct sim_device {
+    char     name[96];
+    CUuuid   uuid;
+    char     bus_id[32];      /* as cuDeviceGetPCIBusId */
+    int      bus;             /* the number in it */
+    int      ordinal;         /* that cuDeviceGet knows it by; -1: CUDA_VISIBLE_DEVICES hides it */
+    uint64_t total;           /* bytes of memory */
+    uint64_t used;            /* of it, by all processes of the machine, contexts included */
+};
+
+int  sim_device_count(void);
+bool sim_device(int device, struct sim_device *out);                                /* false: no such device */
+bool sim_device_attribute(int device, CUdevice_attribute attribute, int *value);    /* as cuDeviceGetAttribute; false: no such one */
+
 struct sim_process {
     int      process;         /* its id */
     uint64_t bytes;           /* what it holds of a device, contexts included */
@@ -105,7 +126,7 @@ struct sim_process {
 
 /*
  * The processes of the machine that hold memory of a device, as nvidia-smi would list them; without a machine, this one. Returns how many
- * there are, also where `list` has less room; -1: no such device. Needs no cuInit.
+ * there are, also where `list` has less room; -1: no such device.
  */
 int sim_processes(int device, struct sim_process *list, int room);
 

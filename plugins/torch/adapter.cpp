@@ -41,10 +41,8 @@ static void report(void *block, int64_t bytes, cenote_pool *pool, DeviceIndex de
 {
   if (C10_LIKELY(!c10::memoryProfilingEnabled()))
     return;
-  cenote_stats stats;
-  stats.struct_size = sizeof stats;
-  if (!cenote_pool_stats(pool, &stats))
-    c10::reportMemoryUsageToProfiler(block, bytes, stats.allocated.current, stats.reserved.current, c10::Device(c10::kCUDA, device));
+  cenote_stats stats = read_stats(pool);
+  c10::reportMemoryUsageToProfiler(block, bytes, stats.allocated.current, stats.reserved.current, c10::Device(c10::kCUDA, device));
 }
 
 void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
@@ -60,23 +58,6 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
     fail(error, device, bytes);
   report(block, static_cast<int64_t>(bytes), from, device);
   return block;
-}
-
-/* The allocation failed: whoever watches is told, and then the caller. */
-void Adapter::fail(int error, DeviceIndex device, size_t bytes)
-{
-  if (error == CENOTE_OUT_OF_MEMORY || error == CENOTE_OUT_OF_ADDRESSES) {
-    std::vector<OutOfMemoryObserver> observers;
-    {
-      std::lock_guard<std::mutex> hold(observers_lock_);
-      observers = observers_;
-    }
-    size_t left = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
-    for (const auto &observer : observers)
-      observer(device, bytes, total, left);
-  }
-  throw_error(error);
 }
 
 c10::DataPtr Adapter::allocate(size_t bytes)
@@ -154,33 +135,38 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
 
 /* --- devices */
 
+/* Before an allocation fails: what other parts of PyTorch hold and could let go, as memory that other processes sent. */
+static int ask_others(cenote_pool *, size_t, void *)
+{
+  bool any = false;
+  for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+    any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  return any;
+}
+
 void Adapter::init(int device_count)
 {
+  double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
   for (int device = static_cast<int>(pools_.size()); device < device_count; device++) {
     cenote_pool *made = nullptr;
     TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());
+    cenote_pool_on_shortage(made, &ask_others, nullptr);
     pools_.push_back(made);
+    if (fraction < 1)
+      setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
   }
-}
-
-static cenote_stats read(cenote_pool *pool)
-{
-  cenote_stats stats;
-  stats.struct_size = sizeof stats;
-  TORCH_CHECK(!cenote_pool_stats(pool, &stats), cenote_message());
-  return stats;
 }
 
 double Adapter::getMemoryFraction(DeviceIndex device)
 {
-  cenote_stats stats = read(pool(device));
+  cenote_stats stats = read_stats(pool(device));
   return stats.limit ? static_cast<double>(stats.limit) / static_cast<double>(stats.capacity) : 1.0;
 }
 
 void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
 {
   TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
-  double bytes = fraction * static_cast<double>(read(pool(device)).capacity);
+  double bytes = fraction * static_cast<double>(read_stats(pool(device)).capacity);
   int error = cenote_pool_set_limit(pool(device), fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0);
   TORCH_CHECK(!error, cenote_message());
 }
@@ -190,7 +176,7 @@ void Adapter::emptyCache(MempoolId_t id)
   if (id != MempoolId_t{0, 0})
     not_yet("emptyCache of a pool");
   for (cenote_pool *each : pools_) {
-    cenote_stats stats = read(each);
+    cenote_stats stats = read_stats(each);
     if (stats.reserved.current)
       TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT), cenote_message());
   }
@@ -202,7 +188,7 @@ void Adapter::cacheInfo(DeviceIndex device, size_t *largest)
   size_t left = 0, total = 0;
   c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
-  cenote_stats stats = read(pool(device));
+  cenote_stats stats = read_stats(pool(device));
   *largest = left + stats.harvestable;
 }
 
@@ -234,7 +220,7 @@ void Adapter::attachOutOfMemoryObserver(OutOfMemoryObserver observer)
 Adapter *adapter()
 {
   if (!the_adapter)
-    the_adapter = new Adapter; /* never deleted: tensors may die after every static object */
+    the_adapter = new Adapter;
   return the_adapter;
 }
 

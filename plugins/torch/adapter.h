@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 namespace cenote_torch {
@@ -23,12 +24,18 @@ using c10::MempoolId_t;
 /* A call that PyTorch may make and that is not there yet. */
 [[noreturn]] void not_yet(const char *method);
 
-/* Throws what a failing cenote call means to PyTorch's users. */
-[[noreturn]] void throw_error(int error);
-
+cenote_stats read_stats(cenote_pool *pool);
 DeviceStats device_stats(cenote_pool *pool);
 
-class Adapter final : public CUDAAllocator {
+/* Methods that not every supported torch has: present where its CUDAAllocator declares them. Nothing is ever rejected before it was tried. */
+template <class Base, class = void> class Younger : public Base {};
+
+template <class Base> class Younger<Base, std::void_t<decltype(&Base::attachOomRejectionObserver)>> : public Base {
+ public:
+  void attachOomRejectionObserver(std::function<void(int64_t, size_t, size_t, size_t)>) override {}
+};
+
+class Adapter final : public Younger<CUDAAllocator> {
  public:
   /* allocation */
   c10::DataPtr allocate(size_t bytes) override;
@@ -59,7 +66,6 @@ class Adapter final : public CUDAAllocator {
   void resetAccumulatedStats(DeviceIndex device) override { cenote_reset_totals(pool(device)); }
   void resetPeakStats(DeviceIndex device) override { cenote_reset_peaks(pool(device)); }
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
-  void attachOomRejectionObserver(OomRejectionObserver) override {} /* nothing is ever rejected before it was tried */
   bool isHistoryEnabled() override { return false; }
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
 
@@ -88,5 +94,8 @@ class Adapter final : public CUDAAllocator {
   std::mutex observers_lock_;
   std::vector<OutOfMemoryObserver> observers_;
 };
+
+/* The only one. It is never deleted: tensors may die after every static object. */
+Adapter *adapter();
 
 } // namespace cenote_torch

@@ -1,27 +1,36 @@
 /*
  * install.cpp: makes cenote the allocator of this process's PyTorch. It has to happen before PyTorch allocates anything on a GPU.
  */
+#include "install.h"
+
 #include "adapter.h"
 
 #include <cstdio>
 
-namespace cenote_torch {
-Adapter *adapter();
+using c10::cuda::CUDACachingAllocator::allocator;
+
+static void install()
+{
+  cenote_torch::Adapter *adapter = cenote_torch::adapter();
+  auto *current = allocator.load();
+  if (current == adapter)
+    return;
+  TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
+  /* PyTorch reads its settings when somebody asks for one, and then compares `backend` with the name of its allocator. */
+  c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+  allocator.store(adapter);
+  c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
 }
 
-/* 0, or 1 and the reason in `why`. */
-extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char *why, size_t room)
+int cenote_torch_install(char *why, size_t room)
 {
   try {
-    auto *adapter = cenote_torch::adapter();
-    auto *current = c10::cuda::CUDACachingAllocator::allocator.load();
-    TORCH_CHECK(current != adapter, "cenote is installed already");
-    TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
-    c10::cuda::CUDACachingAllocator::allocator.store(adapter);
-    c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
+    install();
     return 0;
+  } catch (const c10::Error &error) {
+    snprintf(why, room, "%s", error.what_without_backtrace());
   } catch (const std::exception &error) {
     snprintf(why, room, "%s", error.what());
-    return 1;
   }
+  return 1;
 }

@@ -1,9 +1,11 @@
 /*
- * stats.cpp: cenote's counters as PyTorch's dictionary has them, and errors as PyTorch's users know them.
+ * stats.cpp: cenote's counters as PyTorch's dictionary has them.
  */
 #include "adapter.h"
 
 #include <c10/util/Exception.h>
+
+#include <algorithm>
 
 namespace cenote_torch {
 
@@ -23,31 +25,34 @@ static void put(c10::CachingAllocator::StatArray &array, const cenote_level &lev
   array[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = stat(level);
 }
 
-DeviceStats device_stats(cenote_pool *pool)
+cenote_stats read_stats(cenote_pool *pool)
 {
   cenote_stats stats;
   stats.struct_size = sizeof stats;
   TORCH_CHECK(!cenote_pool_stats(pool, &stats), cenote_message());
+  return stats;
+}
+
+DeviceStats device_stats(cenote_pool *pool)
+{
+  cenote_stats stats = read_stats(pool);
+  cenote_level active = stats.blocks; /* freed blocks that wait are counted in bytes only, but for how many there are now */
+  active.current += stats.pending_blocks;
+  active.peak = std::max(active.peak, active.current);
   DeviceStats out;
   put(out.allocation, stats.blocks);
-  put(out.active, stats.blocks);
+  put(out.active, active);
   put(out.allocated_bytes, stats.allocated);
   put(out.reserved_bytes, stats.reserved);
   put(out.active_bytes, stats.active);
   put(out.requested_bytes, stats.requested);
   out.num_alloc_retries = static_cast<int64_t>(stats.retries);
   out.num_ooms = static_cast<int64_t>(stats.ooms);
+  out.num_sync_all_streams = static_cast<int64_t>(stats.waits);
   out.num_device_alloc = static_cast<int64_t>(stats.pages_created);
   out.num_device_free = static_cast<int64_t>(stats.pages_released);
   out.max_split_size = -1;
   return out;
-}
-
-void throw_error(int error)
-{
-  std::string words = cenote_message();
-  TORCH_CHECK_WITH(OutOfMemoryError, error != CENOTE_OUT_OF_MEMORY && error != CENOTE_OUT_OF_ADDRESSES, words);
-  TORCH_CHECK(false, "cenote: ", words);
 }
 
 } // namespace cenote_torch

@@ -1,9 +1,26 @@
 """cenote: device memory for CUDA programs, and a simulated GPU to run them on. `cenote run --help` is the place to start.
 
-This package holds the launcher and says where the C library, its headers and the simulated GPU are. It imports neither torch nor anything
-else that is not in Python itself.
+This package holds the launcher, makes cenote PyTorch's allocator, and says where the C library, its headers and the simulated GPU are. It imports
+neither torch nor anything else that is not in Python itself.
 """
+from typing import TYPE_CHECKING
+
 from cenote.places import NotBuilt, include_folder, library, simulation_folder, version
 
-__all__ = ["NotBuilt", "__version__", "include_folder", "library", "simulation_folder"]
+if TYPE_CHECKING:
+    from cenote.plugin import Status
+
+__all__ = ["NotBuilt", "__version__", "include_folder", "install", "library", "simulation_folder", "status"]
 __version__: str = version()
+
+
+def install() -> None:
+    """Makes cenote the allocator of PyTorch, here and in processes that this one starts. RuntimeError once a GPU has been used."""
+    from cenote import plugin
+    plugin.install()
+
+
+def status() -> "Status":
+    """Which allocator PyTorch has in this process: a named tuple of allocator, adapter, torch and note. Imports no torch."""
+    from cenote import plugin
+    return plugin.status()

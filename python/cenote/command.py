@@ -15,7 +15,7 @@ USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
        cenote run [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = """Runs a program, and everything that it starts, on a simulated GPU: memory is real, kernels do nothing."""
-MORE = """Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE_SIM, LD_PRELOAD,
+MORE = """Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE, CENOTE_SIM, LD_PRELOAD,
 PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are merged with what is asked for. The exit status is the program's own; 2, 126 or 127 with a line
 that starts with "cenote run:" says that it did not start."""
 
@@ -58,8 +58,6 @@ def lag(text: str) -> int:
 
 
 def allocator(text: str) -> str:
-    if text == "cenote":
-        raise argparse.ArgumentTypeError("'cenote' comes with the PyTorch plug-in, which this version does not have")
     if text not in environment.ALLOCATORS:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(environment.ALLOCATORS)}")
     return text

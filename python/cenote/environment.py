@@ -23,6 +23,7 @@ class Wish(NamedTuple):
 SIM = "CENOTE_SIM"
 PRELOAD = "LD_PRELOAD"
 TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
+CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # What each allocator of PyTorch's wants said, and what it must not meet. "" stands for PyTorch's default, which needs no saying: a program
@@ -31,6 +32,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "native": {"backend": "", "expandable_segments": ""},
     "expandable": {"backend": "", "expandable_segments": "True"},
     "cudaMallocAsync": {"backend": "cudaMallocAsync", "expandable_segments": ""},
+    "cenote": {"backend": ""},  # with CENOTE=on
 }
 ALLOCATOR_DEFAULTS = {"backend": "native", "expandable_segments": "False"}
 
@@ -47,6 +49,7 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
         new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
         new[TRITON] = os.path.dirname(preload)
     if wish.allocator is not None:
+        merge_switch(wish.allocator, new)
         there = [name for name in ALLOCATOR_VARIABLES if old.get(name)]
         for name in there or ALLOCATOR_VARIABLES[:1]:
             text = merge_allocator(wish.allocator, old.get(name, ""), name)
@@ -91,6 +94,15 @@ def merge_preload(library: str, old: str) -> str:
         raise Mistake(f"{library} cannot be preloaded: its path has a space or a colon")
     others = [name for name in old.replace(":", " ").split() if name != library]
     return ":".join([library, *others])
+
+
+def merge_switch(allocator: str, variables: dict[str, str]) -> None:
+    there = variables.get(CENOTE, "")
+    wanted = "on" if allocator == "cenote" else "off"
+    if there and there != wanted:
+        raise Mistake(f"{CENOTE} says {there[:40]!r} already, which is not --allocator {allocator}; leave one of them out")
+    if allocator == "cenote":
+        variables[CENOTE] = "on"
 
 
 def merge_allocator(allocator: str, old: str, variable: str) -> str:

@@ -4,6 +4,7 @@ In an installed package they lie beside this file. In a source tree they are in 
 change that was built counts at once.
 """
 import os
+from typing import Iterable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
@@ -43,6 +44,29 @@ def library() -> str:
 def include_folder() -> str:
     """The folder to name with -I for `#include <cenote/cenote.h>`."""
     return find("include", os.path.join(TREE, "include"))
+
+
+def torch_folder() -> str:
+    """The sources of the adapter to PyTorch."""
+    return find("torch", os.path.join(TREE, "plugins", "torch"))
+
+
+def pluggable_library() -> str:
+    """What stands in for the adapter where none can be compiled."""
+    return find("lib/libcenote_pluggable.so", os.path.join(build_folder(), "libcenote_pluggable.so"))
+
+
+def switch_is_installed(folders: Iterable[str]) -> bool:
+    """A Python with these site folders reads CENOTE when it starts."""
+    for folder in folders:
+        for name in ("cenote.pth", "cenote-tree.pth"):
+            try:
+                with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                    if "cenote.hook" in file.read():
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def version() -> str:

@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn, Sequence
 
-from cenote import environment
+from cenote import environment, places
 from cenote.environment import Mistake, Wish
 from cenote.places import NotBuilt, simulation_folder
 
@@ -40,6 +40,17 @@ def restore_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def prepare_plugin(is_ours: bool, variables: dict[str, str]) -> None:
+    """CENOTE=on is read by the line that cenote.pth puts into a Python."""
+    if not places.switch_is_installed(sys.path):
+        if is_ours:
+            raise Mistake(f"CENOTE=on has no effect in {sys.executable}, where cenote is not installed; use the `cenote` beside a Python that has it: "
+                          "`pip install .`, or `make run` for .venv")
+        print(f"cenote run: {sys.executable} has no cenote; a program in another Python must have it, or call cenote.install()", file=sys.stderr)
+    if not places.is_installed():
+        variables["CENOTE_BUILD"] = places.build_folder()
+
+
 def become(command: Sequence[str], variables: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -64,6 +75,8 @@ def run(wish: Wish, program: Sequence[str]) -> NoReturn:
     elif wish.devices is not None or wish.lag is not None:
         raise Mistake("--devices and --lag shape the simulated GPU; add --sim SIZE")
     variables = environment.prepare(wish, os.environ, preload)
+    if wish.allocator == "cenote":
+        prepare_plugin(program[0] != "--", variables)
     if preload is not None:
         from cenote import demands
         demands.warn(os.path.dirname(preload))

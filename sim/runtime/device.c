@@ -50,17 +50,14 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
+/* Both make the peer's context, which stays. */
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     CUcontext context;
     CUresult result = runtime_begin();
     if (!result)
-        result = cuDevicePrimaryCtxRetain(&context, peer);
-    if (result)
-        return runtime_end(result);
-    result = cuCtxEnablePeerAccess(context, flags);
-    cuDevicePrimaryCtxRelease(peer);
-    return runtime_end(result);
+        result = runtime_primary(peer, &context);
+    return runtime_end(result ? result : cuCtxEnablePeerAccess(context, flags));
 }
 
 cudaError_t cudaDeviceDisablePeerAccess(int peer)
@@ -68,12 +65,8 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer)
     CUcontext context;
     CUresult result = runtime_begin();
     if (!result)
-        result = cuDevicePrimaryCtxRetain(&context, peer);
-    if (result)
-        return runtime_end(result);
-    result = cuCtxDisablePeerAccess(context);
-    cuDevicePrimaryCtxRelease(peer);
-    return runtime_end(result);
+        result = runtime_primary(peer, &context);
+    return runtime_end(result ? result : cuCtxDisablePeerAccess(context));
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags,

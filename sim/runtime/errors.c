@@ -54,25 +54,15 @@ static size_t find(cudaError_t error)
     return i;
 }
 
-const char *runtime_error_name(cudaError_t error)
+const char *cudaGetErrorName(cudaError_t error)
 {
     size_t i = find(error);
     return i < ERRORS ? errors[i].name : "unrecognized error code";
 }
 
-const char *runtime_error_text(cudaError_t error)
+const char *cudaGetErrorString(cudaError_t error)
 {
     size_t i = find(error);
     pthread_once(&once, make_texts);
     return i < ERRORS ? texts[i] : "unrecognized error code";
-}
-
-const char *cudaGetErrorName(cudaError_t error)
-{
-    return runtime_error_name(error);
-}
-
-const char *cudaGetErrorString(cudaError_t error)
-{
-    return runtime_error_text(error);
 }

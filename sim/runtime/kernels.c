@@ -2,10 +2,11 @@
  * kernels.c: the device code of a program, as the compiler's start-up code registers it: names of kernels and variables by host address.
  * Not the code: nothing here can run it.
  *
- * Host addresses of kernels are kept in a hash table that grows; PyTorch registers some 10^5 before main. A cudaKernel_t is the address of
- * a struct kernel, which never moves; such an address is told from a host function by the same table.
+ * Host addresses of kernels are kept in a hash table; PyTorch registers some 10^5 before main. A cudaKernel_t is the address of a struct
+ * kernel, which never moves; such an address is told from a host function by the same table.
  *
- * LOCKING: `lock`, for all of it. Finding takes it too: libraries may be loaded while others launch.
+ * LOCKING: `lock` to register, held across a fork so that a child may register too. Finding a kernel, which every launch does, takes
+ * none: a table that is too small is replaced by a larger one and kept, since others may be reading it.
  */
 #include "sim/runtime/kernels.h"
 
@@ -14,6 +15,7 @@
 
 #define CHUNK 1024 /* kernels allocated at a time */
 #define VARIABLES_ROOM 256
+#define ROOM_AT_FIRST 8192
 
 /* Entry points that only compiled code calls, and that no header declares. */
 void        **__cudaRegisterFatBinary(void *binary);
@@ -28,55 +30,64 @@ char          __cudaInitModule(void **handle);
 cudaError_t   __cudaGetKernel(cudaKernel_t *kernel, const void *function);
 
 struct slot {
-    const void    *key;     /* a host function or the address of a kernel; NULL: empty */
-    struct kernel *kernel;
+    _Atomic(const void *) key;  /* a host function or the address of a kernel; NULL: empty. Written last */
+    struct kernel        *kernel;
 };
 
-static pthread_mutex_t  lock = PTHREAD_MUTEX_INITIALIZER;
-static struct slot     *slots;
-static size_t           room;   /* a power of two */
-static size_t           used;
-static struct kernel   *chunk;
-static size_t           chunk_used = CHUNK;
-static struct variable *variables;
-static size_t           variable_count;
-static size_t           variable_room;
+struct table {
+    size_t      room;   /* a power of two */
+    struct slot slots[];
+};
 
-static size_t place(const void *key)
+static pthread_mutex_t        lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct table *) table;
+static size_t                 used;
+static struct kernel         *chunk;
+static size_t                 chunk_used = CHUNK;
+static struct variable       *variables;
+static size_t                 variable_count;
+static size_t                 variable_room;
+
+static void hold(void) { pthread_mutex_lock(&lock); }
+static void let_go(void) { pthread_mutex_unlock(&lock); }
+
+__attribute__((constructor)) static void survive_forks(void)
 {
-    uint64_t mixed = (uint64_t)key * 0x9e3779b97f4a7c15u;
-    return (size_t)(mixed >> 20) & (room - 1);
+    pthread_atfork(hold, let_go, let_go);
 }
 
-static struct slot *find(const void *key)
+static struct slot *find(struct table *t, const void *key)
 {
-    size_t i = place(key);
-    while (slots[i].key && slots[i].key != key)
-        i = (i + 1) & (room - 1);
-    return &slots[i];
+    size_t i = (size_t)(((uint64_t)key * 0x9e3779b97f4a7c15u) >> 20) & (t->room - 1);
+    const void *there;
+    while ((there = atomic_load_explicit(&t->slots[i].key, memory_order_acquire)) && there != key)
+        i = (i + 1) & (t->room - 1);
+    return &t->slots[i];
 }
 
-static bool grow(void)
+static void put(struct table *t, const void *key, struct kernel *kernel)
 {
-    struct slot *old = slots;
-    size_t old_room = room;
-    struct slot *wider = calloc(room ? 2 * room : 8192, sizeof *wider);
+    struct slot *s = find(t, key);
+    s->kernel = kernel;
+    atomic_store_explicit(&s->key, key, memory_order_release);
+}
+
+/* A table with room for two more, NULL: no memory. */
+static struct table *table_with_room(void)
+{
+    struct table *old = atomic_load(&table);
+    if (old && 2 * (used + 2) <= old->room)
+        return old;
+    size_t room = old ? 2 * old->room : ROOM_AT_FIRST;
+    struct table *wider = calloc(1, sizeof *wider + room * sizeof wider->slots[0]);
     if (!wider)
-        return false;
-    room = room ? 2 * room : 8192;
-    slots = wider;
-    for (size_t i = 0; i < old_room; i++)
-        if (old[i].key)
-            *find(old[i].key) = old[i];
-    free(old);
-    return true;
-}
-
-static void add(const void *key, struct kernel *kernel)
-{
-    struct slot *s = find(key);
-    used += !s->key;
-    *s = (struct slot){key, kernel};
+        return NULL;
+    wider->room = room;
+    for (size_t i = 0; old && i < old->room; i++)
+        if (old->slots[i].key)
+            put(wider, old->slots[i].key, old->slots[i].kernel);
+    atomic_store(&table, wider);
+    return wider;
 }
 
 static struct kernel *new_kernel(void)
@@ -88,24 +99,25 @@ static struct kernel *new_kernel(void)
     return chunk ? &chunk[chunk_used++] : NULL;
 }
 
-const struct kernel *kernel_find(const void *function)
+struct kernel *kernel_find(const void *function)
 {
-    pthread_mutex_lock(&lock);
-    const struct kernel *found = room && function ? find(function)->kernel : NULL;
-    pthread_mutex_unlock(&lock);
-    return found;
+    struct table *t = atomic_load_explicit(&table, memory_order_acquire);
+    if (!t || !function)
+        return NULL;
+    const struct slot *s = find(t, function);
+    return s->key ? s->kernel : NULL;
 }
 
 bool variable_find(const void *host, struct variable *found)
 {
-    pthread_mutex_lock(&lock);
+    hold();
     size_t i = 0;
     while (i < variable_count && variables[i].host != host)
         i++;
     bool known = i < variable_count;
     if (known)
         *found = variables[i];
-    pthread_mutex_unlock(&lock);
+    let_go();
     return known;
 }
 
@@ -137,23 +149,24 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device, const
                             dim3 *block_size, dim3 *grid_size, int *warps)
 {
     (void)handle, (void)device, (void)threads, (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warps;
-    pthread_mutex_lock(&lock);
-    if (2 * (used + 2) <= room || grow()) {
-        struct kernel *known = find(host)->kernel;
-        struct kernel *k = known ? known : new_kernel();
-        if (k) {
-            *k = (struct kernel){host, name};
-            add(host, k);
-            add(k, k);
-        }
+    hold();
+    struct table *t = table_with_room();
+    struct kernel *k = t && !find(t, host)->key ? new_kernel() : NULL;  /* of a library loaded again: known */
+    if (k) {
+        k->host = host;
+        k->name = name;
+        atomic_init(&k->code, NULL);
+        put(t, k, k);
+        put(t, host, k);
+        used += 2;
     }
-    pthread_mutex_unlock(&lock);
+    let_go();
 }
 
 void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external, size_t size, int constant, int global)
 {
     (void)handle, (void)device, (void)external, (void)constant, (void)global;
-    pthread_mutex_lock(&lock);
+    hold();
     if (variable_count == variable_room) {
         size_t wanted = variable_room ? 2 * variable_room : VARIABLES_ROOM;
         struct variable *wider = realloc(variables, wanted * sizeof *wider);
@@ -164,7 +177,7 @@ void __cudaRegisterVar(void **handle, char *host, char *device, const char *name
     }
     if (variable_count < variable_room)
         variables[variable_count++] = (struct variable){host, name, size};
-    pthread_mutex_unlock(&lock);
+    let_go();
 }
 
 void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name, int external, size_t size, int constant, int global)
@@ -174,7 +187,7 @@ void __cudaRegisterManagedVar(void **handle, void **host, char *device, const ch
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *function)
 {
-    const struct kernel *k = kernel_find(function);
+    struct kernel *k = kernel_find(function);
     if (!k || !kernel)
         return runtime_fail(kernel ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue);
     *kernel = (cudaKernel_t)(uintptr_t)k;

@@ -4,11 +4,14 @@
 #ifndef CENOTE_SIM_RUNTIME_KERNELS_H
 #define CENOTE_SIM_RUNTIME_KERNELS_H
 
+#include <stdatomic.h>
+
 #include "sim/runtime/runtime.h"
 
 struct kernel {
-    const void *host;   /* the function a program names it by */
-    const char *name;   /* mangled */
+    const void         *host;   /* the function a program names it by */
+    const char         *name;   /* mangled */
+    _Atomic(CUfunction) code;   /* the driver's; NULL until it is asked for */
 };
 
 struct variable {
@@ -17,7 +20,7 @@ struct variable {
     size_t      size;
 };
 
-const struct kernel *kernel_find(const void *function);     /* by host function, or what __cudaGetKernel gave; NULL: none */
-bool variable_find(const void *host, struct variable *found);
+struct kernel *kernel_find(const void *function);   /* by host function, or what __cudaGetKernel gave; NULL: none */
+bool           variable_find(const void *host, struct variable *found);
 
 #endif

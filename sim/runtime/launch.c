@@ -1,35 +1,21 @@
 /*
- * launch.c: kernels put on streams, and what a program may ask about one. A kernel does nothing, but it is work: it takes its place in stream order
- * and in captures, and it fails as CUDA says.
+ * launch.c: kernels that the program's own code holds, put on streams and asked about. The driver does both: its function of a kernel is
+ * fetched at first use from a library that stands for all code of the process. A kernel does nothing, but it is work: it takes its place in
+ * stream order and in captures, and it fails as CUDA says.
  *
- * What is asked of a kernel (registers, how many fit on a multiprocessor) is answered for one that uses 32 registers and no shared memory.
- * LOCKING: none.
+ * LOCKING: none; two threads that fetch the same function get the same.
  */
 #include <string.h>
 
 #include "sim/runtime/kernels.h"
-#include "sim/sim.h"
 
-#define MODELLED_REGISTERS 32
-#define THREADS_MOST 1024
+#define BLOCK_MOST 1024
 #define BLOCK_Z_MOST 64
 #define GRID_YZ_MOST 65535
-#define SHARED_DEFAULT_MOST (48u << 10)
-#define SHARED_MOST (227u << 10)
-#define SHARED_PER_SM (228u << 10)
-#define SHARED_RESERVED 1024
-#define SM_THREADS 2048
-#define SM_BLOCKS 32
 
 /* Of the <<<>>> syntax: the compiler's code pushes the configuration and the kernel's stub pops it. */
 unsigned    __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream);
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
-cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
-cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
-cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *config, const void *function, void **arguments);
-cudaError_t cudaLaunchCooperativeKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                             cudaStream_t stream);
 
 #define CONFIGURATIONS_MOST 16
 
@@ -63,163 +49,186 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
     return cudaSuccess;
 }
 
-static bool fits(dim3 grid, dim3 block, size_t shared)
+/* --- the driver's function of a kernel */
+
+static _Atomic(CUlibrary) program;  /* all code of the process; any image will do */
+
+static CUresult fetch(struct kernel *k, CUfunction *function)
 {
-    uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    return threads && threads <= THREADS_MOST && block.x <= THREADS_MOST && block.y <= THREADS_MOST && block.z <= BLOCK_Z_MOST && grid.x &&
-           grid.x <= INT32_MAX && grid.y && grid.y <= GRID_YZ_MOST && grid.z && grid.z <= GRID_YZ_MOST && shared <= SHARED_MOST;
+    CUlibrary library = atomic_load(&program), none = NULL;
+    CUkernel code;
+    CUresult result = CUDA_SUCCESS;
+    if (!library) {
+        result = cuLibraryLoadData(&library, "the program's own code", NULL, NULL, 0, NULL, NULL, 0);
+        if (!result && !atomic_compare_exchange_strong(&program, &none, library)) {
+            cuLibraryUnload(library);
+            library = none;
+        }
+    }
+    if (!result)
+        result = cuLibraryGetKernel(&code, library, k->name);
+    if (!result)
+        result = cuKernelGetFunction(function, code);
+    if (!result)
+        atomic_store(&k->code, *function);
+    return result;
 }
 
-static cudaError_t launch(const void *function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream)
+/* Begins a call about a kernel: one of the program's own, or of a library that was loaded at run time, which is the driver's handle. */
+static cudaError_t begin(const void *host, CUfunction *function)
 {
     CUresult result = runtime_begin();
     if (result)
         return runtime_end(result);
-    const struct kernel *k = kernel_find(function);
+    struct kernel *k = kernel_find(host);
     if (!k)
-        return runtime_fail(cudaErrorInvalidDeviceFunction);
-    if (!fits(grid, block, shared))
+        return host && !cuKernelGetFunction(function, (CUkernel)(uintptr_t)host) ? cudaSuccess : runtime_fail(cudaErrorInvalidDeviceFunction);
+    *function = atomic_load_explicit(&k->code, memory_order_relaxed);
+    return *function ? cudaSuccess : runtime_end(fetch(k, function));
+}
+
+/* The driver calls such a configuration an invalid value; the runtime has a name for it. */
+static bool is_configuration(dim3 grid, dim3 block)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    return threads && threads <= BLOCK_MOST && block.z <= BLOCK_Z_MOST && grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= GRID_YZ_MOST &&
+           grid.z && grid.z <= GRID_YZ_MOST;
+}
+
+typedef CUresult launch_function(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                                 unsigned block_z, unsigned shared, CUstream stream, void **arguments);
+
+static CUresult plain(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                      unsigned block_z, unsigned shared, CUstream stream, void **arguments)
+{
+    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments, NULL);
+}
+
+static cudaError_t launch(launch_function *how, const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, CUstream stream)
+{
+    CUfunction function;
+    cudaError_t error = begin(host, &function);
+    if (error)
+        return error;
+    if (!is_configuration(grid, block))
         return runtime_fail(cudaErrorInvalidConfiguration);
-    return runtime_end(sim_launch_kernel(stream, k->name));
+    if (shared > UINT32_MAX)
+        return runtime_fail(cudaErrorInvalidValue);
+    return runtime_end(how(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared, stream, arguments));
 }
 
-cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
-{
-    (void)arguments;
-    return launch(function, grid, block, shared, stream);
-}
+/* Each also as symbol_ptsz, in which stream 0 is the per-thread default stream. */
+#define LAUNCH(symbol, type, how)                                                                                            \
+    cudaError_t symbol(type function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);          \
+    cudaError_t symbol(type function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)           \
+    {                                                                                                                        \
+        return launch(how, function, grid, block, arguments, shared, stream);                                                \
+    }                                                                                                                        \
+    cudaError_t symbol##_ptsz(type function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);   \
+    cudaError_t symbol##_ptsz(type function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)    \
+    {                                                                                                                        \
+        return launch(how, function, grid, block, arguments, shared, stream ? stream : cudaStreamPerThread);                 \
+    }
+LAUNCH(cudaLaunchKernel, const void *, plain)
+LAUNCH(__cudaLaunchKernel, cudaKernel_t, plain)
+LAUNCH(cudaLaunchCooperativeKernel, const void *, cuLaunchCooperativeKernel)
 
-cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
-{
-    (void)arguments;
-    return launch(function, grid, block, shared, stream ? stream : cudaStreamPerThread);
-}
+_Static_assert(sizeof(cudaLaunchAttribute) == sizeof(CUlaunchAttribute), "the two interfaces share their structures");
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+static cudaError_t launch_with(const cudaLaunchConfig_t *c, const void *host, void **arguments, cudaStream_t otherwise)
 {
-    (void)arguments;
-    return launch(kernel, grid, block, shared, stream);
-}
-
-cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
-{
-    (void)arguments;
-    return launch(kernel, grid, block, shared, stream ? stream : cudaStreamPerThread);
-}
-
-cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
-{
-    (void)arguments;
-    return launch(function, grid, block, shared, stream);
-}
-
-cudaError_t cudaLaunchCooperativeKernel_ptsz(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
-                                             cudaStream_t stream)
-{
-    (void)arguments;
-    return launch(function, grid, block, shared, stream ? stream : cudaStreamPerThread);
+    CUfunction function;
+    if (!c)
+        return runtime_fail(cudaErrorInvalidValue);
+    cudaError_t error = begin(host, &function);
+    if (error)
+        return error;
+    if (!is_configuration(c->gridDim, c->blockDim))
+        return runtime_fail(cudaErrorInvalidConfiguration);
+    if (c->dynamicSmemBytes > UINT32_MAX)
+        return runtime_fail(cudaErrorInvalidValue);
+    CUlaunchConfig same = {
+        .gridDimX = c->gridDim.x, .gridDimY = c->gridDim.y, .gridDimZ = c->gridDim.z,
+        .blockDimX = c->blockDim.x, .blockDimY = c->blockDim.y, .blockDimZ = c->blockDim.z,
+        .sharedMemBytes = (unsigned)c->dynamicSmemBytes, .hStream = c->stream ? c->stream : otherwise,
+        .attrs = (CUlaunchAttribute *)c->attrs, .numAttrs = c->numAttrs,
+    };
+    return runtime_end(cuLaunchKernelEx(&same, function, arguments, NULL));
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments)
 {
-    (void)arguments;
-    if (!config)
-        return runtime_fail(cudaErrorInvalidValue);
-    return launch(function, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+    return launch_with(config, function, arguments, NULL);
 }
 
+cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *config, const void *function, void **arguments);
 cudaError_t cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t *config, const void *function, void **arguments)
 {
-    (void)arguments;
-    if (!config)
-        return runtime_fail(cudaErrorInvalidValue);
-    return launch(function, config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                  config->stream ? config->stream : cudaStreamPerThread);
+    return launch_with(config, function, arguments, cudaStreamPerThread);
 }
 
 /* --- what a kernel is like */
 
-static cudaError_t known(const void *function)
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *host)
 {
-    CUresult result = runtime_begin();
-    if (result)
-        return runtime_end(result);
-    return kernel_find(function) ? cudaSuccess : runtime_fail(cudaErrorInvalidDeviceFunction);
-}
-
-cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function)
-{
+    int local, shared, constant, carveout;
+    const struct {
+        CUfunction_attribute attribute;
+        int                 *value;
+    } fields[] = {
+        {CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &attributes->maxThreadsPerBlock},
+        {CU_FUNC_ATTRIBUTE_NUM_REGS, &attributes->numRegs},
+        {CU_FUNC_ATTRIBUTE_PTX_VERSION, &attributes->ptxVersion},
+        {CU_FUNC_ATTRIBUTE_BINARY_VERSION, &attributes->binaryVersion},
+        {CU_FUNC_ATTRIBUTE_CACHE_MODE_CA, &attributes->cacheModeCA},
+        {CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, &attributes->maxDynamicSharedSizeBytes},
+        {CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, &carveout},
+        {CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, &local},
+        {CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, &shared},
+        {CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, &constant},
+    };
+    CUfunction function;
     if (!attributes)
         return runtime_fail(cudaErrorInvalidValue);
-    cudaError_t error = known(function);
+    cudaError_t error = begin(host, &function);
     if (error)
         return error;
     memset(attributes, 0, sizeof *attributes);
-    attributes->maxThreadsPerBlock = THREADS_MOST;
-    attributes->numRegs = MODELLED_REGISTERS;
-    attributes->ptxVersion = 90;
-    attributes->binaryVersion = 90;
-    attributes->maxDynamicSharedSizeBytes = (int)SHARED_DEFAULT_MOST;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        CUresult result = cuFuncGetAttribute(fields[i].value, fields[i].attribute, function);
+        if (result)
+            return runtime_end(result);
+    }
+    attributes->localSizeBytes = (size_t)local;
+    attributes->sharedSizeBytes = (size_t)shared;
+    attributes->constSizeBytes = (size_t)constant;
+    attributes->preferredShmemCarveout = carveout;
     return cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
-{
-    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && (value < 0 || value > (int)SHARED_MOST))
-        return runtime_fail(cudaErrorInvalidValue);
-    return known(function);
-}
+#define ASK(symbol, parameters, call)                                          \
+    cudaError_t symbol parameters                                              \
+    {                                                                          \
+        CUfunction function;                                                   \
+        cudaError_t error = begin(host, &function);                            \
+        return error ? error : runtime_end(call);                              \
+    }
+ASK(cudaFuncSetAttribute, (const void *host, enum cudaFuncAttribute attribute, int value),
+    cuFuncSetAttribute(function, (CUfunction_attribute)attribute, value))
+ASK(cudaFuncSetCacheConfig, (const void *host, enum cudaFuncCache config), cuFuncSetCacheConfig(function, (CUfunc_cache)config))
+ASK(cudaFuncGetName, (const char **name, const void *host), cuFuncGetName(name, function))
+ASK(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, const void *host, int threads, size_t shared),
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared))
+ASK(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *blocks, const void *host, int threads, size_t shared, unsigned flags),
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, flags))
+ASK(cudaOccupancyAvailableDynamicSMemPerBlock, (size_t *shared, const void *host, int blocks, int threads),
+    cuOccupancyAvailableDynamicSMemPerBlock(shared, function, blocks, threads))
 
-cudaError_t cudaFuncSetCacheConfig(const void *function, enum cudaFuncCache config)
-{
-    (void)config;
-    return known(function);
-}
-
+/* A kernel of a library loaded at run time is the driver's own handle. */
 cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, enum cudaFuncAttribute attribute, int value, int device)
 {
-    (void)device;
-    return cudaFuncSetAttribute(kernel, attribute, value);
-}
-
-cudaError_t cudaFuncGetName(const char **name, const void *function)
-{
-    const struct kernel *k = kernel_find(function);
-    if (!k || !name)
-        return runtime_fail(name ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue);
-    *name = k->name;
-    return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads, size_t shared,
-                                                                   unsigned flags)
-{
-    (void)flags;
-    if (!blocks || threads <= 0)
-        return runtime_fail(cudaErrorInvalidValue);
-    cudaError_t error = known(function);
-    if (error)
-        return error;
-    int by_threads = threads <= THREADS_MOST ? SM_THREADS / threads : 0;
-    int by_shared = (int)(SHARED_PER_SM / (shared + SHARED_RESERVED));
-    int most = by_threads < by_shared ? by_threads : by_shared;
-    *blocks = most < SM_BLOCKS ? most : SM_BLOCKS;
-    return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads, size_t shared)
-{
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
-}
-
-cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *shared, const void *function, int blocks, int threads)
-{
-    if (!shared || blocks <= 0 || threads <= 0)
-        return runtime_fail(cudaErrorInvalidValue);
-    cudaError_t error = known(function);
-    if (error)
-        return error;
-    size_t each = SHARED_PER_SM / (size_t)blocks;
-    *shared = each <= SHARED_RESERVED ? 0 : each - SHARED_RESERVED < SHARED_MOST ? each - SHARED_RESERVED : SHARED_MOST;
-    return cudaSuccess;
+    if (kernel_find(kernel))
+        return cudaFuncSetAttribute(kernel, attribute, value);
+    CUresult result = runtime_start();
+    return runtime_end(result ? result : cuKernelSetAttribute((CUfunction_attribute)attribute, value, (CUkernel)kernel, device));
 }

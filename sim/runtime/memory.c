@@ -134,22 +134,17 @@ cudaError_t cudaMemcpyAsync_ptsz(void *to, const void *from, size_t bytes, enum 
     return cudaMemcpyAsync(to, from, bytes, kind, stream ? stream : cudaStreamPerThread);
 }
 
-/* Unified addresses know their device, but the two that are named must exist. */
+/* Unified addresses know their device, but the two that are named must exist; their contexts are made, and stay. */
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream)
 {
-    CUcontext there = NULL;
-    CUcontext here = NULL;
+    CUcontext there, here;
     CUresult result = runtime_begin();
     if (!result)
-        result = cuDevicePrimaryCtxRetain(&there, to_device);
-    if (!result) {
-        result = cuDevicePrimaryCtxRetain(&here, from_device);
-        if (!result) {
-            result = bytes ? cuMemcpyPeerAsync((CUdeviceptr)to, there, (CUdeviceptr)from, here, bytes, stream) : CUDA_SUCCESS;
-            cuDevicePrimaryCtxRelease(from_device);
-        }
-        cuDevicePrimaryCtxRelease(to_device);
-    }
+        result = runtime_primary(to_device, &there);
+    if (!result)
+        result = runtime_primary(from_device, &here);
+    if (!result && bytes)
+        result = cuMemcpyPeerAsync((CUdeviceptr)to, there, (CUdeviceptr)from, here, bytes, stream);
     return runtime_end(result);
 }
 
@@ -196,6 +191,43 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
         return result ? runtime_end(result) : runtime_fail(cudaErrorInvalidMemcpyDirection);
     CUDA_MEMCPY2D what = rectangle(to, to_pitch, from, from_pitch, width, height, kind);
     return runtime_end(width && height ? cuMemcpy2DUnaligned(&what) : CUDA_SUCCESS);
+}
+
+/* --- the same with the per-thread default stream for stream 0, and for calls that name none */
+
+#define ON_OWN(call)                                                           \
+    {                                                                          \
+        cudaError_t error = call;                                              \
+        return error ? error : cudaStreamSynchronize(cudaStreamPerThread);     \
+    }
+#define OWN(stream) ((stream) ? (stream) : cudaStreamPerThread)
+
+cudaError_t cudaMemcpy_ptds(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpy_ptds(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+ON_OWN(cudaMemcpyAsync(to, from, bytes, kind, cudaStreamPerThread))
+
+cudaError_t cudaMemset_ptds(void *at, int value, size_t bytes);
+cudaError_t cudaMemset_ptds(void *at, int value, size_t bytes)
+ON_OWN(cudaMemsetAsync(at, value, bytes, cudaStreamPerThread))
+
+cudaError_t cudaMemcpy2D_ptds(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpy2D_ptds(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind)
+ON_OWN(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, cudaStreamPerThread))
+
+cudaError_t cudaMemcpy2DAsync_ptsz(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                                   enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync_ptsz(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                                   enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, OWN(stream));
+}
+
+cudaError_t cudaMemcpyPeerAsync_ptsz(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync_ptsz(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream)
+{
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, OWN(stream));
 }
 
 /* --- addresses */

@@ -5,8 +5,8 @@
  * Every call begins with runtime_begin, which makes a context current, and ends with runtime_end, which keeps the error for
  * cudaGetLastError. The two interfaces number their errors alike.
  *
- * LOCKING: state.c and kernels.c each have a lock of their own; none is held while the driver is called, but for state.c's, which keeps
- * two threads from retaining the same context twice.
+ * LOCKING: state.c, kernels.c and symbols.c each have a lock of their own. The driver is called under those of state.c and symbols.c, which
+ * keep two threads from making the same thing twice.
  */
 #ifndef CENOTE_SIM_RUNTIME_H
 #define CENOTE_SIM_RUNTIME_H
@@ -25,9 +25,9 @@ cudaError_t runtime_end(CUresult result);       /* remembered as the thread's la
 cudaError_t runtime_fail(cudaError_t error);    /* the same for errors that the driver does not know */
 int         runtime_device(void);               /* of this thread */
 CUresult    runtime_use_device(int device, bool context);
+CUresult    runtime_primary(int device, CUcontext *context);    /* made at the first call, and kept */
 
-/* --- errors.c */
-const char *runtime_error_name(cudaError_t error);
-const char *runtime_error_text(cudaError_t error);
+/* --- symbols.c */
+void        symbols_forget(int device);         /* its memory is gone */
 
 #endif

@@ -14,7 +14,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(CUcontext) primary[RUNTIME_DEVICES_MOST];
 static _Atomic bool started;
-static _Atomic uint32_t resets;     /* of devices, by cudaDeviceReset */
+static _Atomic(CUcontext) ended[RUNTIME_DEVICES_MOST];  /* by cudaDeviceReset; may live again, under the same handle */
+static _Atomic uint32_t resets;
 
 static _Thread_local int device_of_thread;
 static _Thread_local bool device_chosen;     /* by cudaSetDevice: its context is current unless the program changed that */
@@ -31,8 +32,10 @@ CUresult runtime_start(void)
     return result;
 }
 
-static CUresult primary_context(int device, CUcontext *context)
+CUresult runtime_primary(int device, CUcontext *context)
 {
+    if (device < 0 || device >= RUNTIME_DEVICES_MOST)
+        return CUDA_ERROR_INVALID_DEVICE;
     *context = atomic_load(&primary[device]);
     if (*context)
         return CUDA_SUCCESS;
@@ -66,7 +69,7 @@ CUresult runtime_use_device(int device, bool context)
         return CUDA_ERROR_INVALID_DEVICE;
     CUcontext own = NULL;
     if (context)
-        result = primary_context(device, &own);
+        result = runtime_primary(device, &own);
     if (!result && context)
         result = cuCtxSetCurrent(own);
     if (result)
@@ -76,6 +79,16 @@ CUresult runtime_use_device(int device, bool context)
     return CUDA_SUCCESS;
 }
 
+/* The context was a device's primary one, the device was reset, and nobody made it live again. */
+static bool is_over(CUcontext context)
+{
+    int device = 0, active = 1;
+    unsigned flags;
+    while (device < RUNTIME_DEVICES_MOST && atomic_load(&ended[device]) != context)
+        device++;
+    return device < RUNTIME_DEVICES_MOST && !cuDevicePrimaryCtxGetState(device, &flags, &active) && !active;
+}
+
 CUresult runtime_begin(void)
 {
     CUcontext current = NULL;
@@ -83,8 +96,7 @@ CUresult runtime_begin(void)
     if (!result)
         result = cuCtxGetCurrent(&current);
     uint32_t now = atomic_load_explicit(&resets, memory_order_relaxed);
-    unsigned flags;
-    if (resets_seen != now && current && cuCtxGetFlags(&flags))
+    if (resets_seen != now && current && is_over(current))
         current = NULL;
     resets_seen = now;
     return result || current ? result : runtime_use_device(device_of_thread, true);
@@ -129,7 +141,7 @@ cudaError_t cudaInitDevice(int device, unsigned flags, unsigned more)
     if (!result)
         result = cuDeviceGetCount(&count);
     if (!result)
-        result = device < 0 || device >= count ? CUDA_ERROR_INVALID_DEVICE : primary_context(device, &context);
+        result = device < 0 || device >= count ? CUDA_ERROR_INVALID_DEVICE : runtime_primary(device, &context);
     return runtime_end(result);
 }
 
@@ -148,9 +160,11 @@ cudaError_t cudaDeviceReset(void)
 {
     int device = runtime_device();
     CUresult result = runtime_start();
-    if (!result && atomic_exchange(&primary[device], NULL)) {
-        result = cuDevicePrimaryCtxReset(device);
-        cuDevicePrimaryCtxRelease(device);
+    CUcontext context = result ? NULL : atomic_exchange(&primary[device], NULL);
+    if (context) {
+        atomic_store(&ended[device], context);
+        result = cuDevicePrimaryCtxReset(device);   /* lets go of it too */
+        symbols_forget(device);
         atomic_fetch_add(&resets, 1);
     }
     device_chosen = false;

@@ -40,6 +40,21 @@ static CUresult make(const struct variable *v, int device, CUdeviceptr *at)
     return CUDA_SUCCESS;
 }
 
+void symbols_forget(int device)
+{
+    pthread_mutex_lock(&lock);
+    for (struct place **link = &places; *link;) {
+        struct place *p = *link;
+        if (p->device == device) {
+            *link = p->next;
+            free(p);
+        } else {
+            link = &p->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 /* Where the variable is on the thread's device. */
 static cudaError_t locate(const void *host, struct variable *v, CUdeviceptr *at)
 {

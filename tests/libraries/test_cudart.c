@@ -3,6 +3,8 @@
  */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "sim/sim.h"
 #include "tests/harness.h"
@@ -32,31 +34,41 @@ __attribute__((constructor)) static void register_code(void)
     __cudaRegisterVar(handle, variable, NULL, "variable", 0, 64, 0, 0);
 }
 
-/* A machine of two small devices, on which nothing was done yet. The runtime keeps contexts: it has to let go of them first. */
-static void begin(void)
-{
-    static bool started;
-    struct sim_shape shape;
-    sim_shape_default(&shape);
-    shape.capacity = 1u << 30;
-    shape.devices = 2;
-    shape.manual_clock = true;
-    for (int device = 1; started && device >= 0; device--) {
-        cudaSetDevice(device);
-        cudaDeviceReset();
-    }
-    cudaGetLastError();
-    sim_reset(&shape);
-    sim_set_quiet(true);
-    cuInit(0);
-    started = true;
-}
-
-static uint64_t violations(void)
+static uint64_t all_violations(void)
 {
     struct sim_books books;
     sim_books(&books);
     return books.violations;
+}
+
+static uint64_t violations_before;
+
+static uint64_t violations(void)
+{
+    return all_violations() - violations_before;
+}
+
+/* Two small devices on which nothing is left of the case before. The machine stays the same: the runtime keeps what it has of the driver. */
+static void begin(void)
+{
+    static bool started;
+    if (!started) {
+        struct sim_shape shape;
+        sim_shape_default(&shape);
+        shape.capacity = 1u << 30;
+        shape.devices = 2;
+        shape.manual_clock = true;
+        sim_reset(&shape);
+        sim_set_quiet(true);
+        started = true;
+    }
+    for (int device = 1; device >= 0; device--) {
+        cudaSetDevice(device);
+        cudaDeviceReset();
+    }
+    cudaGetLastError();
+    sim_set_lag(0);
+    violations_before = all_violations();
 }
 
 static bool active(int device)
@@ -204,6 +216,7 @@ CASE(reset_gives_everything_back)
     EXPECT(!active(0));
     OK(cudaMemGetInfo(&left, &total));
     EXPECT_EQ(left, before);
+    EXPECT_EQ(violations(), 0);
 }
 
 /* --- memory */
@@ -323,7 +336,9 @@ CASE(peers_are_enabled_once)
     int can = 0;
     OK(cudaDeviceCanAccessPeer(&can, 0, 1));
     EXPECT_EQ(can, 1);
+    EXPECT(!active(1));
     OK(cudaDeviceEnablePeerAccess(1, 0));
+    EXPECT(active(1));
     EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
     OK(cudaDeviceDisablePeerAccess(1));
     EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaErrorPeerAccessNotEnabled);
@@ -340,6 +355,9 @@ CASE(variables_of_device_code_have_memory)
     OK(cudaMemcpyToSymbol(variable, in, 60, 4, cudaMemcpyHostToDevice));
     OK(cudaMemcpyFromSymbol(out, variable, 60, 4, cudaMemcpyDeviceToHost));
     EXPECT(memcmp(in, out, 60) == 0);
+    OK(cudaDeviceReset());
+    OK(cudaMemcpyToSymbol(variable, in, 60, 4, cudaMemcpyHostToDevice));
+    EXPECT_EQ(violations(), 0);
     EXPECT_EQ(cudaMemcpyToSymbol(variable, in, 61, 4, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     EXPECT_EQ(cudaMemcpyToSymbol(stranger, in, 1, 0, cudaMemcpyHostToDevice), cudaErrorInvalidSymbol);
 }
@@ -456,7 +474,11 @@ CASE(launches_that_cannot_be_are_refused)
     EXPECT_EQ(cudaLaunchKernel(kernel, one, (dim3){1, 1, 65}, NULL, 0, NULL), cudaErrorInvalidConfiguration);
     EXPECT_EQ(cudaLaunchKernel(kernel, (dim3){0, 1, 1}, one, NULL, 0, NULL), cudaErrorInvalidConfiguration);
     EXPECT_EQ(cudaLaunchKernel(kernel, (dim3){1, 65536, 1}, one, NULL, 0, NULL), cudaErrorInvalidConfiguration);
-    EXPECT_EQ(cudaLaunchKernel(kernel, one, one, NULL, 1 << 20, NULL), cudaErrorInvalidConfiguration);
+    EXPECT_EQ(cudaLaunchKernel(kernel, one, one, NULL, 100 << 10, NULL), cudaErrorInvalidValue);
+    OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    OK(cudaLaunchKernel(kernel, one, one, NULL, 100 << 10, NULL));
+    EXPECT_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 20), cudaErrorInvalidValue);
+    EXPECT_EQ(cudaLaunchCooperativeKernel(kernel, (dim3){200000, 1, 1}, (dim3){1024, 1, 1}, NULL, 0, NULL), cudaErrorCooperativeLaunchTooLarge);
     EXPECT_EQ(cudaLaunchKernel(kernel, one, one, NULL, 0, (cudaStream_t)variable), cudaErrorInvalidResourceHandle);
 }
 
@@ -477,23 +499,71 @@ CASE(launch_configurations_are_a_stack)
     cudaGetLastError();
 }
 
+/* Threads come in warps, so 97 of them cost as many as 128. */
 CASE(occupancy_follows_threads_and_shared_memory)
 {
     begin();
-    int blocks = 0;
-    size_t shared = 0;
-    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 1024, 0));
-    EXPECT_EQ(blocks, 2);
-    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 32, 0));
-    EXPECT_EQ(blocks, 32);
-    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 128, 100 << 10));
-    EXPECT_EQ(blocks, 2);
-    OK(cudaOccupancyAvailableDynamicSMemPerBlock(&shared, kernel, 2, 128));
-    EXPECT_EQ(shared, (228 << 10) / 2 - 1024);
+    static const struct {
+        int    threads;
+        size_t shared;
+        int    blocks;
+    } known[] = {{1024, 0, 2}, {32, 0, 32}, {97, 0, 16}, {128, 0, 16}, {128, 100 << 10, 2}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        int blocks = 0;
+        OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, known[i].threads, known[i].shared));
+        EXPECT_EQ(blocks, known[i].blocks);
+    }
     struct cudaFuncAttributes what;
     OK(cudaFuncGetAttributes(&what, kernel));
     EXPECT_EQ(what.maxThreadsPerBlock, 1024);
     EXPECT_EQ(cudaFuncGetAttributes(&what, stranger), cudaErrorInvalidDeviceFunction);
+}
+
+CASE(kernels_of_libraries_loaded_at_run_time_are_launched)
+{
+    begin();
+    cudaLibrary_t library;
+    cudaKernel_t loaded;
+    MUST(cudaLibraryLoadData(&library, "any image", NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cudaLibraryGetKernel(&loaded, library, "_Z6loadedv"));
+    OK(cudaLaunchKernel(loaded, one, one, NULL, 0, NULL));
+    OK(cudaLibraryUnload(library));
+    EXPECT_EQ(violations(), 0);
+}
+
+/* A child may register code while threads of its parent launch: it must not wait for one of theirs. */
+static _Atomic bool stop;
+
+static void *keep_launching(void *nothing)
+{
+    while (!stop)
+        cudaLaunchKernel(kernel, one, one, NULL, 0, NULL);
+    return nothing;
+}
+
+CASE(forked_children_register_code)
+{
+    begin();
+    pthread_t threads[2];
+    int failed = 0;
+    stop = false;
+    for (int i = 0; i < 2; i++)
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, keep_launching, NULL), 0);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (!child) {
+            alarm(10);
+            __cudaRegisterFunction(__cudaRegisterFatBinary(NULL), stranger + 0, NULL, "_Z5childv", -1, NULL, NULL, NULL, NULL, NULL);
+            _exit(0);
+        }
+        int status = 1;
+        waitpid(child, &status, 0);
+        failed += status != 0;
+    }
+    stop = true;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT_EQ(failed, 0);
 }
 
 SUITE_MAIN("cudart")

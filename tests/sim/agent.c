@@ -224,12 +224,14 @@ static CUresult ask(struct agent *a, struct message *m, int *file)
     return (CUresult)m->result;
 }
 
-static void become_agent(int socket, const char *shape)
+static void become_agent(int socket, const char *shape, const char *visible)
 {
     char text[512];
     char *arguments[] = {"agent", AGENT_WORD, NULL};
     snprintf(text, sizeof text, "quiet:1,%s", shape);
     setenv("CENOTE_SIM", text, 1);
+    if (!visible || setenv("CUDA_VISIBLE_DEVICES", visible, 1))
+        unsetenv("CUDA_VISIBLE_DEVICES");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (dup2(socket, AGENT_SOCKET) < 0) /* without close-on-exec */
         _exit(126);
@@ -239,7 +241,7 @@ static void become_agent(int socket, const char *shape)
     _exit(127);
 }
 
-void agent_start(struct agent *a, const char *shape)
+void agent_start_seeing(struct agent *a, const char *shape, const char *visible)
 {
     int ends[2];
     struct message m;
@@ -249,13 +251,18 @@ void agent_start(struct agent *a, const char *shape)
     a->process = fork();
     REQUIRE(a->process >= 0);
     if (!a->process)
-        become_agent(ends[1], shape);
+        become_agent(ends[1], shape, visible);
     close(ends[1]);
     a->socket = ends[0];
     setsockopt(a->socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     int file;
     REQUIRE(receive_message(a->socket, &m, &file));
     REQUIRE_OK((CUresult)m.result);
+}
+
+void agent_start(struct agent *a, const char *shape)
+{
+    agent_start_seeing(a, shape, NULL);
 }
 
 void agent_end(struct agent *a)

@@ -21,7 +21,8 @@ struct agent {
     int   socket;
 };
 
-void agent_start(struct agent *a, const char *shape);   /* of its machine, as CENOTE_SIM */
+void agent_start(struct agent *a, const char *shape);   /* of its machine, as CENOTE_SIM; it sees all devices */
+void agent_start_seeing(struct agent *a, const char *shape, const char *visible);   /* as CUDA_VISIBLE_DEVICES */
 void agent_end(struct agent *a);                        /* it ends in order */
 void agent_kill(struct agent *a);                       /* it dies */
 int  agent_main(void);

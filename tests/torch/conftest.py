@@ -22,6 +22,23 @@ def pytest_configure(config):
     os.execve(sys.executable, [sys.executable, "-m", "pytest", *config.invocation_params.args], simulated.environment())
 
 
+def pytest_collection_modifyitems(items):
+    if not simulated.allocator():
+        return
+    for item in items:
+        mark = item.get_closest_marker("native")
+        if mark:
+            item.add_marker(pytest.mark.skip(reason=f"PyTorch's own allocator: {mark.args[0]}"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def allocator():
+    """The one that was asked for, or every test would judge another."""
+    torch = pytest.importorskip("torch")
+    expected = "cenote" if simulated.allocator() else "native"
+    assert torch.cuda.get_allocator_backend() == expected, "CENOTE=on has no effect in this Python: cenote.pth is not installed"
+
+
 @pytest.fixture(scope="session")
 def sim():
     return simulated.Hand()

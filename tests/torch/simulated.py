@@ -36,7 +36,15 @@ def environment(shape: str = SHAPE, **more: str) -> dict:
     """An environment in which PyTorch finds a simulated GPU of this shape."""
     preload = str(folder() / "libcenote_sim.so")
     others = [p for p in os.environ.get("LD_PRELOAD", "").split(":") if p and not p.endswith("libcenote_sim.so")]
-    return {**os.environ, "LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder()), **more}
+    return {**os.environ, **allocator(), "LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder()), **more}
+
+
+def allocator() -> dict:
+    """CENOTE_TEST_ALLOCATOR=cenote runs these tests with cenote as PyTorch's allocator; without it they are PyTorch's own allocator's."""
+    named = os.environ.get("CENOTE_TEST_ALLOCATOR", "native")
+    if named not in ("native", "cenote"):
+        raise RuntimeError(f"CENOTE_TEST_ALLOCATOR={named} is neither native nor cenote")
+    return {"CENOTE": "on", "CENOTE_BUILD": str(folder().parent)} if named == "cenote" else {}
 
 
 def is_loaded() -> bool:

@@ -1,11 +1,19 @@
 """What tests put into device memory and read back. Kernels do nothing on the simulated GPU: contents go by copies and by memset."""
 
+import contextlib
 import gc
 
+import pytest
 import torch
 
 MIB = 1 << 20
 LONG = 10**12  # ns of work that no test waits for by the clock: a GPU that is far behind
+
+
+def fails_before(version: str, why: str):
+    """Marks a test that the native allocator of an older PyTorch fails, with the reason."""
+    have, want = (tuple(int(part) for part in v.split(".")[:2]) for v in (torch.__version__, version))
+    return pytest.mark.skipif(have < want, reason=f"PyTorch before {version} {why}")
 
 
 def block(size: int, device="cuda") -> torch.Tensor:
@@ -53,6 +61,16 @@ def copied(source: torch.Tensor, graph=None, **options):
         target = block(source.numel())
         target.copy_(source)
     return graph, target
+
+
+@contextlib.contextmanager
+def uncached():
+    """Memory comes from the device and goes back to it at once."""
+    torch.cuda.memory.caching_allocator_enable(False)
+    try:
+        yield
+    finally:
+        torch.cuda.memory.caching_allocator_enable(True)
 
 
 def let_go() -> None:

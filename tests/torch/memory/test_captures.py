@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from contents import MIB, block, copied, filled, holds, release
+from contents import MIB, block, copied, fails_before, filled, holds, release
 
 
 def refused(sim, act, words: str) -> None:
@@ -25,6 +25,7 @@ def refused(sim, act, words: str) -> None:
     torch.cuda.synchronize()
 
 
+@fails_before("2.15", "takes the capture for open after it was invalidated")
 @pytest.mark.violates
 @pytest.mark.parametrize(
     "act",
@@ -45,19 +46,20 @@ def test_a_capture_left_by_an_exception():
     class Mistake(Exception):
         pass
 
-    graph, source = torch.cuda.CUDAGraph(), filled(MIB, 6)
+    graph, source = torch.cuda.CUDAGraph(), filled(3 * MIB, 6)
     before = torch.cuda.memory_allocated()
     with pytest.raises(Mistake):
         with torch.cuda.graph(graph):
             source.clone()
             raise Mistake
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated() < before + MIB  # the generator's state may have come
     graph.reset()
     again, target = copied(source)
     again.replay()
     assert holds(target, 6)
 
 
+@fails_before("2.15", "aborts when a graph is destroyed in the middle of its capture")
 @pytest.mark.violates
 def test_a_capture_inside_a_capture(sim):
     sim.set_quiet(True)
@@ -122,9 +124,9 @@ def test_allocating_on_another_thread_while_a_capture_is_open():
             failures.append(error)
 
     release()
-    a = block(MIB)
+    a, zeroes = block(MIB), filled(MIB, 0)
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        a.zero_()
+        a.copy_(zeroes)
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from contents import LONG, MIB, block, copied, fill, filled, holds, pinned, places, release
+from contents import LONG, MIB, block, copied, fails_before, fill, filled, holds, pinned, places, release
 
 
 def test_a_capture_runs_nothing_and_a_replay_runs_it():
@@ -28,10 +28,11 @@ def test_replays_read_their_inputs_anew():
 
 
 def test_a_graph_fills_with_zeroes():
-    a = filled(MIB, 5)
+    a, memset = filled(MIB, 5), ctypes.CDLL("libcudart.so.13").cudaMemsetAsync
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        a.zero_()
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        assert memset(ctypes.c_void_p(a.data_ptr()), 0, ctypes.c_size_t(MIB), stream) == 0
     assert holds(a, 5)
     graph.replay()
     assert holds(a, 0)
@@ -183,7 +184,7 @@ def test_a_graph_that_was_reset_gives_its_memory_back():
     graph.reset()
     del target, source
     release()
-    assert torch.cuda.memory_reserved() == before
+    assert torch.cuda.memory_reserved() <= before + 2 * MIB  # the generator's state lives as long as the graph
     with pytest.raises(RuntimeError):
         graph.replay()
 
@@ -290,6 +291,7 @@ def test_a_shared_pool_lives_as_long_as_its_last_graph():
     assert torch.cuda.memory_reserved() == before
 
 
+@fails_before("2.15", "has no statistics by pool")
 def test_memory_of_pools_is_in_the_statistics():
     source = filled(12 * MIB, 3)
     graph, target = copied(source)
@@ -355,6 +357,7 @@ def test_memory_recorded_in_a_capture_is_not_used_too_early():
     assert holds(b, 2) and holds(c, 9)
 
 
+@fails_before("2.15", "takes the capture for open after it was invalidated")
 @pytest.mark.violates
 def test_a_fork_that_is_not_joined(sim):
     sim.set_quiet(True)
@@ -366,7 +369,9 @@ def test_a_fork_that_is_not_joined(sim):
                 block(MIB).zero_()
     sim.set_quiet(False)
     del graph
-    assert holds(copied(filled(MIB, 1))[1].zero_(), 0)
+    again, target = copied(filled(MIB, 1))
+    again.replay()
+    assert holds(target, 1)
 
 
 def test_side_streams_without_a_fork_are_not_captured():
@@ -453,5 +458,5 @@ def test_graphs_of_many_sizes_share_a_pool_beside_eager_work():
         for graph, target in graphs:
             graph.replay()
             assert holds(target, value)
-    pools = torch.cuda.memory.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
-    assert 32 * MIB <= pools[tuple(pool)]["all"]["current"] <= 96 * MIB
+    reserved = sum(s["total_size"] for s in torch.cuda.memory_snapshot(pool))
+    assert 32 * MIB <= reserved <= 96 * MIB

@@ -113,7 +113,6 @@ def test_the_host_statistics():
     now = torch.cuda.host_memory_stats()
     assert now["active_bytes.current"] - before["active_bytes.current"] >= 5 * MIB
     assert now["active_requests.current"] - before["active_requests.current"] == 1
-    assert now["allocated_bytes.current"] >= now["active_bytes.current"]
     assert now["num_host_alloc"] >= before["num_host_alloc"]
     del host
     torch.cuda.synchronize()

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from contents import LONG, MIB, block, comes_back, filled, holds, overlap, places, release
+from contents import LONG, MIB, block, comes_back, fails_before, filled, holds, overlap, places, release
 from foreign import Foreign
 
 
@@ -167,6 +167,7 @@ def test_a_pool_is_of_the_thread_that_uses_it():
     assert not overlap(a, elsewhere[0])
 
 
+@fails_before("2.15", "aborts when pools end on several threads")
 def test_each_thread_has_its_own_pool():
     failures = []
 
@@ -201,6 +202,7 @@ def test_several_streams_in_one_pool(sim):
     assert holds(b, 4)
 
 
+@fails_before("2.15", "asks no event while a pool is in use")
 def test_record_stream_in_a_pool(sim):
     pool, side = torch.cuda.MemPool(), torch.cuda.Stream()
     with torch.cuda.use_mem_pool(pool):

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from contents import LONG, MIB, block, filled, holds
+from contents import LONG, MIB, block, fails_before, filled, holds, uncached
 from elsewhere import elsewhere
 
 INVALID_VALUE = 1
@@ -51,7 +51,7 @@ def test_deleting_the_middle_of_a_block():
 def test_a_copy_beyond_an_allocation(sim):
     sim.set_quiet(True)
     host = (ctypes.c_char * 100)()
-    with torch.cuda.memory.caching_allocator_disabled():
+    with uncached():
         a = block(2 * MIB)
         beyond = ctypes.c_void_p(a.data_ptr() + 2 * MIB - 50)
         status = runtime().cudaMemcpy(host, beyond, ctypes.c_size_t(100), 2)
@@ -84,6 +84,7 @@ def test_memory_of_the_cache_is_not_the_programs_to_free(sim):
     assert holds(a, 6)
 
 
+@fails_before("2.15", "takes the capture for open after it was invalidated")
 @pytest.mark.violates
 def test_taking_memory_from_the_device_in_a_capture(sim):
     sim.set_quiet(True)
@@ -100,9 +101,9 @@ def test_taking_memory_from_the_device_in_a_capture(sim):
 
 
 def test_taking_memory_from_the_device_in_a_relaxed_capture():
-    graph, a, at = torch.cuda.CUDAGraph(), filled(MIB, 1), ctypes.c_void_p()
+    graph, a, zeroes, at = torch.cuda.CUDAGraph(), filled(MIB, 1), filled(MIB, 0), ctypes.c_void_p()
     with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        a.zero_()
+        a.copy_(zeroes)
         assert runtime().cudaMalloc(ctypes.byref(at), ctypes.c_size_t(2 * MIB)) == 0
     graph.replay()
     assert holds(a, 0)

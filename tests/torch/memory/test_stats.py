@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from contents import LONG, MIB, block, filled, holds, let_go, release
+from contents import LONG, MIB, block, fails_before, filled, holds, let_go, release
 
 GROUPS = (
     "allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes requested_bytes"
@@ -14,7 +14,7 @@ GROUPS = (
 OVERSIZE = "oversize_allocations oversize_segments".split()
 METRICS = "current peak allocated freed".split()
 COUNTERS = (
-    "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size num_oom_rejections"
+    "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size"
 ).split()
 
 
@@ -193,6 +193,13 @@ def test_every_key_of_the_statistics_is_there():
     stats = torch.cuda.memory_stats()
     assert keys - set(stats) == set()
     assert [key for key in keys if not isinstance(stats[key], int)] == []
+
+
+@fails_before("2.15", "does not count what it refuses before it asks the device")
+def test_nothing_is_rejected_unless_it_is_asked_for():
+    with pytest.raises(torch.OutOfMemoryError):
+        block(8 << 30)
+    assert torch.cuda.memory_stats()["num_oom_rejections"] == 0
 
 
 def test_statistics_of_the_functions_are_those_of_the_dictionary():

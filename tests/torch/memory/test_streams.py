@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from contents import LONG, MIB, block, comes_back, fill, filled, holds, overlap
+from contents import LONG, MIB, block, comes_back, fill, filled, holds, overlap, uncached
 
 
 def place_of(size: int) -> int:
@@ -436,7 +436,7 @@ def test_raw_memory_of_a_thing_that_is_no_stream():
 def test_without_the_cache_memory_goes_straight_to_the_device():
     torch.cuda.empty_cache()
     left = torch.cuda.mem_get_info()[0]
-    with torch.cuda.memory.caching_allocator_disabled():
+    with uncached():
         a = block(40 * MIB)
         assert left - torch.cuda.mem_get_info()[0] >= 40 * MIB
         del a

@@ -1,0 +1,12 @@
+/*
+ * install.h: the entry of the adapter, for `cenote.install()` and for C++ programs that compile plugins/torch/ into themselves.
+ */
+#pragma once
+
+#include <cstddef>
+
+/*
+ * Makes cenote the allocator of this process's PyTorch, before it has used a GPU. 0, or 1 and the reason in `why`, which has room for `room` bytes. A
+ * second call changes nothing.
+ */
+extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char *why, size_t room);

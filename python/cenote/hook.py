@@ -1,0 +1,67 @@
+"""CENOTE=on: cenote becomes PyTorch's allocator as soon as a program has imported torch.
+
+cenote.pth calls `add` when Python starts with CENOTE in its environment; without it nothing of cenote is looked at. What that leaves behind is one entry
+in sys.meta_path, which waits for `import torch` and goes away with it. It imports no torch by itself.
+"""
+import os
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Optional, Sequence
+
+VARIABLE = "CENOTE"
+
+
+def is_on(text: str) -> bool:
+    """Raises ValueError for a value that says neither."""
+    if text in ("", "off", "on"):
+        return text == "on"
+    raise ValueError(f"{VARIABLE}={text[:40]!r} says neither on nor off; write {VARIABLE}=on for cenote, or leave it out")
+
+
+class Finder:
+    """Lets the others find torch, and has its loader call us when the module has been executed. Asking for the spec alone changes nothing."""
+
+    @staticmethod
+    def find_spec(name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        if name != "torch":
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not Finder and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    watch(spec)
+                return spec
+        return None
+
+
+def watch(spec: ModuleSpec) -> None:
+    loader = spec.loader
+    assert loader is not None
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        execute(module)
+        if module.__name__ == "torch":
+            remove()
+            act(os.environ.get(VARIABLE, ""))
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def act(text: str) -> None:
+    """A program may take CENOTE out of its environment before it imports torch. A value that means nothing ends the import: the program would run
+    with another allocator than somebody wanted."""
+    if is_on(text):
+        from cenote import plugin
+        plugin.install()
+
+
+def add() -> None:
+    if os.environ.get(VARIABLE, "") not in ("", "off") and "torch" not in sys.modules and Finder not in sys.meta_path:
+        sys.meta_path.insert(0, Finder)
+
+
+def remove() -> None:
+    if Finder in sys.meta_path:
+        sys.meta_path.remove(Finder)
