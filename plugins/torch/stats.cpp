@@ -19,10 +19,11 @@ static c10::CachingAllocator::Stat stat(const cenote_level &level)
   return s;
 }
 
-/* There is no small and no large pool here: all is "aggregate". */
+/* There is no pool for small blocks here: all is in the large one. */
 static void put(c10::CachingAllocator::StatArray &array, const cenote_level &level)
 {
-  array[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = stat(level);
+  for (auto type : {c10::CachingAllocator::StatType::AGGREGATE, c10::CachingAllocator::StatType::LARGE_POOL})
+    array[static_cast<size_t>(type)] = stat(level);
 }
 
 cenote_stats read_stats(cenote_pool *pool)
@@ -36,6 +37,10 @@ cenote_stats read_stats(cenote_pool *pool)
 DeviceStats device_stats(cenote_pool *pool)
 {
   cenote_stats stats = read_stats(pool);
+  if (stats.pending_blocks) { /* who reads how much is active expects that finished streams have been noticed */
+    cenote_trim(pool, UINT64_MAX, 0);
+    stats = read_stats(pool);
+  }
   cenote_level active = stats.blocks; /* freed blocks that wait are counted in bytes only, but for how many there are now */
   active.current += stats.pending_blocks;
   active.peak = std::max(active.peak, active.current);
