@@ -7,6 +7,7 @@ if(NOT CENOTE_CUNIT)
 endif()
 
 set(test_seconds 120)
+set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:") # which GPUs somebody may use here is no concern of the simulated ones
 
 function(cenote_test source folder)
     get_filename_component(name ${source} NAME_WE)
@@ -20,14 +21,14 @@ function(cenote_test source folder)
     endif()
     set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     add_test(NAME ${folder}/${name} COMMAND ${program} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS ${folder})
+    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS ${folder} ${test_sees_all})
 endfunction()
 
 function(cenote_script_test source folder)
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE test_ "" name ${name})
     add_test(NAME ${folder}/${name} COMMAND bash ${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS ${folder}
+    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS ${folder} ${test_sees_all}
         ENVIRONMENT "CENOTE_BIN=${CMAKE_BINARY_DIR}/bin;CENOTE_BUILD=${CMAKE_BINARY_DIR};CUDA_INCLUDE=${CENOTE_CUDA_INCLUDE}")
 endfunction()
 

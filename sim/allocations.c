@@ -181,10 +181,10 @@ CUresult allocation_free(CUdeviceptr at)
         return CUDA_SUCCESS;
     }
     if (a->kind == ALLOCATION_GRAPH) {
-        graph_memory_free_now(a->pool);
-        return CUDA_SUCCESS;
+        return graph_memory_free_now(a->pool) ? CUDA_SUCCESS : MODEL_AGAIN;
     }
-    clock_go_to(context_at(a->context)->all_done);
+    if (!clock_go_to(context_at(a->context)->all_done))
+        return MODEL_AGAIN;
     allocation_end(number);
     return CUDA_SUCCESS;
 }

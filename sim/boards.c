@@ -7,19 +7,16 @@
  *
  *     recorded 1, done 0: not complete      recorded 1, done 1: complete      recorded 2, done 1: recorded again, not complete
  *
- * Clocks of processes are not compared: who waits for a record of another process waits in real time, and keeps its own device going
- * meanwhile. So that the record becomes done although its process sleeps, a thread looks at the clock while there is one due later; without
+ * Clocks of processes are not compared: who waits for a record of another process waits in real time, without the model's lock, and
+ * keeps its own device going meanwhile; a stream's wait too holds up its caller, as a device would not. So that the record becomes done although its process sleeps, a thread looks at the clock while there is one due later; without
  * `lag` there never is. A process that died has done all it ever will: its records are complete.
  *
  * What another process writes on a board is only compared, never used as a place.
  */
-#include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "sim/files.h"
@@ -28,8 +25,7 @@
 #define CELLS 65536u            /* of a board */
 #define EVENTS_MOST (1u << 20)
 #define BOARD_BYTES (CELLS * (uint64_t)sizeof(struct cell))
-#define WAIT_LEAST 10000u       /* ns between two looks at a cell */
-#define WAIT_MOST 1000000u
+#define WAIT_LEAST 10000u       /* ns between two looks at the clock */
 #define EVENT_MAGIC 0x73696576u
 
 struct cell {                   /* shared */
@@ -207,41 +203,28 @@ static uint64_t next_due(void)
     return first;
 }
 
-static void sleep_for(uint64_t ns)
-{
-    struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-    nanosleep(&t, NULL);
-}
-
 static void *tick(void *epoch)
 {
+    model_lock();
     for (;;) {
-        model_lock();
         bool ours = atomic_load(&model.epoch) == (uint32_t)(uintptr_t)epoch;
         uint64_t now = ours ? clock_look() : 0;
         uint64_t next = ours ? next_due() : 0;
         if (ours && !next)
             boards.ticking = false;
-        model_unlock();
         if (!next)
-            return NULL;
-        sleep_for(next - now < WAIT_LEAST ? WAIT_LEAST : next - now);
+            break;
+        model_nap(next < now + WAIT_LEAST ? WAIT_LEAST : next - now);
     }
+    model_unlock();
+    return NULL;
 }
 
 /* With a clock that moves by hand there is nothing to look for. */
 static void keep_ticking(void)
 {
-    pthread_t thread;
-    sigset_t all, before;
-    if (boards.ticking || model.shape.manual_clock)
-        return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for this thread */
-    boards.ticking = !pthread_create(&thread, NULL, tick, (void *)(uintptr_t)atomic_load(&model.epoch));
-    if (boards.ticking)
-        pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!boards.ticking && !model.shape.manual_clock)
+        boards.ticking = model_start_thread(tick, (void *)(uintptr_t)atomic_load(&model.epoch));
 }
 
 void shared_event_recorded(struct shared_event *s, uint64_t done)
@@ -276,14 +259,6 @@ bool shared_event_is_done(const struct shared_event *s)
         return true;
     pid_t recorder = (pid_t)atomic_load(&c->recorder);
     return process_started(recorder) != atomic_load(&c->recorder_started) && atomic_load(&c->recorded) == recorded;
-}
-
-void shared_event_await(const struct shared_event *s)
-{
-    for (uint64_t ns = WAIT_LEAST; !shared_event_is_done(s); ns = 2 * ns < WAIT_MOST ? 2 * ns : WAIT_MOST) {
-        clock_look();
-        sleep_for(ns);
-    }
 }
 
 /* --- handles */

@@ -3,7 +3,7 @@
  *
  * It goes on by host time (unless the shape says `manual_clock`), by sim_advance, by the modelled cost of calls (if the shape says so),
  * and jumps when somebody waits. It is lazy: nothing happens until somebody looks, then all work that is due is done in order. While no
- * work is due later nobody needs to look, and calls cost no system time.
+ * work is due later nobody needs to look, and calls cost no system time. While a host function runs it stands, see calls.c.
  */
 #include <time.h>
 
@@ -43,25 +43,60 @@ static uint64_t read_clock(void)
 uint64_t clock_look(void)
 {
     uint64_t time = read_clock();
-    if (time > now.seen) {
+    if (time > now.seen && !calls_hold_clock()) {
         now.seen = time;
-        work_run_until(time);
-        boards_publish(time);
+        now.seen = work_run_until(time);
+        boards_publish(now.seen);
     }
     return now.seen;
 }
 
-void clock_go_to(uint64_t when)
+bool clock_try(uint64_t when)
+{
+    if (when <= now.seen || when <= clock_look())
+        return true;
+    if (!calls_hold_clock()) {
+        now.base += when - now.seen;
+        clock_look();
+    }
+    return when <= now.seen;
+}
+
+bool clock_finish(uint64_t when)
+{
+    if (clock_try(when))
+        return true;
+    model_thread()->until = when;
+    return false;
+}
+
+bool clock_go_to(uint64_t when)
 {
     if (when <= now.seen)
-        return;
-    uint64_t time = clock_look();
-    if (when > time)
-        clock_advance(when - time);
+        return true;
+    uint64_t waited = model_thread()->waited;
+    return (waited && waited <= now.seen) || clock_finish(when);
+}
+
+void clock_wait(uint64_t when)
+{
+    uint32_t epoch = atomic_load(&model.epoch);
+    while (atomic_load(&model.epoch) == epoch && !clock_try(when))
+        calls_wait();
 }
 
 void clock_advance(uint64_t ns)
 {
     now.base += ns;
+    uint64_t when = read_clock();
+    if (!model_thread()->in_host_function)
+        clock_wait(when);
+}
+
+void clock_pass(void)
+{
+    uint64_t time = read_clock();
+    if (time <= now.seen)
+        now.base += now.seen + 1 - time;
     clock_look();
 }

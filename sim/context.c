@@ -66,10 +66,11 @@ static CUresult start(uint32_t number)
 }
 
 /* Waits for the work, then takes everything that belongs to the context. What cuMemCreate gave belongs to none and stays. */
-static void stop(uint32_t number)
+static CUresult stop(uint32_t number)
 {
     struct context *c = context_at(number);
-    clock_go_to(c->all_done);
+    if (!clock_finish(c->all_done))
+        return MODEL_AGAIN;
     events_close_all(number);
     streams_close_all(number);
     graph_memory_close_all(number);
@@ -79,6 +80,7 @@ static void stop(uint32_t number)
     model.books.contexts -= c->held;
     c->held = 0;
     c->legacy = 0;
+    return CUDA_SUCCESS;
 }
 
 CUresult context_init(unsigned flags)
@@ -122,10 +124,8 @@ CUresult context_release_primary(CUdevice device)
     struct context *c = context_at(number);
     if (!c->held)
         return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: released more often than retained");
-    if (c->held == 1) {
-        stop(number);
-        return CUDA_SUCCESS;
-    }
+    if (c->held == 1)
+        return stop(number);
     c->held--;
     model.books.contexts--;
     return CUDA_SUCCESS;
@@ -135,9 +135,8 @@ CUresult context_reset_primary(CUdevice device)
 {
     if (!device_exists(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (context_at(model.devices[device].primary)->held)
-        stop(model.devices[device].primary);
-    return CUDA_SUCCESS;
+    uint32_t number = model.devices[device].primary;
+    return context_at(number)->held ? stop(number) : CUDA_SUCCESS;
 }
 
 CUresult context_primary_state(CUdevice device, unsigned *flags, int *active)
@@ -211,10 +210,12 @@ CUresult context_destroy(CUcontext context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (context_at(number)->primary)
         return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuCtxDestroy: of a primary context");
+    CUresult result = stop(number);
+    if (result)
+        return result;
     struct thread *t = model_thread();
     if (t->depth && t->stack[t->depth - 1] == number)
         t->depth--;
-    stop(number);
     slots_give(&model.contexts, number);
     return CUDA_SUCCESS;
 }
@@ -315,7 +316,8 @@ CUresult context_synchronize(void)
     CUresult result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuCtxSynchronize");
     if (result)
         return result;
-    clock_go_to(context_at(number)->all_done);
+    if (!clock_go_to(context_at(number)->all_done))
+        return MODEL_AGAIN;
     pool_synchronized();
     return context_at(number)->lost;
 }

@@ -11,6 +11,8 @@
 void sim_reset(const struct sim_shape *shape)
 {
     model_lock();
+    while (calls_running() && !model_thread()->in_host_function)
+        calls_wait();
     if (shape)
         model_start(shape);
     else

@@ -17,6 +17,10 @@
 enum need { START, INIT, DEVICE, CONTEXT };
 enum in_capture { SAFE, UNSAFE };
 
+#define NAP_LEAST 10000u        /* ns between two looks at what another process does */
+#define NAP_MOST 1000000u
+#define NAPS_TO_MOST 7u
+
 /* Calls that take no lock are counted apart. */
 static _Atomic uint64_t unlocked_calls;
 
@@ -55,8 +59,8 @@ static CUresult call_begin(struct entry *e)
 {
     if (model_is_forked())
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (model_thread()->in_host_function) /* then this thread holds the lock already */
-        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "%s: called by a host function", e->name);
+    if (model_thread()->in_host_function)
+        return model_refuse_call(e->name);
     model_lock();
     if (e->cost < 0)
         e->cost = (int)cost_find(e->name);
@@ -66,6 +70,33 @@ static CUresult call_begin(struct entry *e)
     if (result)
         model_unlock();
     return result;
+}
+
+/* It has to wait. True: then it has to be made again. */
+static bool wait_outside(const struct entry *e, struct thread *t, CUresult *result)
+{
+    bool again = *result == MODEL_AGAIN;
+    if (t->until) {
+        t->waited = t->until;
+        t->until = 0;
+        clock_wait(t->waited);
+    } else {
+        model_nap(t->naps < NAPS_TO_MOST ? NAP_LEAST << t->naps : NAP_MOST);
+        t->naps++;
+        clock_look(); /* our own device goes on meanwhile */
+    }
+    if (again)
+        *result = check(e);
+    return again && !*result;
+}
+
+static inline bool call_again(const struct entry *e, CUresult *result)
+{
+    struct thread *t = model_thread();
+    if ((t->until || *result == MODEL_AGAIN) && wait_outside(e, t, result))
+        return true;
+    t->waited = t->naps = 0;
+    return false;
 }
 
 static CUresult call_end(const struct entry *e, CUresult result)
@@ -89,7 +120,12 @@ void entries_count_reset(void)
 #define CALL_UNDER_LOCK(label, need, capture, function, arguments)             \
     static struct entry entry = {#label, need, capture, -1};                   \
     CUresult result = call_begin(&entry);                                      \
-    return result ? result : call_end(&entry, function arguments)
+    if (result)                                                                \
+        return result;                                                         \
+    do                                                                         \
+        result = function arguments;                                           \
+    while (call_again(&entry, &result));                                       \
+    return call_end(&entry, result)
 
 #define CALL_START(label, capture, function, arguments) CALL_UNDER_LOCK(label, START, capture, function, arguments)
 #define CALL_INIT(label, capture, function, arguments) CALL_UNDER_LOCK(label, INIT, capture, function, arguments)

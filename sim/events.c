@@ -77,6 +77,12 @@ bool event_is_elsewhere(const struct event *e)
     return e->shared && e->state != EVENT_CAPTURED && shared_event_is_elsewhere(e->shared);
 }
 
+bool event_is_awaited(uint64_t number)
+{
+    const struct event *e = event_at(number);
+    return event_is_elsewhere(e) && !shared_event_is_done(e->shared);
+}
+
 /* Also for an event that was destroyed since a graph took it: then its mark is nobody's. */
 void event_record_at(uint64_t number, uint64_t done)
 {
@@ -86,11 +92,7 @@ void event_record_at(uint64_t number, uint64_t done)
 uint64_t event_done(uint64_t number)
 {
     const struct event *e = event_at(number);
-    if (event_is_elsewhere(e)) {
-        shared_event_await(e->shared);
-        return 0;
-    }
-    return e->state == EVENT_RECORDED ? e->done : 0;
+    return e->state == EVENT_RECORDED && !event_is_elsewhere(e) ? e->done : 0;
 }
 
 CUresult event_create(CUevent *event, unsigned flags)
@@ -213,13 +215,12 @@ CUresult event_synchronize(CUevent event)
 {
     struct event *e;
     CUresult result = find_recorded(event, "cuEventSynchronize", &e);
-    if (!result && event_is_elsewhere(e)) {
-        shared_event_await(e->shared);
-        return context_at(e->context)->lost;
-    }
+    if (!result && event_is_elsewhere(e))
+        return shared_event_is_done(e->shared) ? context_at(e->context)->lost : MODEL_AGAIN;
     if (result || e->state == EVENT_NEW)
         return result;
-    clock_go_to(e->done);
+    if (!clock_go_to(e->done))
+        return MODEL_AGAIN;
     pool_synchronized();
     return context_at(e->context)->lost;
 }

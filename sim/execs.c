@@ -245,6 +245,17 @@ static CUresult replay_step(const struct exec *e, struct node *n, struct stream 
     return n->work.bytes || n->work.kind != WORK_COPY ? work_submit(s, &n->work) : CUDA_SUCCESS;
 }
 
+/* For a record of another process: all such waits before the launch, not each in its place. */
+static bool waits_for_others(const struct exec *e)
+{
+    for (uint32_t i = 0; i < e->count; i++) {
+        const struct node *n = node_at(e->steps[i]);
+        if (!n->disabled && n->work.kind == WORK_AWAIT && event_is_awaited(n->work.number))
+            return true;
+    }
+    return false;
+}
+
 CUresult exec_launch(CUgraphExec exec, CUstream stream)
 {
     struct stream *s;
@@ -259,6 +270,8 @@ CUresult exec_launch(CUgraphExec exec, CUstream stream)
     if (s->capture)
         return capture_launch(number, s);
     struct exec *e = exec_at(number);
+    if (waits_for_others(e))
+        return MODEL_AGAIN;
     e->flights++;
     for (uint32_t i = 0; i < e->count && !result; i++)
         if (!node_at(e->steps[i])->disabled)

@@ -218,7 +218,7 @@ uint64_t occupancy_resident(uint32_t function, int device, int block, size_t sha
 static CUresult limits_now(CUfunction function, struct limits *l)
 {
     if (model_thread()->in_host_function)
-        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "cuOccupancyMaxPotentialBlockSize: called by a host function");
+        return model_refuse_call("cuOccupancyMaxPotentialBlockSize");
     model_lock();
     uint32_t context = model.initialised ? context_current() : 0;
     CUresult result = model.initialised ? context_usable(context) : CUDA_ERROR_NOT_INITIALIZED;

@@ -151,7 +151,7 @@ int      graph_memory_device(uint32_t memory);
 CUresult graph_memory_begin(uint32_t memory, bool again);   /* `again`: ends it first if it is still there */
 CUresult graph_memory_end(uint32_t memory, struct stream *s);
 void     graph_memory_vacate(uint64_t name);
-void     graph_memory_free_now(uint32_t memory);
+bool     graph_memory_free_now(uint32_t memory);
 CUresult graph_memory_trim(CUdevice device);
 CUresult graph_memory_get(CUdevice device, CUgraphMem_attribute attribute, void *value);
 CUresult graph_memory_set(CUdevice device, CUgraphMem_attribute attribute, void *value);

@@ -162,7 +162,7 @@ static CUresult take_physical(int device, uint64_t size, uint32_t *number)
         result = physical_take(device, size, number);
     }
     if (result && context_current()) {  /* what is freed in stream order may come by waiting */
-        clock_go_to(context_at(context_current())->all_done);
+        clock_try(context_at(context_current())->all_done);
         trim(device);
         result = physical_take(device, size, number);
     }
@@ -445,15 +445,17 @@ void graph_memory_vacate(uint64_t name)
     end_arena_if_done(number);
 }
 
-/* cuMemFree, which waits, and the end of a context. */
-void graph_memory_free_now(uint32_t number)
+/* cuMemFree, which waits, and the end of a context. False: it has to wait. */
+bool graph_memory_free_now(uint32_t number)
 {
     uint32_t arena = memory_at(number)->arena;
-    clock_go_to(context_at(arena_at(arena)->context)->all_done);
+    if (!clock_go_to(context_at(arena_at(arena)->context)->all_done))
+        return false;
     forget(memory_at(number));
     if (!arena_at(arena)->live)
         unplace(arena_at(arena));
     end_memory_if_done(number);
+    return true;
 }
 
 void graph_memory_close_all(uint32_t context)

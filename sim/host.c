@@ -62,7 +62,8 @@ static CUresult end(void *at, enum allocation_kind kind, CUresult error, const c
     uint32_t number = allocation_starting((uint64_t)at);
     if (!number || allocation_at(number)->kind != kind)
         return model_refuse(error, "%s: %p is not such memory", call, at);
-    clock_go_to(context_at(allocation_at(number)->context)->all_done);
+    if (!clock_go_to(context_at(allocation_at(number)->context)->all_done))
+        return MODEL_AGAIN;
     host_drop(number);
     allocation_remove(number);
     return CUDA_SUCCESS;

@@ -180,9 +180,10 @@ CUresult ipc_close_memory(CUdeviceptr at)
     struct opened *o = find_here(number);
     if (!o)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcCloseMemHandle: 0x%llx is not what cuIpcOpenMemHandle gave", at);
+    if (o->count == 1 && !clock_go_to(context_at(allocation_at(number)->context)->all_done))
+        return MODEL_AGAIN;
     if (--o->count)
         return CUDA_SUCCESS;
-    clock_go_to(context_at(allocation_at(number)->context)->all_done);
     allocation_end(number);
     return CUDA_SUCCESS;
 }

@@ -38,8 +38,8 @@ CUresult sim_launch_kernel(CUstream stream, const char *name)
         name = "kernel";
     if (model_is_forked())
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (model_thread()->in_host_function) /* then this thread holds the lock already */
-        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "%s: launched by a host function", name);
+    if (model_thread()->in_host_function)
+        return model_refuse_call(name);
     model_lock();
     CUresult result = model.initialised ? stream_find(stream, &s) : CUDA_ERROR_NOT_INITIALIZED;
     if (!result)

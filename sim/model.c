@@ -7,10 +7,12 @@
 #include "sim/model.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "sim/graph.h"
 #include "sim/kernel.h"
@@ -47,6 +49,7 @@ static void after_fork(void)
 static void after_fork_in_child(void)
 {
     atomic_store(&forked, model.initialised);
+    calls_after_fork();
     pthread_mutex_unlock(&lock);
 }
 
@@ -123,6 +126,7 @@ void model_start(const struct sim_shape *shape)
     atomic_fetch_add(&model.epoch, 1);
     clock_reset();
     work_reset();
+    calls_reset();
     start_devices();
     physical_reset();
     if (!virtual_reset())
@@ -194,8 +198,44 @@ struct thread *model_thread(void)
         t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         memset(t->own, 0, sizeof t->own);
         t->in_host_function = false;
+        t->until = t->waited = t->naps = 0;
     }
     return t;
+}
+
+void model_wait(pthread_cond_t *what, uint64_t ns)
+{
+    struct timespec t;
+    if (!ns) {
+        pthread_cond_wait(what, &lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &t);
+    ns += (uint64_t)t.tv_nsec;
+    t.tv_sec += (time_t)(ns / 1000000000u);
+    t.tv_nsec = (long)(ns % 1000000000u);
+    pthread_cond_timedwait(what, &lock, &t);
+}
+
+void model_nap(uint64_t ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    model_unlock();
+    nanosleep(&t, NULL);
+    model_lock();
+}
+
+bool model_start_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are not for this thread */
+    bool started = !pthread_create(&thread, NULL, run, argument);
+    if (started)
+        pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
 }
 
 static void violation(const char *format, va_list arguments)
@@ -220,5 +260,13 @@ CUresult model_refuse(CUresult result, const char *format, ...)
     va_start(arguments, format);
     violation(format, arguments);
     va_end(arguments);
+    return result;
+}
+
+CUresult model_refuse_call(const char *call)
+{
+    model_lock();
+    CUresult result = model_refuse(CUDA_ERROR_NOT_PERMITTED, "%s: called by a host function", call);
+    model_unlock();
     return result;
 }

@@ -10,6 +10,7 @@
 #define CENOTE_SIM_MODEL_H
 
 #include <cuda.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -66,6 +67,9 @@ struct thread {
     uint64_t            number;         /* from 1, unique */
     struct own_stream   own[OWN_STREAMS_MOST];
     bool                in_host_function;
+    uint64_t            until;          /* moment that its call has to wait for; see MODEL_AGAIN */
+    uint64_t            waited;         /* and has waited for */
+    uint32_t            naps;           /* for another process */
 };
 
 struct model {
@@ -82,6 +86,12 @@ struct model {
 
 extern struct model model;
 
+/*
+ * What a function of the model answers, before it changed anything, if it cannot go on: a host function has to return first (clock_go_to
+ * said so), or another process to do something. The entry point waits for that without the lock, and calls it again.
+ */
+#define MODEL_AGAIN ((CUresult)-1)
+
 #define HOST_AREA DEVICES_MOST  /* index of the host's memory in model.devices */
 
 /* --- model.c */
@@ -89,6 +99,10 @@ void model_lock(void);      /* starts the model at the first call */
 void model_unlock(void);
 bool model_is_forked(void); /* needs no lock */
 struct thread *model_thread(void);
+void model_wait(pthread_cond_t *what, uint64_t ns);     /* drops the lock meanwhile; 0: however long it takes */
+void model_nap(uint64_t ns);                            /* sleeps without the lock */
+bool model_start_thread(void *(*run)(void *), void *argument);  /* a detached one, which gets no signals */
+CUresult model_refuse_call(const char *call);           /* by a host function; takes the lock itself */
 void model_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((format(printf, 2, 3)));  /* a violation, and its result */
 

@@ -52,16 +52,12 @@ static uint32_t find(CUuserObject object, const char *call)
 
 static void drop(uint32_t number, uint64_t count)
 {
-    struct object o = *object_at(number);
+    const struct object o = *object_at(number);
     object_at(number)->references -= count;
     if (o.references != count)
         return;
     slots_give(&objects, number);
-    struct thread *t = model_thread();
-    bool before = t->in_host_function;
-    t->in_host_function = true;
-    o.destroy(o.pointer);
-    t->in_host_function = before;
+    calls_put(o.destroy, o.pointer, false);
 }
 
 CUresult object_create(CUuserObject *object, void *pointer, CUhostFn destroy, unsigned count, unsigned flags)

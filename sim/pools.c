@@ -158,7 +158,8 @@ static CUresult grow(uint32_t number, uint64_t bytes)
         return CUDA_SUCCESS;
     if (!p->pending)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    clock_go_to(context_at(context_current())->all_done);
+    if (!clock_go_to(context_at(context_current())->all_done))
+        return MODEL_AGAIN;
     trim(p, 0);
     return add_chunk(number, bytes);
 }

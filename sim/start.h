@@ -13,6 +13,9 @@ bool     entries_hide(const char *name);    /* false: too many */
 uint64_t entries_calls(void);               /* driver calls since the reset */
 void     entries_count_reset(void);
 
+/* --- calls.c */
+void calls_after_fork(void);                /* in the child */
+
 /* --- streams.c */
 void streams_close_thread(uint64_t thread); /* the per-thread default streams of a thread that ends */
 

@@ -10,8 +10,12 @@
 void     clock_reset(void);
 uint64_t clock_seen(void);              /* the time when somebody last looked; costs nothing */
 uint64_t clock_look(void);              /* the time now; work that is due has been done */
-void     clock_go_to(uint64_t when);    /* waits for that moment: the clock jumps */
-void     clock_advance(uint64_t ns);
+bool     clock_go_to(uint64_t when);    /* waits for that moment: the clock jumps. False: not yet, the call has to wait: MODEL_AGAIN */
+bool     clock_finish(uint64_t when);   /* the same; after a wait it has to be that moment, though other threads add work */
+bool     clock_try(uint64_t when);      /* the same; false: and nobody will wait */
+void     clock_wait(uint64_t when);     /* drops the lock while host functions run */
+void     clock_advance(uint64_t ns);    /* also drops it */
+void     clock_pass(void);              /* for calls.c: the function that held it has returned */
 
 /* --- work.c: work on streams, done when its time has come */
 enum work_kind {
@@ -56,9 +60,19 @@ CUresult work_put(struct stream *stream, const struct work *work);  /* on a stre
 CUresult work_submit(struct stream *stream, const struct work *work);   /* on a stream that does not capture */
 uint64_t work_end(struct stream *stream, uint64_t not_before, uint64_t length);   /* when such work, put on it now, is done */
 uint64_t work_extent(const struct work *work, uint64_t pitch, uint64_t layer);    /* bytes from its first to its last, with gaps */
-void     work_run_until(uint64_t when);     /* for clock.c */
+uint64_t work_run_until(uint64_t when);     /* for clock.c; the moment until which all is done: earlier if a host function has to return first */
+uint64_t work_call_due(void);               /* when a host function may be due; 0: none is on its way */
 void     work_reset(void);
 uint64_t work_mismatches(void);
+
+/* --- calls.c: functions of the program, run by a thread of their own without the lock */
+void     calls_reset(void);
+bool     calls_ready(void);                 /* false: the thread cannot be made */
+void     calls_put(CUhostFn function, void *argument, bool holds);     /* it is due; holds: the clock stands meanwhile */
+void     calls_expected(void);              /* one is on its way */
+bool     calls_hold_clock(void);
+bool     calls_running(void);
+void     calls_wait(void);                  /* drops the lock until one has returned */
 
 /* --- streams.c */
 enum stream_kind { STREAM_CREATED, STREAM_LEGACY, STREAM_PER_THREAD };
@@ -106,7 +120,6 @@ void     boards_publish(uint64_t now);                  /* for clock.c: all work
 void     shared_event_recorded(struct shared_event *s, uint64_t done);
 bool     shared_event_is_elsewhere(const struct shared_event *s);      /* another process recorded it last */
 bool     shared_event_is_done(const struct shared_event *s);
-void     shared_event_await(const struct shared_event *s);             /* in real time */
 void     shared_event_close(struct shared_event *s);
 CUresult ipc_get_event(CUipcEventHandle *handle, CUevent event);
 CUresult ipc_open_event(CUevent *event, CUipcEventHandle handle);
@@ -127,7 +140,8 @@ void     events_reset(void);
 void     events_close_all(uint32_t context);
 struct event *event_find(CUevent handle);   /* NULL, and a violation: no such event */
 void     event_record_at(uint64_t number, uint64_t done);
-uint64_t event_done(uint64_t number);
+uint64_t event_done(uint64_t number);                   /* 0: there is nothing to wait for here */
+bool     event_is_awaited(uint64_t number);             /* another process has not done what it recorded last */
 bool     event_is_elsewhere(const struct event *e);     /* recorded last by another process: e->shared knows of it */
 uint64_t event_number(CUevent handle);
 CUresult event_create(CUevent *event, unsigned flags);

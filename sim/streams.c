@@ -211,7 +211,8 @@ CUresult stream_synchronize(CUstream handle)
         result = refuse_while_capturing(s, "cuStreamSynchronize");
     if (result)
         return result;
-    clock_go_to(stream_start(s));
+    if (!clock_go_to(stream_start(s)))
+        return MODEL_AGAIN;
     pool_synchronized();
     return context_at(s->context)->lost;
 }
@@ -242,10 +243,8 @@ static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent h
     CUresult result = capture_legacy_conflict(s, "cuStreamWaitEvent");
     if (result)
         return result;
-    if (event_is_elsewhere(e)) {
-        shared_event_await(e->shared);
-        return CUDA_SUCCESS;
-    }
+    if (event_is_elsewhere(e))
+        return shared_event_is_done(e->shared) ? CUDA_SUCCESS : MODEL_AGAIN;
     uint64_t start = stream_start(s);
     stream_extend(s, start > e->done ? start : e->done);
     return CUDA_SUCCESS;
@@ -379,8 +378,8 @@ static CUresult give_id(unsigned long long *id, uint64_t value)
 static CUresult stream_id_slow(CUstream handle, unsigned long long *id)
 {
     struct stream *s;
-    if (model_thread()->in_host_function) /* then this thread holds the lock already */
-        return model_refuse(CUDA_ERROR_NOT_PERMITTED, "cuStreamGetId: called by a host function");
+    if (model_thread()->in_host_function)
+        return model_refuse_call("cuStreamGetId");
     model_lock();
     CUresult result = stream_find(handle, &s);
     if (!result)

@@ -5,7 +5,9 @@
  * shape's lag and its own length. So its end is a number, fixed at once; an event is complete when its number has passed; and one heap by
  * (end, order of submission) holds all work of all streams. Nothing is looked up in memory before that moment: see run().
  *
- * Work whose moment is now, because nothing lags, is done at once and never sees the heap.
+ * Work whose moment is now, because nothing lags, is done at once and never sees the heap. But for host functions: how long they take
+ * nobody knows. One becomes due when all work before it is done, other streams' at that moment included; then the clock stands until it
+ * has returned, and counts a nanosecond for it. See calls.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,8 @@
 #include "sim/graph.h"
 #include "sim/memory.h"
 #include "sim/stream.h"
+
+#define AFTER_ALL_OTHERS (1ull << 63)
 
 struct due {
     uint64_t done;
@@ -27,6 +31,7 @@ static struct {
     uint32_t    *idle;          /* items not in the heap */
     uint32_t     count;         /* in the heap */
     uint32_t     room;
+    uint32_t     calls;         /* host functions in the heap */
     uint64_t     submitted;
     uint64_t     mismatches;
 } queue;
@@ -35,7 +40,7 @@ void work_reset(void)
 {
     for (uint32_t i = 0; i < queue.room; i++)
         queue.idle[i] = i;
-    queue.count = 0;
+    queue.count = queue.calls = 0;
     queue.submitted = 0;
     queue.mismatches = 0;
 }
@@ -75,6 +80,10 @@ static bool heap_push(const struct work *work, uint64_t done)
     if (queue.count == queue.room && !heap_grow())
         return false;
     struct due due = {.done = done, .order = queue.submitted++, .item = queue.idle[queue.count]};
+    if (work->kind == WORK_CALL) {
+        due.order |= AFTER_ALL_OTHERS;
+        queue.calls++;
+    }
     queue.items[due.item] = *work;
     uint32_t i = queue.count++;
     for (; i && is_before(&due, &queue.heap[(i - 1) / 2]); i = (i - 1) / 2)
@@ -218,15 +227,6 @@ static void run_over_rows(const struct work *w)
     }
 }
 
-/* On whatever thread looks at the clock, with the model's lock held: a host function must not wait for a thread that calls CUDA. */
-static void run_call(const struct work *w)
-{
-    struct thread *t = model_thread();
-    t->in_host_function = true;
-    w->function(w->argument);
-    t->in_host_function = false;
-}
-
 /* The moment has come. Work of a lost context does nothing. */
 static void run(const struct work *w)
 {
@@ -246,7 +246,7 @@ static void run(const struct work *w)
         exec_replayed(w->number);
         break;
     case WORK_CALL:
-        run_call(w);
+        calls_put(w->function, w->argument, true);
         break;
     case WORK_GIVE:
         pool_finish_free(w->number);
@@ -259,12 +259,33 @@ static void run(const struct work *w)
     }
 }
 
-void work_run_until(uint64_t when)
+uint64_t work_run_until(uint64_t when)
 {
     while (queue.count && queue.heap[0].done <= when) {
+        uint64_t moment = queue.heap[0].done;
         struct work work = heap_pop();
+        queue.calls -= work.kind == WORK_CALL;
         run(&work);
+        if (calls_hold_clock())
+            return moment;
     }
+    return when;
+}
+
+uint64_t work_call_due(void)
+{
+    return !queue.calls ? 0 : queue.heap[0].done ? queue.heap[0].done : 1;
+}
+
+static CUresult submit_call(struct stream *s, const struct work *w, uint64_t due)
+{
+    if (!calls_ready() || !heap_push(w, due))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stream_extend(s, due + 1);
+    if (due <= clock_seen() && !calls_hold_clock())
+        work_run_until(due);
+    calls_expected();
+    return CUDA_SUCCESS;
 }
 
 /* Remembers on the mappings that work not yet done will touch them: to unmap one of them now is a violation. */
@@ -303,6 +324,8 @@ CUresult work_submit(struct stream *s, const struct work *work)
         event_record_at(w.number, done);
     model.books.kernels += w.kind == WORK_KERNEL;
 
+    if (w.kind == WORK_CALL)
+        return submit_call(s, &w, done);
     if (done <= clock_seen()) {
         stream_extend(s, done);
         run(&w);

@@ -127,8 +127,9 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
 {
   if (!block.get() || block.get_deleter() != &delete_block) /* as tensors that wrap memory of others */
     return;
-  if (is_immortal(stream))
-    cenote_stream_immortal(pool(stream.device_index()), stream.stream());
+  cenote_block known;
+  if (is_immortal(stream) && !cenote_find(block.get(), &known))
+    cenote_stream_immortal(known.pool, stream.stream()); /* the block's pool, whatever device the stream is of */
   int error = cenote_use(block.get(), stream.stream());
   TORCH_CHECK(!error || error == CENOTE_NOT_OURS, "record_stream: ", cenote_message());
 }

@@ -16,7 +16,8 @@ static void install()
   if (current == adapter)
     return;
   TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
-  /* PyTorch reads its settings when somebody asks for one, and then compares `backend` with the name of its allocator. */
+  /* PyTorch reads its settings when somebody asks for one, refuses bad ones, and compares `backend` with the name of its allocator. */
+  c10::CachingAllocator::AcceleratorAllocatorConfig::instance();
   c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
   allocator.store(adapter);
   c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */

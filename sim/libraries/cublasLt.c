@@ -64,8 +64,7 @@ static int destroy(struct descriptor *d, enum kind kind)
 {
     if (!is(d, kind))
         return status.invalid;
-    d->kind = 0;
-    free(d);
+    marked_free(d);
     return 0;
 }
 

@@ -9,16 +9,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "sim/libraries/library.h"
 
 #define VERSION 130001          /* of CUDA 13.0 */
 #define DOMAINS 7
 #define CORRELATION_KINDS 10
-#define CORRELATIONS_MOST 128   /* ids remembered of one kind in one thread; deeper ones are counted */
 
 enum cupti {
-    SUCCESS = 0, INVALID_PARAMETER = 1, MAX_LIMIT_REACHED = 12, QUEUE_EMPTY = 18, INVALID_KIND = 21, NOT_SUPPORTED = 27,
+    SUCCESS = 0, INVALID_PARAMETER = 1, OUT_OF_MEMORY = 8, MAX_LIMIT_REACHED = 12, QUEUE_EMPTY = 18, INVALID_KIND = 21, NOT_SUPPORTED = 27,
     MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED = 39
 };
 
@@ -26,8 +26,8 @@ static const struct text {
     int         code;
     const char *name;
 } texts[] = {
-    {SUCCESS, "CUPTI_SUCCESS"}, {INVALID_PARAMETER, "CUPTI_ERROR_INVALID_PARAMETER"}, {MAX_LIMIT_REACHED, "CUPTI_ERROR_MAX_LIMIT_REACHED"},
-    {QUEUE_EMPTY, "CUPTI_ERROR_QUEUE_EMPTY"}, {INVALID_KIND, "CUPTI_ERROR_INVALID_KIND"}, {NOT_SUPPORTED, "CUPTI_ERROR_NOT_SUPPORTED"},
+    {SUCCESS, "CUPTI_SUCCESS"}, {INVALID_PARAMETER, "CUPTI_ERROR_INVALID_PARAMETER"}, {OUT_OF_MEMORY, "CUPTI_ERROR_OUT_OF_MEMORY"},
+    {MAX_LIMIT_REACHED, "CUPTI_ERROR_MAX_LIMIT_REACHED"}, {QUEUE_EMPTY, "CUPTI_ERROR_QUEUE_EMPTY"}, {INVALID_KIND, "CUPTI_ERROR_INVALID_KIND"}, {NOT_SUPPORTED, "CUPTI_ERROR_NOT_SUPPORTED"},
     {MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED, "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},
 };
 
@@ -35,10 +35,11 @@ static struct subscriber {
     _Atomic bool taken;
 } subscriber;
 
-static _Thread_local struct stack {
-    unsigned depth;
-    uint64_t ids[CORRELATIONS_MOST];
-} stacks[CORRELATION_KINDS];
+/* Ids of one kind in one thread, the last one first. Not an array: every thread of every preloaded program would have one on its stack. */
+static _Thread_local struct correlation {
+    struct correlation *below;
+    uint64_t            id;
+} *correlations[CORRELATION_KINDS];
 
 static bool is_subscribed(const struct subscriber *who)
 {
@@ -142,10 +143,11 @@ int cuptiActivityPushExternalCorrelationId(unsigned kind, uint64_t id)
 {
     if (kind >= CORRELATION_KINDS)
         return INVALID_PARAMETER;
-    struct stack *stack = &stacks[kind];
-    if (stack->depth < CORRELATIONS_MOST)
-        stack->ids[stack->depth] = id;
-    stack->depth++;
+    struct correlation *top = malloc(sizeof *top);
+    if (!top)
+        return OUT_OF_MEMORY;
+    *top = (struct correlation){correlations[kind], id};
+    correlations[kind] = top;
     return SUCCESS;
 }
 
@@ -153,11 +155,12 @@ int cuptiActivityPopExternalCorrelationId(unsigned kind, uint64_t *last)
 {
     if (kind >= CORRELATION_KINDS)
         return INVALID_PARAMETER;
-    struct stack *stack = &stacks[kind];
-    if (!stack->depth)
+    struct correlation *top = correlations[kind];
+    if (!top)
         return QUEUE_EMPTY;
-    stack->depth--;
     if (last)
-        *last = stack->depth < CORRELATIONS_MOST ? stack->ids[stack->depth] : 0;
+        *last = top->id;
+    correlations[kind] = top->below;
+    free(top);
     return SUCCESS;
 }

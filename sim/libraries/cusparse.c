@@ -88,8 +88,7 @@ static int close_matrix(struct matrix *m, enum kind kind)
 {
     if (!is(m, kind))
         return status.invalid;
-    m->kind = 0;
-    free(m);
+    marked_free(m);
     return 0;
 }
 

@@ -30,8 +30,7 @@ struct handle *handle_open(uint64_t bytes)
 
 void handle_close(struct handle *h)
 {
-    h->magic = 0;
-    free(h);
+    marked_free(h);
 }
 
 bool handle_is_valid(const struct handle *h)

@@ -11,6 +11,7 @@
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 struct statuses {
     int no_handle;      /* a handle that is none */
@@ -26,6 +27,17 @@ struct statuses {
 #include "sim/libraries/statuses.def"
 #undef STATUSES
 #define status PASTE(statuses_, LIBRARY) /* of this library */
+
+/*
+ * Frees what begins with the word it is known by, and that word with it: a second destroy finds none. A plain store before free() is one
+ * that nobody may read again, and compilers leave it out.
+ */
+static inline void marked_free(void *object)
+{
+    for (volatile unsigned char *byte = object, *end = byte + sizeof(uint32_t); byte < end; byte++)
+        *byte = 0;
+    free(object);
+}
 
 /* A handle: what programs get from xCreate and give to every call. The library's own data, if it has any, follows. */
 struct handle {

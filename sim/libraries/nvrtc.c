@@ -3,7 +3,8 @@
  * with a kernel of any name. So a name expression is its own lowered name.
  *
  * PyTorch keeps what it compiled at run time in a folder under the user's home, by device type, for other processes: an image of ours would
- * fail on a real GPU later. So this library turns that cache off for its process, unless the user chose.
+ * fail on a real GPU later. So whoever asks for the version, as PyTorch does before it looks for that cache, or makes a program, has it
+ * turned off in its environment, unless the user chose. A process that compiles nothing keeps its environment as it was.
  *
  * LOCKING: none; a program is used by one thread at a time, as with the real library.
  */
@@ -32,7 +33,7 @@ struct program {
     char               image[sizeof IMAGE + 16];
 };
 
-__attribute__((constructor)) static void keep_out_of_caches(void)
+static void keep_out_of_caches(void)
 {
     setenv("USE_PYTORCH_KERNEL_CACHE", "0", 0);
 }
@@ -41,6 +42,7 @@ int nvrtcVersion(int *major, int *minor)
 {
     if (!major || !minor)
         return INVALID_INPUT;
+    keep_out_of_caches();
     *major = CUDA_VERSION / 1000;
     *minor = CUDA_VERSION % 1000 / 10;
     return 0;
@@ -72,6 +74,7 @@ int nvrtcCreateProgram(struct program **made, const char *source, const char *na
     if (!*made)
         return status.no_memory;
     (*made)->magic = MAGIC;
+    keep_out_of_caches();
     return 0;
 }
 
@@ -83,8 +86,7 @@ int nvrtcDestroyProgram(struct program **program)
         next = e->next;
         free(e);
     }
-    (*program)->magic = 0;
-    free(*program);
+    marked_free(*program);
     *program = NULL;
     return 0;
 }

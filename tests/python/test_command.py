@@ -50,8 +50,10 @@ def test_a_value_that_is_none(refuse, option, value):
     assert option in refuse("--sim", "8GiB", option, value)
 
 
-def test_the_allocator_cenote_comes_later(refuse):
-    assert "comes with the PyTorch plug-in" in refuse("--allocator", "cenote")
+def test_an_allocator_and_a_switch_that_contradict_each_other(refuse):
+    assert "CENOTE says on already" in refuse("--allocator", "native", CENOTE="on")
+    assert "CENOTE says off already" in refuse("--allocator", "cenote", CENOTE="off")
+    assert "backend:cudaMallocAsync" in refuse("--allocator", "cenote", PYTORCH_ALLOC_CONF="backend:cudaMallocAsync")
 
 
 def test_an_option_that_is_none(refuse):

@@ -71,19 +71,19 @@ def members(wheel):
 def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "sim/stubs.def", "PKG-INFO"} <= names
+    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "plugins/torch/adapter.cpp", "sim/stubs.def", "PKG-INFO"} <= names
     folders = {name.partition("/")[0] for name in names if "/" in name}
-    assert folders == {"base", "cmake", "docs", "driver", "include", "pool", "python", "sim", "stats"}
+    assert folders == {"base", "cmake", "docs", "driver", "include", "plugins", "pool", "python", "sim", "stats"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".so", ".o"))]
 
 
 def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     names = set(members(wheel))
     assert {"cenote/__init__.py", "cenote/py.typed", "cenote/built.py", "cenote/include/cenote/cenote.h",
-            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so",
+            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/torch/adapter.cpp", "cenote.pth",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote"}
-    assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == {"lib", "include", "sim"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}
+    assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == {"lib", "include", "sim", "torch"}
     tree = {path.name for path in (ROOT / "python/cenote").glob("*.py")}
     assert {name.rpartition("/")[2] for name in names if name.startswith("cenote/") and name.endswith(".py")} == tree | {"built.py"}
 
@@ -139,6 +139,16 @@ def test_every_installed_library_loads(installed, outside):
     code = ("import cenote, ctypes, os; f = cenote.simulation_folder();"
             "[ctypes.CDLL(os.path.join(f, name), os.RTLD_NOW) for name in os.listdir(f)]; print('all')")
     assert call(installed, "-c", code, **outside) == "all\n"
+
+
+def test_the_switch_is_installed(installed, outside):
+    """A Python that has the package acts on CENOTE, and only then."""
+    code = "import sys; print(sorted(name for name in sys.modules if name.startswith(('cenote', 'torch'))), len(sys.meta_path))"
+    without = call(installed, "-c", code, **outside).split("] ")
+    outside_on = {**outside, "env": {**outside["env"], "CENOTE": "on"}}
+    with_it = call(installed, "-c", code, **outside_on).split("] ")
+    assert without[0] == "[" and "'cenote.hook'" in with_it[0] and "torch" not in with_it[0]
+    assert int(with_it[1]) == int(without[1]) + 1
 
 
 def test_a_c_program_is_built_with_what_is_installed(installed, outside):

@@ -5,17 +5,17 @@
  * A real communicator takes its buffers when it first needs them: for collectives once, for sends and receives with each peer once. One
  * channel of one connection costs 10 + 2 + 2 MiB (the receiver's 4 MiB of NCCL_BUFFSIZE and 5.19 MiB of the two low-latency protocols,
  * and a page on each side): measured as allocations on eight H100, NVIDIA/nccl issue 1685, where the first all-to-all took 7 peers * 32
- * channels * 14 MiB = 3.06 GiB. Collectives use 24 channels on such machines: 336 MiB for a ring. Trees and NVLS take more, and other
- * machines have fewer channels, so this is a plain model: a program that fits with less than that to spare may not fit. As with the real
- * library, NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_NCHANNELS_PER_PEER change it, and so do `maxCTAs` in a
+ * channels * 14 MiB = 3.06 GiB. That collectives use 24 channels, 336 MiB for a ring, is an assumption: nothing says how many they take
+ * there. Trees and NVLS take more, and other machines have fewer channels, so this is a plain model: a program that fits with less than
+ * that to spare may not fit. As with the real library, NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_NCHANNELS_PER_PEER change it, and so do `maxCTAs` in a
  * configuration and `splitShare`: a communicator that shares its parent's resources takes nothing.
  */
 #include <stdlib.h>
 
 #include "sim/libraries/nccl/nccl.h"
 
-#define CHANNELS 24                     /* of collectives: the real library on 8 H100 */
-#define PEER_CHANNELS 32                /* of sends and receives, for each peer: the same */
+#define CHANNELS 24                     /* of collectives: assumed */
+#define PEER_CHANNELS 32                /* of sends and receives, for each peer: the real library on 8 H100 */
 #define CHANNEL_FIFO (4ull << 20)       /* default of NCCL_BUFFSIZE */
 #define CHANNEL_FAST 5439488ull         /* low latency: 8 * 512 * 8 * 16 bytes, and with 128 byte lines 120 * 640 * 8 * 8 */
 #define PAGE (2ull << 20)

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from contents import LONG, MIB, block, filled, holds, pinned
+from contents import LONG, MIB, block, fails_before, filled, holds, pinned
 
 
 def test_pinned_memory_is_pinned():
@@ -107,6 +107,7 @@ def test_the_host_cache_is_emptied(sim):
     assert sim.books().allocations == before
 
 
+@fails_before("2.15", "counts the active bytes of the host in another way")
 def test_the_host_statistics():
     before = torch.cuda.host_memory_stats()
     host = torch.empty(5 * MIB, dtype=torch.uint8, pin_memory=True)

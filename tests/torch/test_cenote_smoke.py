@@ -1,0 +1,368 @@
+"""torch.cuda's memory with cenote as the allocator: what users know works, and what is not there yet says so.
+
+For CENOTE_TEST_ALLOCATOR=cenote. The tests in memory/ judge cenote as they judge the native allocator; these are the ones that only cenote has to pass.
+"""
+
+import ctypes
+import gc
+import pathlib
+import re
+import sys
+import threading
+
+import pytest
+import torch
+
+import simulated
+
+pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "memory"))
+sys.path.insert(0, str(simulated.ROOT / "python"))
+MIB = 1 << 20
+LONG = 10**9
+
+
+def block(size: int, device="cuda"):
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+# --- which allocator it is
+
+
+def test_the_backend_has_its_name():
+    import cenote
+
+    block(1)
+    status = cenote.status()
+    assert torch.cuda.get_allocator_backend() == status.allocator == "cenote"
+    assert pathlib.Path(status.adapter).exists() and status.torch == torch.__version__ and status.note == ""
+
+
+def test_the_adapter_names_no_folder_of_this_machine():
+    import cenote
+
+    content = pathlib.Path(cenote.status().adapter).read_bytes()
+    for folder in (simulated.ROOT, simulated.folder().parent, pathlib.Path(torch.__file__).parent, pathlib.Path(cenote.status().adapter).parent):
+        assert str(folder).encode() not in content
+
+
+# --- statistics
+
+
+def test_what_is_allocated_and_reserved():
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    a = block(7 * MIB)
+    b = block(1000)
+    assert torch.cuda.memory_allocated() - before == 7 * MIB + 1024
+    assert torch.cuda.memory_stats()["requested_bytes.all.current"] <= torch.cuda.memory_allocated() <= torch.cuda.memory_reserved()
+    del a
+    assert torch.cuda.memory_allocated() - before == 1024
+    assert torch.cuda.max_memory_allocated() - before == 7 * MIB + 1024
+    assert torch.cuda.max_memory_reserved() >= torch.cuda.max_memory_allocated()
+    del b
+
+
+def test_the_keys_are_the_native_ones():
+    code = "import torch; torch.empty(1, device='cuda'); print(*torch.cuda.memory_stats())"
+    native = simulated.fresh(code, CENOTE="off").stdout.split()
+    block(1)
+    assert list(torch.cuda.memory_stats()) == native
+
+
+def test_totals_and_peaks_are_reset():
+    live = block(5 * MIB)
+    del live
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.all.peak"] == stats["allocated_bytes.all.current"]
+    assert stats["allocation.all.allocated"] == stats["num_device_alloc"] == stats["num_ooms"] == 0
+    live = block(5 * MIB)
+    assert torch.cuda.memory_stats()["allocated_bytes.all.allocated"] == 5 * MIB
+    del live
+
+
+def test_the_summary_is_printed():
+    live = block(5 * MIB)
+    assert "5120 KiB" in torch.cuda.memory_summary() and "|" in torch.cuda.memory_summary(abbreviated=True)
+    del live
+
+
+def test_accelerator_sees_the_same():
+    live = block(5 * MIB)
+    assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
+    assert torch.accelerator.memory_reserved() == torch.cuda.memory_reserved()
+    assert torch.accelerator.memory_stats() == torch.cuda.memory_stats()
+    del live
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_reserved() == torch.cuda.memory_reserved() <= 2 * MIB + torch.cuda.memory_allocated() * 64
+
+
+def test_what_the_driver_says():
+    torch.cuda.empty_cache()
+    left, total = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    live = block(64 * MIB)
+    assert left - torch.cuda.mem_get_info()[0] == torch.cuda.memory_reserved() - reserved >= 64 * MIB - 4 * MIB
+    del live
+
+
+# --- giving back, running out, limits
+
+
+def test_empty_cache_gives_back(sim):
+    torch.cuda.empty_cache()
+    before = sim.books().used
+    a = block(300 * MIB)
+    del a
+    assert sim.books().used - before >= 300 * MIB
+    torch.cuda.empty_cache()
+    assert sim.books().used == before
+
+
+def test_out_of_memory_and_recovery():
+    live = block(1000 * MIB)
+    for size, words in ((8 << 30, r"Tried to allocate 8\.00 GiB\. GPU 0 has a total capacity of 4\.00 GiB"), (1 << 62, "more than 1EB")):
+        with pytest.raises(torch.OutOfMemoryError, match=words):
+            block(size)
+    assert torch.cuda.memory_allocated() >= 1000 * MIB and block(1000 * MIB).is_cuda
+    del live
+
+
+def test_who_is_on_the_device_is_in_the_message():
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        block(8 << 30)
+    assert re.search(r"this process has [\d.]+ [MG]iB memory in use\.", str(caught.value))
+
+
+def test_observers_are_told():
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
+    with pytest.raises(torch.OutOfMemoryError):
+        block(8 << 30)
+    (device, size, total, left), = seen
+    assert (device, size, total) == (0, 8 << 30, 4 << 30) and 0 < left <= total
+
+
+def test_a_fraction_is_a_limit():
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    assert torch.cuda.get_per_process_memory_fraction() == 0.25
+    with pytest.raises(torch.OutOfMemoryError, match=r"1\.00 GiB allowed"):
+        block(1100 * MIB)
+    assert block(900 * MIB).is_cuda
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    assert block(1100 * MIB).is_cuda
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1])
+def test_a_fraction_that_is_none(fraction):
+    with pytest.raises((ValueError, RuntimeError), match="fraction"):
+        torch.cuda.set_per_process_memory_fraction(fraction)
+
+
+# --- streams
+
+
+def test_recorded_memory_waits_while_the_gpu_is_behind(sim):
+    sim.set_lag(10**6)
+    side = torch.cuda.Stream()
+    for size in (700, 100_000, 12 * MIB):
+        a = block(size)
+        at = a.data_ptr()
+        sim.work(side, LONG)
+        a.record_stream(side)
+        del a
+        others = [block(size) for _ in range(4)]
+        assert at not in [other.data_ptr() for other in others]
+        torch.cuda.synchronize()
+        del others
+
+
+def test_memory_of_others_is_recorded_without_harm():
+    class Foreign:
+        __cuda_array_interface__ = {"shape": (4,), "typestr": "|u1", "data": (0, False), "version": 3}
+
+    live = block(4)
+    Foreign.__cuda_array_interface__["data"] = (live.data_ptr(), False)
+    torch.as_tensor(Foreign(), device="cuda").record_stream(torch.cuda.Stream())
+    torch.empty(0, device="cuda").record_stream(torch.cuda.Stream())
+    del live
+
+
+def test_a_step_of_fixed_shapes_calls_no_driver(sim):
+    """But for the launches and copies that are the program's own: the same step on memory that stays allocated makes as many."""
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.empty(64, 256, device="cuda")).sum().backward()
+        optimizer.step()
+
+    for _ in range(8):
+        step()
+    torch.cuda.synchronize()
+    before, reserved = sim.books(), torch.cuda.memory_reserved()
+    slow = torch.cuda.memory_stats()["num_device_alloc"]
+    for _ in range(50):
+        step()
+    after = sim.books()
+    assert (after.handles, after.mappings, after.reservations, after.events, torch.cuda.memory_reserved()) == (
+        before.handles, before.mappings, before.reservations, before.events, reserved)
+    assert torch.cuda.memory_stats()["num_device_alloc"] == slow
+    assert after.calls - before.calls == after.kernels - before.kernels
+
+
+# --- other ways to memory
+
+
+def test_raw_memory():
+    before = torch.cuda.memory_allocated()
+    at = torch.cuda.caching_allocator_alloc(3 * MIB)
+    assert at and torch.cuda.memory_allocated() - before == 3 * MIB
+    torch.cuda.caching_allocator_delete(at)
+    at = torch.cuda.caching_allocator_alloc(1000, 1, torch.cuda.Stream(device=1))
+    assert torch.cuda.memory_allocated(1) == 1024
+    torch.cuda.caching_allocator_delete(at)
+    assert torch.cuda.memory_allocated() == before and torch.cuda.memory_allocated(1) == 0
+
+
+def test_switched_off_memory_is_the_drivers(sim):
+    held = block(MIB)
+    torch.cuda.caching_allocator_enable(False)
+    try:
+        before = sim.books().allocations
+        direct = block(MIB)
+        assert sim.books().allocations == before + 1
+    finally:
+        torch.cuda.caching_allocator_enable(True)
+    del held, direct
+    assert sim.books().allocations == before
+
+
+def test_a_view_inside_a_block_is_found():
+    from torch.multiprocessing import reductions  # noqa: F401  what asks for it, in sharing
+
+    a = block(5 * MIB)
+    assert a[MIB:].untyped_storage().data_ptr() == a.data_ptr()
+    assert torch.cuda.memory_allocated() >= 5 * MIB
+    del a
+
+
+# --- who else asks the allocator
+
+
+def test_the_profiler_sees_memory():
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        a = block(3 * MIB)
+        del a
+        with pytest.raises(torch.OutOfMemoryError):
+            block(8 << 30)
+    changes = [event.device_memory_usage for event in seen.events() if event.name == "[memory]"]
+    assert -3 * MIB in changes
+    taken = [event.device_memory_usage for event in seen.events() if event.name == "aten::empty"]
+    assert 3 * MIB in taken
+    assert "[OutOfMemory]" in [event.name for event in seen.events()]
+
+
+def test_cudnn_benchmark():
+    torch.backends.cudnn.benchmark = True
+    try:
+        convolution = torch.nn.Conv2d(16, 32, 3).cuda()
+        convolution(torch.empty(8, 16, 32, 32, device="cuda")).sum().backward()
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def test_data_loader_with_pinned_memory():
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader = DataLoader(TensorDataset(torch.arange(64).float()), batch_size=16, num_workers=2, pin_memory=True, multiprocessing_context="fork")
+    assert [batch.cuda(non_blocking=True).shape[0] for (batch,) in loader] == [16] * 4
+
+
+def test_backward_runs_on_threads_of_its_own():
+    """Blocks are freed by threads other than the one that took them."""
+    def train(device):
+        torch.cuda.set_device(device)
+        weight = torch.empty(256, 256, device="cuda", requires_grad=True)
+        for _ in range(20):
+            (torch.empty(64, 256, device="cuda") @ weight).relu().sum().backward()
+
+    gc.collect()
+    before = [torch.cuda.memory_allocated(device) for device in range(4)]
+    threads = [threading.Thread(target=train, args=(device,)) for device in (0, 0, 1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated(1) >= before[1] and torch.cuda.memory_allocated(3) == before[3]
+
+
+def test_a_copy_between_devices():
+    a = torch.full((MIB,), 7, dtype=torch.uint8, device="cuda:0")
+    b = torch.empty_like(a, device="cuda:1")
+    b.copy_(a)
+    from contents import holds
+
+    assert holds(b, 7)
+    del a, b
+
+
+def test_free_memory_callbacks_are_asked():
+    """What PyTorch itself registers: nothing to free here, and no harm."""
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            block(8 << 30)
+
+
+def test_a_fork_after_the_first_use_is_refused_by_pytorch_and_harmless():
+    code = """
+    import os, torch
+    a = torch.empty(1 << 20, device="cuda")
+    if os.fork() == 0:
+        try:
+            torch.empty(1, device="cuda")
+        except RuntimeError as error:
+            os._exit(7 if "forked subprocess" in str(error) else 8)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), torch.empty(1, device="cuda").device)
+    """
+    assert simulated.fresh(code).stdout == "7 cuda:0\n"
+
+
+# --- not there yet
+
+
+@pytest.mark.parametrize(
+    "method, code",
+    [
+        ("snapshot", "torch.cuda.memory_snapshot()"),
+        ("recordHistory", "torch.cuda.memory._record_memory_history()"),
+        ("beginAllocateToPool", "torch.cuda.CUDAGraph().capture_begin()"),
+        ("createOrIncrefPool", "torch.cuda.MemPool()"),
+        ("shareIpcHandle", "torch.empty(4, device='cuda').untyped_storage()._share_cuda_()"),
+    ],
+)
+def test_what_is_not_there_yet_says_so(method, code):
+    program = f"import torch\ntorch.empty(1, device='cuda')\nwith torch.cuda.stream(torch.cuda.Stream()):\n    {code}"
+    done = simulated.fresh(program, check=False)
+    assert done.returncode == 1 and re.search(f"cenote does not (yet )?support {method}", done.stderr), done.stderr[-2000:]
+
+
+def test_the_library_is_sound_after_all_this():
+    """Every structure of every pool is walked."""
+    import cenote
+
+    library = ctypes.CDLL(cenote.library())
+    gone = ctypes.c_void_p()
+    for device in range(4):
+        assert library.cenote_pool_default(device, ctypes.byref(gone)) == 0
+        library.cenote_message.restype = ctypes.c_char_p
+        assert library.cenote_pool_check(gone) == 0, library.cenote_message()
