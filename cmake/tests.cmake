@@ -7,7 +7,8 @@ if(NOT CENOTE_CUNIT)
 endif()
 
 set(test_seconds 120)
-set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:") # which GPUs somebody may use here is no concern of the simulated ones
+# Which of its GPUs somebody may use is no concern of the simulated ones.
+set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:")
 
 function(cenote_test source folder)
     get_filename_component(name ${source} NAME_WE)

@@ -66,7 +66,7 @@ bool clock_finish(uint64_t when)
 {
     if (clock_try(when))
         return true;
-    model_thread()->until = when;
+    model.until = when;
     return false;
 }
 
@@ -74,8 +74,7 @@ bool clock_go_to(uint64_t when)
 {
     if (when <= now.seen)
         return true;
-    uint64_t waited = model_thread()->waited;
-    return (waited && waited <= now.seen) || clock_finish(when);
+    return (model.waited && model.waited <= now.seen) || clock_finish(when);
 }
 
 void clock_wait(uint64_t when)

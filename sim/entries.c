@@ -72,31 +72,35 @@ static CUresult call_begin(struct entry *e)
     return result;
 }
 
-/* It has to wait. True: then it has to be made again. */
-static bool wait_outside(const struct entry *e, struct thread *t, CUresult *result)
+/* It has to wait, or has waited. True: it has to be made again. The lock is dropped meanwhile: what is in `model` may change. */
+static bool wait_outside(const struct entry *e, CUresult *result)
 {
+    struct thread *t = model_thread();
     bool again = *result == MODEL_AGAIN;
-    if (t->until) {
-        t->waited = t->until;
-        t->until = 0;
-        clock_wait(t->waited);
-    } else {
+    uint64_t until = model.until;
+    model.until = model.waited = 0;
+    model.again = false;
+    if (until) {
+        clock_wait(until);
+    } else if (again) {
         model_nap(t->naps < NAPS_TO_MOST ? NAP_LEAST << t->naps : NAP_MOST);
         t->naps++;
         clock_look(); /* our own device goes on meanwhile */
     }
     if (again)
         *result = check(e);
-    return again && !*result;
+    if (again && !*result) {
+        model.waited = until;
+        model.again = true;
+        return true;
+    }
+    t->naps = 0;
+    return false;
 }
 
 static inline bool call_again(const struct entry *e, CUresult *result)
 {
-    struct thread *t = model_thread();
-    if ((t->until || *result == MODEL_AGAIN) && wait_outside(e, t, result))
-        return true;
-    t->waited = t->naps = 0;
-    return false;
+    return __builtin_expect(model.again || model.until || *result == MODEL_AGAIN, 0) && wait_outside(e, result);
 }
 
 static CUresult call_end(const struct entry *e, CUresult result)

@@ -198,7 +198,7 @@ struct thread *model_thread(void)
         t->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         memset(t->own, 0, sizeof t->own);
         t->in_host_function = false;
-        t->until = t->waited = t->naps = 0;
+        t->naps = 0;
     }
     return t;
 }

@@ -67,9 +67,7 @@ struct thread {
     uint64_t            number;         /* from 1, unique */
     struct own_stream   own[OWN_STREAMS_MOST];
     bool                in_host_function;
-    uint64_t            until;          /* moment that its call has to wait for; see MODEL_AGAIN */
-    uint64_t            waited;         /* and has waited for */
-    uint32_t            naps;           /* for another process */
+    uint32_t            naps;           /* of its call, for another process */
 };
 
 struct model {
@@ -80,6 +78,9 @@ struct model {
     uint64_t         cost_owed;     /* ns not yet on the clock */
     _Atomic uint32_t epoch;         /* number of resets */
     bool             initialised;   /* cuInit was called */
+    bool             again;         /* the call under way is made again, see MODEL_AGAIN */
+    uint64_t         until;         /* moment that the call under way has to wait for */
+    uint64_t         waited;        /* and has waited for */
     bool             quiet;
     char             last_violation[512];
 };

@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
+
 namespace cenote_torch {
 
 void not_yet(const char *method)
@@ -19,9 +21,14 @@ void not_yet(const char *method)
 
 static Adapter *the_adapter;
 
+/* For tensors: they die in destructors, where nothing may be thrown. */
 static void delete_block(void *block)
 {
-  the_adapter->raw_delete(block);
+  try {
+    the_adapter->raw_delete(block);
+  } catch (const c10::Error &error) {
+    TORCH_WARN(error.what_without_backtrace());
+  }
 }
 
 cenote_pool *Adapter::pool(DeviceIndex device) const
@@ -48,10 +55,8 @@ static void report(void *block, int64_t bytes, cenote_pool *pool, DeviceIndex de
 void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
   void *block = nullptr;
-  if (C10_UNLIKELY(!enabled_)) {
-    C10_CUDA_CHECK(cudaMalloc(&block, bytes));
-    return block;
-  }
+  if (C10_UNLIKELY(!enabled_))
+    return take_directly(bytes);
   cenote_pool *from = pool(device);
   int error = cenote_alloc(from, bytes, stream, &block);
   if (C10_UNLIKELY(error))
@@ -59,6 +64,30 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
   report(block, static_cast<int64_t>(bytes), from, device);
   return block;
 }
+
+/* --- while it is switched off: memory of the driver's */
+
+void *Adapter::take_directly(size_t bytes)
+{
+  void *block = nullptr;
+  C10_CUDA_CHECK(cudaMalloc(&block, bytes));
+  std::lock_guard<std::mutex> hold(direct_lock_);
+  direct_.insert(block);
+  return block;
+}
+
+bool Adapter::give_directly(void *block)
+{
+  {
+    std::lock_guard<std::mutex> hold(direct_lock_);
+    if (!direct_.erase(block))
+      return false;
+  }
+  C10_CUDA_CHECK(cudaFree(block));
+  return true;
+}
+
+/* --- the calls of PyTorch */
 
 c10::DataPtr Adapter::allocate(size_t bytes)
 {
@@ -103,7 +132,6 @@ void *Adapter::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
   return bytes ? take(c10::cuda::current_device(), bytes, stream) : nullptr;
 }
 
-/* What cenote does not know was taken while it was switched off. Nothing may be thrown from here: tensors die in destructors. */
 void Adapter::raw_delete(void *block)
 {
   if (!block)
@@ -119,8 +147,8 @@ void Adapter::raw_delete(void *block)
       report(block, -static_cast<int64_t>(known.requested), known.pool, static_cast<DeviceIndex>(cenote_pool_device(known.pool)));
     return;
   }
-  if (error != CENOTE_NOT_OURS || cudaFree(block) != cudaSuccess)
-    TORCH_WARN("a block could not be freed: ", cenote_message());
+  std::string words = cenote_message();
+  TORCH_CHECK(error == CENOTE_NOT_OURS && give_directly(block), "invalid device pointer: ", block, ": ", words);
 }
 
 void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream)
@@ -148,6 +176,8 @@ static int ask_others(cenote_pool *, size_t, void *)
 void Adapter::init(int device_count)
 {
   double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
+  if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING"))
+    enabled_ = false;
   for (int device = static_cast<int>(pools_.size()); device < device_count; device++) {
     cenote_pool *made = nullptr;
     TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());

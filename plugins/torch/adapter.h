@@ -2,7 +2,8 @@
  * adapter.h: cenote as PyTorch's CUDA allocator: a translator from PyTorch's interface to cenote's C API. No decision about memory is made
  * here. Compiled against the user's own torch.
  *
- * LOCKING: none of its own on the way of an allocation. `observers_lock` guards the lists of observers; it is not held while they run.
+ * LOCKING: none of its own on the way of an allocation. `observers_lock_` guards the list of observers and is not held while they run;
+ * `direct_lock_` guards what was taken past cenote. Neither is taken while the other is held.
  */
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <mutex>
 #include <type_traits>
+#include <unordered_set>
 #include <vector>
 
 namespace cenote_torch {
@@ -87,10 +89,14 @@ class Adapter final : public Younger<CUDAAllocator> {
  private:
   cenote_pool *pool(DeviceIndex device) const;
   void *take(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void *take_directly(size_t bytes);
+  bool give_directly(void *block);
   [[noreturn]] void fail(int error, DeviceIndex device, size_t bytes);
 
   std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
   std::atomic<bool> enabled_{true};
+  std::mutex direct_lock_;
+  std::unordered_set<void *> direct_; /* taken while it was switched off */
   std::mutex observers_lock_;
   std::vector<OutOfMemoryObserver> observers_;
 };

@@ -91,7 +91,9 @@ static std::string explain(size_t bytes, DeviceIndex device, size_t left, size_t
 void Adapter::fail(int error, DeviceIndex device, size_t bytes)
 {
   std::string words = cenote_message();
-  TORCH_CHECK(error == CENOTE_OUT_OF_MEMORY || error == CENOTE_OUT_OF_ADDRESSES, "cenote: ", words);
+  if (error == CENOTE_DRIVER || error == CENOTE_DEVICE_LOST) /* the driver's numbers are the runtime's */
+    words = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(cenote_driver_result())) + ": " + words;
+  TORCH_CHECK(error == CENOTE_OUT_OF_MEMORY || error == CENOTE_OUT_OF_ADDRESSES, words);
   c10::cuda::CUDAGuard guard(device);
   size_t left = 0, total = 0;
   C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));

@@ -118,7 +118,7 @@ def read(path: str) -> bytes:
 
 def entry_name(torch: Torch) -> str:
     """The folder in the cache for everything but the compiler."""
-    files = [part for path in sources() for part in (os.path.basename(path).encode(), read(path))]
+    files = [part for path in [*sources(), __file__] for part in (os.path.basename(path).encode(), read(path))]
     facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode()]
     return f"torch-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
 
@@ -184,9 +184,10 @@ def compile_into(target: str, torch: Torch, tool: Compiler) -> None:
     """Whole or not at all."""
     library, torch_include, torch_lib = places.library(), os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
     includes = [f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
-    flags = [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
+    # In messages and in the library a file has the name that it has in the repository, not one of this machine's.
+    names = {places.torch_folder(): "plugins/torch", torch_include: "torch/include"}
+    flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
     part = tempfile.mkdtemp(prefix="part-", dir=os.path.dirname(target))
-    # Names in messages and in the library are those of the repository, not of a machine.
     try:
         files = [path for path in sources() if path.endswith(".cpp")]
         objects = [os.path.basename(path) + ".o" for path in files]

@@ -4,8 +4,8 @@
  * utilisation is 0, for kernels take no time. What has none (temperature, power, energy, fans, links, errors of memory) is "not
  * supported", as on devices without such a sensor: a number would be taken for a measurement.
  *
- * Like the real one it needs no context and makes none. Counting devices does not start the driver, so a program may fork afterwards.
- * CUDA_VISIBLE_DEVICES is no concern of it.
+ * Like the real one it never starts the driver, so a program may ask anything, fork, and use CUDA in the child. Devices go by their index
+ * on the machine, whatever CUDA_VISIBLE_DEVICES says.
  *
  * LOCKING: none; how often it was initialised is atomic.
  */
@@ -18,8 +18,8 @@
 #include "sim/libraries/library.h"
 #include "sim/sim.h"
 
-#define DEVICES_MOST 64
-#define PROCESSES_MOST 1024
+#define DEVICES_MOST 64             /* that there are handles for */
+#define PROCESSES_MOST (1 << 20)    /* that anybody has room for */
 #define NO_INSTANCE 0xffffffffu     /* of a device that is not divided */
 #define MEMORY_V2 0x02000028u
 #define DRIVER_VERSION "580.65.06"  /* the first that knows CUDA 13 */
@@ -27,7 +27,7 @@
 
 enum nvml {
     NVML_SUCCESS, NVML_UNINITIALIZED, NVML_INVALID_ARGUMENT, NVML_NOT_SUPPORTED, NVML_NO_PERMISSION, NVML_ALREADY_INITIALIZED,
-    NVML_NOT_FOUND, NVML_INSUFFICIENT_SIZE, NVML_VERSION_MISMATCH = 25, NVML_UNKNOWN = 999
+    NVML_NOT_FOUND, NVML_INSUFFICIENT_SIZE, NVML_MEMORY = 20, NVML_VERSION_MISMATCH = 25, NVML_UNKNOWN = 999
 };
 
 static const struct error {
@@ -37,7 +37,7 @@ static const struct error {
     {NVML_SUCCESS, "Success"}, {NVML_UNINITIALIZED, "Uninitialized"}, {NVML_INVALID_ARGUMENT, "Invalid Argument"},
     {NVML_NOT_SUPPORTED, "Not Supported"}, {NVML_NO_PERMISSION, "Insufficient Permissions"},
     {NVML_ALREADY_INITIALIZED, "Already Initialized"}, {NVML_NOT_FOUND, "Not Found"}, {NVML_INSUFFICIENT_SIZE, "Insufficient Size"},
-    {NVML_VERSION_MISMATCH, "Argument Version Mismatch"}, {NVML_UNKNOWN, "Unknown Error"},
+    {NVML_MEMORY, "Insufficient Memory"}, {NVML_VERSION_MISMATCH, "Argument Version Mismatch"}, {NVML_UNKNOWN, "Unknown Error"},
 };
 
 struct memory {
@@ -79,7 +79,7 @@ static int find(const struct nvml_device *device, enum nvml *result)
 {
     *result = !atomic_load(&initialised) ? NVML_UNINITIALIZED : NVML_SUCCESS;
     uintptr_t index = ((uintptr_t)device - (uintptr_t)devices) / sizeof *devices;
-    if (!*result && (index >= DEVICES_MOST || sim_processes((int)index, NULL, 0) < 0))
+    if (!*result && (index >= DEVICES_MOST || (int)index >= sim_device_count()))
         *result = NVML_INVALID_ARGUMENT;
     return *result ? -1 : (int)index;
 }
@@ -89,38 +89,19 @@ static enum nvml count_devices(int *count)
     *count = 0;
     if (!atomic_load(&initialised))
         return NVML_UNINITIALIZED;
-    while (*count < DEVICES_MOST && sim_processes(*count, NULL, 0) >= 0)
-        ++*count;
+    *count = sim_device_count();
+    if (*count > DEVICES_MOST)
+        *count = DEVICES_MOST;
     return NVML_SUCCESS;
 }
 
-/* Memory in use. A context tells most; without one, the processes that have some. */
-static bool used_bytes(int device, uint64_t *used, uint64_t *total)
+static enum nvml describe(const struct nvml_device *device, struct sim_device *out)
 {
-    unsigned flags;
-    int active = 0;
-    size_t left = 0, all;
-    CUcontext context;
-    if (cuInit(0) || cuDeviceTotalMem(&all, device) || cuDevicePrimaryCtxGetState(device, &flags, &active))
-        return false;
-    *total = all;
-    *used = 0;
-    if (active && !cuDevicePrimaryCtxRetain(&context, device)) {
-        bool known = !cuCtxPushCurrent(context);
-        CUresult failed = known ? cuMemGetInfo(&left, &all) : CUDA_ERROR_UNKNOWN;
-        if (known)
-            cuCtxPopCurrent(NULL);
-        cuDevicePrimaryCtxRelease(device);
-        *used = all - left;
-        if (!failed)
-            return true;
-    }
-    struct sim_process list[PROCESSES_MOST];
-    int count = sim_processes(device, list, PROCESSES_MOST);
-    *used = 0;
-    for (int i = 0; i < count && i < PROCESSES_MOST; i++)
-        *used += list[i].bytes;
-    return count >= 0;
+    enum nvml result;
+    int index = find(device, &result);
+    if (!result && !sim_device(index, out))
+        result = NVML_UNKNOWN;
+    return result;
 }
 
 static enum nvml copy_text(char *to, unsigned room, const char *text)
@@ -139,45 +120,40 @@ static enum nvml attribute(const struct nvml_device *device, int *value, CUdevic
     int index = find(device, &result);
     if (!result && !value)
         result = NVML_INVALID_ARGUMENT;
-    if (!result && (cuInit(0) || cuDeviceGetAttribute(value, which, index)))
+    if (!result && !sim_device_attribute(index, which, value))
         result = NVML_UNKNOWN;
     return result;
 }
 
-static bool uuid_text(int device, char text[41])
+static void write_uuid(char text[41], const CUuuid *uuid)
 {
-    CUuuid uuid;
-    if (cuInit(0) || cuDeviceGetUuid(&uuid, device))
-        return false;
     char *at = text + sprintf(text, "GPU-");
     for (int i = 0; i < 16; i++)
-        at += sprintf(at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
-    return true;
+        at += sprintf(at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid->bytes[i]);
 }
 
 /* Fills what the caller has room for; with too little room, says how many there are. */
 static enum nvml processes(const struct nvml_device *device, unsigned *count, void *list, bool v1)
 {
-    static _Thread_local struct sim_process found[PROCESSES_MOST];
     enum nvml result;
     int index = find(device, &result);
     if (!result && !count)
         result = NVML_INVALID_ARGUMENT;
     if (result)
         return result;
-    int there = sim_processes(index, found, PROCESSES_MOST);
-    if (there > PROCESSES_MOST)
-        there = PROCESSES_MOST;
-    unsigned room = list ? *count : 0;
+    int room = !list ? 0 : *count > PROCESSES_MOST ? PROCESSES_MOST : (int)*count;
+    struct sim_process *found = room ? calloc((size_t)room, sizeof *found) : NULL;
+    if (room && !found)
+        return NVML_MEMORY;
+    int there = sim_processes(index, found, room);
     *count = there > 0 ? (unsigned)there : 0;
-    if (*count > room)
-        return NVML_INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < *count; i++)
+    for (int i = 0; i < there && there <= room; i++)
         if (v1)
             ((struct process_v1 *)list)[i] = (struct process_v1){(unsigned)found[i].process, found[i].bytes};
         else
             ((struct process_v3 *)list)[i] = (struct process_v3){(unsigned)found[i].process, found[i].bytes, NO_INSTANCE, NO_INSTANCE};
-    return NVML_SUCCESS;
+    free(found);
+    return there > room ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static enum nvml tell(const struct nvml_device *device, unsigned *to, unsigned what)
@@ -298,9 +274,11 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, struct nvml_device **device)
     int there;
     enum nvml result = uuid && device ? count_devices(&there) : NVML_INVALID_ARGUMENT;
     for (int i = 0; !result && i < there; i++) {
+        struct sim_device one;
         char text[41];
-        if (!uuid_text(i, text))
+        if (!sim_device(i, &one))
             return NVML_UNKNOWN;
+        write_uuid(text, &one.uuid);
         if (strcmp(text, uuid))
             continue;
         *device = &devices[i];
@@ -309,17 +287,33 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, struct nvml_device **device)
     return result ? (int)result : NVML_NOT_FOUND;
 }
 
+/* "domain:bus:device.function" in as many digits as one likes, the function or the domain left out too. */
+static bool read_bus_id(const char *text, unsigned *domain, unsigned *bus, unsigned *device)
+{
+    char end;
+    int got = sscanf(text, "%x:%x:%x.%*x%c", domain, bus, device, &end);
+    if (got == 3)
+        return true;
+    *domain = 0;
+    return got == 2 && sscanf(text, "%x:%x.%*x%c", bus, device, &end) == 2;
+}
+
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct nvml_device **device)
 {
-    CUdevice found;
-    if (!atomic_load(&initialised))
-        return NVML_UNINITIALIZED;
-    if (!id || !device)
-        return NVML_INVALID_ARGUMENT;
-    if (cuInit(0) || cuDeviceGetByPCIBusId(&found, id))
-        return NVML_NOT_FOUND;
-    *device = &devices[found];
-    return NVML_SUCCESS;
+    int there;
+    unsigned wanted[3], has[3];
+    enum nvml result = count_devices(&there);
+    if (!result && (!id || !device))
+        result = NVML_INVALID_ARGUMENT;
+    bool is_id = !result && read_bus_id(id, &wanted[0], &wanted[1], &wanted[2]);
+    for (int i = 0; is_id && i < there; i++) {
+        struct sim_device one;
+        if (!sim_device(i, &one) || !read_bus_id(one.bus_id, &has[0], &has[1], &has[2]) || memcmp(wanted, has, sizeof has))
+            continue;
+        *device = &devices[i];
+        return NVML_SUCCESS;
+    }
+    return result ? (int)result : NVML_NOT_FOUND;
 }
 
 int nvmlDeviceGetHandleByPciBusId(const char *id, struct nvml_device **device)
@@ -340,36 +334,31 @@ int nvmlDeviceGetMinorNumber(const struct nvml_device *device, unsigned *number)
 int nvmlDeviceGetUUID(const struct nvml_device *device, char *text, unsigned room)
 {
     char uuid[41];
-    enum nvml result;
-    int index = find(device, &result);
-    if (!result && !uuid_text(index, uuid))
-        result = NVML_UNKNOWN;
-    return (int)(result ? result : copy_text(text, room, uuid));
+    struct sim_device one;
+    enum nvml result = describe(device, &one);
+    if (result)
+        return (int)result;
+    write_uuid(uuid, &one.uuid);
+    return (int)copy_text(text, room, uuid);
 }
 
 int nvmlDeviceGetName(const struct nvml_device *device, char *text, unsigned room)
 {
-    char name[96];
-    enum nvml result;
-    int index = find(device, &result);
-    if (!result && (cuInit(0) || cuDeviceGetName(name, sizeof name, index)))
-        result = NVML_UNKNOWN;
-    return (int)(result ? result : copy_text(text, room, name));
+    struct sim_device one;
+    enum nvml result = describe(device, &one);
+    return (int)(result ? result : copy_text(text, room, one.name));
 }
 
 int nvmlDeviceGetPciInfo_v3(const struct nvml_device *device, struct bus *bus)
 {
-    char id[32];
-    enum nvml result;
-    int index = find(device, &result);
+    struct sim_device one;
+    enum nvml result = describe(device, &one);
     if (!result && !bus)
         result = NVML_INVALID_ARGUMENT;
-    if (!result && (cuInit(0) || cuDeviceGetPCIBusId(id, sizeof id, index)))
-        result = NVML_UNKNOWN;
     if (result)
         return (int)result;
     memset(bus, 0, sizeof *bus);
-    sscanf(id, "%x:%x:%x", &bus->domain, &bus->bus, &bus->device);
+    read_bus_id(one.bus_id, &bus->domain, &bus->bus, &bus->device);
     snprintf(bus->short_id, sizeof bus->short_id, "%04X:%02X:%02X.0", bus->domain & 0xffff, bus->bus & 0xff, bus->device & 0xff);
     snprintf(bus->id, sizeof bus->id, "%08X:%02X:%02X.0", bus->domain, bus->bus & 0xff, bus->device & 0xff);
     return NVML_SUCCESS;
@@ -384,15 +373,12 @@ int nvmlDeviceGetPciInfo_v2(const struct nvml_device *device, struct bus *bus)
 
 int nvmlDeviceGetMemoryInfo(const struct nvml_device *device, struct memory *memory)
 {
-    uint64_t used, total;
-    enum nvml result;
-    int index = find(device, &result);
+    struct sim_device one;
+    enum nvml result = describe(device, &one);
     if (!result && !memory)
         result = NVML_INVALID_ARGUMENT;
-    if (!result && !used_bytes(index, &used, &total))
-        result = NVML_UNKNOWN;
     if (!result)
-        *memory = (struct memory){total, total - used, used};
+        *memory = (struct memory){one.total, one.total - one.used, one.used};
     return (int)result;
 }
 
@@ -454,17 +440,15 @@ int nvmlDeviceGetUtilizationRates(const struct nvml_device *device, unsigned rat
     return (int)(result ? result : tell(device, rates + 1, 0));
 }
 
-/* Each of two devices of this machine reaches the other's memory if the driver says so, over a bus without NVLink. */
+/* Any two devices of the machine reach each other's memory, as the driver says too, over a bus without NVLink. */
 int nvmlDeviceGetP2PStatus(const struct nvml_device *device, const struct nvml_device *peer, unsigned what, int *answer)
 {
     enum { READ, WRITE, NVLINK, ATOMICS, PROPERTY, FINE = 0, NOT_SUPPORTED = 5 };
     enum nvml result, other;
-    int a = find(device, &result), b = find(peer, &other), can = 0;
+    int a = find(device, &result), b = find(peer, &other);
     if (result || other || !answer || what > PROPERTY)
         return result ? (int)result : NVML_INVALID_ARGUMENT;
-    if (cuInit(0) || (a != b && cuDeviceCanAccessPeer(&can, a, b)))
-        return NVML_UNKNOWN;
-    *answer = can && what != NVLINK && what != ATOMICS ? FINE : NOT_SUPPORTED;
+    *answer = a != b && what != NVLINK && what != ATOMICS ? FINE : NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
 

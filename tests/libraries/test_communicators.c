@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/libraries/nccl_world.h"
@@ -150,6 +151,66 @@ CASE(abort_ends_a_wait)
     EXPECT_EQ(ncclAllReduce((void *)world[1].from, (void *)world[1].to, 4, INT32, SUM, world[1].comm, world[1].stream), REMOTE);
     OK(ncclCommGetAsyncError(world[1].comm, &error));
     EXPECT_EQ(error, REMOTE);
+}
+
+/* A thread has an open group with something in it, and another one must not wait for that. */
+static int end_group_after(void *(*work)(void *))
+{
+    struct rank *own = &world[0];
+    struct timespec most;
+    pthread_t thread;
+    MUST(ncclGroupStart());
+    OK(ncclAllReduce((void *)own->from, (void *)own->to, 4, INT32, SUM, own->comm, own->stream));
+    results[0] = -1;
+    REQUIRE(!pthread_create(&thread, NULL, work, own));
+    clock_gettime(CLOCK_REALTIME, &most);
+    most.tv_sec += 10;
+    bool came = !pthread_timedjoin_np(thread, NULL, &most);
+    EXPECT(came);
+    int result = ncclGroupEnd();
+    if (!came)
+        pthread_join(thread, NULL);
+    OK(results[0]);
+    return result;
+}
+
+static void *abort_it(void *argument)
+{
+    struct rank *own = argument;
+    results[0] = ncclCommAbort(own->comm);
+    return NULL;
+}
+
+static void *revoke_it(void *argument)
+{
+    struct rank *own = argument;
+    results[0] = ncclCommRevoke(own->comm, 0);
+    return NULL;
+}
+
+CASE(abort_does_not_wait_for_an_open_group)
+{
+    struct sim_books before, after;
+    comm alone;
+    enter(0);
+    sim_books(&before);
+    MUST(ncclCommInitAll(&alone, 1, NULL));
+    world[0].comm = alone;
+    EXPECT_EQ(end_group_after(abort_it), REMOTE);
+    sim_books(&after);
+    EXPECT_EQ(after.kernels, before.kernels);
+    EXPECT_EQ(ncclAllReduce((void *)world[0].from, (void *)world[0].to, 4, INT32, SUM, NULL, world[0].stream), ARGUMENT);
+    world[0].comm = NULL;
+}
+
+CASE(revoke_does_not_wait_for_an_open_group)
+{
+    comm alone;
+    enter(0);
+    MUST(ncclCommInitAll(&alone, 1, NULL));
+    world[0].comm = alone;
+    EXPECT_EQ(end_group_after(revoke_it), USAGE);
+    EXPECT_EQ(ncclAllReduce((void *)world[0].from, (void *)world[0].to, 4, INT32, SUM, alone, world[0].stream), USAGE);
 }
 
 CASE(a_revoked_one_can_still_shrink)

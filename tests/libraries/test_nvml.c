@@ -1,5 +1,7 @@
 /* test_nvml.c: the simulated management library: which devices there are, their memory and who has it, and what it does not know. */
 #include <cuda.h>
+#include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "sim/sim.h"
@@ -109,6 +111,82 @@ CASE(counting_does_not_start_the_driver)
     EXPECT(handle(2) != NULL);
     EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(DEVICES, &(device){NULL}), ARGUMENT);
     EXPECT_EQ(cuDeviceGetCount(&devices), CUDA_ERROR_NOT_INITIALIZED);
+}
+
+/* Everything that a monitor asks; and then a child of fork has the device for itself. */
+CASE(no_question_starts_the_driver)
+{
+    char text[96];
+    struct memory memory;
+    struct bus bus;
+    struct process_v3 list[2];
+    device found;
+    unsigned value = 2;
+    int devices, major, minor, status = -1;
+    device first = handle(0);
+    OK(nvmlDeviceGetName(first, text, sizeof text));
+    OK(nvmlDeviceGetUUID(first, text, sizeof text));
+    OK(nvmlDeviceGetHandleByUUID(text, &found));
+    OK(nvmlDeviceGetPciInfo_v3(first, &bus));
+    OK(nvmlDeviceGetHandleByPciBusId_v2(bus.id, &found));
+    OK(nvmlDeviceGetMemoryInfo(first, &memory));
+    OK(nvmlDeviceGetComputeRunningProcesses_v3(first, &value, list));
+    OK(nvmlDeviceGetCudaComputeCapability(first, &major, &minor));
+    OK(nvmlDeviceGetClockInfo(first, 1, &value));
+    OK(nvmlDeviceGetP2PStatus(first, handle(1), 0, &devices));
+    EXPECT_EQ(cuDeviceGetCount(&devices), CUDA_ERROR_NOT_INITIALIZED);
+    pid_t child = fork();
+    if (!child) {
+        CUcontext context;
+        CUdeviceptr at;
+        bool fine = !cuInit(0) && !cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxSetCurrent(context) && !cuMemAlloc(&at, MIB);
+        _exit(fine ? 42 : 1);
+    }
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 42);
+}
+
+CASE(bus_ids_are_read_as_people_write_them)
+{
+    struct bus bus;
+    device found = NULL;
+    char text[64];
+    OK(nvmlDeviceGetPciInfo_v3(handle(1), &bus));
+    snprintf(text, sizeof text, "%x:%x.0", bus.bus, bus.device);
+    OK(nvmlDeviceGetHandleByPciBusId_v2(text, &found));
+    EXPECT_EQ((uintptr_t)found, (uintptr_t)handle(1));
+    snprintf(text, sizeof text, "%04x:%02x:%02x", bus.domain, bus.bus, bus.device);
+    OK(nvmlDeviceGetHandleByPciBusId_v2(text, &found));
+    EXPECT_EQ((uintptr_t)found, (uintptr_t)handle(1));
+    static const char *const none[] = {"", "0", "zz:00:00.0", "0000:ff:00.0", "0001:00:00.0", "0000:00:00.0 and more"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        EXPECT_EQ(nvmlDeviceGetHandleByPciBusId_v2(none[i], &found), NOT_FOUND);
+}
+
+/* Index, memory and names are the machine's; the driver shows what it was told to show. */
+CASE(hidden_devices_are_there)
+{
+    unsigned count = 0;
+    int status = -1;
+    pid_t child = fork();
+    if (!child) {
+        int devices = -1;
+        char ours[96] = "", theirs[96] = "";
+        CUuuid uuid;
+        setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+        sim_reset(NULL);
+        struct sim_shape shape;
+        sim_shape_default(&shape);
+        shape.devices = DEVICES;
+        sim_reset(&shape);
+        bool fine = !cuInit(0) && !cuDeviceGetCount(&devices) && devices == 2 && !nvmlDeviceGetCount_v2(&count) && count == DEVICES;
+        fine = fine && !cuDeviceGetUuid(&uuid, 0) && !nvmlDeviceGetUUID(handle(2), ours, sizeof ours);
+        snprintf(theirs, sizeof theirs, "GPU-%02x%02x%02x%02x-", uuid.bytes[0] & 0xff, uuid.bytes[1] & 0xff, uuid.bytes[2] & 0xff,
+                 uuid.bytes[3] & 0xff);
+        _exit(fine && !strncmp(ours, theirs, 13) ? 42 : 1);
+    }
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 42);
 }
 
 CASE(devices_are_those_of_the_driver)

@@ -1,6 +1,8 @@
 /*
  * test_nvrtc.c: the simulated run-time compiler: programs, their images and names. Prototypes are written out here.
  */
+#include <stdlib.h>
+
 #include "tests/libraries/device.h"
 
 typedef void *handle;
@@ -27,7 +29,9 @@ CASE(a_compiled_program_is_a_module)
     CUmodule module;
     CUfunction function;
     begin();
+    EXPECT(!getenv("USE_PYTORCH_KERNEL_CACHE")); /* loading the library changes nothing */
     OK(nvrtcVersion(&major, &minor));
+    EXPECT_TEXT_EQ(getenv("USE_PYTORCH_KERNEL_CACHE"), "0");
     EXPECT_EQ(major, CUDA_VERSION / 1000);
     EXPECT_EQ(nvrtcCompileProgram(NULL, 0, NULL), 4);
     EXPECT_EQ(nvrtcGetPTXSize(NULL, &size), 4);
@@ -60,6 +64,14 @@ CASE(a_compiled_program_is_a_module)
     EXPECT(!program);
     EXPECT_EQ(nvrtcDestroyProgram(&program), 4);
     EXPECT_TEXT_EQ(nvrtcGetErrorString(6), "NVRTC_ERROR_COMPILATION");
+}
+
+CASE(who_wants_the_cache_keeps_it)
+{
+    int major, minor;
+    setenv("USE_PYTORCH_KERNEL_CACHE", "1", 1);
+    OK(nvrtcVersion(&major, &minor));
+    EXPECT_TEXT_EQ(getenv("USE_PYTORCH_KERNEL_CACHE"), "1");
 }
 
 SUITE_MAIN("nvrtc")

@@ -1,4 +1,6 @@
 /* test_ipc.c: memory of cuMemAlloc, and events, that processes open by cuIpc handles. The other processes are agents: see agent.h. */
+#include <pthread.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/sim/agent.h"
@@ -287,6 +289,65 @@ CASE(two_processes_may_wait_for_each_other)
     EXPECT_OK(agent_query(&other, opened_there));
     EXPECT_OK(cuEventQuery(opened));
     agent_end(&other);
+}
+
+static CUevent awaited;
+static CUgraphExec replay;
+static _Atomic int returned;
+
+static void *wait_for_it(void *how)
+{
+    EXPECT_OK(cuCtxSetCurrent(machine_context));
+    switch ((int)(intptr_t)how) {
+    case 0: EXPECT_OK(cuEventSynchronize(awaited)); break;
+    case 1: EXPECT_OK(cuStreamWaitEvent(NULL, awaited, 0)); break;
+    case 2: EXPECT_OK(cuGraphLaunch(replay, NULL)); break;
+    }
+    returned++;
+    return NULL;
+}
+
+/* A replay of it waits, when it comes there, for the record that counts then. */
+static void make_replay(void)
+{
+    CUgraph graph;
+    CUstream stream = simulated_stream();
+    REQUIRE_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    REQUIRE_OK(cuStreamWaitEvent(stream, awaited, CU_EVENT_WAIT_EXTERNAL));
+    REQUIRE_OK(cuStreamEndCapture(stream, &graph));
+    REQUIRE_OK(cuGraphInstantiate(&replay, graph, 0));
+}
+
+CASE(who_waits_for_another_process_holds_up_nobody)
+{
+    struct agent other;
+    CUipcEventHandle handle;
+    uint64_t there;
+    size_t free, total;
+    pthread_t threads[3];
+    returned = 0;
+    agent_start(&other, ALONE ",manual_clock:1,lag:1000");
+    REQUIRE_OK(agent_event(&other, &there, &handle));
+    REQUIRE_OK(cuIpcOpenEventHandle(&awaited, handle));
+    EXPECT_OK(agent_record(&other, there)); /* never done: nobody moves its clock */
+    make_replay();
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, wait_for_it, (void *)(intptr_t)i));
+    usleep(20000);
+    EXPECT_EQ(cuEventQuery(awaited), CUDA_ERROR_NOT_READY);
+    for (int i = 0; i < 1000; i++)
+        EXPECT_OK(cuMemGetInfo(&free, &total));
+    pid_t child = fork();
+    if (!child)
+        _exit(0);
+    EXPECT_EQ(waitpid(child, NULL, 0), child);
+    EXPECT_EQ(returned, 0);
+    agent_kill(&other);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT_EQ(returned, 3);
+    EXPECT_OK(cuGraphExecDestroy(replay));
+    EXPECT_OK(cuEventDestroy(awaited));
 }
 
 CASE(a_record_of_a_process_that_died_is_complete)

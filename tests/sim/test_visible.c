@@ -271,6 +271,26 @@ CASE(imported_memory_is_where_it_was_exported)
         EXPECT_EQ(used(i), i == 3 ? CONTEXT : 0);
 }
 
+CASE(memory_that_only_a_descriptor_kept_is_charged_where_it_is)
+{
+    struct agent a;
+    CUdeviceptr at;
+    CUmemGenericAllocationHandle handle;
+    int file;
+    see("3,2,1");
+    machine_begin();
+    agent_start_seeing(&a, shape, "1");
+    REQUIRE_OK(agent_create(&a, 50 * MIB, &at, &file));
+    EXPECT_OK(agent_unmap(&a, at, 50 * MIB));
+    agent_end(&a);
+    EXPECT_EQ(used(1), 0);
+    REQUIRE_OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    EXPECT_EQ(used(1), 50 * MIB);
+    close(file);
+    EXPECT_OK(cuMemRelease(handle));
+    EXPECT_EQ(used(1), 0);
+}
+
 CASE(opened_memory_is_where_it_was_exported)
 {
     struct agent a;

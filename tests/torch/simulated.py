@@ -36,7 +36,9 @@ def environment(shape: str = SHAPE, **more: str) -> dict:
     """An environment in which PyTorch finds a simulated GPU of this shape."""
     preload = str(folder() / "libcenote_sim.so")
     others = [p for p in os.environ.get("LD_PRELOAD", "").split(":") if p and not p.endswith("libcenote_sim.so")]
-    return {**os.environ, **allocator(), "LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder()), **more}
+    inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    simulation = {"LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder())}
+    return {**inherited, **allocator(), **simulation, **more}
 
 
 def allocator() -> dict:

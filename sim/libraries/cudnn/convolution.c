@@ -218,7 +218,7 @@ static int workspace_size(const struct convolution *c, int algorithm, size_t *si
 
 static int run(const void *handle, const struct convolution *c, int algorithm, const void *workspace, size_t bytes, const char *name)
 {
-    size_t needed;
+    size_t needed = 0;
     int error = workspace_size(c, algorithm, &needed);
     if (error)
         return error;

@@ -7,8 +7,8 @@
  * and a page on each side): measured as allocations on eight H100, NVIDIA/nccl issue 1685, where the first all-to-all took 7 peers * 32
  * channels * 14 MiB = 3.06 GiB. That collectives use 24 channels, 336 MiB for a ring, is an assumption: nothing says how many they take
  * there. Trees and NVLS take more, and other machines have fewer channels, so this is a plain model: a program that fits with less than
- * that to spare may not fit. As with the real library, NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_NCHANNELS_PER_PEER change it, and so do `maxCTAs` in a
- * configuration and `splitShare`: a communicator that shares its parent's resources takes nothing.
+ * that to spare may not fit. As with the real library, NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_NCHANNELS_PER_PEER
+ * change it, and so do `maxCTAs` in a configuration and `splitShare`: a communicator that shares its parent's resources takes nothing.
  */
 #include <stdlib.h>
 

@@ -1,12 +1,12 @@
 /*
  * collectives.c: the entry points that put something on a stream, and groups. Each checks what it is given and hands an operation on; see
- * operation.c. One-sided operations (put, signal, wait) are an empty kernel: what they would move stays where it is.
+ * operation.c. Not here: one-sided operations. A wait that does not wait would let a program read what never came, so stubs.def
+ * refuses put, signal and wait.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/libraries/nccl/nccl.h"
-#include "sim/sim.h"
 
 static enum nccl_result check(const struct operation *o, bool reduces)
 {
@@ -153,37 +153,4 @@ int ncclRedOpDestroy(int reduction, struct communicator *c)
         return NCCL_INVALID_ARGUMENT;
     c->scales[own].live = false;
     return NCCL_SUCCESS;
-}
-
-/* --- one-sided */
-
-static int one_sided(struct communicator *c, bool fine, CUstream stream, const char *name)
-{
-    if (!communicator_is_valid(c) || !fine)
-        return NCCL_INVALID_ARGUMENT;
-    if (atomic_load(&c->error))
-        return atomic_load(&c->error);
-    return sim_launch_kernel(stream, name) ? NCCL_CUDA_ERROR : NCCL_SUCCESS;
-}
-
-int ncclPutSignal(const void *from, size_t count, int type, int peer, const struct window *window, size_t offset, int signal, int context,
-                  unsigned flags, struct communicator *c, CUstream stream)
-{
-    (void)signal;
-    (void)context;
-    bool fine = from && window && !flags && type_bytes(type) && communicator_is_valid(c) && peer >= 0 && peer < c->ranks &&
-                offset <= window->size && count <= (window->size - offset) / type_bytes(type);
-    return one_sided(c, fine, stream, __func__);
-}
-
-int ncclSignal(int peer, int signal, int context, unsigned flags, struct communicator *c, CUstream stream)
-{
-    (void)signal;
-    (void)context;
-    return one_sided(c, communicator_is_valid(c) && peer >= 0 && peer < c->ranks && !flags, stream, __func__);
-}
-
-int ncclWaitSignal(int count, const void *signals, struct communicator *c, CUstream stream)
-{
-    return one_sided(c, count > 0 && signals, stream, __func__);
 }

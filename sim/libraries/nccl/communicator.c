@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "sim/libraries/library.h"
 #include "sim/libraries/nccl/nccl.h"
 
 static _Thread_local char last_trouble[256];   /* where no communicator is at hand */
@@ -84,9 +85,10 @@ static bool allocate(struct communicator *c)
     return c->posts && c->takes && c->met && c->buffers && c->buffer_bytes;
 }
 
-static void release(struct communicator *c)
+void communicator_release(struct communicator *c)
 {
-    c->magic = 0;
+    if (atomic_fetch_sub(&c->references, 1) > 1)
+        return;
     if (c->board)
         board_close(c->board);
     free(c->posts);
@@ -94,7 +96,7 @@ static void release(struct communicator *c)
     free(c->met);
     free(c->buffers);
     free(c->buffer_bytes);
-    free(c);
+    marked_free(c);
 }
 
 static enum nccl_result attend(struct communicator *c)
@@ -125,20 +127,21 @@ enum nccl_result communicator_open(struct communicator **made, CUcontext context
     struct communicator *c = calloc(1, sizeof *c);
     if (!c)
         return NCCL_SYSTEM_ERROR;
-    *c = (struct communicator){.magic = COMMUNICATOR_MAGIC, .rank = rank, .ranks = ranks, .context = context, .id = *id};
+    *c = (struct communicator){.magic = COMMUNICATOR_MAGIC, .rank = rank, .ranks = ranks, .context = context, .id = *id,
+                                .references = 1};
     if (config && config->most_ctas != CONFIG_UNSAID)
         c->most_ctas = config->most_ctas;
     result = allocate(c) ? attend(c) : NCCL_SYSTEM_ERROR;
     if (!result && (cuCtxPushCurrent(context) || cuCtxGetDevice(&c->device) || cuCtxPopCurrent(NULL)))
         result = nccl_refuse(NCCL_CUDA_ERROR, "the context of the communicator is of no use");
     if (result)
-        release(c);
+        communicator_release(c);
     else
         *made = c;
     return result;
 }
 
-/* Waits until no thread is inside: an abort comes from another one. */
+/* Waits until no operation runs: an abort comes from another thread. What waits in that thread's group fails later. */
 void communicator_close(struct communicator *c)
 {
     atomic_store(&c->stopped, true);
@@ -148,7 +151,8 @@ void communicator_close(struct communicator *c)
         sched_yield();
     windows_free(c);
     buffers_free(c);
-    release(c);
+    c->magic = 0;
+    communicator_release(c);
 }
 
 /* --- the entry points */

@@ -10,7 +10,8 @@
  *     buffers.c       memory: what a communicator takes of the device, registration, windows
  *
  * A communicator belongs to one thread at a time, as with the real library; only ncclCommAbort, ncclCommRevoke and ncclCommGetAsyncError
- * come from others. So there is no lock: `stopped`, `error` and `busy` are atomic, and abort waits until nobody is inside.
+ * come from others. So there is no lock: `stopped`, `error` and `busy` are atomic, and abort waits until no operation runs. Operations
+ * that wait in an open group do not run: they fail when the group ends, and until then they keep what is left of the communicator.
  */
 #ifndef CENOTE_SIM_NCCL_H
 #define CENOTE_SIM_NCCL_H
@@ -76,7 +77,8 @@ struct communicator {
     _Atomic int    error;           /* sticky: everything fails with it */
     _Atomic bool   stopped;         /* being aborted or revoked: whoever waits inside leaves */
     _Atomic bool   revoked;         /* no more collectives */
-    _Atomic int    busy;            /* operations inside */
+    _Atomic int    busy;            /* operations that run */
+    _Atomic int    references;      /* operations, waiting or running, and one until it is closed */
     unsigned       children;        /* so far; names the next one */
     int            grown;           /* an id for ncclCommGrow was handed out and not used */
 
@@ -98,6 +100,7 @@ bool communicator_is_valid(const struct communicator *c);
 enum nccl_result communicator_open(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
                                    const struct nccl_config *config);
 void communicator_close(struct communicator *c);
+void communicator_release(struct communicator *c);      /* one reference less */
 enum nccl_result communicator_fail(struct communicator *c, enum nccl_result result, const char *why, ...)
     __attribute__((format(printf, 3, 4)));
 enum nccl_result nccl_refuse(enum nccl_result result, const char *why, ...) __attribute__((format(printf, 2, 3)));  /* without one */

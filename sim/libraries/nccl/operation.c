@@ -408,18 +408,46 @@ void group_forget(const struct communicator *c)
         if (o->child)
             communicator_close(o->child);
         if (o->communicator)
-            atomic_fetch_sub(&o->communicator->busy, 1);
+            communicator_release(o->communicator);
         operation_free(o);
     }
 }
 
-static enum nccl_result run(void)
+static enum nccl_result check_open(const struct operation *o)
+{
+    if (on_stream(o) && (atomic_load(&o->communicator->revoked) || o->communicator->suspended))
+        return nccl_refuse(NCCL_INVALID_USAGE, "%s: the communicator is %s", o->name, o->communicator->suspended ? "suspended" : "revoked");
+    return NCCL_SUCCESS;
+}
+
+/* From here to leave(), abort and revoke wait for us. Each of them stops the communicator before it looks whether it is busy. */
+static enum nccl_result enter(void)
 {
     enum nccl_result result = NCCL_SUCCESS;
+    for (struct operation *o = group.first; o; o = o->next)
+        if (o->communicator)
+            atomic_fetch_add(&o->communicator->busy, 1);
+    for (struct operation *o = group.first; o && !result; o = o->next)
+        if (o->communicator)
+            result = atomic_load(&o->communicator->stopped) ? NCCL_REMOTE_ERROR : check_open(o);
+    return result;
+}
+
+static void leave(void)
+{
+    for (struct operation *o = group.first; o; o = o->next)
+        if (o->communicator)
+            atomic_fetch_sub(&o->communicator->busy, 1);
+}
+
+static enum nccl_result run(void)
+{
+    enum nccl_result result = enter();
     for (struct operation *o = group.first; o && !result; o = o->next)
         result = start(o);
     if (!result)
         result = exchange();
+    leave();
     group_forget(NULL);
     return result;
 }
@@ -432,8 +460,9 @@ static enum nccl_result accept(struct operation *o)
     enum nccl_result result = (enum nccl_result)atomic_load(&c->error);
     if (result)
         return result;
-    if (on_stream(o) && (atomic_load(&c->revoked) || c->suspended))
-        return nccl_refuse(NCCL_INVALID_USAGE, "%s: the communicator is %s", o->name, c->suspended ? "suspended" : "revoked");
+    result = check_open(o);
+    if (result)
+        return result;
     if (on_stream(o) && cuCtxPushCurrent(c->context))
         return NCCL_CUDA_ERROR;
     o->moves = o->bytes <= BOARD_LETTER_MOST && c->ranks > 1 && !with_itself(o) && !is_captured(o);
@@ -464,7 +493,7 @@ enum nccl_result operation_put(const struct operation *wanted)
         return result;
     }
     if (o->communicator)
-        atomic_fetch_add(&o->communicator->busy, 1);
+        atomic_fetch_add(&o->communicator->references, 1);
     struct operation **end = &group.first;
     while (*end)
         end = &(*end)->next;
