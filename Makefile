@@ -25,6 +25,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS)
 SLOW  = -LE 'bench|slow|install'
 
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
+CENOTE_PASSES = $(addprefix tests/torch/memory/test_,accelerator.py oom.py pinned.py stats.py streams.py)
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARIES=$(CURDIR)/build-debug/sim .venv/bin/python -m pytest
 
 .PHONY: help build run test deep bench table check format faults fuzz gpu install clean
@@ -63,6 +64,7 @@ test:
 	$(CTEST) --test-dir build-debug
 	$(PYTEST) tests/python
 	$(PYTEST) tests/torch
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_smoke.py $(CENOTE_PASSES)
 	$(call build_in,build-asan,$(ASAN))
 	$(CTEST) --test-dir build-asan $(SLOW)
 	$(call build_in,build-clang,$(CLANG))

@@ -142,18 +142,25 @@ static bool has_blocking_stream(const struct capture *c, uint32_t context)
     return false;
 }
 
-CUresult capture_legacy_conflict(const struct stream *s, const char *call)
+/* `call` NULL: it only asks, which spoils no capture. */
+static CUresult legacy_conflict(const struct stream *s, const char *call)
 {
     CUresult result = CUDA_SUCCESS;
     if (s->kind != STREAM_LEGACY)
         return result;
     for (uint32_t i = next_capture(0); i; i = next_capture(i)) {
         if (has_blocking_stream(capture_at(i), s->context)) {
-            spoil(capture_at(i), call);
+            if (call)
+                spoil(capture_at(i), call);
             result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
         }
     }
     return result;
+}
+
+CUresult capture_legacy_conflict(const struct stream *s, const char *call)
+{
+    return legacy_conflict(s, call);
 }
 
 static bool room_for(struct place *p, size_t count)
@@ -465,7 +472,7 @@ CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status)
     struct stream *s;
     CUresult result = stream_find(stream, &s);
     if (!result)
-        result = capture_legacy_conflict(s, "cuStreamIsCapturing");
+        result = legacy_conflict(s, NULL);
     if (!result && !status)
         result = CUDA_ERROR_INVALID_VALUE;
     if (!result)
@@ -495,7 +502,7 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t
     struct stream *s;
     CUresult result = stream_find(stream, &s);
     if (!result)
-        result = capture_legacy_conflict(s, "cuStreamGetCaptureInfo");
+        result = legacy_conflict(s, NULL);
     if (!result && !status)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result)

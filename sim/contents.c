@@ -17,6 +17,7 @@
 #include "sim/memory.h"
 
 #define LEAF (64u << 10)
+#define RUN_LEAST 16u       /* leaves given back side by side whose pages go back to the host */
 #define FLAT (1ull << 63)
 #define NOWHERE (1ull << 62)
 #define IS_SHARED(offset) ((offset) >> 62)
@@ -29,6 +30,7 @@ static struct {
     uint32_t  places;       /* in the store */
     uint32_t  used;         /* places ever taken */
     uint32_t  back_count;
+    uint32_t  run, run_length;  /* the last places given back, if they are neighbours in the store */
     uint64_t  shared;       /* bytes of memory exported */
     bool      dropped;      /* something was written that is not kept */
 } contents;
@@ -89,7 +91,7 @@ bool contents_reset(uint64_t bytes)
         madvise(contents.place, place_bytes(), MADV_DONTNEED);
         madvise(contents.store, store_bytes(), MADV_DONTNEED);
     }
-    contents.used = contents.back_count = 0;
+    contents.used = contents.back_count = contents.run_length = 0;
     contents.shared = 0;
     contents.dropped = false;
     return opened;
@@ -143,6 +145,27 @@ static uint64_t leaf_part(uint64_t offset, uint64_t bytes)
     return bytes < left ? bytes : left;
 }
 
+/* After each call that gave places back. */
+static void end_run(void)
+{
+    if (contents.run_length >= RUN_LEAST)
+        madvise(contents.store + (uint64_t)(contents.run - 1) * LEAF, (uint64_t)contents.run_length * LEAF, MADV_DONTNEED);
+    contents.run_length = 0;
+}
+
+/* Places are taken again last first: so runs go down as often as up. */
+static void give_place(uint32_t place)
+{
+    contents.given_back[contents.back_count++] = place;
+    bool above = contents.run_length && place == contents.run + contents.run_length;
+    bool below = contents.run_length && place + 1 == contents.run;
+    if (!above && !below)
+        end_run();
+    if (!above)
+        contents.run = place;
+    contents.run_length++;
+}
+
 /*
  * Zeros, inside one leaf: a leaf that is zero as a whole is not kept, nor is zero written where nothing is kept. Most fills of programs
  * are zeros of whole tensors; they cost neither memory nor time.
@@ -151,7 +174,7 @@ static void clear(uint64_t offset, uint64_t bytes)
 {
     uint32_t *place = IS_SHARED(offset) ? NULL : &contents.place[offset / LEAF];
     if (place && *place && bytes == LEAF) {
-        contents.given_back[contents.back_count++] = *place;
+        give_place(*place);
         *place = 0;
     } else if (bytes_at(offset)) {
         memset(bytes_at(offset), 0, bytes);
@@ -165,6 +188,7 @@ void contents_forget(uint64_t offset, uint64_t bytes)
         part = leaf_part(offset, end - offset);
         clear(offset, part);
     }
+    end_run();
 }
 
 static void fill_bytes(char *to, uint64_t pattern, unsigned width, uint64_t bytes)
@@ -188,6 +212,7 @@ void contents_fill(uint64_t offset, uint64_t pattern, unsigned width, uint64_t b
         else if (!pattern)
             clear(offset, part);
     }
+    end_run();
 }
 
 uint64_t contents_differ(uint64_t offset, uint64_t pattern, uint64_t bytes)

@@ -48,6 +48,8 @@ void context_lose(uint32_t context, CUresult error)
 static CUresult start(uint32_t number)
 {
     struct context *c = context_at(number);
+    if (!machine_enter())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
     if (!device_take(c->device, model.shape.context_bytes, true))
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint32_t legacy = stream_open(number, STREAM_LEGACY, 0, 0);
@@ -91,7 +93,6 @@ CUresult context_init(unsigned flags)
         visible_renew();
     if (!visible_count())
         return CUDA_ERROR_NO_DEVICE;
-    machine_renew();
     model.initialised = true;
     return CUDA_SUCCESS;
 }

@@ -161,7 +161,7 @@ static int alone(int index, struct sim_process *list, int room)
 
 static int processes(int index, struct sim_process *list, int room)
 {
-    return machine_joined ? machine_processes(index, list, room) : alone(index, list, room);
+    return model.shape.machine[0] ? machine_processes(index, list, room) : alone(index, list, room);
 }
 
 int sim_processes(int index, struct sim_process *list, int room)

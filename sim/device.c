@@ -135,7 +135,7 @@ CUresult device_total(size_t *bytes, CUdevice device)
 /* Memory of the host is not part of what processes share. */
 static bool is_shared(int device)
 {
-    return machine_joined && device != HOST_AREA;
+    return model.shape.machine[0] && device != HOST_AREA;
 }
 
 static uint64_t own_left(const struct device *d)
@@ -147,14 +147,16 @@ static uint64_t own_left(const struct device *d)
 uint64_t device_left(int device)
 {
     uint64_t left = own_left(&model.devices[device]);
-    uint64_t others = is_shared(device) ? machine_others(visible_index(device)) : 0;
+    uint64_t others = is_shared(device) && machine_joined ? machine_others(visible_index(device)) : 0;
     return others < left ? left - others : 0;
 }
 
 bool device_take(int device, uint64_t bytes, bool for_context)
 {
     struct device *d = &model.devices[device];
-    if (own_left(d) < bytes || (is_shared(device) && !machine_take(visible_index(device), bytes, for_context, d->capacity - d->foreign)))
+    if (own_left(d) < bytes)
+        return false;
+    if (is_shared(device) && !(machine_enter() && machine_take(visible_index(device), bytes, for_context, d->capacity - d->foreign)))
         return false;
     *(for_context ? &d->contexts_bytes : &d->used) += bytes;
     return true;
@@ -164,7 +166,7 @@ void device_give(int device, uint64_t bytes, bool for_context)
 {
     struct device *d = &model.devices[device];
     *(for_context ? &d->contexts_bytes : &d->used) -= bytes;
-    if (is_shared(device))
+    if (is_shared(device) && machine_joined)
         machine_give(visible_index(device), bytes, for_context);
 }
 

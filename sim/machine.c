@@ -4,6 +4,9 @@
  * Memory itself is not here: each process keeps its own, and shared.c shares what is exported. This is only the sum, so that one process
  * runs out of memory when another took it, and everybody can tell who holds what.
  *
+ * A process is on the machine from its first context on: whoever only counts devices, or asks who holds what, takes no row and makes no
+ * file. Who cannot be on it (another shape, no more rows, no /dev/shm) is told so on stderr and gets CUDA_ERROR_SYSTEM_NOT_READY.
+ *
  * The first process makes the file, the last one removes it; where the last one was killed, the first of another machine does. Byte 0 of
  * the file is locked (fcntl) while somebody changes the books; byte 1 + n for as long as the process of row n lives. The kernel drops these
  * locks when a process dies, however it dies: so nobody waits for the dead, and a row whose byte is free belongs to nobody and is forgotten
@@ -201,7 +204,7 @@ uint64_t machine_others(int device)
 
 uint64_t machine_id(void)
 {
-    return machine_joined ? here.books->id : 0;
+    return machine_enter() && machine_joined ? here.books->id : 0;
 }
 
 static uint32_t free_record(void)
@@ -276,10 +279,9 @@ static uint64_t orphans_of(int row, int device)
     return bytes;
 }
 
-int machine_processes(int device, struct sim_process *list, int room)
+static int list_processes(int device, struct sim_process *list, int room)
 {
     int count = 0;
-    open_books();
     forget_the_dead();
     for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
         const struct row *row = &here.books->rows[i];
@@ -290,7 +292,6 @@ int machine_processes(int device, struct sim_process *list, int room)
             list[count] = (struct sim_process){.process = row->process, .bytes = bytes};
         count++;
     }
-    close_books();
     return count;
 }
 
@@ -313,10 +314,12 @@ static void put_away(void)
 }
 
 /* The file of that name, with byte 0 locked. A file that its last process removed meanwhile is not it any more. */
-static bool open_file(struct stat *status)
+static bool open_file(struct stat *status, int how)
 {
+    snprintf(here.path, sizeof here.path, FILE_FOLDER FILE_PREFIX "%s", (unsigned)geteuid(), model.shape.machine);
+    here.row = -1;
     for (;;) {
-        here.file = open(here.path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        here.file = open(here.path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | how, 0600);
         if (here.file < 0 || !lock_byte(0, F_WRLCK, true) || fstat(here.file, status))
             return false;
         if (status->st_nlink)
@@ -379,18 +382,33 @@ static bool take_row(void)
     return false;
 }
 
+static bool map_books(void)
+{
+    void *books = mmap(NULL, sizeof *here.books, PROT_READ | PROT_WRITE, MAP_SHARED, here.file, 0);
+    here.books = books == MAP_FAILED ? NULL : books;
+    return here.books;
+}
+
+static bool is_whole(const struct stat *status)
+{
+    return status->st_size == (off_t)sizeof *here.books;
+}
+
+static bool is_known(void)
+{
+    return here.books->magic == MACHINE_MAGIC && here.books->version == MACHINE_VERSION;
+}
+
 static bool enter(const struct stat *status, char *trouble, size_t room)
 {
     bool fresh = !status->st_size;
     if (fresh && ftruncate(here.file, sizeof *here.books))
         return refuse(trouble, room, "no room for its file");
-    if (!fresh && status->st_size != (off_t)sizeof *here.books)
+    if (!fresh && !is_whole(status))
         return refuse(trouble, room, "its file is none of this version: remove it");
-    void *books = mmap(NULL, sizeof *here.books, PROT_READ | PROT_WRITE, MAP_SHARED, here.file, 0);
-    if (books == MAP_FAILED)
+    if (!map_books())
         return refuse(trouble, room, "its file cannot be mapped");
-    here.books = books;
-    if (!fresh && (here.books->magic != MACHINE_MAGIC || here.books->version != MACHINE_VERSION))
+    if (!fresh && !is_known())
         return refuse(trouble, room, "its file is none of this version: remove it");
     if ((fresh || !forget_the_dead()) && !start_books())
         return refuse(trouble, room, "no random number");
@@ -398,18 +416,14 @@ static bool enter(const struct stat *status, char *trouble, size_t room)
         sweep();
     if (!same_shape())
         return refuse(trouble, room, "a process that is on it has other devices, capacity or granularity");
-    return take_row() || refuse(trouble, room, "it has 64 processes already");
+    return take_row() || refuse(trouble, room, "it has as many processes as it can have");
 }
 
-bool machine_join(char *trouble, size_t room)
+static bool join(char *trouble, size_t room)
 {
     struct stat status;
-    if (!model.shape.machine[0])
-        return true;
-    snprintf(here.path, sizeof here.path, FILE_FOLDER FILE_PREFIX "%s", (unsigned)geteuid(), model.shape.machine);
-    here.row = -1;
     here.next = 0;
-    bool entered = open_file(&status) ? enter(&status, trouble, room) : refuse(trouble, room, "its file cannot be opened");
+    bool entered = open_file(&status, O_CREAT) ? enter(&status, trouble, room) : refuse(trouble, room, "its file cannot be opened");
     if (!entered) {
         put_away();
         return false;
@@ -418,6 +432,45 @@ bool machine_join(char *trouble, size_t room)
     machine_joined = true;
     close_books();
     return true;
+}
+
+static char said[384];      /* why it could not be entered; once */
+
+bool machine_enter(void)
+{
+    char trouble[sizeof said];
+    if (machine_joined || !model.shape.machine[0] || join(trouble, sizeof trouble)) {
+        said[0] = 0;
+        return true;
+    }
+    if (strcmp(said, trouble))
+        fprintf(stderr, "simulated GPU: %s\n", trouble);
+    memcpy(said, trouble, sizeof said);
+    return false;
+}
+
+/* Of a process that is not on the machine, nor makes it. Its parent may be: then it has the parent's file, but none of the locks. */
+static int look(int device, struct sim_process *list, int room)
+{
+    struct stat status;
+    int count = 0;
+    __typeof__(here) before = here;
+    here.books = NULL;
+    if (open_file(&status, 0) && is_whole(&status) && map_books() && is_known())
+        count = list_processes(device, list, room);
+    put_away(); /* drops the lock too */
+    here = before;
+    return count;
+}
+
+int machine_processes(int device, struct sim_process *list, int room)
+{
+    if (!machine_joined || here.process != getpid())
+        return look(device, list, room);
+    open_books();
+    int count = list_processes(device, list, room);
+    close_books();
+    return count;
 }
 
 static void go(void)
@@ -431,22 +484,13 @@ static void go(void)
 
 void machine_leave(void)
 {
+    said[0] = 0;
     if (!machine_joined)
         return;
     machine_joined = false;
     if (here.process == getpid())
         go();
     put_away();
-}
-
-void machine_renew(void)
-{
-    char trouble[256];
-    if (!machine_joined || here.process == getpid())
-        return;
-    machine_leave();
-    if (!machine_join(trouble, sizeof trouble))
-        fprintf(stderr, "simulated GPU: %s: going on without\n", trouble);
 }
 
 /* At the end of the process. What is mapped stays: another thread may be looking still. */

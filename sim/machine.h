@@ -9,12 +9,11 @@
 
 #define MACHINE_PROCESSES_MOST 64   /* as many as a record has bits */
 
-extern bool machine_joined;     /* the shape names a machine, and we are on it; but for coming and going, all below is for that case */
+extern bool machine_joined;     /* the shape names a machine, and we are on it; but for coming, going and asking, all below is for that case */
 
-bool     machine_join(char *trouble, size_t room);      /* as model.shape says; false: why not */
+bool     machine_enter(void);                           /* that the shape names, if it does; false: why not is said on stderr */
 void     machine_leave(void);
-void     machine_renew(void);                           /* a child of a fork that may go on takes a row of its own */
-uint64_t machine_id(void);                              /* of this machine, unlike any other; 0: not joined */
+uint64_t machine_id(void);                              /* enters it; unlike any other's; 0: the shape names none, or it cannot be entered */
 
 /* --- this process's share */
 bool     machine_take(int device, uint64_t bytes, bool for_context, uint64_t capacity);     /* false: less is left in `capacity` */
@@ -26,6 +25,7 @@ uint32_t machine_record(uint64_t id, int device, uint64_t bytes);       /* of me
 uint32_t machine_hold(uint32_t record, uint64_t id, int device, uint64_t bytes);    /* its record; 0: nobody holds it any more */
 void     machine_let_go(uint32_t record, bool charged); /* charged: to this process, which is so no longer */
 
+/* Needs not be on it. */
 int      machine_processes(int device, struct sim_process *list, int room);
 
 #endif

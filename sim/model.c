@@ -105,19 +105,11 @@ static void start_devices(void)
         start_failed("no address space for the contents of device memory");
 }
 
-static void change_machine(const struct sim_shape *shape)
+void model_start(const struct sim_shape *shape)
 {
-    char trouble[256];
     machine_leave();
     model.shape = *shape;
     visible_reset();
-    if (!machine_join(trouble, sizeof trouble))
-        start_failed(trouble);
-}
-
-void model_start(const struct sim_shape *shape)
-{
-    change_machine(shape);
     model.books = (struct sim_books){0};
     model.cost_owed = 0;
     model.initialised = false;

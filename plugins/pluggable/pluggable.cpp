@@ -13,51 +13,51 @@
 
 static cenote_pool *pool_of(int device)
 {
-  cenote_pool *pool = nullptr;
-  if (cenote_pool_default(device, &pool))
-    throw std::runtime_error(cenote_message());
-  return pool;
+    cenote_pool *pool = nullptr;
+    if (cenote_pool_default(device, &pool))
+        throw std::runtime_error(cenote_message());
+    return pool;
 }
 
 /* PyTorch takes NULL for a block, so that running out of memory has to be thrown. */
 ENTRY void *cenote_pluggable_alloc(size_t bytes, int device, cenote_stream stream)
 {
-  void *block = nullptr;
-  if (cenote_alloc(pool_of(device), bytes, stream, &block))
-    throw std::runtime_error(cenote_message());
-  return block;
+    void *block = nullptr;
+    if (cenote_alloc(pool_of(device), bytes, stream, &block))
+        throw std::runtime_error(cenote_message());
+    return block;
 }
 
 ENTRY void cenote_pluggable_free(void *block, size_t, int, cenote_stream)
 {
-  if (cenote_free(block))
-    fprintf(stderr, "cenote: a block could not be freed: %s\n", cenote_message());
+    if (cenote_free(block))
+        fprintf(stderr, "cenote: a block could not be freed: %s\n", cenote_message());
 }
 
 ENTRY void cenote_pluggable_use(void *block, cenote_stream stream)
 {
-  int error = block ? cenote_use(block, stream) : CENOTE_OK;
-  if (error && error != CENOTE_NOT_OURS) /* as tensors that wrap memory of others */
-    throw std::runtime_error(cenote_message());
+    int error = block ? cenote_use(block, stream) : CENOTE_OK;
+    if (error && error != CENOTE_NOT_OURS) /* as tensors that wrap memory of others */
+        throw std::runtime_error(cenote_message());
 }
 
 /* torch.cuda.empty_cache: every device's. Devices that were not used have a pool too then, but no memory. */
 ENTRY void cenote_pluggable_reset(void)
 {
-  cenote_pool *pool = nullptr;
-  for (int device = 0; cenote_pool_default(device, &pool) == CENOTE_OK; device++)
-    if (cenote_trim(pool, 0, CENOTE_TRIM_WAIT))
-      throw std::runtime_error(cenote_message());
+    cenote_pool *pool = nullptr;
+    for (int device = 0; cenote_pool_default(device, &pool) == CENOTE_OK; device++)
+        if (cenote_trim(pool, 0, CENOTE_TRIM_WAIT))
+            throw std::runtime_error(cenote_message());
 }
 
 ENTRY void cenote_pluggable_fraction(double fraction, int device)
 {
-  cenote_stats stats;
-  stats.struct_size = sizeof stats;
-  cenote_pool *pool = pool_of(device);
-  if (cenote_pool_stats(pool, &stats))
-    throw std::runtime_error(cenote_message());
-  auto bytes = static_cast<uint64_t>(fraction * static_cast<double>(stats.capacity));
-  if (cenote_pool_set_limit(pool, fraction < 1 ? bytes + !bytes : 0))
-    throw std::runtime_error(cenote_message());
+    cenote_stats stats;
+    stats.struct_size = sizeof stats;
+    cenote_pool *pool = pool_of(device);
+    if (cenote_pool_stats(pool, &stats))
+        throw std::runtime_error(cenote_message());
+    auto bytes = static_cast<uint64_t>(fraction * static_cast<double>(stats.capacity));
+    if (cenote_pool_set_limit(pool, fraction < 1 ? bytes + !bytes : 0))
+        throw std::runtime_error(cenote_message());
 }

@@ -10,11 +10,12 @@
 
 #include <cstdlib>
 
-namespace cenote_torch {
+namespace cenote_torch
+{
 
 void not_yet(const char *method)
 {
-  TORCH_CHECK(false, "cenote does not support ", method, " yet: run this program without CENOTE=on");
+    TORCH_CHECK(false, "cenote does not support ", method, " yet: run this program without CENOTE=on");
 }
 
 /* --- allocation */
@@ -24,142 +25,150 @@ static Adapter *the_adapter;
 /* For tensors: they die in destructors, where nothing may be thrown. */
 static void delete_block(void *block)
 {
-  try {
-    the_adapter->raw_delete(block);
-  } catch (const c10::Error &error) {
-    TORCH_WARN(error.what_without_backtrace());
-  }
+    try {
+        the_adapter->raw_delete(block);
+    } catch (const c10::Error &error) {
+        TORCH_WARN(error.what_without_backtrace());
+    }
 }
 
 cenote_pool *Adapter::pool(DeviceIndex device) const
 {
-  TORCH_CHECK(device >= 0 && static_cast<size_t>(device) < pools_.size(), "Allocator not initialized for device ", static_cast<int>(device),
-              ": did you call init?");
-  return pools_[static_cast<size_t>(device)];
+    TORCH_CHECK(device >= 0 && static_cast<size_t>(device) < pools_.size(), "Allocator not initialized for device ",
+                static_cast<int>(device), ": did you call init?");
+    return pools_[static_cast<size_t>(device)];
 }
 
 /* PyTorch's own streams live as long as the program; a program's, whose number is its handle, may die. */
 static bool is_immortal(const c10::cuda::CUDAStream &stream)
 {
-  return stream.id() & 1;
+    return stream.id() & 1;
 }
 
 static void report(void *block, int64_t bytes, cenote_pool *pool, DeviceIndex device)
 {
-  if (C10_LIKELY(!c10::memoryProfilingEnabled()))
-    return;
-  cenote_stats stats = read_stats(pool);
-  c10::reportMemoryUsageToProfiler(block, bytes, stats.allocated.current, stats.reserved.current, c10::Device(c10::kCUDA, device));
+    if (C10_LIKELY(!c10::memoryProfilingEnabled()))
+        return;
+    cenote_stats stats = read_stats(pool);
+    c10::reportMemoryUsageToProfiler(block, bytes, stats.allocated.current, stats.reserved.current, c10::Device(c10::kCUDA, device));
 }
 
 void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
-  void *block = nullptr;
-  if (C10_UNLIKELY(!enabled_))
-    return take_directly(bytes);
-  cenote_pool *from = pool(device);
-  int error = cenote_alloc(from, bytes, stream, &block);
-  if (C10_UNLIKELY(error))
-    fail(error, device, bytes);
-  report(block, static_cast<int64_t>(bytes), from, device);
-  return block;
+    void *block = nullptr;
+    if (C10_UNLIKELY(!enabled_))
+        return take_directly(bytes);
+    cenote_pool *from = pool(device);
+    int error = cenote_alloc(from, bytes, stream, &block);
+    if (C10_UNLIKELY(error))
+        fail(error, device, bytes);
+    report(block, static_cast<int64_t>(bytes), from, device);
+    return block;
 }
 
 /* --- while it is switched off: memory of the driver's */
 
 void *Adapter::take_directly(size_t bytes)
 {
-  void *block = nullptr;
-  C10_CUDA_CHECK(cudaMalloc(&block, bytes));
-  std::lock_guard<std::mutex> hold(direct_lock_);
-  direct_.insert(block);
-  return block;
+    void *block = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&block, bytes));
+    std::lock_guard<std::mutex> hold(direct_lock_);
+    direct_.insert(block);
+    return block;
 }
 
 bool Adapter::give_directly(void *block)
 {
-  {
-    std::lock_guard<std::mutex> hold(direct_lock_);
-    if (!direct_.erase(block))
-      return false;
-  }
-  C10_CUDA_CHECK(cudaFree(block));
-  return true;
+    {
+        std::lock_guard<std::mutex> hold(direct_lock_);
+        if (!direct_.erase(block))
+            return false;
+    }
+    C10_CUDA_CHECK(cudaFree(block));
+    return true;
 }
 
 /* --- the calls of PyTorch */
 
 c10::DataPtr Adapter::allocate(size_t bytes)
 {
-  DeviceIndex device = c10::cuda::current_device();
-  void *block = nullptr;
-  if (bytes) {
-    auto stream = c10::cuda::getCurrentCUDAStream(device);
-    if (is_immortal(stream)) {
-      thread_local cudaStream_t said = reinterpret_cast<cudaStream_t>(-1);
-      thread_local DeviceIndex said_of = -1;
-      if (C10_UNLIKELY(said != stream.stream() || said_of != device)) {
-        cenote_stream_immortal(pool(device), stream.stream());
-        said = stream.stream();
-        said_of = device;
-      }
+    DeviceIndex device = c10::cuda::current_device();
+    void *block = nullptr;
+    if (bytes) {
+        auto stream = c10::cuda::getCurrentCUDAStream(device);
+        if (is_immortal(stream)) {
+            thread_local cudaStream_t said = reinterpret_cast<cudaStream_t>(-1);
+            thread_local DeviceIndex said_of = -1;
+            if (C10_UNLIKELY(said != stream.stream() || said_of != device)) {
+                cenote_stream_immortal(pool(device), stream.stream());
+                said = stream.stream();
+                said_of = device;
+            }
+        }
+        block = take(device, bytes, stream.stream());
+        const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
+        if (C10_UNLIKELY(interp))
+            (*interp)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
     }
-    block = take(device, bytes, stream.stream());
-    const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
-    if (C10_UNLIKELY(interp))
-      (*interp)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
-  }
-  return {block, block, &delete_block, c10::Device(c10::kCUDA, device)};
+    return {block, block, &delete_block, c10::Device(c10::kCUDA, device)};
 }
 
 c10::DeleterFnPtr Adapter::raw_deleter() const
 {
-  return &delete_block;
+    return &delete_block;
 }
 
 void Adapter::copy_data(void *to, const void *from, size_t bytes) const
 {
-  C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
 }
 
 void *Adapter::raw_alloc(size_t bytes)
 {
-  return bytes ? raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream(c10::cuda::current_device()).stream()) : nullptr;
+    return bytes ? raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream(c10::cuda::current_device()).stream()) : nullptr;
 }
 
 void *Adapter::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
 {
-  return bytes ? take(c10::cuda::current_device(), bytes, stream) : nullptr;
+    return bytes ? take(c10::cuda::current_device(), bytes, stream) : nullptr;
 }
 
 void Adapter::raw_delete(void *block)
 {
-  if (!block)
-    return;
-  const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
-  if (C10_UNLIKELY(interp))
-    (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
-  cenote_block known;
-  bool watched = C10_UNLIKELY(c10::memoryProfilingEnabled()) && !cenote_find(block, &known);
-  int error = cenote_free(block);
-  if (C10_LIKELY(!error)) {
-    if (watched)
-      report(block, -static_cast<int64_t>(known.requested), known.pool, static_cast<DeviceIndex>(cenote_pool_device(known.pool)));
-    return;
-  }
-  std::string words = cenote_message();
-  TORCH_CHECK(error == CENOTE_NOT_OURS && give_directly(block), "invalid device pointer: ", block, ": ", words);
+    if (!block)
+        return;
+    const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
+    if (C10_UNLIKELY(interp))
+        (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
+    if (C10_UNLIKELY(has_foreign_))
+        follow_foreign(block);
+    cenote_block known;
+    bool watched = C10_UNLIKELY(c10::memoryProfilingEnabled()) && !cenote_find(block, &known);
+    int error = cenote_free(block);
+    if (C10_LIKELY(!error)) {
+        if (watched)
+            report(block, -static_cast<int64_t>(known.requested), known.pool, static_cast<DeviceIndex>(cenote_pool_device(known.pool)));
+        return;
+    }
+    std::string words = cenote_message();
+    TORCH_CHECK(error == CENOTE_NOT_OURS && give_directly(block), "invalid device pointer: ", block, ": ", words);
 }
 
 void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream)
 {
-  if (!block.get() || block.get_deleter() != &delete_block) /* as tensors that wrap memory of others */
-    return;
-  cenote_block known;
-  if (is_immortal(stream) && !cenote_find(block.get(), &known))
-    cenote_stream_immortal(known.pool, stream.stream()); /* the block's pool, whatever device the stream is of */
-  int error = cenote_use(block.get(), stream.stream());
-  TORCH_CHECK(!error || error == CENOTE_NOT_OURS, "record_stream: ", cenote_message());
+    if (!block.get() || block.get_deleter() != &delete_block) /* as tensors that wrap memory of others */
+        return;
+    cenote_block known;
+    if (cenote_find(block.get(), &known)) /* taken while cenote was switched off: its free waits for the device */
+        return;
+    if (cenote_pool_device(known.pool) != stream.device_index()) {
+        use_on_foreign(block.get(), stream);
+        return;
+    }
+    if (is_immortal(stream))
+        cenote_stream_immortal(known.pool, stream.stream());
+    int error = cenote_use(block.get(), stream.stream());
+    TORCH_CHECK(!error, "record_stream: ", cenote_message());
 }
 
 /* --- devices */
@@ -167,69 +176,69 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
 /* Before an allocation fails: what other parts of PyTorch hold and could let go, as memory that other processes sent. */
 static int ask_others(cenote_pool *, size_t, void *)
 {
-  bool any = false;
-  for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
-    any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-  return any;
+    bool any = false;
+    for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+        any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    return any;
 }
 
 void Adapter::init(int device_count)
 {
-  double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
-  if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING"))
-    enabled_ = false;
-  for (int device = static_cast<int>(pools_.size()); device < device_count; device++) {
-    cenote_pool *made = nullptr;
-    TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());
-    cenote_pool_on_shortage(made, &ask_others, nullptr);
-    pools_.push_back(made);
-    if (fraction < 1)
-      setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
-  }
+    double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
+    if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING"))
+        enabled_ = false;
+    for (int device = static_cast<int>(pools_.size()); device < device_count; device++) {
+        cenote_pool *made = nullptr;
+        TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());
+        cenote_pool_on_shortage(made, &ask_others, nullptr);
+        pools_.push_back(made);
+        if (fraction < 1)
+            setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
+    }
 }
 
 double Adapter::getMemoryFraction(DeviceIndex device)
 {
-  cenote_stats stats = read_stats(pool(device));
-  return stats.limit ? static_cast<double>(stats.limit) / static_cast<double>(stats.capacity) : 1.0;
+    cenote_stats stats = read_stats(pool(device));
+    return stats.limit ? static_cast<double>(stats.limit) / static_cast<double>(stats.capacity) : 1.0;
 }
 
 void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
 {
-  TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
-  double bytes = fraction * static_cast<double>(read_stats(pool(device)).capacity);
-  int error = cenote_pool_set_limit(pool(device), fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0);
-  TORCH_CHECK(!error, cenote_message());
+    TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
+    double bytes = fraction * static_cast<double>(read_stats(pool(device)).capacity);
+    int error = cenote_pool_set_limit(pool(device), fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0);
+    TORCH_CHECK(!error, cenote_message());
 }
 
 void Adapter::emptyCache(MempoolId_t id)
 {
-  if (id != MempoolId_t{0, 0})
-    not_yet("emptyCache of a pool");
-  for (cenote_pool *each : pools_) {
-    cenote_stats stats = read_stats(each);
-    if (stats.reserved.current)
-      TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT), cenote_message());
-  }
+    if (id != MempoolId_t{0, 0})
+        not_yet("emptyCache of a pool");
+    for (cenote_pool *each : pools_) {
+        cenote_stats stats = read_stats(each);
+        if (stats.reserved.current)
+            TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT), cenote_message());
+    }
 }
 
 /* All that is free may serve one block, since pages move. */
 void Adapter::cacheInfo(DeviceIndex device, size_t *largest)
 {
-  size_t left = 0, total = 0;
-  c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
-  cenote_stats stats = read_stats(pool(device));
-  *largest = left + stats.harvestable;
+    size_t left = 0, total = 0;
+    c10::cuda::CUDAGuard guard(device);
+    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
+    cenote_stats stats = read_stats(pool(device));
+    *largest = left + stats.harvestable;
 }
 
 void *Adapter::getBaseAllocation(void *block, size_t *size)
 {
-  cenote_block found;
-  TORCH_CHECK(!cenote_find(block, &found), cenote_message());
-  if (size)
-    *size = found.size;
-  return found.start;
+    cenote_block found;
+    TORCH_CHECK(!cenote_find(block, &found), cenote_message());
+    if (size)
+        *size = found.size;
+    return found.start;
 }
 
 /* Copies between devices need no access: memcpyAsync goes through the driver's peer copy. */
@@ -237,22 +246,22 @@ void Adapter::enablePeerAccess(DeviceIndex, DeviceIndex) {}
 
 cudaError_t Adapter::memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool)
 {
-  if (to_device == from_device)
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+    if (to_device == from_device)
+        return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 }
 
 void Adapter::attachOutOfMemoryObserver(OutOfMemoryObserver observer)
 {
-  std::lock_guard<std::mutex> hold(observers_lock_);
-  observers_.push_back(std::move(observer));
+    std::lock_guard<std::mutex> hold(observers_lock_);
+    observers_.push_back(std::move(observer));
 }
 
 Adapter *adapter()
 {
-  if (!the_adapter)
-    the_adapter = new Adapter;
-  return the_adapter;
+    if (!the_adapter)
+        the_adapter = new Adapter;
+    return the_adapter;
 }
 
 } // namespace cenote_torch

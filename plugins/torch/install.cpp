@@ -11,27 +11,27 @@ using c10::cuda::CUDACachingAllocator::allocator;
 
 static void install()
 {
-  cenote_torch::Adapter *adapter = cenote_torch::adapter();
-  auto *current = allocator.load();
-  if (current == adapter)
-    return;
-  TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
-  /* PyTorch reads its settings when somebody asks for one, refuses bad ones, and compares `backend` with the name of its allocator. */
-  c10::CachingAllocator::AcceleratorAllocatorConfig::instance();
-  c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
-  allocator.store(adapter);
-  c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
+    cenote_torch::Adapter *adapter = cenote_torch::adapter();
+    auto *current = allocator.load();
+    if (current == adapter)
+        return;
+    TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
+    /* PyTorch reads its settings when somebody asks for one, refuses bad ones, and compares `backend` with the name of its allocator. */
+    c10::CachingAllocator::AcceleratorAllocatorConfig::instance();
+    c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+    allocator.store(adapter);
+    c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
 }
 
 int cenote_torch_install(char *why, size_t room)
 {
-  try {
-    install();
-    return 0;
-  } catch (const c10::Error &error) {
-    snprintf(why, room, "%s", error.what_without_backtrace());
-  } catch (const std::exception &error) {
-    snprintf(why, room, "%s", error.what());
-  }
-  return 1;
+    try {
+        install();
+        return 0;
+    } catch (const c10::Error &error) {
+        snprintf(why, room, "%s", error.what_without_backtrace());
+    } catch (const std::exception &error) {
+        snprintf(why, room, "%s", error.what());
+    }
+    return 1;
 }

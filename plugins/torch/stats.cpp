@@ -7,57 +7,58 @@
 
 #include <algorithm>
 
-namespace cenote_torch {
+namespace cenote_torch
+{
 
 static c10::CachingAllocator::Stat stat(const cenote_level &level)
 {
-  c10::CachingAllocator::Stat s;
-  s.current = static_cast<int64_t>(level.current);
-  s.peak = static_cast<int64_t>(level.peak);
-  s.allocated = static_cast<int64_t>(level.total_in);
-  s.freed = static_cast<int64_t>(level.total_out);
-  return s;
+    c10::CachingAllocator::Stat s;
+    s.current = static_cast<int64_t>(level.current);
+    s.peak = static_cast<int64_t>(level.peak);
+    s.allocated = static_cast<int64_t>(level.total_in);
+    s.freed = static_cast<int64_t>(level.total_out);
+    return s;
 }
 
 /* There is no pool for small blocks here: all is in the large one. */
 static void put(c10::CachingAllocator::StatArray &array, const cenote_level &level)
 {
-  for (auto type : {c10::CachingAllocator::StatType::AGGREGATE, c10::CachingAllocator::StatType::LARGE_POOL})
-    array[static_cast<size_t>(type)] = stat(level);
+    for (auto type : {c10::CachingAllocator::StatType::AGGREGATE, c10::CachingAllocator::StatType::LARGE_POOL})
+        array[static_cast<size_t>(type)] = stat(level);
 }
 
 cenote_stats read_stats(cenote_pool *pool)
 {
-  cenote_stats stats;
-  stats.struct_size = sizeof stats;
-  TORCH_CHECK(!cenote_pool_stats(pool, &stats), cenote_message());
-  return stats;
+    cenote_stats stats;
+    stats.struct_size = sizeof stats;
+    TORCH_CHECK(!cenote_pool_stats(pool, &stats), cenote_message());
+    return stats;
 }
 
 DeviceStats device_stats(cenote_pool *pool)
 {
-  cenote_stats stats = read_stats(pool);
-  if (stats.pending_blocks) { /* who reads how much is active expects that finished streams have been noticed */
-    cenote_trim(pool, UINT64_MAX, 0);
-    stats = read_stats(pool);
-  }
-  cenote_level active = stats.blocks; /* freed blocks that wait are counted in bytes only, but for how many there are now */
-  active.current += stats.pending_blocks;
-  active.peak = std::max(active.peak, active.current);
-  DeviceStats out;
-  put(out.allocation, stats.blocks);
-  put(out.active, active);
-  put(out.allocated_bytes, stats.allocated);
-  put(out.reserved_bytes, stats.reserved);
-  put(out.active_bytes, stats.active);
-  put(out.requested_bytes, stats.requested);
-  out.num_alloc_retries = static_cast<int64_t>(stats.retries);
-  out.num_ooms = static_cast<int64_t>(stats.ooms);
-  out.num_sync_all_streams = static_cast<int64_t>(stats.waits);
-  out.num_device_alloc = static_cast<int64_t>(stats.pages_created);
-  out.num_device_free = static_cast<int64_t>(stats.pages_released);
-  out.max_split_size = -1;
-  return out;
+    cenote_stats stats = read_stats(pool);
+    if (stats.pending_blocks) { /* who reads how much is active expects that finished streams have been noticed */
+        cenote_trim(pool, UINT64_MAX, 0);
+        stats = read_stats(pool);
+    }
+    cenote_level active = stats.blocks; /* freed blocks that wait are counted in bytes only, but for how many there are now */
+    active.current += stats.pending_blocks;
+    active.peak = std::max(active.peak, active.current);
+    DeviceStats out;
+    put(out.allocation, stats.blocks);
+    put(out.active, active);
+    put(out.allocated_bytes, stats.allocated);
+    put(out.reserved_bytes, stats.reserved);
+    put(out.active_bytes, stats.active);
+    put(out.requested_bytes, stats.requested);
+    out.num_alloc_retries = static_cast<int64_t>(stats.retries);
+    out.num_ooms = static_cast<int64_t>(stats.ooms);
+    out.num_sync_all_streams = static_cast<int64_t>(stats.waits);
+    out.num_device_alloc = static_cast<int64_t>(stats.pages_created);
+    out.num_device_free = static_cast<int64_t>(stats.pages_released);
+    out.max_split_size = -1;
+    return out;
 }
 
 } // namespace cenote_torch

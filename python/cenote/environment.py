@@ -23,6 +23,7 @@ class Wish(NamedTuple):
 SIM = "CENOTE_SIM"
 PRELOAD = "LD_PRELOAD"
 TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
+KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: what is compiled for a simulated GPU is not kept for real ones
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -48,6 +49,7 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
         new[SIM] = merge_sim(wish, old.get(SIM, ""))
         new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
         new[TRITON] = os.path.dirname(preload)
+        new.setdefault(KERNEL_CACHE, "0")
     if wish.allocator is not None:
         merge_switch(wish.allocator, new)
         there = [name for name in ALLOCATOR_VARIABLES if old.get(name)]

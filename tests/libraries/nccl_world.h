@@ -73,6 +73,10 @@ int ncclGather(const void *from, void *to, size_t count, int type, int root, com
 int ncclScatter(const void *from, void *to, size_t count, int type, int root, comm c, CUstream stream);
 int ncclSend(const void *from, size_t count, int type, int peer, comm c, CUstream stream);
 int ncclRecv(void *to, size_t count, int type, int peer, comm c, CUstream stream);
+int ncclPutSignal(const void *from, size_t count, int type, int peer, void *window, size_t offset, int signal, int context, unsigned flags,
+                  comm c, CUstream stream);
+int ncclSignal(int peer, int signal, int context, unsigned flags, comm c, CUstream stream);
+int ncclWaitSignal(int count, void *signals, comm c, CUstream stream);
 
 #define OK(call) EXPECT_EQ(call, 0)
 #define MUST(call) REQUIRE_EQ(call, 0)

@@ -228,6 +228,22 @@ static uint64_t used(void)
     return books.used;
 }
 
+/* What moves nothing, and waits for nothing, must not say that it did. */
+CASE(one_sided_operations_are_refused)
+{
+    struct sim_books before, after;
+    int signals[4] = {0};
+    meet();
+    enter(0);
+    sim_books(&before);
+    void *from = (void *)world[0].from;
+    EXPECT_EQ(ncclPutSignal(from, 4, INT32, 1, from, 0, 0, 0, 0, world[0].comm, world[0].stream), USAGE);
+    EXPECT_EQ(ncclSignal(1, 0, 0, 0, world[0].comm, world[0].stream), USAGE);
+    EXPECT_EQ(ncclWaitSignal(1, signals, world[0].comm, world[0].stream), USAGE);
+    sim_books(&after);
+    EXPECT_EQ(after.kernels, before.kernels);
+}
+
 CASE(buffers_are_taken_once_and_given_back)
 {
     uint64_t value, before = used();

@@ -174,11 +174,8 @@ CASE(hidden_devices_are_there)
         char ours[96] = "", theirs[96] = "";
         CUuuid uuid;
         setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+        setenv("CENOTE_SIM", "devices:3", 1);
         sim_reset(NULL);
-        struct sim_shape shape;
-        sim_shape_default(&shape);
-        shape.devices = DEVICES;
-        sim_reset(&shape);
         bool fine = !cuInit(0) && !cuDeviceGetCount(&devices) && devices == 2 && !nvmlDeviceGetCount_v2(&count) && count == DEVICES;
         fine = fine && !cuDeviceGetUuid(&uuid, 0) && !nvmlDeviceGetUUID(handle(2), ours, sizeof ours);
         snprintf(theirs, sizeof theirs, "GPU-%02x%02x%02x%02x-", uuid.bytes[0] & 0xff, uuid.bytes[1] & 0xff, uuid.bytes[2] & 0xff,
@@ -198,6 +195,7 @@ CASE(devices_are_those_of_the_driver)
     unsigned index = 0;
     int major, minor, version;
     device second = handle(1);
+    MUST(cuInit(0));
     OK(nvmlDeviceGetName(second, text, sizeof text));
     MUST(cuDeviceGetName(name, sizeof name, 1));
     EXPECT_TEXT_EQ(text, name);
@@ -238,6 +236,7 @@ CASE(memory_is_what_the_driver_says)
     EXPECT_EQ(memory.used, 0);
     OK(nvmlDeviceGetComputeRunningProcesses_v3(handle(1), &count, NULL));
     EXPECT_EQ(count, 0);
+    MUST(cuInit(0));
     MUST(cuDevicePrimaryCtxRetain(&context, 1));
     MUST(cuCtxSetCurrent(context));
     MUST(cuMemAlloc(&at, 200 * MIB));

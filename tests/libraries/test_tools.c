@@ -86,6 +86,13 @@ CASE(a_profiler_gets_no_records)
     OK(cuptiActivityPopExternalCorrelationId(1, NULL));
     EXPECT_EQ(cuptiActivityPopExternalCorrelationId(1, &id), 18);
     EXPECT_EQ(cuptiActivityPushExternalCorrelationId(99, 1), 1);
+    for (uint64_t i = 0; i < 1000; i++)
+        OK(cuptiActivityPushExternalCorrelationId(2, i));
+    for (uint64_t i = 1000; i--;) {
+        OK(cuptiActivityPopExternalCorrelationId(2, &id));
+        EXPECT_EQ(id, i);
+    }
+    EXPECT_EQ(cuptiActivityPopExternalCorrelationId(2, &id), 18);
     OK(cuptiGetResultString(39, &text));
     EXPECT_TEXT_EQ(text, "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED");
     EXPECT_EQ(cuptiGetResultString(12345, &text), 1);

@@ -51,8 +51,8 @@ def test_a_value_that_is_none(refuse, option, value):
 
 
 def test_an_allocator_and_a_switch_that_contradict_each_other(refuse):
-    assert "CENOTE says on already" in refuse("--allocator", "native", CENOTE="on")
-    assert "CENOTE says off already" in refuse("--allocator", "cenote", CENOTE="off")
+    assert "CENOTE says 'on' already" in refuse("--allocator", "native", CENOTE="on")
+    assert "CENOTE says 'off' already" in refuse("--allocator", "cenote", CENOTE="off")
     assert "backend:cudaMallocAsync" in refuse("--allocator", "cenote", PYTORCH_ALLOC_CONF="backend:cudaMallocAsync")
 
 

@@ -116,8 +116,14 @@ def test_the_variable_that_is_there_is_the_one_that_is_changed():
 def test_nothing_else_changes():
     old = {"HOME": "/somewhere", "CENOTE_CONF": "limit:80%", "EMPTY": ""}
     new = prepare(old, capacity=GIB, allocator="native")
-    assert {name: value for name, value in new.items() if name not in ("CENOTE_SIM", "LD_PRELOAD", "TRITON_LIBCUDA_PATH")} == old
+    ours = ("CENOTE_SIM", "LD_PRELOAD", "TRITON_LIBCUDA_PATH", "USE_PYTORCH_KERNEL_CACHE")
+    assert {name: value for name, value in new.items() if name not in ours} == old
     assert old == {"HOME": "/somewhere", "CENOTE_CONF": "limit:80%", "EMPTY": ""}
+
+
+def test_what_is_compiled_is_not_kept_for_real_gpus_unless_asked_for():
+    assert prepare({}, capacity=GIB)["USE_PYTORCH_KERNEL_CACHE"] == "0"
+    assert prepare({"USE_PYTORCH_KERNEL_CACHE": "1"}, capacity=GIB)["USE_PYTORCH_KERNEL_CACHE"] == "1"
 
 
 def test_without_a_simulation_only_the_allocator_is_set():

@@ -1,4 +1,7 @@
 /* test_books.c: the books of the simulated device: what they count, and that a reset clears them. */
+#include <stdio.h>
+#include <unistd.h>
+
 #include "tests/sim/simulated.h"
 
 #define PAGE SIMULATED_PAGE
@@ -123,6 +126,41 @@ CASE(stream_ids_stay_unique_over_resets)
     simulated_begin();
     EXPECT_OK(cuStreamGetId(simulated_stream(), &after));
     EXPECT(after > before);
+}
+
+/* Pages of this process, in memory of the host. */
+static uint64_t resident(void)
+{
+    unsigned long all = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    REQUIRE(file != NULL);
+    EXPECT_EQ(fscanf(file, "%lu %lu", &all, &pages), 2);
+    fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+CASE(contents_that_are_gone_take_no_memory_of_the_host)
+{
+    const uint64_t bytes = 64 << 20, some = 8 << 20;
+    CUdeviceptr at;
+    uint64_t before = resident();
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_OK(cuMemAlloc(&at, bytes));
+        EXPECT_OK(cuMemsetD8(at, 1, bytes));
+        EXPECT_OK(cuCtxSynchronize());
+        EXPECT(resident() > before + bytes - some);
+        EXPECT_OK(i == 1 ? cuMemsetD8(at, 0, bytes) : cuMemFree(at));
+        EXPECT_OK(cuCtxSynchronize());
+        EXPECT(resident() < before + some);
+        if (i == 1)
+            EXPECT_OK(cuMemFree(at));
+    }
+    REQUIRE_OK(cuMemAlloc(&at, bytes)); /* and what is written there next is what is read */
+    EXPECT_OK(cuMemsetD8(at, 9, bytes / 2));
+    EXPECT_OK(sim_launch_expect(NULL, at, 0x0909090909090909, bytes / 2));
+    EXPECT_OK(sim_launch_expect(NULL, at + bytes / 2, 0, bytes / 2));
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_EQ(sim_mismatches(), 0);
 }
 
 SUITE_MAIN_AROUND("simulated device: books", simulated_begin, NULL)

@@ -232,6 +232,26 @@ CASE(the_default_stream_is_off_limits_while_a_blocking_stream_captures)
     EXPECT_OK(cuStreamDestroy(blocking));
 }
 
+CASE(asking_about_the_default_stream_spoils_no_capture)
+{
+    CUstream blocking;
+    CUgraph graph = NULL;
+    CUstreamCaptureStatus status;
+    REQUIRE_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    REQUIRE_OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(cuStreamIsCapturing(NULL, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+#if CUDA_VERSION >= 13000
+    EXPECT_EQ(cuStreamGetCaptureInfo(NULL, &status, NULL, NULL, NULL, NULL, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+#else
+    EXPECT_EQ(cuStreamGetCaptureInfo(NULL, &status, NULL, NULL, NULL, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+#endif
+    EXPECT_OK(cuStreamIsCapturing(blocking, &status));
+    EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    EXPECT_OK(cuStreamEndCapture(blocking, &graph));
+    EXPECT_OK(cuGraphDestroy(graph));
+    EXPECT_OK(cuStreamDestroy(blocking));
+}
+
 CASE(capture_ids_are_unique)
 {
     EXPECT_EQ(machine_capture_id(stream), 0);

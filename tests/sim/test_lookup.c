@@ -1,5 +1,6 @@
 /* test_lookup.c: cuGetProcAddress, and that the library has every entry point of driver/driver.def. CUDA driver API only. */
 #include <dlfcn.h>
+#include <link.h>
 
 #include "tests/sim/machine.h"
 
@@ -70,6 +71,21 @@ CASE(zero_is_the_own_stream_in_per_thread_variants)
     EXPECT_OK(get_id(NULL, &found));
     EXPECT_OK(cuStreamGetId(CU_STREAM_PER_THREAD, &own));
     EXPECT_EQ(found, own);
+}
+
+/* A thread that used it, and ends after a dlclose, would come back to nothing. */
+CASE(the_library_stays_once_it_is_loaded)
+{
+    Dl_info place;
+    struct link_map *map = NULL;
+    uint64_t flags = 0;
+    REQUIRE(dladdr(__extension__(void *)cuInit, &place));
+    void *library = dlopen(place.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    REQUIRE(library && !dlinfo(library, RTLD_DI_LINKMAP, &map));
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++)
+        flags |= entry->d_tag == DT_FLAGS_1 ? entry->d_un.d_val : 0;
+    EXPECT(flags & DF_1_NODELETE);
+    dlclose(library);
 }
 
 SUITE_MAIN_AROUND("simulated driver: lookup", machine_begin, machine_end)

@@ -199,7 +199,7 @@ CASE(machines_do_not_share)
     agent_end(&a);
 }
 
-/* Runs an agent that cannot start, and gives what it said. */
+/* Runs an agent whose shape is not understood, and gives what it said. */
 static void start_badly(const char *bad, char *said, size_t room)
 {
     int ends[2], status;
@@ -227,14 +227,143 @@ static void start_badly(const char *bad, char *said, size_t room)
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
+/* This process, as it tries to be on a machine where it cannot be; gives what was said on stderr. It goes on: it can count devices. */
+static void enter_badly(const struct sim_shape *bad, char *said, size_t room)
+{
+    int ends[2], kept = dup(2), count = 0;
+    CUcontext context;
+    REQUIRE(kept >= 0 && !pipe2(ends, O_CLOEXEC));
+    sim_reset(bad);
+    fflush(NULL);
+    dup2(ends[1], 2);
+    CUresult started = cuInit(0), counted = cuDeviceGetCount(&count);
+    CUresult first = cuDevicePrimaryCtxRetain(&context, 0), second = cuDevicePrimaryCtxRetain(&context, 0);
+    dup2(kept, 2);
+    close(kept);
+    close(ends[1]);
+    ssize_t got = read(ends[0], said, room - 1);
+    said[got > 0 ? got : 0] = 0;
+    close(ends[0]);
+    EXPECT_OK(started);
+    EXPECT_OK(counted);
+    EXPECT_EQ(count, 1);
+    EXPECT_EQ(first, CUDA_ERROR_SYSTEM_NOT_READY);
+    EXPECT_EQ(second, CUDA_ERROR_SYSTEM_NOT_READY);
+    EXPECT(strchr(said, '\n') == said + strlen(said) - 1); /* said once */
+}
+
+static struct sim_shape shape_here(void)
+{
+    struct sim_shape here = simulated_shape();
+    snprintf(here.machine, sizeof here.machine, "%s", name);
+    return here;
+}
+
 CASE(another_shape_is_refused_while_somebody_is_there)
 {
-    char said[512], bad[300];
-    snprintf(bad, sizeof bad, "capacity:2GiB,machine:%s", name);
-    start_badly(bad, said, sizeof said);
+    char said[512];
+    struct agent a;
+    struct sim_shape larger = shape_here(), same = larger;
+    larger.capacity *= 2;
+    agent_start(&a, shape);
+    enter_badly(&larger, said, sizeof said);
     EXPECT(strstr(said, "other devices, capacity or granularity") != NULL);
     EXPECT(strstr(said, path) != NULL);
-    EXPECT_EQ(left(), CAPACITY - CONTEXT); /* it left no trace */
+    EXPECT_EQ(agent_left(&a), CAPACITY - CONTEXT); /* it left no trace */
+    sim_reset(&same);
+    machine_begin();
+    EXPECT_EQ(left(), CAPACITY - 2 * CONTEXT);
+    agent_end(&a);
+}
+
+/* As many as there are rows, and one. */
+CASE(who_comes_too_late_is_told_so)
+{
+    enum { ROWS = 64 };
+    static struct agent all[ROWS];
+    char said[512];
+    struct sim_shape here = shape_here(), alone = simulated_shape();
+    sim_reset(&alone);
+    snprintf(shape, sizeof shape, "capacity:1GiB,context_bytes:1MiB,machine:%s", name);
+    for (int i = 0; i < ROWS; i++)
+        agent_start(&all[i], shape);
+    enter_badly(&here, said, sizeof said);
+    EXPECT(strstr(said, "as many processes") != NULL);
+    EXPECT_EQ(sim_processes(0, NULL, 0), ROWS); /* who counts is let in */
+    agent_kill(&all[0]);
+    machine_begin(); /* in its place */
+    EXPECT_EQ(left(), CAPACITY - (ROWS - 1) * MIB - CONTEXT);
+    for (int i = 1; i < ROWS; i++)
+        agent_kill(&all[i]);
+}
+
+CASE(who_only_asks_is_not_on_the_machine)
+{
+    struct sim_process list[4];
+    struct sim_device device;
+    struct agent a;
+    struct sim_shape here = shape_here();
+    int count = 0, major = 0;
+    sim_reset(&here);
+    EXPECT_OK(cuInit(0));
+    EXPECT_OK(cuDeviceGetCount(&count));
+    EXPECT_EQ(sim_processes(0, list, 4), 0);
+    EXPECT_EQ(access(path, F_OK), -1); /* nobody made it */
+    agent_start(&a, shape);
+    EXPECT_EQ(sim_processes(0, list, 4), 1);
+    EXPECT_EQ(list[0].process, a.process);
+    EXPECT_EQ(sim_device_count(), 1);
+    REQUIRE(sim_device(0, &device));
+    EXPECT_EQ(device.total, CAPACITY);
+    EXPECT_EQ(device.used, CONTEXT);
+    EXPECT(!sim_device(1, &device));
+    EXPECT(sim_device_attribute(0, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major) && major > 0);
+    agent_end(&a);
+    EXPECT_EQ(access(path, F_OK), -1); /* the last one out did not see us */
+    EXPECT_EQ(sim_processes(0, list, 4), 0);
+}
+
+/* The questions of a library of management, in a child whose parent uses the device: all are answered, and the parent stays what it is. */
+CASE(a_child_of_a_fork_may_ask_too)
+{
+    int status = -1;
+    struct sim_process list[4];
+    fflush(NULL);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        struct sim_device device;
+        bool told = sim_device(0, &device) && device.used == CONTEXT && sim_processes(0, list, 4) == 1 && list[0].process == getppid();
+        _exit(told && cuInit(0) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    }
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    struct agent a;
+    agent_start(&a, shape); /* it forgets the dead: this process is not among them */
+    EXPECT_EQ(sim_processes(0, list, 4), 2);
+    agent_end(&a);
+}
+
+CASE(who_asked_before_a_fork_has_not_begun_to_use_the_device)
+{
+    int status = -1;
+    struct sim_device device;
+    struct sim_shape here = shape_here();
+    sim_reset(&here);
+    EXPECT(sim_device(0, &device));
+    EXPECT_EQ(device.bus, 1);
+    EXPECT(!strcmp(device.bus_id, "0000:01:00.0"));
+    fflush(NULL);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        CUcontext context;
+        _exit(cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0));
+    }
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    machine_begin(); /* takes over from the child, which ended without a word */
+    EXPECT_EQ(left(), CAPACITY - CONTEXT);
 }
 
 CASE(the_file_of_a_machine_where_all_died_is_taken_over)
@@ -276,21 +405,23 @@ CASE(a_file_that_is_no_machine_is_refused_and_kept)
 {
     char said[512];
     struct stat status;
-    struct sim_shape alone = simulated_shape();
+    struct sim_shape here = shape_here(), alone = simulated_shape();
     REQUIRE(!stat(path, &status));
     sim_reset(&alone);
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(file >= 0);
     REQUIRE_EQ(write(file, "something else", 14), 14);
-    start_badly(shape, said, sizeof said);
+    enter_badly(&here, said, sizeof said);
     EXPECT(strstr(said, "none of this version: remove it") != NULL);
+    EXPECT_EQ(sim_processes(0, NULL, 0), 0);
     REQUIRE(!ftruncate(file, status.st_size)); /* the right size alone does not make it one */
-    start_badly(shape, said, sizeof said);
+    enter_badly(&here, said, sizeof said);
     EXPECT(strstr(said, "none of this version: remove it") != NULL);
+    EXPECT_EQ(sim_processes(0, NULL, 0), 0);
     EXPECT_EQ(access(path, F_OK), 0);
     unlink(path);
     REQUIRE(!symlink("/dev/null", path));
-    start_badly(shape, said, sizeof said);
+    enter_badly(&here, said, sizeof said);
     EXPECT(strstr(said, "cannot be opened") != NULL);
     unlink(path);
     close(file);
@@ -347,23 +478,25 @@ CASE(damaged_books_do_no_harm)
 CASE(a_child_of_a_fork_has_a_row_of_its_own)
 {
     int status = -1;
-    struct sim_shape mine = simulated_shape();
-    snprintf(mine.machine, sizeof mine.machine, "%s", name);
-    sim_reset(&mine); /* on the machine, before cuInit: a child may use the device */
+    struct agent a;
+    struct sim_shape mine = shape_here();
+    agent_start(&a, shape);
+    sim_reset(&mine); /* before cuInit: a child may use the device */
     fflush(NULL);
     pid_t child = fork();
     REQUIRE(child >= 0);
     if (!child) {
         struct sim_process list[4];
         machine_begin();
-        bool listed = sim_processes(0, list, 4) == 1 && list[0].process == getpid() && list[0].bytes == CONTEXT;
+        bool listed = sim_processes(0, list, 4) == 2 && (list[0].process == getpid() || list[1].process == getpid());
         exit(listed ? 0 : 1);
     }
     REQUIRE_EQ(waitpid(child, &status, 0), child);
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    EXPECT_EQ(access(path, F_OK), 0);
+    EXPECT_EQ(sim_processes(0, NULL, 0), 1);
     machine_begin();
-    EXPECT_EQ(left(), CAPACITY - CONTEXT);
+    EXPECT_EQ(left(), CAPACITY - 2 * CONTEXT);
+    agent_end(&a);
 }
 
 CASE(without_a_machine_a_process_lists_itself)

@@ -41,6 +41,8 @@ def allocator():
 
 @pytest.fixture(scope="session")
 def sim():
+    gc.collect()
+    gc.freeze()  # what PyTorch is made of: every test collects, and would look at all of it
     return simulated.Hand()
 
 

@@ -152,7 +152,7 @@ CHOICE = """
 
 @functools.cache
 def choose(benchmark, shape=simulated.SHAPE, **environ):
-    return [int(word) for word in simulated.fresh(CHOICE.format(benchmark=benchmark), shape, **environ).stdout.split()]
+    return [int(word) for word in simulated.forked(CHOICE.format(benchmark=benchmark), shape, **environ).stdout.split()]
 
 
 def test_benchmarking_tries_every_plan_that_fits():
@@ -340,7 +340,7 @@ def test_dropout_takes_its_generators_once():
             rnn(x)
             print(torch.cuda.memory_allocated())
     """
-    before, once, twice = (int(line) for line in simulated.fresh(code).stdout.split())
+    before, once, twice = (int(line) for line in simulated.forked(code).stdout.split())
     properties = torch.cuda.get_device_properties(0)
     assert once - before == pytest.approx(48 * properties.multi_processor_count * properties.max_threads_per_multi_processor, abs=4096)
     assert twice == once

@@ -154,9 +154,9 @@ def test_cublas_takes_its_pool_beside_pytorch():
         torch.mm(a, a)
         print(others() - before)
     """
-    assert int(simulated.fresh(code).stdout) == 32 << 20
-    assert int(simulated.fresh(code, CUBLAS_WORKSPACE_CONFIG=":4096:8").stdout) == 32 << 20
-    assert int(simulated.fresh(code, CUBLAS_WORKSPACE_CONFIG=":16:8").stdout) == 2 << 20  # 128 KiB, and memory comes in pages of 2 MiB
+    assert int(simulated.forked(code).stdout) == 32 << 20
+    assert int(simulated.forked(code, CUBLAS_WORKSPACE_CONFIG=":4096:8").stdout) == 32 << 20
+    assert int(simulated.forked(code, CUBLAS_WORKSPACE_CONFIG=":16:8").stdout) == 2 << 20  # 128 KiB, and memory comes in pages of 2 MiB
 
 
 # --- torch.linalg
@@ -440,9 +440,9 @@ def test_special_functions_compiled_at_run_time():
 def test_nothing_compiled_reaches_the_cache_of_real_gpus(monkeypatch, tmp_path):
     monkeypatch.delenv("USE_PYTORCH_KERNEL_CACHE", raising=False)
     code = "import torch; torch.special.bessel_j0(torch.zeros(3, device='cuda'))"
-    simulated.fresh(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path))
+    simulated.forked(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
-    simulated.fresh(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path), USE_PYTORCH_KERNEL_CACHE="1")
+    simulated.forked(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path), USE_PYTORCH_KERNEL_CACHE="1")
     assert list(tmp_path.iterdir()) != []  # there is such a cache, and who wants it gets it
 
 
