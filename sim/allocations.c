@@ -6,6 +6,7 @@
  */
 #include "sim/graph.h"
 #include "sim/memory.h"
+#include "sim/numbers.h"
 #include "sim/stream.h"
 
 #define ALLOCATIONS_MOST (1u << 22)
@@ -83,11 +84,6 @@ void allocation_remove(uint32_t number)
     model.books.allocations -= a->kind != ALLOCATION_REGISTERED && !a->freed;
     ranges_remove(&by_address, a->at);
     slots_give(&allocations, number);
-}
-
-static uint64_t round_up(uint64_t bytes, uint64_t step)
-{
-    return (bytes + step - 1) / step * step;
 }
 
 static CUresult take_small(int device, uint64_t bytes, uint64_t *at)

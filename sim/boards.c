@@ -8,8 +8,9 @@
  *     recorded 1, done 0: not complete      recorded 1, done 1: complete      recorded 2, done 1: recorded again, not complete
  *
  * Clocks of processes are not compared: who waits for a record of another process waits in real time, without the model's lock, and
- * keeps its own device going meanwhile; a stream's wait too holds up its caller, as a device would not. So that the record becomes done although its process sleeps, a thread looks at the clock while there is one due later; without
- * `lag` there never is. A process that died has done all it ever will: its records are complete.
+ * keeps its own device going meanwhile; a stream's wait too holds up its caller, as a device's would not. So that the record becomes done
+ * although its process sleeps, a thread looks at the clock while there is one due later; without `lag` there never is. A process that died
+ * has done all it ever will: its records are complete.
  *
  * What another process writes on a board is only compared, never used as a place.
  */

@@ -1,5 +1,6 @@
 /* functions.c: what can be asked of a function and set on it (functions.def), and how many blocks of it a multiprocessor would hold. */
 #include "sim/kernel.h"
+#include "sim/numbers.h"
 
 #define REGISTERS_STEP 256      /* registers are given to warps in units of it */
 #define SHARED_STEP 128         /* shared memory is given to blocks in units of it */
@@ -174,11 +175,6 @@ static struct limits limits_of(const struct function *f, int device)
         .own_shared = f->attributes[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES],
         .shared_per_block = f->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES],
     };
-}
-
-static uint64_t round_up(uint64_t value, uint64_t step)
-{
-    return (value + step - 1) / step * step;
 }
 
 static int least(int a, int b)

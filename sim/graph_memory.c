@@ -14,6 +14,7 @@
 
 #include "sim/graph.h"
 #include "sim/memory.h"
+#include "sim/numbers.h"
 
 #define ARENAS_MOST 65536
 #define MEMORIES_MOST (1u << 22)
@@ -111,11 +112,6 @@ static void count(int device, int64_t used, int64_t reserved)
         u->used_high = u->used;
     if (u->reserved_high < u->reserved)
         u->reserved_high = u->reserved;
-}
-
-static uint64_t round_up(uint64_t bytes, uint64_t step)
-{
-    return (bytes + step - 1) / step * step;
 }
 
 static void give_spare(uint32_t number)

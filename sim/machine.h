@@ -9,11 +9,11 @@
 
 #define MACHINE_PROCESSES_MOST 64   /* as many as a record has bits */
 
-extern bool machine_joined;     /* the shape names a machine, and we are on it; but for coming, going and asking, all below is for that case */
+extern bool machine_joined;     /* we are on the machine that the shape names; most of the below is for that case */
 
 bool     machine_enter(void);                           /* that the shape names, if it does; false: why not is said on stderr */
 void     machine_leave(void);
-uint64_t machine_id(void);                              /* enters it; unlike any other's; 0: the shape names none, or it cannot be entered */
+uint64_t machine_id(void);                              /* enters it; unlike any other's; 0: there is none, or it refuses us */
 
 /* --- this process's share */
 bool     machine_take(int device, uint64_t bytes, bool for_context, uint64_t capacity);     /* false: less is left in `capacity` */

@@ -9,6 +9,7 @@
  */
 #include "sim/graph.h"
 #include "sim/memory.h"
+#include "sim/numbers.h"
 
 #define POOLS_MOST 4096
 #define STEP 512
@@ -225,7 +226,7 @@ static CUresult allocate(CUdeviceptr *at, size_t size, uint32_t number, struct s
     struct pool *p = pool_at(number);
     if (size > model.devices[p->device].capacity)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t bytes = (size + STEP - 1) / STEP * STEP;
+    uint64_t bytes = round_up(size, STEP);
     uint32_t allocation = take_pending(p, bytes, s);
     CUresult result = allocation ? CUDA_SUCCESS : take_free(number, bytes, &allocation);
     if (result)

@@ -60,7 +60,7 @@ CUresult work_put(struct stream *stream, const struct work *work);  /* on a stre
 CUresult work_submit(struct stream *stream, const struct work *work);   /* on a stream that does not capture */
 uint64_t work_end(struct stream *stream, uint64_t not_before, uint64_t length);   /* when such work, put on it now, is done */
 uint64_t work_extent(const struct work *work, uint64_t pitch, uint64_t layer);    /* bytes from its first to its last, with gaps */
-uint64_t work_run_until(uint64_t when);     /* for clock.c; the moment until which all is done: earlier if a host function has to return first */
+uint64_t work_run_until(uint64_t when);     /* for clock.c; until when all is done: a host function may have to return */
 uint64_t work_call_due(void);               /* when a host function may be due; 0: none is on its way */
 void     work_reset(void);
 uint64_t work_mismatches(void);

@@ -1,6 +1,6 @@
 /*
- * pluggable.cpp: libcenote behind torch.cuda.memory.CUDAPluggableAllocator, for machines where the adapter cannot be compiled. Knows nothing of torch;
- * docs/pytorch.md says what this road cannot do. A function that PyTorch calls to free must not throw.
+ * pluggable.cpp: libcenote behind torch.cuda.memory.CUDAPluggableAllocator, for machines where the adapter cannot be compiled. It knows
+ * nothing of torch; docs/pytorch.md says what this road cannot do. What PyTorch calls to free must not throw.
  *
  * LOCKING: none of its own.
  */

@@ -1,6 +1,6 @@
 /*
- * foreign_streams.cpp: record_stream with a stream of another device than the block's. cenote knows the streams of a block's own device; a stream of that
- * device which waits for the other one stands in for it.
+ * foreign_streams.cpp: record_stream with a stream of another device than the block's. cenote knows the streams of a block's own device;
+ * one of those that waits for the other stream stands in for it.
  *
  * LOCKING: `foreign_lock_` guards the list of blocks; no call is made under it. Without such blocks a free reads one flag.
  */

@@ -3,10 +3,9 @@
 This package holds the launcher, makes cenote PyTorch's allocator, and says where the C library, its headers and the simulated GPU are. It imports
 neither torch nor anything else that is not in Python itself.
 """
-from typing import TYPE_CHECKING
-
 from cenote.places import NotBuilt, include_folder, library, simulation_folder, version
 
+TYPE_CHECKING = False  # as typing has it, without importing that: see cenote/hook.py
 if TYPE_CHECKING:
     from cenote.plugin import Status
 

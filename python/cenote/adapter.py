@@ -1,7 +1,7 @@
 """The adapter: cenote as a subclass of PyTorch's allocator, compiled for the torch that is installed.
 
 PyTorch's interface changes with its versions, so the sources come with the package and are compiled where they are used, with the machine's own
-compiler: five seconds, once. The result is kept in the user's cache folder, in a folder for everything it was made from but the compiler, under the
+compiler: some seconds, once. The result is kept in the user's cache folder, in a folder for everything it was made from but the compiler, under the
 compiler's name and version. A machine without a compiler takes what another compiler left there.
 """
 import fcntl
@@ -97,8 +97,8 @@ def cuda_include(torch: Torch) -> str:
     found = next((folder for folder in cuda_places(sites) if has_cuda_headers(folder)), None)
     if found is None:
         major = torch.cuda.partition(".")[0]
-        raise NotMade(f"the headers of CUDA's runtime (cuda_runtime_api.h, crt/host_defines.h) are not on this machine. Install the packages {PACKAGES} "
-                      f"(pip install 'nvidia-cuda-runtime=={major}.*' 'nvidia-cuda-crt=={major}.*'), or the CUDA Toolkit and set CUDA_HOME")
+        raise NotMade("the headers of CUDA's runtime (cuda_runtime_api.h, crt/host_defines.h) are not on this machine. "
+                      f"Install the packages {PACKAGES} (pip install 'nvidia-cuda-runtime=={major}.*' 'nvidia-cuda-crt=={major}.*'), or the CUDA Toolkit and set CUDA_HOME")
     return found
 
 
@@ -161,39 +161,32 @@ def locked(folder: str) -> Iterator[None]:
 
 # --- making it
 
-def run_all(commands: Sequence[Sequence[str]], folder: str) -> None:
-    """Runs them side by side. NotMade with the first errors of one that fails."""
-    running = [subprocess.Popen(list(command), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for command in commands]
-    end = time.monotonic() + SECONDS
+def run(command: Sequence[str], folder: str) -> None:
+    """NotMade with the compiler's first errors when it fails."""
     try:
-        for command, process in zip(commands, running):
-            said = process.communicate(timeout=max(1.0, end - time.monotonic()))[0].decode(errors="replace")
-            if process.returncode:
-                errors = [line for line in said.splitlines() if "error" in line] or said.splitlines()[-3:] or [f"exit status {process.returncode}"]
-                raise NotMade(f"{command[0]} failed: " + "; ".join(line.strip() for line in errors[:3]))
+        done = subprocess.run(list(command), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        raise NotMade(f"{commands[0][0]} did not end within {SECONDS} s") from None
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        raise NotMade(f"{command[0]} did not end within {SECONDS} s") from None
+    if done.returncode:
+        lines = done.stdout.decode(errors="replace").splitlines()
+        errors = [line for line in lines if "error" in line] or lines[-3:] or [f"exit status {done.returncode}"]
+        raise NotMade(f"{command[0]} failed: " + "; ".join(line.strip() for line in errors[:3]))
 
 
 def compile_into(target: str, torch: Torch, tool: Compiler) -> None:
-    """Whole or not at all."""
-    library, torch_include, torch_lib = places.library(), os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
-    includes = [f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
+    """Whole or not at all. All sources at once: PyTorch's headers take far longer to read than they do."""
+    ours, library = places.torch_folder(), places.library()
+    torch_include, torch_lib = os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
+    includes = [f"-I{ours}", f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
     # In messages and in the library a file has the name that it has in the repository, not one of this machine's.
-    names = {places.torch_folder(): "plugins/torch", torch_include: "torch/include"}
+    names = {ours: "plugins/torch", torch_include: "torch/include"}
     flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
     part = tempfile.mkdtemp(prefix="part-", dir=os.path.dirname(target))
     try:
-        files = [path for path in sources() if path.endswith(".cpp")]
-        objects = [os.path.basename(path) + ".o" for path in files]
-        run_all([[*tool.command, *flags, *includes, "-c", path, "-o", name] for path, name in zip(files, objects)], part)
-        # Both are in the process already when the adapter is loaded, and found by their sonames: no path of this machine is left in it.
-        run_all([[*tool.command, "-shared", *objects, library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-o", "adapter.so"]], part)
+        with open(os.path.join(part, "all.cpp"), "w", encoding="utf-8") as file:
+            file.writelines(f'#include "{name}"\n' for name in sorted(os.listdir(ours)) if name.endswith(".cpp"))
+        # libcenote and PyTorch are in the process when this is loaded, and found by their sonames: no path to them is kept.
+        run([*tool.command, *flags, *includes, "-shared", "all.cpp", library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-o", "adapter.so"], part)
         os.replace(os.path.join(part, "adapter.so"), target)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,13 +1,19 @@
 """CENOTE=on: cenote becomes PyTorch's allocator as soon as a program has imported torch.
 
-cenote.pth calls `add` when Python starts with CENOTE in its environment; without it nothing of cenote is looked at. What that leaves behind is one entry
-in sys.meta_path, which waits for `import torch` and goes away with it. It imports no torch by itself.
+cenote.pth calls `add` when Python starts with CENOTE in its environment; without it nothing of cenote is looked at. What that leaves
+behind is one entry in sys.meta_path, which waits for `import torch` and goes away with it. It imports no torch by itself, and little else:
+every Python that a program starts with CENOTE=on pays for it.
 """
+from __future__ import annotations
+
 import os
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Optional, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Sequence
 
 VARIABLE = "CENOTE"
 
@@ -23,7 +29,7 @@ class Finder:
     """Lets the others find torch, and has its loader call us when the module has been executed. Asking for the spec alone changes nothing."""
 
     @staticmethod
-    def find_spec(name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "torch":
             return None
         for finder in sys.meta_path:

@@ -3,8 +3,13 @@
 In an installed package they lie beside this file. In a source tree they are in build/, or in the folder that CENOTE_BUILD names, and a
 change that was built counts at once.
 """
+from __future__ import annotations
+
 import os
-from typing import Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))

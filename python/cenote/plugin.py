@@ -22,7 +22,8 @@ UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable
 
 FALLBACK = """cenote: no adapter for torch {version} could be made: {why}.
 cenote: it is PyTorch's allocator all the same, through its interface for any allocator: allocation, record_stream, empty_cache and
-set_per_process_memory_fraction work; memory_stats and all that reads it, snapshots, graphs and pools do not, and running out of memory is a RuntimeError."""
+set_per_process_memory_fraction work; memory_stats and all that reads it, snapshots, graphs and pools do not, and running out of memory is
+a RuntimeError."""
 
 
 class Status(NamedTuple):
@@ -106,7 +107,8 @@ def check_settings(torch: ModuleType) -> None:
         settings.update({key: name for key, _ in environment.split_settings(os.environ.get(name, ""))})
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
-        raise RuntimeError(f"cenote.install: PyTorch's allocator is {backend!r} already; leave `backend` out of {settings.get('backend', 'its settings')}")
+        where = settings.get("backend", "its settings")
+        raise RuntimeError(f"cenote.install: PyTorch's allocator is {backend!r} already; leave `backend` out of {where}")
     needless = [key for key in settings if key in UNNECESSARY]
     if needless:
         say(f"cenote: {', '.join(needless)} in {settings[needless[0]]}: not needed here, and without effect")

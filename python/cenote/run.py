@@ -44,8 +44,8 @@ def prepare_plugin(is_ours: bool, variables: dict[str, str]) -> None:
     """CENOTE=on is read by the line that cenote.pth puts into a Python."""
     if not places.switch_is_installed(sys.path):
         if is_ours:
-            raise Mistake(f"CENOTE=on has no effect in {sys.executable}, where cenote is not installed; use the `cenote` beside a Python that has it: "
-                          "`pip install .`, or `make run` for .venv")
+            raise Mistake(f"CENOTE=on has no effect in {sys.executable}, where cenote is not installed; use the `cenote` beside a Python "
+                          "that has it: `pip install .`, or `make run` for .venv")
         print(f"cenote run: {sys.executable} has no cenote; a program in another Python must have it, or call cenote.install()", file=sys.stderr)
     if not places.is_installed():
         variables["CENOTE_BUILD"] = places.build_folder()

@@ -19,11 +19,6 @@ static inline uint64_t type_bytes(int type)
     return type >= 0 && type < (int)sizeof bytes ? bytes[type] : 0;
 }
 
-static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
-
 /* `count` words of device memory become `word`. */
 static inline int answer_words(const void *handle, void *at, unsigned word, int64_t count)
 {

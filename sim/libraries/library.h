@@ -39,6 +39,11 @@ static inline void marked_free(void *object)
     free(object);
 }
 
+static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
 /* A handle: what programs get from xCreate and give to every call. The library's own data, if it has any, follows. */
 struct handle {
     uint64_t  magic;

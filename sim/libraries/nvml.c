@@ -18,7 +18,7 @@
 #include "sim/libraries/library.h"
 #include "sim/sim.h"
 
-#define DEVICES_MOST 64             /* that there are handles for */
+#define HANDLES_MOST 64             /* devices that there are handles for */
 #define PROCESSES_MOST (1 << 20)    /* that anybody has room for */
 #define NO_INSTANCE 0xffffffffu     /* of a device that is not divided */
 #define MEMORY_V2 0x02000028u
@@ -71,7 +71,7 @@ struct nvml_device {
     char nothing;
 };
 
-static struct nvml_device devices[DEVICES_MOST];
+static struct nvml_device devices[HANDLES_MOST];
 static _Atomic int initialised;
 
 /* Which device; -1: none, and `result` says why. */
@@ -79,7 +79,7 @@ static int find(const struct nvml_device *device, enum nvml *result)
 {
     *result = !atomic_load(&initialised) ? NVML_UNINITIALIZED : NVML_SUCCESS;
     uintptr_t index = ((uintptr_t)device - (uintptr_t)devices) / sizeof *devices;
-    if (!*result && (index >= DEVICES_MOST || (int)index >= sim_device_count()))
+    if (!*result && (index >= HANDLES_MOST || (int)index >= sim_device_count()))
         *result = NVML_INVALID_ARGUMENT;
     return *result ? -1 : (int)index;
 }
@@ -90,8 +90,8 @@ static enum nvml count_devices(int *count)
     if (!atomic_load(&initialised))
         return NVML_UNINITIALIZED;
     *count = sim_device_count();
-    if (*count > DEVICES_MOST)
-        *count = DEVICES_MOST;
+    if (*count > HANDLES_MOST)
+        *count = HANDLES_MOST;
     return NVML_SUCCESS;
 }
 

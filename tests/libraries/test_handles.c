@@ -20,7 +20,10 @@ int nvrtcDestroyProgram(void **program);
 int ncclCommInitAll(void **made, int ranks, const int *devices);
 int ncclCommDestroy(void *comm);
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)
 
 static void (*real_free)(void *);
 static bool kept;

@@ -71,7 +71,8 @@ def members(wheel):
 def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "plugins/torch/adapter.cpp", "sim/stubs.def", "PKG-INFO"} <= names
+    assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "plugins/torch/adapter.cpp",
+            "python/cenote.pth", "sim/stubs.def", "PKG-INFO"} <= names
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert folders == {"base", "cmake", "docs", "driver", "include", "plugins", "pool", "python", "sim", "stats"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".so", ".o"))]
@@ -80,7 +81,8 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
 def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     names = set(members(wheel))
     assert {"cenote/__init__.py", "cenote/py.typed", "cenote/built.py", "cenote/include/cenote/cenote.h",
-            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/torch/adapter.cpp", "cenote.pth",
+            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so",
+            "cenote/torch/adapter.cpp", "cenote.pth",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}
     assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == {"lib", "include", "sim", "torch"}

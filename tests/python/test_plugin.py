@@ -83,9 +83,17 @@ def test_a_value_that_says_neither_ends_the_import(python, tmp_path):
 
 
 def test_the_start_of_python_costs_nothing(python):
-    """One line of a .pth file: less than a tenth of a millisecond, where Python takes ten or more."""
-    code = ("import os, time\nline = open(%r).read()\nstart = time.perf_counter()\nfor _ in range(1000): exec(line)\n"
-            "print((time.perf_counter() - start) / 1000)") % str(ROOT / "python/cenote.pth")
+    """One line of a .pth file: some 20 us of processor time, where Python takes ten milliseconds. The least of many, for machines that are busy."""
+    code = """
+import time
+line = open(%r).read()
+def once():
+    start = time.process_time()
+    for _ in range(100):
+        exec(line)
+    return (time.process_time() - start) / 100
+print(min(once() for _ in range(20)))
+""" % str(ROOT / "python/cenote.pth")
     assert float(python(code).stdout) < 1e-4
 
 
@@ -115,7 +123,8 @@ def test_it_acts_once_after_torch_is_whole(python, tmp_path):
 
 
 def test_an_import_that_fails_may_be_tried_again(python, tmp_path):
-    (tmp_path / "torch.py").write_text("import os\nif not os.path.exists('second'):\n    open('second', 'w').close()\n    raise ImportError('first')\n")
+    (tmp_path / "torch.py").write_text(
+        "import os\nif not os.path.exists('second'):\n    open('second', 'w').close()\n    raise ImportError('first')\n")
     code = """
 import sys
 sys.path.insert(0, "")
@@ -194,7 +203,7 @@ class TestMaking:
     def test_it_is_made_once(self, pretended):
         made = adapter.make(TORCH)
         count = len(calls(pretended))
-        assert count == 1 + len([path for path in adapter.sources() if path.endswith(".cpp")])
+        assert count == 1
         assert adapter.make(TORCH) == made and len(calls(pretended)) == count
         assert pathlib.Path(made).read_text() == "library\n" and pathlib.Path(made).is_relative_to(pretended / "cache/cenote")
 
@@ -282,14 +291,14 @@ except adapter.NotMade as why:
         monkeypatch.setenv("SLOW", "0.3")
         said = {process.communicate(timeout=60)[0] for process in self.start(4)}
         assert len(said) == 1 and pathlib.Path(said.pop().strip()).exists()
-        assert len(calls(pretended)) == 1 + len([path for path in adapter.sources() if path.endswith(".cpp")])
+        assert len(calls(pretended)) == 1
 
     def test_four_at_once_fail_once(self, pretended, monkeypatch):
         monkeypatch.setenv("SLOW", "2")
         monkeypatch.setenv("FAIL", "1")
         said = {process.communicate(timeout=60)[0] for process in self.start(4)}
         assert len(said) == 1 and "no such thing" in said.pop()
-        assert len(calls(pretended)) == len([path for path in adapter.sources() if path.endswith(".cpp")])
+        assert len(calls(pretended)) == 1
 
     def test_one_that_dies_leaves_no_lock(self, pretended, monkeypatch):
         monkeypatch.setenv("SLOW", "30")
@@ -314,6 +323,7 @@ print(status.allocator, torch.cuda.get_allocator_backend(), status.torch == torc
 CENOTE_IS_THERE = "cenote cenote True 3145728 True\n"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.simulation
 class TestPyTorch:
@@ -347,7 +357,8 @@ print(torch.empty(1, device="cuda").device, cenote.status().allocator)
         assert "leave `backend` out of PYTORCH_ALLOC_CONF" in done.stderr
 
     def test_settings_without_a_meaning_are_said_once(self, gpu):
-        done = gpu(TELL, CENOTE="on", PYTORCH_CUDA_ALLOC_CONF="backend:native,expandable_segments:True,max_split_size_mb:64,pinned_use_background_threads:True")
+        settings = "backend:native,expandable_segments:True,max_split_size_mb:64,pinned_use_background_threads:True"
+        done = gpu(TELL, CENOTE="on", PYTORCH_CUDA_ALLOC_CONF=settings)
         assert done.stdout == CENOTE_IS_THERE
         assert done.stderr == "cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, and without effect\n"
 
@@ -406,6 +417,7 @@ def tell(queue):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.simulation
 class TestChildren:
@@ -423,8 +435,8 @@ class TestChildren:
 
         def call(*arguments, code=""):
             (tmp_path / "program.py").write_text(code)
-            done = subprocess.run([folder / "bin/python", "-m", "cenote", "run", "--sim", "4GiB", "--devices", "2", "--allocator", "cenote", *arguments],
-                                  env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
+            command = [folder / "bin/python", "-m", "cenote", "run", "--sim", "4GiB", "--devices", "2", "--allocator", "cenote"]
+            done = subprocess.run([*command, *arguments], env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout
         return call

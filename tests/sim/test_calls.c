@@ -67,6 +67,7 @@ static void *call_with_the_lock(void *nothing)
         pthread_mutex_lock(&lock);
         EXPECT_OK(cuMemGetInfo(&free, &total));
         pthread_mutex_unlock(&lock);
+        atomic_store(&entered, true);
     }
     return nothing;
 }
@@ -75,10 +76,11 @@ CASE(a_host_function_may_wait_for_a_thread_that_calls_the_driver)
 {
     pthread_t thread;
     REQUIRE(!pthread_create(&thread, NULL, call_with_the_lock, NULL));
-    for (int i = 0; i < 300; i++)
+    EXPECT(comes(&entered));
+    for (int i = 0; i < 3000; i++)
         EXPECT_OK(cuLaunchHostFunc(stream, take_lock, NULL));
     EXPECT_OK(cuStreamSynchronize(stream));
-    EXPECT_EQ(atomic_load(&calls), 300);
+    EXPECT_EQ(atomic_load(&calls), 3000);
     atomic_store(&stop, true);
     pthread_join(thread, NULL);
 }

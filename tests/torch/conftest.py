@@ -27,7 +27,9 @@ def pytest_collection_modifyitems(items):
         return
     for item in items:
         mark = item.get_closest_marker("native")
-        if mark:
+        if item.path.name == "test_async_backend.py":
+            item.add_marker(pytest.mark.skip(reason="judges another allocator of PyTorch's"))
+        elif mark:
             item.add_marker(pytest.mark.skip(reason=f"PyTorch's own allocator: {mark.args[0]}"))
 
 

@@ -1,4 +1,5 @@
-"""What test_distributed.py runs in every rank: `torchrun ranks.py RESULTS` does all checks, in order, and writes what became of them.
+"""What test_distributed.py runs: `ranks.py RESULTS COUNT` launches that many ranks as torchrun does, but by fork, so that PyTorch is imported
+once. Every rank does all checks, in order, and writes what became of them. After that two ranks more, of which one dies.
 
 A check is a function; it fails in a rank by raising there. After that the rank leaves, which the others notice and fail too.
 """
@@ -24,8 +25,7 @@ LEFT_OVER = 512 * 1024  # bytes of tensors and workspaces between checks
 RING = 336 * MIB  # what a communicator takes of the device for collectives
 PEER = 448 * MIB  # and for sends to and receives from one peer
 
-rank = int(os.environ.get("RANK", "0"))
-ranks = int(os.environ.get("WORLD_SIZE", "1"))
+rank, ranks = 0, 1
 CHECKS = []
 
 
@@ -311,7 +311,14 @@ def ends():
     assert before - used() >= RING + (ranks - 1) * PEER
 
 
+def become() -> None:
+    """The rank that the environment says."""
+    global rank, ranks
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
 def run_all(results: pathlib.Path) -> None:
+    become()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl", timeout=datetime.timedelta(seconds=60))
     done = {}
@@ -323,11 +330,28 @@ def run_all(results: pathlib.Path) -> None:
     except Exception:
         done[one.__name__] = traceback.format_exc()
     (results / f"{rank}.json").write_text(json.dumps(done))
-    os._exit(0)
+
+
+def launch(results: pathlib.Path, count: int) -> None:
+    """torchrun's launcher with a function instead of a program."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id="ranks",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+    )
+    elastic_launch(config, run_all)(results)
 
 
 def lose_one(store: str) -> None:
     """Rank 1 dies after a first collective; rank 0 says what it is told of it."""
+    become()
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks)
     x = on_gpu(rank)
@@ -343,8 +367,30 @@ def lose_one(store: str) -> None:
     os._exit(1)
 
 
+def launch_two(results: pathlib.Path) -> None:
+    """What they say is in lost-RANK.txt, their exit statuses in lost.json."""
+    children = []
+    for number in range(2):
+        child = os.fork()
+        if not child:
+            words = os.open(results / f"lost-{number}.txt", os.O_WRONLY | os.O_CREAT)
+            os.dup2(words, 1)
+            os.dup2(words, 2)
+            os.environ.update(RANK=str(number), WORLD_SIZE="2")
+            try:
+                lose_one(str(results / "store"))
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+        children.append(child)
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    (results / "lost.json").write_text(json.dumps(statuses))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "lose-one":
-        lose_one(sys.argv[2])
-    else:
-        run_all(pathlib.Path(sys.argv[1]))
+    import torch._dynamo  # noqa: F401  (what ranks would import, each for itself)
+    import torch.distributed.fsdp  # noqa: F401
+
+    gc.freeze()  # checks collect often
+    launch(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    launch_two(pathlib.Path(sys.argv[1]))

@@ -114,7 +114,10 @@ def forked(code: str, shape: str = SHAPE, timeout: int = 120, check: bool = True
     process, folder, numbers = nursery()
     output = f"{folder.name}/{next(numbers)}"
     print(json.dumps([textwrap.dedent(code), environment(shape, **environ), output, timeout]), file=process.stdin, flush=True)
-    status = int(process.stdout.readline())
+    answer = process.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"the process that imports PyTorch for others has ended: exit status {process.wait()}")
+    status = int(answer)
     out, err = (pathlib.Path(f"{output}.{number}").read_text() for number in (1, 2))
     if check and status:
         raise AssertionError(f"exit status {status}\n{out}\n{err}")

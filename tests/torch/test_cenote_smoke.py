@@ -1,6 +1,6 @@
 """torch.cuda's memory with cenote as the allocator: what users know works, and what is not there yet says so.
 
-For CENOTE_TEST_ALLOCATOR=cenote. The tests in memory/ judge cenote as they judge the native allocator; these are the ones that only cenote has to pass.
+For CENOTE_TEST_ALLOCATOR=cenote. The tests in memory/ judge cenote as they judge the native allocator; these only cenote has to pass.
 """
 
 import ctypes

@@ -1,5 +1,6 @@
 """The management library through torch.cuda and pynvml."""
 
+import json
 import os
 
 import pytest
@@ -21,7 +22,7 @@ def nvml():
 
 def test_counting_devices_does_not_start_cuda():
     """With PYTORCH_NVML_BASED_CUDA_CHECK a program may ask, fork, and use the GPU in the child."""
-    simulated.fresh(
+    simulated.forked(
         """
         import os, torch
         assert torch.cuda.is_available() and torch.cuda.device_count() == 3
@@ -35,6 +36,64 @@ def test_counting_devices_does_not_start_cuda():
         shape="capacity:1GiB,devices:3",
         PYTORCH_NVML_BASED_CUDA_CHECK="1",
     )
+
+
+def test_no_question_starts_cuda():
+    """A monitor asks for more than the count: names, memory, processes; the child of a fork has the GPU for itself nevertheless."""
+    simulated.forked(
+        """
+        import ctypes, os, torch
+        nvml, device, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+        name, count, processes = ctypes.create_string_buffer(96), ctypes.c_uint(8), (ctypes.c_ulonglong * 24)()
+        assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+        assert nvml.nvmlDeviceGetMemoryInfo(device, memory) == 0 and list(memory) == [1 << 30, 1 << 30, 0]
+        assert nvml.nvmlDeviceGetName(device, name, 96) == 0 and name.value
+        assert nvml.nvmlDeviceGetUUID(device, name, 96) == 0 and name.value.startswith(b"GPU-")
+        assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), processes) == 0 and count.value == 0
+        child = os.fork()
+        if not child:
+            assert torch.tensor([3], device="cuda").item() == 3
+            os._exit(42)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+        assert torch.tensor([4], device="cuda").item() == 4
+        """,
+        shape="capacity:1GiB,devices:1,context_bytes:0",
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+    )
+
+
+# What CUDA_VISIBLE_DEVICES names of three devices, by index. {0}, {1}, {2} stand for their UUIDs.
+VISIBLE = {
+    "2,0": [2, 0],
+    "": [],
+    "-1": [],
+    "1": [1],
+    "0,9,1": [0],
+    "0,-1,1": [0],
+    "1,1": [],
+    "no": [],
+    "{1}": [1],
+    "{2},{0}": [2, 0],
+    "GPU-none": [],
+}
+
+
+@pytest.mark.parametrize("by_nvml", [False, True])
+@pytest.mark.parametrize("text", VISIBLE)
+def test_pytorch_and_the_driver_see_the_same_devices(text, by_nvml):
+    """PyTorch reads the variable itself when NVML counts, and believes the driver when it uses a device."""
+    code = """
+        import json, os, torch
+        every = ["GPU-" + uuid.removeprefix("GPU-") for uuid in torch.cuda._raw_device_uuid_nvml()]
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["WANTED"].format(*every)
+        answers = [torch.cuda.is_available(), torch.cuda.device_count(), torch._C._cuda_getDeviceCount()]
+        seen = ["GPU-" + str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+        print(json.dumps([answers, [every.index(uuid) for uuid in seen], len(every)]))
+    """
+    more = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if by_nvml else {}
+    done = simulated.forked(code, shape="capacity:1GiB,devices:3", WANTED=text, **more)
+    expected = VISIBLE[text]
+    assert json.loads(done.stdout) == [[bool(expected), len(expected), len(expected)], expected, 3]
 
 
 def test_out_of_memory_names_the_memory_of_the_process():

@@ -12,6 +12,7 @@
  */
 #include <stdlib.h>
 
+#include "sim/libraries/library.h"
 #include "sim/libraries/nccl/nccl.h"
 
 #define CHANNELS 24                     /* of collectives: assumed */
@@ -35,18 +36,13 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static uint64_t whole_pages(uint64_t bytes)
-{
-    return (bytes + PAGE - 1) / PAGE * PAGE;
-}
-
 static uint64_t bytes_of(const struct communicator *c, bool peer)
 {
     uint64_t channels = peer ? setting("NCCL_NCHANNELS_PER_PEER", PEER_CHANNELS) : CHANNELS;
     channels = least(channels, setting("NCCL_MAX_CTAS", setting("NCCL_MAX_NCHANNELS", channels)));
     if (c->most_ctas > 0)
         channels = least(channels, (uint64_t)c->most_ctas);
-    return channels * (whole_pages(setting("NCCL_BUFFSIZE", CHANNEL_FIFO) + CHANNEL_FAST) + 2 * PAGE);
+    return channels * (round_up(setting("NCCL_BUFFSIZE", CHANNEL_FIFO) + CHANNEL_FAST, PAGE) + 2 * PAGE);
 }
 
 /* The first call may be inside a capture, where the program must not allocate; the real library is free to as well. */
@@ -205,7 +201,7 @@ int ncclMemAlloc(void **to, size_t size)
     wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUresult failed = cuMemGetAllocationGranularity(&granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (!failed)
-        failed = map(&at, (size + granularity - 1) / granularity * granularity, device, &wanted);
+        failed = map(&at, round_up(size, granularity), device, &wanted);
     else                                /* a device without virtual memory management */
         failed = cuMemAlloc(&at, size);
     *to = failed ? NULL : (void *)at;
