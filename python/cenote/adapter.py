@@ -98,7 +98,8 @@ def cuda_include(torch: Torch) -> str:
     if found is None:
         major = torch.cuda.partition(".")[0]
         raise NotMade("the headers of CUDA's runtime (cuda_runtime_api.h, crt/host_defines.h) are not on this machine. "
-                      f"Install the packages {PACKAGES} (pip install 'nvidia-cuda-runtime=={major}.*' 'nvidia-cuda-crt=={major}.*'), or the CUDA Toolkit and set CUDA_HOME")
+                      f"Install the packages {PACKAGES} "
+                      f"(pip install 'nvidia-cuda-runtime=={major}.*' 'nvidia-cuda-crt=={major}.*'), or the CUDA Toolkit and set CUDA_HOME")
     return found
 
 
@@ -201,7 +202,8 @@ def make(torch: Torch) -> str:
         if found:
             return found
         wanted = os.environ.get("CXX")
-        raise NotMade(f"there is no C++ compiler: CXX={wanted} does not run" if wanted else "there is no C++ compiler: install g++, or name one in CXX")
+        cure = f"CXX={wanted} does not run" if wanted else "install g++, or name one in CXX"
+        raise NotMade(f"there is no C++ compiler: {cure}")
     target = os.path.join(folder, digest(tool.says.encode()) + ".so")
     if os.path.exists(target):
         return target
