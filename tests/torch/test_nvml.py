@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -99,8 +100,14 @@ def test_pytorch_and_the_driver_see_the_same_devices(text, by_nvml):
 def test_out_of_memory_names_the_memory_of_the_process():
     """The text of the error comes from the list of processes."""
     keep = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-    with pytest.raises(torch.OutOfMemoryError, match=r"this process has 4\d\d\.\d\d MiB memory in use"):
+    with pytest.raises(torch.OutOfMemoryError) as raised:
         torch.empty(100 << 30, dtype=torch.uint8, device="cuda")
+    free, total = torch.cuda.mem_get_info()
+    said = re.search(r"this process has ([\d.]+) ([MG])iB memory in use", str(raised.value))
+    assert said, raised.value
+    unit = MIB if said[2] == "M" else 1024 * MIB
+    assert float(said[1]) == pytest.approx((total - free) / unit, abs=0.006)
+    assert total - free > 100 * MIB
     del keep
 
 
