@@ -56,6 +56,8 @@ run: build
 	@echo
 	@tools/setup run
 	.venv/bin/cenote run --sim 80GiB examples/training.py
+	@echo
+	.venv/bin/cenote run --sim 80GiB --allocator cenote examples/training.py
 
 test:
 	@tools/setup test
