@@ -28,6 +28,15 @@ bool pool_reserve_books(cenote_pool *pool)
     return table_reserve(&pool->blocks, 3) && table_reserve(&pool->slabs, 1) && index_reserve(&pool->at, 1);
 }
 
+/* What the request comes to in this arena. LOCKING: the pool's lock. */
+void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
+{
+    q->whole = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE;
+    request_make(q, q->bytes, q->alignment, !a->is_private && !q->whole && !q->at);
+    if (q->whole && source_moves_pages(pool, a))
+        request_cover_pages(q, 1ull << pool->pages.shift);
+}
+
 /* The block that heap_carve took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
 {
@@ -99,7 +108,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     }
     struct place place;
     struct asker who = pool_asker(pool, a);
-    request_make(q, q->bytes, q->alignment, !a->is_private);
+    pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->visitors += !served;
     lock_give(&pool->lock);
@@ -115,9 +124,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     return error;
 }
 
-static int allocate(cenote_pool *pool, uint32_t group, size_t bytes, size_t alignment, CUstream stream, void **block)
+static int allocate(cenote_pool *pool, uint32_t group, struct request q, size_t bytes, size_t alignment, CUstream stream, void **block)
 {
-    struct request q = {0};
     uint64_t at = 0;
     int error = pool_usable(pool);
     if (error)
@@ -141,19 +149,28 @@ static int allocate(cenote_pool *pool, uint32_t group, size_t bytes, size_t alig
 
 int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block)
 {
-    return allocate(pool, 0, bytes, BLOCK_BYTES, stream, block);
+    return allocate(pool, 0, (struct request){0}, bytes, BLOCK_BYTES, stream, block);
 }
 
 int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
 {
-    return allocate(pool, 0, bytes, alignment, stream, block);
+    return allocate(pool, 0, (struct request){0}, bytes, alignment, stream, block);
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
 {
     if (!group || group->destroyed)
         return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed" : "the group is NULL", group ? group->name : "");
-    return allocate(group->pool, group->number, bytes, alignment, stream, block);
+    return allocate(group->pool, group->number, (struct request){0}, bytes, alignment, stream, block);
+}
+
+int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
+{
+    struct request q = {.at = (uint64_t)(uintptr_t)address};
+    void *block;
+    if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
+        return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: not the address of a block, or the group is not of this pool", bytes, address);
+    return allocate(pool, group ? group->number : 0, q, bytes, BLOCK_BYTES, stream, &block);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- finding */

@@ -35,6 +35,12 @@ bool request_make(struct request *q, uint64_t bytes, uint64_t alignment, bool sl
     return true;
 }
 
+void request_cover_pages(struct request *q, uint64_t page)
+{
+    q->size = (q->size + page - 1) & ~(page - 1);
+    q->alignment = page;
+}
+
 /* FIT_NOW with *item set: a slab had one, nothing is left to do. Otherwise *item is 0 and the answer is heap_find's. */
 enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place)
 {
@@ -43,7 +49,12 @@ enum fit arena_find(struct arena *a, const struct asker *who, const struct reque
         a->live++;
         return FIT_NOW;
     }
-    return heap_find(&a->heap, who, q->size, q->alignment, place);
+    if (q->at)
+        return heap_find_at(&a->heap, who, q->at, q->size, place);
+    enum fit fit = heap_find(&a->heap, who, q->size, q->alignment, place);
+    if (fit == FIT_NOW && q->whole)
+        heap_widen(&a->heap, place);
+    return fit;
 }
 
 /* The block that heap_carve took has its pages: it becomes what was asked for. Its address. */

@@ -14,7 +14,9 @@ struct request {
     uint64_t bytes;                 /* asked for */
     uint64_t size;                  /* of the heap block that serves it: rounded up, or a whole slab */
     uint64_t alignment;
+    uint64_t at;                    /* where it has to be, 0: anywhere */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
+    bool     whole;                 /* shares no page and no segment with another block */
 };
 
 struct arena {                      /* guarded by the pool's lock */
@@ -34,6 +36,7 @@ struct arena {                      /* guarded by the pool's lock */
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);
 
 bool     request_make(struct request *q, uint64_t bytes, uint64_t alignment, bool slabs);
+void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
 void     arena_abandon(struct arena *a, uint32_t block);

@@ -17,6 +17,8 @@
 #include "base/check.h"
 #include "pool/count.h"
 
+#define GROUP_FLAGS (CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND | CENOTE_GROUP_WHOLE)
+
 static int check_group(const cenote_group *group)
 {
     if (!group)
@@ -34,7 +36,7 @@ int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, con
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (!group || flags & ~CENOTE_GROUP_PRIVATE || (source && (!source->take || !source->give)))
+    if (!group || flags & ~GROUP_FLAGS || (source && (!source->take || !source->give)))
         return error_set(CENOTE_INVALID, 0, !group ? "nowhere to put the group: the last argument is NULL" :
                          source && (!source->take || !source->give) ? "a source needs both take and give" : "unknown flags");
     lock_take(&pool->lock);
@@ -52,6 +54,20 @@ int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, con
     if (number)
         return CENOTE_OK;
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for a group");
+}
+
+int cenote_group_change(cenote_group *group, unsigned flags)
+{
+    int error = check_group(group);
+    if (error)
+        return error;
+    if (flags & ~GROUP_FLAGS || (flags ^ group->flags) & CENOTE_GROUP_PRIVATE)
+        return error_set(CENOTE_INVALID, 0, flags & ~GROUP_FLAGS ? "unknown flags" : "group \"%s\" cannot begin or cease to be private",
+                         group->name);
+    lock_take(&group->pool->lock);
+    group->flags = flags;
+    lock_give(&group->pool->lock);
+    return CENOTE_OK;
 }
 
 /*

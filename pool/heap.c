@@ -107,6 +107,31 @@ enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint6
     return best.missing ? FIT_WITH_PAGES : FIT_NOW;
 }
 
+/* The same for a block that has to begin at `at`. FIT_NOT: something lies there, or nothing of this heap ever did. */
+enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place)
+{
+    uint32_t number = h->regions;
+    while (number && (at < region_of(h->pages, number)->base || at >= region_of(h->pages, number)->top))
+        number = region_of(h->pages, number)->next;
+    uint32_t range = number ? region_of(h->pages, number)->first_block : 0;
+    while (range && at_number(h, range)->at + at_number(h, range)->size <= at)
+        range = at_number(h, range)->after;
+    const struct block *b = range ? at_number(h, range) : NULL;
+    if (!b || b->state != BLOCK_FREE || b->at + b->size - at < size)
+        return FIT_NOT;
+    *place = (struct place){.size = size, .range = range};
+    if (!fits(h, who, region_of(h->pages, number), at, at + size, BLOCK_BYTES, place))
+        return FIT_IN_FLIGHT;
+    return place->missing ? FIT_WITH_PAGES : FIT_NOW;
+}
+
+/* A segment is not cut: the place takes what lies behind it too. Where there are pages the request covers whole ones already. */
+void heap_widen(struct heap *h, struct place *place)
+{
+    if (place->range && region_is_segment(region_of(h->pages, place->region)))
+        place->size = at_number(h, place->range)->at + at_number(h, place->range)->size - place->at;
+}
+
 /* --------------------------------------------------------------------------------------------------------------- pieces of a region */
 
 /* A new piece behind `before` (0: first in the region). The table has room: heap_carve's callers saw to it. */

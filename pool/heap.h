@@ -38,6 +38,8 @@ enum fit {
 
 void     heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed);
 enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place);
+enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place);
+void     heap_widen(struct heap *h, struct place *place);
 uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state state);
 void     heap_give(struct heap *h, uint32_t block, tick freed);
 void     heap_give_back(struct heap *h, uint32_t block);

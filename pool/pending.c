@@ -126,12 +126,26 @@ static void release(cenote_pool *pool, uint32_t before)
     pool_give(pool, &w, freed);
 }
 
+/* Says that the block is free, with the lock let go: it can be had again only once it was released. LOCKING: as for use_is_done. */
+static void tell_freed(cenote_pool *pool, uint64_t at)
+{
+    struct where w = {0};
+    if (!atomic_load_explicit(&pool->watch, memory_order_relaxed))
+        return;
+    w.region = addresses_find_for_certain(at);
+    pool_locate(pool, at, &w);
+    lock_give(&pool->lock);
+    watch_tell(pool, CENOTE_FREED, at, w.requested);
+    lock_take(&pool->lock);
+}
+
 /* LOCKING: the pool's lock and `polling`, taken by the callers below. */
 static void walk(cenote_pool *pool, bool everything)
 {
     uint32_t before = 0, not_ready = 0;
     for (uint32_t use = pool->pending_first; use && not_ready < NOT_READY_MOST;) {
         if (everything || all_done(pool, use)) {
+            tell_freed(pool, use_of(pool, use)->at);
             release(pool, before);
         } else {
             before = use;

@@ -200,6 +200,7 @@ static cenote_pool *take_structure(void)
         return NULL;
     lock_open(&pool->lock, LOCK_POOL);
     lock_open(&pool->turn, LOCK_TURN);
+    lock_open(&pool->watching, LOCK_WATCH);
     pool->next = pools;
     pools = pool;
     return pool;

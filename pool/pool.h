@@ -66,6 +66,7 @@ struct capture {
 struct cenote_pool {
     struct lock    lock;            /* guards everything below that is not said to be constant */
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
+    struct lock    watching;        /* held while the watch function runs; guards it and its argument */
     struct device *device;          /* constant */
     cenote_options options;         /* constant but for the limit */
     enum cenote_provider provider;  /* constant, never CENOTE_AUTO */
@@ -94,6 +95,8 @@ struct cenote_pool {
 
     cenote_shortage_fn on_shortage;
     void          *on_shortage_arg;
+    _Atomic(cenote_watch_fn) watch; /* NULL: nobody wants to know; a hint without `watching` */
+    void          *watch_arg;
     uint64_t       reserved_peak;   /* since the pool was opened: what its address space is measured against */
     uint32_t       pins;            /* slots pinned, with repetition */
     uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
@@ -142,6 +145,7 @@ enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
 void pool_give(cenote_pool *pool, const struct where *w, tick freed);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
+void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
 bool pool_reserve_books(cenote_pool *pool);
 
@@ -171,6 +175,11 @@ bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
 bool source_give_back(cenote_pool *pool, struct region *r);
 void source_close_region(struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
+
+/* --- watch.c: LOCKING: not the pool's lock */
+void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes);
+void watch_fill_begins(cenote_pool *pool);
+void watch_fill_ends(cenote_pool *pool, CUresult result);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);

@@ -75,9 +75,13 @@ static CUresult run_fill(struct climb *c)
     cenote_pool *pool = c->pool;
     uint64_t before = pool_now(pool);
     CUresult result = fill_create(&pool->fill, pool->device);
-    uint64_t created = pool_now(pool);
     if (!result)
+        watch_fill_begins(pool);
+    uint64_t created = pool_now(pool);
+    if (!result) {
         result = fill_map(&pool->fill, pool->device);
+        watch_fill_ends(pool, result);
+    }
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
     pool->creating_ns += created - before;
@@ -152,6 +156,11 @@ static enum step attempt(struct climb *c)
     if (fit == FIT_NOW)
         return STEP_DONE;
 
+    if (c->request->at && (fit == FIT_NOT || (fit == FIT_IN_FLIGHT && c->may_spread)))
+        return fail(c, error_set(CENOTE_INVALID, 0, "%llu bytes at %#llx are not free memory of this stream and group",
+                                 (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
+    if (c->request->at && fit == FIT_IN_FLIGHT)
+        return STEP_IN_FLIGHT;
     bool spreads = fit == FIT_IN_FLIGHT || (fit == FIT_WITH_PAGES && place.grows && place.in_flight);
     if (spreads && !may_spread(c))
         return STEP_IN_FLIGHT;
@@ -167,6 +176,26 @@ static enum step attempt(struct climb *c)
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- the rungs */
+
+/* A group that lends may have a place for it, in the order of the same stream. */
+static bool borrow(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    struct place place;
+    lock_take(&pool->lock);
+    for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group; number++) {
+        struct arena *a = arena_of(pool, number);
+        const cenote_group *g = a->number && a->group ? group_of(pool, a->group) : NULL;
+        if (!g || g->destroyed || !(g->flags & CENOTE_GROUP_LEND) || a->stream != c->arena->stream || !pool_reserve_books(pool))
+            continue;
+        struct request q = {.bytes = c->request->bytes, .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
+        struct asker who = pool_asker(pool, a);
+        pool_shape(pool, a, &q);
+        pool_try(pool, a, &who, &q, true, &place, &c->at);
+    }
+    lock_give(&pool->lock);
+    return c->at != 0;
+}
 
 /* What is free but not where the picker looks comes back: empty slabs, blocks that waited, segments. */
 static void gather(struct climb *c)
@@ -258,7 +287,7 @@ static bool climb_higher(struct climb *c)
     c->rung++;
     if (c->rung == RUNG_HARVEST)
         gather(c);
-    else if (c->rung == RUNG_CALLBACK && ask_others(c)) {
+    else if (c->rung == RUNG_CALLBACK && !borrow(c) && ask_others(c)) {
         c->rung = RUNG_HARVEST; /* and once more up from there */
         c->driver = wait_poll(pool, UINT64_MAX);
         gather(c);
@@ -349,6 +378,8 @@ static int climb(struct climb *c)
             c->driver = CUDA_SUCCESS;
             if (!climb_higher(c))
                 return out_of_memory(c);
+            if (c->at)
+                return CENOTE_OK;
         }
         if (step == STEP_IN_FLIGHT && !wait_for_ranges(c))
             c->may_spread = true; /* nothing to wait for: those ranges are blocked for another reason */

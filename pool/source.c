@@ -217,8 +217,13 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     lock_take(&pool->lock);
     pool->promised -= promised;
     lock_give(&pool->lock);
-    if (!*driver && !(at % BLOCK_BYTES) && publish_segment(pool, a, at, bytes))
+    bool usable = !*driver && !(at % BLOCK_BYTES);
+    if (usable)
+        watch_tell(pool, CENOTE_MAPPED, at, bytes);
+    if (usable && publish_segment(pool, a, at, bytes))
         return CENOTE_OK;
+    if (usable)
+        watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
         give_segment(pool, a, at, bytes);
         return at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
@@ -253,8 +258,13 @@ int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUr
 bool source_give_back(cenote_pool *pool, struct region *r)
 {
     addresses_remove(r);
-    bool gone = region_is_segment(r) ? give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
-                                       region_unreserve(pool->device, r->base, r->bytes) == CUDA_SUCCESS;
+    bool segment = region_is_segment(r);
+    if (segment)
+        watch_tell(pool, CENOTE_UNMAPPING, r->base, r->bytes);
+    bool gone = segment ? give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
+                          region_unreserve(pool->device, r->base, r->bytes) == CUDA_SUCCESS;
+    if (!gone && segment)
+        watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);
     if (!gone)
         addresses_add(r); /* its entries are still there: nothing has to be mapped for it */
     return gone;

@@ -32,8 +32,14 @@ static bool unmap_home(cenote_pool *pool, uint32_t page)
     struct spot home = page_of(&pool->pages, page)->home;
     struct region *r = region_of(&pool->pages, home.region);
     bit_set(r->transit, home.slot);
+    bool was_told = !bit_is_set(r->broken, home.slot); /* what a failed fill left behind was never usable */
     lock_give(&pool->lock);
+    uint64_t at = region_slot_at(r, home.slot), bytes = 1ull << r->shift;
+    if (was_told)
+        watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     bool done = region_unmap(pool->device, r, home.slot) == CUDA_SUCCESS;
+    if (was_told && !done)
+        watch_tell(pool, CENOTE_MAPPED, at, bytes);
     lock_take(&pool->lock);
     bit_clear(r->transit, home.slot);
     if (done) {

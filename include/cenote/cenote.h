@@ -112,6 +112,23 @@ CENOTE_API int cenote_pool_device(const cenote_pool *pool);
 typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
 CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);
 
+/* What a watch function hears of. */
+enum cenote_change {
+    CENOTE_MAPPED,     /* memory lies there now; no block on it has been handed out yet */
+    CENOTE_UNMAPPING,  /* it goes away from there next; nothing live lies on it */
+    CENOTE_FREED       /* a freed block that waited for other streams is free now; its memory has not been handed out again yet */
+};
+
+/*
+ * Called before and after memory comes and goes, for those who remember what lies under an address: from MAPPED to UNMAPPING the range keeps
+ * its physical memory, whatever blocks come and go on it. A notice may cover several ranges of earlier ones, or a part of one. Where the
+ * driver refuses to unmap, MAPPED says so. Calls come one at a time, in order, from any thread, with locks held but the pool's: the function
+ * must not call cenote and not wait for a thread that does. One function per pool; NULL takes it away, and it is not running any more
+ * when that returns. Whoever begins late asks cenote_pieces afterwards for what is there.
+ */
+typedef void (*cenote_watch_fn)(cenote_pool *pool, int change, void *address, size_t bytes, void *arg);
+CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg);
+
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
 
 /*
@@ -146,6 +163,8 @@ typedef struct cenote_block {
     cenote_pool  *pool;
     cenote_group *group;      /* NULL: none */
     uint64_t      stream_id;  /* of its stream: cuStreamGetId of a created one, a number of our own for default streams */
+    cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
+    uint32_t      used;       /* streams named by cenote_use: if any, the block waits for them when it is freed */
 } cenote_block;
 
 /* The live block that holds `address`, which may lie inside it. */
@@ -182,6 +201,8 @@ CENOTE_API int cenote_step(cenote_pool *pool);
 /* ------------------------------------------------------------------------------------------------------- groups and captures */
 
 #define CENOTE_GROUP_PRIVATE 1u /* addresses and the memory under them stay fixed until the group is destroyed: for CUDA graphs */
+#define CENOTE_GROUP_LEND    2u /* when memory runs out, allocations outside all groups may take what is free here, on the same stream */
+#define CENOTE_GROUP_WHOLE   4u /* a block shares no page and no segment with another */
 
 /* Where a group gets its memory from, if not from the driver. Both are called with no lock held; NULL from take means "no more". */
 typedef struct cenote_source {
@@ -193,11 +214,23 @@ typedef struct cenote_source {
 /* An arena family of its own. `name` is for reports; `source` may be NULL. */
 CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *source, cenote_group **group);
 
+/* LEND and WHOLE may change at any time, for what is allocated from then on; PRIVATE is for good. */
+CENOTE_API int cenote_group_change(cenote_group *group, unsigned flags);
+
 /* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
 CENOTE_API int cenote_group_destroy(cenote_group *group);
 
+/* Bytes of physical memory that lie in the group. */
+CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
+
 /* Like cenote_alloc_aligned, from the group's memory. */
 CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
+
+/*
+ * A block at exactly this address, where an earlier one of the same stream and group (NULL: none) lay and everything is free now: to restore
+ * what was recorded. CENOTE_INVALID where it is not.
+ */
+CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
 
 /*
  * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
@@ -241,6 +274,25 @@ CENOTE_API int cenote_reset_totals(cenote_pool *pool);
  */
 CENOTE_API size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t size);
 CENOTE_API size_t cenote_stats_json(const cenote_stats *stats, char *text, size_t size);
+
+enum cenote_piece_state { CENOTE_PIECE_FREE, CENOTE_PIECE_LIVE, CENOTE_PIECE_PENDING };
+
+/* A block, or what lies free between blocks. The pieces of a segment follow each other by address and tile it. */
+typedef struct cenote_piece {
+    uint64_t      address, size;
+    uint64_t      requested;  /* of a block, live or pending: bytes asked for */
+    uint64_t      segment;    /* address at which memory that hangs together begins. 0: pages without an address, kept for the next growth */
+    cenote_group *group;      /* NULL: none */
+    cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
+    uint64_t      stream_id;  /* as in cenote_block */
+    uint32_t      state;      /* enum cenote_piece_state */
+} cenote_piece;
+
+/*
+ * What lies where, at one moment: in the group, or with NULL in all the memory that is reserved. Fills in at most `room` pieces and sets
+ * *count to how many there are, so that a caller with too little room can ask again.
+ */
+CENOTE_API int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count);
 
 /* Walks every structure of the pool and checks every invariant: 0, or CENOTE_INVALID and a message that names what is broken. For tests. */
 CENOTE_API int cenote_pool_check(cenote_pool *pool);

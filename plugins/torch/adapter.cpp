@@ -59,7 +59,8 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
     if (C10_UNLIKELY(!enabled_))
         return take_directly(bytes);
     cenote_pool *from = pool(device);
-    int error = cenote_alloc(from, bytes, stream, &block);
+    cenote_group *group = C10_UNLIKELY(has_routes_.load(std::memory_order_relaxed)) ? route(device, stream) : nullptr;
+    int error = C10_UNLIKELY(group != nullptr) ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(from, bytes, stream, &block);
     if (C10_UNLIKELY(error))
         fail(error, device, bytes);
     report(block, static_cast<int64_t>(bytes), from, device);
@@ -110,6 +111,11 @@ c10::DataPtr Adapter::allocate(size_t bytes)
         if (C10_UNLIKELY(interp))
             (*interp)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
     }
+    return owner_of(block, device);
+}
+
+c10::DataPtr Adapter::owner_of(void *block, DeviceIndex device) const
+{
     return {block, block, &delete_block, c10::Device(c10::kCUDA, device)};
 }
 
@@ -213,8 +219,11 @@ void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
 
 void Adapter::emptyCache(MempoolId_t id)
 {
-    if (id != MempoolId_t{0, 0})
-        not_yet("emptyCache of a pool");
+    if (id != MempoolId_t{0, 0}) {
+        for (size_t device = 0; device < pools_.size(); device++)
+            empty_pool(static_cast<DeviceIndex>(device), id);
+        return;
+    }
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)

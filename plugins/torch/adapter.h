@@ -13,6 +13,7 @@
 #include <cenote/cenote.h>
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <type_traits>
 #include <unordered_map>
@@ -30,6 +31,8 @@ using c10::MempoolId_t;
 
 cenote_stats read_stats(cenote_pool *pool);
 DeviceStats device_stats(cenote_pool *pool);
+void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);
+std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group);
 
 /* Methods that not every supported torch has: present where its CUDAAllocator declares them. Nothing is ever rejected before it was tried. */
 template <class Base, class = void> class Younger : public Base {};
@@ -39,7 +42,38 @@ public:
     void attachOomRejectionObserver(std::function<void(int64_t, size_t, size_t, size_t)>) override {}
 };
 
-class Adapter final : public Younger<CUDAAllocator> {
+template <class Base, class = void> class Placing : public Base {
+public:
+    virtual c10::DataPtr allocate_at(size_t bytes, void *address) = 0;
+};
+
+template <class Base> class Placing<Base, std::void_t<decltype(&Base::allocateWithAddress)>> : public Base {
+public:
+    virtual c10::DataPtr allocate_at(size_t bytes, void *address) = 0;
+    c10::DataPtr allocateWithAddress(size_t bytes, void *address) override { return allocate_at(bytes, address); }
+};
+
+/* pools.cpp */
+struct Foreign;
+
+struct PrivatePool {
+    cenote_group *group = nullptr; /* NULL: released */
+    int uses = 0;
+    unsigned flags = 0;         /* CENOTE_GROUP_LEND, CENOTE_GROUP_WHOLE */
+    Foreign *foreign = nullptr; /* where its memory comes from, if not from cenote */
+    uint64_t past = 0, idle = 0; /* bytes held when it was released, and those of them that nothing lived on */
+};
+
+struct Route {
+    DeviceIndex device;
+    MempoolId_t id;
+    std::function<bool(cudaStream_t)> filter;
+    cenote_group *group;
+    cudaStream_t stream; /* that was current when it began */
+    bool announced;      /* as a capture on that stream */
+};
+
+class Adapter final : public Placing<Younger<CUDAAllocator>> {
 public:
     /* allocation */
     c10::DataPtr allocate(size_t bytes) override;
@@ -65,8 +99,23 @@ public:
                             bool peers) override;
     std::string name() override { return "cenote"; }
 
+    /* pools, graphs and checkpoints */
+    void createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator) override;
+    void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override;
+    void endAllocateToPool(DeviceIndex device, MempoolId_t id) override;
+    void releasePool(DeviceIndex device, MempoolId_t id) override;
+    int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
+    void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool on) override { change_pool(device, id, CENOTE_GROUP_LEND, on); }
+    void setNoSplit(DeviceIndex device, MempoolId_t id) override { change_pool(device, id, CENOTE_GROUP_WHOLE, true); }
+    std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
+    CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded) override;
+    bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected) override;
+    c10::DataPtr allocate_at(size_t bytes, void *address) override;
+    MempoolId_t pool_of(cenote_group *group);
+    cenote_group *group_of(DeviceIndex device, MempoolId_t id);
+
     /* what is known about memory */
-    DeviceStats getDeviceStats(DeviceIndex device) override { return device_stats(pool(device)); }
+    DeviceStats getDeviceStats(DeviceIndex device) override;
     void resetAccumulatedStats(DeviceIndex device) override { cenote_reset_totals(pool(device)); }
     void resetPeakStats(DeviceIndex device) override { cenote_reset_peaks(pool(device)); }
     void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
@@ -80,17 +129,19 @@ public:
         not_yet("recordHistory");
     }
     void attachAllocatorTraceTracker(AllocatorTraceTracker) override { not_yet("attachAllocatorTraceTracker"); }
-    void beginAllocateToPool(DeviceIndex, MempoolId_t, std::function<bool(cudaStream_t)>) override { not_yet("beginAllocateToPool"); }
-    void endAllocateToPool(DeviceIndex, MempoolId_t) override { not_yet("endAllocateToPool"); }
-    void releasePool(DeviceIndex, MempoolId_t) override { not_yet("releasePool"); }
     ShareableHandle shareIpcHandle(void *) override { not_yet("shareIpcHandle"); }
     std::shared_ptr<void> getIpcDevPtr(std::string) override { not_yet("getIpcDevPtr"); }
-    std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex, MempoolId_t) override { not_yet("getCheckpointState"); }
-    CheckpointDelta setCheckpointPoolState(DeviceIndex, std::shared_ptr<AllocatorState>) override { not_yet("setCheckpointPoolState"); }
 
 private:
     cenote_pool *pool(DeviceIndex device) const;
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    c10::DataPtr owner_of(void *block, DeviceIndex device) const;
+    PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
+    void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
+    void empty_pool(DeviceIndex device, MempoolId_t id);
+    void add_pool_stats(DeviceIndex device, DeviceStats &stats);
+    cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
+    cenote_group *route(DeviceIndex device, cudaStream_t stream);
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
     void use_on_foreign(void *block, c10::cuda::CUDAStream stream);
@@ -102,6 +153,11 @@ private:
     std::atomic<bool> enabled_{true};
     std::mutex direct_lock_;
     std::unordered_set<void *> direct_; /* taken while it was switched off */
+    std::atomic<bool> has_routes_{false};
+    std::mutex pools_lock_;
+    std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
+    std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
+    std::vector<Route> routes_;
     std::atomic<bool> has_foreign_{false};
     std::mutex foreign_lock_;
     std::unordered_multimap<void *, c10::cuda::CUDAStream> foreign_; /* blocks used on streams of other devices */

@@ -27,6 +27,20 @@ static void put(c10::CachingAllocator::StatArray &array, const cenote_level &lev
         array[static_cast<size_t>(type)] = stat(level);
 }
 
+/* For those versions of torch that count by pool. */
+template <class Stats> static auto put_by_pool(Stats &stats, MempoolId_t id, const cenote_level &level, int)
+    -> decltype(stats.reserved_bytes_by_private_pools, void())
+{
+    put(stats.reserved_bytes_by_private_pools[id], level);
+}
+
+template <class Stats> static void put_by_pool(Stats &, MempoolId_t, const cenote_level &, long) {}
+
+void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level)
+{
+    put_by_pool(stats, id, level, 0);
+}
+
 cenote_stats read_stats(cenote_pool *pool)
 {
     cenote_stats stats;
@@ -58,6 +72,13 @@ DeviceStats device_stats(cenote_pool *pool)
     out.num_device_alloc = static_cast<int64_t>(stats.pages_created);
     out.num_device_free = static_cast<int64_t>(stats.pages_released);
     out.max_split_size = -1;
+    return out;
+}
+
+DeviceStats Adapter::getDeviceStats(DeviceIndex device)
+{
+    DeviceStats out = device_stats(pool(device));
+    add_pool_stats(device, out);
     return out;
 }
 

@@ -1,0 +1,171 @@
+"""What does a block cost PyTorch under its native allocator, and under cenote?
+
+    python bench/torch/speed.py [--json] [--check] [--rounds N]
+
+Both in one process, on a simulated GPU, in rounds that alternate, so that a disturbance hits both or is voted out; the medians are compared. One block of
+one size taken and given back, random churn over many live blocks, and tensors made and dropped. Times are CPU time of PyTorch, the allocators and the
+simulated driver, of which a warm allocator asks nothing. --check ends with status 1 where cenote is not as many times faster as CASES demands. The loops
+are C++ (speed.cpp), compiled as cenote's adapter is; `torch.empty` from Python stands beside them as information.
+"""
+import argparse
+import ctypes
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+from typing import Any, Callable, NamedTuple, Optional
+
+HERE = pathlib.Path(__file__).resolve().parent
+SIM = "80GiB"
+ROUNDS = 31
+KIB, MIB = 1 << 10, 1 << 20
+CHURN = (2000, 512, 16 * MIB)  # live blocks, from which size to which: each doubling equally likely
+NAMES = ("native", "cenote")
+
+
+class Case(NamedTuple):
+    name: str
+    least: Optional[float]  # times faster than native; None: information
+    turns: int  # of a round
+    play: Callable[[Any, int, int], float]  # loops, which allocator, turns: ns of a turn
+
+
+def pair(size: int) -> Callable[[Any, int, int], float]:
+    return lambda loops, which, turns: loops.speed_pair(which, size, turns)
+
+
+def churn(loops: Any, which: int, turns: int) -> float:
+    return loops.speed_churn(which, *CHURN, turns)
+
+
+def tensor(size: int) -> Callable[[Any, int, int], float]:
+    def play(loops: Any, which: int, turns: int) -> float:
+        loops.speed_use(which)
+        return loops.speed_empty(size, turns)
+
+    return play
+
+
+def python_tensor(loops: Any, which: int, turns: int) -> float:
+    import torch
+    loops.speed_use(which)
+    begin = time.thread_time_ns()
+    for _ in range(turns):
+        torch.empty(4 * KIB, dtype=torch.uint8, device="cuda")
+    return (time.thread_time_ns() - begin) / turns
+
+
+CASES = (
+    Case("pair 512 B", 3, 20000, pair(512)),
+    Case("pair 4 KiB", 3, 20000, pair(4 * KIB)),
+    Case("pair 32 KiB", 3, 20000, pair(32 * KIB)),
+    Case("pair 256 KiB", 3, 20000, pair(256 * KIB)),
+    Case("pair 2 MiB", 3, 20000, pair(2 * MIB)),
+    Case("pair 64 MiB", 3, 20000, pair(64 * MIB)),
+    Case("churn, 2,000 live", 4, 20000, churn),
+    Case("at::empty 4 KiB", 1.25, 10000, tensor(4 * KIB)),
+    Case("at::empty 2 MiB", 1.25, 10000, tensor(2 * MIB)),
+    Case("torch.empty 4 KiB", None, 5000, python_tensor),
+)
+
+
+def begin_again_on_the_simulated_gpu() -> None:
+    """cenote run becomes this program, with PyTorch's own allocator."""
+    environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
+    os.execve(sys.executable, [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--", sys.executable, *sys.argv], environ)
+
+
+def compile_loops() -> Any:
+    import torch
+    from cenote import adapter
+    here, tool = adapter.describe(torch), adapter.compiler()
+    if tool is None:
+        raise SystemExit("bench/torch needs a C++ compiler: install g++, or name one in CXX")
+    folder = os.path.join(here.folder, "lib")
+    source = HERE / "speed.cpp"
+    target = os.path.join(adapter.own_folder("bench-" + adapter.digest(source.read_bytes(), repr(here).encode(), tool.says.encode())), "speed.so")
+    if not os.path.exists(target):
+        includes = [f"-isystem{path}" for path in (os.path.join(here.folder, "include"), adapter.cuda_include(here))]
+        flags = [*adapter.FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(here.has_new_abi)}"]
+        libraries = [f"-L{folder}", "-ltorch_cpu", "-lc10_cuda", "-lc10"]
+        adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", target], os.path.dirname(target))
+    loops = ctypes.CDLL(target)
+    number, size = ctypes.c_int, ctypes.c_size_t
+    arguments = {"know": [number], "begin": [number], "use": [number], "give_back": [number], "pair": [number, size, number], "empty": [size, number],
+                 "churn": [number, size, size, size, number]}
+    for name, types in arguments.items():
+        function = getattr(loops, "speed_" + name)
+        function.argtypes, function.restype = types, ctypes.c_double
+    return loops
+
+
+def begin_both(loops: Any) -> None:
+    """cenote can be installed only before the native allocator begins."""
+    import cenote
+    import torch
+    loops.speed_know(0)
+    cenote.install()
+    loops.speed_know(1)
+    torch.cuda.init()
+    for which in range(2):
+        loops.speed_begin(which)
+
+
+def measure(case: Case, loops: Any, rounds: int) -> list[float]:
+    """The median of each, in ns."""
+    for which in range(2):
+        case.play(loops, which, case.turns)
+    ns = [[case.play(loops, which, case.turns) for which in range(2)] for _ in range(rounds)]
+    for which in range(2):
+        loops.speed_give_back(which)
+    return [statistics.median(column) for column in zip(*ns)]
+
+
+def machine() -> str:
+    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="what a block costs PyTorch under its native allocator, and under cenote")
+    parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
+    parser.add_argument("--check", action="store_true", help="status 1 where cenote is not as fast as it has to be")
+    parser.add_argument("--rounds", metavar="N", type=int, default=ROUNDS)
+    parser.add_argument("--only", metavar="WORD", default="", help="cases whose name begins with WORD")
+    options = parser.parse_args()
+    if "libcenote_sim.so" not in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8"):
+        begin_again_on_the_simulated_gpu()
+    import torch
+    loops = compile_loops()
+    begin_both(loops)
+    if options.json:
+        print(json.dumps({"date": str(datetime.date.today()), "machine": machine(), "gpu": f"simulated, {SIM}", "torch": torch.__version__,
+                          "rounds": options.rounds}))
+    else:
+        print(f"torch {torch.__version__}, simulated GPU; ns of CPU time, median of {options.rounds} rounds.\n"
+              f"{'case':<20} {'native':>8} {'cenote':>8} {'times':>7} {'at least':>9}")
+    slow = 0
+    for case in CASES:
+        if not case.name.startswith(options.only):
+            continue
+        native, ours = measure(case, loops, options.rounds)
+        times = native / ours
+        if options.json:
+            print(json.dumps({"case": case.name, "native_ns": round(native, 1), "cenote_ns": round(ours, 1), "times": round(times, 2),
+                              "least": case.least}))
+        else:
+            print(f"{case.name:<20} {native:8.1f} {ours:8.1f} {times:7.2f} {case.least or '':>9}")
+        sys.stdout.flush()
+        if options.check and case.least and times < case.least:
+            print(f"bench/torch: {case.name}: {times:.2f} times faster than native; at least {case.least} is demanded", file=sys.stderr)
+            slow += 1
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+/*
+ * pools.cpp: PyTorch's memory pools (torch.cuda.MemPool, CUDA graphs) as groups of cenote's, and which of them an allocation goes to.
+ *
+ * A pool has a number and, on each device it is used on, a group, which counts who uses it. A route sends allocations of a device to a pool
+ * while its filter says so: the latest one that does counts. What is about to be captured is announced to cenote: its filter says no until
+ * the capture has begun, where one of torch.cuda.use_mem_pool says yes at once.
+ *
+ *     createOrIncrefPool, beginAllocateToPool                    releasePool, as often
+ *   --------------------------------------------> group in use ------------------------> destroyed; blocks that live go on
+ *
+ * LOCKING: `pools_lock_` guards pools and routes. Filters run under it: they ask the driver about a stream, nothing else.
+ */
+#include "adapter.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace cenote_torch
+{
+
+/* --- memory of another allocator: MemPool(allocator) */
+
+/* Lives until its pool is released and the last segment is back. */
+struct Foreign {
+    Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on) : allocator(std::move(from)), device(on) {}
+
+    std::shared_ptr<CUDAAllocator> allocator;
+    DeviceIndex device;
+    std::mutex lock;
+    size_t segments = 0;
+    bool released = false;
+};
+
+static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
+{
+    auto *foreign = static_cast<Foreign *>(arg);
+    void *memory = nullptr;
+    try {
+        c10::cuda::CUDAGuard guard(foreign->device);
+        memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
+    } catch (const std::exception &) {
+        return nullptr; /* it has no more; who asked is told so by cenote */
+    }
+    std::lock_guard<std::mutex> hold(foreign->lock);
+    foreign->segments += memory != nullptr;
+    return memory;
+}
+
+static void drop(Foreign *foreign, size_t segments, bool release)
+{
+    bool over;
+    {
+        std::lock_guard<std::mutex> hold(foreign->lock);
+        foreign->segments -= segments;
+        foreign->released |= release;
+        over = foreign->released && !foreign->segments;
+    }
+    if (over)
+        delete foreign;
+}
+
+static void give_segment(void *memory, size_t, cenote_stream, void *arg)
+{
+    auto *foreign = static_cast<Foreign *>(arg);
+    try {
+        c10::cuda::CUDAGuard guard(foreign->device);
+        foreign->allocator->raw_delete(memory);
+    } catch (const std::exception &error) {
+        TORCH_WARN("the allocator of a MemPool did not take its memory back: ", error.what());
+    }
+    drop(foreign, 1, false);
+}
+
+/* --- pools */
+
+std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group)
+{
+    std::vector<cenote_piece> pieces(1024);
+    size_t count = 0;
+    for (;;) {
+        TORCH_CHECK(!cenote_pieces(pool, group, pieces.data(), pieces.size(), &count), cenote_message());
+        bool whole = count <= pieces.size();
+        pieces.resize(whole ? count : count + count / 8);
+        if (whole)
+            return pieces;
+    }
+}
+
+/* The pool on that device, used once more. LOCKING: pools_lock_. */
+PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator)
+{
+    PrivatePool &p = private_[{device, id}];
+    if (!p.group) {
+        cenote_source source = {&take_segment, &give_segment, nullptr};
+        if (allocator)
+            source.arg = p.foreign = new Foreign(std::move(allocator), device);
+        std::string name = "pool " + std::to_string(id.first) + "," + std::to_string(id.second);
+        int error = cenote_group_create(pool(device), name.c_str(), CENOTE_GROUP_PRIVATE, p.foreign ? &source : nullptr, &p.group);
+        if (error && p.foreign)
+            drop(p.foreign, 0, true);
+        if (error)
+            private_.erase({device, id});
+        TORCH_CHECK(!error, cenote_message());
+        id_of_group_[p.group] = id;
+        p.uses = 0;
+    }
+    p.uses++;
+    return p;
+}
+
+void Adapter::createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    enter_pool(device, id, std::move(allocator));
+}
+
+/* What the pool holds beyond its live blocks, as far as it can be said. */
+static uint64_t idle_bytes(cenote_pool *pool, cenote_group *group, uint64_t held)
+{
+    uint64_t live = 0;
+    for (const cenote_piece &piece : pieces_of(pool, group))
+        live += piece.state == CENOTE_PIECE_FREE ? 0 : piece.size;
+    return held > live ? held - live : 0;
+}
+
+void Adapter::releasePool(DeviceIndex device, MempoolId_t id)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    auto found = private_.find({device, id});
+    TORCH_CHECK(found != private_.end() && found->second.group, "a pool of device ", static_cast<int>(device),
+                " is released more often than it was used");
+    PrivatePool &p = found->second;
+    if (--p.uses)
+        return;
+    uint64_t held = 0;
+    cenote_group_reserved(p.group, &held);
+    p.past = held;
+    p.idle = idle_bytes(pool(device), p.group, held);
+    int error = cenote_group_destroy(p.group);
+    if (error)
+        p.uses++;
+    TORCH_CHECK(!error, cenote_message());
+    p.group = nullptr;
+    if (p.foreign)
+        drop(p.foreign, 0, true);
+    p.foreign = nullptr;
+}
+
+int Adapter::getPoolUseCount(DeviceIndex device, MempoolId_t id)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    auto found = private_.find({device, id});
+    return found == private_.end() || !found->second.group ? 0 : found->second.uses;
+}
+
+void Adapter::change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    auto found = private_.find({device, id});
+    if (found == private_.end() || !found->second.group) {
+        TORCH_CHECK(!on, "there is no such pool on device ", static_cast<int>(device));
+        return;
+    }
+    unsigned flags = on ? found->second.flags | flag : found->second.flags & ~flag;
+    TORCH_CHECK(!cenote_group_change(found->second.group, CENOTE_GROUP_PRIVATE | flags), cenote_message());
+    found->second.flags = flags;
+}
+
+/* The number of the pool that a group is; {0, 0} for memory of no pool. */
+MempoolId_t Adapter::pool_of(cenote_group *group)
+{
+    if (!group)
+        return {0, 0};
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    auto found = id_of_group_.find(group);
+    return found == id_of_group_.end() ? MempoolId_t{0, 0} : found->second;
+}
+
+/* The group of a pool in use; NULL for {0, 0} and for one that is not there. */
+cenote_group *Adapter::group_of(DeviceIndex device, MempoolId_t id)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    auto found = private_.find({device, id});
+    return found == private_.end() ? nullptr : found->second.group;
+}
+
+/* A pool that is gone gives back what it had; of one in use nothing goes: graphs may write to it. */
+void Adapter::empty_pool(DeviceIndex device, MempoolId_t id)
+{
+    uint64_t idle = 0;
+    {
+        std::lock_guard<std::mutex> hold(pools_lock_);
+        auto found = private_.find({device, id});
+        if (found != private_.end() && !found->second.group)
+            std::swap(idle, found->second.idle);
+    }
+    uint64_t reserved = idle ? read_stats(pool(device)).reserved.current : 0;
+    if (reserved)
+        TORCH_CHECK(!cenote_trim(pool(device), reserved > idle ? reserved - idle : 0, CENOTE_TRIM_WAIT), cenote_message());
+}
+
+/* A private pool's pages never leave it, so that it never held more than it does now, or did when it was released. */
+void Adapter::add_pool_stats(DeviceIndex device, DeviceStats &stats)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    for (auto &[key, p] : private_) {
+        if (key.first != device)
+            continue;
+        cenote_level level = {};
+        if (p.group)
+            cenote_group_reserved(p.group, &level.current);
+        level.peak = level.total_in = std::max(p.past, level.current);
+        level.total_out = level.total_in - level.current;
+        put_pool_level(stats, key.second, level);
+    }
+}
+
+/* --- routes */
+
+/* The group that an allocation on this stream goes to, or NULL. */
+cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
+{
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    for (auto r = routes_.rbegin(); r != routes_.rend(); ++r)
+        if (r->device == device && r->filter(stream))
+            return r->group;
+    return nullptr;
+}
+
+void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
+{
+    auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    Route r = {device, id, std::move(filter), nullptr, stream, false};
+    bool is_capture = !r.filter(stream);
+    {
+        std::lock_guard<std::mutex> hold(pools_lock_);
+        r.group = enter_pool(device, id, nullptr).group;
+    }
+    /* Without the lock: it waits for threads that are at work with the driver. A second capture on the stream is refused later, by CUDA. */
+    r.announced = is_capture && !cenote_capture_begin(r.group, stream);
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    routes_.push_back(std::move(r));
+    has_routes_ = true;
+}
+
+void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
+{
+    Route ended;
+    {
+        std::lock_guard<std::mutex> hold(pools_lock_);
+        auto r = std::find_if(routes_.rbegin(), routes_.rend(), [&](const Route &each) { return each.device == device && each.id == id; });
+        TORCH_CHECK(r != routes_.rend(), "no allocation to this pool has begun on device ", static_cast<int>(device));
+        ended = std::move(*r);
+        routes_.erase(std::next(r).base());
+        has_routes_ = !routes_.empty();
+    }
+    if (ended.announced)
+        TORCH_CHECK(!cenote_capture_end(ended.group, ended.stream), cenote_message());
+}
+
+/* --- checkpoints: what lived in a pool, to be put back there */
+
+struct Checkpoint : AllocatorState {
+    DeviceIndex device;
+    MempoolId_t id;
+    std::vector<cenote_piece> live;
+};
+
+static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *group)
+{
+    std::vector<cenote_piece> live = pieces_of(pool, group);
+    live.erase(std::remove_if(live.begin(), live.end(), [](const cenote_piece &p) { return p.state != CENOTE_PIECE_LIVE; }), live.end());
+    return live;
+}
+
+cenote_group *Adapter::group_in_use(DeviceIndex device, MempoolId_t id)
+{
+    cenote_group *group = group_of(device, id);
+    TORCH_CHECK(group, "there is no pool ", id.first, ",", id.second, " on device ", static_cast<int>(device));
+    return group;
+}
+
+std::shared_ptr<AllocatorState> Adapter::getCheckpointState(DeviceIndex device, MempoolId_t id)
+{
+    auto state = std::make_shared<Checkpoint>();
+    state->device = device;
+    state->id = id;
+    state->live = live_blocks(pool(device), group_in_use(device, id));
+    return state;
+}
+
+/* Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. */
+CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded)
+{
+    auto state = std::dynamic_pointer_cast<Checkpoint>(recorded);
+    TORCH_CHECK(state && state->device == device, "this is no checkpoint of a pool on device ", static_cast<int>(device));
+    cenote_group *group = group_in_use(device, state->id);
+    CheckpointDelta delta;
+    for (const cenote_piece &piece : live_blocks(pool(device), group)) {
+        delta.ptrs_freed.push_back(reinterpret_cast<void *>(piece.address));
+        raw_delete(delta.ptrs_freed.back());
+    }
+    cenote_trim(pool(device), UINT64_MAX, 0); /* those that other streams used may be done */
+    for (const cenote_piece &piece : state->live) {
+        void *block = reinterpret_cast<void *>(piece.address);
+        int error = cenote_alloc_at(pool(device), group, block, piece.requested, piece.stream);
+        TORCH_CHECK(!error, "a block of the checkpoint cannot be put back: ", cenote_message());
+        delta.dataptrs_allocd.push_back(owner_of(block, device));
+    }
+    return delta;
+}
+
+bool Adapter::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected)
+{
+    std::vector<cenote_piece> live = live_blocks(pool(device), group_in_use(device, id));
+    return live.size() == expected.size() && std::all_of(live.begin(), live.end(), [&](const cenote_piece &piece) {
+               return expected.count(reinterpret_cast<void *>(piece.address)) != 0;
+           });
+}
+
+c10::DataPtr Adapter::allocate_at(size_t bytes, void *address)
+{
+    DeviceIndex device = c10::cuda::current_device();
+    auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    TORCH_CHECK(bytes, "a block at a given address needs a size");
+    int error = cenote_alloc_at(pool(device), has_routes_ ? route(device, stream) : nullptr, address, bytes, stream);
+    if (error == CENOTE_OUT_OF_MEMORY)
+        fail(error, device, bytes);
+    TORCH_CHECK(!error, cenote_message());
+    return owner_of(address, device);
+}
+
+} // namespace cenote_torch

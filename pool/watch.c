@@ -1,0 +1,76 @@
+/*
+ * watch.c: tells the program where memory comes and goes, for those who remember what lies under an address (cenote_pool_watch).
+ *
+ * This is not where anything is decided: each notice is a line beside the driver's call that it is about. After MAPPED and before
+ * UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page keeps its old mapping.
+ *
+ *     fill            UNMAPPING of what is replaced, unmap, map, MAPPED, publish          shortage.c
+ *     page leaves     UNMAPPING, unmap; MAPPED again if the driver refused                trim.c
+ *     segment         taken, MAPPED, publish; UNMAPPING, given back                       source.c
+ *     pending block   FREED, then it joins its arena                                      pending.c
+ *
+ * LOCKING: `watching` guards function and argument and is held while the function runs, so that notices come one at a time and none comes
+ * after the function was taken away. Notices of mappings come with the turn. Never the pool's lock.
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes)
+{
+    if (!atomic_load_explicit(&pool->watch, memory_order_relaxed))
+        return;
+    lock_take(&pool->watching); /* its rank says that the pool's lock is free */
+    cenote_watch_fn function = atomic_load_explicit(&pool->watch, memory_order_relaxed);
+    if (function)
+        function(pool, change, (void *)(uintptr_t)at, bytes, pool->watch_arg);
+    lock_give(&pool->watching);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- a fill */
+
+static bool is_replaced(const struct fill_entry *e) { return e->old != 0; }
+static bool is_left(const struct fill_entry *e) { return e->old && !e->unmapped; }
+static bool is_mapped(const struct fill_entry *e) { return e->mapped; }
+
+/* One notice for each run of neighbouring slots. */
+static void tell_runs(cenote_pool *pool, enum cenote_change change, bool (*concerns)(const struct fill_entry *))
+{
+    const struct fill *f = &pool->fill;
+    for (uint32_t i = 0, next; i < f->count; i = next) {
+        next = i + 1;
+        if (!concerns(&f->entries[i]))
+            continue;
+        while (next < f->count && f->entries[next].slot == f->entries[next - 1].slot + 1 && concerns(&f->entries[next]))
+            next++;
+        watch_tell(pool, change, region_slot_at(f->region, f->entries[i].slot), (uint64_t)(next - i) << f->region->shift);
+    }
+}
+
+/* Before fill_map, and after it. What it could not unmap is there as before. LOCKING: the turn. */
+void watch_fill_begins(cenote_pool *pool)
+{
+    if (pool->fill.unmaps)
+        tell_runs(pool, CENOTE_UNMAPPING, is_replaced);
+}
+
+void watch_fill_ends(cenote_pool *pool, CUresult result)
+{
+    tell_runs(pool, CENOTE_MAPPED, result ? is_left : is_mapped);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- the API */
+
+/* The turn: no mapping is half told. */
+int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->turn);
+    lock_take(&pool->watching);
+    atomic_store_explicit(&pool->watch, function, memory_order_relaxed);
+    pool->watch_arg = arg;
+    lock_give(&pool->watching);
+    lock_give(&pool->turn);
+    return CENOTE_OK;
+}

@@ -1,0 +1,578 @@
+"""A random program of graphs and eager work, and a model of who owns each byte and what it holds.
+
+A program is a list of steps, drawn ahead from a seed, so that one that fails can be run again with fewer of them. `World` runs it: it does
+only what a correct program may do, with streams ordered where they must be and nowhere else, and follows
+
+* who owns each byte: no block overlaps another that is live, or what a graph of another pool writes when it is replayed;
+* what each block holds: a pattern that only its owner writes, filled and compared by the simulated GPU in the order of the streams, at both
+  ends and in between, four times in each page of 2 MiB. A replay writes the patterns of its graph; what it copies from a block outside it
+  has whatever that holds then;
+* what a replay may overwrite: what the graph wrote when it was captured, also in blocks that were freed since, and which of its siblings
+  may have taken over. What they hold is unknown then, until they are replayed.
+
+Who frees too early, moves memory under a graph, or gives a graph's memory to others shows as contents that differ or as a violation.
+"""
+
+import ctypes
+import functools
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import Optional
+
+import torch
+
+KIB, MIB = 1 << 10, 1 << 20
+ODD = 0x9E3779B97F4A7C15
+SIZES = (512, 3 * KIB, 20 * KIB, 300 * KIB, MIB, 2 * MIB, 2 * MIB + 512, 3 * MIB, 5 * MIB, 9 * MIB)
+COPIED_MOST = 20 * KIB
+LIMITS = (0, 0, 24 * MIB, 40 * MIB, 64 * MIB)
+LAGS = (0, 100_000, 3_000_000, 10**12)  # ns that the GPU is behind: the last one until somebody waits
+MODES = ("global", "thread_local", "relaxed")
+
+
+class Failed(AssertionError):
+    """The program found memory that is not as it must be."""
+
+
+@dataclass(eq=False)
+class Block:
+    tensor: Optional[torch.Tensor]
+    at: int
+    size: int
+    stream: torch.cuda.Stream
+    pattern: Optional[int] = None  # what it holds; None: nobody knows
+    written: Optional[int] = None  # of a graph's block: what each replay leaves in it
+    source: Optional["Block"] = None  # or where each replay copies it from
+    readers: set = field(default_factory=set)  # streams that read it since it was last written
+
+    def overlaps(self, other: tuple) -> bool:
+        return self.at < other[1] and other[0] < self.at + self.size
+
+
+@dataclass(eq=False)
+class Pool:
+    """Graphs that share memory are replayed in some order, on any streams: `last` is where it was used last."""
+
+    id: tuple
+    keeper: object = None  # a MemPool, as long as it is wanted
+    last: Optional[torch.cuda.Stream] = None
+
+
+@dataclass(eq=False)
+class Graph:
+    handle: torch.cuda.CUDAGraph
+    pool: Pool
+    main: torch.cuda.Stream
+    mode: str
+    side: Optional[torch.cuda.Stream] = None  # while it is forked
+    forked: set = field(default_factory=set)
+    territory: list = field(default_factory=list)  # what a replay may write
+    blocks: list = field(default_factory=list)  # that are live
+    sources: set = field(default_factory=set)
+    is_open: bool = True
+
+
+@functools.cache
+def spots(size: int) -> tuple:
+    """Where contents are written and compared: small blocks whole, large ones here and there."""
+    if size <= 4 * KIB:
+        return ((0, size),)
+    return tuple((at, 512) for at in range(0, size - 512, 512 * KIB)) + ((size - 512, 512),)
+
+
+class Gpu:
+    """The simulated GPU, as far as the shadow needs it."""
+
+    def __init__(self) -> None:
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        work = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t]
+        self.driver.sim_launch_fill.argtypes = self.driver.sim_launch_expect.argtypes = work
+        self.driver.sim_launch_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+        self.driver.sim_set_lag.argtypes = self.driver.sim_advance.argtypes = [ctypes.c_uint64]
+        self.driver.sim_mismatches.restype = ctypes.c_uint64
+        self.driver.sim_last_violation.restype = ctypes.c_char_p
+        self.books = (ctypes.c_uint64 * 64)()
+
+    def each(self, function, block: Block, pattern: int, stream) -> None:
+        for at, size in spots(block.size):
+            if function(stream.cuda_stream, block.at + at, pattern + at & (1 << 64) - 1, size):
+                raise Failed(f"work on {block.at:#x} was refused: {self.violation()}")
+
+    def fill(self, block: Block, pattern: int, stream) -> None:
+        self.each(self.driver.sim_launch_fill, block, pattern, stream)
+
+    def expect(self, block: Block, pattern: int, stream) -> None:
+        self.each(self.driver.sim_launch_expect, block, pattern, stream)
+
+    def faults(self) -> int:
+        """Words that differed, and rules that were broken, so far. The last of struct sim_books counts violations."""
+        self.driver.sim_books(self.books)
+        return self.driver.sim_mismatches() + self.books[14]
+
+    def violation(self) -> str:
+        return self.driver.sim_last_violation().decode()
+
+
+class World:
+    serial = 0
+
+    def __init__(self, gpu: Gpu, lag: int, limit: int) -> None:
+        self.gpu, self.limit = gpu, limit
+        self.streams = side_streams()
+        self.eager: list = []
+        self.orphans: list = []  # (block, pool): their graph is gone
+        self.graphs: list = []
+        self.pools: list = []
+        self.apart = None  # a MemPool for eager blocks
+        self.capture: Optional[Graph] = None
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((limit + torch.cuda.memory_reserved()) / (4 << 30) if limit else 1.0)
+        gpu.driver.sim_set_lag(lag)
+        self.before = gpu.faults()
+        self.allocated = torch.cuda.memory_allocated()
+
+    # --- what the steps are made of
+
+    def captures(self, stream) -> bool:
+        return self.capture is not None and (stream is self.capture.main or stream in self.capture.forked)
+
+    def live(self) -> list:
+        return self.eager + [block for block, _ in self.orphans] + [block for graph in self.all_graphs() for block in graph.blocks]
+
+    def all_graphs(self) -> list:
+        return self.graphs + ([self.capture] if self.capture else [])
+
+    def pattern(self) -> int:
+        World.serial += 1
+        return World.serial * ODD & (1 << 64) - 1
+
+    def take(self, size: int, stream, graph: Optional[Graph] = None, apart: bool = False) -> Optional[Block]:
+        """A block that nobody else owns; None if there is no memory for it."""
+        torch.cuda.set_stream(stream)
+        try:
+            if apart:
+                with torch.cuda.use_mem_pool(self.apart):
+                    tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+            else:
+                tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            return None
+        block = Block(tensor, tensor.data_ptr(), size, stream)
+        for other in self.live():
+            if block.overlaps((other.at, other.at + other.size)):
+                raise Failed(f"{size} bytes at {block.at:#x} lie in a live block of {other.size} bytes at {other.at:#x}")
+        for other in self.graphs:
+            if graph is None or other.pool is not graph.pool:
+                if any(block.overlaps(span) for span in other.territory):
+                    raise Failed(f"{size} bytes at {block.at:#x} lie in memory that a graph of another pool writes")
+        return block
+
+    def write(self, block: Block, stream) -> None:
+        block.pattern = self.pattern()
+        self.gpu.fill(block, block.pattern, stream)
+
+    def read(self, block: Block, stream) -> None:
+        if block.pattern is not None:
+            self.gpu.expect(block, block.pattern, stream)
+
+    def order(self, pool: Pool, stream) -> bool:
+        """The stream uses the pool's memory after whoever did last. False: that one captures now."""
+        if pool.last is not None and self.captures(pool.last):
+            return False
+        if pool.last is not None and pool.last is not stream:
+            stream.wait_stream(pool.last)
+        pool.last = stream
+        return True
+
+    def may_read(self, block: Block) -> bool:
+        return not self.captures(block.stream)
+
+    def may_ask_driver(self) -> bool:
+        """PyTorch's own allocator takes memory from the driver in the mode of the thread: only a relaxed capture lives through that."""
+        return not self.capture or self.capture.mode == "relaxed" or torch.cuda.get_allocator_backend() == "cenote"
+
+    # --- eager work
+
+    def do_take(self, a: int, b: int, c: int) -> None:
+        stream = self.streams[a % len(self.streams)]
+        if self.captures(stream) or len(self.eager) > 12 or not self.may_ask_driver():
+            return
+        apart = c % 5 == 0
+        if apart and self.apart is None:
+            self.apart = torch.cuda.MemPool()
+        block = self.take(SIZES[b % len(SIZES)], stream, apart=apart)
+        if block:
+            self.write(block, stream)
+            self.eager.append(block)
+
+    def do_give(self, a: int, b: int, c: int) -> None:
+        """Freed after its last use, whatever the GPU is doing; read once more by its stream, unless that one captures."""
+        used = {source for graph in self.all_graphs() for source in graph.sources}
+        some = [block for block in self.eager if block not in used]
+        if not some:
+            return
+        block = some[a % len(some)]
+        if self.may_read(block):
+            self.read(block, block.stream)
+        self.eager.remove(block)
+        block.tensor = None
+
+    def do_use(self, a: int, b: int, c: int) -> None:
+        """Another stream reads it, late."""
+        stream = self.streams[b % len(self.streams)]
+        if not self.eager:
+            return
+        block = self.eager[a % len(self.eager)]
+        if self.captures(stream) or self.captures(block.stream) or stream is block.stream:
+            return
+        stream.wait_stream(block.stream)
+        self.gpu.driver.sim_launch_wait(stream.cuda_stream, c % 7 * 50_000)
+        self.read(block, stream)
+        block.tensor.record_stream(stream)
+        block.readers.add(stream)
+
+    def do_refill(self, a: int, b: int, c: int) -> None:
+        if not self.eager:
+            return
+        block = self.eager[a % len(self.eager)]
+        readers = block.readers | {graph.pool.last for graph in self.all_graphs() if block in graph.sources and graph.pool.last}
+        if self.captures(block.stream) or any(self.captures(reader) for reader in readers):
+            return
+        for reader in readers:
+            block.stream.wait_stream(reader)
+        block.readers.clear()
+        self.write(block, block.stream)
+
+    def do_work(self, a: int, b: int, c: int) -> None:
+        stream = self.streams[a % len(self.streams)]
+        if not self.captures(stream):
+            self.gpu.driver.sim_launch_wait(stream.cuda_stream, b % 20 * 100_000)
+
+    def do_advance(self, a: int, b: int, c: int) -> None:
+        self.gpu.driver.sim_advance(a % 20 * 200_000)
+
+    def do_synchronize(self, a: int, b: int, c: int) -> None:
+        stream = self.streams[a % len(self.streams)]
+        if not self.capture:
+            stream.synchronize()
+
+    def do_empty_cache(self, a: int, b: int, c: int) -> None:
+        if not self.capture:
+            torch.cuda.empty_cache()
+
+    # --- captures
+
+    def do_begin(self, a: int, b: int, c: int) -> None:
+        if self.capture or len(self.graphs) >= 4:
+            return
+        pools = [pool for pool in self.pools if any(graph.pool is pool for graph in self.graphs)]  # PyTorch wants no other: its host memory
+        pool = pools[b // 2 % len(pools)] if pools and b % 2 else self.new_pool(b)
+        main, handle = self.streams[1 + a % (len(self.streams) - 1)], torch.cuda.CUDAGraph()
+        if pool not in self.pools:
+            self.pools.append(pool)
+        torch.cuda.synchronize() if c % 5 == 0 else None
+        torch.cuda.set_stream(main)
+        mode = MODES[c % len(MODES)]
+        handle.capture_begin(pool=pool.id, capture_error_mode=mode)
+        self.capture = Graph(handle, pool, main, mode)
+
+    def new_pool(self, b: int) -> Pool:
+        if b % 3 == 0:
+            keeper = torch.cuda.MemPool()
+            return Pool(keeper.id, keeper)
+        return Pool(torch.cuda.graph_pool_handle())
+
+    def branch(self, a: int):
+        """A stream of the capture that may be given work."""
+        graph = self.capture
+        return graph.side if graph.side and a % 2 else graph.main
+
+    def do_inner_take(self, a: int, b: int, c: int) -> None:
+        graph = self.capture
+        if not graph:
+            return
+        stream = self.branch(a)
+        block = self.take(SIZES[b % len(SIZES)], stream, graph)
+        if not block:
+            return
+        block.written = self.pattern()
+        self.gpu.fill(block, block.written, stream)
+        graph.blocks.append(block)
+        graph.territory.append((block.at, block.at + block.size))
+
+    def do_inner_copy(self, a: int, b: int, c: int) -> None:
+        """Each replay copies from a block outside, which stays as long as the graph."""
+        graph = self.capture
+        some = [block for block in self.eager if block.size <= COPIED_MOST]
+        if not graph or not some:
+            return
+        source, stream = some[b % len(some)], self.branch(a)
+        block = self.take(source.size, stream, graph)
+        if not block:
+            return
+        block.tensor.copy_(source.tensor, non_blocking=True)
+        block.source = source
+        graph.sources.add(source)
+        graph.blocks.append(block)
+        graph.territory.append((block.at, block.at + block.size))
+
+    def do_inner_give(self, a: int, b: int, c: int) -> None:
+        """What is freed inside is read as the last thing before: each replay compares it."""
+        graph = self.capture
+        some = [block for block in graph.blocks if block.stream is graph.main or graph.side] if graph else []
+        if not some:
+            return
+        block = some[a % len(some)]
+        if block.written is not None:
+            self.gpu.expect(block, block.written, block.stream)
+        graph.blocks.remove(block)
+        torch.cuda.set_stream(graph.main)  # or PyTorch's own allocator takes it for a free outside, and records events in the capture
+        block.tensor = None
+
+    def do_inner_use(self, a: int, b: int, c: int) -> None:
+        """A branch reads what the other one wrote, late, and says so."""
+        graph = self.capture
+        some = [block for block in graph.blocks if block.stream is graph.main and block.written is not None] if graph else []
+        if not some or not graph.side:
+            return
+        block = some[a % len(some)]
+        graph.side.wait_stream(graph.main)
+        self.gpu.driver.sim_launch_wait(graph.side.cuda_stream, b % 5 * 50_000)
+        self.gpu.expect(block, block.written, graph.side)
+        block.tensor.record_stream(graph.side)
+
+    def do_fork(self, a: int, b: int, c: int) -> None:
+        graph = self.capture
+        if not graph or graph.side:
+            return
+        others = [stream for stream in self.streams[1:] if stream is not graph.main]
+        graph.side = others[a % len(others)]
+        graph.forked.add(graph.side)
+        graph.side.wait_stream(graph.main)
+
+    def do_join(self, a: int, b: int, c: int) -> None:
+        graph = self.capture
+        if graph and graph.side:
+            graph.main.wait_stream(graph.side)
+            graph.side = None
+
+    def do_end(self, a: int, b: int, c: int) -> None:
+        graph = self.capture
+        if not graph:
+            return
+        self.do_join(0, 0, 0)
+        torch.cuda.set_stream(graph.main)
+        if not graph.territory:
+            self.gpu.driver.sim_launch_wait(graph.main.cuda_stream, 0)  # PyTorch warns of an empty one
+        graph.handle.capture_end()
+        graph.is_open = False
+        self.capture = None
+        self.graphs.append(graph)
+
+    # --- graphs
+
+    def do_replay(self, a: int, b: int, c: int) -> None:
+        stream = self.streams[b % len(self.streams)]
+        if not self.graphs or self.captures(stream):
+            return
+        graph = self.graphs[a % len(self.graphs)]
+        if any(self.captures(source.stream) for source in graph.sources) or not self.order(graph.pool, stream):
+            return
+        for source in graph.sources:
+            if source.stream is not stream:
+                stream.wait_stream(source.stream)
+        torch.cuda.set_stream(stream)
+        graph.handle.replay()
+        self.overwritten(graph)
+        for block in graph.blocks:
+            block.pattern = block.written if block.source is None else block.source.pattern
+            if c % 3 == 0:
+                self.read(block, stream)
+
+    def overwritten(self, graph: Graph) -> None:
+        """Siblings captured later may lie where the graph had blocks that were freed by then."""
+        for sibling in self.graphs:
+            if sibling is not graph and sibling.pool is graph.pool:
+                for block in sibling.blocks:
+                    if any(block.overlaps(span) for span in graph.territory):
+                        block.pattern = None
+        for block, pool in self.orphans:
+            if pool is graph.pool and any(block.overlaps(span) for span in graph.territory):
+                block.pattern = None
+
+    def do_read_result(self, a: int, b: int, c: int) -> None:
+        some = [(block, graph.pool) for graph in self.graphs for block in graph.blocks] + self.orphans
+        stream = self.streams[b % len(self.streams)]
+        if not some or self.captures(stream):
+            return
+        block, pool = some[a % len(some)]
+        if self.order(pool, stream):
+            self.read(block, stream)
+
+    def do_drop_result(self, a: int, b: int, c: int) -> None:
+        some = [(block, graph) for graph in self.graphs for block in graph.blocks]
+        if some:
+            block, graph = some[a % len(some)]
+            graph.blocks.remove(block)
+            block.tensor = None
+
+    def do_drop_orphan(self, a: int, b: int, c: int) -> None:
+        """Its memory is ordinary when its pool is gone: its stream has to come after those that used it."""
+        if not self.orphans:
+            return
+        block, pool = self.orphans[a % len(self.orphans)]
+        if pool.last is not None:
+            if self.captures(block.stream) or self.captures(pool.last):
+                return
+            if pool.last is not block.stream:
+                block.stream.wait_stream(pool.last)
+        self.orphans = [pair for pair in self.orphans if pair[0] is not block]
+        block.tensor = None
+
+    def do_reset(self, a: int, b: int, c: int) -> None:
+        """The graph goes, perhaps while it is replayed; its results stay."""
+        if not self.graphs:
+            return
+        graph = self.graphs.pop(a % len(self.graphs))
+        self.orphans += [(block, graph.pool) for block in graph.blocks]
+        if b % 2:
+            graph.handle.reset()
+        graph.handle = None
+
+    def do_forget_pool(self, a: int, b: int, c: int) -> None:
+        if self.capture:
+            return
+        if c % 2:
+            self.apart = None  # its blocks stay
+            return
+        kept = [pool for pool in self.pools if pool.keeper]
+        if kept:
+            kept[a % len(kept)].keeper = None
+
+    # --- judging
+
+    def check(self, when: str) -> None:
+        if self.gpu.faults() != self.before:
+            raise Failed(f"{when}: {self.gpu.driver.sim_mismatches()} words differ; last violation: \"{self.gpu.violation()}\"")
+
+    def do_judge(self, a: int, b: int, c: int) -> None:
+        """Everything is done, and every block holds what its owner wrote."""
+        if self.capture:
+            return
+        torch.cuda.synchronize()
+        for block in self.live():
+            self.read(block, self.streams[0])
+        torch.cuda.synchronize()
+        self.check("at rest")
+
+    def close(self) -> None:
+        self.do_end(0, 0, 0)
+        self.do_judge(0, 0, 0)
+        self.eager, self.orphans, self.graphs, self.pools, self.apart = [], [], [], [], None
+        torch.cuda.set_stream(self.streams[0])
+        self.gpu.driver.sim_set_lag(0)
+        torch.cuda.synchronize()
+        self.check("at the end")
+        if torch.cuda.memory_allocated() > self.allocated + 8 * KIB:  # the generator's state may have come
+            raise Failed(f"{torch.cuda.memory_allocated() - self.allocated} bytes are allocated, and no block is left")
+
+
+@functools.cache
+def side_streams() -> tuple:
+    return (torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in range(3)))
+
+
+# How often each step is drawn. A capture is short, or there would be little outside.
+WEIGHTS = {
+    "take": 18, "give": 12, "use": 6, "refill": 4, "work": 4, "advance": 4, "synchronize": 2, "empty_cache": 2,
+    "begin": 10, "inner_take": 16, "inner_copy": 5, "inner_give": 10, "inner_use": 3, "fork": 4, "join": 3, "end": 5,
+    "replay": 16, "read_result": 4, "drop_result": 3, "drop_orphan": 2, "reset": 4, "forget_pool": 1, "judge": 1,
+}  # fmt: skip
+
+
+@dataclass
+class Program:
+    lag: int
+    limit: int
+    steps: list
+
+    def run(self, gpu: Gpu) -> None:
+        world = World(gpu, self.lag, self.limit)
+        try:
+            for name, a, b, c in self.steps:
+                getattr(world, "do_" + name)(a, b, c)
+            world.close()
+        except BaseException:
+            abandon(world)
+            raise
+
+    def without(self, first: int, count: int) -> "Program":
+        return Program(self.lag, self.limit, self.steps[:first] + self.steps[first + count :])
+
+    def __str__(self) -> str:
+        return "\n".join([f"lag {self.lag} ns, limit {self.limit} bytes", *(f"    {name} {a} {b} {c}" for name, a, b, c in self.steps)])
+
+
+def abandon(world: World) -> None:
+    """After a failure: nothing of it is left behind, as far as that is possible."""
+    if world.capture:
+        try:
+            torch.cuda.set_stream(world.capture.main)
+            world.capture.handle.capture_end()
+        except RuntimeError:
+            pass
+    torch.cuda.set_stream(world.streams[0])
+    world.gpu.driver.sim_set_lag(0)
+
+
+def draw(seed: int) -> Program:
+    dice = random.Random(seed)
+    names = dice.choices(list(WEIGHTS), list(WEIGHTS.values()), k=dice.randrange(20, 70))
+    steps = [(name, *(dice.randrange(1 << 16) for _ in range(3))) for name in names]
+    return Program(dice.choice(LAGS), dice.choice(LIMITS), steps)
+
+
+def fails(program: Program, gpu: Gpu) -> Optional[str]:
+    try:
+        program.run(gpu)
+    except (Failed, RuntimeError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def minimised(program: Program, gpu: Gpu, tries: int = 300) -> Program:
+    """Leaves out steps, many at a time and then single ones, as long as it still fails."""
+    size = len(program.steps) // 2
+    while size and tries > 0:
+        first = 0
+        while first < len(program.steps) and tries > 0:
+            shorter = program.without(first, size)
+            tries -= 1
+            if fails(shorter, gpu):
+                program = shorter
+            else:
+                first += size
+        size //= 2
+    return program
+
+
+def run_all(seeds) -> None:
+    """Raises Failed for the first seed whose program fails, with the shortest program found that does."""
+    gpu = Gpu()
+    for seed in seeds:
+        program = draw(seed)
+        said = fails(program, gpu)
+        if said:
+            shorter = minimised(program, gpu)
+            raise Failed(f"seed {seed}: {said}\nshortest program that fails: {fails(shorter, gpu) or 'not any more'}\n{shorter}")
+
+
+if __name__ == "__main__":
+    import time
+
+    since = time.monotonic()
+    run_all(range(int(sys.argv[1]), int(sys.argv[2])))
+    print(f"{int(sys.argv[2]) - int(sys.argv[1])} programs, nothing found, {time.monotonic() - since:.1f} s")
