@@ -1,6 +1,7 @@
 /* check.c: the end of a program that found itself broken. It uses no stdio: the program may be broken inside malloc. */
 #include "base/check.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,3 +30,17 @@ void check_failed(const char *expression, const char *file, int line)
     put("\n");
     abort();
 }
+
+#if CENOTE_DEBUG >= 1
+bool check_breaks(int rule)
+{
+    static atomic_int broken = -1; /* read once */
+    int number = atomic_load_explicit(&broken, memory_order_relaxed);
+    if (number < 0) {
+        const char *text = getenv("CENOTE_BREAK");
+        number = text ? atoi(text) : 0;
+        atomic_store_explicit(&broken, number, memory_order_relaxed);
+    }
+    return number == rule;
+}
+#endif

@@ -34,6 +34,8 @@ CUmemAllocationProp device_page_prop(const struct device *d)
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = d->ordinal;
     prop.allocFlags.gpuDirectRDMACapable = d->has_rdma;
+    if (d->has_files)
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return prop;
 }
 
@@ -64,6 +66,7 @@ static CUresult ask_abilities(struct device *d)
         result = attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &has_vmm);
     d->has_pools = d->has_pools && t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync;
     d->granularity = 0;
+    d->has_files = false;
     if (result || !has_vmm || !has_vmm_calls(t))
         return result;
 
@@ -72,6 +75,8 @@ static CUresult ask_abilities(struct device *d)
     result = t->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (granularity && !(granularity & (granularity - 1)))
         d->granularity = granularity;
+    if (!result && t->cuMemExportToShareableHandle && t->cuMemImportFromShareableHandle)
+        result = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &d->has_files);
     return result;
 }
 
@@ -173,6 +178,24 @@ void device_leave(struct device *d)
     pthread_rwlock_unlock(&d->gate);
 }
 
+bool device_visit(struct device *other)
+{
+    CHECK(scope.inside);
+    if (pthread_rwlock_tryrdlock(&other->gate))
+        return false;
+    if (other->driver->cuCtxPushCurrent(other->context) == CUDA_SUCCESS)
+        return true;
+    pthread_rwlock_unlock(&other->gate);
+    return false;
+}
+
+void device_visit_end(struct device *other)
+{
+    CUcontext popped;
+    other->driver->cuCtxPopCurrent(&popped);
+    pthread_rwlock_unlock(&other->gate);
+}
+
 void device_wait_begin(struct device *d)
 {
     CHECK(scope.inside);
@@ -188,11 +211,11 @@ void device_announce_capture(struct device *d)
 {
     CHECK(!scope.inside);
     pthread_rwlock_wrlock(&d->gate);
-    atomic_fetch_add(&d->captures, 1);
+    atomic_fetch_add(&d->captures, BREAKS(5) ? 0 : 1);
     pthread_rwlock_unlock(&d->gate);
 }
 
 void device_end_capture(struct device *d)
 {
-    atomic_fetch_sub(&d->captures, 1);
+    atomic_fetch_sub(&d->captures, BREAKS(5) ? 0 : 1);
 }

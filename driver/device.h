@@ -27,6 +27,7 @@ struct device {
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */
+    bool        has_files;     /* pages can go to other processes as file descriptors */
     atomic_uint captures;      /* open on any pool of the device */
     pthread_rwlock_t gate;     /* readers: threads inside */
 };
@@ -38,6 +39,13 @@ void           device_close(struct device *device);
 /* Leave follows enter, whatever enter returned. */
 CUresult device_enter(struct device *device);
 void     device_leave(struct device *device);
+
+/*
+ * In the context of another device for a few short calls, by a thread that is inside its own. False: not now, a capture is being announced
+ * there or the driver refuses. It never waits at the gate: somebody there may be on a visit here.
+ */
+bool device_visit(struct device *other);
+void device_visit_end(struct device *other);
 
 /* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */
 void     device_wait_begin(struct device *device);

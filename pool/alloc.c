@@ -305,6 +305,8 @@ static int free_block(void *address, bool sized, size_t bytes)
     }
     count_free(pool, w.requested);
     tick freed = fences_stamp(&pool->pages.fences);
+    if (pool->exported.count)
+        share_end(pool, w.start);
     uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
     if (!uses)
         pool_give(pool, &w, freed);
@@ -326,6 +328,14 @@ int cenote_free_sized(void *block, size_t bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ questions, and use */
 
+static uint32_t count_uses(const cenote_pool *pool, uint32_t uses)
+{
+    uint32_t count = 0;
+    for (; uses; uses = use_of(pool, uses)->next)
+        count++;
+    return count;
+}
+
 int cenote_find(const void *address, cenote_block *block)
 {
     struct where w = {0};
@@ -338,14 +348,15 @@ int cenote_find(const void *address, cenote_block *block)
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     if (live)
         *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,
-                                .group = w.arena->group ? group_of(pool, w.arena->group) : NULL, .stream_id = w.arena->stream};
+                                .group = w.arena->group ? group_of(pool, w.arena->group) : NULL, .stream_id = w.arena->stream,
+                                .stream = w.arena->handle, .used = count_uses(pool, *w.uses)};
     if (pool)
         lock_give(&pool->lock);
     return live ? CENOTE_OK : misuse(found, address, &w);
 }
 
 /* Notes the stream once for each block. */
-static int note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key)
+static int note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key, struct device *other)
 {
     if (w->arena->stream == key)
         return CENOTE_OK;
@@ -355,14 +366,16 @@ static int note_use(cenote_pool *pool, const struct where *w, CUstream stream, u
     uint32_t use = table_take(&pool->uses);
     if (!use)
         return CENOTE_OUT_OF_HOST_MEMORY;
-    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .stream = stream, .key = key};
+    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .stream = stream, .key = key, .other = other};
     *w->uses = use;
     return CENOTE_OK;
 }
 
-int cenote_use(void *block, cenote_stream stream)
+/* `device`: whose stream it is; -1: nobody said. */
+static int use_block(void *block, int device, CUstream stream)
 {
     struct where w = {0};
+    struct device *other;
     uint64_t key;
     if (!block)
         return CENOTE_OK;
@@ -373,13 +386,25 @@ int cenote_use(void *block, cenote_stream stream)
         return misuse(FOUND_NOTHING, block, &w);
     lock_give(&pool->lock); /* who the stream is may have to be asked of the driver */
     int error = pool_usable(pool);
-    if (error || (error = stream_key(pool, stream, &key)))
+    if (error || (error = stream_key_on(pool, device, stream, &key, &other)))
         return error;
-    if (!(pool = pool_lock_of(block, &w)))
-        return misuse(FOUND_NOTHING, block, &w);
-    enum found found = pool_locate(pool, (uint64_t)(uintptr_t)block, &w);
+    cenote_pool *still = pool_lock_of(block, &w);
+    enum found found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     if (found == FOUND_LIVE)
-        error = note_use(pool, &w, stream, key);
-    lock_give(&pool->lock);
+        error = note_use(pool, &w, stream, key, other);
+    if (still)
+        lock_give(&still->lock);
     return found != FOUND_LIVE ? misuse(found, block, &w) : error ? no_books() : CENOTE_OK;
+}
+
+int cenote_use(void *block, cenote_stream stream)
+{
+    return use_block(block, -1, stream);
+}
+
+int cenote_use_on(void *block, int device, cenote_stream stream)
+{
+    if (device < 0)
+        return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
+    return use_block(block, device, stream);
 }

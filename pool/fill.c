@@ -103,17 +103,33 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, st
 /* ------------------------------------------------------------------------------------------------------------------- the driver's part */
 
 /*
+ * A page that other processes may have, where the driver makes such. Some systems say that they do and then refuse: there a page is one of
+ * this process alone.
+ */
+static CUresult create_page(struct fill_entry *e, const struct device *d, uint64_t bytes)
+{
+    CUmemAllocationProp prop = device_page_prop(d);
+    CUresult result = d->driver->cuMemCreate(&e->handle, bytes, &prop, 0);
+    e->shareable = prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    if (e->shareable && (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_INVALID_VALUE)) {
+        e->shareable = false;
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+        result = d->driver->cuMemCreate(&e->handle, bytes, &prop, 0);
+    }
+    return result;
+}
+
+/*
  * The driver's part, in two steps so that the caller can tell their times apart. After a failure of the first the second is left out.
  * LOCKING: the turn, without the pool's lock.
  */
 CUresult fill_create(struct fill *f, const struct device *d)
 {
-    CUmemAllocationProp prop = device_page_prop(d);
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
         if (e->page)
             continue;
-        CUresult result = d->driver->cuMemCreate(&e->handle, 1ull << f->region->shift, &prop, 0);
+        CUresult result = create_page(e, d, 1ull << f->region->shift);
         if (result)
             return result;
         e->created = true;
@@ -146,13 +162,13 @@ static CUresult map_pages(struct fill *f, const struct device *d)
 }
 
 /* One call for each run of neighbouring slots: it costs by page, but the call itself is saved. */
-static CUresult grant_access(struct fill *f, const struct device *d)
+static CUresult grant_access(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
     for (uint32_t i = 0, first = 0; i < f->count; i++) {
         uint32_t next = f->entries[i].slot + 1;
         if (i + 1 < f->count && f->entries[i + 1].slot == next)
             continue;
-        CUresult result = region_grant(d, f->region, f->entries[first].slot, next);
+        CUresult result = region_grant(d, f->region, f->entries[first].slot, next, who, count);
         if (result)
             return result;
         first = i + 1;
@@ -167,13 +183,14 @@ static void undo_maps(struct fill *f, const struct device *d)
             f->entries[i].mapped = false;
 }
 
-CUresult fill_map(struct fill *f, const struct device *d)
+/* `who`: the devices that may use what is mapped, `count` of them. */
+CUresult fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
     CUresult result = unmap_old(f, d);
     if (!result)
         result = map_pages(f, d);
     if (!result)
-        result = grant_access(f, d);
+        result = grant_access(f, d, who, count);
     if (result)
         undo_maps(f, d);
     return result;
@@ -190,6 +207,7 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
         pages_unlink(s, r, e->slot);
     if (e->created) {
         e->page = pages_add(s, e->handle, 1ull << s->shift);
+        page_of(s, e->page)->shareable = e->shareable;
         pages_add_spare(s, e->page);
         e->past = pages_lift(s, e->page, target);
     } else if (!e->page) {

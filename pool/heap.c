@@ -24,7 +24,7 @@ static uint64_t align_up(uint64_t at, uint64_t alignment) { return (at + alignme
 
 void heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed)
 {
-    *h = (struct heap){.pages = pages, .arena = arena, .fixed = fixed};
+    *h = (struct heap){.pages = pages, .arena = arena, .fixed = fixed && !BREAKS(4)};
     h->ranges.blocks = blocks;
 }
 

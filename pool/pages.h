@@ -24,6 +24,8 @@ struct page {
     uint32_t    next_spare;
     bool        fixed;              /* belongs to a private arena and never leaves it, until the group is released */
     bool        leaving;            /* being given back to the driver */
+    bool        shareable;          /* the driver gives out file descriptors of it */
+    uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
 };
 
 struct region_entry {

@@ -56,8 +56,11 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     bool entered = device_enter(pool->device) == CUDA_SUCCESS && !pool->lost;
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
-        u->event = entered ? record(pool, u) : NULL;
-        u->needs_fence = !u->event;
+        if (entered && u->other)
+            elsewhere_record(pool, u);
+        else if (entered)
+            u->event = record(pool, u);
+        u->needs_fence = !u->event && !u->other;
     }
     device_leave(pool->device);
 
@@ -74,10 +77,12 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     lock_give(&pool->lock);
 }
 
-/* Is the stream done? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`. */
-static bool use_is_done(cenote_pool *pool, struct use *u)
+/* Is the stream done? `waited`: the own device is. Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
+static bool use_is_done(cenote_pool *pool, struct use *u, bool waited)
 {
-    if (fence_is_done(&pool->pages.fences, u->freed))
+    if (u->other)
+        return elsewhere_is_done(pool, u);
+    if (waited || fence_is_done(&pool->pages.fences, u->freed))
         return true;
     if (u->needs_fence || atomic_load(&pool->device->captures) || pool->lost)
         return false;
@@ -88,10 +93,10 @@ static bool use_is_done(cenote_pool *pool, struct use *u)
     return done;
 }
 
-static bool all_done(cenote_pool *pool, uint32_t uses)
+static bool all_done(cenote_pool *pool, uint32_t uses, bool waited)
 {
     for (uint32_t use = uses; use; use = use_of(pool, use)->next)
-        if (!use_is_done(pool, use_of(pool, use)))
+        if (!use_is_done(pool, use_of(pool, use), waited))
             return false;
     return true;
 }
@@ -140,11 +145,11 @@ static void tell_freed(cenote_pool *pool, uint64_t at)
 }
 
 /* LOCKING: the pool's lock and `polling`, taken by the callers below. */
-static void walk(cenote_pool *pool, bool everything)
+static void walk(cenote_pool *pool, bool waited)
 {
     uint32_t before = 0, not_ready = 0;
     for (uint32_t use = pool->pending_first; use && not_ready < NOT_READY_MOST;) {
-        if (everything || all_done(pool, use)) {
+        if (all_done(pool, use, waited)) {
             tell_freed(pool, use_of(pool, use)->at);
             release(pool, before);
         } else {
@@ -155,12 +160,12 @@ static void walk(cenote_pool *pool, bool everything)
     }
 }
 
-static void poll(cenote_pool *pool, bool everything)
+static void poll(cenote_pool *pool, bool waited)
 {
     lock_take(&pool->lock);
     if (!pool->polling) {
         pool->polling = true;
-        walk(pool, everything);
+        walk(pool, waited);
         pool->polling = false;
     }
     lock_give(&pool->lock);
@@ -172,7 +177,7 @@ void pending_poll(cenote_pool *pool)
     poll(pool, false);
 }
 
-/* The device was waited for: nobody uses anything any more. */
+/* The device was waited for: nothing here uses anything any more. What streams of other devices use may stay. */
 void pending_release_all(cenote_pool *pool)
 {
     poll(pool, true);

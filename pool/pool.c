@@ -77,6 +77,37 @@ cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
     return p;
 }
 
+struct device *pool_open_device(int ordinal, int *error)
+{
+    lock_take(&global);
+    struct device *device = device_open(ordinal, error);
+    lock_give(&global);
+    return device;
+}
+
+/* The device of that number, the pool's own or another: that one stays open as long as the pool. LOCKING: none. */
+int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
+{
+    int error = CENOTE_OK;
+    bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
+    *other = ordinal == pool->device->ordinal ? pool->device : known ? atomic_load(&pool->others[ordinal]) : NULL;
+    if (*other)
+        return CENOTE_OK;
+    lock_take(&global);
+    *other = known ? atomic_load(&pool->others[ordinal]) : NULL;
+    if (!*other && (*other = device_open(ordinal, &error)))
+        atomic_store(&pool->others[ordinal], *other);
+    lock_give(&global);
+    return error;
+}
+
+void pool_close_device(struct device *device)
+{
+    lock_take(&global);
+    device_close(device);
+    lock_give(&global);
+}
+
 static uint64_t system_now(void)
 {
     struct timespec t;
@@ -152,6 +183,8 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->arenas);
     table_close(&pool->groups);
     table_close(&pool->uses);
+    table_close(&pool->exports);
+    index_close(&pool->exported);
     index_close(&pool->at);
     index_close(&pool->by_stream);
     fill_close(&pool->fill);
@@ -161,7 +194,8 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
 {
     if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
         table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
-        table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST) && table_open(&pool->uses, sizeof(struct use), USES_MOST))
+        table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST) && table_open(&pool->uses, sizeof(struct use), USES_MOST) &&
+        table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST))
         return CENOTE_OK;
     close_tables(pool);
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
@@ -175,6 +209,7 @@ static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
     pool->device = device_open(device, &error);
     if (!pool->device)
         return error;
+    pool->access[pool->access_count++] = device_access(pool->device);
     pool->limit = limit_bytes(options, pool->device->capacity);
     if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
         error = open_tables(pool, shift);
@@ -283,7 +318,6 @@ static int may_be_destroyed(cenote_pool *pool)
  */
 static void give_everything_back(cenote_pool *pool)
 {
-    pending_release_all(pool);
     lock_take(&pool->lock);
     wait_is_over(pool, pool->pages.fences.now);
     lock_give(&pool->lock);
@@ -325,6 +359,10 @@ static int close_for_calls(cenote_pool *pool, CUresult *result)
         *result = pool->device->driver->cuCtxSynchronize();
     if (*result && !pool->lost && !driver_result_is_sticky(*result))
         return pool_driver_error(pool, *result, "waiting for the device");
+    if (!*result)
+        pending_release_all(pool);
+    if (!*result && pool->pending_count)
+        return error_set(CENOTE_BUSY, 0, "%u freed blocks wait for other devices, which cannot be waited for now", pool->pending_count);
     lock_take(&pool->lock);
     error = may_be_destroyed(pool); /* another thread may have allocated meanwhile */
     pool->open = error != CENOTE_OK;
@@ -337,6 +375,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     int error = pool_usable(pool);
     if (error)
         return error;
+    elsewhere_wait(pool);
     CUresult result = device_enter(pool->device);
     lock_take(&pool->turn);
     error = close_for_calls(pool, &result);
@@ -348,6 +387,9 @@ int cenote_pool_destroy(cenote_pool *pool)
     forget_regions(pool);
     lock_take(&global);
     close_tables(pool);
+    for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
+        if (pool->others[ordinal])
+            device_close(pool->others[ordinal]);
     device_close(pool->device);
     pool->reusable = true;
     lock_give(&global);
@@ -355,6 +397,11 @@ int cenote_pool_destroy(cenote_pool *pool)
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- small verbs */
+
+int cenote_pool_provider(const cenote_pool *pool)
+{
+    return pool ? (int)pool->provider : -1;
+}
 
 int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
 {

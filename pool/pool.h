@@ -25,6 +25,7 @@
 #define IMMORTALS_MOST 1024
 #define USES_MOST     (1u << 24)
 #define GROUPS_MOST   (1u << 15)
+#define EXPORTS_MOST  (1u << 24)
 
 /* One stream a block is used on besides its own. The first use of a freed block stands for it in the list of pending ones. */
 struct use {
@@ -35,13 +36,22 @@ struct use {
     uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
     CUevent  event;                 /* recorded at the free, until it is done */
     bool     needs_fence;           /* no event could be recorded: the whole context must be done with `freed` */
+    bool     done;                  /* elsewhere */
     tick     freed;
+    struct device *other;           /* whose stream it is; NULL: the pool's own device */
+};
+
+/* A block that other processes may ask for. */
+struct export {
+    uint32_t unused;                /* the table chains exports given back through it */
+    uint64_t generation;            /* of the process: memory that is exported anew has another */
 };
 
 /* A stream declared immortal: its handle says who it is. Read without a lock. */
 struct immortal {
     _Atomic(CUstream) handle;
     _Atomic(uint64_t) key;
+    _Atomic(struct device *) other; /* whose it is; NULL: the pool's own device */
 };
 
 struct cenote_group {
@@ -73,18 +83,24 @@ struct cenote_pool {
     bool           is_default;      /* constant */
     CUmemoryPool   driver_pool;     /* constant; provider async */
     uint64_t       opened_ns;       /* constant */
+    _Atomic(struct device *) others[DEVICES_MAX]; /* other devices this pool has to do with; added under the lock of the pools */
+    CUmemAccessDesc access[DEVICES_MAX]; /* who may use what is mapped, the own device first; guarded by the turn, as the next two */
+    uint32_t       access_count;
+    uint64_t       granted;         /* one bit for each device that cenote_pool_grant named */
 
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
     uint64_t       limit;           /* bytes, 0: none */
     struct pages   pages;
-    struct table   blocks, slabs, arenas, groups, uses;
+    struct table   blocks, slabs, arenas, groups, uses, exports;
     struct index   at;              /* block address -> block */
+    struct index   exported;        /* block address -> export, see share.c */
     struct index   by_stream;       /* arena key -> arena */
     struct arena  *last_arena;      /* found last: most programs use one stream at a time */
     struct immortal immortals[IMMORTALS_MOST];  /* open addressing by handle */
     uint32_t       pending_first, pending_last; /* uses, see pending.c */
     _Atomic(uint32_t) pending_count;
+    tick           done_elsewhere[DEVICES_MAX]; /* up to which free other devices are known to be done */
     bool           polling;         /* a thread asks the driver about pending blocks */
     struct capture captures[CAPTURES_MOST];
     uint32_t       capture_count;
@@ -123,9 +139,13 @@ int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
 struct asker pool_asker(const cenote_pool *pool, const struct arena *a);
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);
 uint64_t pool_now(const cenote_pool *pool);
+int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);
+struct device *pool_open_device(int ordinal, int *error);  /* for those who need a device and no pool */
+void pool_close_device(struct device *device);
 
 /* --- streams.c */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
+int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
@@ -156,6 +176,11 @@ void pending_poll(cenote_pool *pool);
 void pending_tend(cenote_pool *pool);
 void pending_release_all(cenote_pool *pool);
 
+/* --- elsewhere.c: uses on other devices */
+void elsewhere_record(cenote_pool *pool, struct use *u);
+bool elsewhere_is_done(cenote_pool *pool, struct use *u);
+bool elsewhere_wait(cenote_pool *pool);
+
 /* --- wait.c: the turn, fences and the driver */
 CUevent  event_take(cenote_pool *pool);
 void     event_give(cenote_pool *pool, CUevent event);
@@ -180,6 +205,10 @@ uint64_t source_allowance(const cenote_pool *pool);
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes);
 void watch_fill_begins(cenote_pool *pool);
 void watch_fill_ends(cenote_pool *pool, CUresult result);
+
+/* --- share.c, share_import.c */
+void share_end(cenote_pool *pool, uint64_t block);
+void share_sweep(void);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);

@@ -94,9 +94,8 @@ CUresult region_unmap(const struct device *d, const struct region *r, uint32_t s
     return d->driver->cuMemUnmap(region_slot_at(r, slot), 1ull << r->shift);
 }
 
-/* Access for the slots [from, to), all of them mapped: one call, whatever their number. */
-CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to)
+/* Access for `count` devices to the slots [from, to), all of them mapped: one call, whatever their number. */
+CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to, const CUmemAccessDesc *who, uint32_t count)
 {
-    CUmemAccessDesc access = device_access(d);
-    return d->driver->cuMemSetAccess(region_slot_at(r, from), (uint64_t)(to - from) << r->shift, &access, 1);
+    return d->driver->cuMemSetAccess(region_slot_at(r, from), (uint64_t)(to - from) << r->shift, who, count);
 }

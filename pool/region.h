@@ -69,6 +69,6 @@ CUresult region_reserve(const struct device *d, uint64_t bytes, uint64_t alignme
 CUresult region_unreserve(const struct device *d, uint64_t base, uint64_t bytes);
 CUresult region_map(const struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page);
 CUresult region_unmap(const struct device *d, const struct region *r, uint32_t slot);
-CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to);
+CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to, const CUmemAccessDesc *who, uint32_t count);
 
 #endif

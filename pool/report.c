@@ -39,7 +39,8 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
     s->captures = pool->capture_count;
     s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
                   table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
-                  index_bytes(&pool->at) + index_bytes(&pool->by_stream) + sizeof *pool;
+                  index_bytes(&pool->at) + index_bytes(&pool->by_stream) + table_bytes(&pool->exports) + index_bytes(&pool->exported) +
+                  sizeof *pool;
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
         add_region(s, region_of(&pool->pages, number));
 }

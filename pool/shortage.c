@@ -6,7 +6,7 @@
  *
  *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
- *     RUNG_CALLBACK   the host program may free blocks of its own (unlocked); other pools of the device give back what is free
+ *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own (unlocked); other pools of the device give back what is free
  *     RUNG_WAIT       wait on the host for the oldest fence, again and again until the device is done with all that was freed when the
  *                     climb got here (not during a capture)
  *     RUNG_OTHERS     other pools of the device wait for theirs, too, and give it back
@@ -79,7 +79,7 @@ static CUresult run_fill(struct climb *c)
         watch_fill_begins(pool);
     uint64_t created = pool_now(pool);
     if (!result) {
-        result = fill_map(&pool->fill, pool->device);
+        result = fill_map(&pool->fill, pool->device, pool->access, pool->access_count);
         watch_fill_ends(pool, result);
     }
     uint64_t after = pool_now(pool);
@@ -254,6 +254,17 @@ static bool wait_a_while(struct climb *c)
     return waited || over;
 }
 
+/* Blocks may wait for other devices, of which the fences here know nothing. */
+static bool wait_elsewhere(struct climb *c)
+{
+    turn_end(c->pool);
+    bool waited = elsewhere_wait(c->pool);
+    c->driver = turn_resume(c->pool);
+    if (waited && !c->driver)
+        gather(c);
+    return waited || c->driver;
+}
+
 /* The wait begins, or goes on as long as there is something to wait for; then it is the others' turn, once. */
 static bool climb_by_waiting(struct climb *c)
 {
@@ -263,6 +274,8 @@ static bool climb_by_waiting(struct climb *c)
         lock_take(&pool->lock);
         c->limit = pool->pages.fences.now;
         lock_give(&pool->lock);
+        if (pool->pending_count && wait_elsewhere(c))
+            return true;
     }
     if (wait_a_while(c))
         return true;

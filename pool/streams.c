@@ -8,6 +8,8 @@
  *
  *     key     00 | id of a created stream        01 | 0  the legacy default stream
  *             10 | number of the thread          11 | handle, from a driver without ids
+ *
+ * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on).
  */
 #include <string.h>
 
@@ -18,6 +20,8 @@
 #define KEY_LEGACY  (1ull << KIND_SHIFT)
 #define KEY_THREAD  (2ull << KIND_SHIFT)
 #define KEY_HANDLE  (3ull << KIND_SHIFT)
+#define DEVICE_SHIFT 48     /* in keys of default streams */
+#define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
 #define ARENAS_IDLE 64          /* with this many arenas, a new stream takes over an idle one instead of making another */
 
@@ -36,19 +40,19 @@ static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t
     return &pool->immortals[(hash + probe) % IMMORTALS_MOST];
 }
 
-static bool find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
+static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
         CUstream handle = atomic_load_explicit(&i->handle, memory_order_acquire);
         if (handle == stream) {
             *key = atomic_load_explicit(&i->key, memory_order_relaxed);
-            return true;
+            return i;
         }
         if (!handle)
-            return false;
+            return NULL;
     }
-    return false;
+    return NULL;
 }
 
 /* LOCKING: none of the pool's locks; this may ask the driver. */
@@ -76,13 +80,63 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     return CENOTE_OK;
 }
 
+static bool is_default(uint64_t key)
+{
+    return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT || key >> KIND_SHIFT == KEY_THREAD >> KIND_SHIFT;
+}
+
 /* Does the handle still name the stream of that key, for certain and without asking the driver? */
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
 {
     uint64_t now;
-    if (key == KEY_LEGACY)
-        return true;
-    return key >> KIND_SHIFT ? key == thread_key() : find_immortal(pool, stream, &now) && now == key;
+    if (is_default(key))
+        return !(key & KEY_THREAD) || (key & ~KEY_DEVICE) == thread_key();
+    return find_immortal(pool, stream, &now) && now == key;
+}
+
+/* Asks the driver whose stream it is; NULL: the pool's own device. */
+static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
+{
+    const struct driver *t = pool->device->driver;
+    CUcontext context = NULL, popped;
+    CUdevice ordinal = -1;
+    CUresult result = t->cuCtxPushCurrent(pool->device->context);
+    if (!result && !(result = t->cuStreamGetCtx(stream, &context))) {
+        result = t->cuCtxPushCurrent(context);
+        if (!result && !(result = t->cuCtxGetDevice(&ordinal)))
+            t->cuCtxPopCurrent(&popped);
+        t->cuCtxPopCurrent(&popped);
+    }
+    if (result)
+        return error_set(CENOTE_INVALID, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device", (void *)stream,
+                         driver_result_name(result));
+    int error = pool_other_device(pool, ordinal, other);
+    if (!error && (*other)->context != context)
+        return error_set(CENOTE_INVALID, 0, "stream %p is not of the primary context of device %d", (void *)stream, ordinal);
+    if (*other == pool->device)
+        *other = NULL;
+    return error;
+}
+
+/*
+ * Who a stream is that may be another device's: `ordinal`, or -1 where nobody said; then a default stream is the pool's own, and for a created
+ * one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
+ */
+int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)
+{
+    uint64_t known;
+    *other = NULL;
+    int error = stream_key(pool, stream, key);
+    if (error)
+        return error;
+    const struct immortal *immortal = is_default(*key) ? NULL : find_immortal(pool, stream, &known);
+    if (immortal)
+        *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
+    else if (ordinal < 0)
+        return is_default(*key) ? CENOTE_OK : ask_device(pool, stream, other);
+    else if (ordinal != pool->device->ordinal && !(error = pool_other_device(pool, ordinal, other)) && is_default(*key))
+        *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
+    return error;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- the arena of a key */
@@ -177,11 +231,12 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUst
 int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
 {
     uint64_t key;
+    struct device *other;
     int error = pool_usable(pool);
-    if (error || (error = stream_key(pool, stream, &key)))
+    if (error || (error = stream_key_on(pool, -1, stream, &key, &other)))
         return error;
-    if (key >> KIND_SHIFT)
-        return CENOTE_OK; /* default streams are known without asking */
+    if (is_default(key))
+        return CENOTE_OK; /* known without asking */
     lock_take(&pool->lock);
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
@@ -189,6 +244,7 @@ int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
             break;
         if (!atomic_load(&i->handle)) {
             atomic_store_explicit(&i->key, key, memory_order_relaxed);
+            atomic_store_explicit(&i->other, other, memory_order_relaxed);
             atomic_store_explicit(&i->handle, stream, memory_order_release);
             break;
         }

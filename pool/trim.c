@@ -253,6 +253,8 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
 {
     if (pool->lost)
         return pool_driver_error(pool, pool->lost, "an earlier call");
+    if (wait)
+        elsewhere_wait(pool);
     int error = turn_begin(pool);
     if (error)
         return error;
@@ -268,6 +270,8 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
         return error;
     if (flags & ~CENOTE_TRIM_WAIT)
         return error_set(CENOTE_INVALID, 0, "flags %#x: only CENOTE_TRIM_WAIT is known", flags);
+    if (flags & CENOTE_TRIM_WAIT)
+        share_sweep(); /* what other processes shared and nobody here needs any more */
     return trim(pool, keep_bytes, UINT64_MAX, flags & CENOTE_TRIM_WAIT);
 }
 

@@ -28,6 +28,17 @@ void allocations_reset(void)
     ranges_clear(&by_address);
 }
 
+uint64_t allocations_registered(uint64_t *bytes)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 1; i < allocations.used; i++) {
+        bool counts = slots_is_live(&allocations, i) && allocation_at(i)->kind == ALLOCATION_REGISTERED;
+        count += counts;
+        *bytes += counts ? allocation_at(i)->size : 0;
+    }
+    return count;
+}
+
 struct allocation *allocation_at(uint32_t number)
 {
     return slots_at(&allocations, number);

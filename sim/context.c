@@ -329,7 +329,7 @@ CUresult context_can_access_peer(int *can, CUdevice device, CUdevice peer)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_exists(device) || !device_exists(peer))
         return CUDA_ERROR_INVALID_DEVICE;
-    *can = device != peer;
+    *can = device != peer && model.shape.peers;
     return CUDA_SUCCESS;
 }
 
@@ -344,6 +344,8 @@ CUresult context_enable_peer(CUcontext peer, unsigned flags)
     const struct context *other = context_at(number);
     if (c->device == other->device)
         return CUDA_ERROR_INVALID_DEVICE;
+    if (!model.shape.peers)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (c->peers >> other->device & 1)
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     c->peers |= 1ull << other->device;

@@ -83,6 +83,16 @@ CUresult sim_launch_touch(CUstream stream, CUdeviceptr at, size_t bytes)
     return launch(stream, &(struct work){.kind = WORK_TOUCH, .name = "sim_launch_touch", .to = at, .bytes = bytes});
 }
 
+uint64_t sim_registered(uint64_t *bytes)
+{
+    model_lock();
+    uint64_t sum = 0, count = allocations_registered(&sum);
+    model_unlock();
+    if (bytes)
+        *bytes = sum;
+    return count;
+}
+
 uint64_t sim_mismatches(void)
 {
     model_lock();

@@ -136,6 +136,7 @@ struct allocation {
 
 void     allocations_reset(void);
 void     allocations_close_all(uint32_t context);
+uint64_t allocations_registered(uint64_t *bytes);       /* how many of the program's own memory */
 struct allocation *allocation_holding(uint64_t at);     /* NULL: none */
 struct allocation *allocation_at(uint32_t number);
 uint32_t allocation_add(enum allocation_kind kind, uint64_t at, uint64_t size);     /* of the current context; 0: no more */

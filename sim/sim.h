@@ -34,6 +34,7 @@ struct sim_shape {
     int      driver_version;  /* 13000; entry points newer than that are absent from cuGetProcAddress */
     bool     vmm;             /* virtual memory management supported */
     bool     pools;           /* cuMemAllocFromPoolAsync supported */
+    bool     peers;           /* devices can reach each other's memory */
     bool     manual_clock;    /* host time does not count */
     bool     reuse_handles;   /* a new stream gets the handle of the last destroyed one, as real drivers do (default true) */
     bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
@@ -85,6 +86,9 @@ struct sim_books {
 };
 
 void sim_books(struct sim_books *books);
+
+/* Ranges of the program's own memory that are registered (cuMemHostRegister), and how many bytes they have; NULL: not asked. */
+uint64_t sim_registered(uint64_t *bytes);
 
 /* The last violation in words ("cuMemUnmap: slot at 0x... is used by work that is not done"), or "". */
 const char *sim_last_violation(void);

@@ -111,6 +111,8 @@ def begin_both(loops: Any) -> None:
     cenote.install()
     loops.speed_know(1)
     torch.cuda.init()
+    if cenote.status().allocator != "cenote":
+        raise SystemExit("bench/torch measures the adapter, which could not be made")
     for which in range(2):
         loops.speed_begin(which)
 

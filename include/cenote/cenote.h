@@ -105,6 +105,15 @@ CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
 
 CENOTE_API int cenote_pool_device(const cenote_pool *pool);
 
+/* Where its memory comes from: enum cenote_provider, never CENOTE_AUTO. */
+CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
+
+/*
+ * Kernels of that device may read and write the pool's memory from now on, what is there and what comes. Again is no error. CENOTE_NOT_SUPPORTED
+ * where the device cannot reach this one's memory. What a program's own source gives to a group is not touched.
+ */
+CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
+
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
  * means it did, and the search starts again. One function per pool; NULL takes it away.
@@ -152,9 +161,12 @@ CENOTE_API int cenote_free_sized(void *block, size_t bytes);
 
 /*
  * The block is also used on another stream. When it is freed it waits until the work that is then on `stream` is done.
- * Call it after the block is allocated and before it is freed; once per stream is enough.
+ * Call it after the block is allocated and before it is freed; once per stream is enough. A created stream may be of another device.
  */
 CENOTE_API int cenote_use(void *block, cenote_stream stream);
+
+/* The same for a stream whose device the caller knows: the default streams of another device have no handle that says so. */
+CENOTE_API int cenote_use_on(void *block, int device, cenote_stream stream);
 
 typedef struct cenote_block {
     void         *start;      /* what cenote_alloc returned */
@@ -176,6 +188,36 @@ CENOTE_API int cenote_find(const void *address, cenote_block *block);
  */
 CENOTE_API int cenote_pin(void *address, size_t bytes);
 CENOTE_API int cenote_unpin(void *address, size_t bytes);
+
+/* -------------------------------------------------------------------------------------- memory shared with other processes */
+
+/* Names a block to other processes of the same user on this machine. Plain bytes: send them by any means. docs/sharing.md */
+typedef struct cenote_share {
+    uint64_t words[8];
+} cenote_share;
+
+/*
+ * The live block that holds `address`, which may lie inside it, may be imported from now on until it is freed. Another export of the same
+ * address says the same; a block that lies there later has another name. Importers see the whole pages under the block; where that
+ * matters take it from a group with CENOTE_GROUP_WHOLE. CENOTE_NOT_SUPPORTED where the memory is of a kind that cannot be shared.
+ *
+ * Nothing here orders work: who reads waits for who writes (events that are shared between processes), and a block is freed only when
+ * every importer is done with it.
+ */
+CENOTE_API int cenote_export(void *address, cenote_share *share);
+
+/*
+ * Where that address is in this process, for kernels of `device`: until cenote_import_close, also if the exporter dies. Each import wants a
+ * close of its own. `length` is how many bytes were received. CENOTE_GONE if the exporter is gone or the block was freed; a damaged
+ * message is CENOTE_INVALID.
+ */
+CENOTE_API int cenote_import(const cenote_share *share, size_t length, int device, void **address);
+
+/*
+ * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away; while a
+ * capture is open that is left to a later call.
+ */
+CENOTE_API int cenote_import_close(void *address);
 
 /* ------------------------------------------------------------------------------------------------------------------- streams */
 

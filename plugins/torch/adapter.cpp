@@ -55,9 +55,14 @@ static void report(void *block, int64_t bytes, cenote_pool *pool, DeviceIndex de
 
 void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
-    void *block = nullptr;
     if (C10_UNLIKELY(!enabled_))
         return take_directly(bytes);
+    return C10_UNLIKELY(history_.sees_allocations()) ? take_recorded(device, bytes, stream) : take_unseen(device, bytes, stream);
+}
+
+void *Adapter::take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream)
+{
+    void *block = nullptr;
     cenote_pool *from = pool(device);
     cenote_group *group = C10_UNLIKELY(has_routes_.load(std::memory_order_relaxed)) ? route(device, stream) : nullptr;
     int error = C10_UNLIKELY(group != nullptr) ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(from, bytes, stream, &block);
@@ -148,6 +153,14 @@ void Adapter::raw_delete(void *block)
         (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
     if (C10_UNLIKELY(has_foreign_))
         follow_foreign(block);
+    if (C10_UNLIKELY(history_.sees_frees()))
+        delete_recorded(block);
+    else
+        delete_unseen(block);
+}
+
+void Adapter::delete_unseen(void *block)
+{
     cenote_block known;
     bool watched = C10_UNLIKELY(c10::memoryProfilingEnabled()) && !cenote_find(block, &known);
     int error = cenote_free(block);
@@ -182,6 +195,7 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
 /* Before an allocation fails: what other parts of PyTorch hold and could let go, as memory that other processes sent. */
 static int ask_others(cenote_pool *, size_t, void *)
 {
+    Call::Outside outside;
     bool any = false;
     for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
         any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
@@ -198,6 +212,7 @@ void Adapter::init(int device_count)
         TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());
         cenote_pool_on_shortage(made, &ask_others, nullptr);
         pools_.push_back(made);
+        history_.add_device(made);
         if (fraction < 1)
             setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
     }
@@ -224,6 +239,10 @@ void Adapter::emptyCache(MempoolId_t id)
             empty_pool(static_cast<DeviceIndex>(device), id);
         return;
     }
+    std::optional<Call> call;
+    if (history_.sees_allocations())
+        call.emplace(history_, RecordContext::ALL);
+    end_lost_captures();
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)
@@ -250,12 +269,22 @@ void *Adapter::getBaseAllocation(void *block, size_t *size)
     return found.start;
 }
 
-/* Copies between devices need no access: memcpyAsync goes through the driver's peer copy. */
-void Adapter::enablePeerAccess(DeviceIndex, DeviceIndex) {}
-
-cudaError_t Adapter::memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool)
+/* `device` may use the memory of `peer`: what the runtime gives out, for which it has to be asked, and what cenote maps. */
+void Adapter::enablePeerAccess(DeviceIndex device, DeviceIndex peer)
 {
-    if (to_device == from_device)
+    c10::cuda::CUDAGuard guard(device);
+    cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+    if (result == cudaErrorPeerAccessAlreadyEnabled)
+        (void)cudaGetLastError(); /* the runtime remembers it as an error */
+    else
+        C10_CUDA_CHECK(result);
+    TORCH_CHECK(!cenote_pool_grant(pool(peer), device), cenote_message());
+}
+
+/* Where the devices cannot use each other's memory, mapped memory needs the driver's copy between peers. */
+cudaError_t Adapter::memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool peers)
+{
+    if (peers || to_device == from_device)
         return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
     return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 }

@@ -8,6 +8,8 @@
  */
 #pragma once
 
+#include "history.h"
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cenote/cenote.h>
@@ -15,6 +17,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
@@ -71,6 +74,7 @@ struct Route {
     cenote_group *group;
     cudaStream_t stream; /* that was current when it began */
     bool announced;      /* as a capture on that stream */
+    std::thread::id thread;
 };
 
 class Adapter final : public Placing<Younger<CUDAAllocator>> {
@@ -117,29 +121,49 @@ public:
     /* what is known about memory */
     DeviceStats getDeviceStats(DeviceIndex device) override;
     void resetAccumulatedStats(DeviceIndex device) override { cenote_reset_totals(pool(device)); }
-    void resetPeakStats(DeviceIndex device) override { cenote_reset_peaks(pool(device)); }
+    void resetPeakStats(DeviceIndex device) override;
     void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
-    bool isHistoryEnabled() override { return false; }
     std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
 
-    /* not there yet: history and snapshots, private pools and graphs, sharing */
-    SnapshotInfo snapshot(MempoolId_t, bool) override { not_yet("snapshot"); }
-    void recordHistory(bool, CreateContextFn, size_t, RecordContext, bool, const std::vector<std::string> &) override
+    /* history and snapshots. Those without `override` are not in every supported torch. */
+    SnapshotInfo snapshot(MempoolId_t id, bool include_traces) override;
+    void recordHistory(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear,
+                       const std::vector<std::string> &skip) override
     {
-        not_yet("recordHistory");
+        history_.record(enabled, gather, most, when, clear, skip);
     }
-    void attachAllocatorTraceTracker(AllocatorTraceTracker) override { not_yet("attachAllocatorTraceTracker"); }
+    bool isHistoryEnabled() override { return history_.is_enabled(); }
+    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block);
+    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &text) override;
+    void pushCompileContext(std::string &text) override { push_compile_context(text); }
+    void popCompileContext() override { pop_compile_context(); }
+    bool supportsUserMetadata() { return true; }
+    void setUserMetadata(const std::string &text) override { set_user_metadata(text); }
+    std::string getUserMetadata() override { return user_metadata(); }
+    void annotateMemory(const void *block, const std::string &text);
+    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
+
+    /* not there yet: sharing */
     ShareableHandle shareIpcHandle(void *) override { not_yet("shareIpcHandle"); }
     std::shared_ptr<void> getIpcDevPtr(std::string) override { not_yet("getIpcDevPtr"); }
 
 private:
     cenote_pool *pool(DeviceIndex device) const;
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    void *take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    void *take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    int take_at(DeviceIndex device, cenote_group *group, void *block, size_t bytes, cudaStream_t stream);
+    void delete_recorded(void *block);
+    void delete_unseen(void *block);
+    void record_taken(Call &call, void *block);
+    void add_segments(std::vector<SegmentInfo> &segments, DeviceIndex device, MempoolId_t wanted);
     c10::DataPtr owner_of(void *block, DeviceIndex device) const;
     PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
     void empty_pool(DeviceIndex device, MempoolId_t id);
     void add_pool_stats(DeviceIndex device, DeviceStats &stats);
+    uint64_t allocated_in_pools(DeviceIndex device);
+    void end_lost_captures();
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
     cenote_group *route(DeviceIndex device, cudaStream_t stream);
     void *take_directly(size_t bytes);
@@ -161,6 +185,7 @@ private:
     std::atomic<bool> has_foreign_{false};
     std::mutex foreign_lock_;
     std::unordered_multimap<void *, c10::cuda::CUDAStream> foreign_; /* blocks used on streams of other devices */
+    History history_;
     std::mutex observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;
 };

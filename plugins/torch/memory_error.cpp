@@ -75,14 +75,15 @@ static std::string users_text(DeviceIndex device)
     return text;
 }
 
-static std::string explain(size_t bytes, DeviceIndex device, size_t left, size_t total, const cenote_stats &stats)
+static std::string explain(size_t bytes, DeviceIndex device, size_t left, size_t total, const cenote_stats &stats, uint64_t in_pools)
 {
     if (bytes >= size_t{1} << 60)
         return "CUDA out of memory. Tried to allocate more than 1EB memory.";
+    std::string private_pools = in_pools ? "with " + size_text(in_pools) + " allocated in private pools (e.g., CUDA Graphs), " : "";
     std::string allowed = stats.limit ? size_text(stats.limit) + " allowed; " : "";
     return "CUDA out of memory. Tried to allocate " + size_text(bytes) + ". GPU " + std::to_string(device) + " has a total capacity of " +
            size_text(total) + " of which " + size_text(left) + " is free. " + users_text(device) + allowed + "Of the allocated memory " +
-           size_text(stats.allocated.current) + " is allocated by PyTorch, and " +
+           size_text(stats.allocated.current) + " is allocated by PyTorch, " + private_pools + "and " +
            size_text(stats.reserved.current - stats.allocated.current) +
            " is reserved by PyTorch but unallocated. cenote moves what is unallocated to where it is needed, so that "
            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help.  See documentation for Memory Management  "
@@ -103,15 +104,17 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
     if (c10::memoryProfilingEnabled())
         c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), stats.allocated.current, stats.reserved.current,
                                          c10::Device(c10::kCUDA, device));
+    history_.ran_out(device, bytes, left);
     std::vector<OutOfMemoryObserver> observers;
     {
         std::lock_guard<std::mutex> hold(observers_lock_);
         observers = observers_;
     }
+    Call::Outside outside;
     for (const auto &observer : observers)
         observer(device, bytes, stats.limit ? stats.limit : total, left);
     if (error == CENOTE_OUT_OF_MEMORY)
-        words = explain(bytes, device, left, total, stats);
+        words = explain(bytes, device, left, total, stats, allocated_in_pools(device));
     TORCH_CHECK_WITH(OutOfMemoryError, false, words);
 }
 

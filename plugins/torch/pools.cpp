@@ -25,10 +25,11 @@ namespace cenote_torch
 
 /* Lives until its pool is released and the last segment is back. */
 struct Foreign {
-    Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on) : allocator(std::move(from)), device(on) {}
+    Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on, History &told) : allocator(std::move(from)), device(on), history(told) {}
 
     std::shared_ptr<CUDAAllocator> allocator;
     DeviceIndex device;
+    History &history;
     std::mutex lock;
     size_t segments = 0;
     bool released = false;
@@ -38,12 +39,15 @@ static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
 {
     auto *foreign = static_cast<Foreign *>(arg);
     void *memory = nullptr;
+    Call::Outside outside;
     try {
         c10::cuda::CUDAGuard guard(foreign->device);
         memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
     } catch (const std::exception &) {
         return nullptr; /* it has no more; who asked is told so by cenote */
     }
+    if (memory)
+        foreign->history.came_whole(memory);
     std::lock_guard<std::mutex> hold(foreign->lock);
     foreign->segments += memory != nullptr;
     return memory;
@@ -65,6 +69,8 @@ static void drop(Foreign *foreign, size_t segments, bool release)
 static void give_segment(void *memory, size_t, cenote_stream, void *arg)
 {
     auto *foreign = static_cast<Foreign *>(arg);
+    Call::Outside outside;
+    foreign->history.went_whole(memory);
     try {
         c10::cuda::CUDAGuard guard(foreign->device);
         foreign->allocator->raw_delete(memory);
@@ -89,6 +95,13 @@ std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group)
     }
 }
 
+static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *group)
+{
+    std::vector<cenote_piece> live = pieces_of(pool, group);
+    live.erase(std::remove_if(live.begin(), live.end(), [](const cenote_piece &p) { return p.state != CENOTE_PIECE_LIVE; }), live.end());
+    return live;
+}
+
 /* The pool on that device, used once more. LOCKING: pools_lock_. */
 PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator)
 {
@@ -96,7 +109,7 @@ PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared
     if (!p.group) {
         cenote_source source = {&take_segment, &give_segment, nullptr};
         if (allocator)
-            source.arg = p.foreign = new Foreign(std::move(allocator), device);
+            source.arg = p.foreign = new Foreign(std::move(allocator), device, history_);
         std::string name = "pool " + std::to_string(id.first) + "," + std::to_string(id.second);
         int error = cenote_group_create(pool(device), name.c_str(), CENOTE_GROUP_PRIVATE, p.foreign ? &source : nullptr, &p.group);
         if (error && p.foreign)
@@ -218,6 +231,24 @@ void Adapter::add_pool_stats(DeviceIndex device, DeviceStats &stats)
     }
 }
 
+void Adapter::resetPeakStats(DeviceIndex device)
+{
+    cenote_reset_peaks(pool(device));
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    for (auto p = private_.begin(); p != private_.end();)
+        p = p->first.first == device && !p->second.group ? private_.erase(p) : std::next(p);
+}
+
+uint64_t Adapter::allocated_in_pools(DeviceIndex device)
+{
+    uint64_t sum = 0;
+    std::lock_guard<std::mutex> hold(pools_lock_);
+    for (const auto &[key, p] : private_)
+        for (const cenote_piece &piece : p.group && key.first == device ? live_blocks(pool(device), p.group) : std::vector<cenote_piece>{})
+            sum += piece.size;
+    return sum;
+}
+
 /* --- routes */
 
 /* The group that an allocation on this stream goes to, or NULL. */
@@ -225,15 +256,19 @@ cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
 {
     std::lock_guard<std::mutex> hold(pools_lock_);
     for (auto r = routes_.rbegin(); r != routes_.rend(); ++r)
-        if (r->device == device && r->filter(stream))
+        if (r->device == device && r->filter(stream)) {
+            if (Call *call = Call::current())
+                call->pool = r->id;
             return r->group;
+        }
     return nullptr;
 }
 
 void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
 {
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
-    Route r = {device, id, std::move(filter), nullptr, stream, false};
+    Route r = {device, id, std::move(filter), nullptr, stream, false, std::this_thread::get_id()};
+    end_lost_captures();
     bool is_capture = !r.filter(stream);
     {
         std::lock_guard<std::mutex> hold(pools_lock_);
@@ -244,6 +279,28 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
     std::lock_guard<std::mutex> hold(pools_lock_);
     routes_.push_back(std::move(r));
     has_routes_ = true;
+}
+
+/*
+ * A capture that failed, of a torch that does not say so: nothing may be waited for or given back while cenote takes it for open. Only of
+ * this thread: another may be about to begin the one it has announced.
+ */
+void Adapter::end_lost_captures()
+{
+    std::vector<Route> lost;
+    {
+        std::lock_guard<std::mutex> hold(pools_lock_);
+        for (Route &r : routes_) {
+            cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+            if (!r.announced || r.thread != std::this_thread::get_id() || cudaStreamIsCapturing(r.stream, &status) != cudaSuccess ||
+                status != cudaStreamCaptureStatusNone)
+                continue;
+            lost.push_back(r);
+            r.announced = false;
+        }
+    }
+    for (const Route &r : lost)
+        cenote_capture_end(r.group, r.stream);
 }
 
 void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
@@ -268,13 +325,6 @@ struct Checkpoint : AllocatorState {
     MempoolId_t id;
     std::vector<cenote_piece> live;
 };
-
-static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *group)
-{
-    std::vector<cenote_piece> live = pieces_of(pool, group);
-    live.erase(std::remove_if(live.begin(), live.end(), [](const cenote_piece &p) { return p.state != CENOTE_PIECE_LIVE; }), live.end());
-    return live;
-}
 
 cenote_group *Adapter::group_in_use(DeviceIndex device, MempoolId_t id)
 {
@@ -306,7 +356,7 @@ CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_
     cenote_trim(pool(device), UINT64_MAX, 0); /* those that other streams used may be done */
     for (const cenote_piece &piece : state->live) {
         void *block = reinterpret_cast<void *>(piece.address);
-        int error = cenote_alloc_at(pool(device), group, block, piece.requested, piece.stream);
+        int error = take_at(device, group, block, piece.requested, piece.stream);
         TORCH_CHECK(!error, "a block of the checkpoint cannot be put back: ", cenote_message());
         delta.dataptrs_allocd.push_back(owner_of(block, device));
     }
@@ -326,7 +376,7 @@ c10::DataPtr Adapter::allocate_at(size_t bytes, void *address)
     DeviceIndex device = c10::cuda::current_device();
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
     TORCH_CHECK(bytes, "a block at a given address needs a size");
-    int error = cenote_alloc_at(pool(device), has_routes_ ? route(device, stream) : nullptr, address, bytes, stream);
+    int error = take_at(device, has_routes_ ? route(device, stream) : nullptr, address, bytes, stream);
     if (error == CENOTE_OUT_OF_MEMORY)
         fail(error, device, bytes);
     TORCH_CHECK(!error, cenote_message());

@@ -381,6 +381,13 @@ static void change_group(struct program *p)
     }
 }
 
+static void give_all(struct program *p)
+{
+    for (int slot = 0; slot < BLOCKS; slot++)
+        if (p->held[slot].at)
+            give_one(p, slot);
+}
+
 static void step(struct program *p)
 {
     static const char *const calls[] = {"cuMemUnmap", "cuMemMap", "cuMemSetAccess", "cuMemCreate", "cuMemRelease", "cuMemFree",
@@ -402,6 +409,8 @@ static void step(struct program *p)
         p->refused += cenote_trim(p->scene.pool, pick(p, 64) * MIB, pick(p, 2)) != 0;
     else if (what < 95)
         change_group(p);
+    else if (what < 96)
+        give_all(p);
     else
         DONE(cuCtxSynchronize());
     fault_disarm();
@@ -423,9 +432,7 @@ static void run_program(uint64_t seed, unsigned provider, bool faults)
     DONE(cenote_pool_watch(p->scene.pool, hear, &p->g));
     for (int i = 0; i < 1500; i++)
         step(p);
-    for (int i = 0; i < BLOCKS; i++)
-        if (p->held[i].at)
-            give_one(p, i);
+    give_all(p);
     if (p->group)
         change_group(p);
     EXPECT(p->g.hits > 1000);

@@ -177,6 +177,13 @@ struct act_block *act_take_from(struct act *act, cenote_group *group, size_t byt
     return taken(act, error, at, bytes, stream);
 }
 
+struct act_block *act_take_at(struct act *act, cenote_pool *pool, cenote_group *group, void *at, size_t bytes, CUstream stream)
+{
+    if (!act_done(act, cenote_alloc_at(pool, group, at, bytes, stream)))
+        return NULL;
+    return keep(act, at, bytes, stream);
+}
+
 void act_hoard(struct act *act, cenote_pool *pool, size_t each, CUstream stream)
 {
     size_t sum = 0;

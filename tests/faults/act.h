@@ -83,6 +83,7 @@ cenote_options act_options(const struct act *act);
 struct act_block *act_take(struct act *act, cenote_pool *pool, size_t bytes, CUstream stream);
 struct act_block *act_take_aligned(struct act *act, cenote_pool *pool, size_t bytes, size_t alignment, CUstream stream);
 struct act_block *act_take_from(struct act *act, cenote_group *group, size_t bytes, CUstream stream);
+struct act_block *act_take_at(struct act *act, cenote_pool *pool, cenote_group *group, void *at, size_t bytes, CUstream stream);
 void act_hoard(struct act *act, cenote_pool *pool, size_t each, CUstream stream);   /* all there is: the last refusal is expected */
 void act_give(struct act_block *block);
 void act_give_all(struct act *act);

@@ -167,3 +167,65 @@ void scenario_private_group_without_pages(struct act *act)
     act_drop_group(act, group);
     act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
+
+/* --------------------------------------------------------------------------------------------------------------- put back, lent, whole */
+
+void scenario_group_put_back_as_it_was(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    act_armed(act);
+    cenote_group *group = act_group(act, pool, CENOTE_GROUP_PRIVATE, NULL);
+    struct act_block *first = act_take_from(act, group, 5 * MIB, act->scene.stream[A]);
+    struct act_block *second = act_take_from(act, group, 900, act->scene.stream[A]);
+    char *at[2] = {first ? first->at : NULL, second ? second->at : NULL};
+    act_give(first);
+    act_give(second);
+    struct act_block *between = act_take_from(act, group, 3 * MIB, act->scene.stream[A]);
+    act_give(between);
+    if (at[0])
+        act_take_at(act, pool, group, at[0], 5 * MIB, act->scene.stream[A]);
+    if (at[1])
+        act_take_at(act, pool, group, at[1], 900, act->scene.stream[A]);
+}
+
+void scenario_block_put_back_after_its_pages_left(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    struct act_block *first = act_take(act, pool, 20 * MIB, act->scene.stream[A]);
+    char *at = first->at;
+    act_give(first);
+    DONE(cuCtxSynchronize());
+    struct act_block *other = act_take(act, pool, 50 * MIB, act->scene.stream[B]);
+    act_give(other);
+    act_armed(act);
+    act_take_at(act, pool, NULL, at, 20 * MIB, act->scene.stream[A]);
+}
+
+void scenario_group_that_lends(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    cenote_group *group = act_group(act, pool, CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND, NULL);
+    struct act_block *lent = act_take_from(act, group, 20 * MIB, act->scene.stream[A]);
+    act_give(lent);
+    act_take(act, pool, 40 * MIB, act->scene.stream[A]);
+    act_armed(act);
+    act_take(act, pool, 15 * MIB, act->scene.stream[A]);
+    act_take(act, pool, 3 * MIB, act->scene.stream[A]);
+}
+
+void scenario_group_of_whole_blocks(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    act_armed(act);
+    cenote_group *pages = act_group(act, pool, CENOTE_GROUP_WHOLE, NULL);
+    cenote_group *segments = act_group(act, pool, CENOTE_GROUP_WHOLE, well_of(20 * MIB));
+    struct act_block *held = act_take_from(act, pages, 3 * MIB, act->scene.stream[A]);
+    act_take_from(act, pages, 100, act->scene.stream[A]);
+    act_take_from(act, segments, 100, act->scene.stream[A]);
+    act_give(held);
+    act_take_from(act, pages, 4 * MIB, act->scene.stream[B]);
+    act_give_all(act);
+    act_drop_group(act, segments);
+    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+}

@@ -1,4 +1,4 @@
-/* hazards.h: the sequences of hazards.def as functions, and what they share. See capture.c, fences.c and pages.c. */
+/* hazards.h: the sequences of hazards.def as functions, and what they share. See capture.c, fences.c, pages.c and devices.c. */
 #ifndef CENOTE_TESTS_HAZARD_HAZARDS_H
 #define CENOTE_TESTS_HAZARD_HAZARDS_H
 

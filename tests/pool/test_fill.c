@@ -57,9 +57,10 @@ static enum plan plan(struct region *r, uint32_t from, uint32_t to)
 static CUresult run(struct region *r, uint32_t from, uint32_t to)
 {
     pages_own(&store, r, from, to);
+    CUmemAccessDesc own = device_access(&card_device);
     CUresult result = fill_create(&fill, &card_device);
     if (!result)
-        result = fill_map(&fill, &card_device);
+        result = fill_map(&fill, &card_device, &own, 1);
     fill_publish(&fill, &store, result);
     if (result)
         pages_disown(&store, r, from, to, store.fences.now);

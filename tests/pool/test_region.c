@@ -129,6 +129,7 @@ CASE(closing_gives_memory_back)
 
 CASE(the_driver_is_asked_for_these_slots)
 {
+    CUmemAccessDesc own = device_access(&card_device);
     uint64_t base = 0;
     REQUIRE_EQ(region_reserve(&card_device, 4 * PAGE, PAGE, &base), CUDA_SUCCESS);
     EXPECT_EQ(base, card.reserved_at);
@@ -138,7 +139,7 @@ CASE(the_driver_is_asked_for_these_slots)
     EXPECT_EQ(region_map(&card_device, &r, 1, first), CUDA_SUCCESS);
     EXPECT_EQ(region_map(&card_device, &r, 2, second), CUDA_SUCCESS);
     EXPECT_EQ(card_at(base + PAGE), 0); /* no access yet */
-    EXPECT_EQ(region_grant(&card_device, &r, 1, 3), CUDA_SUCCESS);
+    EXPECT_EQ(region_grant(&card_device, &r, 1, 3, &own, 1), CUDA_SUCCESS);
     EXPECT_EQ(card_at(base + PAGE), first);
     EXPECT_EQ(card_at(base + 2 * PAGE), second);
     EXPECT_EQ(region_unmap(&card_device, &r, 1), CUDA_SUCCESS);
@@ -151,12 +152,13 @@ CASE(the_driver_is_asked_for_these_slots)
 
 CASE(refusals_of_the_driver_come_through)
 {
+    CUmemAccessDesc own = device_access(&card_device);
     uint64_t base = 7;
     card_fail(1, UINT32_MAX);
     EXPECT_EQ(region_reserve(&card_device, PAGE, PAGE, &base), CUDA_ERROR_OUT_OF_MEMORY);
     REQUIRE(region_open(&r, BASE, 2 * PAGE, SHIFT, true));
     EXPECT_EQ(region_map(&card_device, &r, 0, 1), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(region_grant(&card_device, &r, 0, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(region_grant(&card_device, &r, 0, 1, &own, 1), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(region_unmap(&card_device, &r, 0), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(region_unreserve(&card_device, BASE, 2 * PAGE), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(card.calls, 5);

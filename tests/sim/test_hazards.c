@@ -215,6 +215,23 @@ CASE(another_device_needs_access)
     EXPECT_OK(cuCtxSynchronize());
 }
 
+CASE(devices_that_cannot_reach_each_other)
+{
+    struct sim_shape shape = simulated_shape();
+    int can = 1;
+    shape.devices = 2;
+    shape.peers = false;
+    simulated_begin_as(&shape);
+    CUcontext second;
+    REQUIRE_OK(cuDevicePrimaryCtxRetain(&second, 1));
+    REQUIRE_OK(cuCtxSetCurrent(second));
+    EXPECT_OK(cuDeviceCanAccessPeer(&can, 0, 1));
+    EXPECT_EQ(can, 0);
+    EXPECT_OK(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1));
+    EXPECT_EQ(can, 0);
+    EXPECT_EQ(cuCtxEnablePeerAccess(machine_context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+}
+
 CASE(plain_memory_of_a_peer_needs_peer_access)
 {
     struct sim_shape shape = simulated_shape();

@@ -157,6 +157,11 @@ class Hand:
     def set_quiet(self, quiet: bool) -> None:
         self._driver.sim_set_quiet(quiet)
 
+    def touch(self, stream, tensor) -> None:
+        """A kernel there that reads and writes all of the tensor. Where it may not its device is lost."""
+        at, size = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes)
+        assert self._driver.sim_launch_touch(ctypes.c_void_p(stream.cuda_stream), at, size) in (0, 700)
+
     def work(self, stream, ns: int) -> None:
         """Puts work of that length on a torch.cuda.Stream."""
         assert self._driver.sim_launch_wait(ctypes.c_void_p(stream.cuda_stream), ctypes.c_uint64(ns)) == 0

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from contents import LONG, MIB, block, comes_back, filled, holds, release
+from simulated import forked
 
 
 def test_every_device_has_memory_of_its_own():
@@ -46,6 +47,81 @@ def test_copies_between_devices_follow_both_streams(sim):
 def test_peers_can_see_each_other():
     assert torch.cuda.can_device_access_peer(0, 1) and torch.cuda.can_device_access_peer(3, 2)
     assert not torch.cuda.can_device_access_peer(1, 1)
+
+
+def touched(sim, device: int, tensor: torch.Tensor) -> bool:
+    """A kernel of that device may use the tensor, which is another's."""
+    with torch.cuda.device(device):
+        sim.touch(torch.cuda.current_stream(), tensor)
+        torch.cuda.synchronize()
+    return not sim.last_violation()
+
+
+def test_kernels_on_memory_of_a_peer(sim):
+    """A copy from one device to another is what PyTorch enables access for: of the first to all memory of the second."""
+    there = filled(3 * MIB, 1, "cuda:3")
+    filled(MIB, 2, "cuda:2").to("cuda:3")
+    assert touched(sim, 2, there)
+    later = [block(size * MIB, "cuda:3") for size in (1, 5, 30, 100)]
+    assert all(touched(sim, 2, each) for each in later)
+    side = torch.cuda.Stream(device=3)
+    with torch.cuda.stream(side):
+        assert touched(sim, 2, block(7 * MIB, "cuda:3"))
+    del there, later
+    release()
+    assert touched(sim, 2, block(50 * MIB, "cuda:3"))
+
+
+def test_memory_of_a_private_pool_is_open_to_a_peer(sim):
+    pool = torch.cuda.MemPool()
+    with torch.cuda.device(3), torch.cuda.use_mem_pool(pool):
+        before = block(9 * MIB, "cuda:3")
+    filled(MIB, 2, "cuda:2").to("cuda:3")
+    with torch.cuda.device(3), torch.cuda.use_mem_pool(pool):
+        assert touched(sim, 2, block(40 * MIB, "cuda:3")) and touched(sim, 2, before)
+
+
+def test_memory_of_another_device_is_shut_by_default():
+    out = forked(
+        """
+        import simulated, torch
+        sim = simulated.Hand()
+        sim.set_quiet(True)
+        a = torch.empty(100, device="cuda:0")
+        with torch.cuda.device(1):
+            sim.touch(torch.cuda.current_stream(), a)
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError as error:
+                print("illegal" in str(error))
+        """
+    ).stdout
+    assert out == "True\n"
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_copies_between_devices_that_cannot_reach_each_other(settings):
+    """They go through the driver's copy between peers."""
+    forked(
+        """
+        import torch
+        assert not torch.cuda.can_device_access_peer(0, 1)
+        a = torch.full((5 << 20,), 7, dtype=torch.uint8).to("cuda:0")
+        b = a.to("cuda:1")
+        assert bool((b.cpu() == 7).all())
+        a.copy_(torch.full((5 << 20,), 9, dtype=torch.uint8))
+        b[1 << 20 :].copy_(a[1 << 20 :], non_blocking=True)
+        torch.cuda.synchronize(0)
+        assert bool((b[: 1 << 20].cpu() == 7).all()) and bool((b[1 << 20 :].cpu() == 9).all())
+        side = torch.cuda.Stream(device=1)
+        with torch.cuda.stream(side):
+            c = b.to("cuda:0")
+        torch.cuda.synchronize(0)
+        assert bool((c[1 << 20 :].cpu() == 9).all())
+        """,
+        shape="capacity:1GiB,devices:2,peers:0",
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+    )
 
 
 def test_freeing_on_one_device_while_another_is_current():

@@ -335,9 +335,8 @@ def test_foreign_memory_is_kept_and_used_again(foreign):
 def test_foreign_memory_goes_back_with_its_pool(foreign):
     pool = torch.cuda.MemPool(foreign.allocator.allocator())
     with torch.cuda.use_mem_pool(pool):
-        block(30 * MIB)
-        block(100)
-    del pool
+        both = [block(30 * MIB), block(30 * MIB)]
+    del both, pool
     release()
     assert foreign.given == foreign.taken >= 2 and foreign.bytes == 0
 

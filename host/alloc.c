@@ -1,0 +1,168 @@
+/*
+ * alloc.c: the road of one block: taken, used, found, given back; and what is tried when nothing fits.
+ *
+ *     what this thread and free pieces have
+ *     blocks that devices have finished with, what other threads keep, what jemalloc keeps
+ *     a new chunk                                   (pin.c gives back idle ones first, where a limit is reached)
+ *     blocks that devices are using: wait for them  then once more from the top
+ *
+ * LOCKING: none is held here.
+ */
+#include "base/check.h"
+#include "base/error.h"
+#include "host/host.h"
+
+static int refuse_forked(void)
+{
+    return error_set(CENOTE_FORKED, 0, "this process is a fork of the one that owns the memory: start it anew (spawn) instead");
+}
+
+static void *alloc_slowly(struct host *h, struct thread *t, int device, int node, size_t bytes, uint64_t wanted, int *error)
+{
+    void *at = NULL;
+    for (int round = 0; round < 2 && !at; round++) {
+        uint32_t claim = 0;
+        if (round && ((*error = uses_wait(h, false)) == CENOTE_DEVICE_LOST))
+            break;
+        uses_poll(h, t, true);
+        threads_flush(h, true);
+        at = thread_alloc(h, t, node, bytes, &claim, &wanted);
+        if (at)
+            break;
+        *error = pin_chunk(h, device, node, wanted, &claim);
+        if (*error == CENOTE_EXITING || *error == CENOTE_DEVICE_LOST)
+            break;
+        if (*error)
+            continue;
+        at = thread_alloc(h, t, node, bytes, &claim, &wanted);
+        if (claim)
+            piece_give(h, claim); /* somebody gave back what we wanted */
+        if (!at)
+            *error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+    }
+    return at;
+}
+
+static int fail(struct host *h, int node, int error)
+{
+    lock_take(&h->lock);
+    h->node[node].ooms++;
+    lock_give(&h->lock);
+    return error;
+}
+
+int cenote_host_alloc(int device, size_t bytes, void **block)
+{
+    int error = CENOTE_OK;
+    if (!block)
+        return error_set(CENOTE_INVALID, 0, "block is NULL");
+    struct host *h = host_get(&error);
+    if (!h)
+        return error;
+    if (driver_is_exiting())
+        return error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more");
+    int node = host_node(h, device, &error);
+    if (node < 0)
+        return error;
+    if (!bytes) {
+        *block = NULL;
+        return CENOTE_OK;
+    }
+    if (bytes > RECORD_REQUESTED - HOST_PAGE)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%zu bytes are more than any host has", bytes);
+    struct thread *t = thread_mine(h);
+    if (!t)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+
+    if (atomic_load_explicit(&h->pending, memory_order_relaxed))
+        uses_poll(h, t, false);
+    uint32_t claim = 0;
+    uint64_t wanted = 0;
+    void *at = thread_alloc(h, t, node, bytes, &claim, &wanted);
+    if (!at)
+        at = alloc_slowly(h, t, device, node, bytes, wanted, &error);
+    if (!at)
+        return fail(h, node, error);
+    *block = at;
+    return CENOTE_OK;
+}
+
+/* What is wrong with an address that no live block begins at. */
+static int refuse_block(struct host *h, const void *block)
+{
+    cenote_host_block holding;
+    if (!h || !host_holds(h, block))
+        return error_set(CENOTE_NOT_OURS, 0, "%p was not handed out by cenote_host_alloc", block);
+    if (cenote_host_find(block, &holding) == CENOTE_OK)
+        return error_set(CENOTE_INTERIOR, 0, "%p is inside the block at %p, not at its start", block, holding.start);
+    return error_set(CENOTE_DOUBLE_FREE, 0, "no block is live at %p: it was freed, or never handed out", block);
+}
+
+/* The opened host and the record of a block's start; NULL and why not. */
+static struct host *find_start(const void *block, record **r, int *error)
+{
+    struct host *h = atomic_load_explicit(&host_opened, memory_order_acquire);
+    *error = driver_is_forked() ? refuse_forked() : CENOTE_OK;
+    if (*error)
+        return NULL;
+    if (h && host_holds(h, block) && (uint64_t)block % HOST_GRAIN == 0) {
+        *r = record_of(h, (uint64_t)block);
+        if (atomic_load_explicit(*r, memory_order_acquire) & RECORD_LIVE)
+            return h;
+    }
+    *error = refuse_block(h, block);
+    return NULL;
+}
+
+int cenote_host_free(void *block)
+{
+    int error;
+    record *r;
+    if (!block)
+        return CENOTE_OK;
+    struct host *h = find_start(block, &r, &error);
+    if (!h)
+        return error;
+    struct thread *t = thread_mine(h);
+    if (!t)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+    uint64_t word = atomic_fetch_and_explicit(r, ~RECORD_LIVE, memory_order_acq_rel);
+    if (!(word & RECORD_LIVE)) /* two threads free it at once */
+        return error_set(CENOTE_DOUBLE_FREE, 0, "the block at %p is free already", block);
+    if (RECORD_USES(word))
+        uses_add(h, (uint64_t)block, word);
+    else
+        thread_free(h, t, (uint64_t)block, word & RECORD_REQUESTED);
+    return CENOTE_OK;
+}
+
+int cenote_host_use(void *block, int device, cenote_stream stream)
+{
+    int error;
+    record *r;
+    struct host *h = find_start(block, &r, &error);
+    return h ? uses_note(h, (uint64_t)block, device, stream) : error;
+}
+
+/* Blocks are found by their records; the one that holds an address starts in the same piece, at or before it. */
+int cenote_host_find(const void *address, cenote_host_block *block)
+{
+    uint64_t begin, bytes, at = (uint64_t)address / HOST_GRAIN * HOST_GRAIN;
+    struct host *h = atomic_load_explicit(&host_opened, memory_order_acquire);
+    if (driver_is_forked())
+        return refuse_forked();
+    if (!block)
+        return error_set(CENOTE_INVALID, 0, "block is NULL");
+    uint64_t word = 0;
+    bool held = h && host_holds(h, address) && piece_holding(h, at, &begin, &bytes);
+    if (held && (atomic_load(record_of(h, begin)) & RECORD_REQUESTED) > h->large)
+        at = begin; /* a large block is all of its piece */
+    if (held)
+        for (; at >= begin && !((word = atomic_load(record_of(h, at))) & RECORD_LIVE); at -= HOST_GRAIN)
+            ;
+    if (!(word & RECORD_LIVE) || (uint64_t)address - at >= (word & RECORD_REQUESTED))
+        return error_set(CENOTE_NOT_OURS, 0, "%p lies in no live block of pinned memory", address);
+    const struct chunk *c = chunk_under(h, at);
+    *block = (cenote_host_block){(void *)at, word & RECORD_REQUESTED, topology_system_number(h->topology, c->node), c->bound};
+    return CENOTE_OK;
+}

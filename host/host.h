@@ -1,0 +1,207 @@
+/*
+ * host.h: everything that pinned host memory owns, and what its files offer each other. include/cenote/host.h is what users see.
+ *
+ *     alloc.c      the road of one block, and what is tried when nothing fits
+ *       threads.c  what a thread keeps for itself: caches, freed large blocks, counts
+ *         arena.c  jemalloc's arenas, one per NUMA node, and the hooks through which they take extents
+ *         pieces.c chunks cut into pieces: best fit, split, merge; books only
+ *           pin.c  chunks come and go: reserved, bound, registered, and back
+ *     uses.c       freed blocks that a device may still be using
+ *     open.c, options.c, report.c: opening and closing, options, what is told
+ *
+ * A *chunk* is memory that is registered as a whole. A *piece* of it is an extent of jemalloc's, a large block, or free. Small blocks are
+ * cut out of extents by jemalloc.
+ *
+ *          pin_chunk                piece_take, piece_cut                   piece_give              pin_release
+ *     ---------------> registered -----------------------> live pieces ----------------> all free -------------> gone
+ *
+ * LOCKING, in rising rank: `opening` (LOCK_POOLS) what opens and closes; `growing` (LOCK_TURN) the one thread that registers or
+ * unregisters, held across driver calls; a thread's own lock (LOCK_POOL) what it keeps, held while jemalloc works; `lock`
+ * (LOCK_ADDRESSES) chunks, pieces and uses, for a few instructions, also inside jemalloc's hooks. No driver call is made under the last two.
+ */
+#ifndef CENOTE_HOST_HOST_H
+#define CENOTE_HOST_HOST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/index.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "cenote/host.h"
+#include "driver/device.h"
+#include "driver/topology.h"
+#include "pool/ranges.h"
+
+#define HOST_PAGE  4096u            /* pieces are multiples of it; jemalloc must have the same */
+#define HOST_GRAIN BLOCK_BYTES      /* blocks are multiples of it */
+#define UNIT       (2ull << 20)     /* chunks are multiples of it: a huge page */
+#define NODES_MOST 64
+#define RECENT     8                /* freed large blocks a thread keeps for each node */
+#define USES_MOST  (1u << 20)
+#define EVENTS_MOST 4096            /* spare ones kept for each device */
+
+struct chunk {                      /* guarded by `lock`; what does not change after pin_chunk may be read by holders of a piece */
+    uint64_t at, bytes;
+    uint64_t live;                  /* bytes of live pieces; 0: its one piece is free */
+    uint64_t idle_since;            /* ns; when `live` became 0 */
+    uint64_t idle_step;             /* step at which it did */
+    int      node;
+    uint32_t first;                 /* its first piece: the number never changes */
+    struct device *device;          /* in whose context it was registered */
+    bool     bound, strayed;
+    bool     is_registered;         /* false: coming or going */
+};
+
+struct tally { uint64_t requested, allocated, blocks; };
+
+struct node {
+    struct ranges  free;            /* pieces; `lock` */
+    unsigned       arena;           /* of jemalloc */
+    _Atomic uint64_t in[3], out[3], peak[3]; /* requested, allocated, blocks; flushed from threads */
+    cenote_level   registered;      /* this and the rest: `lock` */
+    uint64_t       bound, strayed;
+    uint64_t       registrations, registration_ns, unregistrations, unregistration_ns, waits, ooms, trimmed, pending;
+};
+
+/* What is known of 512 bytes: the block that starts there, if one does. */
+#define RECORD_LIVE      (1ull << 63)
+#define RECORD_REQUESTED ((1ull << 40) - 1)
+#define RECORD_USES(r)   ((uint32_t)((r) >> 40 & 0x3fffff))   /* first of its uses, 0: none */
+typedef _Atomic uint64_t record;
+
+struct use {                        /* one stream that may be using a block */
+    uint64_t at;                    /* of the block */
+    uint64_t stream;                /* who it is */
+    CUevent  event;                 /* NULL: none could be recorded; only a wait for the whole device says that it is done */
+    int      device;
+    uint32_t next;                  /* of the same block */
+    uint32_t next_pending;          /* first of the next block */
+};
+
+struct spare_events { CUevent event[EVENTS_MOST]; uint32_t count; };
+
+struct recent { uint64_t at, bytes; };
+
+struct thread {                     /* kept for the next thread when one ends */
+    struct lock lock;
+    struct thread *next;            /* all there ever were */
+    atomic_bool taken;
+    uint32_t    unflushed;          /* blocks counted since the counts were flushed */
+    struct per_node {
+        int      cache;             /* of jemalloc, -1: none yet, -2: none to be had */
+        uint32_t recent_count;
+        struct recent recent[RECENT];
+        struct tally in, out;
+    } node[NODES_MOST];
+};
+
+struct host {
+    uint64_t number;                /* no two that are opened have the same */
+    cenote_host_options options;
+    uint64_t limit;                 /* bytes, 0: none */
+    uint64_t large;                 /* blocks above are pieces of their own */
+    uint64_t opened;                /* ns */
+    struct topology *topology;
+    int      nodes;
+    struct device *_Atomic devices[DEVICES_MAX];
+    atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
+
+    struct lock growing;
+    uint64_t registered;            /* bytes, all nodes; growing */
+    _Atomic uint64_t steps;
+
+    struct lock lock;
+    char    *base;                  /* addresses set aside for chunks */
+    uint32_t units;
+    uint64_t *taken;                /* bit per unit */
+    _Atomic uint32_t *chunk_of;     /* by unit; 0: none */
+    record  *records;               /* by HOST_GRAIN */
+    struct table pieces, chunks, uses;
+    struct index starts;            /* of live pieces */
+    struct node  node[NODES_MOST];
+
+    uint32_t pending_first, pending_last;
+    atomic_uint pending;            /* blocks */
+    bool     polling;
+    struct spare_events *events[DEVICES_MAX];
+
+    struct thread *_Atomic threads;
+};
+
+extern struct host *_Atomic host_opened;
+extern struct lock host_opening;
+
+/* --- open.c */
+struct host *host_get(int *error);              /* opens with the defaults where nobody has */
+uint64_t host_now(void);
+struct device *host_device(struct host *h, int ordinal, int *error);
+int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
+
+/* --- options.c */
+uint64_t host_memlock(void);                    /* bytes; 0: no limit */
+int  host_options_check(const cenote_host_options *given, cenote_host_options *full);
+
+/* --- pieces.c */
+bool pieces_open(struct host *h, uint64_t bytes);
+void pieces_close(struct host *h);
+uint32_t chunk_reserve(struct host *h, uint64_t bytes);                 /* addresses alone; 0: none left */
+void chunk_unreserve(struct host *h, uint32_t chunk);
+uint32_t chunk_enter(struct host *h, uint32_t chunk);                   /* registered now: its one piece, live. 0: no memory for books */
+uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before, uint64_t least); /* an idle one leaves; 0: there is none */
+void chunk_stay(struct host *h, uint32_t chunk);                        /* it could not */
+uint32_t piece_take(struct host *h, int node, uint64_t bytes, uint64_t alignment);
+uint32_t piece_cut(struct host *h, uint32_t piece, uint64_t bytes, uint64_t alignment); /* of a live one: the rest becomes free. 0: no room */
+void piece_give(struct host *h, uint32_t piece);
+bool piece_split(struct host *h, uint64_t at, uint64_t first);
+bool piece_merge(struct host *h, uint64_t first, uint64_t second);
+uint32_t piece_at(struct host *h, uint64_t at);                         /* live, starting there; 0: none */
+uint32_t piece_holding(struct host *h, uint64_t address, uint64_t *at, uint64_t *bytes);
+bool pieces_are_valid(struct host *h, const char **broken);
+
+static inline bool host_holds(const struct host *h, const void *at)
+{
+    return (uint64_t)((const char *)at - h->base) < h->units * UNIT;
+}
+
+static inline record *record_of(const struct host *h, uint64_t at) { return &h->records[(at - (uint64_t)h->base) / HOST_GRAIN]; }
+static inline struct block *piece_of(const struct host *h, uint32_t piece) { return block_of(&h->pieces, piece); }
+static inline struct chunk *chunk_at(const struct host *h, uint32_t chunk) { return table_at(&h->chunks, chunk); }
+static inline struct use *use_at(const struct host *h, uint32_t use) { return table_at(&h->uses, use); }
+
+/* The chunk under a live block. */
+static inline struct chunk *chunk_under(const struct host *h, uint64_t at)
+{
+    return chunk_at(h, atomic_load_explicit(&h->chunk_of[(at - (uint64_t)h->base) / UNIT], memory_order_acquire));
+}
+
+/* --- pin.c */
+int  pin_chunk(struct host *h, int device, int node, uint64_t bytes, uint32_t *piece);
+uint64_t pin_release(struct host *h, uint64_t keep, uint64_t idle_before, uint64_t step_before); /* bytes unregistered */
+
+/* --- arena.c */
+int  arenas_open(struct host *h);
+void arenas_close(struct host *h);
+void *arena_alloc(const struct node *node, int cache, uint64_t bytes, uint32_t *claim, uint64_t *wanted);
+void arena_free(void *at, uint64_t bytes, int cache);
+void arena_purge(const struct node *node);
+int  cache_create(void);
+void cache_flush(int cache);
+void cache_destroy(int cache);
+
+/* --- threads.c */
+struct thread *thread_mine(struct host *h);                             /* NULL: no memory */
+void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted);
+void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested);
+void threads_flush(struct host *h, bool memory);                        /* counts, and what they keep */
+void thread_drop_caches(struct thread *t);
+void threads_close(struct host *h);
+
+/* --- uses.c */
+int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);
+void uses_add(struct host *h, uint64_t at, uint64_t word);
+bool uses_poll(struct host *h, struct thread *t, bool everything);
+int  uses_wait(struct host *h, bool all);                            /* CENOTE_OK: something was waited for */
+void uses_close(struct host *h);
+
+#endif

@@ -1,0 +1,263 @@
+/*
+ * open.c: pinned memory is opened once for the process, by the first block or by cenote_host_open, and closed by whoever wants everything
+ * back. It knows devices by their number: a device is opened when memory is first asked for near it, and its node is looked up then.
+ *
+ *             host_get, cenote_host_open                 cenote_host_close
+ *     closed ----------------------------> host_opened ---------------------> closed
+ *
+ * LOCKING: `host_opening` guards opening, closing, and the opening of devices.
+ */
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "host/host.h"
+#include "host/jemalloc.h"
+
+#define ADDRESSES_RATIO 4   /* chosen: addresses set aside, over the machine's memory: splinters cost addresses, not memory */
+#define ADDRESSES_LEAST (64ull << 30)
+
+struct host *_Atomic host_opened;
+struct lock host_opening = LOCK_INITIALIZER(LOCK_POOLS);
+
+uint64_t host_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+const char *cenote_host_message(void)
+{
+    return cenote_message();
+}
+
+/* ---------------------------------------------------------------------------------------------------------- opening and closing */
+
+static uint64_t limit_of(const cenote_host_options *o, uint64_t memory)
+{
+    if (o->limit < 0)
+        return host_memlock();
+    return o->limit > 1 ? (uint64_t)o->limit : (uint64_t)(o->limit * (double)memory);
+}
+
+static int open_topology(struct host *h)
+{
+    char why[256];
+    h->topology = topology_open(h->options.topology, why, sizeof(why));
+    if (!h->topology)
+        return error_set(CENOTE_BAD_OPTION, 0, "%s", why);
+    h->nodes = topology_nodes(h->topology);
+    if (h->nodes > NODES_MOST)
+        h->nodes = NODES_MOST;
+    if (h->options.node >= 0 && topology_node_named(h->topology, h->options.node) < 0)
+        return error_set(CENOTE_BAD_OPTION, 0, "there is no NUMA node %d: see `node` in CENOTE_HOST_CONF", h->options.node);
+    h->options.topology = NULL; /* the caller's text */
+    return CENOTE_OK;
+}
+
+static int open_parts(struct host *h, const struct driver *t)
+{
+    if (!t->cuMemHostRegister || !t->cuMemHostUnregister)
+        return error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
+    int error = open_topology(h);
+    if (error)
+        return error;
+    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t addresses = memory * ADDRESSES_RATIO > ADDRESSES_LEAST ? memory * ADDRESSES_RATIO : ADDRESSES_LEAST;
+    h->limit = limit_of(&h->options, memory);
+    if (!pieces_open(h, addresses))
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+    return arenas_open(h);
+}
+
+/* After pin_release; what the driver would not let go of stays where it is. LOCKING: `host_opening`. */
+static void close_parts(struct host *h)
+{
+    threads_close(h);
+    uses_close(h);
+    for (int i = 0; i < DEVICES_MAX; i++)
+        if (h->devices[i])
+            device_close(h->devices[i]);
+    pieces_close(h);
+    topology_close(h->topology);
+    lock_close(&h->growing);
+    memory_unmap(h, sizeof(*h));
+}
+
+/* LOCKING: `host_opening`. */
+static int open_new(const cenote_host_options *given)
+{
+    static uint64_t number;
+    int error;
+    struct host *h = memory_map(sizeof(*h));
+    if (!h)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+    h->number = ++number;
+    h->opened = host_now();
+    lock_open(&h->growing, LOCK_TURN);
+    error = host_options_check(given, &h->options);
+    h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
+    const struct driver *t = error ? NULL : driver_table(&error);
+    if (!error)
+        error = open_parts(h, t);
+    else if (!t && error != CENOTE_BAD_OPTION && error != CENOTE_INVALID)
+        error_set(error, 0, "%s", driver_load_message());
+    if (error) {
+        arenas_close(h);
+        close_parts(h);
+        return error;
+    }
+    atomic_store_explicit(&host_opened, h, memory_order_release);
+    return CENOTE_OK;
+}
+
+int cenote_host_open(const cenote_host_options *options)
+{
+    if (driver_is_forked())
+        return error_set(CENOTE_FORKED, 0, "this process is a fork of one that uses CUDA: start it anew (spawn) instead");
+    lock_take(&host_opening);
+    int error = atomic_load(&host_opened) ? error_set(CENOTE_BUSY, 0, "pinned memory is open already: its options come before the first block")
+                                          : open_new(options);
+    lock_give(&host_opening);
+    return error;
+}
+
+struct host *host_get(int *error)
+{
+    struct host *h = atomic_load_explicit(&host_opened, memory_order_acquire);
+    if (driver_is_forked()) {
+        *error = error_set(CENOTE_FORKED, 0, "this process is a fork of one that uses CUDA: start it anew (spawn) instead");
+        return NULL;
+    }
+    if (h)
+        return h;
+    lock_take(&host_opening);
+    *error = atomic_load(&host_opened) ? CENOTE_OK : open_new(NULL);
+    h = atomic_load(&host_opened);
+    lock_give(&host_opening);
+    return h;
+}
+
+static uint64_t live_blocks(struct host *h)
+{
+    uint64_t blocks = 0;
+    threads_flush(h, true);
+    for (int node = 0; node < h->nodes; node++)
+        blocks += atomic_load(&h->node[node].in[2]) - atomic_load(&h->node[node].out[2]);
+    return blocks;
+}
+
+int cenote_host_close(void)
+{
+    if (driver_is_forked() || driver_is_exiting())
+        return error_set(driver_is_forked() ? CENOTE_FORKED : CENOTE_EXITING, 0, "no driver call may be made any more");
+    struct host *h = atomic_load(&host_opened);
+    if (!h)
+        return CENOTE_OK;
+    int error = uses_wait(h, true);
+    if (error)
+        return error;
+    uint64_t blocks = live_blocks(h);
+    if (blocks)
+        return error_set(CENOTE_BUSY, 0, "%llu blocks of pinned memory are live", (unsigned long long)blocks);
+
+    for (struct thread *t = atomic_load(&h->threads); t; t = t->next)
+        thread_drop_caches(t);
+    arenas_close(h);
+    pin_release(h, 0, UINT64_MAX, UINT64_MAX);
+    lock_take(&host_opening);
+    uint64_t left = h->registered;
+    atomic_store(&host_opened, NULL);
+    close_parts(h);
+    lock_give(&host_opening);
+    return left ? error_set(CENOTE_DRIVER, 0, "the driver would not unregister %llu bytes: they stay pinned", (unsigned long long)left) : CENOTE_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- devices */
+
+struct device *host_device(struct host *h, int ordinal, int *error)
+{
+    struct device *d = ordinal >= 0 && ordinal < DEVICES_MAX ? atomic_load_explicit(&h->devices[ordinal], memory_order_acquire) : NULL;
+    if (d)
+        return d;
+    lock_take(&host_opening);
+    d = ordinal >= 0 && ordinal < DEVICES_MAX ? atomic_load(&h->devices[ordinal]) : NULL;
+    if (!d && (d = device_open(ordinal, error))) {
+        h->events[ordinal] = memory_map(sizeof(*h->events[ordinal]));
+        if (!h->events[ordinal]) {
+            device_close(d);
+            d = NULL;
+            *error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+        } else {
+            atomic_store_explicit(&h->devices[ordinal], d, memory_order_release);
+        }
+    }
+    lock_give(&host_opening);
+    return d;
+}
+
+/* What the topology says; where it does not know the device: the first node. */
+static int nearest_node(struct host *h, const struct device *d)
+{
+    char bus_id[32] = "";
+    if (h->options.node >= 0)
+        return topology_node_named(h->topology, h->options.node);
+    if (d->driver->cuDeviceGetPCIBusId && d->driver->cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), d->handle))
+        return 0;
+    int node = topology_node_of_device(h->topology, bus_id);
+    return node >= 0 && node < h->nodes ? node : 0;
+}
+
+int host_node(struct host *h, int device, int *error)
+{
+    int node = device >= 0 && device < DEVICES_MAX ? atomic_load_explicit(&h->near_node[device], memory_order_relaxed) : 0;
+    if (node)
+        return node - 1;
+    const struct device *d = host_device(h, device, error);
+    if (!d)
+        return -1;
+    node = nearest_node(h, d);
+    atomic_store_explicit(&h->near_node[device], node + 1, memory_order_relaxed);
+    return node;
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- trimming */
+
+static int trim(struct host *h, uint64_t keep, uint64_t step_before, unsigned flags)
+{
+    int error = flags & CENOTE_TRIM_WAIT ? uses_wait(h, true) : CENOTE_OK;
+    struct thread *t = thread_mine(h);
+    if (t)
+        uses_poll(h, t, true);
+    threads_flush(h, true);
+    uint64_t released = pin_release(h, keep, UINT64_MAX, step_before);
+    lock_take(&h->lock);
+    h->node[0].trimmed += released;
+    lock_give(&h->lock);
+    return error;
+}
+
+int cenote_host_trim(uint64_t keep_bytes, unsigned flags)
+{
+    struct host *h = atomic_load(&host_opened);
+    if (driver_is_forked())
+        return error_set(CENOTE_FORKED, 0, "this process is a fork of the one that owns the memory");
+    if (flags & ~CENOTE_TRIM_WAIT)
+        return error_set(CENOTE_INVALID, 0, "cenote_host_trim knows no flags %#x", flags);
+    return !h || driver_is_exiting() ? CENOTE_OK : trim(h, keep_bytes, UINT64_MAX, flags);
+}
+
+int cenote_host_step(void)
+{
+    struct host *h = atomic_load(&host_opened);
+    if (!h || driver_is_forked() || driver_is_exiting())
+        return CENOTE_OK;
+    uint64_t step = atomic_fetch_add(&h->steps, 1) + 1, every = h->options.trim_every, now = host_now();
+    uint64_t decay = h->options.decay_ms * 1000000ull;
+    if (every && step % every == 0)
+        return trim(h, 0, step >= every ? step - every : 0, 0);
+    if (now > decay)
+        pin_release(h, 0, now - decay, UINT64_MAX);
+    return CENOTE_OK;
+}

@@ -1,0 +1,169 @@
+/*
+ * options.c: host_options.def made to work: defaults, CENOTE_HOST_CONF, ranges, help. The same ways as CENOTE_CONF has (stats/options.c),
+ * for a struct of its own.
+ *
+ * LOCKING: none; the environment is read, nothing is kept.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "host/host.h"
+#include "stats/quantity.h"
+
+#define ITEM_BYTES 128      /* longest "name:value" */
+#define LEAST_LIMIT 2097152 /* bytes: one chunk */
+
+enum kind { KIND_COUNT, KIND_NODE, KIND_LIMIT };
+
+static const struct option {
+    const char *name;
+    enum kind   kind;
+    size_t      offset;
+    double      preset, least, most;
+} table[] = {
+#define OPTION(field, kind, preset, least, most, text) {#field, KIND_##kind, offsetof(cenote_host_options, field), preset, least, most},
+#include <cenote/host_options.def>
+#undef OPTION
+};
+#define OPTIONS (sizeof(table) / sizeof(table[0]))
+
+static const char help[] =
+#define OPTION(field, kind, preset, least, most, text) #field " (default " #preset "): " text "\n"
+#include <cenote/host_options.def>
+#undef OPTION
+    ;
+
+const char *cenote_host_options_help(void)
+{
+    return help;
+}
+
+uint64_t host_memlock(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY ? 0 : limit.rlim_cur;
+}
+
+static double get(const struct option *o, const cenote_host_options *options)
+{
+    const void *field = (const char *)options + o->offset;
+    switch (o->kind) {
+    case KIND_COUNT:
+        return *(const uint32_t *)field;
+    case KIND_NODE:
+        return *(const int32_t *)field;
+    case KIND_LIMIT:
+        break;
+    }
+    return *(const double *)field;
+}
+
+static void put(const struct option *o, cenote_host_options *options, double value)
+{
+    void *field = (char *)options + o->offset;
+    switch (o->kind) {
+    case KIND_COUNT:
+        *(uint32_t *)field = (uint32_t)value;
+        break;
+    case KIND_NODE:
+        *(int32_t *)field = (int32_t)value;
+        break;
+    case KIND_LIMIT:
+        *(double *)field = value;
+        break;
+    }
+}
+
+/* Written so that NaN is not in range of anything. */
+static bool in_range(const struct option *o, double value)
+{
+    if (o->kind == KIND_LIMIT)
+        return value == -1 || (value >= 0 && value <= 1) || (value >= LEAST_LIMIT && value <= 0x1p63);
+    return value >= o->least && value <= o->most;
+}
+
+static bool read(const struct option *o, const char *text, double *value)
+{
+    uint64_t count;
+    bool word = (o->kind == KIND_NODE && !strcasecmp(text, "nearest")) || (o->kind == KIND_LIMIT && !strcasecmp(text, "memlock"));
+    *value = -1;
+    if (word)
+        return true;
+    if (o->kind == KIND_LIMIT && quantity_read_share(text, value) && (*value <= 1 || strchr(text, '%')))
+        return *value <= 1;
+    bool is_read = o->kind == KIND_LIMIT ? quantity_read_bytes(text, &count) : quantity_read_count(text, &count);
+    *value = is_read ? (double)count : -1;
+    return is_read;
+}
+
+static const struct option *find(const char *name)
+{
+    for (size_t i = 0; i < OPTIONS; i++)
+        if (!strcmp(name, table[i].name))
+            return &table[i];
+    return NULL;
+}
+
+static int parse_item(cenote_host_options *options, const char *text, size_t length)
+{
+    char copy[ITEM_BYTES], name[ITEM_BYTES], value[ITEM_BYTES];
+    snprintf(copy, sizeof(copy), "%.*s", (int)length, text);
+    if (!copy[strspn(copy, " ")])
+        return CENOTE_OK;
+    if (length >= sizeof(copy) || sscanf(copy, " %127[^: ] : %127[^\n]", name, value) != 2)
+        return error_set(CENOTE_BAD_OPTION, 0, "CENOTE_HOST_CONF: write name:value, such as limit:50%%, not \"%.40s\"", copy);
+    const struct option *o = find(name);
+    if (!o)
+        return error_set(CENOTE_BAD_OPTION, 0, "CENOTE_HOST_CONF: there is no option \"%.40s\"; there are:\n%s", name, help);
+    for (size_t end = strlen(value); end && value[end - 1] == ' ';)
+        value[--end] = 0;
+    double number;
+    if (!read(o, value, &number) || !in_range(o, number))
+        return error_set(CENOTE_BAD_OPTION, 0, "CENOTE_HOST_CONF: %s cannot be \"%.40s\"", o->name, value);
+    put(o, options, number);
+    return CENOTE_OK;
+}
+
+static void presets(cenote_host_options *options)
+{
+    memset(options, 0, sizeof(*options));
+    options->struct_size = sizeof(*options);
+    for (size_t i = 0; i < OPTIONS; i++)
+        put(&table[i], options, table[i].preset);
+}
+
+int cenote_host_options_default(cenote_host_options *options)
+{
+    if (!options)
+        return error_set(CENOTE_INVALID, 0, "options is NULL");
+    presets(options);
+    const char *conf = getenv("CENOTE_HOST_CONF");
+    cenote_host_options tried = *options;
+    while (conf && *conf) {
+        size_t length = strcspn(conf, ",");
+        int error = parse_item(&tried, conf, length);
+        if (error)
+            return error;
+        conf += length + (conf[length] == ',');
+    }
+    *options = tried;
+    return CENOTE_OK;
+}
+
+/* What was given, in range; the defaults for NULL. */
+int host_options_check(const cenote_host_options *given, cenote_host_options *full)
+{
+    if (!given)
+        return cenote_host_options_default(full);
+    if (given->struct_size != sizeof(*given))
+        return error_set(CENOTE_INVALID, 0, "options.struct_size is %zu; start from cenote_host_options_default()", given->struct_size);
+    for (size_t i = 0; i < OPTIONS; i++)
+        if (!in_range(&table[i], get(&table[i], given)))
+            return error_set(CENOTE_BAD_OPTION, 0, "option %s cannot be %g", table[i].name, get(&table[i], given));
+    *full = *given;
+    return CENOTE_OK;
+}

@@ -1,0 +1,221 @@
+/*
+ * pin.c: chunks come and go: addresses reserved, bound to their node, registered with the driver, and all of that back.
+ *
+ * A chunk is for several blocks, unless one block needs more: it grows with what is registered already (an eighth), so that small programs
+ * pin little and large ones register seldom. Registering takes the driver milliseconds. So memory that is not used stays registered; but
+ * before more is registered idle chunks are given back, about as many bytes as are to come, as long as all registering so far took
+ * less than `budget_percent` of the time since we opened, or where a limit is reached.
+ *
+ * LOCKING: `growing` is taken here, inside the device.
+ */
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "host/host.h"
+
+#define GROWTH 8            /* chosen: a new chunk is that part of what is registered: at most an eighth is not used yet */
+#define NS_PER_MS 1000000ull
+
+static uint64_t round_up(uint64_t bytes, uint64_t multiple)
+{
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+static uint64_t chunk_bytes(const struct host *h, uint64_t needed)
+{
+    uint64_t most = (uint64_t)h->options.chunk_mib << 20;
+    uint64_t bytes = h->registered / GROWTH < most ? h->registered / GROWTH : most;
+    return round_up(bytes > needed ? bytes : needed, UNIT);
+}
+
+static int refuse(CUresult result, uint64_t bytes)
+{
+    struct rlimit locked;
+    if (driver_result_is_sticky(result))
+        return error_set(CENOTE_DEVICE_LOST, (int)result, "cuMemHostRegister says %s: the context is lost", driver_result_name(result));
+    bool limited = !getrlimit(RLIMIT_MEMLOCK, &locked) && locked.rlim_cur != RLIM_INFINITY;
+    return error_set(result == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_HOST_MEMORY : CENOTE_DRIVER, (int)result,
+                     "%llu bytes could not be pinned: cuMemHostRegister says %s%s", (unsigned long long)bytes, driver_result_name(result),
+                     limited ? " (the process may lock little memory: see ulimit -l)" : "");
+}
+
+/* Real memory at the chunk's addresses, preferably of its node. A child of a fork does not get it: it could not use it, and copies would break the pin. */
+static bool place(struct host *h, struct chunk *c)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, access = PROT_READ | PROT_WRITE;
+    void *at = (void *)c->at;
+    bool huge = h->options.huge_pages == 2 && mmap(at, c->bytes, access, flags | MAP_HUGETLB, -1, 0) != MAP_FAILED;
+    if (!huge && mmap(at, c->bytes, access, flags, -1, 0) == MAP_FAILED)
+        return false;
+    madvise(at, c->bytes, MADV_DONTFORK);
+    if (h->options.huge_pages == 1)
+        madvise(at, c->bytes, MADV_HUGEPAGE);
+    c->bound = topology_bind(h->topology, c->node, at, c->bytes);
+    return true;
+}
+
+/* Counts a change, with the time that the driver took. */
+static void count(struct host *h, const struct chunk *c, bool comes, uint64_t ns)
+{
+    struct node *n = &h->node[c->node];
+    h->registered += comes ? c->bytes : -c->bytes;
+    lock_take(&h->lock);
+    n->registered.current = n->registered.current + (comes ? c->bytes : -c->bytes);
+    *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;
+    if (n->registered.peak < n->registered.current)
+        n->registered.peak = n->registered.current;
+    n->bound += c->bound ? (comes ? c->bytes : -c->bytes) : 0;
+    n->strayed += c->strayed ? (comes ? c->bytes : -c->bytes) : 0;
+    *(comes ? &n->registrations : &n->unregistrations) += 1;
+    *(comes ? &n->registration_ns : &n->unregistration_ns) += ns;
+    lock_give(&h->lock);
+}
+
+/* LOCKING: `growing`, in the device. */
+static int enter(struct host *h, struct device *d, uint32_t number, uint32_t *piece)
+{
+    struct chunk *c = chunk_at(h, number);
+    if (!place(h, c))
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the system has no memory for %llu bytes to be pinned", (unsigned long long)c->bytes);
+    uint64_t begun = host_now();
+    CUresult result = d->driver->cuMemHostRegister((void *)c->at, c->bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result)
+        return refuse(result, c->bytes);
+    uint64_t ns = host_now() - begun;
+    int found = topology_node_of_memory(h->topology, (void *)c->at, c->bytes);
+    c->strayed = found >= 0 && found != c->node;
+    *piece = chunk_enter(h, number);
+    if (*piece) {
+        count(h, c, true, ns);
+        return CENOTE_OK;
+    }
+    d->driver->cuMemHostUnregister((void *)c->at);
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
+}
+
+/* In the context that registered it, which may be another than the one we are in. */
+static CUresult unregister(const struct chunk *c)
+{
+    CUcontext popped;
+    const struct driver *t = c->device->driver;
+    CUresult result = t->cuCtxPushCurrent(c->device->context);
+    if (result)
+        return result;
+    result = t->cuMemHostUnregister((void *)c->at);
+    t->cuCtxPopCurrent(&popped);
+    return result;
+}
+
+/* False: the driver will not let it go. LOCKING: `growing`, in some device. */
+static bool leave(struct host *h, uint32_t number)
+{
+    struct chunk *c = chunk_at(h, number);
+    uint64_t begun = host_now();
+    CUresult result = unregister(c);
+    if (result && !driver_result_is_sticky(result))
+        result = unregister(c); /* a refusal is asked for once more */
+    count(h, c, false, host_now() - begun);
+    if (result) {
+        struct chunk kept = *c;
+        chunk_stay(h, number);
+        count(h, &kept, true, 0);
+        return false;
+    }
+    chunk_unreserve(h, number);
+    return true;
+}
+
+/* Gives back idle chunks until `keep` bytes are registered. LOCKING: `growing`, in the device. */
+static uint64_t release(struct host *h, uint64_t keep, uint64_t idle_before, uint64_t step_before)
+{
+    uint64_t before = h->registered;
+    uint32_t number;
+    while (h->registered > keep && (number = chunk_leave(h, idle_before, step_before, 0)))
+        if (!leave(h, number))
+            break;
+    return before - h->registered;
+}
+
+static bool within_budget(const struct host *h)
+{
+    uint64_t spent = 0;
+    for (int node = 0; node < h->nodes; node++)
+        spent += h->node[node].registration_ns + h->node[node].unregistration_ns;
+    return spent * 100 <= (host_now() - h->opened) * h->options.budget_percent || h->options.budget_percent == 100;
+}
+
+/* Makes room below the limit, and keeps what is not used small. LOCKING: `growing`, in the device. */
+static int make_room(struct host *h, uint64_t *bytes, uint64_t needed)
+{
+    uint64_t decay = h->options.decay_ms * NS_PER_MS, now = host_now();
+    release(h, 0, now > decay ? now - decay : 0, UINT64_MAX);
+    if (within_budget(h))
+        release(h, h->registered > *bytes ? h->registered - *bytes : 0, UINT64_MAX, UINT64_MAX);
+    if (h->limit && h->registered + *bytes > h->limit)
+        *bytes = round_up(needed, UNIT);
+    if (h->limit && h->registered + *bytes > h->limit)
+        release(h, h->limit > *bytes ? h->limit - *bytes : 0, UINT64_MAX, UINT64_MAX);
+    if (!h->limit || h->registered + *bytes <= h->limit)
+        return CENOTE_OK;
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%llu bytes more would be pinned, and the limit is %llu with %llu pinned: see `limit` in CENOTE_HOST_CONF",
+                     (unsigned long long)*bytes, (unsigned long long)h->limit, (unsigned long long)h->registered);
+}
+
+/* A new chunk that holds `needed` bytes; `piece` is all of it, live. LOCKING: `growing`, in the device. */
+static int grow(struct host *h, struct device *d, int node, uint64_t needed, uint32_t *piece)
+{
+    uint64_t bytes = chunk_bytes(h, needed);
+    int error = make_room(h, &bytes, needed);
+    if (error)
+        return error;
+    uint32_t number = chunk_reserve(h, bytes);
+    if (!number)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no addresses left for %llu bytes to be pinned", (unsigned long long)bytes);
+    chunk_at(h, number)->node = node;
+    chunk_at(h, number)->device = d;
+    error = enter(h, d, number, piece);
+    if (error)
+        chunk_unreserve(h, number);
+    return error;
+}
+
+int pin_chunk(struct host *h, int device, int node, uint64_t needed, uint32_t *piece)
+{
+    int error;
+    struct device *d = host_device(h, device, &error);
+    if (!d)
+        return error;
+    CUresult result = device_enter(d);
+    if (result) {
+        error = driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting")
+                                    : error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
+                                                "the context of device %d cannot be entered: %s", device, driver_result_name(result));
+    } else {
+        lock_take(&h->growing);
+        error = grow(h, d, node, needed, piece);
+        if (error == CENOTE_OUT_OF_HOST_MEMORY && release(h, 0, UINT64_MAX, UINT64_MAX)) /* what is idle may be what is missing */
+            error = grow(h, d, node, needed, piece);
+        lock_give(&h->growing);
+    }
+    device_leave(d);
+    return error;
+}
+
+uint64_t pin_release(struct host *h, uint64_t keep, uint64_t idle_before, uint64_t step_before)
+{
+    uint64_t released = 0;
+    struct device *d = NULL;
+    for (int i = 0; !d && i < DEVICES_MAX; i++)
+        d = atomic_load(&h->devices[i]);
+    if (!d)
+        return 0;
+    if (device_enter(d) == CUDA_SUCCESS) {
+        lock_take(&h->growing);
+        released = release(h, keep, idle_before, step_before);
+        lock_give(&h->growing);
+    }
+    device_leave(d);
+    return released;
+}

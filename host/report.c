@@ -1,0 +1,155 @@
+/*
+ * report.c: what is known of pinned memory: counters, and the report of nodes and devices. Nothing is changed here but peaks.
+ *
+ * LOCKING: what a thread counted is flushed under its lock, then `lock` for the rest.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "host/host.h"
+#include "stats/quantity.h"
+
+static cenote_level level(const struct node *n, int q)
+{
+    cenote_level l = {0};
+    l.total_in = atomic_load(&n->in[q]);
+    l.total_out = atomic_load(&n->out[q]);
+    l.current = l.total_in - l.total_out;
+    l.peak = atomic_load(&n->peak[q]);
+    return l;
+}
+
+/* LOCKING: `lock`. */
+static void add_node(cenote_host_stats *stats, const struct node *n)
+{
+    cenote_host_stats s = {.requested = level(n, 0), .allocated = level(n, 1), .blocks = level(n, 2), .registered = n->registered};
+    s.registrations = n->registrations;
+    s.registration_ns = n->registration_ns;
+    s.unregistrations = n->unregistrations;
+    s.unregistration_ns = n->unregistration_ns;
+    s.waits = n->waits;
+    s.ooms = n->ooms;
+    s.trimmed = n->trimmed;
+    s.cached = s.registered.current - s.allocated.current;
+    s.bound = n->bound;
+    s.strayed = n->strayed;
+    s.pending_blocks = n->pending;
+#define LEVEL(name, unit, text) \
+    stats->name.current += s.name.current; \
+    stats->name.peak += s.name.peak; \
+    stats->name.total_in += s.name.total_in; \
+    stats->name.total_out += s.name.total_out;
+#define COUNT(name, unit, text) stats->name += s.name;
+#define GAUGE(name, unit, text) stats->name += s.name;
+#include <cenote/host_counters.def>
+#undef LEVEL
+#undef COUNT
+#undef GAUGE
+}
+
+int cenote_host_read_stats(int node, cenote_host_stats *stats)
+{
+    int error = CENOTE_OK;
+    if (!stats || stats->struct_size != sizeof(*stats))
+        return error_set(CENOTE_INVALID, 0, "stats is NULL, or its struct_size is not sizeof(cenote_host_stats)");
+    struct host *h = host_get(&error);
+    if (!h)
+        return error;
+    int chosen = node < 0 ? -1 : topology_node_named(h->topology, node);
+    if (node >= 0 && (chosen < 0 || chosen >= h->nodes))
+        return error_set(CENOTE_INVALID, 0, "there is no NUMA node %d", node);
+    memset(stats, 0, sizeof(*stats));
+    stats->struct_size = sizeof(*stats);
+    threads_flush(h, false);
+    lock_take(&h->lock);
+    for (int i = 0; i < h->nodes; i++)
+        if (chosen < 0 || chosen == i)
+            add_node(stats, &h->node[i]);
+    lock_give(&h->lock);
+    return CENOTE_OK;
+}
+
+int cenote_host_reset_peaks(void)
+{
+    int error = CENOTE_OK;
+    struct host *h = host_get(&error);
+    if (!h)
+        return error;
+    threads_flush(h, false);
+    lock_take(&h->lock);
+    for (int i = 0; i < h->nodes; i++) {
+        struct node *n = &h->node[i];
+        n->registered.peak = n->registered.current;
+        for (int q = 0; q < 3; q++)
+            atomic_store(&n->peak[q], atomic_load(&n->in[q]) - atomic_load(&n->out[q]));
+    }
+    lock_give(&h->lock);
+    return CENOTE_OK;
+}
+
+int cenote_host_check(void)
+{
+    const char *broken;
+    struct host *h = atomic_load(&host_opened);
+    if (!h || driver_is_forked() || pieces_are_valid(h, &broken))
+        return CENOTE_OK;
+    return error_set(CENOTE_INVALID, 0, "pinned memory: %s", broken);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- report */
+
+struct text { char *at; size_t size, length; };
+
+__attribute__((format(printf, 2, 3))) static void say(struct text *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t used = text->length < text->size ? text->length : text->size;
+    int length = vsnprintf(text->at ? text->at + used : NULL, text->size - used, format, arguments);
+    va_end(arguments);
+    text->length += length > 0 ? (size_t)length : 0;
+}
+
+static void say_node(struct text *text, struct host *h, int node)
+{
+    char registered[QUANTITY_TEXT], allocated[QUANTITY_TEXT];
+    cenote_host_stats s = {.struct_size = sizeof(s)};
+    int number = topology_system_number(h->topology, node);
+    if (cenote_host_read_stats(number, &s))
+        return;
+    const char *bound = !s.registered.current ? "nothing to bind yet"
+                        : s.strayed           ? "part of it lies on another node"
+                        : s.bound == s.registered.current ? "bound to it" : "not bound: the system does not allow it, or it is another machine's topology";
+    say(text, "node %d: %s registered, %s in blocks, %s\n", number, quantity_write_bytes(registered, s.registered.current),
+        quantity_write_bytes(allocated, s.allocated.current), bound);
+}
+
+static void say_device(struct text *text, struct host *h, int device)
+{
+    int error, node = host_node(h, device, &error);
+    if (node < 0)
+        return;
+    say(text, "device %d: memory from node %d%s", device, topology_system_number(h->topology, node), h->options.node >= 0 ? ", by option" : "");
+    for (int other = 0; other < h->nodes; other++)
+        if (topology_distance(h->topology, node, other))
+            say(text, "%s %d at %u", other ? "," : "; nodes seen from there:", topology_system_number(h->topology, other), topology_distance(h->topology, node, other));
+    say(text, "\n");
+}
+
+size_t cenote_host_report(char *room, size_t size)
+{
+    int error = CENOTE_OK, devices = 0;
+    struct text text = {room, size, 0};
+    struct host *h = host_get(&error);
+    const struct driver *t = h ? driver_table(&error) : NULL;
+    if (!t || t->cuDeviceGetCount(&devices))
+        return 0;
+    say(&text, "%d NUMA node%s", h->nodes, h->nodes == 1 ? ": every device is as near as any other\n" : "s\n");
+    for (int node = 0; node < h->nodes; node++)
+        say_node(&text, h, node);
+    for (int device = 0; device < devices && device < DEVICES_MAX; device++)
+        say_device(&text, h, device);
+    return text.length;
+}

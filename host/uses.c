@@ -1,0 +1,282 @@
+/*
+ * uses.c: which devices may still be using a block, and freed blocks that wait for them.
+ *
+ * cenote_host_use records an event on the stream, then and there: the stream exists, and what comes later on it has nothing to do with
+ * the block, so that a block is free as soon as its last copy is done. (cenote_use of device memory records at the free: kernels go on
+ * using a block without anybody saying so.) One event for each stream of a block: later uses move it.
+ *
+ *        use: event recorded         free               all events done
+ *     live -----------------> live ---------> pending -------------------> free for the next
+ *
+ * Where no event can be had (the driver says no, the stream is being captured) the block waits for a trim that waits for the whole device.
+ *
+ * LOCKING: uses and the list belong to `lock`. Only one thread at a time walks the list (`polling`). The driver is called with no lock,
+ * in the device; a live block's uses are touched by its owner alone, a pending one's by whoever walks.
+ */
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "host/host.h"
+
+#define NOT_READY_MOST 4        /* blocks a walk finds still in use before it gives up */
+#define LEGACY_STREAM  1ull
+
+/* Who the stream is. A handle may be given to another stream when this one is gone; 0: only the handle is known. */
+static uint64_t stream_key(const struct driver *t, CUstream stream)
+{
+    unsigned long long id;
+    if (stream == CU_STREAM_LEGACY || !stream)
+        return LEGACY_STREAM;
+    if (stream == CU_STREAM_PER_THREAD)
+        return 1ull << 63 | (uint64_t)gettid();
+    return t->cuStreamGetId && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
+}
+
+static bool is_captured(const struct driver *t, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return t->cuStreamIsCapturing && (t->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+static CUevent event_take(struct host *h, const struct device *d)
+{
+    struct spare_events *spare = h->events[d->ordinal];
+    CUevent event = NULL;
+    lock_take(&h->lock);
+    if (spare->count)
+        event = spare->event[--spare->count];
+    lock_give(&h->lock);
+    return event || d->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : NULL;
+}
+
+/* LOCKING: `lock`. False: there are enough. */
+static bool event_give(struct host *h, int device, CUevent event)
+{
+    struct spare_events *spare = h->events[device];
+    if (spare->count < EVENTS_MOST)
+        spare->event[spare->count++] = event;
+    return spare->count < EVENTS_MOST;
+}
+
+/* The use of a stream by a block, new if there is none. 0: no memory. */
+static uint32_t use_of_stream(struct host *h, uint64_t at, int device, uint64_t key)
+{
+    lock_take(&h->lock);
+    uint64_t word = atomic_load(record_of(h, at));
+    uint32_t use = RECORD_USES(word);
+    while (use && key && (use_at(h, use)->device != device || use_at(h, use)->stream != key))
+        use = use_at(h, use)->next;
+    if (!key || !use) {
+        use = table_take(&h->uses);
+        if (use) {
+            *use_at(h, use) = (struct use){.at = at, .stream = key, .device = device, .next = RECORD_USES(word)};
+            atomic_store(record_of(h, at), (word & (RECORD_LIVE | RECORD_REQUESTED)) | (uint64_t)use << 40);
+        }
+    }
+    lock_give(&h->lock);
+    return use;
+}
+
+/* Without an event the use waits for the whole device. LOCKING: in the device. */
+static CUresult record_use(struct host *h, const struct device *d, struct use *u, CUstream stream)
+{
+    if (is_captured(d->driver, stream))
+        return u->event ? d->driver->cuEventDestroy(u->event), u->event = NULL, CUDA_SUCCESS : CUDA_SUCCESS;
+    if (!u->event)
+        u->event = event_take(h, d);
+    CUresult result = u->event ? d->driver->cuEventRecord(u->event, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result && u->event) {
+        d->driver->cuEventDestroy(u->event);
+        u->event = NULL;
+    }
+    return result;
+}
+
+int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
+{
+    int error;
+    struct device *d = host_device(h, device, &error);
+    if (!d)
+        return error;
+    CUresult result = device_enter(d);
+    uint32_t use = use_of_stream(h, at, device, result ? 0 : stream_key(d->driver, stream));
+    if (!result && use)
+        result = record_use(h, d, use_at(h, use), stream);
+    device_leave(d);
+    if (!use)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no memory to note that the block is used: wait for the stream before it is freed");
+    if (!result || result == CUDA_ERROR_OUT_OF_MEMORY)
+        return CENOTE_OK; /* it waits for the device instead */
+    return error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
+                     "no event could be recorded on that stream of device %d: %s. The block will wait for the whole device", device,
+                     driver_result_name(result));
+}
+
+/* The block was freed. Its record says that it is not live, and which its uses are. */
+void uses_add(struct host *h, uint64_t at, uint64_t word)
+{
+    uint32_t first = RECORD_USES(word);
+    lock_take(&h->lock);
+    use_at(h, first)->next_pending = 0;
+    if (h->pending_last)
+        use_at(h, h->pending_last)->next_pending = first;
+    else
+        h->pending_first = first;
+    h->pending_last = first;
+    h->node[chunk_under(h, at)->node].pending++;
+    atomic_fetch_add(&h->pending, 1);
+    lock_give(&h->lock);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------------- walks */
+
+static bool use_is_done(struct host *h, const struct use *u)
+{
+    if (!u->event)
+        return false;
+    struct device *d = atomic_load(&h->devices[u->device]);
+    bool done = device_enter(d) == CUDA_SUCCESS && d->driver->cuEventQuery(u->event) == CUDA_SUCCESS;
+    device_leave(d);
+    return done;
+}
+
+static bool all_done(struct host *h, uint32_t use)
+{
+    for (; use; use = use_at(h, use)->next)
+        if (!use_is_done(h, use_at(h, use)))
+            return false;
+    return true;
+}
+
+/* The entry after `before` (0: the first) leaves the list, and its uses are gone. Returns its block. LOCKING: `lock`, `polling`. */
+static uint64_t unlink_entry(struct host *h, uint32_t before)
+{
+    uint32_t use = before ? use_at(h, before)->next_pending : h->pending_first;
+    uint64_t at = use_at(h, use)->at;
+    uint32_t after = use_at(h, use)->next_pending;
+    *(before ? &use_at(h, before)->next_pending : &h->pending_first) = after;
+    if (!after)
+        h->pending_last = before;
+    h->node[chunk_under(h, at)->node].pending--;
+    atomic_fetch_sub(&h->pending, 1);
+    while (use) {
+        struct use u = *use_at(h, use);
+        if (u.event)
+            event_give(h, u.device, u.event);
+        table_give(&h->uses, use);
+        use = u.next;
+    }
+    return at;
+}
+
+static uint32_t entry_after(struct host *h, uint32_t before)
+{
+    lock_take(&h->lock);
+    uint32_t use = before ? use_at(h, before)->next_pending : h->pending_first;
+    lock_give(&h->lock);
+    return use;
+}
+
+/* Hands back blocks that nobody uses any more: those at the head of the list, or all (`known`: without asking). True: there were some. */
+static bool walk(struct host *h, struct thread *t, bool everything, bool known)
+{
+    bool any = false;
+    uint32_t before = 0, not_ready = 0, use;
+    while ((use = entry_after(h, before)) && (everything || not_ready < NOT_READY_MOST)) {
+        if (!known && !all_done(h, use)) {
+            before = use;
+            not_ready++;
+            continue;
+        }
+        lock_take(&h->lock);
+        uint64_t at = unlink_entry(h, before);
+        lock_give(&h->lock);
+        thread_free(h, t, at, atomic_load(record_of(h, at)) & RECORD_REQUESTED);
+        any = true;
+    }
+    return any;
+}
+
+static bool begin_walk(struct host *h)
+{
+    lock_take(&h->lock);
+    bool mine = !h->polling;
+    h->polling = true;
+    lock_give(&h->lock);
+    return mine;
+}
+
+static void end_walk(struct host *h)
+{
+    lock_take(&h->lock);
+    h->polling = false;
+    lock_give(&h->lock);
+}
+
+bool uses_poll(struct host *h, struct thread *t, bool everything)
+{
+    if (driver_is_exiting() || !begin_walk(h))
+        return false;
+    bool any = walk(h, t, everything, false);
+    end_walk(h);
+    return any;
+}
+
+/* Waits on the host: for the events of each entry, or, with `devices`, for every device that is open: then all is done. LOCKING: `polling`. */
+static CUresult wait_for(struct host *h, bool devices)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 0; devices && !result && i < DEVICES_MAX; i++) {
+        struct device *d = atomic_load(&h->devices[i]);
+        if (!d)
+            continue;
+        result = device_enter(d);
+        if (!result)
+            result = d->driver->cuCtxSynchronize();
+        device_leave(d);
+    }
+    for (uint32_t entry = devices ? 0 : entry_after(h, 0); entry && !result; entry = entry_after(h, entry))
+        for (uint32_t use = entry; use && !result; use = use_at(h, use)->next) {
+            const struct use *u = use_at(h, use);
+            struct device *d = atomic_load(&h->devices[u->device]);
+            result = device_enter(d);
+            if (!result && u->event)
+                result = d->driver->cuEventSynchronize(u->event);
+            device_leave(d);
+        }
+    return result;
+}
+
+int uses_wait(struct host *h, bool devices)
+{
+    struct thread *t = thread_mine(h);
+    if (!atomic_load(&h->pending) || driver_is_exiting() || !t || !begin_walk(h))
+        return CENOTE_OK;
+    CUresult result = wait_for(h, devices);
+    walk(h, t, true, devices && !result);
+    end_walk(h);
+    lock_take(&h->lock);
+    h->node[0].waits++;
+    lock_give(&h->lock);
+    return result ? error_set(driver_result_is_sticky(result) ? CENOTE_DEVICE_LOST : CENOTE_DRIVER, (int)result,
+                              "waiting for blocks in use: %s", driver_result_name(result)) : CENOTE_OK;
+}
+
+/* Events of open devices. Nothing is pending. */
+void uses_close(struct host *h)
+{
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        struct device *d = atomic_load(&h->devices[i]);
+        if (!d)
+            continue;
+        bool inside = device_enter(d) == CUDA_SUCCESS;
+        while (inside && h->events[i]->count) {
+            CUevent event = h->events[i]->event[--h->events[i]->count];
+            if (d->driver->cuEventDestroy(event))
+                d->driver->cuEventDestroy(event);
+        }
+        device_leave(d);
+        memory_unmap(h->events[i], sizeof(*h->events[i]));
+    }
+}

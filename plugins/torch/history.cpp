@@ -1,0 +1,534 @@
+/*
+ * history.cpp: what happened to memory, in time. Each device has a timeline: a bounded ring of entries, the trackers that are told of each
+ * one when it happens, and who took the blocks that live.
+ *
+ *              recordHistory, attachAllocatorTraceTracker
+ *     off  ------------------------------------------------>  on: calls are Calls, pools are watched
+ *          <------------------------------------------------
+ *              recordHistory(off), unless somebody tracks; blocks keep their stacks until they are freed
+ *
+ * While it is off a call costs one relaxed load. Entries about one address are in order because each is made while its block is the
+ * caller's: a free says that it is complete before the block is given back, an allocation says so after it got one. What calls do not see,
+ * mappings and blocks that waited for streams, cenote_pool_watch tells, before others can have the memory.
+ *
+ * LOCKING: settings_, then the gate, then a timeline's lock; words_lock_ under none but settings_. A timeline's lock and words_lock_ are
+ * taken by watch functions too, that is with cenote's locks held: no cenote call is made under them. Stacks need the GIL, whose owner may be
+ * waiting for us: they are gathered before the gate and destroyed after it.
+ */
+#include "history.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace cenote_torch
+{
+
+/* --- the ring */
+
+void Ring::limit(size_t most, std::vector<Context> &dead)
+{
+    std::rotate(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(oldest_), entries_.end());
+    oldest_ = 0;
+    most_ = most;
+    for (; entries_.size() > most; entries_.pop_front())
+        dead.push_back(std::move(entries_.front().context_));
+}
+
+void Ring::put(TraceEntry entry, std::vector<Context> &dead)
+{
+    if (entries_.size() < most_) {
+        entries_.push_back(std::move(entry));
+        return;
+    }
+    if (entries_.empty())
+        return;
+    dead.push_back(std::move(entries_[oldest_].context_));
+    entries_[oldest_] = std::move(entry);
+    oldest_ = (oldest_ + 1) % entries_.size();
+}
+
+std::vector<TraceEntry> Ring::in_order() const
+{
+    auto oldest = entries_.begin() + static_cast<ptrdiff_t>(oldest_);
+    std::vector<TraceEntry> all(oldest, entries_.end());
+    all.insert(all.end(), entries_.begin(), oldest);
+    return all;
+}
+
+/* --- the gate. Who is inside may enter again without it: see Call. */
+
+void Gate::enter()
+{
+    std::unique_lock<std::mutex> hold(lock_);
+    changed_.wait(hold, [this] { return !closed_; });
+    inside_++;
+}
+
+void Gate::leave()
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    if (!--inside_ && closed_)
+        changed_.notify_all();
+}
+
+void Gate::close()
+{
+    std::unique_lock<std::mutex> hold(lock_);
+    closed_++;
+    changed_.wait(hold, [this] { return !inside_; });
+}
+
+void Gate::open()
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    if (!--closed_)
+        changed_.notify_all();
+}
+
+History::Still::Still(History &history) : gate_(Call::current() ? nullptr : &history.gate_)
+{
+    if (gate_)
+        gate_->close();
+}
+
+History::Still::~Still()
+{
+    if (gate_)
+        gate_->open();
+}
+
+/* --- calls */
+
+static thread_local Call *current_call;
+
+Call *Call::current()
+{
+    return current_call;
+}
+
+Call::Call(History &history, RecordContext when) : context(history.gather(when)), history_(history), around_(current_call)
+{
+    if (!around_)
+        history_.gate_.enter();
+    state = history_.state_.load(std::memory_order_relaxed);
+    current_call = this;
+}
+
+/* Stacks go with our members, after this. */
+Call::~Call()
+{
+    current_call = around_;
+    if (!around_) {
+        history_.gate_.leave();
+        return;
+    }
+    around_->dead.push_back(std::move(context));
+    std::move(dead.begin(), dead.end(), std::back_inserter(around_->dead));
+}
+
+Call::Outside::Outside() : left_(current_call)
+{
+    if (!left_)
+        return;
+    current_call = nullptr;
+    left_->history_.gate_.leave();
+}
+
+Call::Outside::~Outside()
+{
+    if (!left_)
+        return;
+    left_->history_.gate_.enter();
+    left_->state = left_->history_.state_.load(std::memory_order_relaxed);
+    current_call = left_;
+}
+
+Context History::gather(RecordContext when) const
+{
+    CreateContextFn function = gather_.load(std::memory_order_relaxed);
+    return function && when_.load(std::memory_order_relaxed) >= when ? function() : nullptr;
+}
+
+/* --- words of a thread: it may free memory while it ends, after they are gone */
+
+struct Words {
+    std::vector<std::string> compiling;
+    std::string metadata;
+};
+
+static thread_local Words *words;
+
+static Words &own_words()
+{
+    struct Owner {
+        ~Owner()
+        {
+            delete words;
+            words = nullptr;
+        }
+    };
+    static thread_local Owner owner;
+    (void)owner;
+    if (!words)
+        words = new Words;
+    return *words;
+}
+
+void push_compile_context(std::string text)
+{
+    own_words().compiling.push_back(std::move(text));
+}
+
+void pop_compile_context()
+{
+    if (words && !words->compiling.empty())
+        words->compiling.pop_back();
+}
+
+void set_user_metadata(std::string text)
+{
+    own_words().metadata = std::move(text);
+}
+
+std::string user_metadata()
+{
+    return words ? words->metadata : "";
+}
+
+/* --- the timeline of a device */
+
+/* LOCKING: `lock`. */
+void Timeline::put(TraceEntry::Action action, size_t at, size_t size, void *stream, MempoolId_t pool, Context context)
+{
+    if (!records && trackers.empty())
+        return;
+    std::string compiling = words && !words->compiling.empty() ? words->compiling.back() : "N/A";
+    TraceEntry entry(action, device, at, size, stream, pool, c10::getApproximateTime(), keeps_stacks ? context : nullptr,
+                     std::move(compiling), user_metadata());
+    dead.push_back(std::move(context)); /* our reference may be the last one */
+    for (const auto &tracker : trackers)
+        tracker(entry);
+    if (records && !(skipped >> action & 1))
+        ring.put(std::move(entry), dead);
+    else
+        dead.push_back(std::move(entry.context_));
+}
+
+/* LOCKING: `lock`. */
+void Timeline::forget(std::unordered_map<size_t, Remembered>::iterator block)
+{
+    dead.push_back(std::move(block->second.context));
+    blocks.erase(block);
+    if (history->remembered_.fetch_sub(1) == 1)
+        history->state_.fetch_and(~History::REMEMBERS);
+}
+
+/* From a watch function. */
+void Timeline::changed(int change, size_t at, size_t size)
+{
+    Call *call = Call::current();
+    Context context = call ? call->context : nullptr;
+    bool segment = whole || history->is_whole(at);
+    std::lock_guard<std::mutex> hold(lock);
+    auto block = blocks.find(at);
+    switch (change) {
+    case CENOTE_MAPPED:
+        put(segment ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_MAP, at, size, call ? call->stream : nullptr,
+            call ? call->pool : MempoolId_t{0, 0}, std::move(context));
+        return;
+    case CENOTE_UNMAPPING:
+        put(segment ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_UNMAP, at, size, nullptr, {0, 0}, std::move(context));
+        return;
+    default:
+        if (block == blocks.end()) {
+            put(TraceEntry::FREE_COMPLETED, at, size, nullptr, {0, 0}, std::move(context));
+            return;
+        }
+        put(TraceEntry::FREE_COMPLETED, at, block->second.requested, block->second.stream, block->second.pool,
+            context ? std::move(context) : block->second.context);
+        forget(block);
+    }
+}
+
+static void hear(cenote_pool *, int change, void *address, size_t bytes, void *timeline)
+{
+    try {
+        static_cast<Timeline *>(timeline)->changed(change, reinterpret_cast<size_t>(address), bytes);
+    } catch (const std::exception &) { /* a tracker's mistake, or no host memory: C is above us, the entry is lost */
+    }
+}
+
+/* --- settings */
+
+void History::add_device(cenote_pool *pool)
+{
+    std::lock_guard<std::mutex> hold(settings_);
+    Timeline &added = timelines_.emplace_back();
+    pools_.push_back(pool);
+    added.history = this;
+    added.device = static_cast<DeviceIndex>(cenote_pool_device(pool));
+    added.whole = cenote_pool_provider(pool) != CENOTE_VMM;
+    added.trackers = trackers_;
+    added.records = state_ & RECORDS;
+    added.keeps_stacks = when_.load() >= RecordContext::ALLOC;
+    added.skipped = skipped_;
+    added.ring.limit(most_, added.dead);
+    if (sees_allocations())
+        TORCH_CHECK(!cenote_pool_watch(pool, &hear, &added), cenote_message());
+}
+
+/* LOCKING: settings_. */
+void History::watch_all(bool on)
+{
+    for (size_t i = 0; i < pools_.size(); i++)
+        TORCH_CHECK(!cenote_pool_watch(pools_[i], on ? &hear : nullptr, &timelines_[i]), cenote_message());
+}
+
+/* Nobody tells any more when a block that waits is free. LOCKING: settings_; the gate is closed. */
+static void forget_waiting(Timeline &each)
+{
+    for (auto block = each.blocks.begin(); block != each.blocks.end();) {
+        auto next = std::next(block);
+        if (block->second.waits)
+            each.forget(block);
+        block = next;
+    }
+}
+
+void History::record(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear,
+                     const std::vector<std::string> &skip)
+{
+    TORCH_CHECK(when == RecordContext::NEVER || gather, "stacks are to be recorded and nobody says how");
+    unsigned skipped = 0;
+    for (const auto &action : skip)
+        skipped |= 1u << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
+    std::vector<Context> dead; /* before the locks */
+    std::lock_guard<std::mutex> hold(settings_);
+    Still still(*this);
+    if (!clock_)
+        clock_.emplace();
+    most_ = std::max<size_t>(most, 1);
+    skipped_ = skipped;
+    gather_ = enabled ? gather : nullptr;
+    when_ = enabled ? when : RecordContext::NEVER;
+    for (Timeline &each : timelines_) {
+        std::lock_guard<std::mutex> hold_timeline(each.lock);
+        if (!enabled || clear)
+            each.ring.limit(0, dead);
+        each.ring.limit(most_, dead);
+        each.records = enabled;
+        each.keeps_stacks = when_.load() >= RecordContext::ALLOC;
+        each.skipped = skipped_;
+    }
+    {
+        std::lock_guard<std::mutex> hold_words(words_lock_);
+        most_annotations_ = most_;
+        if (!enabled || clear)
+            annotations_.clear();
+    }
+    bool on = enabled || !trackers_.empty();
+    watch_all(on);
+    for (Timeline &each : timelines_) {
+        std::lock_guard<std::mutex> hold_timeline(each.lock);
+        if (!on)
+            forget_waiting(each);
+        std::move(each.dead.begin(), each.dead.end(), std::back_inserter(dead));
+        each.dead.clear();
+    }
+    state_ = (enabled ? RECORDS : 0) | (trackers_.empty() ? 0 : TRACKED) | (remembered_ ? REMEMBERS : 0);
+}
+
+/* A tracker that comes late is told of what happens from now on; what is there it finds in a snapshot. */
+void History::track(AllocatorTraceTracker tracker)
+{
+    std::lock_guard<std::mutex> hold(settings_);
+    Still still(*this);
+    if (!clock_)
+        clock_.emplace();
+    trackers_.push_back(tracker);
+    for (Timeline &each : timelines_) {
+        std::lock_guard<std::mutex> hold_timeline(each.lock);
+        each.trackers.push_back(tracker);
+    }
+    watch_all(true);
+    state_ |= TRACKED;
+}
+
+/* --- what happens */
+
+Timeline &History::timeline(const cenote_block &block)
+{
+    return timelines_[static_cast<size_t>(cenote_pool_device(block.pool))];
+}
+
+/* LOCKING: the timeline's. */
+static void collect(Timeline &from, Call &call)
+{
+    std::move(from.dead.begin(), from.dead.end(), std::back_inserter(call.dead));
+    from.dead.clear();
+}
+
+void History::taken(Call &call, const cenote_block &block, MempoolId_t pool)
+{
+    Timeline &line = timeline(block);
+    auto at = reinterpret_cast<size_t>(block.start);
+    std::lock_guard<std::mutex> hold(line.lock);
+    if (call.context && call.state & RECORDS) {
+        auto old = line.blocks.find(at);
+        if (old != line.blocks.end())
+            line.forget(old);
+        line.blocks.emplace(at, Remembered{call.context, block.requested, block.stream, pool, false});
+        remembered_++;
+    }
+    line.put(TraceEntry::ALLOC, at, block.requested, block.stream, pool, call.context);
+    collect(line, call);
+}
+
+/* The block is about to be given back. If it is used on other streams it will be free later, and cenote says when. */
+void History::freeing(Call &call, const cenote_block &block, MempoolId_t pool)
+{
+    Timeline &line = timeline(block);
+    auto at = reinterpret_cast<size_t>(block.start);
+    std::lock_guard<std::mutex> hold(line.lock);
+    auto known = line.blocks.find(at);
+    Context context = call.context ? call.context : known != line.blocks.end() ? known->second.context : nullptr;
+    line.put(TraceEntry::FREE_REQUESTED, at, block.requested, block.stream, pool, context);
+    if (block.used && call.state & (RECORDS | TRACKED)) {
+        if (known == line.blocks.end()) {
+            known = line.blocks.emplace(at, Remembered{nullptr, block.requested, block.stream, pool, false}).first;
+            remembered_++;
+        }
+        known->second.waits = true;
+    } else {
+        line.put(TraceEntry::FREE_COMPLETED, at, block.requested, block.stream, pool, std::move(context));
+        if (known != line.blocks.end())
+            line.forget(known);
+    }
+    collect(line, call);
+}
+
+void History::ran_out(DeviceIndex device, size_t bytes, size_t left)
+{
+    Call *call = Call::current();
+    if (!call)
+        return;
+    Timeline &line = timelines_[static_cast<size_t>(device)];
+    std::lock_guard<std::mutex> hold(line.lock);
+    line.put(TraceEntry::OOM, left, bytes, call->stream, call->pool, call->context);
+    collect(line, *call);
+}
+
+/* Only newer versions of PyTorch have annotations, and call this. */
+template <class Entry> static typename Entry::Action annotation()
+{
+    if constexpr (requires { Entry::ANNOTATE; })
+        return Entry::ANNOTATE;
+    else
+        return Entry::SNAPSHOT;
+}
+
+void History::annotate(const cenote_block &block, MempoolId_t pool, std::string text)
+{
+    Call call(*this, RecordContext::ALLOC);
+    Timeline &line = timeline(block);
+    std::string before = user_metadata();
+    set_user_metadata(std::move(text));
+    {
+        std::lock_guard<std::mutex> hold(line.lock);
+        line.put(annotation<TraceEntry>(), reinterpret_cast<size_t>(block.start), block.requested, block.stream, pool, call.context);
+        collect(line, call);
+    }
+    set_user_metadata(std::move(before));
+}
+
+void History::add_annotation(DeviceIndex device, const std::vector<std::pair<std::string, std::string>> &text)
+{
+    if (!is_enabled())
+        return;
+    std::lock_guard<std::mutex> hold(words_lock_);
+    auto &entry = annotations_.emplace_back(device, c10::getApproximateTime());
+    for (const auto &[name, value] : text)
+        entry.recordUserMetadata(name, value);
+    while (annotations_.size() > most_annotations_)
+        annotations_.pop_front();
+}
+
+void History::snapshot_taken(DeviceIndex device, size_t active)
+{
+    Timeline &line = timelines_[static_cast<size_t>(device)];
+    std::lock_guard<std::mutex> hold(line.lock);
+    line.put(TraceEntry::SNAPSHOT, 0, active, nullptr, {0, 0}, nullptr);
+}
+
+/* --- segments of a program's own allocator in a pool: PyTorch has other actions for what comes whole */
+
+void History::came_whole(void *segment)
+{
+    std::lock_guard<std::mutex> hold(words_lock_);
+    segments_.insert(reinterpret_cast<size_t>(segment));
+}
+
+void History::went_whole(void *segment)
+{
+    std::lock_guard<std::mutex> hold(words_lock_);
+    segments_.erase(reinterpret_cast<size_t>(segment));
+}
+
+bool History::is_whole(size_t segment)
+{
+    std::lock_guard<std::mutex> hold(words_lock_);
+    return segments_.count(segment);
+}
+
+/* --- asked for */
+
+Context History::context_of(DeviceIndex device, const void *block)
+{
+    Timeline &line = timelines_[static_cast<size_t>(device)];
+    std::lock_guard<std::mutex> hold(line.lock);
+    auto known = line.blocks.find(reinterpret_cast<size_t>(block));
+    return known == line.blocks.end() ? nullptr : known->second.context;
+}
+
+void History::add_contexts(DeviceIndex device, SegmentInfo *segments, size_t count)
+{
+    Timeline &line = timelines_[static_cast<size_t>(device)];
+    std::lock_guard<std::mutex> hold(line.lock);
+    for (size_t i = 0; i < count && !line.blocks.empty(); i++) {
+        size_t at = segments[i].address;
+        for (BlockInfo &block : segments[i].blocks) {
+            auto known = block.active ? line.blocks.find(at) : line.blocks.end();
+            if (known != line.blocks.end())
+                block.context_when_allocated = known->second.context;
+            at += block.size;
+        }
+    }
+}
+
+std::vector<TraceEntry> History::entries(DeviceIndex device)
+{
+    Timeline &line = timelines_[static_cast<size_t>(device)];
+    std::lock_guard<std::mutex> hold(line.lock);
+    return line.ring.in_order();
+}
+
+/* From ticks of the clock to microseconds, for people. No lock is held. */
+void History::finish(SnapshotInfo &info)
+{
+    {
+        std::lock_guard<std::mutex> hold(words_lock_);
+        info.external_annotations.assign(annotations_.begin(), annotations_.end());
+    }
+    std::lock_guard<std::mutex> hold(settings_);
+    if (!clock_)
+        return;
+    auto since_epoch = clock_->makeConverter();
+    for (auto &line : info.device_traces)
+        for (auto &entry : line)
+            entry.time_.t_ = since_epoch(entry.time_.approx_t_) / 1000;
+    for (auto &entry : info.external_annotations)
+        entry.time_.t_ = since_epoch(entry.time_.approx_t_) / 1000;
+}
+
+} // namespace cenote_torch

@@ -1,0 +1,203 @@
+/*
+ * snapshot.cpp: what lies where, as torch.cuda.memory_snapshot has it: a picture of each pool (cenote_pieces), with what history.cpp knows.
+ *
+ * A segment is memory that hangs together, on one stream and in one PyTorch pool; its blocks tile it. The sums of a device's segments are
+ * the figures of its statistics. Pages that are mapped nowhere are not in it: they have no address.
+ *
+ * LOCKING: no call of PyTorch is half done while the pictures are drawn (History::Still), so that they agree with the history.
+ */
+#include "adapter.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace cenote_torch
+{
+
+/* As the counters count a block. */
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 511) & ~size_t{511};
+}
+
+static BlockInfo block_info(const cenote_piece &piece)
+{
+    BlockInfo block;
+    block.size = piece.size;
+    block.requested_size = piece.requested;
+    block.allocated = piece.state == CENOTE_PIECE_LIVE;
+    block.active = piece.state != CENOTE_PIECE_FREE;
+    return block;
+}
+
+/* What lies free side by side is one block. */
+static void add(SegmentInfo &segment, const cenote_piece &piece)
+{
+    bool is_free = piece.state == CENOTE_PIECE_FREE;
+    segment.total_size += piece.size;
+    if (is_free && !segment.blocks.empty() && !segment.blocks.back().active) {
+        segment.blocks.back().size += piece.size;
+        return;
+    }
+    segment.blocks.push_back(block_info(piece));
+    if (is_free)
+        return;
+    segment.active_size += rounded(piece.requested);
+    if (piece.state == CENOTE_PIECE_PENDING)
+        return;
+    segment.allocated_size += rounded(piece.requested);
+    segment.requested_size += piece.requested;
+}
+
+/* The segments of a device, in order of address; of one PyTorch pool unless `wanted` is {0, 0}. */
+void Adapter::add_segments(std::vector<SegmentInfo> &segments, DeviceIndex device, MempoolId_t wanted)
+{
+    std::vector<cenote_piece> pieces = pieces_of(pool(device), nullptr);
+    std::sort(pieces.begin(), pieces.end(), [](const auto &a, const auto &b) { return a.address < b.address; });
+    bool is_vmm = cenote_pool_provider(pool(device)) == CENOTE_VMM;
+    size_t before = segments.size();
+    uint64_t last = 0;
+    const cenote_group *group = nullptr;
+    MempoolId_t id{0, 0};
+    for (const cenote_piece &piece : pieces) {
+        if (!piece.segment)
+            continue;
+        if (piece.group != group)
+            id = pool_of(piece.group);
+        group = piece.group;
+        if (wanted != MempoolId_t{0, 0} && id != wanted)
+            continue;
+        if (piece.segment != last) {
+            last = piece.segment;
+            SegmentInfo &segment = segments.emplace_back();
+            segment.device = device;
+            segment.address = piece.segment;
+            segment.stream = piece.stream;
+            segment.is_large = true;
+            segment.is_expandable = is_vmm && !history_.is_whole(piece.segment);
+            segment.owner_private_pool_id = id;
+        }
+        add(segments.back(), piece);
+    }
+    history_.add_contexts(device, segments.data() + before, segments.size() - before);
+}
+
+/* What newer versions of PyTorch tell about the settings. */
+template <class Info> static void add_younger(Info &info)
+{
+    if constexpr (requires { info.max_round_threshold; }) {
+        using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+        info.max_round_threshold = Config::pinned_max_round_threshold();
+        info.max_cached_size = Config::pinned_max_cached_size();
+    }
+}
+
+/* As they were given; which of them act, docs/pytorch.md says. */
+static AllocatorConfigInfo settings()
+{
+    using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+    AllocatorConfigInfo info{};
+    info.garbage_collection_threshold = Config::garbage_collection_threshold();
+    info.max_split_size = Config::max_split_size();
+    info.pinned_num_register_threads = CUDAAllocatorConfig::pinned_num_register_threads();
+    info.expandable_segments = CUDAAllocatorConfig::expandable_segments();
+    info.release_lock_on_malloc = CUDAAllocatorConfig::release_lock_on_cudamalloc();
+    info.pinned_use_host_register = CUDAAllocatorConfig::pinned_use_cuda_host_register();
+    info.graph_capture_record_stream_reuse = CUDAAllocatorConfig::graph_capture_record_stream_reuse();
+    info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
+    info.roundup_power2_divisions = Config::roundup_power2_divisions();
+    add_younger(info);
+    return info;
+}
+
+/* Blocks whose streams are done are told so first, as by every call that says how much is active. */
+static void notice_finished(cenote_pool *pool)
+{
+    if (read_stats(pool).pending_blocks)
+        cenote_trim(pool, UINT64_MAX, 0);
+}
+
+SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
+{
+    SnapshotInfo info;
+    for (cenote_pool *each : pools_)
+        notice_finished(each);
+    {
+        History::Still still(history_);
+        for (size_t i = 0; i < pools_.size(); i++) {
+            auto device = static_cast<DeviceIndex>(i);
+            if (include_traces)
+                info.device_traces.push_back(history_.entries(device));
+            add_segments(info.segments, device, id);
+            history_.snapshot_taken(device, read_stats(pool(device)).active.current);
+        }
+    }
+    history_.finish(info);
+    info.config_metadata = settings();
+    return info;
+}
+
+/* --- calls while somebody records: what stats.cpp and others say of a call is the same */
+
+void Adapter::record_taken(Call &call, void *block)
+{
+    cenote_block known;
+    if (!cenote_find(block, &known))
+        history_.taken(call, known, pool_of(known.group));
+}
+
+void *Adapter::take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stream)
+{
+    Call call(history_, RecordContext::STATE);
+    call.stream = stream;
+    void *block = take_unseen(device, bytes, stream);
+    record_taken(call, block);
+    return block;
+}
+
+int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_t bytes, cudaStream_t stream)
+{
+    std::optional<Call> call;
+    if (C10_UNLIKELY(history_.sees_allocations()))
+        call.emplace(history_, RecordContext::STATE);
+    int error = cenote_alloc_at(pool(device), group, block, bytes, stream);
+    if (call && !error)
+        record_taken(*call, block);
+    return error;
+}
+
+/* What is no block of ours is refused, or given to the driver, as ever. */
+void Adapter::delete_recorded(void *block)
+{
+    Call call(history_, RecordContext::ALL);
+    cenote_block known;
+    if (!cenote_find(block, &known) && known.start == block)
+        history_.freeing(call, known, pool_of(known.group));
+    delete_unseen(block);
+}
+
+/* --- who took what */
+
+std::shared_ptr<c10::GatheredContext> Adapter::getContextForPointer(const void *block)
+{
+    cenote_block known;
+    if (cenote_find(block, &known) || known.start != block)
+        return nullptr;
+    return history_.context_of(static_cast<DeviceIndex>(cenote_pool_device(known.pool)), block);
+}
+
+void Adapter::annotateMemory(const void *block, const std::string &text)
+{
+    cenote_block known;
+    if (history_.sees_allocations() && !cenote_find(block, &known) && known.start == block)
+        history_.annotate(known, pool_of(known.group), text);
+}
+
+void Adapter::recordAnnotation(const std::vector<std::pair<std::string, std::string>> &text)
+{
+    if (history_.is_enabled())
+        history_.add_annotation(c10::cuda::current_device(), text);
+}
+
+} // namespace cenote_torch

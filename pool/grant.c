@@ -1,0 +1,128 @@
+/*
+ * grant.c: kernels of other devices may use a pool's memory (cenote_pool_grant).
+ *
+ *     vmm       each mapping says who may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of the
+ *               grant gets it here, slot by slot, old aliases too
+ *     async     the driver's pool has such a list of its own
+ *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that
+ *
+ * Memory of a program's own source is the program's to open. A grant is for the life of the pool; that of contexts lasts longer, because
+ * the program may have wanted it too.
+ *
+ * LOCKING: the turn, so that nothing is mapped meanwhile: who maps next has the new list.
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+/* ------------------------------------------------------------------------------------------------------------------------------- vmm */
+
+/* The next run of mapped slots of the region from `from` on. False: there is none. A broken slot was never of use. */
+static bool next_run(const struct region *r, uint32_t *from, uint32_t *to)
+{
+    for (*from = *to; *from < r->slots && (!r->page[*from] || bit_is_set(r->broken, *from)); ++*from)
+        continue;
+    for (*to = *from; *to < r->slots && r->page[*to] && !bit_is_set(r->broken, *to); ++*to)
+        continue;
+    return *from < r->slots;
+}
+
+/* Gives access to what is mapped in the regions [1, end), or as many runs of it as `most`; *runs counts them. */
+static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uint64_t most, uint64_t *runs)
+{
+    CUresult result = CUDA_SUCCESS;
+    *runs = 0;
+    for (uint32_t number = 1; !result && number < pool->pages.regions.used; number++) {
+        const struct region *r = region_of(&pool->pages, number);
+        if (!r || region_is_segment(r))
+            continue;
+        for (uint32_t from, to = 0; !result && *runs < most && next_run(r, &from, &to); *runs += !result)
+            result = region_grant(pool->device, r, from, to, who, 1);
+    }
+    return result;
+}
+
+static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
+{
+    uint64_t runs, undone;
+    CUresult result = open_mappings(pool, &who, UINT64_MAX, &runs);
+    if (!result) {
+        pool->access[pool->access_count++] = who;
+    } else {
+        who.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        open_mappings(pool, &who, runs, &undone);
+    }
+    return result;
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- async and plain */
+
+static CUresult grant_async(cenote_pool *pool, CUmemAccessDesc who)
+{
+    const struct driver *t = pool->device->driver;
+    return t->cuMemPoolSetAccess ? t->cuMemPoolSetAccess(pool->driver_pool, &who, 1) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult grant_context(const cenote_pool *pool, const struct device *other)
+{
+    const struct driver *t = pool->device->driver;
+    CUcontext popped;
+    CUresult result = t->cuCtxPushCurrent(other->context);
+    if (result)
+        return result;
+    result = t->cuCtxEnablePeerAccess(pool->device->context, 0);
+    t->cuCtxPopCurrent(&popped);
+    return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
+}
+
+/* Private groups of an async pool have plain segments. */
+static CUresult grant_segments(cenote_pool *pool, const struct device *other, CUmemAccessDesc who)
+{
+    CUresult result = pool->provider == CENOTE_ASYNC ? grant_async(pool, who) : CUDA_SUCCESS;
+    if (result)
+        return result;
+    result = grant_context(pool, other);
+    if (result && pool->provider == CENOTE_ASYNC) {
+        who.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        grant_async(pool, who);
+    }
+    return result;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- the API */
+
+static int check_reach(const cenote_pool *pool, const struct device *other)
+{
+    int can = 0;
+    const struct device *own = pool->device;
+    if (other == own)
+        return error_set(CENOTE_INVALID, 0, "device %d has access to its own memory", own->ordinal);
+    CUresult result = own->driver->cuDeviceCanAccessPeer(&can, other->handle, own->handle);
+    if (result || !can)
+        return error_set(result ? CENOTE_DRIVER : CENOTE_NOT_SUPPORTED, result, "device %d cannot reach the memory of device %d%s%s",
+                         other->ordinal, own->ordinal, result ? ": " : "", result ? driver_result_name(result) : "");
+    return CENOTE_OK;
+}
+
+static int grant(cenote_pool *pool, const struct device *other)
+{
+    CUmemAccessDesc who = device_access(other);
+    int error = pool->lost ? pool_driver_error(pool, pool->lost, "an earlier call") : turn_begin(pool);
+    if (error)
+        return error;
+    CUresult result = CUDA_SUCCESS;
+    if (!(pool->granted >> other->ordinal & 1))
+        result = pool->provider == CENOTE_VMM ? grant_vmm(pool, who) : grant_segments(pool, other, who);
+    if (!result)
+        pool->granted |= 1ull << other->ordinal;
+    turn_end(pool);
+    return result ? pool_driver_error(pool, result, "giving another device access") : CENOTE_OK;
+}
+
+int cenote_pool_grant(cenote_pool *pool, int device)
+{
+    struct device *other;
+    int error = pool_usable(pool);
+    if (error || (error = pool_other_device(pool, device, &other)) || (error = check_reach(pool, other)))
+        return error;
+    return grant(pool, other);
+}

@@ -1,0 +1,323 @@
+/*
+ * share_import.c: blocks of other processes, mapped in this one.
+ *
+ *     view     a run of another process's pages, mapped for one device, in exactly as many addresses as they need; or a segment, opened
+ *     import   an address that cenote_import gave out, and how often. Several may lie in one view: small blocks of one page
+ *
+ *                map_pages, open_segment             found again: counted            last close                    share_sweep
+ *     new view -------------------------> in use <-------------------------> in use ------------> idle, in no index ------------> gone
+ *         +--- any failure -----------------------------------------------------------------------> |  ^ refused, or a capture is open
+ *                                                                                                   +--+
+ *
+ * What the driver refuses to take back is offered by the next sweep. So a failed import goes back the same way as one that was closed.
+ *
+ * LOCKING: `lock` guards the tables and which view is whose. A view that is new or being swept belongs to one thread, and driver calls
+ * are made without the lock, inside the device. Nobody is asked over a socket inside the device.
+ */
+#include "pool/share.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+#define VIEWS_MOST (1u << 24)
+
+struct view {
+    uint32_t unused;                /* the table chains views given back through it */
+    uint32_t uses;                  /* by imports */
+    struct device *device;          /* NULL: not in use */
+    bool     sweeping;              /* a thread is at it */
+    bool     whole;                 /* was usable: kernels may be at work on it */
+    uint32_t shift;                 /* 0: a segment */
+    uint64_t base, pages, mapped;   /* the last in pages */
+    uint64_t exporter[2], identity; /* what it shows: see identity_of */
+};
+
+struct import {
+    uint32_t unused;                /* the table chains imports given back through it */
+    uint32_t count;
+    uint32_t view;
+};
+
+static struct lock lock = LOCK_INITIALIZER(LOCK_SHARE);
+static struct table views, imports;
+static struct index by_identity, by_address;
+static _Atomic(uint32_t) idle;      /* views that nobody uses and the driver has yet to take back */
+
+static struct view   *view_at(uint32_t number) { return table_at(&views, number); }
+static struct import *import_at(uint32_t number) { return table_at(&imports, number); }
+
+/* A page has a serial, a run of several lies under one block only: a number that says which pages these are. */
+static uint64_t identity_of(const struct share_message *m, const struct share_reply *about)
+{
+    return about->pages == 1 ? about->serial << 1 : m->generation << 1 | 1;
+}
+
+/* Keys of an index are multiples of 512, and not 0. */
+static uint64_t key_of_address(uint64_t at) { return at << 9; }
+static uint64_t key_of_view(const struct view *v)
+{
+    return ((v->exporter[0] ^ (v->exporter[1] + v->identity * 0x9e3779b97f4a7c15ull) ^ (uint64_t)v->device->ordinal) | 1) << 9;
+}
+
+static int no_books(void)
+{
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of an import");
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ views come and go */
+
+/* Used by the caller; keeps the device open. 0: no host memory. */
+static uint32_t new_view(const struct share_message *m, const struct share_reply *about, struct device *device)
+{
+    lock_take(&lock);
+    bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MOST)) &&
+                (imports.items || table_open(&imports, sizeof(struct import), VIEWS_MOST));
+    uint32_t number = open ? table_take(&views) : 0;
+    if (number)
+        *view_at(number) = (struct view){.uses = 1, .device = device, .shift = about->shift, .pages = about->pages,
+                                         .exporter = {m->exporter[0], m->exporter[1]}, .identity = identity_of(m, about)};
+    lock_give(&lock);
+    return number;
+}
+
+/* One that shows the same, used once more by the caller. 0: none. Two of one key are rare: the second is not found. */
+static uint32_t find_view(const struct share_message *m, const struct share_reply *about, struct device *device)
+{
+    struct view like = {.device = device, .exporter = {m->exporter[0], m->exporter[1]}, .identity = identity_of(m, about)};
+    lock_take(&lock);
+    uint32_t number = index_find(&by_identity, key_of_view(&like));
+    struct view *v = number ? view_at(number) : &like;
+    bool same = number && v->device == device && v->identity == like.identity && !memcmp(v->exporter, like.exporter, sizeof v->exporter) &&
+                v->shift == about->shift && v->pages == about->pages;
+    v->uses += same;
+    lock_give(&lock);
+    return same ? number : 0;
+}
+
+/* One use less. The last makes it idle, and nobody finds it any more. LOCKING: the lock. */
+static void drop_view(uint32_t number)
+{
+    struct view *v = view_at(number);
+    if (--v->uses)
+        return;
+    if (index_find(&by_identity, key_of_view(v)) == number)
+        index_remove(&by_identity, key_of_view(v));
+    idle++;
+}
+
+/* The driver takes it back, step by step. LOCKING: inside the device; the view is this thread's. */
+static bool take_down(struct view *v)
+{
+    const struct driver *t = v->device->driver;
+    if (v->whole && t->cuCtxSynchronize())
+        return false;
+    v->whole = false;
+    if (v->mapped && (v->shift ? t->cuMemUnmap(v->base, v->mapped << v->shift) : t->cuIpcCloseMemHandle(v->base)))
+        return false;
+    v->mapped = 0;
+    if (v->base && v->shift && region_unreserve(v->device, v->base, v->pages << v->shift))
+        return false;
+    v->base = 0;
+    return true;
+}
+
+/* The next idle view after `number`: this thread's from now on. 0: none. */
+static uint32_t claim_idle(uint32_t number)
+{
+    lock_take(&lock);
+    while (++number < views.used && (!view_at(number)->device || view_at(number)->uses || view_at(number)->sweeping)) {}
+    number = number < views.used ? number : 0;
+    if (number)
+        view_at(number)->sweeping = true;
+    lock_give(&lock);
+    return number;
+}
+
+/* Gives back what nobody uses, but during a capture (rule 5). LOCKING: none, not inside a device. */
+void share_sweep(void)
+{
+    if (driver_is_exiting() || driver_is_forked() || !idle)
+        return;
+    for (uint32_t number = 0; (number = claim_idle(number));) {
+        struct view *v = view_at(number);
+        struct device *device = v->device;
+        bool gone = !device_enter(device) && !atomic_load(&device->captures) && take_down(v);
+        device_leave(device);
+        lock_take(&lock);
+        v->sweeping = false;
+        if (gone) {
+            v->device = NULL;
+            table_give(&views, number);
+            idle--;
+        }
+        lock_give(&lock);
+        if (gone)
+            pool_close_device(device);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------ import */
+
+static int refused(CUresult result, const char *what)
+{
+    return error_set(result == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : CENOTE_DRIVER, result, "%s another process failed: %s",
+                     what, driver_result_name(result));
+}
+
+/* The driver's own count keeps a page that is mapped, so that the handle is needed no longer. LOCKING: inside the device. */
+static CUresult map_page(struct view *v, int file)
+{
+    const struct driver *t = v->device->driver;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = t->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result)
+        return result;
+    result = t->cuMemMap(v->base + (v->mapped << v->shift), 1ull << v->shift, 0, handle, 0);
+    v->mapped += !result;
+    CUresult released = t->cuMemRelease(handle);
+    if (released)
+        released = t->cuMemRelease(handle); /* nobody would know of it any more: it is offered once more */
+    return result ? result : released;
+}
+
+static CUresult open_access(const struct view *v)
+{
+    CUmemAccessDesc access = device_access(v->device);
+    return v->device->driver->cuMemSetAccess(v->base, v->pages << v->shift, &access, 1);
+}
+
+/* Page by page: asked for, mapped, and its descriptor closed. */
+static int map_pages(const struct share_message *m, struct view *v)
+{
+    CUresult result = device_enter(v->device);
+    if (!result)
+        result = region_reserve(v->device, v->pages << v->shift, 1ull << v->shift, &v->base);
+    device_leave(v->device);
+    for (uint64_t page = 1; !result && page <= v->pages; page++) {
+        struct share_reply reply;
+        int file, error = share_ask(m, page, &reply, &file);
+        if (error)
+            return error;
+        result = device_enter(v->device);
+        if (!result)
+            result = map_page(v, file);
+        if (!result && page == v->pages)
+            result = open_access(v);
+        device_leave(v->device);
+        close(file);
+    }
+    return result ? refused(result, "mapping memory of") : CENOTE_OK;
+}
+
+static int open_segment(struct view *v, CUipcMemHandle segment)
+{
+    CUdeviceptr base = 0;
+    CUresult result = device_enter(v->device);
+    if (!result)
+        result = v->device->driver->cuIpcOpenMemHandle(&base, segment, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    device_leave(v->device);
+    v->base = base;
+    v->mapped = !result;
+    return result ? refused(result, "opening memory of") : CENOTE_OK;
+}
+
+/* The address is the program's until it closes it, and others find the view. */
+static int hand_out(uint32_t view, uint64_t at, void **address)
+{
+    lock_take(&lock);
+    struct view *v = view_at(view);
+    uint64_t key = key_of_address(at);
+    uint32_t number = index_find(&by_address, key);
+    if (!number && index_reserve(&by_address, 1) && index_reserve(&by_identity, 1) && (number = table_take(&imports))) {
+        index_add(&by_address, key, number);
+        import_at(number)->view = view;
+        if (!index_find(&by_identity, key_of_view(v)))
+            index_add(&by_identity, key_of_view(v), view);
+    }
+    if (number) {
+        import_at(number)->count++;
+        v->whole = true;
+        *address = (void *)(uintptr_t)at;
+    }
+    lock_give(&lock);
+    return number ? CENOTE_OK : no_books();
+}
+
+static int may_be_mapped(const struct share_message *m, const struct share_reply *about, const struct device *device)
+{
+    const struct driver *t = device->driver;
+    if (m->offset >= about->bytes)
+        return error_set(CENOTE_INVALID, 0, "the share points behind the end of its block");
+    if (!about->shift && share_is_own(m->exporter))
+        return error_set(CENOTE_NOT_SUPPORTED, 0, "the share is of this process itself: a segment can be opened by others only");
+    if (about->shift ? device->granularity && t->cuMemImportFromShareableHandle : t->cuIpcOpenMemHandle && t->cuIpcCloseMemHandle)
+        return CENOTE_OK;
+    return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d or its driver cannot import this kind of memory", device->ordinal);
+}
+
+/* *kept: a new view has the device from here on. */
+static int bring(const struct share_message *m, struct device *device, bool *kept, void **address)
+{
+    struct share_reply about;
+    int file, error = share_ask(m, 0, &about, &file);
+    if (error || (error = may_be_mapped(m, &about, device)))
+        return error;
+    uint32_t view = find_view(m, &about, device);
+    if (!view) {
+        view = new_view(m, &about, device);
+        *kept = view != 0;
+        if (!view)
+            return no_books();
+        error = about.shift ? map_pages(m, view_at(view)) : open_segment(view_at(view), about.segment);
+    }
+    if (!error)
+        error = hand_out(view, view_at(view)->base + about.lead + m->offset, address);
+    if (error) {
+        lock_take(&lock);
+        drop_view(view);
+        lock_give(&lock);
+    }
+    return error;
+}
+
+int cenote_import(const cenote_share *share, size_t length, int device, void **address)
+{
+    struct share_message m;
+    bool kept = false;
+    if (!share || !address)
+        return error_set(CENOTE_INVALID, 0, "cenote_import needs a share and a place for the address");
+    int error = pool_process_usable();
+    if (error || (error = share_unseal(share, length, &m)))
+        return error;
+    struct device *opened = pool_open_device(device, &error);
+    if (!opened)
+        return error;
+    error = bring(&m, opened, &kept, address);
+    if (!kept)
+        pool_close_device(opened);
+    share_sweep();
+    return error;
+}
+
+int cenote_import_close(void *address)
+{
+    uint64_t key = key_of_address((uint64_t)(uintptr_t)address);
+    if (driver_is_forked())
+        return pool_process_usable();
+    lock_take(&lock);
+    uint32_t number = key ? index_find(&by_address, key) : 0;
+    if (number) {
+        drop_view(import_at(number)->view);
+        if (!--import_at(number)->count) {
+            index_remove(&by_address, key);
+            table_give(&imports, number);
+        }
+    }
+    lock_give(&lock);
+    if (!number)
+        return error_set(CENOTE_NOT_OURS, 0, "%p was not imported, or was closed already", address);
+    share_sweep();
+    return CENOTE_OK;
+}

@@ -1,0 +1,268 @@
+/*
+ * test_peers.c: kernels of one device on memory of another (cenote_pool_grant). Device 1 looks at memory of device 0's pool with kernels
+ * of its own: without access that ends its context, so whether it may is asked of the driver's books first.
+ * Not: streams of other devices that a block is used on (tests/hazard/).
+ */
+#include "driver/driver.h"
+#include "tests/api/scene.h"
+
+#define CARD (128 * MIB)
+
+struct peers {
+    struct scene scene;
+    CUcontext    other;     /* of device 1 */
+    CUstream     stream;    /* there */
+};
+
+static void open_peers(struct peers *p, unsigned provider, int devices)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.provider = provider;
+    shape.devices = devices;
+    scene_open_with(&p->scene, &shape, &options);
+    DONE(cuDevicePrimaryCtxRetain(&p->other, 1));
+    DONE(cuCtxPushCurrent(p->other));
+    DONE(cuStreamCreate(&p->stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+}
+
+static void close_peers(struct peers *p)
+{
+    scene_judge(&p->scene);
+    scene_destroy_pool(&p->scene);
+    DONE(cuCtxPushCurrent(p->other));
+    DONE(cuStreamDestroy(p->stream));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    scene_close(&p->scene);
+}
+
+/* Does every byte of it let device 1 in? Mapped memory only. */
+static bool is_open_to(int device, const void *at, size_t bytes)
+{
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    unsigned long long flags = 0;
+    bool open = true;
+    for (size_t i = 0; i < bytes; i += MIB) {
+        DONE(cuMemGetAccess(&flags, &location, device_address((const char *)at + i)));
+        open = open && flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    }
+    return open;
+}
+
+/* Device 1 reads the block and writes something new to it. */
+static void visit(struct peers *p, struct held *held)
+{
+    DONE(cuCtxSynchronize());
+    DONE(cuCtxPushCurrent(p->other));
+    held_expect(held, p->stream);
+    held->pattern = ~held->pattern;
+    held_launch(held, sim_launch_fill, p->stream);
+    DONE(cuCtxSynchronize());
+    DONE(cuCtxPopCurrent(NULL));
+    held_expect(held, held->stream);
+}
+
+static const unsigned providers[] = {CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
+
+CASE(memory_that_is_there_and_memory_that_comes)
+{
+    for (int i = 0; i < 3; i++) {
+        struct peers p;
+        struct held before, after;
+        open_peers(&p, providers[i], 2);
+        REQUIRE(held_take(&before, p.scene.pool, 5 * MIB, p.scene.stream[A]));
+        if (providers[i] == CENOTE_VMM)
+            EXPECT(!is_open_to(1, before.at, before.bytes));
+        DONE(cenote_pool_grant(p.scene.pool, 1));
+        DONE(cenote_pool_grant(p.scene.pool, 1)); /* again */
+        visit(&p, &before);
+        REQUIRE(held_take(&after, p.scene.pool, 20 * MIB, p.scene.stream[B])); /* from a region or segment of its own */
+        visit(&p, &after);
+        held_give(&before);
+        held_give(&after);
+        close_peers(&p);
+    }
+}
+
+/* What the refusal looks like: the other device's context is lost. */
+CASE(without_a_grant_there_is_no_access)
+{
+    for (int i = 0; i < 3; i++) {
+        struct peers p;
+        struct held held;
+        open_peers(&p, providers[i], 2);
+        REQUIRE(held_take(&held, p.scene.pool, 5 * MIB, p.scene.stream[A]));
+        DONE(cuCtxSynchronize());
+        sim_set_quiet(true);
+        DONE(cuCtxPushCurrent(p.other));
+        sim_launch_touch(p.stream, device_address(held.at), 8);
+        EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+        DONE(cuCtxPopCurrent(NULL));
+        sim_set_quiet(false);
+        DONE(cenote_free(held.at));
+        DONE(cenote_pool_destroy(p.scene.pool));
+        p.scene.pool = NULL;
+        sim_reset(NULL);
+        scene_is_open = false;
+    }
+}
+
+CASE(old_aliases_are_opened_too)
+{
+    struct peers p;
+    struct held hole, kept, wide, again;
+    open_peers(&p, CENOTE_VMM, 2);
+    REQUIRE(held_take(&hole, p.scene.pool, 6 * MIB, p.scene.stream[A]));
+    REQUIRE(held_take(&kept, p.scene.pool, 2 * MIB, p.scene.stream[A]));
+    held_give(&hole);
+    REQUIRE(held_take(&wide, p.scene.pool, 10 * MIB, p.scene.stream[A]));
+    EXPECT(scene_stats(p.scene.pool).pages_aliased >= 3);
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    EXPECT(is_open_to(1, hole.at, hole.bytes));
+    visit(&p, &wide);
+    visit(&p, &kept);
+    held_give(&wide);
+    uint64_t created = scene_stats(p.scene.pool).pages_created;
+    REQUIRE(held_take(&again, p.scene.pool, 6 * MIB, p.scene.stream[A]));
+    EXPECT_EQ(again.at, hole.at); /* the old place works again, without a driver call */
+    EXPECT_EQ(scene_stats(p.scene.pool).pages_created, created);
+    visit(&p, &again);
+    held_give(&again);
+    held_give(&kept);
+    close_peers(&p);
+}
+
+/* Pages that were moved, given back and taken again; regions that come later; private groups. */
+CASE(whatever_is_mapped_later_is_open)
+{
+    struct peers p;
+    struct held held, wide;
+    cenote_group *group;
+    void *block;
+    open_peers(&p, CENOTE_VMM, 3);
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    DONE(cenote_pool_grant(p.scene.pool, 2));
+    for (int round = 0; round < 3; round++) {
+        for (size_t bytes = MIB; bytes <= 32 * MIB; bytes *= 2) {
+            REQUIRE(held_take(&held, p.scene.pool, bytes, p.scene.stream[round]));
+            visit(&p, &held);
+            EXPECT(is_open_to(2, held.at, held.bytes));
+            held_give(&held);
+        }
+        if (round == 1)
+            DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    }
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&wide, p.scene.pool, 60 * MIB, p.scene.stream[C])); /* harvested from the others */
+    visit(&p, &wide);
+    held_give(&wide);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+    held = held_of(block, 4 * MIB, p.scene.stream[A]);
+    visit(&p, &held);
+    held_give(&held);
+    DONE(cenote_group_destroy(group));
+    close_peers(&p);
+}
+
+/* An async pool's private groups have memory of cuMemAlloc. */
+CASE(private_groups_of_an_async_pool_are_open)
+{
+    struct peers p;
+    cenote_group *group;
+    void *block;
+    open_peers(&p, CENOTE_ASYNC, 2);
+    DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+    struct held held = held_of(block, 4 * MIB, p.scene.stream[A]);
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    visit(&p, &held);
+    held_give(&held);
+    DONE(cenote_group_destroy(group));
+    close_peers(&p);
+}
+
+static void *take_own(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
+}
+
+static void give_own(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)bytes, (void)stream, (void)arg;
+    DONE(cuMemFree(device_address(memory)));
+}
+
+CASE(memory_of_the_program_stays_as_it_is)
+{
+    static const cenote_source own = {take_own, give_own, NULL};
+    struct peers p;
+    cenote_group *group;
+    void *block;
+    open_peers(&p, CENOTE_VMM, 2);
+    DONE(cenote_group_create(p.scene.pool, "own", 0, &own, &group));
+    DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(group));
+    close_peers(&p);
+}
+
+CASE(mistakes_are_told)
+{
+    struct peers p;
+    open_peers(&p, CENOTE_VMM, 2);
+    EXPECT_EQ(cenote_pool_grant(NULL, 1), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_grant(p.scene.pool, 0), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "its own") != NULL);
+    EXPECT_EQ(cenote_pool_grant(p.scene.pool, 2), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_pool_grant(p.scene.pool, -1), CENOTE_NO_DEVICE);
+    EXPECT_EQ(cenote_pool_grant(p.scene.pool, 1 << 20), CENOTE_NO_DEVICE);
+    close_peers(&p);
+}
+
+CASE(a_device_that_cannot_reach_the_other)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    struct scene scene;
+    shape.devices = 2;
+    shape.peers = false;
+    scene_open_with(&scene, &shape, &options);
+    EXPECT_EQ(cenote_pool_grant(scene.pool, 1), CENOTE_NOT_SUPPORTED);
+    EXPECT(strstr(cenote_message(), "device 1 cannot reach the memory of device 0") != NULL);
+    scene_close(&scene);
+}
+
+/* A refusal half way: nobody has access to a part, and the next call succeeds. */
+CASE(all_or_nothing)
+{
+    static const char *const call[] = {"cuMemSetAccess", "cuMemPoolSetAccess", "cuCtxEnablePeerAccess"};
+    for (int i = 0; i < 3; i++)
+        for (uint64_t nth = 1; nth <= (i ? 1 : 3); nth++) {
+            struct peers p;
+            struct held held[3];
+            open_peers(&p, providers[i], 2);
+            for (int stream = 0; stream < SCENE_STREAMS; stream++) /* each in a region of its own */
+                REQUIRE(held_take(&held[stream], p.scene.pool, 5 * MIB, p.scene.stream[stream]));
+            fault_arm(call[i], nth, CUDA_ERROR_OUT_OF_MEMORY, false);
+            EXPECT_EQ(cenote_pool_grant(p.scene.pool, 1), CENOTE_DRIVER);
+            EXPECT_EQ(fault_fired(), 1);
+            fault_disarm();
+            for (int stream = 0; i == 0 && stream < SCENE_STREAMS; stream++)
+                EXPECT(!is_open_to(1, held[stream].at, held[stream].bytes));
+            DONE(cenote_pool_grant(p.scene.pool, 1));
+            for (int stream = 0; stream < SCENE_STREAMS; stream++) {
+                visit(&p, &held[stream]);
+                held_give(&held[stream]);
+            }
+            close_peers(&p);
+        }
+}
+
+SCENES_MAIN("peers")

@@ -1,0 +1,311 @@
+/*
+ * test_pieces.c: the picture of a pool, blocks at a given address, groups that lend and groups whose blocks are whole.
+ * Every picture is held against the counters: its segments are what is reserved, its blocks what is allocated.
+ */
+#include "tests/api/scene.h"
+
+#define CARD (64 * MIB)
+#define PIECES_MOST 4096
+
+static cenote_piece pieces[PIECES_MOST];
+
+static size_t draw(cenote_pool *pool, cenote_group *group)
+{
+    size_t count = 0, again = 0;
+    DONE(cenote_pieces(pool, group, NULL, 0, &count));
+    REQUIRE(count <= PIECES_MOST);
+    DONE(cenote_pieces(pool, group, pieces, PIECES_MOST, &again));
+    EXPECT_EQ(again, count);
+    return count;
+}
+
+/* Pieces tile their segment, no two segments overlap, and the sums are what the counters say. */
+static void expect_true_picture(cenote_pool *pool)
+{
+    size_t count = draw(pool, NULL);
+    uint64_t size = 0, requested = 0, live = 0, pending = 0;
+    for (size_t i = 0; i < count; i++) {
+        const cenote_piece *p = &pieces[i];
+        bool begins = i == 0 || p->segment != pieces[i - 1].segment;
+        EXPECT_EQ(p->address, begins ? p->segment : pieces[i - 1].address + pieces[i - 1].size);
+        for (size_t k = 0; begins && k < i; k++)
+            EXPECT(p->address >= pieces[k].address + pieces[k].size || p->address < pieces[k].segment);
+        size += p->size;
+        live += p->state == CENOTE_PIECE_LIVE;
+        pending += p->state == CENOTE_PIECE_PENDING;
+        requested += p->state == CENOTE_PIECE_LIVE ? p->requested : 0;
+        EXPECT(p->requested <= p->size);
+    }
+    cenote_stats stats = scene_stats(pool);
+    EXPECT_EQ(size, stats.reserved.current);
+    EXPECT_EQ(requested, stats.requested.current);
+    EXPECT_EQ(live, stats.blocks.current);
+    EXPECT_EQ(pending, stats.pending_blocks);
+}
+
+static const cenote_piece *piece_at(cenote_pool *pool, cenote_group *group, const void *address)
+{
+    size_t count = draw(pool, group);
+    for (size_t i = 0; i < count; i++)
+        if (pieces[i].address == (uintptr_t)address)
+            return &pieces[i];
+    return NULL;
+}
+
+CASE(an_empty_pool_has_no_pieces)
+{
+    struct scene scene;
+    size_t count = 1;
+    scene_open(&scene, CARD);
+    DONE(cenote_pieces(scene.pool, NULL, NULL, 0, &count));
+    EXPECT_EQ(count, 0);
+    EXPECT_EQ(cenote_pieces(scene.pool, NULL, NULL, 0, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pieces(NULL, NULL, NULL, 0, &count), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+CASE(blocks_of_all_kinds_are_in_the_picture)
+{
+    struct scene scene;
+    struct held small[5], large, shared, gap;
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 5; i++)
+        REQUIRE(held_take(&small[i], scene.pool, 700, scene.stream[A]));
+    REQUIRE(held_take(&gap, scene.pool, 300 * KIB, scene.stream[A]));
+    REQUIRE(held_take(&large, scene.pool, 5 * MIB + 100, scene.stream[A]));
+    REQUIRE(held_take(&shared, scene.pool, 3 * MIB, scene.stream[B]));
+    expect_true_picture(scene.pool);
+
+    held_give(&small[1]);
+    held_give(&small[3]);
+    held_give(&gap);
+    DONE(cenote_use(shared.at, scene.stream[A]));
+    held_linger(&shared, scene.stream[A]);
+    held_give(&shared);
+    expect_true_picture(scene.pool);
+    const cenote_piece *p = piece_at(scene.pool, NULL, large.at);
+    REQUIRE(p != NULL);
+    EXPECT_EQ(p->state, CENOTE_PIECE_LIVE);
+    EXPECT_EQ(p->requested, 5 * MIB + 100);
+    EXPECT_EQ((uintptr_t)p->stream, (uintptr_t)scene.stream[A]);
+    p = piece_at(scene.pool, NULL, shared.at);
+    EXPECT(p && p->state == CENOTE_PIECE_PENDING && p->requested == 3 * MIB);
+    p = piece_at(scene.pool, NULL, small[1].at);
+    EXPECT(p && p->state == CENOTE_PIECE_FREE);
+
+    DONE(cuCtxSynchronize());
+    held_give(&small[0]);
+    held_give(&small[2]);
+    held_give(&small[4]);
+    held_give(&large);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(draw(scene.pool, NULL), 0);
+    scene_close(&scene);
+}
+
+/* Pages go from stream to stream and into a group; their old places keep them as aliases, and each counts once. */
+CASE(pages_that_moved_count_once)
+{
+    struct scene scene;
+    struct held a, b, c;
+    cenote_group *group = NULL;
+    void *block;
+    uint64_t bytes;
+    size_t all, ours;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&a, scene.pool, 40 * MIB, scene.stream[A]));
+    held_give(&a);
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&b, scene.pool, 50 * MIB, scene.stream[B]));
+    expect_true_picture(scene.pool);
+    held_give(&b);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 60 * MIB, 512, scene.stream[C], &block));
+    c = held_of(block, 60 * MIB, scene.stream[C]);
+    expect_true_picture(scene.pool);
+    held_give(&c);
+    expect_true_picture(scene.pool);
+    DONE(cenote_group_reserved(group, &bytes));
+    EXPECT_EQ(bytes, 60 * MIB); /* bound to the group, wherever else they are mapped */
+    ours = draw(scene.pool, group);
+    EXPECT(ours > 0);
+    for (size_t i = 0; i < ours; i++)
+        EXPECT_EQ(pieces[i].group, group);
+    all = draw(scene.pool, NULL);
+    EXPECT(all >= ours);
+    DONE(cenote_group_destroy(group));
+    expect_true_picture(scene.pool);
+    scene_close(&scene);
+}
+
+CASE(what_lay_in_a_group_is_put_back)
+{
+    struct scene scene;
+    struct held held[6];
+    cenote_group *group = NULL;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    const size_t sizes[6] = {512, 3 * MIB, 700, 5 * MIB + 1, 1000, 2 * MIB};
+    for (int i = 0; i < 6; i++) {
+        void *block;
+        DONE(cenote_group_alloc(group, sizes[i], 512, scene.stream[A], &block));
+        held[i] = held_of(block, sizes[i], scene.stream[A]);
+    }
+    for (int i = 0; i < 6; i++)
+        held_give(&held[i]);
+    void *other;
+    DONE(cenote_group_alloc(group, 9 * MIB, 512, scene.stream[A], &other)); /* lies across where they were */
+    EXPECT_EQ(cenote_alloc_at(scene.pool, group, held[1].at, sizes[1], scene.stream[A]), CENOTE_INVALID);
+    DONE(cenote_free(other));
+    for (int i = 5; i >= 0; i--) {
+        DONE(cenote_alloc_at(scene.pool, group, held[i].at, sizes[i], scene.stream[A]));
+        held[i] = held_of(held[i].at, sizes[i], scene.stream[A]);
+    }
+    EXPECT_EQ(cenote_alloc_at(scene.pool, group, held[2].at, sizes[2], scene.stream[A]), CENOTE_INVALID);
+    expect_true_picture(scene.pool);
+    for (int i = 0; i < 6; i++)
+        held_give(&held[i]);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(an_address_that_is_none)
+{
+    struct scene scene;
+    struct held a, b;
+    cenote_group *group = NULL;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&a, scene.pool, 6 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&b, scene.pool, 6 * MIB, scene.stream[A]));
+    DONE(cenote_group_create(scene.pool, "x", 0, NULL, &group));
+    held_give(&a);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, NULL, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at + 1, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, 0, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, 7 * MIB, scene.stream[A]), CENOTE_INVALID); /* into the next */
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, MIB, scene.stream[B]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, group, a.at, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, &scene, MIB, scene.stream[A]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at + 60 * MIB, MIB, scene.stream[A]), CENOTE_INVALID);
+    DONE(cenote_alloc_at(scene.pool, NULL, a.at + 2 * MIB, 700, scene.stream[A])); /* small ones, too: no slab is in the way */
+    DONE(cenote_free(a.at + 2 * MIB));
+    DONE(cenote_group_destroy(group));
+    held_give(&b);
+    scene_close(&scene);
+}
+
+/* Its pages went to another stream meanwhile: others come in their place, or it fails and nothing is lost. */
+CASE(an_address_whose_pages_went_away)
+{
+    struct scene scene;
+    struct held a, b;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&a, scene.pool, 40 * MIB, scene.stream[A]));
+    held_give(&a);
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&b, scene.pool, 60 * MIB, scene.stream[B]));
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, a.at, 40 * MIB, scene.stream[A]), CENOTE_OUT_OF_MEMORY);
+    held_linger(&b, scene.stream[B]);
+    held_give(&b);
+    DONE(cenote_alloc_at(scene.pool, NULL, a.at, 40 * MIB, scene.stream[A]));
+    a = held_of(a.at, 40 * MIB, scene.stream[A]);
+    held_give(&a);
+    scene_close(&scene);
+}
+
+CASE(a_group_that_lends)
+{
+    struct scene scene;
+    struct held fill, borrowed;
+    cenote_group *group = NULL;
+    cenote_block found;
+    void *block;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "lender", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &block));
+    DONE(cenote_free(block));
+    REQUIRE(held_take(&fill, scene.pool, 44 * MIB, scene.stream[A]));
+    EXPECT(!held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[A])); /* not asked to */
+    EXPECT_EQ(cenote_group_change(group, CENOTE_GROUP_LEND), CENOTE_INVALID);
+    EXPECT_EQ(cenote_group_change(group, CENOTE_GROUP_PRIVATE | 0x80), CENOTE_INVALID);
+    DONE(cenote_group_change(group, CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND));
+    EXPECT(!held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[B])); /* another stream's order */
+    REQUIRE(held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[A]));
+    DONE(cenote_find(borrowed.at, &found));
+    EXPECT_EQ(found.group, group);
+    EXPECT(!held_take(&(struct held){0}, scene.pool, 12 * MIB, scene.stream[A])); /* the rest is too little */
+    expect_true_picture(scene.pool);
+    held_give(&borrowed);
+    held_give(&fill);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(blocks_that_are_whole_share_no_page)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    void *block[4];
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
+    for (int i = 0; i < 4; i++) {
+        DONE(cenote_group_alloc(group, i % 2 ? 100 : 3 * MIB, 512, scene.stream[A], &block[i]));
+        EXPECT_EQ((uintptr_t)block[i] % (2 * MIB), 0);
+    }
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 2 * (4 + 2) * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 6 * MIB + 2 * 512);
+    expect_true_picture(scene.pool);
+    for (int i = 0; i < 4; i++)
+        DONE(cenote_free(block[i]));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------ segments of the program's own */
+
+static int taken, given;
+
+static void *take(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    taken++;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
+}
+
+static void give(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)bytes, (void)stream, (void)arg;
+    given++;
+    DONE(cuMemFree(device_address(memory)));
+}
+
+CASE(blocks_that_are_whole_have_a_segment_each)
+{
+    const cenote_source source = {take, give, NULL};
+    for (unsigned flags = 0; flags <= CENOTE_GROUP_WHOLE; flags += CENOTE_GROUP_WHOLE) {
+        struct scene scene;
+        cenote_group *group = NULL;
+        void *block[3];
+        taken = given = 0;
+        scene_open(&scene, 256 * MIB);
+        DONE(cenote_group_create(scene.pool, "nccl", flags, &source, &group));
+        for (int i = 0; i < 3; i++)
+            DONE(cenote_group_alloc(group, 3 * MIB, 512, scene.stream[A], &block[i]));
+        EXPECT_EQ(taken, flags ? 3 : 1);
+        expect_true_picture(scene.pool);
+        DONE(cenote_free(block[1]));
+        DONE(cenote_group_alloc(group, 2 * MIB, 512, scene.stream[A], &block[1])); /* smaller: the segment serves again, uncut */
+        EXPECT_EQ(taken, flags ? 3 : 1);
+        expect_true_picture(scene.pool);
+        for (int i = 0; i < 3; i++)
+            DONE(cenote_free(block[i]));
+        DONE(cenote_group_destroy(group));
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        EXPECT_EQ(given, taken);
+        scene_close(&scene);
+    }
+}
+
+SCENES_MAIN("api: pieces")

@@ -1,0 +1,521 @@
+/*
+ * test_share.c: memory shared between processes that share one simulated machine: contents, lifetimes, what is refused, and what it costs
+ * in addresses and descriptors. test_share_peers.c has those that do not behave.
+ */
+#include "tests/api/other.h"
+
+#include "driver/driver.h"
+#include "pool/share.h"
+
+static char shape_text[128];
+
+static struct sim_shape shared_card(void)
+{
+    struct sim_shape shape = scene_card(4 * GIB);
+    snprintf(shape.machine, sizeof shape.machine, "cenote-share-%d", (int)getpid());
+    snprintf(shape_text, sizeof shape_text, "capacity:4GiB,context_bytes:0,machine:%s", shape.machine);
+    return shape;
+}
+
+struct pair {
+    struct scene scene;
+    struct other other;
+};
+
+static void open_pair_with(struct pair *p, unsigned provider)
+{
+    struct sim_shape shape = shared_card();
+    cenote_options options = scene_options();
+    options.provider = provider;
+    scene_open_with(&p->scene, &shape, &options);
+    other_start(&p->other, shape_text, provider);
+}
+
+static void open_pair(struct pair *p)
+{
+    open_pair_with(p, CENOTE_VMM);
+}
+
+static void close_pair(struct pair *p)
+{
+    EXPECT_EQ(other_ask(&p->other, BOOKS, 0).error, 0); /* violations */
+    other_end(&p->other);
+    scene_close(&p->scene);
+}
+
+static uint64_t differ(const void *at, uint64_t pattern, size_t bytes)
+{
+    uint64_t words = UINT64_MAX;
+    DONE(differ_here((uint64_t)(uintptr_t)at, pattern, bytes, &words));
+    return words;
+}
+
+static void fill(void *at, uint64_t pattern, size_t bytes)
+{
+    DONE(fill_here((uint64_t)(uintptr_t)at, pattern, bytes));
+}
+
+static int import(const cenote_share *share, void **at)
+{
+    return cenote_import(share, sizeof *share, 0, at);
+}
+
+static struct sim_books books(void)
+{
+    struct sim_books b;
+    sim_books(&b);
+    return b;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- contents */
+
+/* Both write, both see it. */
+static void both_ways(unsigned provider, size_t bytes)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here = NULL;
+    open_pair_with(&p, provider);
+    DONE(other_take(&p.other, bytes, 7, &share, &there));
+    DONE(import(&share, &here));
+    EXPECT_EQ(differ(here, 7, bytes), 0);
+    fill(here, 8, bytes);
+    EXPECT_EQ(other_differ(&p.other, there, 8, bytes), 0);
+    DONE(other_fill(&p.other, there, 9, bytes));
+    EXPECT_EQ(differ(here, 9, bytes), 0);
+    DONE(cenote_import_close(here));
+    DONE(other_give(&p.other, there));
+    close_pair(&p);
+}
+
+CASE(a_block_of_many_pages) { both_ways(CENOTE_VMM, 37 * MIB + 512); }
+CASE(a_small_block) { both_ways(CENOTE_VMM, 4096); }
+CASE(a_block_of_a_plain_segment) { both_ways(CENOTE_PLAIN, 5 * MIB); }
+CASE(a_small_block_of_a_plain_segment) { both_ways(CENOTE_PLAIN, 1024); }
+
+CASE(what_is_exported_here_is_imported_there)
+{
+    struct pair p;
+    cenote_share share;
+    struct held held;
+    uint64_t there;
+    open_pair(&p);
+    REQUIRE(held_take(&held, p.scene.pool, 5 * MIB, NULL));
+    DONE(cenote_export(held.at + 3 * MIB + 8, &share)); /* an address inside */
+    fill(held.at, 1, 5 * MIB);
+    fill(held.at + 3 * MIB + 8, 2, MIB);
+    DONE(other_import(&p.other, &share, &there));
+    EXPECT_EQ(other_differ(&p.other, there, 2, MIB), 0);
+    EXPECT_EQ(other_differ(&p.other, there - MIB, 1, MIB), 0);
+    EXPECT_EQ(other_differ(&p.other, there + MIB, 1, MIB - 512), 0);
+    DONE(other_close(&p.other, there));
+    DONE(cenote_free(held.at));
+    close_pair(&p);
+}
+
+CASE(neighbours_keep_their_contents)
+{
+    struct pair p;
+    cenote_share shares[3];
+    uint64_t there[3];
+    void *here;
+    open_pair(&p);
+    for (uint64_t i = 0; i < 3; i++)
+        DONE(other_take(&p.other, 3 * MIB, 10 + i, &shares[i], &there[i]));
+    DONE(import(&shares[1], &here));
+    fill(here, 99, 3 * MIB);
+    EXPECT_EQ(other_differ(&p.other, there[0], 10, 3 * MIB), 0);
+    EXPECT_EQ(other_differ(&p.other, there[1], 99, 3 * MIB), 0);
+    EXPECT_EQ(other_differ(&p.other, there[2], 12, 3 * MIB), 0);
+    DONE(cenote_import_close(here));
+    close_pair(&p);
+}
+
+/* -------------------------------------------------------------------------------------------------------- found again, let go of */
+
+CASE(the_same_block_twice_is_one_mapping)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *first, *second;
+    open_pair(&p);
+    DONE(other_take(&p.other, 9 * MIB, 7, &share, &there));
+    DONE(import(&share, &first));
+    uint64_t mappings = books().mappings;
+    DONE(import(&share, &second));
+    EXPECT_EQ(first, second);
+    EXPECT_EQ(books().mappings, mappings);
+    EXPECT(mappings >= 5);
+    DONE(cenote_import_close(first));
+    EXPECT_EQ(differ(second, 7, 9 * MIB), 0);
+    EXPECT_EQ(cenote_import_close((char *)second + 512), CENOTE_NOT_OURS);
+    DONE(cenote_import_close(second));
+    EXPECT_EQ(books().mappings, 0);
+    EXPECT_EQ(books().reserved, 0);
+    EXPECT_EQ(books().handles, 0);
+    EXPECT_EQ(cenote_import_close(second), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_import_close(NULL), CENOTE_NOT_OURS);
+    close_pair(&p);
+}
+
+CASE(small_blocks_of_one_page_are_one_mapping)
+{
+    struct pair p;
+    cenote_share shares[50];
+    uint64_t there[50];
+    void *here[50];
+    open_pair(&p);
+    for (uint64_t i = 0; i < 50; i++) {
+        DONE(other_take(&p.other, 2048, 100 + i, &shares[i], &there[i]));
+        DONE(import(&shares[i], &here[i]));
+    }
+    EXPECT_EQ(books().mappings, 1);
+    EXPECT_EQ(books().reserved, 2 * MIB);
+    for (uint64_t i = 0; i < 50; i++)
+        EXPECT_EQ(differ(here[i], 100 + i, 2048), 0);
+    for (int i = 0; i < 50; i++)
+        DONE(cenote_import_close(here[i]));
+    EXPECT_EQ(books().mappings, 0);
+    close_pair(&p);
+}
+
+/* A receiver may remember by the message: memory that is exported anew must not look like the old. */
+CASE(a_freed_block_is_gone_and_the_next_has_another_name)
+{
+    struct pair p;
+    cenote_share old, new;
+    uint64_t there, again;
+    void *here;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 1, &old, &there));
+    DONE(other_give(&p.other, there));
+    EXPECT_EQ(import(&old, &here), CENOTE_GONE);
+    DONE(other_take(&p.other, 5 * MIB, 2, &new, &again));
+    EXPECT_EQ(there, again);
+    EXPECT(memcmp(&old, &new, sizeof old) != 0);
+    EXPECT_EQ(import(&old, &here), CENOTE_GONE);
+    EXPECT(strstr(cenote_message(), "process that exported") != NULL);
+    DONE(import(&new, &here));
+    EXPECT_EQ(differ(here, 2, 5 * MIB), 0);
+    DONE(cenote_import_close(here));
+    close_pair(&p);
+}
+
+CASE(exporting_twice_says_the_same)
+{
+    struct scene scene;
+    cenote_share first, second;
+    struct held held;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    DONE(cenote_export(held.at, &first));
+    DONE(cenote_export(held.at, &second));
+    EXPECT(memcmp(&first, &second, sizeof first) == 0);
+    held_give(&held);
+    EXPECT_EQ(cenote_export(held.at, &first), CENOTE_DOUBLE_FREE);
+    EXPECT_EQ(cenote_export(NULL, &first), CENOTE_INVALID);
+    EXPECT_EQ(cenote_export(&scene, &first), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_export(held.at, NULL), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+/* A block that waits for another stream after its free is gone for others at once. */
+CASE(a_pending_block_is_gone)
+{
+    struct scene scene;
+    cenote_share share;
+    struct held held;
+    void *here;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    DONE(cenote_export(held.at, &share));
+    DONE(cenote_use(held.at, scene.stream[B]));
+    held_linger(&held, scene.stream[B]);
+    DONE(cenote_free(held.at));
+    EXPECT_EQ(import(&share, &here), CENOTE_GONE);
+    scene_close(&scene);
+}
+
+CASE(ones_own_block_can_be_imported)
+{
+    struct scene scene;
+    cenote_share share;
+    struct held held;
+    void *here;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    held_expect(&held, scene.stream[A]);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_export(held.at, &share));
+    DONE(import(&share, &here));
+    EXPECT(here != held.at);
+    fill(here, 5, 3 * MIB);
+    EXPECT_EQ(differ(held.at, 5, 3 * MIB), 0);
+    DONE(cenote_import_close(here));
+    DONE(cenote_free(held.at));
+    scene_close(&scene);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- one side dies */
+
+CASE(the_sender_dies_first)
+{
+    struct pair p;
+    cenote_share share, unseen;
+    uint64_t there;
+    void *here, *none = NULL;
+    open_pair(&p);
+    DONE(other_take(&p.other, 7 * MIB, 7, &share, &there));
+    DONE(other_take(&p.other, 7 * MIB, 8, &unseen, &there));
+    DONE(import(&share, &here));
+    other_kill(&p.other);
+    EXPECT_EQ(differ(here, 7, 7 * MIB), 0);
+    fill(here, 8, 7 * MIB);
+    EXPECT_EQ(import(&unseen, &none), CENOTE_GONE);
+    EXPECT(strstr(cenote_message(), "is gone") != NULL);
+    EXPECT(!none);
+    EXPECT_EQ(differ(here, 8, 7 * MIB), 0);
+    DONE(cenote_import_close(here));
+    scene_close(&p.scene);
+}
+
+CASE(the_receiver_dies_first)
+{
+    struct pair p;
+    cenote_share share;
+    struct held held;
+    uint64_t there;
+    open_pair(&p);
+    REQUIRE(held_take(&held, p.scene.pool, 7 * MIB, NULL));
+    DONE(cenote_export(held.at, &share));
+    DONE(other_import(&p.other, &share, &there));
+    other_kill(&p.other);
+    other_start(&p.other, shape_text, CENOTE_VMM);
+    DONE(other_import(&p.other, &share, &there));
+    EXPECT_EQ(other_differ(&p.other, there, held.pattern, MIB), 0);
+    DONE(other_close(&p.other, there));
+    held_give(&held);
+    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(p.scene.pool).reserved.current, 0);
+    close_pair(&p);
+}
+
+CASE(the_sender_frees_while_the_receiver_still_looks)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here;
+    open_pair(&p);
+    DONE(other_take(&p.other, 7 * MIB, 7, &share, &there));
+    DONE(import(&share, &here));
+    DONE(other_give(&p.other, there));
+    EXPECT_EQ(differ(here, 7, 7 * MIB), 0); /* nothing is unmapped under it */
+    DONE(cenote_import_close(here));
+    close_pair(&p);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- thousands, and cost */
+
+#define MANY 4000
+
+/* No descriptor is kept for a block or a page; 1,024 would not do. (The simulated card itself keeps one for each page it has shared.) */
+CASE(thousands_of_blocks_with_few_descriptors)
+{
+    static cenote_share shares[MANY];
+    static uint64_t there[MANY];
+    static void *here[MANY];
+    const size_t bytes = 300 * KIB;
+    struct rlimit before, few = {1024, 1024};
+    struct pair p;
+    open_pair(&p);
+    getrlimit(RLIMIT_NOFILE, &before);
+    few.rlim_max = before.rlim_max;
+    REQUIRE(!setrlimit(RLIMIT_NOFILE, &few));
+    DONE(other_ask(&p.other, LIMIT_FILES, 1024).error);
+    uint64_t before_there = other_ask(&p.other, FILES, 0).bytes;
+    for (int i = 0; i < MANY; i++)
+        DONE(other_take(&p.other, bytes, (uint64_t)i * 3 + 1, &shares[i], &there[i]));
+    for (int i = 0; i < MANY; i++)
+        REQUIRE_EQ(import(&shares[i], &here[i]), CENOTE_OK);
+    for (int i = 0; i < MANY; i++)
+        EXPECT_EQ(differ(here[i], (uint64_t)i * 3 + 1, bytes), 0);
+    uint64_t pages = MANY * bytes / (2 * MIB) + 1;
+    EXPECT(pages > 512); /* or one descriptor for each on top of the card's would go unnoticed */
+    EXPECT(other_ask(&p.other, FILES, 0).bytes - before_there <= pages + 2);
+    EXPECT(books().reserved <= 3 * pages * 2 * MIB); /* each page alone, and one more pair where a block crosses */
+    for (int i = 0; i < MANY; i++)
+        DONE(cenote_import_close(here[i]));
+    EXPECT_EQ(books().reserved, 0);
+    EXPECT_EQ(books().handles, 0);
+    EXPECT_EQ(books().violations, 0);
+    setrlimit(RLIMIT_NOFILE, &before);
+    close_pair(&p);
+}
+
+CASE(addresses_are_those_of_the_pages)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here;
+    open_pair(&p);
+    DONE(other_take(&p.other, 40 * MIB, 7, &share, &there));
+    DONE(import(&share, &here));
+    EXPECT(books().reserved <= 42 * MIB);
+    DONE(cenote_import_close(here));
+    close_pair(&p);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ captures, other kinds */
+
+CASE(a_close_during_a_capture_waits_for_its_end)
+{
+    struct pair p;
+    cenote_share share;
+    cenote_group *group;
+    uint64_t there;
+    void *here, *more;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, p.scene.stream[A]));
+    DONE(cuStreamBeginCapture(p.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(import(&share, &here));
+    uint64_t mappings = books().mappings;
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(books().mappings, mappings);
+    EXPECT(mappings > 0);
+    CUgraph graph;
+    DONE(cuStreamEndCapture(p.scene.stream[A], &graph));
+    DONE(cenote_capture_end(group, p.scene.stream[A]));
+    EXPECT(graph != NULL);
+    DONE(cuGraphDestroy(graph));
+    DONE(import(&share, &more)); /* a new mapping, and the old one goes */
+    EXPECT_EQ(books().mappings, mappings);
+    DONE(cenote_import_close(more));
+    EXPECT_EQ(books().mappings, 0);
+    DONE(cenote_group_destroy(group));
+    close_pair(&p);
+}
+
+CASE(a_close_waits_for_the_device)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(import(&share, &here));
+    DONE(sim_launch_wait(p.scene.stream[A], 50 * MSEC));
+    DONE(sim_launch_expect(p.scene.stream[A], device_address(here), 7, 5 * MIB));
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(books().mappings, 0);
+    close_pair(&p); /* an unmapping under the kernel would be a violation */
+}
+
+static void *take_source(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    DONE(cuMemAlloc(&at, bytes));
+    return (void *)(uintptr_t)at;
+}
+
+static void give_source(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)bytes, (void)stream, (void)arg;
+    DONE(cuMemFree(device_address(memory)));
+}
+
+CASE(memory_that_cannot_be_shared_says_so)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    cenote_source source = {take_source, give_source, NULL};
+    cenote_share share;
+    cenote_group *group;
+    void *block;
+    options.provider = CENOTE_ASYNC;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
+    EXPECT_EQ(cenote_export(block, &share), CENOTE_NOT_SUPPORTED);
+    EXPECT(strstr(cenote_message(), "async") != NULL);
+    DONE(cenote_free(block));
+    DONE(cenote_group_create(scene.pool, "own", 0, &source, &group));
+    DONE(cenote_group_alloc(group, MIB, 512, scene.stream[A], &block));
+    EXPECT_EQ(cenote_export(block, &share), CENOTE_NOT_SUPPORTED);
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(segments_of_this_process_itself_are_not_opened)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    cenote_share share;
+    void *block, *here;
+    options.provider = CENOTE_PLAIN;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
+    DONE(cenote_export(block, &share));
+    EXPECT_EQ(import(&share, &here), CENOTE_NOT_SUPPORTED);
+    DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
+/* A system that claims to make exportable pages and then does not: memory as ever, and no sharing. */
+CASE(a_driver_that_refuses_exportable_pages)
+{
+    struct scene scene;
+    cenote_share share;
+    struct held held;
+    scene_open(&scene, 64 * MIB);
+    fault_arm("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED, false);
+    REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    EXPECT_EQ(cenote_export(held.at, &share), CENOTE_NOT_SUPPORTED);
+    held_give(&held);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
+    DONE(cenote_export(held.at, &share));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* Each call of an import of a segment, refused once: nothing stays. */
+CASE(segments_that_the_driver_refuses)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here = NULL;
+    open_pair_with(&p, CENOTE_PLAIN);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    fault_arm("cuIpcOpenMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_arm("cuIpcCloseMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
+    DONE(import(&share, &here));
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(fault_fired(), 1);
+    EXPECT(books().allocations > 0);
+    fault_disarm();
+    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(books().allocations, 0);
+    close_pair(&p);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], OTHER_WORD) == 0)
+        return other_main(argv[2]);
+    return test_run("share", argc > 1 ? argv[1] : "", NULL, scene_after);
+}

@@ -1,0 +1,59 @@
+"""Somebody who follows memory through PyTorch's trace trackers: follower.cpp, compiled as cenote's adapter is."""
+
+import ctypes
+import pathlib
+import sys
+
+import torch
+
+import simulated
+
+sys.path.insert(0, str(simulated.ROOT / "python"))
+ACTIONS = "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap snapshot oom annotate".split()
+
+
+def compiled() -> str:
+    """The path of the library, made once for each version of it."""
+    from cenote import adapter
+
+    here, tool = adapter.describe(torch), adapter.compiler()
+    source = pathlib.Path(__file__).with_name("follower.cpp")
+    name = adapter.digest(source.read_bytes(), repr(here).encode(), tool.says.encode())
+    target = pathlib.Path(adapter.own_folder("tests")) / f"follower-{name}.so"
+    if not target.exists():
+        part = target.with_name(f"part-{target.name}")
+        includes = [f"-isystem{path}" for path in (f"{here.folder}/include", adapter.cuda_include(here))]
+        flags = [*adapter.FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(here.has_new_abi)}"]
+        libraries = [f"-L{here.folder}/lib", "-lc10_cuda", "-lc10", "-ldl"]
+        adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", str(part)], str(target.parent))
+        part.replace(target)
+    return str(target)
+
+
+class Follower:
+    """Begins to follow at once. It cannot be got rid of: each has a process of its own."""
+
+    def __init__(self, path: str, early: bool) -> None:
+        self._library = ctypes.CDLL(path)
+        for name in ("count", "stale", "registered", "live"):
+            getattr(self._library, f"follower_{name}").restype = ctypes.c_uint64
+        self._library.follower_problem.restype = ctypes.c_char_p
+        self._library.follower_begin(ctypes.c_bool(early))
+
+    def count(self, *actions: str) -> int:
+        return sum(self._library.follower_count(ACTIONS.index(action)) for action in actions)
+
+    def problem(self) -> str:
+        """The first entry that contradicts the ones before it."""
+        return self._library.follower_problem().decode()
+
+    def is_stale(self, tensor: torch.Tensor) -> bool:
+        """Some memory under it is not what was registered."""
+        storage = tensor.untyped_storage()
+        return bool(self._library.follower_stale(tensor.device.index or 0, ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes())))
+
+    def registered(self, device: int = 0) -> int:
+        return self._library.follower_registered(device)
+
+    def live(self, device: int = 0) -> int:
+        return self._library.follower_live(device)
