@@ -11,43 +11,43 @@ static inline bool bit_is_set(const uint64_t *words, uint32_t bit) { return word
 static inline void bit_set(uint64_t *words, uint32_t bit) { words[bit / 64] |= 1ull << (bit % 64); }
 static inline void bit_clear(uint64_t *words, uint32_t bit) { words[bit / 64] &= ~(1ull << (bit % 64)); }
 
-/* The bits of word `word` that lie in [from, to). */
-static inline uint64_t bits_mask(uint32_t word, uint32_t from, uint32_t to)
-{
-    uint64_t mask = ~0ull;
-    if (word == from / 64)
-        mask &= ~0ull << (from % 64);
-    if (word == (to - 1) / 64)
-        mask &= ~0ull >> (63 - (to - 1) % 64);
-    return mask;
-}
+/* The bits of a range in the word that it begins in, and in the one that it ends in. */
+static inline uint64_t bits_from(uint32_t from) { return ~0ull << (from % 64); }
+static inline uint64_t bits_to(uint32_t to) { return ~0ull >> (63 - (to - 1) % 64); }
 
 static inline void bits_set(uint64_t *words, uint32_t from, uint32_t to)
 {
-    for (uint32_t w = from / 64; from < to && w <= (to - 1) / 64; w++)
-        words[w] |= bits_mask(w, from, to);
+    uint64_t mask = bits_from(from);
+    if (from >= to)
+        return;
+    for (words += from / 64, to -= from / 64 * 64; to > 64; to -= 64, mask = ~0ull)
+        *words++ |= mask;
+    *words |= mask & bits_to(to);
 }
 
 static inline void bits_clear(uint64_t *words, uint32_t from, uint32_t to)
 {
-    for (uint32_t w = from / 64; from < to && w <= (to - 1) / 64; w++)
-        words[w] &= ~bits_mask(w, from, to);
+    uint64_t mask = bits_from(from);
+    if (from >= to)
+        return;
+    for (words += from / 64, to -= from / 64 * 64; to > 64; to -= 64, mask = ~0ull)
+        *words++ &= ~mask;
+    *words &= ~(mask & bits_to(to));
 }
 
-static inline bool bits_all_set(const uint64_t *words, uint32_t from, uint32_t to)
+/* The first one that is set, or clear, at or after `from`; `to` if there is none before that. */
+static inline uint32_t bits_next(const uint64_t *words, uint32_t from, uint32_t to, bool set)
 {
-    for (uint32_t w = from / 64; from < to && w <= (to - 1) / 64; w++)
-        if (~words[w] & bits_mask(w, from, to))
-            return false;
-    return true;
+    uint64_t mask = bits_from(from);
+    for (uint32_t at = from / 64 * 64; at < to; at += 64, mask = ~0ull) {
+        uint64_t found = (set ? words[at / 64] : ~words[at / 64]) & mask;
+        if (found)
+            return at + (uint32_t)__builtin_ctzll(found) < to ? at + (uint32_t)__builtin_ctzll(found) : to;
+    }
+    return to;
 }
 
-static inline bool bits_any_set(const uint64_t *words, uint32_t from, uint32_t to)
-{
-    for (uint32_t w = from / 64; from < to && w <= (to - 1) / 64; w++)
-        if (words[w] & bits_mask(w, from, to))
-            return true;
-    return false;
-}
+static inline bool bits_all_set(const uint64_t *words, uint32_t from, uint32_t to) { return bits_next(words, from, to, false) >= to; }
+static inline bool bits_any_set(const uint64_t *words, uint32_t from, uint32_t to) { return bits_next(words, from, to, true) < to; }
 
 #endif

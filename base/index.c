@@ -43,7 +43,7 @@ static void put(struct index *x, uint64_t address, uint32_t value)
     x->values[at] = value;
 }
 
-static bool grow(struct index *x, uint32_t slots)
+static bool move_to(struct index *x, uint32_t slots)
 {
     uint64_t *memory = memory_map(mapped_bytes(slots));
     if (!memory)
@@ -51,6 +51,7 @@ static bool grow(struct index *x, uint32_t slots)
 
     struct index larger = {.keys = memory, .values = (uint32_t *)(memory + slots), .slots = slots, .count = x->count};
     larger.shift = 64 - (uint32_t)__builtin_ctz(slots);
+    larger.room = (uint32_t)room_in(slots);
     for (uint32_t i = 0; i < x->slots; i++)
         if (x->keys[i])
             put(&larger, x->keys[i], x->values[i]);
@@ -61,22 +62,18 @@ static bool grow(struct index *x, uint32_t slots)
     return true;
 }
 
-bool index_reserve(struct index *x, uint32_t more)
+bool index_grow(struct index *x, uint64_t entries)
 {
-    uint64_t entries = (uint64_t)x->count + more;
-    if (entries <= room_in(x->slots))
-        return true;
-
     uint64_t slots = x->slots ? x->slots : LEAST_SLOTS;
     while (room_in(slots) < entries)
         slots *= 2;
-    return slots <= MOST_SLOTS && grow(x, (uint32_t)slots);
+    return slots <= MOST_SLOTS && move_to(x, (uint32_t)slots);
 }
 
 void index_add(struct index *x, uint64_t address, uint32_t value)
 {
     CHECK(address && address % 512 == 0 && value);
-    CHECK(x->count < room_in(x->slots)); /* room was reserved */
+    CHECK(x->count < x->room); /* room was reserved */
     CHECK(!index_find(x, address));
     put(x, address, value);
     x->count++;
@@ -132,5 +129,5 @@ bool index_is_valid(const struct index *x)
         if (!x->values[i] || index_find(x, x->keys[i]) != x->values[i])
             return false;
     }
-    return count == x->count && count <= room_in(x->slots);
+    return count == x->count && count <= x->room && x->room == room_in(x->slots);
 }

@@ -15,15 +15,23 @@ struct index {          /* all zero: an empty index */
     uint32_t *values;
     uint32_t  shift;    /* 64 - log2(slots) */
     uint32_t  count;
+    uint32_t  room;     /* entries until it has to grow */
     uint32_t  slots;    /* 0: nothing mapped yet */
 };
 
-bool     index_reserve(struct index *x, uint32_t more); /* the next `more` index_add succeed; false: no memory, nothing changed */
+bool     index_grow(struct index *x, uint64_t entries); /* see index_reserve */
 void     index_add(struct index *x, uint64_t address, uint32_t value);  /* not there yet; value is not 0 */
 uint32_t index_remove(struct index *x, uint64_t address);               /* 0: was not there */
 void     index_close(struct index *x);
 size_t   index_bytes(const struct index *x);
 bool     index_is_valid(const struct index *x);
+
+/* The next `more` index_add succeed; false: no memory, nothing changed. */
+static inline bool index_reserve(struct index *x, uint32_t more)
+{
+    uint64_t entries = (uint64_t)x->count + more;
+    return entries <= x->room || index_grow(x, entries);
+}
 
 /*
  * Where a search for `address` starts. Multiplying by 2^64 / golden ratio spreads runs of equal distance evenly over the slots, and

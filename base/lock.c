@@ -1,20 +1,47 @@
 /*
- * lock.c: opening and closing locks, and in debug builds the check of their order.
+ * lock.c: opening and closing locks, waiting for them, and in debug builds the check of their order.
  *
  * Ranks rise strictly, so a thread holds at most one lock of a rank. That makes its locks an array of LOCK_RANKS pointers: the order
  * and the holder are both read from it, and no other thread ever looks at it.
  */
 #include "base/lock.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 void lock_open(struct lock *lock, enum lock_rank rank)
 {
-    pthread_mutex_init(&lock->mutex, NULL);
+    atomic_store(&lock->state, LOCK_FREE);
     lock->rank = rank;
 }
 
 void lock_close(struct lock *lock)
 {
-    pthread_mutex_destroy(&lock->mutex);
+    CHECK(atomic_load(&lock->state) == LOCK_FREE);
+    lock->rank = 0;
+}
+
+/* The caller's errno is none of our business. */
+static void futex(struct lock *lock, int operation, uint32_t value)
+{
+    int before = errno;
+    syscall(SYS_futex, &lock->state, operation, value, NULL, NULL, 0);
+    errno = before;
+}
+
+/* Whoever comes through here leaves the lock as one that is waited for: there may be others, and the next to give it wakes one of them. */
+void lock_wait(struct lock *lock)
+{
+    while (atomic_exchange_explicit(&lock->state, LOCK_WAITED_FOR, memory_order_acquire) != LOCK_FREE)
+        futex(lock, FUTEX_WAIT_PRIVATE, LOCK_WAITED_FOR);
+}
+
+void lock_wake(struct lock *lock)
+{
+    futex(lock, FUTEX_WAKE_PRIVATE, 1);
 }
 
 #if CENOTE_DEBUG >= 1
@@ -41,14 +68,14 @@ void lock_take(struct lock *lock)
     CHECK(lock->rank > 0 && lock->rank < LOCK_RANKS); /* opened, or LOCK_INITIALIZER */
     CHECK(!held[lock->rank]);
     CHECK(lock_none_above(lock->rank));
-    pthread_mutex_lock(&lock->mutex);
+    lock_take_plain(lock);
     held[lock->rank] = lock;
 }
 
 bool lock_try(struct lock *lock)
 {
     CHECK(!held[lock->rank] && lock_none_above(lock->rank));
-    if (pthread_mutex_trylock(&lock->mutex))
+    if (!lock_try_plain(lock))
         return false;
     held[lock->rank] = lock;
     return true;
@@ -58,7 +85,7 @@ void lock_give(struct lock *lock)
 {
     CHECK(lock_is_mine(lock));
     held[lock->rank] = NULL;
-    pthread_mutex_unlock(&lock->mutex);
+    lock_give_plain(lock);
 }
 
 #endif

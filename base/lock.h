@@ -8,8 +8,9 @@
 #ifndef CENOTE_BASE_LOCK_H
 #define CENOTE_BASE_LOCK_H
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/check.h"
 
@@ -24,15 +25,42 @@ enum lock_rank {
     LOCK_RANKS
 };
 
+enum lock_state { LOCK_FREE, LOCK_TAKEN, LOCK_WAITED_FOR /* taken, and somebody may sleep until it is given back */ };
+
 struct lock {
-    pthread_mutex_t mutex;
-    enum lock_rank  rank;
+    _Atomic(uint32_t) state;
+    enum lock_rank    rank;
 };
 
-#define LOCK_INITIALIZER(r) {.mutex = PTHREAD_MUTEX_INITIALIZER, .rank = (r)}
+#define LOCK_INITIALIZER(r) {.state = LOCK_FREE, .rank = (r)}
 
 void lock_open(struct lock *lock, enum lock_rank rank);
 void lock_close(struct lock *lock);
+
+/*
+ * Taking and giving, inline because every allocation and every free does both: one atomic instruction each while nobody else wants it. Who
+ * has to wait sleeps in the system. It is what a mutex of the C library does, without the kinds of mutex that we do not have.
+ */
+void lock_wait(struct lock *lock);
+void lock_wake(struct lock *lock);
+
+static inline bool lock_try_plain(struct lock *lock)
+{
+    uint32_t state = LOCK_FREE;
+    return atomic_compare_exchange_strong_explicit(&lock->state, &state, LOCK_TAKEN, memory_order_acquire, memory_order_relaxed);
+}
+
+static inline void lock_take_plain(struct lock *lock)
+{
+    if (!lock_try_plain(lock))
+        lock_wait(lock);
+}
+
+static inline void lock_give_plain(struct lock *lock)
+{
+    if (atomic_exchange_explicit(&lock->state, LOCK_FREE, memory_order_release) == LOCK_WAITED_FOR)
+        lock_wake(lock);
+}
 
 #if CENOTE_DEBUG >= 1
 
@@ -44,10 +72,9 @@ bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a ran
 
 #else
 
-/* Inline because every allocation takes and gives a lock. */
-static inline void lock_take(struct lock *lock) { pthread_mutex_lock(&lock->mutex); }
-static inline void lock_give(struct lock *lock) { pthread_mutex_unlock(&lock->mutex); }
-static inline bool lock_try(struct lock *lock) { return pthread_mutex_trylock(&lock->mutex) == 0; }
+static inline void lock_take(struct lock *lock) { lock_take_plain(lock); }
+static inline void lock_give(struct lock *lock) { lock_give_plain(lock); }
+static inline bool lock_try(struct lock *lock) { return lock_try_plain(lock); }
 
 /* Release builds keep no books of who holds what: always true. */
 static inline bool lock_is_mine(const struct lock *lock) { (void)lock; return true; }

@@ -131,7 +131,7 @@ size_t table_bytes(const struct table *t)
 }
 
 /* Puts memory behind at least `items` items. */
-static bool table_commit(struct table *t, uint64_t items)
+bool table_commit(struct table *t, uint64_t items)
 {
     if (items > t->most)
         return false;
@@ -151,14 +151,6 @@ static bool table_commit(struct table *t, uint64_t items)
     t->committed = whole < t->most ? (uint32_t)whole : t->most;
     CHECK(table_bytes(t) == after);
     return true;
-}
-
-bool table_reserve(struct table *t, uint32_t count)
-{
-    if (count <= t->free_count)
-        return true;
-    uint64_t items = (uint64_t)t->used + (count - t->free_count);
-    return items <= t->committed || table_commit(t, items);
 }
 
 uint32_t table_take(struct table *t)

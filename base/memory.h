@@ -37,7 +37,7 @@ struct table {
 
 bool     table_open(struct table *t, size_t item_size, uint32_t most);
 void     table_close(struct table *t);
-bool     table_reserve(struct table *t, uint32_t count);  /* the next `count` table_take succeed; false: no memory */
+bool     table_commit(struct table *t, uint64_t items);   /* puts memory behind that many; see table_reserve */
 uint32_t table_take(struct table *t);                     /* a zeroed item; 0 when there is no memory */
 void     table_give(struct table *t, uint32_t item);      /* never fails, never allocates */
 size_t   table_bytes(const struct table *t);              /* committed memory */
@@ -45,6 +45,16 @@ size_t   table_bytes(const struct table *t);              /* committed memory */
 static inline void *table_at(const struct table *t, uint32_t item)
 {
     return t->items + (size_t)item * t->item_size;
+}
+
+/* The same in a table of `type`: where the size is known, no multiplication is on the way to an item. */
+#define TABLE_AT(type, table, item) ((type *)(void *)(table)->items + (item))
+
+/* The next `count` table_take succeed; false: no memory. */
+static inline bool table_reserve(struct table *t, uint32_t count)
+{
+    uint64_t items = (uint64_t)t->used + count;
+    return items <= (uint64_t)t->committed + t->free_count || table_commit(t, items - t->free_count);
 }
 
 #endif

@@ -12,6 +12,7 @@
  * LOCKING: `loading` guards all that is not atomic, and is held while the driver initialises. Once loaded, driver_table is one atomic read.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>

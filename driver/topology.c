@@ -103,11 +103,11 @@ bool topology_bind(const struct topology *t, int node, void *memory, size_t byte
            !hwloc_set_area_membind(t->hwloc, memory, bytes, node_at(t, node)->nodeset, HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET);
 }
 
-int topology_node_of_memory(const struct topology *t, const void *memory, size_t bytes)
+int topology_node_of_page(const struct topology *t, const void *page)
 {
     int found = -1;
     hwloc_bitmap_t nodes = t->is_here ? hwloc_bitmap_alloc() : NULL;
-    if (nodes && !hwloc_get_area_memlocation(t->hwloc, memory, bytes, nodes, HWLOC_MEMBIND_BYNODESET) && hwloc_bitmap_weight(nodes) == 1)
+    if (nodes && !hwloc_get_area_memlocation(t->hwloc, page, 1, nodes, HWLOC_MEMBIND_BYNODESET) && hwloc_bitmap_weight(nodes) == 1)
         found = topology_node_named(t, hwloc_bitmap_first(nodes));
     hwloc_bitmap_free(nodes);
     return found;

@@ -27,6 +27,6 @@ unsigned topology_distance(const struct topology *t, int from, int to);         
 
 /* New pages there come from the node, as long as it has some. False: the system does not allow it, or it is another machine. */
 bool     topology_bind(const struct topology *t, int node, void *memory, size_t bytes);
-int      topology_node_of_memory(const struct topology *t, const void *memory, size_t bytes); /* -1: cannot be told, or several */
+int      topology_node_of_page(const struct topology *t, const void *page);              /* where it is now; -1: cannot be told */
 
 #endif

@@ -19,13 +19,15 @@ static int refuse_forked(void)
 
 static void *alloc_slowly(struct host *h, struct thread *t, int device, int node, size_t bytes, uint64_t wanted, int *error)
 {
-    void *at = NULL;
+    uint32_t claim = 0;
+    uses_poll(h, t, true);
+    threads_flush(h, FLUSH_PIECES);
+    void *at = thread_alloc(h, t, node, bytes, &claim, &wanted);
     for (int round = 0; round < 2 && !at; round++) {
-        uint32_t claim = 0;
         if (round && ((*error = uses_wait(h, false)) == CENOTE_DEVICE_LOST))
             break;
         uses_poll(h, t, true);
-        threads_flush(h, true);
+        threads_flush(h, FLUSH_ALL);
         at = thread_alloc(h, t, node, bytes, &claim, &wanted);
         if (at)
             break;

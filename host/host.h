@@ -16,7 +16,7 @@
  *     ---------------> registered -----------------------> live pieces ----------------> all free -------------> gone
  *
  * LOCKING, in rising rank: `opening` (LOCK_POOLS) what opens and closes; `growing` (LOCK_TURN) the one thread that registers or
- * unregisters, held across driver calls; a thread's own lock (LOCK_POOL) what it keeps, held while jemalloc works; `lock`
+ * unregisters, held across driver calls; what a thread keeps is behind a flag of its own, set while jemalloc works; `lock`
  * (LOCK_ADDRESSES) chunks, pieces and uses, for a few instructions, also inside jemalloc's hooks. No driver call is made under the last two.
  */
 #ifndef CENOTE_HOST_HOST_H
@@ -37,7 +37,7 @@
 #define HOST_GRAIN BLOCK_BYTES      /* blocks are multiples of it */
 #define UNIT       (2ull << 20)     /* chunks are multiples of it: a huge page */
 #define NODES_MOST 64
-#define RECENT     8                /* freed large blocks a thread keeps for each node */
+#define RECENT     8                /* freed blocks a thread keeps for each node */
 #define USES_MOST  (1u << 20)
 #define EVENTS_MOST 4096            /* spare ones kept for each device */
 
@@ -57,6 +57,7 @@ struct tally { uint64_t requested, allocated, blocks; };
 
 struct node {
     struct ranges  free;            /* pieces; `lock` */
+    _Atomic uint64_t flush_bytes;   /* a thread may count so much before it says so: a 64th of what is registered, 1 MiB at least */
     unsigned       arena;           /* of jemalloc */
     _Atomic uint64_t in[3], out[3], peak[3]; /* requested, allocated, blocks; flushed from threads */
     cenote_level   registered;      /* this and the rest: `lock` */
@@ -84,7 +85,7 @@ struct spare_events { CUevent event[EVENTS_MOST]; uint32_t count; };
 struct recent { uint64_t at, bytes; };
 
 struct thread {                     /* kept for the next thread when one ends */
-    struct lock lock;
+    atomic_bool busy;               /* its owner is at work, or somebody looks into it */
     struct thread *next;            /* all there ever were */
     atomic_bool taken;
     uint32_t    unflushed;          /* blocks counted since the counts were flushed */
@@ -193,7 +194,8 @@ void cache_destroy(int cache);
 struct thread *thread_mine(struct host *h);                             /* NULL: no memory */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted);
 void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested);
-void threads_flush(struct host *h, bool memory);                        /* counts, and what they keep */
+enum flush { FLUSH_COUNTS, FLUSH_PIECES, FLUSH_ALL };                   /* each with those before; all: what jemalloc keeps, too */
+void threads_flush(struct host *h, enum flush what);
 void thread_drop_caches(struct thread *t);
 void threads_close(struct host *h);
 

@@ -142,7 +142,7 @@ struct host *host_get(int *error)
 static uint64_t live_blocks(struct host *h)
 {
     uint64_t blocks = 0;
-    threads_flush(h, true);
+    threads_flush(h, FLUSH_ALL);
     for (int node = 0; node < h->nodes; node++)
         blocks += atomic_load(&h->node[node].in[2]) - atomic_load(&h->node[node].out[2]);
     return blocks;
@@ -230,7 +230,7 @@ static int trim(struct host *h, uint64_t keep, uint64_t step_before, unsigned fl
     struct thread *t = thread_mine(h);
     if (t)
         uses_poll(h, t, true);
-    threads_flush(h, true);
+    threads_flush(h, FLUSH_ALL);
     uint64_t released = pin_release(h, keep, UINT64_MAX, step_before);
     lock_take(&h->lock);
     h->node[0].trimmed += released;

@@ -66,11 +66,23 @@ static void count(struct host *h, const struct chunk *c, bool comes, uint64_t ns
     *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;
     if (n->registered.peak < n->registered.current)
         n->registered.peak = n->registered.current;
+    atomic_store(&n->flush_bytes, n->registered.current / 64 > 1u << 20 ? n->registered.current / 64 : 1u << 20);
     n->bound += c->bound ? (comes ? c->bytes : -c->bytes) : 0;
     n->strayed += c->strayed ? (comes ? c->bytes : -c->bytes) : 0;
     *(comes ? &n->registrations : &n->unregistrations) += 1;
     *(comes ? &n->registration_ns : &n->unregistration_ns) += ns;
     lock_give(&h->lock);
+}
+
+/* Some of its pages lie on another node: the first, the middle one and the last are asked, because each question costs. */
+static bool has_strayed(const struct host *h, const struct chunk *c)
+{
+    for (uint64_t at = c->at; at < c->at + c->bytes; at += (c->bytes - HOST_PAGE) / 2) {
+        int found = topology_node_of_page(h->topology, (const void *)at);
+        if (found >= 0 && found != c->node)
+            return true;
+    }
+    return false;
 }
 
 /* LOCKING: `growing`, in the device. */
@@ -84,8 +96,7 @@ static int enter(struct host *h, struct device *d, uint32_t number, uint32_t *pi
     if (result)
         return refuse(result, c->bytes);
     uint64_t ns = host_now() - begun;
-    int found = topology_node_of_memory(h->topology, (void *)c->at, c->bytes);
-    c->strayed = found >= 0 && found != c->node;
+    c->strayed = has_strayed(h, c);
     *piece = chunk_enter(h, number);
     if (*piece) {
         count(h, c, true, ns);

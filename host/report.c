@@ -62,7 +62,7 @@ int cenote_host_read_stats(int node, cenote_host_stats *stats)
         return error_set(CENOTE_INVALID, 0, "there is no NUMA node %d", node);
     memset(stats, 0, sizeof(*stats));
     stats->struct_size = sizeof(*stats);
-    threads_flush(h, false);
+    threads_flush(h, FLUSH_COUNTS);
     lock_take(&h->lock);
     for (int i = 0; i < h->nodes; i++)
         if (chosen < 0 || chosen == i)
@@ -77,7 +77,7 @@ int cenote_host_reset_peaks(void)
     struct host *h = host_get(&error);
     if (!h)
         return error;
-    threads_flush(h, false);
+    threads_flush(h, FLUSH_COUNTS);
     lock_take(&h->lock);
     for (int i = 0; i < h->nodes; i++) {
         struct node *n = &h->node[i];

@@ -1,25 +1,37 @@
 /*
  * threads.c: what a thread keeps for itself, so that taking and giving a block usually touches nothing that others touch: one of
- * jemalloc's caches for each node, the last few large blocks it freed, and counts.
+ * jemalloc's caches for each node, the last few blocks it freed, and counts.
  *
  * It is all behind a lock of the thread's own, which nobody wants but those who look for memory before more is registered, and those who
  * read the counts. When a thread ends it gives back what it kept, and the structure waits for the next thread.
  *
  * LOCKING: a thread's lock is taken here. `lock` may be taken inside it, by pieces.c, also from jemalloc's hooks.
  */
+#include <sched.h>
+
 #include "base/check.h"
 #include "host/host.h"
 
-#define FLUSH_BLOCKS 64u        /* counts reach those of the node after so many blocks or bytes */
-#define FLUSH_BYTES  (1u << 20)
+#define FLUSH_BLOCKS 64u        /* counts reach those of the node after so many blocks, or `flush_bytes` */
 
 static _Thread_local struct thread *mine;
 static _Thread_local uint64_t mine_of; /* number of the host it belongs to: that may have been closed, and another opened */
 static pthread_key_t ending;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void flush_counts(struct host *h, struct thread *t);
-static void flush_memory(struct host *h, struct thread *t);
+static void flush(struct host *h, struct thread *t, enum flush what);
+
+/* Nearly always free: a mutex would cost more than all else on the way of a block. */
+static void enter(struct thread *t)
+{
+    while (atomic_exchange_explicit(&t->busy, true, memory_order_acquire))
+        sched_yield();
+}
+
+static void leave(struct thread *t)
+{
+    atomic_store_explicit(&t->busy, false, memory_order_release);
+}
 
 void thread_drop_caches(struct thread *t)
 {
@@ -37,10 +49,10 @@ static void thread_ends(void *arg)
     mine = NULL;
     if (!h || h->number != mine_of || driver_is_forked())
         return;
-    lock_take(&t->lock);
-    flush_memory(h, t);
+    enter(t);
+    flush(h, t, FLUSH_ALL);
     thread_drop_caches(t);
-    lock_give(&t->lock);
+    leave(t);
     atomic_store(&t->taken, false);
 }
 
@@ -64,7 +76,6 @@ static struct thread *make(struct host *h)
     struct thread *t = memory_map(sizeof(*t));
     if (!t)
         return NULL;
-    lock_open(&t->lock, LOCK_POOL);
     atomic_store(&t->taken, true);
     for (int node = 0; node < NODES_MOST; node++)
         t->node[node].cache = -1;
@@ -117,12 +128,12 @@ static void flush_counts(struct host *h, struct thread *t)
     }
 }
 
-static void count(struct host *h, struct thread *t, struct tally *tally, uint64_t requested, uint64_t allocated)
+static void count(struct host *h, struct thread *t, int node, struct tally *tally, uint64_t requested, uint64_t allocated)
 {
     tally->requested += requested;
     tally->allocated += allocated;
     tally->blocks++;
-    if (++t->unflushed >= FLUSH_BLOCKS || tally->requested >= FLUSH_BYTES)
+    if (++t->unflushed >= FLUSH_BLOCKS || tally->requested >= atomic_load_explicit(&h->node[node].flush_bytes, memory_order_relaxed))
         flush_counts(h, t);
 }
 
@@ -133,12 +144,13 @@ static uint64_t round_up(uint64_t bytes, uint64_t multiple)
     return (bytes + multiple - 1) / multiple * multiple;
 }
 
-/* A large block freed lately that is as large, or a sixteenth larger at most. */
-static uint64_t take_recent(struct per_node *p, uint64_t *bytes)
+/* One of the blocks freed last, if it has that size; a large one may be a sixteenth larger. */
+static uint64_t take_recent(const struct host *h, struct per_node *p, uint64_t *bytes)
 {
+    uint64_t most = *bytes > h->large ? *bytes + *bytes / 16 : *bytes;
     for (uint32_t i = p->recent_count; i-- > 0;) {
         struct recent r = p->recent[i];
-        if (r.bytes < *bytes || r.bytes - *bytes > *bytes / 16)
+        if (r.bytes < *bytes || r.bytes > most)
             continue;
         for (p->recent_count--; i < p->recent_count; i++)
             p->recent[i] = p->recent[i + 1];
@@ -148,29 +160,6 @@ static uint64_t take_recent(struct per_node *p, uint64_t *bytes)
     return 0;
 }
 
-static void give_recent(struct host *h, struct per_node *p, struct recent freed)
-{
-    if (p->recent_count == RECENT) {
-        piece_give(h, piece_at(h, p->recent[0].at));
-        p->recent_count--;
-        for (uint32_t i = 0; i < p->recent_count; i++)
-            p->recent[i] = p->recent[i + 1];
-    }
-    p->recent[p->recent_count++] = freed;
-}
-
-static uint64_t take_large(struct host *h, struct per_node *p, int node, uint64_t *bytes, uint32_t *claim, uint64_t *wanted)
-{
-    *wanted = *bytes = round_up(*bytes, HOST_PAGE);
-    uint64_t at = take_recent(p, bytes);
-    if (at)
-        return at;
-    uint32_t piece = *claim ? piece_cut(h, *claim, *bytes, HOST_PAGE) : piece_take(h, node, *bytes, HOST_PAGE);
-    if (piece && *claim)
-        *claim = 0;
-    return piece ? piece_of(h, piece)->at : 0;
-}
-
 static int cache_of(struct per_node *p)
 {
     if (p->cache == -1 && (p->cache = cache_create()) == -1)
@@ -178,25 +167,56 @@ static int cache_of(struct per_node *p)
     return p->cache;
 }
 
+static void let_go(struct host *h, struct per_node *p, struct recent freed)
+{
+    if (freed.bytes > h->large)
+        piece_give(h, piece_at(h, freed.at));
+    else
+        arena_free((void *)freed.at, freed.bytes, cache_of(p));
+}
+
+static void give_recent(struct host *h, struct per_node *p, struct recent freed)
+{
+    if (p->recent_count == RECENT) {
+        let_go(h, p, p->recent[0]);
+        p->recent_count--;
+        for (uint32_t i = 0; i < p->recent_count; i++)
+            p->recent[i] = p->recent[i + 1];
+    }
+    p->recent[p->recent_count++] = freed;
+}
+
+/* `held` is what the block takes: whole pages of a large one. */
+static uint64_t take(struct host *h, struct per_node *p, int node, uint64_t *held, uint32_t *claim, uint64_t *wanted)
+{
+    uint64_t at = take_recent(h, p, held);
+    if (at)
+        return at;
+    if (*held <= h->large)
+        return (uint64_t)arena_alloc(&h->node[node], cache_of(p), *held, claim, wanted);
+    *wanted = *held;
+    uint32_t piece = *claim ? piece_cut(h, *claim, *held, HOST_PAGE) : piece_take(h, node, *held, HOST_PAGE);
+    if (piece && *claim)
+        *claim = 0;
+    return piece ? piece_of(h, piece)->at : 0;
+}
+
 /* NULL: `wanted` bytes have to be registered first. Takes from `claim`, a live piece, and sets it to 0, where it needs to. */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted)
 {
     struct per_node *p = &t->node[node];
-    uint64_t at, held = round_up(bytes, HOST_GRAIN);
-    lock_take(&t->lock);
-    if (bytes > h->large)
-        at = take_large(h, p, node, &held, claim, wanted);
-    else
-        at = (uint64_t)arena_alloc(&h->node[node], cache_of(p), held, claim, wanted);
+    uint64_t held = round_up(bytes, bytes > h->large ? HOST_PAGE : HOST_GRAIN);
+    enter(t);
+    uint64_t at = take(h, p, node, &held, claim, wanted);
     if (at) {
         record *r = record_of(h, at);
         CHECK(!atomic_load(r)); /* handed out twice */
         if (bytes > h->large)
             atomic_store_explicit(r + 1, held, memory_order_relaxed);
         atomic_store_explicit(r, RECORD_LIVE | bytes, memory_order_release);
-        count(h, t, &p->in, bytes, held);
+        count(h, t, node, &p->in, bytes, held);
     }
-    lock_give(&t->lock);
+    leave(t);
     return (void *)at;
 }
 
@@ -208,43 +228,36 @@ void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t request
     bool large = requested > h->large;
     record *r = record_of(h, at);
     uint64_t held = large ? atomic_load_explicit(r + 1, memory_order_relaxed) : round_up(requested, HOST_GRAIN);
-    lock_take(&t->lock);
-    count(h, t, &p->out, requested, held);
+    enter(t);
+    count(h, t, node, &p->out, requested, held);
     if (large)
         atomic_store_explicit(r + 1, 0, memory_order_relaxed);
     atomic_store_explicit(r, 0, memory_order_release);
-    if (large)
-        give_recent(h, p, (struct recent){at, held});
-    else
-        arena_free((void *)at, held, cache_of(p));
-    lock_give(&t->lock);
+    give_recent(h, p, (struct recent){at, held});
+    leave(t);
 }
 
 /* LOCKING: the thread's. */
-static void flush_memory(struct host *h, struct thread *t)
+static void flush(struct host *h, struct thread *t, enum flush what)
 {
     flush_counts(h, t);
-    for (int node = 0; node < h->nodes; node++) {
+    for (int node = 0; what > FLUSH_COUNTS && node < h->nodes; node++) {
         struct per_node *p = &t->node[node];
         while (p->recent_count)
-            piece_give(h, piece_at(h, p->recent[--p->recent_count].at));
-        if (p->cache >= 0)
+            let_go(h, p, p->recent[--p->recent_count]);
+        if (what == FLUSH_ALL && p->cache >= 0)
             cache_flush(p->cache);
     }
 }
 
-/* What all threads have counted; with `memory` also what they keep. */
-void threads_flush(struct host *h, bool memory)
+void threads_flush(struct host *h, enum flush what)
 {
     for (struct thread *t = atomic_load(&h->threads); t; t = t->next) {
-        lock_take(&t->lock);
-        if (memory)
-            flush_memory(h, t);
-        else
-            flush_counts(h, t);
-        lock_give(&t->lock);
+        enter(t);
+        flush(h, t, what);
+        leave(t);
     }
-    for (int node = 0; memory && node < h->nodes; node++)
+    for (int node = 0; what == FLUSH_ALL && node < h->nodes; node++)
         arena_purge(&h->node[node]);
 }
 
@@ -253,7 +266,6 @@ void threads_close(struct host *h)
     struct thread *next;
     for (struct thread *t = atomic_load(&h->threads); t; t = next) {
         next = t->next;
-        lock_close(&t->lock);
         memory_unmap(t, sizeof(*t));
     }
     mine = NULL;

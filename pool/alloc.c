@@ -32,12 +32,12 @@ bool pool_reserve_books(cenote_pool *pool)
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
     q->whole = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE;
-    request_make(q, q->bytes, q->alignment, !a->is_private && !q->whole && !q->at);
+    request_make(q, !a->is_private && !q->whole && !q->at);
     if (q->whole && source_moves_pages(pool, a))
         request_cover_pages(q, 1ull << pool->pages.shift);
 }
 
-/* The block that heap_carve took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
+/* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
 {
     uint64_t at = arena_commit(a, q, block);
@@ -58,24 +58,19 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
         return fit;
     if (!*at && place->slid && !slide)
         return FIT_IN_FLIGHT;
-    if (!*at) {
-        struct region *r = region_of(&pool->pages, place->region);
-        struct slots under = slots_under(r, place->at, place->size);
-        uint32_t block = heap_carve(&a->heap, place, BLOCK_LIVE);
-        pages_own(&pool->pages, r, under.from, under.to);
-        *at = pool_commit(pool, a, q, block);
-    }
+    if (!*at)
+        *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
     count_alloc(pool, q->bytes);
     return FIT_NOW;
 }
 
-static int refuse_size(cenote_pool *pool, size_t bytes)
+static int refuse_size(cenote_pool *pool, uint64_t bytes)
 {
     lock_take(&pool->lock);
     pool->stats.ooms++;
     lock_give(&pool->lock);
-    return error_set(CENOTE_OUT_OF_MEMORY, 0, "CUDA out of memory. Tried to allocate %zu bytes, more than any device has: "
-                     "the size was probably computed wrongly", bytes);
+    return error_set(CENOTE_OUT_OF_MEMORY, 0, "CUDA out of memory. Tried to allocate %llu bytes, more than any device has: "
+                     "the size was probably computed wrongly", (unsigned long long)bytes);
 }
 
 static int no_books(void)
@@ -124,7 +119,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     return error;
 }
 
-static int allocate(cenote_pool *pool, uint32_t group, struct request q, size_t bytes, size_t alignment, CUstream stream, void **block)
+/* Bytes, alignment and place of the request are the caller's. */
+static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block)
 {
     uint64_t at = 0;
     int error = pool_usable(pool);
@@ -132,16 +128,16 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request q, size_t 
         return error;
     if (!block)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the block: the last argument is NULL");
-    if (!alignment || alignment & (alignment - 1) || alignment > 1ull << pool->pages.shift)
-        return error_set(CENOTE_INVALID, 0, "alignment %zu is no power of two up to the page size, %llu", alignment,
+    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->pages.shift)
+        return error_set(CENOTE_INVALID, 0, "alignment %llu is no power of two up to the page size, %llu", (unsigned long long)q->alignment,
                          1ull << pool->pages.shift);
-    if (!bytes) {
+    if (!q->bytes) {
         *block = NULL;
         return CENOTE_OK;
     }
-    if (!request_make(&q, bytes, alignment, false))
-        return refuse_size(pool, bytes);
-    error = serve(pool, group, &q, stream, &at);
+    if (q->bytes > BYTES_MOST)
+        return refuse_size(pool, q->bytes);
+    error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
     return error;
@@ -149,28 +145,31 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request q, size_t 
 
 int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block)
 {
-    return allocate(pool, 0, (struct request){0}, bytes, BLOCK_BYTES, stream, block);
+    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES};
+    return allocate(pool, 0, &q, stream, block);
 }
 
 int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
 {
-    return allocate(pool, 0, (struct request){0}, bytes, alignment, stream, block);
+    struct request q = {.bytes = bytes, .alignment = alignment};
+    return allocate(pool, 0, &q, stream, block);
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
 {
+    struct request q = {.bytes = bytes, .alignment = alignment};
     if (!group || group->destroyed)
         return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed" : "the group is NULL", group ? group->name : "");
-    return allocate(group->pool, group->number, (struct request){0}, bytes, alignment, stream, block);
+    return allocate(group->pool, group->number, &q, stream, block);
 }
 
 int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
 {
-    struct request q = {.at = (uint64_t)(uintptr_t)address};
+    struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .at = (uint64_t)(uintptr_t)address};
     void *block;
     if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
         return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: not the address of a block, or the group is not of this pool", bytes, address);
-    return allocate(pool, group ? group->number : 0, q, bytes, BLOCK_BYTES, stream, &block);
+    return allocate(pool, group ? group->number : 0, &q, stream, &block);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- finding */
@@ -179,7 +178,7 @@ static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
 {
     struct slab *s = slab_of(&pool->slabs, w->slab);
     w->block = s->block;
-    w->item = (uint32_t)((at - s->at) / s->item_bytes);
+    w->item = (uint32_t)(at - s->at) / s->item_bytes;
     w->start = s->at + (uint64_t)w->item * s->item_bytes;
     w->size = s->item_bytes;
     w->requested = s->requested[w->item];

@@ -17,22 +17,18 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
     a->is_private = is_private;
 }
 
-/* False: more than any device could have. Private arenas have no slabs: what a capture recorded must be restorable block by block. */
-bool request_make(struct request *q, uint64_t bytes, uint64_t alignment, bool slabs)
+/* What serves it. Private arenas have no slabs: what a capture recorded must be restorable block by block. */
+void request_make(struct request *q, bool slabs)
 {
-    if (bytes > BYTES_MOST)
-        return false;
-    q->bytes = bytes;
-    q->alignment = alignment < BLOCK_BYTES ? BLOCK_BYTES : alignment;
-    if (slabs && bytes <= CLASS_BYTES_MAX && q->alignment == BLOCK_BYTES) {
-        q->class = class_of(bytes);
+    if (slabs && q->bytes <= CLASS_BYTES_MAX && q->alignment <= BLOCK_BYTES) {
+        q->class = class_of(q->bytes);
         q->size = slab_bytes(q->class);
         q->alignment = SLAB_ALIGNMENT;
     } else {
         q->class = CLASS_NONE;
-        q->size = (bytes + BLOCK_BYTES - 1) & ~(uint64_t)(BLOCK_BYTES - 1);
+        q->size = (q->bytes + BLOCK_BYTES - 1) & ~(uint64_t)(BLOCK_BYTES - 1);
+        q->alignment = q->alignment < BLOCK_BYTES ? BLOCK_BYTES : q->alignment;
     }
-    return true;
 }
 
 void request_cover_pages(struct request *q, uint64_t page)
@@ -57,7 +53,7 @@ enum fit arena_find(struct arena *a, const struct asker *who, const struct reque
     return fit;
 }
 
-/* The block that heap_carve took has its pages: it becomes what was asked for. Its address. */
+/* The block that heap_take took has its pages: it becomes what was asked for. Its address. */
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
 {
     struct block *b = block_of(a->heap.ranges.blocks, block);

@@ -35,7 +35,7 @@ struct arena {                      /* guarded by the pool's lock */
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);
 
-bool     request_make(struct request *q, uint64_t bytes, uint64_t alignment, bool slabs);
+void     request_make(struct request *q, bool slabs);
 void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);

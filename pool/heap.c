@@ -42,6 +42,7 @@ static bool fits(struct heap *h, const struct asker *who, const struct region *r
         bool blocked = false;
         uint32_t slot = under.from;
         place->at = at;
+        place->under = under;
         place->missing = 0;
         if (bits_all_set(r->sole, under.from, under.to))
             slot = under.to;
@@ -74,37 +75,58 @@ static bool fits_at_top(struct heap *h, const struct asker *who, uint64_t alignm
     return true;
 }
 
-/* `size` is a multiple of 512; so is `alignment`, a power of two. Fills in the place for the first two answers. */
-enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place)
+/* Mostly the first candidate has all its pages, each mapped once, and nothing more has to be looked at. */
+static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignment, struct place *place)
 {
-    struct place best = {0}, candidate = {.size = size};
+    const struct block *b = at_number(h, range);
+    const struct region *r = region_of(h->pages, b->region);
+    uint64_t at = align_up(b->at, alignment);
+    if (at + place->size > b->at + b->size)
+        return false;
+    place->region = b->region;
+    place->range = range;
+    place->at = at;
+    place->under = slots_under(r, at, place->size);
+    return bits_all_set(r->sole, place->under.from, place->under.to);
+}
+
+/* Of several candidates, `range` being the first, the one that lacks the fewest pages. */
+static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct asker *who, uint32_t range, uint64_t alignment,
+                                                    struct place *place)
+{
+    struct place best = {.range = 0};
     bool found = false, in_flight = false;
-    uint32_t range = ranges_at_least(&h->ranges, size);
+    *place = (struct place){.size = place->size};
     for (int tries = 0; range && tries < HEAP_CANDIDATES; tries++, range = ranges_next(&h->ranges, range)) {
         struct block *b = at_number(h, range);
-        if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, &candidate)) {
+        if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, place)) {
             in_flight = true; /* or the alignment does not fit: then waiting for it is no harm */
             continue;
         }
-        if (!found || candidate.missing < best.missing) {
-            best = candidate;
-            best.range = range;
-            found = true;
-        }
-        if (!best.missing) {
-            *place = best;
+        place->range = range;
+        if (!place->missing)
             return FIT_NOW;
-        }
-    }
-    if (fits_at_top(h, who, alignment, &candidate) && (!found || candidate.missing < best.missing)) {
-        best = candidate;
+        if (!found || place->missing < best.missing)
+            best = *place;
         found = true;
     }
-    if (!found)
-        return in_flight ? FIT_IN_FLIGHT : FIT_NOT;
-    best.in_flight = in_flight;
-    *place = best;
-    return best.missing ? FIT_WITH_PAGES : FIT_NOW;
+    if (!fits_at_top(h, who, alignment, place) || (found && best.missing <= place->missing)) {
+        if (!found)
+            return in_flight ? FIT_IN_FLIGHT : FIT_NOT;
+        *place = best;
+    }
+    place->in_flight = in_flight;
+    return place->missing ? FIT_WITH_PAGES : FIT_NOW;
+}
+
+/* `size` is a multiple of 512; so is `alignment`, a power of two. Fills in the place for the first two answers. */
+enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place)
+{
+    uint32_t range = ranges_at_least(&h->ranges, size);
+    *place = (struct place){.size = size};
+    if (range && fits_as_it_is(h, range, alignment, place))
+        return FIT_NOW;
+    return find_best(h, who, range, alignment, place);
 }
 
 /* The same for a block that has to begin at `at`. FIT_NOT: something lies there, or nothing of this heap ever did. */
@@ -134,7 +156,7 @@ void heap_widen(struct heap *h, struct place *place)
 
 /* --------------------------------------------------------------------------------------------------------------- pieces of a region */
 
-/* A new piece behind `before` (0: first in the region). The table has room: heap_carve's callers saw to it. */
+/* A new piece behind `before` (0: first in the region). The table has room: heap_take's callers saw to it. */
 static uint32_t insert_after(struct heap *h, struct region *r, uint32_t before, uint64_t at, uint64_t size)
 {
     uint32_t block = table_take(h->ranges.blocks);
@@ -177,8 +199,8 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
     return range;
 }
 
-/* Takes the place out of its free range. Its pages are another matter: pages_own, fill.c. At most three table items are needed. */
-uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state state)
+/* The place becomes a live block, cut out of its free range. What pages it lacks fill.c brings. At most three table items are needed. */
+uint32_t heap_take(struct heap *h, const struct place *place)
 {
     struct region *r = region_of(h->pages, place->region);
     uint32_t range = place->grows ? grow_top(h, r, place) : place->range, block = range;
@@ -197,8 +219,9 @@ uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state 
     } else {
         ranges_remove(&h->ranges, range);
     }
-    at_number(h, block)->state = state;
+    at_number(h, block)->state = BLOCK_LIVE;
     at_number(h, block)->uses = 0;
+    pages_own(h->pages, r, place->under.from, place->under.to);
     CHECK_SLOW(!heap_broken_rule(h));
     return block;
 }

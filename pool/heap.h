@@ -17,12 +17,22 @@ struct heap {                   /* guarded by the pool's lock */
     bool          fixed;        /* private arena: regions it gets are fixed */
 };
 
+/* The slots [from, to) that the bytes [at, at + size) touch. */
+struct slots {
+    uint32_t from, to;
+};
+static inline struct slots slots_under(const struct region *r, uint64_t at, uint64_t size)
+{
+    return (struct slots){region_slot(r, at), region_slot(r, at + size - 1) + 1};
+}
+
 /* Where a block could go. */
 struct place {
     uint32_t region;
     uint32_t range;             /* free range that holds it; 0: wholly beyond the region's top */
     uint64_t at;
     uint64_t size;
+    struct slots under;         /* it */
     uint32_t missing;           /* pages it lacks */
     bool     grows;             /* reaches beyond the top */
     bool     slid;              /* not at the start of its range: what lies there waits for the device */
@@ -40,7 +50,7 @@ void     heap_open(struct heap *h, struct pages *pages, struct table *blocks, ui
 enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place);
 void     heap_widen(struct heap *h, struct place *place);
-uint32_t heap_carve(struct heap *h, const struct place *place, enum block_state state);
+uint32_t heap_take(struct heap *h, const struct place *place);
 void     heap_give(struct heap *h, uint32_t block, tick freed);
 void     heap_give_back(struct heap *h, uint32_t block);
 void     heap_add_region(struct heap *h, struct region *r);
@@ -49,16 +59,7 @@ void     heap_remove_region(struct heap *h, struct region *r);
 void     heap_restore_region(struct heap *h, struct region *r);
 uint64_t heap_addresses_used(const struct heap *h);
 
-/* The slots [from, to) that the bytes [at, at + size) touch. */
-struct slots {
-    uint32_t from, to;
-};
-static inline struct slots slots_under(const struct region *r, uint64_t at, uint64_t size)
-{
-    return (struct slots){region_slot(r, at), region_slot(r, at + size - 1) + 1};
-}
-
 const char *heap_broken_rule(struct heap *h);    /* NULL, or the invariant that does not hold */
-const char *heap_broken_cover(struct heap *h);   /* the same; between heap_carve and pages_own it does not hold */
+const char *heap_broken_cover(struct heap *h);   /* the same; it does not hold within heap_take and heap_give */
 
 #endif

@@ -93,18 +93,6 @@ bool pages_lack(struct pages *s, const struct asker *who, const struct region *r
 
 /* --------------------------------------------------------------------------------------------------------- coming and going of bytes */
 
-/* The first bit at or after `from` that is clear in `words`, or `to`. */
-static uint32_t next_clear(const uint64_t *words, uint32_t from, uint32_t to)
-{
-    while (from < to) {
-        uint64_t clear = ~words[from / 64] & bits_mask(from / 64, from, to);
-        if (clear)
-            return from / 64 * 64 + (uint32_t)__builtin_ctzll(clear);
-        from = (from / 64 + 1) * 64;
-    }
-    return to;
-}
-
 /* Slots in transit get their owner from fill.c, the others have a page that pages_lack found good. */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
@@ -112,7 +100,7 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
     if (to - from > 1)
         r->edges[to - 1]++;
     bits_set(r->busy, from, to);
-    for (uint32_t slot = from; (slot = next_clear(r->sole, slot, to)) < to; slot++) {
+    for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to; slot++) {
         if (bit_is_set(r->transit, slot))
             continue;
         struct page *p = page_of(s, r->page[slot]);
@@ -131,7 +119,7 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
     bits_clear(r->busy, first, last);
     for (uint32_t slot = from; slot < to; slot++)
         r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
-    for (uint32_t slot = first; (slot = next_clear(r->sole, slot, last)) < last; slot++) {
+    for (uint32_t slot = first; (slot = bits_next(r->sole, slot, last, false)) < last; slot++) {
         struct page *p = page_of(s, r->page[slot]);
         if (!spot_is(p->owner, r->number, slot))
             continue; /* in transit when a fill failed: nothing came */
@@ -312,14 +300,14 @@ bool pages_add_region(struct pages *s, struct region *r)
     r->number = table_take(&s->regions);
     if (!r->number)
         return false;
-    ((struct region_entry *)table_at(&s->regions, r->number))->region = r;
+    TABLE_AT(struct region_entry, &s->regions, r->number)->region = r;
     s->addresses += r->bytes;
     return true;
 }
 
 void pages_remove_region(struct pages *s, struct region *r)
 {
-    ((struct region_entry *)table_at(&s->regions, r->number))->region = NULL;
+    TABLE_AT(struct region_entry, &s->regions, r->number)->region = NULL;
     s->addresses -= r->bytes;
     table_give(&s->regions, r->number);
 }

@@ -50,10 +50,10 @@ struct pages {                      /* guarded by the pool's lock */
     uint64_t      addresses;        /* bytes of address space */
 };
 
-static inline struct page *page_of(const struct pages *s, uint32_t page) { return table_at(&s->table, page); }
+static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
 static inline struct region *region_of(const struct pages *s, uint32_t region)
 {
-    return ((struct region_entry *)table_at(&s->regions, region))->region;
+    return TABLE_AT(struct region_entry, &s->regions, region)->region;
 }
 
 bool pages_open(struct pages *s, uint32_t shift);

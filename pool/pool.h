@@ -128,9 +128,9 @@ struct cenote_pool {
     cenote_pool   *next;            /* all pools of the process; guarded by the lock of the pools */
 };
 
-static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { return table_at(&pool->arenas, arena); }
-static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return table_at(&pool->groups, group); }
-static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return table_at(&pool->uses, use); }
+static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { return TABLE_AT(struct arena, &pool->arenas, arena); }
+static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return TABLE_AT(cenote_group, &pool->groups, group); }
+static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->uses, use); }
 
 /* --- pool.c */
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED or EXITING */

@@ -22,7 +22,7 @@ static uint32_t bin_of(uint64_t size)
     if (units < RANGE_LISTS)
         return (uint32_t)units;
     uint32_t log = 63 - (uint32_t)__builtin_clzll(units);
-    return RANGE_LISTS + (log - 6) * 16 + (uint32_t)(units >> (log - 4) & 15);
+    return RANGE_LISTS + (log - 6) * 16 + (uint32_t)(units >> (log - 4)) - 16; /* the first five bits are 16 to 31 */
 }
 
 static uint32_t priority(uint32_t block)
@@ -55,11 +55,9 @@ static void split(const struct ranges *r, uint32_t root, const struct block *key
 
 static void add_to_list(struct ranges *r, uint32_t bin, uint32_t block)
 {
-    struct block *key = block_of(r->blocks, block);
-    key->smaller = 0;
-    key->larger = r->bins[bin];
-    if (key->larger)
-        block_of(r->blocks, key->larger)->smaller = block;
+    uint32_t next = r->bins[bin];
+    block_of(r->blocks, block)->larger = next;
+    block_of(r->blocks, next)->smaller = block;
     r->bins[bin] = block;
 }
 
@@ -109,38 +107,64 @@ static void remove_from_tree(struct ranges *r, uint32_t bin, uint32_t block)
     *link = smaller ? smaller : larger;
 }
 
+static void fill_bin(struct ranges *r, uint32_t bin, uint32_t first)
+{
+    block_of(r->blocks, first)->bin = (uint16_t)bin;
+    r->bins[bin] = first;
+    r->filled[bin / 64] |= 1ull << (bin % 64);
+}
+
+static void empty_bin(struct ranges *r, uint32_t bin)
+{
+    r->bins[bin] = 0;
+    r->filled[bin / 64] &= ~(1ull << (bin % 64));
+}
+
 void ranges_add(struct ranges *r, uint32_t block)
 {
-    uint32_t bin = bin_of(block_of(r->blocks, block)->size);
-    if (bin < RANGE_LISTS)
+    struct block *b = block_of(r->blocks, block);
+    uint32_t bin = bin_of(b->size);
+    b->bin = (uint16_t)bin;
+    b->smaller = b->larger = 0;
+    if (!r->bins[bin])
+        fill_bin(r, bin, block);
+    else if (bin < RANGE_LISTS)
         add_to_list(r, bin, block);
     else
         add_to_tree(r, bin, block);
-    r->filled[bin / 64] |= 1ull << (bin % 64);
+}
+
+static bool is_alone(const struct ranges *r, const struct block *b, uint32_t block)
+{
+    return r->bins[b->bin] == block && !b->smaller && !b->larger;
 }
 
 void ranges_remove(struct ranges *r, uint32_t block)
 {
-    uint32_t bin = bin_of(block_of(r->blocks, block)->size);
-    if (bin < RANGE_LISTS)
-        remove_from_list(r, bin, block);
+    const struct block *b = block_of(r->blocks, block);
+    if (is_alone(r, b, block))
+        empty_bin(r, b->bin);
+    else if (b->bin < RANGE_LISTS)
+        remove_from_list(r, b->bin, block);
     else
-        remove_from_tree(r, bin, block);
-    if (!r->bins[bin])
-        r->filled[bin / 64] &= ~(1ull << (bin % 64));
+        remove_from_tree(r, b->bin, block);
 }
 
-/* The range begins and ends elsewhere now. Alone in its bin it need not move: so a warm pool with one large free range touches no tree. */
+/* The range begins and ends elsewhere now. The one large free range of a warm pool, alone in its bin, goes to another without a search. */
 void ranges_resize(struct ranges *r, uint32_t block, uint64_t at, uint64_t size)
 {
     struct block *b = block_of(r->blocks, block);
-    uint32_t bin = bin_of(b->size);
-    bool stays = bin_of(size) == bin && r->bins[bin] == block && !b->smaller && !b->larger;
-    if (!stays)
+    uint32_t bin = bin_of(size);
+    bool goes_alone = is_alone(r, b, block) && (bin == b->bin || !r->bins[bin]);
+    if (goes_alone)
+        empty_bin(r, b->bin);
+    else
         ranges_remove(r, block);
     b->at = at;
     b->size = size;
-    if (!stays)
+    if (goes_alone)
+        fill_bin(r, bin, block);
+    else
         ranges_add(r, block);
 }
 
@@ -188,7 +212,7 @@ uint32_t ranges_at_least(const struct ranges *r, uint64_t size)
 uint32_t ranges_next(const struct ranges *r, uint32_t block)
 {
     const struct block *key = block_of(r->blocks, block);
-    uint32_t bin = bin_of(key->size);
+    uint32_t bin = key->bin;
     uint32_t found = bin < RANGE_LISTS ? key->larger : first_from(r, r->bins[bin], key, true);
     return found || bin + 1 == RANGE_BINS ? found : first_of_bins(r, bin + 1);
 }

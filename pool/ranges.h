@@ -32,6 +32,7 @@ struct block {
         struct { uint32_t uses; };             /* live or pending: streams it is used on, see pending.c */
     };
     uint8_t  state;                 /* enum block_state */
+    uint16_t bin;                   /* free: where it is */
 };
 
 struct ranges {
@@ -40,7 +41,7 @@ struct ranges {
     uint32_t bins[RANGE_BINS];      /* first of each list, root of each tree */
 };
 
-static inline struct block *block_of(const struct table *blocks, uint32_t block) { return table_at(blocks, block); }
+static inline struct block *block_of(const struct table *blocks, uint32_t block) { return TABLE_AT(struct block, blocks, block); }
 
 void     ranges_add(struct ranges *r, uint32_t block);
 void     ranges_remove(struct ranges *r, uint32_t block);

@@ -96,10 +96,7 @@ static CUresult run_fill(struct climb *c)
 static enum step fill_place(struct climb *c, const struct place *place)
 {
     cenote_pool *pool = c->pool;
-    struct region *r = region_of(&pool->pages, place->region);
-    struct slots under = slots_under(r, place->at, place->size);
-    uint32_t block = heap_carve(&c->arena->heap, place, BLOCK_LIVE);
-    pages_own(&pool->pages, r, under.from, under.to);
+    uint32_t block = heap_take(&c->arena->heap, place);
     lock_give(&pool->lock);
 
     CUresult result = run_fill(c);
@@ -123,7 +120,7 @@ static enum step fill_from_plan(struct climb *c, const struct asker *who, const 
 {
     cenote_pool *pool = c->pool;
     struct region *r = region_of(&pool->pages, place->region);
-    struct slots under = slots_under(r, place->at, place->size);
+    struct slots under = place->under;
     switch (fill_plan(&pool->fill, &pool->pages, who, r, under.from, under.to, may_harvest(c), source_allowance(pool))) {
     case PLAN_READY:
         return fill_place(c, place);

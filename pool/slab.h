@@ -34,7 +34,7 @@ struct slabs {                          /* of one arena; guarded by the pool's l
     uint32_t      empty;                /* slabs without a live item */
 };
 
-static inline struct slab *slab_of(const struct table *slabs, uint32_t slab) { return table_at(slabs, slab); }
+static inline struct slab *slab_of(const struct table *slabs, uint32_t slab) { return TABLE_AT(struct slab, slabs, slab); }
 
 /* Bytes and alignment of the heap block a slab of this class wants. */
 #define SLAB_ALIGNMENT (1u << SLAB_GRANULE_SHIFT)

@@ -94,21 +94,34 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
     return find_immortal(pool, stream, &now) && now == key;
 }
 
-/* Asks the driver whose stream it is; NULL: the pool's own device. */
-static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
+/* The stream's context and its device. */
+static CUresult ask_context(const struct device *own, CUstream stream, CUcontext *context, CUdevice *device)
 {
-    const struct driver *t = pool->device->driver;
-    CUcontext context = NULL, popped;
-    CUdevice ordinal = -1;
-    CUresult result = t->cuCtxPushCurrent(pool->device->context);
-    if (!result && !(result = t->cuStreamGetCtx(stream, &context))) {
-        result = t->cuCtxPushCurrent(context);
-        if (!result && !(result = t->cuCtxGetDevice(&ordinal)))
-            t->cuCtxPopCurrent(&popped);
+    const struct driver *t = own->driver;
+    CUcontext popped;
+    CUresult result = t->cuCtxPushCurrent(own->context);
+    if (result)
+        return result;
+    result = t->cuStreamGetCtx(stream, context);
+    *device = own->handle;
+    if (!result && *context != own->context && !(result = t->cuCtxPushCurrent(*context))) {
+        result = t->cuCtxGetDevice(device);
         t->cuCtxPopCurrent(&popped);
     }
+    t->cuCtxPopCurrent(&popped);
+    return result;
+}
+
+/* Asks the driver whose stream it is; NULL: the pool's own device. Devices are numbers to it, as to us. */
+static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
+{
+    CUcontext context;
+    CUdevice ordinal;
+    CUresult result = ask_context(pool->device, stream, &context, &ordinal);
+    if (result && result != CUDA_ERROR_NOT_SUPPORTED && result != CUDA_ERROR_INVALID_HANDLE)
+        return pool_driver_error(pool, result, "cuStreamGetCtx");
     if (result)
-        return error_set(CENOTE_INVALID, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device", (void *)stream,
+        return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device", (void *)stream,
                          driver_result_name(result));
     int error = pool_other_device(pool, ordinal, other);
     if (!error && (*other)->context != context)

@@ -14,6 +14,13 @@ bool memory_is_known(uint64_t at, uint64_t bytes)
     return host_is_pinned(at, bytes);
 }
 
+/* Of cuMemAlloc. Between devices without peer access drivers copy it by way of the host. */
+static bool is_plain(uint64_t at)
+{
+    const struct mapping *m = virtual_is_device_address(at) ? virtual_mapping(at) : NULL;
+    return m && m->owner == MAPPED_FOR_PLAIN;
+}
+
 struct copy {
     const char *name;
     uint64_t    to, from;
@@ -35,7 +42,8 @@ static CUresult copy(const struct copy *c, CUstream stream)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx <- 0x%llx, %zu bytes: not memory of the device", c->name,
                             (unsigned long long)c->to, (unsigned long long)c->from, c->bytes);
     bool pageable = !to_known || !from_known;
-    struct work work = {.kind = WORK_COPY, .name = c->name, .to = c->to, .from = c->from, .bytes = c->bytes, .pinned = !pageable};
+    struct work work = {.kind = WORK_COPY, .name = c->name, .to = c->to, .from = c->from, .bytes = c->bytes, .pinned = !pageable,
+        .between_devices = is_plain(c->to) && is_plain(c->from)};
     result = work_put(s, &work);
     if (result || s->capture || (!c->waits && !pageable))
         return result;

@@ -30,7 +30,7 @@ def compile_programs(folder: str) -> str:
     facts = adapter.describe(torch)
     library = os.path.join(folder, "bench_host.so")
     include = [places.include_folder(), adapter.cuda_include(facts), f"{facts.folder}/include"]
-    command = ["g++", "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={int(facts.has_new_abi)}",
+    command = ["g++", "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-Wno-interference-size", f"-D_GLIBCXX_USE_CXX11_ABI={int(facts.has_new_abi)}",
                *(f"-I{path}" for path in include), str(HERE / "programs.cpp"), "-o", library, f"-L{facts.folder}/lib", "-lc10", "-ltorch_cpu"]
     subprocess.run(command, check=True)
     return library

@@ -65,12 +65,33 @@ static void judge_identities(const struct pool *p)
     JUDGE(s.requested.current == p->requested);
 }
 
+/* The picture shows what the counters count: pieces tile their segments, and segments are what is reserved. */
+static void judge_picture(const struct pool *p)
+{
+    static cenote_piece pieces[1 << 16];
+    cenote_stats s = {.struct_size = sizeof s};
+    size_t count;
+    uint64_t size = 0, requested = 0, pending = 0;
+    JUDGE(cenote_pool_stats(p->pool, &s) == CENOTE_OK);
+    JUDGE(cenote_pieces(p->pool, NULL, pieces, sizeof pieces / sizeof *pieces, &count) == CENOTE_OK);
+    JUDGE(count <= sizeof pieces / sizeof *pieces);
+    for (size_t i = 0; i < count; i++) {
+        bool begins = i == 0 || pieces[i].segment != pieces[i - 1].segment;
+        JUDGE(pieces[i].address == (begins ? pieces[i].segment : pieces[i - 1].address + pieces[i - 1].size));
+        size += pieces[i].size;
+        requested += pieces[i].state == CENOTE_PIECE_LIVE ? pieces[i].requested : 0;
+        pending += pieces[i].state == CENOTE_PIECE_PENDING;
+    }
+    JUDGE(size == s.reserved.current && requested == s.requested.current && pending == s.pending_blocks);
+}
+
 void world_judge_deeply(struct world *w)
 {
     for (int i = 0; i < POOLS; i++) {
         if (!w->pool[i].pool)
             continue;
         judge_identities(&w->pool[i]);
+        judge_picture(&w->pool[i]);
         JUDGE(cenote_pool_check(w->pool[i].pool) == CENOTE_OK);
     }
     for (int d = 0; w->capturing < 0 && d < w->shape.devices; d++) {

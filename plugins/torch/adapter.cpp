@@ -151,8 +151,6 @@ void Adapter::raw_delete(void *block)
     const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
     if (C10_UNLIKELY(interp))
         (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
-    if (C10_UNLIKELY(has_foreign_))
-        follow_foreign(block);
     if (C10_UNLIKELY(history_.sees_frees()))
         delete_recorded(block);
     else
@@ -180,13 +178,9 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
     cenote_block known;
     if (cenote_find(block.get(), &known)) /* taken while cenote was switched off: its free waits for the device */
         return;
-    if (cenote_pool_device(known.pool) != stream.device_index()) {
-        use_on_foreign(block.get(), stream);
-        return;
-    }
     if (is_immortal(stream))
         cenote_stream_immortal(known.pool, stream.stream());
-    int error = cenote_use(block.get(), stream.stream());
+    int error = cenote_use_on(block.get(), stream.device_index(), stream.stream());
     TORCH_CHECK(!error, "record_stream: ", cenote_message());
 }
 

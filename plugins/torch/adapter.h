@@ -3,8 +3,7 @@
  * here. Compiled against the user's own torch.
  *
  * LOCKING: none of its own on the way of an allocation. `observers_lock_` guards the list of observers and is not held while they run;
- * `direct_lock_` guards what was taken past cenote. `foreign_lock_` is explained in foreign_streams.cpp. None is
- * taken while another is held.
+ * `direct_lock_` guards what was taken past cenote, `received_lock_` what came from other processes. None is taken while another is held.
  */
 #pragma once
 
@@ -144,8 +143,9 @@ public:
     void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
 
     /* not there yet: sharing */
-    ShareableHandle shareIpcHandle(void *) override { not_yet("shareIpcHandle"); }
-    std::shared_ptr<void> getIpcDevPtr(std::string) override { not_yet("getIpcDevPtr"); }
+    /* sharing.cpp: memory of one process in another */
+    ShareableHandle shareIpcHandle(void *block) override;
+    std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
 
 private:
     cenote_pool *pool(DeviceIndex device) const;
@@ -168,9 +168,7 @@ private:
     cenote_group *route(DeviceIndex device, cudaStream_t stream);
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
-    void use_on_foreign(void *block, c10::cuda::CUDAStream stream);
-    std::vector<c10::cuda::CUDAStream> forget_foreign(void *block);
-    void follow_foreign(void *block);
+    std::shared_ptr<void> find_received(const std::string &name);
     [[noreturn]] void fail(int error, DeviceIndex device, size_t bytes);
 
     std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
@@ -182,12 +180,11 @@ private:
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
     std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
     std::vector<Route> routes_;
-    std::atomic<bool> has_foreign_{false};
-    std::mutex foreign_lock_;
-    std::unordered_multimap<void *, c10::cuda::CUDAStream> foreign_; /* blocks used on streams of other devices */
     History history_;
     std::mutex observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;
+    std::mutex received_lock_;
+    std::unordered_map<std::string, std::weak_ptr<void>> received_; /* from other processes, by handle and device */
 };
 
 /* The only one. It is never deleted: tensors may die after every static object. */

@@ -31,4 +31,23 @@ CASE(checks_are_in_debug_builds_only)
     EXPECT_EQ(child_run(check_arithmetic, &five).signal, CENOTE_DEBUG >= 1 ? SIGABRT : 0);
 }
 
+/* Says by its exit which rules are broken. */
+static void ask_for_rules(void *setting)
+{
+    if (setting)
+        setenv("CENOTE_BREAK", setting, 1);
+    else
+        unsetenv("CENOTE_BREAK");
+    _exit(BREAKS(3) | BREAKS(4) << 1 | BREAKS(5) << 2);
+}
+
+CASE(a_rule_is_broken_on_purpose_in_debug_builds_only)
+{
+    EXPECT_EQ(child_run(ask_for_rules, NULL).status, 0);
+    EXPECT_EQ(child_run(ask_for_rules, "no number").status, 0);
+    EXPECT_EQ(child_run(ask_for_rules, "3").status, CENOTE_DEBUG >= 1 ? 1 : 0);
+    EXPECT_EQ(child_run(ask_for_rules, "4").status, CENOTE_DEBUG >= 1 ? 2 : 0);
+    EXPECT_EQ(child_run(ask_for_rules, "5").status, CENOTE_DEBUG >= 1 ? 4 : 0);
+}
+
 SUITE_MAIN("check")

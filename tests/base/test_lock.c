@@ -1,6 +1,7 @@
 /* test_lock.c: locks exclude, and debug builds stop at a wrong order, a second take and a give by another. */
 #include "base/lock.h"
 
+#include <pthread.h>
 #include <signal.h>
 
 #include "tests/base/child.h"

@@ -97,7 +97,7 @@ static bool is_clear(const struct act *act, int error)
         return act->injection.kind == FAULT_DRIVER;
     case CENOTE_OUT_OF_HOST_MEMORY:
         return act->injection.kind == FAULT_MEMORY;
-    case CENOTE_DEVICE_LOST:
+    case CENOTE_DEVICE_LOST: case CENOTE_GONE: /* the exporter's context is lost */
         return act_is_sticky(act);
     case CENOTE_INVALID: /* a driver that does not know the stream */
         return act->injection.kind == FAULT_DRIVER && act->injection.error == CUDA_ERROR_INVALID_VALUE;

@@ -65,6 +65,7 @@ struct act {
     cenote_pool        *pools[ACT_THINGS];
     cenote_group       *groups[ACT_THINGS];
     struct act_capture  captures[ACT_THINGS];
+    void               *imports[ACT_THINGS];
     CUcontext           other_context;   /* of the second device, and a stream there */
     CUstream            other_stream;
 };
@@ -97,7 +98,9 @@ cenote_group *act_group(struct act *act, cenote_pool *pool, unsigned flags, cons
 void act_drop_group(struct act *act, cenote_group *group);
 bool act_capture(struct act *act, cenote_group *group, CUstream stream);   /* false: no capture is open */
 CUgraphExec act_end_capture(struct act *act, CUstream stream);
-void act_clear(struct act *act);    /* captures, blocks and groups, in this order; not the pools */
+void *act_import(struct act *act, const cenote_share *share);   /* NULL: it was refused */
+void act_close_import(struct act *act, void *at);
+void act_clear(struct act *act);    /* captures, imports, blocks and groups, in this order; not the pools */
 
 /* --- judge.c */
 

@@ -91,10 +91,35 @@ CUgraphExec act_end_capture(struct act *act, CUstream stream)
 
 /* -------------------------------------------------------------------------------------------------------------------------- everything */
 
+/* In one's own process: the driver's calls are the same. */
+void *act_import(struct act *act, const cenote_share *share)
+{
+    int i = 0;
+    while (i < ACT_THINGS && act->imports[i])
+        i++;
+    REQUIRE(i < ACT_THINGS);
+    if (act_done(act, cenote_import(share, sizeof *share, 0, &act->imports[i])))
+        return act->imports[i];
+    EXPECT_EQ(act->imports[i], NULL);
+    return NULL;
+}
+
+void act_close_import(struct act *act, void *at)
+{
+    for (int i = 0; at && i < ACT_THINGS; i++)
+        if (act->imports[i] == at) {
+            DONE(cenote_import_close(at)); /* whatever the driver says */
+            act->imports[i] = NULL;
+            return;
+        }
+}
+
 void act_clear(struct act *act)
 {
     for (int i = 0; i < ACT_THINGS; i++)
         tell_end(act, &act->captures[i]);
+    for (int i = 0; i < ACT_THINGS; i++)
+        act_close_import(act, act->imports[i]);
     act_give_all(act);
     for (int i = 0; i < ACT_THINGS; i++)
         act_drop_group(act, act->groups[i]);

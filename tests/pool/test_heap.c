@@ -40,13 +40,10 @@ static struct region *add_region(uint32_t slots)
 static uint32_t take_at(const struct place *place)
 {
     struct region *r = region_of(&store, place->region);
-    struct slots under = slots_under(r, place->at, place->size);
-    uint32_t block = heap_carve(&heap, place, BLOCK_LIVE);
-    for (uint32_t slot = under.from; slot < under.to; slot++)
+    for (uint32_t slot = place->under.from; slot < place->under.to; slot++)
         if (!r->page[slot])
             store_page_at(r, slot);
-    pages_own(&store, r, under.from, under.to);
-    return block;
+    return heap_take(&heap, place);
 }
 
 /* 0: does not fit. */

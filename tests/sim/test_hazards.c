@@ -232,6 +232,26 @@ CASE(devices_that_cannot_reach_each_other)
     EXPECT_EQ(cuCtxEnablePeerAccess(machine_context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
 }
 
+/* Memory of cuMemAlloc is copied by way of the host where it has to be; what is mapped needs access, or the copy between peers. */
+CASE(copies_between_devices_without_peer_access)
+{
+    struct sim_shape shape = simulated_shape();
+    CUdeviceptr here, there;
+    CUcontext second;
+    shape.devices = 2;
+    simulated_begin_as(&shape);
+    struct machine_range range = machine_map(1);
+    REQUIRE_OK(cuMemAlloc(&here, PAGE));
+    REQUIRE_OK(cuDevicePrimaryCtxRetain(&second, 1));
+    REQUIRE_OK(cuCtxSetCurrent(second));
+    REQUIRE_OK(cuMemAlloc(&there, PAGE));
+    EXPECT_OK(cuMemcpyDtoDAsync(there, here, PAGE, NULL));
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_OK(cuMemcpyPeerAsync(there, second, range.at, machine_context, PAGE, NULL));
+    EXPECT_OK(cuCtxSynchronize());
+    EXPECT_EQ(cuMemcpyDtoDAsync(there, range.at, PAGE, NULL), CUDA_ERROR_ILLEGAL_ADDRESS); /* nothing is behind: it runs at once */
+}
+
 CASE(plain_memory_of_a_peer_needs_peer_access)
 {
     struct sim_shape shape = simulated_shape();

@@ -1,4 +1,7 @@
-"""The built library: shared and static, it offers what the headers declare CENOTE_API and no more; it is small, and needs the C library alone."""
+"""
+The built library: shared and static, it offers what the headers declare CENOTE_API and no more; it is small, needs the C library alone, and
+has nothing of what debug builds do on purpose.
+"""
 import pathlib
 import re
 import shutil
@@ -64,4 +67,6 @@ def check(tree: Tree) -> Report:
     problems += [f"needs {name}" for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if not NEEDED.fullmatch(name)]
     if f"[{SONAME}]" not in dynamic:
         problems.append(f"its SONAME is not {SONAME}")
+    if b"CENOTE_BREAK" in library.read_bytes():
+        problems.append("its rules can be broken by CENOTE_BREAK: that is for debug builds (base/check.h)")
     return Report(f"{len(in_library)} exported functions, {size} bytes stripped", problems)

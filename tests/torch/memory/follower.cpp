@@ -158,6 +158,14 @@ EXPORT void follower_begin(bool early)
     attachAllocatorTraceTracker(&follow);
 }
 
+/* Who came late registers what a snapshot shows. */
+EXPORT void follower_register(int device, uint64_t at, uint64_t bytes, bool whole)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    for (uint64_t each = page(at); each < at + bytes; each += PAGE)
+        devices[device].registered.emplace(each, whole ? WHOLE : what_lies_at(each));
+}
+
 EXPORT uint64_t follower_count(int action)
 {
     std::lock_guard<std::mutex> hold(lock);

@@ -40,6 +40,12 @@ class Follower:
         self._library.follower_problem.restype = ctypes.c_char_p
         self._library.follower_begin(ctypes.c_bool(early))
 
+    def register(self, segments: list) -> None:
+        """What a snapshot shows."""
+        for s in segments:
+            address, size = ctypes.c_uint64(s["address"]), ctypes.c_uint64(s["total_size"])
+            self._library.follower_register(s["device"], address, size, ctypes.c_bool(not s["is_expandable"]))
+
     def count(self, *actions: str) -> int:
         return sum(self._library.follower_count(ACTIONS.index(action)) for action in actions)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contents import LONG, MIB, block, comes_back, filled, holds, release
-from simulated import forked
+from simulated import ROOT, forked
 
 
 def test_every_device_has_memory_of_its_own():
@@ -73,18 +73,24 @@ def test_kernels_on_memory_of_a_peer(sim):
 
 
 def test_memory_of_a_private_pool_is_open_to_a_peer(sim):
-    pool = torch.cuda.MemPool()
-    with torch.cuda.device(3), torch.cuda.use_mem_pool(pool):
-        before = block(9 * MIB, "cuda:3")
+    with torch.cuda.device(3):
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            before = block(9 * MIB)
     filled(MIB, 2, "cuda:2").to("cuda:3")
     with torch.cuda.device(3), torch.cuda.use_mem_pool(pool):
-        assert touched(sim, 2, block(40 * MIB, "cuda:3")) and touched(sim, 2, before)
+        after = block(40 * MIB)
+    assert touched(sim, 2, after) and touched(sim, 2, before)
+    with torch.cuda.device(3):
+        del before, after, pool
 
 
 def test_memory_of_another_device_is_shut_by_default():
     out = forked(
-        """
-        import simulated, torch
+        f"""
+        import sys, torch
+        sys.path.insert(0, {str(ROOT / "tests/torch")!r})
+        import simulated
         sim = simulated.Hand()
         sim.set_quiet(True)
         a = torch.empty(100, device="cuda:0")

@@ -1,6 +1,7 @@
 """Tensors and events of one process in another: torch.multiprocessing."""
 
 import os
+import resource
 import time
 
 import pytest
@@ -66,6 +67,19 @@ def new_event():
     kept["event"] = torch.cuda.Event(interprocess=True)
     kept["event"].record()
     return kept["event"].ipc_handle()
+
+
+def apart(one, other):
+    return kept[other][0].data_ptr() - kept[one][0].data_ptr()
+
+
+def refuses(*arguments):
+    """A storage from a handle that is none: an error, and nothing else."""
+    try:
+        torch.UntypedStorage._new_shared_cuda(*arguments)
+    except RuntimeError:
+        return True
+    return False
 
 
 def device_of(name):
@@ -253,6 +267,66 @@ def test_many_tensors_one_after_another():
             other.keep("a", a)
         assert other.all_hold("a", 199) == [True]
         other.let_go("a")
+
+
+def limit_files(most):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+@run
+def test_thousands_of_tensors_with_few_file_descriptors():
+    """No descriptor is kept for each: 1,024 would not do."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with Other() as other:
+        other.limit_files(1024)
+        limit_files(1024)
+        live = [filled(3000 + value, value % 256) for value in range(2500)]
+        other.keep("thousands", *live)
+        assert all(other.all_hold("thousands", *(value % 256 for value in range(2500))))
+        del live
+        other.let_go("thousands")
+        torch.cuda.ipc_collect()
+    limit_files(before)
+
+
+@run
+def test_a_tensor_that_is_sent_twice_arrives_once():
+    """Two ways to one storage stay one storage, and the second arrival opens nothing."""
+    with Other() as other:
+        a = filled(3 * MIB, 7)
+        other.keep("first", a)
+        other.keep("second", a[MIB:])
+        assert other.apart("first", "second") == MIB
+        other.let_go("first")
+        assert other.all_hold("second", 7) == [True]
+        other.let_go("second")
+
+
+@run
+def test_new_memory_at_an_old_address():
+    """The receiver remembers nothing of what lay there before."""
+    with Other() as other:
+        for value in range(1, 8):
+            a = filled(3 * MIB, value)
+            other.keep("a", a)
+            assert other.all_hold("a", value) == [True]
+            other.let_go("a")
+            torch.cuda.ipc_collect()
+            del a
+
+
+@run
+def test_damaged_handles():
+    with Other() as other:
+        kept["whole"] = [filled(MIB, 3)]
+        device, handle, size, offset, *rest = kept["whole"][0].untyped_storage()._share_cuda_()
+        fine = len(handle)
+        assert other.refuses(device, handle[:-1], size, offset, *rest)
+        assert other.refuses(device, bytes(fine), size, offset, *rest)
+        other.keep("whole", *kept["whole"])
+        assert other.all_hold("whole", 3) == [True]
+        other.let_go("whole")
+        kept.pop("whole")
 
 
 @run

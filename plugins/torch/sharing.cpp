@@ -1,0 +1,65 @@
+/*
+ * sharing.cpp: blocks of this process for others, and those of others here: what torch.multiprocessing asks for when it sends a tensor.
+ *
+ * A handle is a cenote_share of the block, and the storage's place in it the offset. PyTorch keeps the sender's block until the last receiver
+ * has let go, and expects one pointer for one handle as long as it lives.
+ *
+ * LOCKING: `received_lock_` guards what was received. Nothing is imported or closed under it.
+ */
+#include "adapter.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace cenote_torch
+{
+
+ShareableHandle Adapter::shareIpcHandle(void *block)
+{
+    cenote_block found;
+    cenote_share share;
+    int error = cenote_find(block, &found);
+    if (!error)
+        error = cenote_export(found.start, &share);
+    TORCH_CHECK(!error, "this memory cannot go to another process: ", cenote_message());
+    return {static_cast<char *>(block) - static_cast<char *>(found.start), std::string(reinterpret_cast<char *>(&share), sizeof share)};
+}
+
+/* What is alive under that name, or nothing. LOCKING: received_lock_ */
+std::shared_ptr<void> Adapter::find_received(const std::string &name)
+{
+    auto known = received_.find(name);
+    return known == received_.end() ? nullptr : known->second.lock();
+}
+
+std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
+{
+    DeviceIndex device = c10::cuda::current_device();
+    std::string name = handle + static_cast<char>(device);
+    {
+        std::lock_guard<std::mutex> hold(received_lock_);
+        if (auto alive = find_received(name))
+            return alive;
+    }
+    cenote_share share{};
+    void *at = nullptr;
+    std::memcpy(&share, handle.data(), std::min(handle.size(), sizeof share));
+    int error = cenote_import(&share, handle.size(), device, &at);
+    TORCH_CHECK(!error, "memory of another process cannot be used here: ", cenote_message());
+    std::shared_ptr<void> made(at, [this, name](void *address) {
+        cenote_import_close(address);
+        std::lock_guard<std::mutex> hold(received_lock_);
+        auto mine = received_.find(name);
+        if (mine != received_.end() && mine->second.expired())
+            received_.erase(mine);
+    });
+    std::lock_guard<std::mutex> hold(received_lock_);
+    auto alive = find_received(name); /* another thread may have been faster: then ours goes, once the lock is free */
+    if (!alive)
+        received_[name] = made;
+    return alive ? alive : made;
+}
+
+} // namespace cenote_torch
