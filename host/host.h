@@ -36,6 +36,7 @@
 #define HOST_PAGE  4096u            /* pieces are multiples of it; jemalloc must have the same */
 #define HOST_GRAIN BLOCK_BYTES      /* blocks are multiples of it */
 #define UNIT       (2ull << 20)     /* chunks are multiples of it: a huge page */
+#define BIG        (2ull << 20)     /* larger pieces have chunks of their own: a small one in an idle big chunk would keep all of it */
 #define NODES_MOST 64
 #define RECENT     8                /* freed blocks a thread keeps for each node */
 #define USES_MOST  (1u << 20)
@@ -49,6 +50,7 @@ struct chunk {                      /* guarded by `lock`; what does not change a
     int      node;
     uint32_t first;                 /* its first piece: the number never changes */
     struct device *device;          /* in whose context it was registered */
+    bool     big;                   /* for pieces above BIG bytes, each registered for one */
     bool     bound, strayed;
     bool     is_registered;         /* false: coming or going */
 };
@@ -56,7 +58,7 @@ struct chunk {                      /* guarded by `lock`; what does not change a
 struct tally { uint64_t requested, allocated, blocks; };
 
 struct node {
-    struct ranges  free;            /* pieces; `lock` */
+    struct ranges  free[2];         /* pieces, of chunks for small and for big ones; `lock` */
     _Atomic uint64_t flush_bytes;   /* a thread may count so much before it says so: a 64th of what is registered, 1 MiB at least */
     unsigned       arena;           /* of jemalloc */
     _Atomic uint64_t in[3], out[3], peak[3]; /* requested, allocated, blocks; flushed from threads */

@@ -43,7 +43,7 @@ bool pieces_open(struct host *h, uint64_t bytes)
     bool tables = table_open(&h->pieces, sizeof(struct block), PIECES_MOST) && table_open(&h->chunks, sizeof(struct chunk), h->units) &&
                   table_open(&h->uses, sizeof(struct use), USES_MOST);
     for (int node = 0; node < NODES_MOST; node++)
-        h->node[node].free.blocks = &h->pieces;
+        h->node[node].free[0].blocks = h->node[node].free[1].blocks = &h->pieces;
     return h->taken && h->chunk_of && h->records && tables;
 }
 
@@ -123,6 +123,11 @@ static void set_chunk_of(struct host *h, const struct chunk *c, uint32_t number)
 
 /* ---------------------------------------------------------------------------------------------------------------------- pieces */
 
+static struct ranges *free_of(struct host *h, const struct chunk *c)
+{
+    return &h->node[c->node].free[c->big];
+}
+
 /* Room in the books for a piece that is cut twice. LOCKING: `lock`, as for everything static here. */
 static bool books_reserve(struct host *h)
 {
@@ -148,7 +153,7 @@ static void set_free(struct host *h, uint32_t piece)
 {
     struct block *p = piece_of(h, piece);
     p->state = BLOCK_FREE;
-    ranges_add(&h->node[chunk_at(h, p->region)->node].free, piece);
+    ranges_add(free_of(h, chunk_at(h, p->region)), piece);
 }
 
 /* The second part of a piece becomes one of its own, in neither state. Its books are reserved. */
@@ -184,12 +189,12 @@ static void release(struct host *h, uint32_t piece)
     struct block *p = piece_of(h, piece);
     struct chunk *c = chunk_at(h, p->region);
     if (p->after && piece_of(h, p->after)->state == BLOCK_FREE) {
-        ranges_remove(&h->node[c->node].free, p->after);
+        ranges_remove(free_of(h, c), p->after);
         join(h, piece);
     }
     if (p->before && piece_of(h, p->before)->state == BLOCK_FREE) {
         piece = p->before;
-        ranges_remove(&h->node[c->node].free, piece);
+        ranges_remove(free_of(h, c), piece);
         join(h, piece);
     }
     set_free(h, piece);
@@ -227,7 +232,7 @@ static uint64_t room_for(uint64_t bytes, uint64_t alignment)
 uint32_t piece_take(struct host *h, int node, uint64_t bytes, uint64_t alignment)
 {
     lock_take(&h->lock);
-    struct ranges *free = &h->node[node].free;
+    struct ranges *free = &h->node[node].free[bytes > BIG];
     uint32_t piece = books_reserve(h) ? ranges_at_least(free, room_for(bytes, alignment)) : 0;
     if (piece) {
         ranges_remove(free, piece);
@@ -346,7 +351,7 @@ uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before,
     }
     if (found) {
         struct chunk *c = chunk_at(h, found);
-        ranges_remove(&h->node[c->node].free, c->first);
+        ranges_remove(free_of(h, c), c->first);
         table_give(&h->pieces, c->first);
         set_chunk_of(h, c, 0);
         c->is_registered = false;

@@ -27,7 +27,7 @@ static uint64_t chunk_bytes(const struct host *h, uint64_t needed)
 {
     uint64_t most = (uint64_t)h->options.chunk_mib << 20;
     uint64_t bytes = h->registered / GROWTH < most ? h->registered / GROWTH : most;
-    return round_up(bytes > needed ? bytes : needed, UNIT);
+    return round_up(bytes > needed && needed <= BIG ? bytes : needed, UNIT);
 }
 
 static int refuse(CUresult result, uint64_t bytes)
@@ -186,6 +186,7 @@ static int grow(struct host *h, struct device *d, int node, uint64_t needed, uin
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no addresses left for %llu bytes to be pinned", (unsigned long long)bytes);
     chunk_at(h, number)->node = node;
     chunk_at(h, number)->device = d;
+    chunk_at(h, number)->big = needed > BIG;
     error = enter(h, d, number, piece);
     if (error)
         chunk_unreserve(h, number);

@@ -14,8 +14,10 @@
 
 #define FLUSH_BLOCKS 64u        /* counts reach those of the node after so many blocks, or `flush_bytes` */
 
-static _Thread_local struct thread *mine;
-static _Thread_local uint64_t mine_of; /* number of the host it belongs to: that may have been closed, and another opened */
+static _Thread_local struct {
+    struct thread *thread;
+    uint64_t of;            /* number of the host it belongs to: that may have been closed, and another opened */
+} mine;
 static pthread_key_t ending;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -46,8 +48,8 @@ static void thread_ends(void *arg)
 {
     struct thread *t = arg;
     struct host *h = atomic_load(&host_opened);
-    mine = NULL;
-    if (!h || h->number != mine_of || driver_is_forked())
+    mine.thread = NULL;
+    if (!h || h->number != mine.of || driver_is_forked())
         return;
     enter(t);
     flush(h, t, FLUSH_ALL);
@@ -87,8 +89,8 @@ static struct thread *make(struct host *h)
 
 struct thread *thread_mine(struct host *h)
 {
-    if (mine && mine_of == h->number)
-        return mine;
+    if (mine.thread && mine.of == h->number)
+        return mine.thread;
     pthread_once(&once, make_key);
     struct thread *t = take_left(h);
     if (!t)
@@ -97,8 +99,8 @@ struct thread *thread_mine(struct host *h)
         atomic_store(&t->taken, false);
         t = NULL;
     }
-    mine = t;
-    mine_of = h->number;
+    mine.thread = t;
+    mine.of = h->number;
     return t;
 }
 
@@ -106,8 +108,8 @@ struct thread *thread_mine(struct host *h)
 
 static void flush_quantity(struct node *n, int q, uint64_t in, uint64_t out)
 {
-    uint64_t total_in = atomic_fetch_add_explicit(&n->in[q], in, memory_order_relaxed) + in;
-    uint64_t total_out = atomic_fetch_add_explicit(&n->out[q], out, memory_order_relaxed) + out;
+    uint64_t total_in = in ? atomic_fetch_add_explicit(&n->in[q], in, memory_order_relaxed) + in : atomic_load(&n->in[q]);
+    uint64_t total_out = out ? atomic_fetch_add_explicit(&n->out[q], out, memory_order_relaxed) + out : atomic_load(&n->out[q]);
     uint64_t current = total_in - total_out, peak = atomic_load_explicit(&n->peak[q], memory_order_relaxed);
     while ((int64_t)current > (int64_t)peak && !atomic_compare_exchange_weak(&n->peak[q], &peak, current))
         ;
@@ -268,5 +270,5 @@ void threads_close(struct host *h)
         next = t->next;
         memory_unmap(t, sizeof(*t));
     }
-    mine = NULL;
+    mine.thread = NULL;
 }

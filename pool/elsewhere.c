@@ -2,8 +2,8 @@
  * elsewhere.c: blocks that streams of other devices use. The fences of a pool say nothing about those, so each such use is asked after in
  * the other device's own context.
  *
- * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise after all work of that context.
- * Where that cannot be had now (a capture is open there, the driver refuses or is too old) it is tried again whenever the block is looked
+ * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise after all work of that
+ * context. Where that cannot be had now (a capture is open there, the driver refuses or is too old) it is tried again whenever the block is looked
  * at, and waiting for the other device as a whole makes it good: shortages and trims that wait do so. Nothing is handed out too early,
  * nothing is lost, and no dead handle is given to the driver.
  *
@@ -95,8 +95,8 @@ static bool wait_for(struct device *other)
 }
 
 /*
- * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or it was not possible.
- * LOCKING: none held, not inside.
+ * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or it was not
+ * possible. LOCKING: none held, not inside.
  */
 bool elsewhere_wait(cenote_pool *pool)
 {

@@ -1,8 +1,8 @@
 /*
  * grant.c: kernels of other devices may use a pool's memory (cenote_pool_grant).
  *
- *     vmm       each mapping says who may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of the
- *               grant gets it here, slot by slot, old aliases too
+ *     vmm       each mapping says who may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of
+ *               the grant gets it here, old aliases too
  *     async     the driver's pool has such a list of its own
  *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that
  *
@@ -16,7 +16,7 @@
 
 /* ------------------------------------------------------------------------------------------------------------------------------- vmm */
 
-/* The next run of mapped slots of the region from `from` on. False: there is none. A broken slot was never of use. */
+/* The next run of mapped slots of the region from `to` on. False: there is none. A broken slot was never of use. */
 static bool next_run(const struct region *r, uint32_t *from, uint32_t *to)
 {
     for (*from = *to; *from < r->slots && (!r->page[*from] || bit_is_set(r->broken, *from)); ++*from)

@@ -211,6 +211,7 @@ static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
         return error;
     pool->access[pool->access_count++] = device_access(pool->device);
     pool->limit = limit_bytes(options, pool->device->capacity);
+    pool->trim_above = options->trim_above;
     if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
         error = open_tables(pool, shift);
     if (!error && pool->provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
@@ -384,6 +385,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     turn_end(pool);
     if (error)
         return error;
+    share_settle();
     forget_regions(pool);
     lock_take(&global);
     close_tables(pool);
@@ -412,6 +414,19 @@ int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
     pool->limit = bytes;
     lock_give(&pool->lock);
     return bytes ? cenote_trim(pool, bytes, 0) : CENOTE_OK;
+}
+
+int cenote_pool_set_trim_above(cenote_pool *pool, double part)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!(part >= 0 && part <= 1))
+        return error_set(CENOTE_INVALID, 0, "trim_above is a part from 0 to 1, not %g", part);
+    lock_take(&pool->lock);
+    pool->trim_above = part;
+    lock_give(&pool->lock);
+    return CENOTE_OK;
 }
 
 int cenote_pool_device(const cenote_pool *pool)

@@ -78,7 +78,7 @@ struct cenote_pool {
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
     struct lock    watching;        /* held while the watch function runs; guards it and its argument */
     struct device *device;          /* constant */
-    cenote_options options;         /* constant but for the limit */
+    cenote_options options;         /* constant; limit and trim_above as they were asked for first */
     enum cenote_provider provider;  /* constant, never CENOTE_AUTO */
     bool           is_default;      /* constant */
     CUmemoryPool   driver_pool;     /* constant; provider async */
@@ -91,6 +91,7 @@ struct cenote_pool {
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
     uint64_t       limit;           /* bytes, 0: none */
+    double         trim_above;      /* part of the limit or the device's memory; up to 0: off */
     struct pages   pages;
     struct table   blocks, slabs, arenas, groups, uses, exports;
     struct index   at;              /* block address -> block */
@@ -208,11 +209,13 @@ void watch_fill_ends(cenote_pool *pool, CUresult result);
 
 /* --- share.c, share_import.c */
 void share_end(cenote_pool *pool, uint64_t block);
+void share_settle(void);
 void share_sweep(void);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_segments(cenote_pool *pool);
+void     trim_surplus(cenote_pool *pool);
 void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
 

@@ -14,7 +14,8 @@
  * known by the page's serial, so that an importer which has that page under another block maps it once. More than one page lie under
  * one block only.
  *
- * LOCKING: the pool's lock guards its exports. Answers are made with the pool's turn: no page is given back to the driver meanwhile.
+ * LOCKING: the pool's lock guards its exports. Answers are made with the pool's turn: no page is given back to the driver meanwhile; and
+ * with `answering`, so that a pool which goes can wait for the one that is being made.
  */
 #include "pool/share.h"
 
@@ -26,6 +27,7 @@
 #define SHIFT_LEAST 12
 #define SHIFT_MOST  40
 
+static struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
 static _Atomic(uint64_t) generations, serials;
 
 static struct export *export_of(const cenote_pool *pool, uint32_t number) { return table_at(&pool->exports, number); }
@@ -182,7 +184,16 @@ void share_answer(const void *request, size_t length, struct share_reply *reply,
     if (length == sizeof q)
         memcpy(&q, request, sizeof q);
     reply->magic = SHARE_MAGIC;
+    lock_take(&answering);
     reply->error = q.magic == SHARE_MAGIC && q.version == SHARE_VERSION ? answer(&q, reply, file) : CENOTE_INVALID;
+    lock_give(&answering);
+}
+
+/* A pool was closed for calls: when this returns no answer is being made from its books. LOCKING: none, not inside a device. */
+void share_settle(void)
+{
+    lock_take(&answering);
+    lock_give(&answering);
 }
 
 /* Does the answer make sense? If not nothing in it is used. */

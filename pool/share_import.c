@@ -31,7 +31,7 @@ struct view {
     bool     whole;                 /* was usable: kernels may be at work on it */
     uint32_t shift;                 /* 0: a segment */
     uint64_t base, pages, mapped;   /* the last in pages */
-    uint64_t exporter[2], identity; /* what it shows: see identity_of */
+    uint64_t exporter[2], identity; /* what it shows: the serial of a single page; of several the generation of the one block on them all */
 };
 
 struct import {
@@ -48,12 +48,6 @@ static _Atomic(uint32_t) idle;      /* views that nobody uses and the driver has
 static struct view   *view_at(uint32_t number) { return table_at(&views, number); }
 static struct import *import_at(uint32_t number) { return table_at(&imports, number); }
 
-/* A page has a serial, a run of several lies under one block only: a number that says which pages these are. */
-static uint64_t identity_of(const struct share_message *m, const struct share_reply *about)
-{
-    return about->pages == 1 ? about->serial << 1 : m->generation << 1 | 1;
-}
-
 /* Keys of an index are multiples of 512, and not 0. */
 static uint64_t key_of_address(uint64_t at) { return at << 9; }
 static uint64_t key_of_view(const struct view *v)
@@ -68,32 +62,28 @@ static int no_books(void)
 
 /* ------------------------------------------------------------------------------------------------------------------ views come and go */
 
-/* Used by the caller; keeps the device open. 0: no host memory. */
-static uint32_t new_view(const struct share_message *m, const struct share_reply *about, struct device *device)
+/*
+ * A view that shows what `like` does, used once more by the caller: one that is there, or a new one, which keeps the device open. 0: no host
+ * memory. Two of one key are rare: the second is not found again.
+ */
+static uint32_t take_view(const struct view *like, bool *is_new)
 {
     lock_take(&lock);
-    bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MOST)) &&
-                (imports.items || table_open(&imports, sizeof(struct import), VIEWS_MOST));
-    uint32_t number = open ? table_take(&views) : 0;
+    uint32_t number = index_find(&by_identity, key_of_view(like));
+    const struct view *v = number ? view_at(number) : like;
+    *is_new = !number || v->device != like->device || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
+              memcmp(v->exporter, like->exporter, sizeof v->exporter);
+    if (*is_new) {
+        bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MOST)) &&
+                    (imports.items || table_open(&imports, sizeof(struct import), VIEWS_MOST));
+        number = open ? table_take(&views) : 0;
+        if (number)
+            *view_at(number) = *like;
+    }
     if (number)
-        *view_at(number) = (struct view){.uses = 1, .device = device, .shift = about->shift, .pages = about->pages,
-                                         .exporter = {m->exporter[0], m->exporter[1]}, .identity = identity_of(m, about)};
+        view_at(number)->uses++;
     lock_give(&lock);
     return number;
-}
-
-/* One that shows the same, used once more by the caller. 0: none. Two of one key are rare: the second is not found. */
-static uint32_t find_view(const struct share_message *m, const struct share_reply *about, struct device *device)
-{
-    struct view like = {.device = device, .exporter = {m->exporter[0], m->exporter[1]}, .identity = identity_of(m, about)};
-    lock_take(&lock);
-    uint32_t number = index_find(&by_identity, key_of_view(&like));
-    struct view *v = number ? view_at(number) : &like;
-    bool same = number && v->device == device && v->identity == like.identity && !memcmp(v->exporter, like.exporter, sizeof v->exporter) &&
-                v->shift == about->shift && v->pages == about->pages;
-    v->uses += same;
-    lock_give(&lock);
-    return same ? number : 0;
 }
 
 /* One use less. The last makes it idle, and nobody finds it any more. LOCKING: the lock. */
@@ -166,7 +156,7 @@ static int refused(CUresult result, const char *what)
                      what, driver_result_name(result));
 }
 
-/* The driver's own count keeps a page that is mapped, so that the handle is needed no longer. LOCKING: inside the device. */
+/* The next page, whose descriptor that is. Once mapped the driver keeps it without a handle. LOCKING: inside the device. */
 static CUresult map_page(struct view *v, int file)
 {
     const struct driver *t = v->device->driver;
@@ -176,16 +166,12 @@ static CUresult map_page(struct view *v, int file)
         return result;
     result = t->cuMemMap(v->base + (v->mapped << v->shift), 1ull << v->shift, 0, handle, 0);
     v->mapped += !result;
-    CUresult released = t->cuMemRelease(handle);
-    if (released)
-        released = t->cuMemRelease(handle); /* nobody would know of it any more: it is offered once more */
-    return result ? result : released;
-}
-
-static CUresult open_access(const struct view *v)
-{
+    if (t->cuMemRelease(handle)) /* nobody would know of it any more: it is offered once more */
+        t->cuMemRelease(handle);
+    if (result || v->mapped < v->pages)
+        return result;
     CUmemAccessDesc access = device_access(v->device);
-    return v->device->driver->cuMemSetAccess(v->base, v->pages << v->shift, &access, 1);
+    return t->cuMemSetAccess(v->base, v->pages << v->shift, &access, 1);
 }
 
 /* Page by page: asked for, mapped, and its descriptor closed. */
@@ -203,8 +189,6 @@ static int map_pages(const struct share_message *m, struct view *v)
         result = device_enter(v->device);
         if (!result)
             result = map_page(v, file);
-        if (!result && page == v->pages)
-            result = open_access(v);
         device_leave(v->device);
         close(file);
     }
@@ -248,13 +232,13 @@ static int hand_out(uint32_t view, uint64_t at, void **address)
 static int may_be_mapped(const struct share_message *m, const struct share_reply *about, const struct device *device)
 {
     const struct driver *t = device->driver;
+    bool can = about->shift ? device->granularity && t->cuMemImportFromShareableHandle : t->cuIpcOpenMemHandle && t->cuIpcCloseMemHandle;
     if (m->offset >= about->bytes)
         return error_set(CENOTE_INVALID, 0, "the share points behind the end of its block");
-    if (!about->shift && share_is_own(m->exporter))
-        return error_set(CENOTE_NOT_SUPPORTED, 0, "the share is of this process itself: a segment can be opened by others only");
-    if (about->shift ? device->granularity && t->cuMemImportFromShareableHandle : t->cuIpcOpenMemHandle && t->cuIpcCloseMemHandle)
+    if (can && (about->shift || !share_is_own(m->exporter)))
         return CENOTE_OK;
-    return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d or its driver cannot import this kind of memory", device->ordinal);
+    return error_set(CENOTE_NOT_SUPPORTED, 0, can ? "a segment can be opened by other processes only, and the share is of this one" :
+                     "device %d or its driver cannot import this kind of memory", device->ordinal);
 }
 
 /* *kept: a new view has the device from here on. */
@@ -264,14 +248,15 @@ static int bring(const struct share_message *m, struct device *device, bool *kep
     int file, error = share_ask(m, 0, &about, &file);
     if (error || (error = may_be_mapped(m, &about, device)))
         return error;
-    uint32_t view = find_view(m, &about, device);
-    if (!view) {
-        view = new_view(m, &about, device);
-        *kept = view != 0;
-        if (!view)
-            return no_books();
+    const struct view like = {.device = device, .shift = about.shift, .pages = about.pages, .exporter = {m->exporter[0], m->exporter[1]},
+                              .identity = about.pages == 1 ? about.serial << 1 : m->generation << 1 | 1};
+    bool is_new;
+    uint32_t view = take_view(&like, &is_new);
+    *kept = view && is_new;
+    if (!view)
+        return no_books();
+    if (is_new)
         error = about.shift ? map_pages(m, view_at(view)) : open_segment(view_at(view), about.segment);
-    }
     if (!error)
         error = hand_out(view, view_at(view)->base + about.lead + m->offset, address);
     if (error) {

@@ -8,7 +8,7 @@
  * delivered at once is dropped, and each has a socket of its own, because what lies unread fills its sender's buffer. An importer waits
  * `share_patience` at most, and less if the name vanishes.
  *
- * LOCKING: `starting` guards the server's state; once it runs nothing of that changes.
+ * LOCKING: `starting` guards the server's start.
  */
 #include "pool/share.h"
 
@@ -26,7 +26,7 @@ int share_patience = 100;
 
 static struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
 static struct {
-    bool     runs;
+    atomic_bool runs;               /* the rest does not change any more */
     int      socket;
     uint64_t exporter[2];
 } server;
@@ -116,7 +116,7 @@ static void *serve(void *unused)
     for (;;) {
         int file;
         struct letter letter = receive(server.socket, request, sizeof request, 0);
-        if (letter.length < 0 || !letter.trusted)
+        if (letter.length <= 0 || !letter.trusted) /* nothing: somebody wants to know whether we are there */
             continue;
         share_answer(request, (size_t)letter.length, &reply, &file);
         send_reply(&letter, &reply, file);
@@ -170,24 +170,12 @@ int share_serve(uint64_t exporter[2])
 
 bool share_is_own(const uint64_t exporter[2])
 {
-    lock_take(&starting);
-    bool own = server.runs && !memcmp(exporter, server.exporter, sizeof server.exporter);
-    lock_give(&starting);
-    return own;
+    return atomic_load(&server.runs) && !memcmp(exporter, server.exporter, sizeof server.exporter);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
-static bool is_there(const struct sockaddr_un *name, socklen_t length)
-{
-    int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool there = s < 0 || !connect(s, (const struct sockaddr *)name, length);
-    if (s >= 0)
-        close(s);
-    return there;
-}
-
-/* The answer, or none. The exporter may die at any moment: then its name is gone, and it is not waited for. */
+/* The answer, or none. What reaches us from others is passed over; once the question is on its way nothing (0 bytes) asks for a sign of life. */
 static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length, const struct share_request *q, struct share_reply *reply)
 {
     const struct timeval tenth = {0, 100000};
@@ -195,15 +183,15 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tenth, sizeof tenth);
     setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &tenth, sizeof tenth);
     bool sent = false;
-    for (int tries = share_patience; tries > 0 && letter.length < 0 && is_there(name, length); tries--) {
-        sent = sent || sendto(s, q, sizeof *q, MSG_NOSIGNAL, (const struct sockaddr *)name, length) == (ssize_t)sizeof *q;
+    for (int tries = share_patience; tries > 0 && !letter.trusted; tries--) {
+        ssize_t went = sendto(s, q, sent ? 0 : sizeof *q, MSG_NOSIGNAL | (sent ? MSG_DONTWAIT : 0), (const struct sockaddr *)name, length);
+        if (went < 0 && errno == ECONNREFUSED)
+            break;
+        sent = sent || went >= 0;
         if (sent)
             letter = receive(s, reply, sizeof *reply, 1);
-        if (letter.length >= 0 && !letter.trusted) { /* anybody may write to us */
-            if (letter.file >= 0)
-                close(letter.file);
-            letter = (struct letter){.length = -1, .file = -1};
-        }
+        if (!letter.trusted && letter.file >= 0)
+            close(letter.file);
     }
     return letter;
 }
@@ -228,7 +216,7 @@ int share_ask(const struct share_message *m, uint64_t page, struct share_reply *
     if (s < 0)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket to import memory with: %s", strerror(errno));
     struct letter letter = ask(s, &name, length, &q, reply);
-    if (letter.length < 0)
+    if (!letter.trusted)
         error = error_set(CENOTE_GONE, 0, "process %lld, which exported the memory, does not answer: it is gone, of another user, or in "
                           "another network namespace (%s)", (long long)m->process, strerror(errno));
     else if (!share_is_sound(reply, (size_t)letter.length))
@@ -239,7 +227,7 @@ int share_ask(const struct share_message *m, uint64_t page, struct share_reply *
         error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no file descriptor came with a page: this process may have none left");
     if (!error && page)
         *file = letter.file;
-    else if (letter.file >= 0)
+    else if (letter.trusted && letter.file >= 0)
         close(letter.file);
     close(s);
     return error;

@@ -404,7 +404,10 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
     int error = turn_begin(pool);
     if (error)
         return error;
+    uint64_t before = pool->pages.reserved;
     error = climb(&c);
+    if (!error && pool->pages.reserved > before)
+        trim_surplus(pool);
     turn_end(pool);
     *at = c.at;
     return error;

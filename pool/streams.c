@@ -118,11 +118,13 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
     CUcontext context;
     CUdevice ordinal;
     CUresult result = ask_context(pool->device, stream, &context, &ordinal);
-    if (result && result != CUDA_ERROR_NOT_SUPPORTED && result != CUDA_ERROR_INVALID_HANDLE)
+    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
+        return error_set(CENOTE_INVALID, result, "%p is no stream: %s", (void *)stream, driver_result_name(result));
+    if (result && result != CUDA_ERROR_NOT_SUPPORTED)
         return pool_driver_error(pool, result, "cuStreamGetCtx");
     if (result)
-        return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device", (void *)stream,
-                         driver_result_name(result));
+        return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device",
+                         (void *)stream, driver_result_name(result));
     int error = pool_other_device(pool, ordinal, other);
     if (!error && (*other)->context != context)
         return error_set(CENOTE_INVALID, 0, "stream %p is not of the primary context of device %d", (void *)stream, ordinal);
@@ -132,8 +134,8 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 }
 
 /*
- * Who a stream is that may be another device's: `ordinal`, or -1 where nobody said; then a default stream is the pool's own, and for a created
- * one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
+ * Who a stream is that may be another device's: `ordinal`, or -1 where nobody said; then a default stream is the pool's own, and for a
+ * created one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
  */
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)
 {

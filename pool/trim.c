@@ -231,6 +231,22 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
     return bytes;
 }
 
+/* The pool has grown: what is held above trim_above goes as far as it is free and complete. Nothing is waited for. LOCKING: the turn. */
+void trim_surplus(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    uint64_t most = pool->limit ? pool->limit : pool->device->capacity;
+    uint64_t keep = pool->trim_above > 0 ? (uint64_t)(pool->trim_above * (double)most) : UINT64_MAX;
+    bool surplus = pool->pages.reserved > keep;
+    lock_give(&pool->lock);
+    if (!surplus || wait_poll(pool, UINT64_MAX))
+        return;
+    uint64_t bytes = trim_to(pool, keep, UINT64_MAX);
+    lock_take(&pool->lock);
+    pool->stats.trimmed += bytes;
+    lock_give(&pool->lock);
+}
+
 /* LOCKING: the turn. */
 static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
 {

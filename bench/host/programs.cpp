@@ -114,10 +114,9 @@ template <class Peer> void loader(Asked<Peer> &asked, int batches)
     std::deque<std::vector<typename Asked<Peer>::Held>> ahead;
     for (int i = 0; i < batches + 8; i++) {
         if (i < batches) {
-            size_t side = 160 + random() % 129, length = 128 + random() % 897, rows = 16 + random() % 49;
+            size_t side = 160 + random() % 5 * 32, length = 128 + random() % 897, rows = 64;
             std::vector<typename Asked<Peer>::Held> batch;
-            if (random() % 2)
-                batch.push_back(asked.take(rows * 3 * side * side * 4));
+            batch.push_back(asked.take(rows * 3 * side * side * 4));
             for (int tensor = 0; tensor < 3; tensor++)
                 batch.push_back(asked.take(rows * length * 8));
             batch.push_back(asked.take(rows * 8));

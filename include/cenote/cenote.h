@@ -78,6 +78,7 @@ typedef struct cenote_options {
     double   harvest_budget;   /* below 0: off */
     uint64_t (*clock)(void *); /* nanoseconds that never go back; NULL: the system's */
     void    *clock_arg;
+    double   trim_above;       /* up to 0: off */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -103,14 +104,17 @@ CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 /* Changes the most physical memory the pool may hold. 0: no limit. What is held above it is given back as far as it is free. */
 CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
 
+/* Changes trim_above of options.def, from 0 (off) to 1. */
+CENOTE_API int cenote_pool_set_trim_above(cenote_pool *pool, double part);
+
 CENOTE_API int cenote_pool_device(const cenote_pool *pool);
 
 /* Where its memory comes from: enum cenote_provider, never CENOTE_AUTO. */
 CENOTE_API int cenote_pool_provider(const cenote_pool *pool);
 
 /*
- * Kernels of that device may read and write the pool's memory from now on, what is there and what comes. Again is no error. CENOTE_NOT_SUPPORTED
- * where the device cannot reach this one's memory. What a program's own source gives to a group is not touched.
+ * Kernels of that device may read and write the pool's memory from now on, what is there and what comes. Again is no error.
+ * CENOTE_NOT_SUPPORTED where the device cannot reach this one's memory. What a program's own source gives to a group is not touched.
  */
 CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 

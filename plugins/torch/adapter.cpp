@@ -224,6 +224,9 @@ void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
     double bytes = fraction * static_cast<double>(read_stats(pool(device)).capacity);
     int error = cenote_pool_set_limit(pool(device), fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0);
     TORCH_CHECK(!error, cenote_message());
+    double threshold = c10::CachingAllocator::AcceleratorAllocatorConfig::garbage_collection_threshold();
+    if (threshold > 0) /* without a fraction PyTorch has no threshold either */
+        TORCH_CHECK(!cenote_pool_set_trim_above(pool(device), threshold), cenote_message());
 }
 
 void Adapter::emptyCache(MempoolId_t id)

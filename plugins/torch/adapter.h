@@ -44,6 +44,17 @@ public:
     void attachOomRejectionObserver(std::function<void(int64_t, size_t, size_t, size_t)>) override {}
 };
 
+template <class Base, class = void> class Annotated : public Base {
+public:
+    virtual std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *) = 0;
+    virtual bool supportsUserMetadata() = 0;
+    virtual void annotateMemory(const void *block, const std::string &text) = 0;
+};
+
+template <class Base>
+class Annotated<Base, std::void_t<decltype(&Base::getContextForPointer), decltype(&Base::supportsUserMetadata), decltype(&Base::annotateMemory)>>
+    : public Base {};
+
 template <class Base, class = void> class Placing : public Base {
 public:
     virtual c10::DataPtr allocate_at(size_t bytes, void *address) = 0;
@@ -76,7 +87,7 @@ struct Route {
     std::thread::id thread;
 };
 
-class Adapter final : public Placing<Younger<CUDAAllocator>> {
+class Adapter final : public Placing<Annotated<Younger<CUDAAllocator>>> {
 public:
     /* allocation */
     c10::DataPtr allocate(size_t bytes) override;
@@ -124,7 +135,7 @@ public:
     void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
     std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }
 
-    /* history and snapshots. Those without `override` are not in every supported torch. */
+    /* history and snapshots */
     SnapshotInfo snapshot(MempoolId_t id, bool include_traces) override;
     void recordHistory(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear,
                        const std::vector<std::string> &skip) override
@@ -132,14 +143,14 @@ public:
         history_.record(enabled, gather, most, when, clear, skip);
     }
     bool isHistoryEnabled() override { return history_.is_enabled(); }
-    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block);
+    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block) override;
     void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &text) override;
     void pushCompileContext(std::string &text) override { push_compile_context(text); }
     void popCompileContext() override { pop_compile_context(); }
-    bool supportsUserMetadata() { return true; }
+    bool supportsUserMetadata() override { return true; }
     void setUserMetadata(const std::string &text) override { set_user_metadata(text); }
     std::string getUserMetadata() override { return user_metadata(); }
-    void annotateMemory(const void *block, const std::string &text);
+    void annotateMemory(const void *block, const std::string &text) override;
     void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
 
     /* not there yet: sharing */

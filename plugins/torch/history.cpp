@@ -157,22 +157,22 @@ struct Words {
     std::string metadata;
 };
 
-static thread_local Words *words;
+static thread_local Words *said;
 
 static Words &own_words()
 {
     struct Owner {
         ~Owner()
         {
-            delete words;
-            words = nullptr;
+            delete said;
+            said = nullptr;
         }
     };
     static thread_local Owner owner;
     (void)owner;
-    if (!words)
-        words = new Words;
-    return *words;
+    if (!said)
+        said = new Words;
+    return *said;
 }
 
 void push_compile_context(std::string text)
@@ -182,8 +182,8 @@ void push_compile_context(std::string text)
 
 void pop_compile_context()
 {
-    if (words && !words->compiling.empty())
-        words->compiling.pop_back();
+    if (said && !said->compiling.empty())
+        said->compiling.pop_back();
 }
 
 void set_user_metadata(std::string text)
@@ -193,7 +193,7 @@ void set_user_metadata(std::string text)
 
 std::string user_metadata()
 {
-    return words ? words->metadata : "";
+    return said ? said->metadata : "";
 }
 
 /* --- the timeline of a device */
@@ -203,7 +203,7 @@ void Timeline::put(TraceEntry::Action action, size_t at, size_t size, void *stre
 {
     if (!records && trackers.empty())
         return;
-    std::string compiling = words && !words->compiling.empty() ? words->compiling.back() : "N/A";
+    std::string compiling = said && !said->compiling.empty() ? said->compiling.back() : "N/A";
     TraceEntry entry(action, device, at, size, stream, pool, c10::getApproximateTime(), keeps_stacks ? context : nullptr,
                      std::move(compiling), user_metadata());
     dead.push_back(std::move(context)); /* our reference may be the last one */

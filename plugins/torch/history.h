@@ -116,7 +116,7 @@ std::string user_metadata();
 
 class History {
 public:
-    enum : unsigned { RECORDS = 1, TRACKED = 2, REMEMBERS = 4 };
+    static constexpr unsigned RECORDS = 1, TRACKED = 2, REMEMBERS = 4;
 
     /* All that the way of an allocation and of a free ask while it is off. */
     bool sees_allocations() const { return state_.load(std::memory_order_relaxed) & (RECORDS | TRACKED); }

@@ -84,10 +84,9 @@ void Adapter::add_segments(std::vector<SegmentInfo> &segments, DeviceIndex devic
 }
 
 /* What newer versions of PyTorch tell about the settings. */
-template <class Info> static void add_younger(Info &info)
+template <class Config, class Info> static void add_younger(Info &info)
 {
     if constexpr (requires { info.max_round_threshold; }) {
-        using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
         info.max_round_threshold = Config::pinned_max_round_threshold();
         info.max_cached_size = Config::pinned_max_cached_size();
     }
@@ -107,7 +106,7 @@ static AllocatorConfigInfo settings()
     info.graph_capture_record_stream_reuse = CUDAAllocatorConfig::graph_capture_record_stream_reuse();
     info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
     info.roundup_power2_divisions = Config::roundup_power2_divisions();
-    add_younger(info);
+    add_younger<Config>(info);
     return info;
 }
 

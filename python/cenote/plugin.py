@@ -16,7 +16,7 @@ from cenote.hook import VARIABLE
 ROOM = 1000  # bytes for a message of the adapter's
 
 # Settings of PyTorch's own allocator that have nothing to act on here.
-UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable_segments_reserve_by_class", "garbage_collection_threshold",
+UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
                "graph_capture_record_stream_reuse", "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb",
                "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "roundup_power2_divisions")
 

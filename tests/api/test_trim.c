@@ -197,4 +197,105 @@ CASE(steps_keep_a_longer_period)
     scene_close(&scene);
 }
 
+static void take_and_give(struct scene *scene, size_t bytes, CUstream stream)
+{
+    struct held held;
+    REQUIRE(held_take(&held, scene->pool, bytes, stream));
+    held_give(&held);
+}
+
+/* Every call takes time. */
+static uint64_t ticking(void *unused)
+{
+    static uint64_t now;
+    (void)unused;
+    return ++now;
+}
+
+/* A move that takes time uses up the budget of none: from then on each stream that comes grows the pool. */
+static void open_growing(struct scene *scene, unsigned provider, double trim_above, double limit, uint64_t lag)
+{
+    struct sim_shape shape = scene_card(2 * CARD);
+    cenote_options options = scene_options();
+    options.harvest_budget = 0;
+    options.clock = ticking;
+    options.trim_above = trim_above;
+    options.limit = limit;
+    options.provider = provider;
+    shape.lag = lag;
+    scene_open_with(scene, &shape, &options);
+    for (int i = 0; i < SCENE_STREAMS; i++) {
+        take_and_give(scene, 2 * MIB, scene->stream[i]);
+        DONE(cuCtxSynchronize());
+    }
+    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_reset_totals(scene->pool));
+}
+
+CASE(what_is_held_above_a_threshold_goes_back)
+{
+    struct scene scene;
+    struct held held;
+    open_growing(&scene, CENOTE_VMM, 0.25, 0, 0);
+    take_and_give(&scene, 20 * MIB, scene.stream[A]);
+    take_and_give(&scene, 12 * MIB, scene.stream[B]);
+    EXPECT_EQ(reserved(&scene), 32 * MIB); /* not above it */
+    REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[C]));
+    EXPECT_EQ(reserved(&scene), 32 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).trimmed, 10 * MIB);
+    uint64_t created = scene_stats(scene.pool).pages_created;
+    take_and_give(&scene, 12 * MIB, scene.stream[B]); /* stream A's went: they were free longest */
+    EXPECT_EQ(scene_stats(scene.pool).pages_created, created);
+    held_give(&held);
+    DONE(cenote_pool_set_trim_above(scene.pool, 0));
+    take_and_give(&scene, 20 * MIB, scene.stream[A]);
+    EXPECT(reserved(&scene) > 32 * MIB);
+    EXPECT_EQ(cenote_pool_set_trim_above(scene.pool, 1.5), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_set_trim_above(scene.pool, -1), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_set_trim_above(scene.pool, 0.0 / 0.0), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_set_trim_above(NULL, 0), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+CASE(the_threshold_is_a_part_of_the_limit)
+{
+    struct scene scene;
+    open_growing(&scene, CENOTE_VMM, 0.5, 48 * (double)MIB, 0);
+    for (int i = 0; i < SCENE_STREAMS; i++)
+        take_and_give(&scene, 14 * MIB, scene.stream[i]);
+    EXPECT_EQ(reserved(&scene), 24 * MIB);
+    scene_close(&scene);
+}
+
+/* What lives stays, and so does what the device may be at work on. */
+CASE(the_threshold_is_waited_for_by_nobody)
+{
+    struct scene scene;
+    struct held held;
+    open_growing(&scene, CENOTE_VMM, 0.25, 0, MSEC);
+    REQUIRE(held_take(&held, scene.pool, 20 * MIB, scene.stream[A]));
+    take_and_give(&scene, 10 * MIB, scene.stream[B]);
+    take_and_give(&scene, 10 * MIB, scene.stream[C]);
+    EXPECT_EQ(reserved(&scene), 40 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).waits, 0);
+    sim_advance(10 * MSEC);
+    take_and_give(&scene, 12 * MIB, scene.stream[C]);
+    EXPECT(reserved(&scene) <= 32 * MIB);
+    EXPECT_EQ(scene_stats(scene.pool).waits, 0);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(the_threshold_is_for_segments_too)
+{
+    struct scene scene;
+    open_growing(&scene, CENOTE_PLAIN, 0.5, 0, 0);
+    take_and_give(&scene, 24 * MIB, scene.stream[A]);
+    take_and_give(&scene, 30 * MIB, scene.stream[B]);
+    EXPECT_EQ(reserved(&scene), 54 * MIB);
+    take_and_give(&scene, 20 * MIB, scene.stream[C]);
+    EXPECT_EQ(reserved(&scene), 50 * MIB);
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: trim")

@@ -1,135 +1,18 @@
 /*
  * test_watch.c: those who remember what lies under an address are told in time (cenote_pool_watch).
  *
- * A registry as communication libraries keep one: from an address to the physical memory under it, asked of the driver once and believed
- * until the watch function says that it goes away. Every use of a block compares all of it with what the driver says now.
+ * A registry as communication libraries keep one (registry.h) is kept by the watch function alone. Every use of a block compares all of it
+ * with what the driver says now.
  * Not: refusals at every single call (tests/faults/), pins (tests/hazard/pages.c).
  */
 #include <pthread.h>
 
 #include "driver/driver.h"
-#include "tests/api/scene.h"
+#include "tests/api/registry.h"
 #include "tests/base/random.h"
 
 #define CARD (96 * MIB)
-#define GRAIN MIB
-#define RANGES_MOST 1024
-#define KNOWN_MOST 4096
 #define BLOCKS 48
-
-struct range {
-    uint64_t at, end;
-};
-
-/* What was heard. `known` is the cache: physical memory by address, one entry for each GRAIN of the blocks that were used. */
-struct registry {
-    struct range ranges[RANGES_MOST];
-    struct range waiting[BLOCKS * 8];       /* freed blocks that other streams use */
-    struct {
-        uint64_t at, physical;
-    } known[KNOWN_MOST];
-    int      range_count, waiting_count, known_count;
-    uint64_t mapped, unmapping, freed;      /* notices */
-    uint64_t hits;                          /* times that the cache was believed */
-    uint64_t stale, twice, unheard, early;  /* what must not be */
-};
-
-/* What the driver has there now; 0: nothing. */
-static uint64_t physical_at(uint64_t at)
-{
-    unsigned long long id = 0;
-    return cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at) ? 0 : id;
-}
-
-static bool overlap(struct range x, struct range y) { return x.at < y.end && y.at < x.end; }
-
-static void hear_mapped(struct registry *g, struct range r)
-{
-    for (int i = 0; i < g->range_count; i++)
-        g->twice += overlap(g->ranges[i], r);
-    for (uint64_t at = r.at; at < r.end; at += GRAIN)
-        g->early += !physical_at(at);
-    if (g->range_count < RANGES_MOST)
-        g->ranges[g->range_count++] = r;
-}
-
-/* Ranges that reach beyond what goes are cut; the cache forgets. */
-static void hear_unmapping(struct registry *g, struct range gone)
-{
-    uint64_t heard = 0;
-    for (uint64_t at = gone.at; at < gone.end; at += GRAIN)
-        g->early += !physical_at(at); /* the notice comes before the unmap */
-    for (int i = 0; i < g->range_count; i++) {
-        struct range r = g->ranges[i];
-        if (!overlap(r, gone))
-            continue;
-        heard += (r.end < gone.end ? r.end : gone.end) - (r.at > gone.at ? r.at : gone.at);
-        g->ranges[i--] = g->ranges[--g->range_count];
-        if (r.at < gone.at)
-            g->ranges[g->range_count++] = (struct range){r.at, gone.at};
-        if (r.end > gone.end)
-            g->ranges[g->range_count++] = (struct range){gone.end, r.end};
-    }
-    g->unheard += heard != gone.end - gone.at;
-    for (int i = 0; i < g->known_count; i++)
-        if (g->known[i].at >= gone.at && g->known[i].at < gone.end)
-            g->known[i--] = g->known[--g->known_count];
-}
-
-static void hear_freed(struct registry *g, struct range r)
-{
-    for (int i = 0; i < g->waiting_count; i++)
-        if (g->waiting[i].at == r.at && g->waiting[i].end == r.end) {
-            g->waiting[i] = g->waiting[--g->waiting_count];
-            return;
-        }
-    g->unheard++;
-}
-
-static void hear(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
-{
-    struct registry *g = arg;
-    struct range r = {(uint64_t)(uintptr_t)address, (uint64_t)(uintptr_t)address + bytes};
-    (void)pool;
-    g->mapped += change == CENOTE_MAPPED;
-    g->unmapping += change == CENOTE_UNMAPPING;
-    g->freed += change == CENOTE_FREED;
-    (change == CENOTE_MAPPED ? hear_mapped : change == CENOTE_UNMAPPING ? hear_unmapping : hear_freed)(g, r);
-}
-
-/* The whole block was announced, nothing waits on it, and what the cache says about it is what the driver says. */
-static void use_block(struct registry *g, const struct held *held)
-{
-    struct range block = {(uint64_t)(uintptr_t)held->at, (uint64_t)(uintptr_t)held->at + held->bytes};
-    uint64_t heard = 0;
-    for (int i = 0; i < g->range_count; i++)
-        if (overlap(g->ranges[i], block))
-            heard += (g->ranges[i].end < block.end ? g->ranges[i].end : block.end) -
-                     (g->ranges[i].at > block.at ? g->ranges[i].at : block.at);
-    g->unheard += heard != held->bytes;
-    for (int i = 0; i < g->waiting_count; i++)
-        g->early += overlap(g->waiting[i], block);
-    for (uint64_t at = block.at; at < block.end; at = (at / GRAIN + 1) * GRAIN) {
-        int i = 0;
-        while (i < g->known_count && g->known[i].at != at)
-            i++;
-        if (i < g->known_count) {
-            g->hits++;
-            g->stale += g->known[i].physical != physical_at(at);
-        } else if (g->known_count < KNOWN_MOST) {
-            g->known[g->known_count].at = at;
-            g->known[g->known_count++].physical = physical_at(at);
-        }
-    }
-}
-
-static void judge_registry(const struct registry *g)
-{
-    EXPECT_EQ(g->stale, 0);
-    EXPECT_EQ(g->twice, 0);
-    EXPECT_EQ(g->unheard, 0);
-    EXPECT_EQ(g->early, 0);
-}
 
 /* --------------------------------------------------------------------------------------------------------------------- one by one */
 
@@ -139,11 +22,11 @@ CASE(every_page_is_told_of)
     struct scene scene;
     struct held held;
     scene_open(&scene, CARD);
-    DONE(cenote_pool_watch(scene.pool, hear, &g));
+    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
     EXPECT_EQ(g.mapped, 1); /* neighbours are one notice */
     EXPECT_EQ(g.ranges[0].end - g.ranges[0].at, 10 * MIB);
-    use_block(&g, &held);
+    registry_use(&g, held.at, held.bytes);
     held_give(&held);
     EXPECT_EQ(g.freed, 0); /* it waited for nobody */
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
@@ -151,13 +34,13 @@ CASE(every_page_is_told_of)
     held_give(&held);
     DONE(cenote_trim(scene.pool, 4 * MIB, CENOTE_TRIM_WAIT));
     EXPECT_EQ(g.unmapping, 3);
-    EXPECT_EQ(cenote_pool_watch(NULL, hear, &g), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_watch(NULL, registry_hear, &g), CENOTE_INVALID);
     DONE(cenote_pool_check(scene.pool));
     scene_judge(&scene);
     scene_destroy_pool(&scene);
     EXPECT_EQ(g.unmapping, 5);
     EXPECT_EQ(g.range_count, 0);
-    judge_registry(&g);
+    registry_judge(&g);
     scene_close(&scene);
 }
 
@@ -167,17 +50,17 @@ CASE(a_harvest_changes_nothing_where_it_takes_from)
     struct scene scene;
     struct held hole, kept, wide;
     scene_open(&scene, CARD);
-    DONE(cenote_pool_watch(scene.pool, hear, &g));
+    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
     REQUIRE(held_take(&hole, scene.pool, 6 * MIB, scene.stream[A]));
     REQUIRE(held_take(&kept, scene.pool, 2 * MIB, scene.stream[A]));
-    use_block(&g, &hole);
+    registry_use(&g, hole.at, hole.bytes);
     held_give(&hole);
     REQUIRE(held_take(&wide, scene.pool, 10 * MIB, scene.stream[A]));
     EXPECT(scene_stats(scene.pool).pages_aliased >= 3);
     EXPECT_EQ(g.unmapping, 0);
-    use_block(&g, &hole); /* the old addresses still lead to the same memory */
-    use_block(&g, &wide);
-    judge_registry(&g);
+    registry_use(&g, hole.at, hole.bytes); /* the old addresses still lead to the same memory */
+    registry_use(&g, wide.at, wide.bytes);
+    registry_judge(&g);
     held_give(&kept);
     held_give(&wide);
     scene_close(&scene);
@@ -192,7 +75,7 @@ CASE(a_block_that_waited_is_told_of_when_it_is_free)
     cenote_options options = scene_options();
     shape.lag = MSEC;
     scene_open_with(&scene, &shape, &options);
-    DONE(cenote_pool_watch(scene.pool, hear, &g));
+    DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
     for (size_t bytes = 100; bytes <= 8 * MIB; bytes += 8 * MIB - 100) {
         REQUIRE(held_take(&held, scene.pool, bytes, scene.stream[A]));
         DONE(cenote_use(held.at, scene.stream[B]));
@@ -203,14 +86,14 @@ CASE(a_block_that_waited_is_told_of_when_it_is_free)
         DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
         EXPECT_EQ(g.freed, before);
         REQUIRE(held_take(&other, scene.pool, bytes, scene.stream[A]));
-        use_block(&g, &other);
+        registry_use(&g, other.at, other.bytes);
         held_give(&other);
         DONE(cuCtxSynchronize());
         DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
         EXPECT_EQ(g.freed, before + 1);
         EXPECT_EQ(g.waiting_count, 0);
     }
-    judge_registry(&g);
+    registry_judge(&g);
     scene_close(&scene);
 }
 
@@ -227,9 +110,9 @@ CASE(a_refused_unmap_is_taken_back)
         options.provider = providers[i];
         memset(&g, 0, sizeof g);
         scene_open_with(&scene, &shape, &options);
-        DONE(cenote_pool_watch(scene.pool, hear, &g));
+        DONE(cenote_pool_watch(scene.pool, registry_hear, &g));
         REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
-        use_block(&g, &held);
+        registry_use(&g, held.at, held.bytes);
         held_give(&held);
         uint64_t mapped = g.mapped;
         fault_arm(call[i], 1, CUDA_ERROR_UNKNOWN, true);
@@ -239,11 +122,11 @@ CASE(a_refused_unmap_is_taken_back)
         EXPECT(g.unmapping > 0);
         EXPECT_EQ(g.mapped, mapped + g.unmapping);
         REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
-        use_block(&g, &held);
+        registry_use(&g, held.at, held.bytes);
         held_give(&held);
         DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(g.range_count, 0);
-        judge_registry(&g);
+        registry_judge(&g);
         scene_close(&scene);
     }
 }
@@ -345,7 +228,7 @@ static void take_one(struct program *p, int slot)
         return;
     p->held[slot] = held_of(block, bytes, stream);
     p->used[slot] = false;
-    use_block(&p->g, &p->held[slot]);
+    registry_use(&p->g, p->held[slot].at, p->held[slot].bytes);
 }
 
 /* The free comes in the order of the block's stream, or later where others were named. */
@@ -353,7 +236,7 @@ static void give_one(struct program *p, int slot)
 {
     struct held *held = &p->held[slot];
     struct range block = {(uint64_t)(uintptr_t)held->at, (uint64_t)(uintptr_t)held->at + held->bytes};
-    use_block(&p->g, held);
+    registry_use(&p->g, held->at, held->bytes);
     if (p->used[slot])
         p->g.waiting[p->g.waiting_count++] = block;
     held_give(held);
@@ -402,7 +285,7 @@ static void step(struct program *p)
     else if (what < 50)
         give_one(p, slot);
     else if (what < 80)
-        use_block(&p->g, &p->held[slot]);
+        registry_use(&p->g, p->held[slot].at, p->held[slot].bytes);
     else if (what < 86 && p->held[slot].at)
         use_elsewhere(p, slot);
     else if (what < 93)
@@ -429,7 +312,7 @@ static void run_program(uint64_t seed, unsigned provider, bool faults)
     shape.lag = MSEC;
     options.provider = provider;
     scene_open_with(&p->scene, &shape, &options);
-    DONE(cenote_pool_watch(p->scene.pool, hear, &p->g));
+    DONE(cenote_pool_watch(p->scene.pool, registry_hear, &p->g));
     for (int i = 0; i < 1500; i++)
         step(p);
     give_all(p);
@@ -442,7 +325,7 @@ static void run_program(uint64_t seed, unsigned provider, bool faults)
     scene_destroy_pool(&p->scene);
     EXPECT_EQ(p->g.range_count, 0);
     EXPECT_EQ(p->g.waiting_count, 0);
-    judge_registry(&p->g);
+    registry_judge(&p->g);
     scene_close(&p->scene);
 }
 

@@ -27,6 +27,7 @@ struct ground {
     uint32_t     trim_every;
     uint64_t     address_space;
     double       harvest_budget;
+    double       trim_above;
 };
 
 enum fault_kind { FAULT_NONE, FAULT_DRIVER, FAULT_MEMORY };
@@ -104,6 +105,7 @@ void act_clear(struct act *act);    /* captures, imports, blocks and groups, in 
 
 /* --- judge.c */
 
+void judge_context(const struct act *act);
 bool judge(struct act *act, void (*scenario)(struct act *));   /* true: the failure came */
 
 #endif

@@ -53,7 +53,7 @@ static void judge_card(void)
 }
 
 /* Nothing was left current; an ordered failure of leaving is excused, and mended here. */
-static void judge_context(const struct act *act)
+void judge_context(const struct act *act)
 {
     CUcontext current = NULL;
     bool could_not_leave = act->injection.kind == FAULT_DRIVER && (act->injection.persistent || fault_last() == CALL_cuCtxPopCurrent);

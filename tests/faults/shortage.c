@@ -109,3 +109,14 @@ void scenario_no_addresses(struct act *act)
     act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_take(act, act->scene.pool, 20 * MIB, act->scene.stream[C]);
 }
+
+/* What is free above the threshold goes back whenever the pool has grown. */
+void scenario_threshold(struct act *act)
+{
+    act_armed(act);
+    for (int i = 0; i < SCENE_STREAMS; i++) {
+        act_give(act_take(act, act->scene.pool, 9 * MIB, act->scene.stream[i]));
+        sim_advance(50 * MSEC);
+    }
+    act_take(act, act->scene.pool, 30 * MIB, act->scene.stream[A]);
+}

@@ -2,6 +2,9 @@
  * devices.c: hazards between devices: blocks of one device that streams of another use. Device 1 is far behind and looks at the block at the
  * very end, so a block that comes back too early shows as contents that differ.
  */
+#include <unistd.h>
+
+#include "driver/device.h"
 #include "tests/hazard/hazards.h"
 
 #define CARD (64 * MIB)
@@ -249,6 +252,60 @@ void hazard_streams_nobody_can_wait_for(void)
 }
 
 /* --------------------------------------------------------------------------------------------------------------- both ways at a time */
+
+struct stay {
+    struct device *device;
+    sem_t          entered, leave;
+};
+
+static void *stay_inside(void *arg)
+{
+    struct stay *stay = arg;
+    device_enter(stay->device);
+    sem_post(&stay->entered);
+    sem_wait(&stay->leave);
+    device_leave(stay->device);
+    return NULL;
+}
+
+static void *announce(void *arg)
+{
+    device_announce_capture(arg);
+    device_end_capture(arg);
+    return NULL;
+}
+
+/* A capture is being announced there, and somebody there keeps it waiting: who comes by goes on. */
+void hazard_visit_while_a_capture_is_announced(void)
+{
+    struct pair p;
+    pthread_t inside, announcing;
+    struct stay stay;
+    int error;
+    open_pair(&p);
+    struct device *here = device_open(0, &error), *there = device_open(1, &error);
+    REQUIRE(here && there);
+    stay.device = there;
+    sem_init(&stay.entered, 0, 0);
+    sem_init(&stay.leave, 0, 0);
+    pthread_create(&inside, NULL, stay_inside, &stay);
+    sem_wait(&stay.entered);
+    DONE(device_enter(here));
+    REQUIRE(device_visit(there));
+    device_visit_end(there);
+    pthread_create(&announcing, NULL, announce, there);
+    alarm(60); /* or it would hang */
+    while (device_visit(there))
+        device_visit_end(there);
+    alarm(0);
+    device_leave(here);
+    sem_post(&stay.leave);
+    pthread_join(inside, NULL);
+    pthread_join(announcing, NULL);
+    device_close(here);
+    device_close(there);
+    close_pair(&p);
+}
 
 struct neighbour {
     cenote_pool *pool;

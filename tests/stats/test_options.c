@@ -40,6 +40,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT_EQ(options.provider, CENOTE_AUTO);
     EXPECT(options.limit == 0);
     EXPECT(options.harvest_budget == 0.01);
+    EXPECT(options.trim_above == 0);
     EXPECT(options.clock == NULL && options.clock_arg == NULL);
 }
 
@@ -53,6 +54,10 @@ CASE(text_sets_what_it_names)
     EXPECT_EQ(options.provider, CENOTE_VMM);
     EXPECT_EQ(options.trim_every, 64);
     EXPECT_EQ(options.address_ratio, 4);
+    EXPECT_EQ(cenote_options_parse(&options, "trim_above:80%"), CENOTE_OK);
+    EXPECT(options.trim_above == 0.8);
+    EXPECT_EQ(cenote_options_parse(&options, "trim_above:off"), CENOTE_OK);
+    EXPECT(options.trim_above == -1);
     EXPECT_EQ(cenote_options_parse(&options, ""), CENOTE_OK);
     EXPECT_EQ(cenote_options_parse(&options, "page_mib:2,page_mib:4"), CENOTE_OK);
     EXPECT_EQ(options.page_mib, 4);
@@ -253,6 +258,8 @@ CASE(fields_out_of_range_are_refused)
     EXPECT_FIELD(harvest_budget, -0.5, CENOTE_OK);
     EXPECT_FIELD(harvest_budget, 1.01, CENOTE_BAD_OPTION);
     EXPECT_FIELD(harvest_budget, (double)NAN, CENOTE_BAD_OPTION);
+    EXPECT_FIELD(trim_above, 1.0, CENOTE_OK);
+    EXPECT_FIELD(trim_above, 1.01, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, (double)NAN, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, (double)INFINITY, CENOTE_BAD_OPTION);
     EXPECT_FIELD(limit, -1.0, CENOTE_BAD_OPTION);

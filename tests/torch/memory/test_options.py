@@ -93,7 +93,44 @@ def test_sizes_are_rounded_up(settings):
     del a
 
 
-@pytest.mark.native("the native allocator collects old segments before it asks for another")
+# A stream's memory is free, and another stream wants more than half of what is allowed. cenote would move it there, but for the budget.
+GARBAGE = """
+import torch
+MIB = 1 << 20
+def block(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+for warm_up in range(3):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        block(30 * MIB)
+    torch.cuda.synchronize()
+torch.cuda.empty_cache()
+before = torch.cuda.memory_stats()
+with torch.cuda.stream(torch.cuda.Stream()):
+    cached = [block(100 * MIB) for _ in range(4)]
+    del cached
+torch.cuda.synchronize()
+live = [block(300 * MIB), block(100 * MIB)]
+after = torch.cuda.memory_stats()
+assert after["num_alloc_retries"] == before["num_alloc_retries"] and after["num_sync_all_streams"] == before["num_sync_all_streams"]
+print(after["reserved_bytes.all.current"] // MIB)
+"""
+
+
+def reserved_after_garbage(options: str) -> int:
+    environ = {"PYTORCH_CUDA_ALLOC_CONF": options, "CENOTE_CONF": "harvest_budget:0,page_mib:2"}
+    return int(simulated.fresh(GARBAGE, shape="capacity:4GiB,charge_cost:1", **environ).stdout)
+
+
+def test_free_memory_above_a_threshold_goes_back():
+    assert reserved_after_garbage("garbage_collection_threshold:0.5,per_process_memory_fraction:0.25") <= 612
+
+
+@pytest.mark.parametrize("options", ["garbage_collection_threshold:0.1", "per_process_memory_fraction:0.25"])
+def test_a_threshold_is_part_of_a_fraction(options):
+    assert reserved_after_garbage(options) >= 780
+
+
+@pytest.mark.native("the native allocator collects old segments before it asks for another; cenote uses what they are made of")
 def test_garbage_is_collected(settings):
     release()
     settings("garbage_collection_threshold:0.5")

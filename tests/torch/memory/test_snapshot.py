@@ -27,8 +27,13 @@ def entries(device=0):
     return torch.cuda.memory._snapshot()["device_traces"][device]
 
 
-def actions(tensor_at: int):
-    return [entry["action"] for entry in entries() if entry.get("addr") == tensor_at]
+def events(tensor_at: int, device=0):
+    """What happened to the block at this address, but not to the segment that begins there."""
+    return [entry for entry in entries(device) if entry.get("addr") == tensor_at and not entry["action"].startswith("segment")]
+
+
+def actions(tensor_at: int, device=0):
+    return [entry["action"] for entry in events(tensor_at, device)]
 
 
 def find(at: int):
@@ -39,6 +44,7 @@ def find(at: int):
 
 
 def test_a_snapshot_has_its_parts():
+    block(1)
     snapshot = torch.cuda.memory._snapshot()
     assert {"segments", "device_traces", "allocator_settings"} <= set(snapshot)
     assert len(snapshot["device_traces"]) == torch.cuda.device_count()
@@ -259,6 +265,157 @@ def test_history_of_a_capture(history):
     assert tuple(owner["segment_pool_id"]) == tuple(graph.pool())
 
 
+def test_the_stack_of_one_block(history):
+    traceback = getattr(torch.cuda.memory, "_allocation_traceback", None)
+    if not traceback:
+        pytest.skip("this PyTorch has no such question")
+    a = named_for_the_history()
+    assert "named_for_the_history" in [frame["name"] for frame in traceback(a.data_ptr())]
+    assert traceback(a.data_ptr() + 1) is None and traceback(0) is None
+
+
+@pytest.mark.parametrize("context, of_blocks, of_allocations, of_frees", [(None, 0, 0, 0), ("state", 1, 0, 0), ("alloc", 1, 1, 0), ("all", 1, 1, 1)])
+def test_which_stacks_are_kept(context, of_blocks, of_allocations, of_frees):
+    def drop(tensors):
+        tensors.clear()
+
+    torch.cuda.memory._record_memory_history(context=context, stacks="python", clear_history=True)
+    live = [named_for_the_history()]
+    at = live[0].data_ptr()
+    block_names = [frame["name"] for frame in find(at)["frames"]]
+    drop(live)
+    names = {e["action"]: [frame["name"] for frame in e.get("frames", [])] for e in entries() if e.get("addr") == at}
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert ("named_for_the_history" in block_names) == of_blocks
+    assert ("named_for_the_history" in names["alloc"]) == of_allocations
+    assert ("drop" in names["free_requested"]) == ("drop" in names["free_completed"]) == of_frees
+
+
+def test_a_history_that_is_cleared():
+    torch.cuda.memory._record_memory_history(stacks="python", clear_history=True)
+    a = block(5 * MIB)
+    torch.cuda.memory._record_memory_history(stacks="python")
+    assert actions(a.data_ptr()) == ["alloc"]
+    torch.cuda.memory._record_memory_history(stacks="python", clear_history=True)
+    assert actions(a.data_ptr()) == [] and find(a.data_ptr())["frames"]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert entries() == [] and find(a.data_ptr())["frames"]  # who took what lives is known until it is freed
+    at = a.data_ptr()
+    del a
+    b = block(5 * MIB)
+    assert all(not piece["frames"] for s in segments() for piece in s["blocks"] if piece["address"] in (at, b.data_ptr()))
+
+
+def test_history_in_the_words_of_older_versions():
+    torch.cuda.memory._record_memory_history(True, trace_alloc_max_entries=50, trace_alloc_record_context=True)
+    a = block(5 * MIB)
+    assert actions(a.data_ptr())[-1] == "alloc" and find(a.data_ptr())["frames"]
+    torch.cuda.memory._record_memory_history(False)
+    del a
+
+
+def test_an_action_that_is_none():
+    with pytest.raises(RuntimeError, match="nonsense"):
+        torch.cuda.memory._record_memory_history(skip_actions=["nonsense"])
+    block(3 * MIB)
+
+
+def test_each_thread_has_words_of_its_own(history):
+    if not hasattr(torch.cuda.memory, "_set_memory_metadata"):
+        pytest.skip("this PyTorch has no metadata")
+
+    def work():
+        torch.cuda.memory._set_memory_metadata("theirs")
+        theirs.append(block(5 * MIB))
+
+    theirs: list = []
+    torch.cuda.memory._set_memory_metadata({"step": 7})
+    assert torch.cuda.memory._get_memory_metadata() == '{"step":7}'
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    mine = block(5 * MIB)
+    torch.cuda.memory._set_memory_metadata("")
+    said = {e["addr"]: e["user_metadata"] for e in entries() if e["action"] == "alloc"}
+    assert said[theirs[0].data_ptr()] == "theirs" and said[mine.data_ptr()] == '{"step":7}'
+
+
+def test_a_tensor_is_annotated(history):
+    annotate = getattr(torch.cuda.memory, "_annotate_tensor", None)
+    if not annotate:
+        pytest.skip("this PyTorch has no annotations")
+    a = block(5 * MIB)
+    annotate(a[1000:], "packed")
+    annotate(a, "twice")
+    said = events(a.data_ptr())
+    assert [e["action"] for e in said] == ["alloc", "annotate", "annotate"]
+    assert [e["user_metadata"] for e in said] == ["", "packed", "twice"] and said[1]["size"] == 5 * MIB
+
+
+def test_names_of_ranges_are_annotations(history):
+    with torch.autograd.profiler.record_function("## forward ##"):
+        block(5 * MIB)
+    said = [(a["name"], a["stage"]) for a in torch.cuda.memory._snapshot()["external_annotations"]]
+    assert said[-2:] == [("## forward ##", "START"), ("## forward ##", "END")]
+
+
+def test_what_a_compiled_region_allocates():
+    compiled, outside = torch.compile(lambda a: a.clone(), backend="eager"), block(5 * MIB)
+    compiled(outside)
+    torch.cuda.memory._record_memory_history(stacks="python", compile_context=True, clear_history=True)
+    inside, outside = compiled(outside), block(5 * MIB)
+    said = {e["addr"]: e["compile_context"] for e in entries() if e["action"] == "alloc"}
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert said[inside.data_ptr()].startswith("Torch-Compiled Region: ") and said[outside.data_ptr()] == "N/A"
+
+
+def test_history_of_another_device(history):
+    a = block(5 * MIB, "cuda:2")
+    assert actions(a.data_ptr(), 2) == ["alloc"] and actions(a.data_ptr(), 0) == []
+
+
+def test_the_snapshot_of_a_pool(history):
+    pool, other = torch.cuda.MemPool(), block(5 * MIB)
+    with torch.cuda.use_mem_pool(pool):
+        a = block(9 * MIB)
+    mine = pool.snapshot()
+    assert {tuple(s["segment_pool_id"]) for s in mine} == {tuple(pool.id)}
+    assert sum(s["allocated_size"] for s in mine) == 9 * MIB
+    assert {tuple(e["pool_id"]) for e in entries() if e.get("addr") == a.data_ptr()} == {tuple(pool.id)}
+    assert {(0, 0), tuple(pool.id)} <= {tuple(s["segment_pool_id"]) for s in segments()}
+    del a, other, pool
+
+
+def test_snapshots_while_threads_run(history):
+    """Every picture is whole: blocks tile their segments, nothing overlaps, and who took a block is known."""
+
+    def work(device):
+        live: list = []
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            for turn in range(150):
+                live.append(block(turn * 7919 % (3 * MIB) + 1, f"cuda:{device}"))
+                del live[: max(0, len(live) - 20)]
+
+    threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    pictures = []
+    while any(thread.is_alive() for thread in threads) or not pictures:
+        pictures.append(torch.cuda.memory_snapshot())
+    for thread in threads:
+        thread.join()
+    for picture in pictures:
+        ends = 0
+        for s in sorted(picture, key=lambda s: (s["device"], s["address"])):
+            at = s["address"]
+            for b in s["blocks"]:
+                assert b["address"] == at and (b["state"] == "inactive" or b["frames"])
+                at += b["size"]
+            assert at == s["address"] + s["total_size"]
+            ends += 1
+        assert ends == len(picture) > 0
+
+
 # --- rendered
 
 
@@ -284,7 +441,7 @@ def test_a_snapshot_is_rendered_as_text(eventful):
     viz = pytest.importorskip("torch.cuda._memory_viz")
     text = viz.segsum(eventful)
     assert "Segments: " in text or "segments" in text.lower()
-    assert "alloc" in viz.trace(eventful).lower()
+    assert "40.0MiB" in viz.trace(eventful) and "OutOfMemoryError" in viz.trace(eventful)
 
 
 def test_a_snapshot_is_rendered_as_flames(eventful):

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from contents import LONG, MIB, block, fill, filled, holds
+from contents import LONG, MIB, block, fill, holds
 from elsewhere import elsewhere
 
 
@@ -87,9 +87,12 @@ def test_no_copy_meets_memory_that_moved_under_shortage(library):
     torch.cuda.set_per_process_memory_fraction(0.5)
     for turn in range(12):
         size = (3, 17, 64, 150)[turn % 4] * MIB
-        tensors = [filled(size, value) for value in range(400 * MIB // size)]
+        tensors = [block(size) for _ in range(400 * MIB // size)]
         for value, tensor in enumerate(tensors):
-            assert not follower.is_stale(tensor) and holds(tensor, value)
+            assert not follower.is_stale(tensor)
+            fill(tensor[:4096], value), fill(tensor[-4096:], value)
+        for value, tensor in enumerate(tensors):
+            assert not follower.is_stale(tensor) and holds(tensor[:4096], value) and holds(tensor[-4096:], value)
         del tensors, tensor
     assert follower.problem() == ""
 
