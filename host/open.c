@@ -56,10 +56,8 @@ static int open_topology(struct host *h)
     return CENOTE_OK;
 }
 
-static int open_parts(struct host *h, const struct driver *t)
+static int open_parts(struct host *h)
 {
-    if (!t->cuMemHostRegister || !t->cuMemHostUnregister)
-        return error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
     int error = open_topology(h);
     if (error)
         return error;
@@ -85,7 +83,7 @@ static void close_parts(struct host *h)
     memory_unmap(h, sizeof(*h));
 }
 
-/* LOCKING: `host_opening`. */
+/* The driver is not asked for yet: a process that has only opened may fork. LOCKING: `host_opening`. */
 static int open_new(const cenote_host_options *given)
 {
     static uint64_t number;
@@ -98,11 +96,8 @@ static int open_new(const cenote_host_options *given)
     lock_open(&h->growing, LOCK_TURN);
     error = host_options_check(given, &h->options);
     h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
-    const struct driver *t = error ? NULL : driver_table(&error);
     if (!error)
-        error = open_parts(h, t);
-    else if (!t && error != CENOTE_BAD_OPTION && error != CENOTE_INVALID)
-        error_set(error, 0, "%s", driver_load_message());
+        error = open_parts(h);
     if (error) {
         arenas_close(h);
         close_parts(h);
@@ -185,13 +180,15 @@ struct device *host_device(struct host *h, int ordinal, int *error)
     d = ordinal >= 0 && ordinal < DEVICES_MAX ? atomic_load(&h->devices[ordinal]) : NULL;
     if (!d && (d = device_open(ordinal, error))) {
         h->events[ordinal] = memory_map(sizeof(*h->events[ordinal]));
-        if (!h->events[ordinal]) {
+        *error = !h->events[ordinal] ? error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping")
+                 : d->driver->cuMemHostRegister && d->driver->cuMemHostUnregister ? CENOTE_OK
+                 : error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
+        if (*error) {
+            memory_unmap(h->events[ordinal], sizeof(*h->events[ordinal]));
             device_close(d);
             d = NULL;
-            *error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
-        } else {
-            atomic_store_explicit(&h->devices[ordinal], d, memory_order_release);
         }
+        atomic_store_explicit(&h->devices[ordinal], d, memory_order_release);
     }
     lock_give(&host_opening);
     return d;

@@ -44,10 +44,11 @@ static int refuse(CUresult result, uint64_t bytes)
 /* Real memory at the chunk's addresses, preferably of its node. A child of a fork does not get it: it could not use it, and copies would break the pin. */
 static bool place(struct host *h, struct chunk *c)
 {
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, access = PROT_READ | PROT_WRITE;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, access = PROT_READ | PROT_WRITE;
     void *at = (void *)c->at;
+    /* Huge pages are reserved here and now: without that the first touch of one that is not there would end the program. */
     bool huge = h->options.huge_pages == 2 && mmap(at, c->bytes, access, flags | MAP_HUGETLB, -1, 0) != MAP_FAILED;
-    if (!huge && mmap(at, c->bytes, access, flags, -1, 0) == MAP_FAILED)
+    if (!huge && mmap(at, c->bytes, access, flags | MAP_NORESERVE, -1, 0) == MAP_FAILED)
         return false;
     madvise(at, c->bytes, MADV_DONTFORK);
     if (h->options.huge_pages == 1)

@@ -33,10 +33,12 @@ static uint64_t stream_key(const struct driver *t, CUstream stream)
     return t->cuStreamGetId && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
 }
 
-static bool is_captured(const struct driver *t, CUstream stream)
+/* Or may be: the driver will not say while another stream is captured that the legacy stream would have to wait for. */
+static bool is_captured(const struct driver *t, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return t->cuStreamIsCapturing && (t->cuStreamIsCapturing(stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+    *result = t->cuStreamIsCapturing ? t->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
+    return *result || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 static CUevent event_take(struct host *h, const struct device *d)
@@ -81,11 +83,16 @@ static uint32_t use_of_stream(struct host *h, uint64_t at, int device, uint64_t 
 /* Without an event the use waits for the whole device. LOCKING: in the device. */
 static CUresult record_use(struct host *h, const struct device *d, struct use *u, CUstream stream)
 {
-    if (is_captured(d->driver, stream))
-        return u->event ? d->driver->cuEventDestroy(u->event), u->event = NULL, CUDA_SUCCESS : CUDA_SUCCESS;
+    CUresult result;
+    if (is_captured(d->driver, stream, &result)) {
+        if (u->event)
+            d->driver->cuEventDestroy(u->event);
+        u->event = NULL;
+        return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
+    }
     if (!u->event)
         u->event = event_take(h, d);
-    CUresult result = u->event ? d->driver->cuEventRecord(u->event, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = u->event ? d->driver->cuEventRecord(u->event, stream) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result && u->event) {
         d->driver->cuEventDestroy(u->event);
         u->event = NULL;

@@ -47,19 +47,54 @@ uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q
 }
 
 /*
+ * The block that was freed last rests: it stays in the index and over its pages until somebody wants to know, because many programs ask for
+ * the same again at once, and get it as it lies. Now it goes back to its heap. Whoever looks for free ranges or free pages calls this first;
+ * the books are right without it, but for what one block covers. LOCKING: the pool's lock.
+ */
+void pool_settle(cenote_pool *pool)
+{
+    uint32_t block = pool->resting.block;
+    if (!block)
+        return;
+    pool->resting.block = 0;
+    index_remove(&pool->at, block_of(&pool->blocks, block)->at);
+    heap_give(&pool->resting.arena->heap, block, pool->resting.freed);
+}
+
+/* The address of the resting block, live again, if that is what the search would come to; or 0. */
+static uint64_t wake_resting(cenote_pool *pool, const struct arena *a, const struct request *q)
+{
+    uint32_t block = pool->resting.block;
+    struct block *b = block_of(&pool->blocks, block);
+    if (!block || b->size != q->size || pool->resting.arena != a || b->at % q->alignment || q->at || q->whole)
+        return 0;
+    if (!heap_would_choose(&a->heap, block))
+        return 0;
+    pool->resting.block = 0;
+    b->state = BLOCK_LIVE;
+    b->requested = q->bytes;
+    return b->at;
+}
+
+/*
  * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
  * `slide`: the device may be done with them by now, and who has asked it can have the better place. LOCKING: the pool's lock.
  */
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at)
 {
-    enum fit fit = arena_find(a, who, q, at, place);
-    if (fit != FIT_NOW)
-        return fit;
-    if (!*at && place->slid && !slide)
-        return FIT_IN_FLIGHT;
-    if (!*at)
+    *at = q->class == CLASS_NONE ? wake_resting(pool, a, q) : slab_take(&a->slabs, q->class, q->bytes);
+    if (!*at) {
+        pool_settle(pool);
+        enum fit fit = arena_find(a, who, q, place);
+        if (fit != FIT_NOW)
+            return fit;
+        if (place->slid && !slide)
+            return FIT_IN_FLIGHT;
         *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
+    } else {
+        a->live++;
+    }
     count_alloc(pool, q->bytes);
     return FIT_NOW;
 }
@@ -227,7 +262,8 @@ enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w)
     if (!block)
         return locate_inside(pool, at, w);
     describe_block(pool, w, block);
-    return block_of(&pool->blocks, block)->state == BLOCK_PENDING ? FOUND_PENDING : FOUND_LIVE;
+    uint8_t state = block_of(&pool->blocks, block)->state;
+    return state == BLOCK_LIVE ? FOUND_LIVE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
 /* Takes the lock of the region's pool, if address and region still belong to it. */
@@ -274,16 +310,20 @@ static int misuse(enum found found, const void *address, const struct where *w)
     }
 }
 
-/* A block nobody waits for goes back to its arena. LOCKING: the pool's lock. */
+/* A block nobody waits for goes back to its arena: an item at once, a block of its own when it has rested. LOCKING: the pool's lock. */
 void pool_give(cenote_pool *pool, const struct where *w, tick freed)
 {
     count_inactive(pool, w->requested);
     if (w->slab) {
         arena_give_item(w->arena, w->slab, w->item, freed);
-    } else {
-        index_remove(&pool->at, w->start);
-        arena_give_block(w->arena, w->block, freed);
+        return;
     }
+    pool_settle(pool);
+    arena_note_free(w->arena, freed);
+    block_of(&pool->blocks, w->block)->state = BLOCK_RESTING;
+    pool->resting.block = w->block;
+    pool->resting.arena = w->arena;
+    pool->resting.freed = freed;
 }
 
 static int free_block(void *address, bool sized, size_t bytes)

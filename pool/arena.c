@@ -37,14 +37,9 @@ void request_cover_pages(struct request *q, uint64_t page)
     q->alignment = page;
 }
 
-/* FIT_NOW with *item set: a slab had one, nothing is left to do. Otherwise *item is 0 and the answer is heap_find's. */
-enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place)
+/* A place in the heap for the block, or for the slab that a small one is to come from. */
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, struct place *place)
 {
-    *item = q->class == CLASS_NONE ? 0 : slab_take(&a->slabs, q->class, q->bytes);
-    if (*item) {
-        a->live++;
-        return FIT_NOW;
-    }
     if (q->at)
         return heap_find_at(&a->heap, who, q->at, q->size, place);
     enum fit fit = heap_find(&a->heap, who, q->size, q->alignment, place);
@@ -73,12 +68,11 @@ void arena_abandon(struct arena *a, uint32_t block)
     heap_give(&a->heap, block, a->heap.pages->fences.now);
 }
 
-void arena_give_block(struct arena *a, uint32_t block, tick freed)
+void arena_note_free(struct arena *a, tick freed)
 {
     CHECK(a->live);
     a->live--;
     a->last_freed = a->last_freed > freed ? a->last_freed : freed;
-    heap_give(&a->heap, block, freed);
 }
 
 /* Its items were freed at different ticks, and one that was pending comes last with an early one: the latest of the arena covers all. */
@@ -90,9 +84,7 @@ static void close_slab(struct arena *a, uint32_t slab)
 
 void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
 {
-    CHECK(a->live);
-    a->live--;
-    a->last_freed = a->last_freed > freed ? a->last_freed : freed;
+    arena_note_free(a, freed);
     if (slab_give(&a->slabs, slab, item))
         close_slab(a, slab);
 }

@@ -37,11 +37,11 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
 
 void     request_make(struct request *q, bool slabs);
 void     request_cover_pages(struct request *q, uint64_t page);
-enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, uint64_t *item, struct place *place);
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
 void     arena_abandon(struct arena *a, uint32_t block);
 
-void     arena_give_block(struct arena *a, uint32_t block, tick freed);
+void     arena_note_free(struct arena *a, tick freed);
 void     arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed);
 void     arena_flush(struct arena *a);
 

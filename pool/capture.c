@@ -87,6 +87,7 @@ static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tic
 /* Arenas of the group become ordinary ones. A fence that begins from now on covers every replay. LOCKING: the pool's lock. */
 static void release_arenas(cenote_pool *pool, const cenote_group *group)
 {
+    pool_settle(pool);
     tick now = fences_stamp(&pool->pages.fences);
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         struct arena *a = arena_of(pool, number);

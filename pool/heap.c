@@ -129,7 +129,23 @@ enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint6
     return find_best(h, who, range, alignment, place);
 }
 
-/* The same for a block that has to begin at `at`. FIT_NOT: something lies there, or nothing of this heap ever did. */
+/*
+ * If the bytes of the block were free, would a request of its size come to lie just here? That is the best fit, and has all its pages: this
+ * block is on them.
+ */
+bool heap_would_choose(const struct heap *h, uint32_t block)
+{
+    const struct block *b = at_number(h, block);
+    uint32_t after = b->after && at_number(h, b->after)->state == BLOCK_FREE ? b->after : 0;
+    uint64_t joined = b->size + (after ? at_number(h, after)->size : 0);
+    uint32_t best = ranges_at_least(&h->ranges, b->size);
+    if (best && best == after)
+        best = ranges_next(&h->ranges, best);
+    bool joins_before = b->before && at_number(h, b->before)->state == BLOCK_FREE;
+    return !joins_before && (!best || at_number(h, best)->size > joined);
+}
+
+/* As heap_find for a block that has to begin at `at`. FIT_NOT: something lies there, or nothing of this heap ever did. */
 enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place)
 {
     uint32_t number = h->regions;

@@ -120,6 +120,7 @@ int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, 
     if (!count || (group && group->pool != pool))
         return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
     lock_take(&pool->lock);
+    pool_settle(pool);
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
         if (!a->number || (group && a->group != group->number))

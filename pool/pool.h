@@ -98,6 +98,11 @@ struct cenote_pool {
     struct index   exported;        /* block address -> export, see share.c */
     struct index   by_stream;       /* arena key -> arena */
     struct arena  *last_arena;      /* found last: most programs use one stream at a time */
+    struct {
+        uint32_t      block;        /* 0: none */
+        struct arena *arena;
+        tick          freed;
+    } resting;                      /* the block that was freed last, see pool_settle */
     struct immortal immortals[IMMORTALS_MOST];  /* open addressing by handle */
     uint32_t       pending_first, pending_last; /* uses, see pending.c */
     _Atomic(uint32_t) pending_count;
@@ -164,6 +169,7 @@ struct where {
 cenote_pool *pool_lock_of(const void *address, struct where *w);
 enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
 void pool_give(cenote_pool *pool, const struct where *w, tick freed);
+void pool_settle(cenote_pool *pool);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);

@@ -70,6 +70,7 @@ int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
         return pool_process_usable();
     size_t wanted = stats->struct_size < sizeof *stats ? stats->struct_size : sizeof *stats;
     lock_take(&pool->lock);
+    pool_settle(pool);
     cenote_stats s = pool->stats;
     derive_cached(&s);
     derive_gauges(pool, &s);

@@ -28,6 +28,7 @@
 #define SHIFT_MOST  40
 
 static struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
+static bool stopped;
 static _Atomic(uint64_t) generations, serials;
 
 static struct export *export_of(const cenote_pool *pool, uint32_t number) { return table_at(&pool->exports, number); }
@@ -114,9 +115,10 @@ int cenote_export(void *address, cenote_share *share)
     if (pool)
         lock_give(&pool->lock);
     if (error)
-        return error_set(error, 0, error == CENOTE_NOT_SUPPORTED ? "the memory at %p cannot be shared: the device or system does not do that, "
-                         "or it is of an async pool or of the program's own source" :
-                         error == CENOTE_NOT_OURS ? "the block at %p was freed meanwhile" : "no host memory to note the export of %p", address);
+        return error_set(error, 0, error == CENOTE_NOT_OURS ? "the block at %p was freed meanwhile" :
+                         error == CENOTE_OUT_OF_HOST_MEMORY ? "no host memory to note the export of %p" :
+                         "the memory at %p cannot be shared: the device or system does not do that, or it is of an async pool or of the "
+                         "program's own source", address);
     share_seal(&m);
     memcpy(share, &m, sizeof m);
     return CENOTE_OK;
@@ -185,7 +187,18 @@ void share_answer(const void *request, size_t length, struct share_reply *reply,
         memcpy(&q, request, sizeof q);
     reply->magic = SHARE_MAGIC;
     lock_take(&answering);
-    reply->error = q.magic == SHARE_MAGIC && q.version == SHARE_VERSION ? answer(&q, reply, file) : CENOTE_INVALID;
+    bool known = q.magic == SHARE_MAGIC && q.version == SHARE_VERSION;
+    reply->error = !known ? CENOTE_INVALID : stopped ? CENOTE_EXITING : answer(&q, reply, file);
+    lock_give(&answering);
+}
+
+/* The process ends: no answer calls the driver from now on (rule 12). */
+void share_stop(void)
+{
+    if (driver_is_forked())
+        return; /* the lock is as it was in the parent */
+    lock_take(&answering);
+    stopped = true;
     lock_give(&answering);
 }
 

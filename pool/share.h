@@ -42,6 +42,7 @@ struct share_reply {
 void share_seal(struct share_message *m);
 int  share_unseal(const cenote_share *share, size_t length, struct share_message *m);
 void share_answer(const void *request, size_t length, struct share_reply *reply, int *file);
+void share_stop(void);
 bool share_is_sound(const struct share_reply *reply, size_t length);
 
 /* --- share_socket.c */

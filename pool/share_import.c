@@ -31,7 +31,7 @@ struct view {
     bool     whole;                 /* was usable: kernels may be at work on it */
     uint32_t shift;                 /* 0: a segment */
     uint64_t base, pages, mapped;   /* the last in pages */
-    uint64_t exporter[2], identity; /* what it shows: the serial of a single page; of several the generation of the one block on them all */
+    uint64_t exporter[2], identity; /* what it shows: a page by its serial; several by the generation of the one block on them all */
 };
 
 struct import {
@@ -63,8 +63,8 @@ static int no_books(void)
 /* ------------------------------------------------------------------------------------------------------------------ views come and go */
 
 /*
- * A view that shows what `like` does, used once more by the caller: one that is there, or a new one, which keeps the device open. 0: no host
- * memory. Two of one key are rare: the second is not found again.
+ * A view that shows what `like` does, used once more by the caller: one that is there, or a new one, which keeps the device open. 0: no
+ * host memory. Two of one key are rare: the second is not found again.
  */
 static uint32_t take_view(const struct view *like, bool *is_new)
 {

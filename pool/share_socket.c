@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -65,8 +66,8 @@ static struct letter receive(int s, void *data, size_t room, unsigned files)
     } control;
     struct letter letter = {.file = -1, .from_size = sizeof letter.from};
     struct iovec part = {data, room};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_name = &letter.from, .msg_namelen = sizeof letter.from, .msg_control = &control,
-                       .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + files * CMSG_SPACE(sizeof(int))};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_name = &letter.from, .msg_namelen = sizeof letter.from,
+                       .msg_control = &control, .msg_controllen = CMSG_SPACE(sizeof(struct ucred)) + files * CMSG_SPACE(sizeof(int))};
     letter.length = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
     for (struct cmsghdr *c = letter.length < 0 ? NULL : CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
         int came[2] = {-1, -1}; /* by alignment there is room for two */
@@ -145,12 +146,12 @@ static bool start_thread(void)
 /* LOCKING: `starting`. */
 static bool start(void)
 {
-    static bool is_watching_forks; /* over failed starts too: handlers cannot be taken back */
+    static bool is_watching; /* over failed starts too: handlers cannot be taken back */
     struct sockaddr_un name;
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
-    is_watching_forks = is_watching_forks || !pthread_atfork(NULL, NULL, leave_socket);
-    server.socket = is_watching_forks ? new_socket() : -1;
+    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(share_stop));
+    server.socket = is_watching ? new_socket() : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && start_thread();
     if (!server.runs && server.socket >= 0)
@@ -175,7 +176,10 @@ bool share_is_own(const uint64_t exporter[2])
 
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
-/* The answer, or none. What reaches us from others is passed over; once the question is on its way nothing (0 bytes) asks for a sign of life. */
+/*
+ * The answer, or none (not trusted). What others write to us is passed over. Once the question is on its way empty letters find out whether
+ * the exporter is still there.
+ */
 static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length, const struct share_request *q, struct share_reply *reply)
 {
     const struct timeval tenth = {0, 100000};
@@ -201,8 +205,9 @@ static int refusal(const struct share_reply *reply)
 {
     int e = reply->error;
     e = e == CENOTE_DRIVER || e == CENOTE_INVALID ? e : CENOTE_GONE;
-    return error_set(e, e == CENOTE_DRIVER ? reply->result : 0, "the process that exported the memory shares it no more: %s%s%s",
-                     cenote_error_text(reply->error), reply->result ? ": " : "", reply->result ? driver_result_name((CUresult)reply->result) : "");
+    const char *result = reply->result ? driver_result_name((CUresult)reply->result) : "";
+    return error_set(e, e == CENOTE_DRIVER ? reply->result : 0, "the process that exported the memory shares it no more: %s %s",
+                     cenote_error_text(reply->error), result);
 }
 
 /* Asks about the block, and with `page` for a page of it. *file: the page, the caller's to close; or -1. */

@@ -106,6 +106,7 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
 static uint32_t pick_leavers(cenote_pool *pool, uint64_t keep, tick latest, bool segments, struct pick *picks)
 {
     lock_take(&pool->lock);
+    pool_settle(pool);
     uint64_t reserved = pool->pages.reserved, surplus = reserved > keep ? reserved - keep : 0, page = 1ull << pool->pages.shift;
     uint64_t most = segments ? surplus != 0 : (surplus + page - 1) / page;
     struct picker picker = {.latest = latest, .segments = segments, .most = most < BATCH ? (uint32_t)most : BATCH, .picks = picks};

@@ -35,6 +35,7 @@ cenote_stats read_stats(cenote_pool *pool);
 DeviceStats device_stats(cenote_pool *pool);
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);
 std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group);
+void fit_trace(std::vector<TraceEntry> &trace, const std::vector<SegmentInfo> &segments, DeviceIndex device, size_t page);
 
 /* Methods that not every supported torch has: present where its CUDAAllocator declares them. Nothing is ever rejected before it was tried. */
 template <class Base, class = void> class Younger : public Base {};
@@ -141,6 +142,7 @@ public:
                        const std::vector<std::string> &skip) override
     {
         history_.record(enabled, gather, most, when, clear, skip);
+        settle_history();
     }
     bool isHistoryEnabled() override { return history_.is_enabled(); }
     std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block) override;
@@ -151,7 +153,11 @@ public:
     void setUserMetadata(const std::string &text) override { set_user_metadata(text); }
     std::string getUserMetadata() override { return user_metadata(); }
     void annotateMemory(const void *block, const std::string &text) override;
-    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
+    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override
+    {
+        history_.track(std::move(tracker));
+        settle_history();
+    }
 
     /* not there yet: sharing */
     /* sharing.cpp: memory of one process in another */
@@ -167,6 +173,7 @@ private:
     void delete_recorded(void *block);
     void delete_unseen(void *block);
     void record_taken(Call &call, void *block);
+    void settle_history();
     void add_segments(std::vector<SegmentInfo> &segments, DeviceIndex device, MempoolId_t wanted);
     c10::DataPtr owner_of(void *block, DeviceIndex device) const;
     PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);

@@ -48,6 +48,20 @@ void Ring::put(TraceEntry entry, std::vector<Context> &dead)
     oldest_ = (oldest_ + 1) % entries_.size();
 }
 
+/* Pages side by side that go one after the other are one entry. */
+bool Ring::join(const TraceEntry &entry)
+{
+    if (entries_.empty() || entry.action_ != TraceEntry::SEGMENT_UNMAP)
+        return false;
+    TraceEntry &newest = entries_[(oldest_ + entries_.size() - 1) % entries_.size()];
+    if (newest.action_ != entry.action_ || newest.stream_ != entry.stream_ || newest.mempool_ != entry.mempool_ ||
+        newest.context_ != entry.context_ || (newest.addr_ + newest.size_ != entry.addr_ && entry.addr_ + entry.size_ != newest.addr_))
+        return false;
+    newest.addr_ = std::min(newest.addr_, entry.addr_);
+    newest.size_ += entry.size_;
+    return true;
+}
+
 std::vector<TraceEntry> Ring::in_order() const
 {
     auto oldest = entries_.begin() + static_cast<ptrdiff_t>(oldest_);
@@ -209,7 +223,7 @@ void Timeline::put(TraceEntry::Action action, size_t at, size_t size, void *stre
     dead.push_back(std::move(context)); /* our reference may be the last one */
     for (const auto &tracker : trackers)
         tracker(entry);
-    if (records && !(skipped >> action & 1))
+    if (records && !(skipped >> action & 1) && !ring.join(entry))
         ring.put(std::move(entry), dead);
     else
         dead.push_back(std::move(entry.context_));
@@ -224,6 +238,35 @@ void Timeline::forget(std::unordered_map<size_t, Remembered>::iterator block)
         history->state_.fetch_and(~History::REMEMBERS);
 }
 
+/* LOCKING: `lock`. */
+void Timeline::settle(size_t at, size_t size, void *stream, MempoolId_t pool)
+{
+    auto old = lands.upper_bound(at);
+    if (old != lands.begin() && std::prev(old)->second.end > at)
+        --old;
+    while (old != lands.end() && old->first < at + size) {
+        auto [begin, land] = *old;
+        old = lands.erase(old);
+        if (begin < at)
+            lands[begin] = Land{at, land.stream, land.pool};
+        if (land.end > at + size)
+            lands[at + size] = land;
+    }
+    auto next = lands.lower_bound(at);
+    auto before = next == lands.begin() ? lands.end() : std::prev(next);
+    if (before != lands.end() && before->second.end == at && before->second.stream == stream && before->second.pool == pool)
+        before->second.end = at + size;
+    else
+        lands[at] = Land{at + size, stream, pool};
+}
+
+/* The one that the address is in, or the next one below: of the same arena, most likely. LOCKING: `lock`. */
+Land Timeline::land(size_t at) const
+{
+    auto next = lands.upper_bound(at);
+    return next == lands.begin() ? Land{0, nullptr, {0, 0}} : std::prev(next)->second;
+}
+
 /* From a watch function. */
 void Timeline::changed(int change, size_t at, size_t size)
 {
@@ -234,11 +277,12 @@ void Timeline::changed(int change, size_t at, size_t size)
     auto block = blocks.find(at);
     switch (change) {
     case CENOTE_MAPPED:
-        put(segment ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_MAP, at, size, call ? call->stream : nullptr,
-            call ? call->pool : MempoolId_t{0, 0}, std::move(context));
+        if (call && call->takes)
+            settle(at, size, call->stream, call->pool);
+        put(segment ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_MAP, at, size, land(at).stream, land(at).pool, std::move(context));
         return;
     case CENOTE_UNMAPPING:
-        put(segment ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_UNMAP, at, size, nullptr, {0, 0}, std::move(context));
+        put(segment ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_UNMAP, at, size, land(at).stream, land(at).pool, std::move(context));
         return;
     default:
         if (block == blocks.end()) {
@@ -276,6 +320,14 @@ void History::add_device(cenote_pool *pool)
     added.ring.limit(most_, added.dead);
     if (sees_allocations())
         TORCH_CHECK(!cenote_pool_watch(pool, &hear, &added), cenote_message());
+}
+
+void History::settle(DeviceIndex device, const std::vector<SegmentInfo> &segments)
+{
+    Timeline &line = timelines_[static_cast<size_t>(device)];
+    std::lock_guard<std::mutex> hold(line.lock);
+    for (const SegmentInfo &each : segments)
+        line.settle(each.address, each.total_size, each.stream, each.owner_private_pool_id);
 }
 
 /* LOCKING: settings_. */
@@ -524,9 +576,12 @@ void History::finish(SnapshotInfo &info)
     if (!clock_)
         return;
     auto since_epoch = clock_->makeConverter();
-    for (auto &line : info.device_traces)
+    for (auto &line : info.device_traces) {
+        if (line.size() > most_)
+            line.erase(line.begin(), line.end() - static_cast<ptrdiff_t>(most_));
         for (auto &entry : line)
             entry.time_.t_ = since_epoch(entry.time_.approx_t_) / 1000;
+    }
     for (auto &entry : info.external_annotations)
         entry.time_.t_ = since_epoch(entry.time_.approx_t_) / 1000;
 }

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,7 @@ class Ring {
 public:
     void limit(size_t most, std::vector<Context> &dead);
     void put(TraceEntry entry, std::vector<Context> &dead);
+    bool join(const TraceEntry &entry);
     std::vector<TraceEntry> in_order() const;
 
 private:
@@ -61,7 +63,8 @@ public:
     static Call *current();
 
     Context context;           /* who called */
-    void *stream = nullptr;    /* of the memory that it asks for */
+    bool takes = false;        /* memory, of this stream and pool */
+    void *stream = nullptr;
     MempoolId_t pool{0, 0};
     unsigned state;            /* of the history, while the call is inside */
     std::vector<Context> dead; /* what nobody remembers any more; destroyed when no lock is held */
@@ -90,6 +93,13 @@ struct Remembered {
     bool waits;
 };
 
+/* Whose memory addresses are for: an arena has its own. */
+struct Land {
+    size_t end;
+    void *stream;
+    MempoolId_t pool;
+};
+
 /* What happens on one device. LOCKING: `lock` guards all but the first two; under it nothing is called but trackers. */
 struct Timeline {
     History *history;
@@ -101,10 +111,13 @@ struct Timeline {
     bool records = false, keeps_stacks = false;
     std::vector<AllocatorTraceTracker> trackers;
     std::unordered_map<size_t, Remembered> blocks;
+    std::map<size_t, Land> lands; /* by where they begin; what was mapped since it is on, and what was there then */
     std::vector<Context> dead;
 
     void put(TraceEntry::Action action, size_t at, size_t size, void *stream, MempoolId_t pool, Context context);
     void forget(std::unordered_map<size_t, Remembered>::iterator block);
+    void settle(size_t at, size_t size, void *stream, MempoolId_t pool);
+    Land land(size_t at) const;
     void changed(int change, size_t at, size_t size);
 };
 
@@ -124,6 +137,7 @@ public:
     bool is_enabled() const { return state_.load(std::memory_order_relaxed) & RECORDS; }
 
     void add_device(cenote_pool *pool);
+    void settle(DeviceIndex device, const std::vector<SegmentInfo> &segments);
     void record(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear, const std::vector<std::string> &skip);
     void track(AllocatorTraceTracker tracker);
 

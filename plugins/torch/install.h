@@ -10,3 +10,6 @@
  * second call changes nothing.
  */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char *why, size_t room);
+
+/* The same for pinned memory of the host, at any time: `library` is the path of libcenote_host.so. */
+extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(const char *library, char *why, size_t room);

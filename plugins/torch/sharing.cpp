@@ -1,8 +1,8 @@
 /*
  * sharing.cpp: blocks of this process for others, and those of others here: what torch.multiprocessing asks for when it sends a tensor.
  *
- * A handle is a cenote_share of the block, and the storage's place in it the offset. PyTorch keeps the sender's block until the last receiver
- * has let go, and expects one pointer for one handle as long as it lives.
+ * A handle is a cenote_share of the block, and the storage's place in it the offset. PyTorch keeps the sender's block until the last
+ * receiver has let go, and expects one pointer for one handle as long as it lives.
  *
  * LOCKING: `received_lock_` guards what was received. Nothing is imported or closed under it.
  */

@@ -132,9 +132,25 @@ SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
             history_.snapshot_taken(device, read_stats(pool(device)).active.current);
         }
     }
+    for (size_t i = 0; i < info.device_traces.size(); i++) {
+        auto device = static_cast<DeviceIndex>(i);
+        if (id == MempoolId_t{0, 0} && cenote_pool_provider(pool(device)) == CENOTE_VMM)
+            fit_trace(info.device_traces[i], info.segments, device, read_stats(pool(device)).page_bytes);
+    }
     history_.finish(info);
     info.config_metadata = settings();
     return info;
+}
+
+/* For entries about memory that was there before they began: whose it is. */
+void Adapter::settle_history()
+{
+    History::Still still(history_);
+    for (size_t i = 0; i < pools_.size() && history_.sees_allocations(); i++) {
+        std::vector<SegmentInfo> segments;
+        add_segments(segments, static_cast<DeviceIndex>(i), {0, 0});
+        history_.settle(static_cast<DeviceIndex>(i), segments);
+    }
 }
 
 /* --- calls while somebody records: what stats.cpp and others say of a call is the same */
@@ -149,6 +165,7 @@ void Adapter::record_taken(Call &call, void *block)
 void *Adapter::take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     Call call(history_, RecordContext::STATE);
+    call.takes = true;
     call.stream = stream;
     void *block = take_unseen(device, bytes, stream);
     record_taken(call, block);
@@ -160,6 +177,11 @@ int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_
     std::optional<Call> call;
     if (C10_UNLIKELY(history_.sees_allocations()))
         call.emplace(history_, RecordContext::STATE);
+    if (call) {
+        call->takes = true;
+        call->stream = stream;
+        call->pool = pool_of(group);
+    }
     int error = cenote_alloc_at(pool(device), group, block, bytes, stream);
     if (call && !error)
         record_taken(*call, block);

@@ -25,6 +25,9 @@ PRELOAD = "LD_PRELOAD"
 TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: what is compiled for a simulated GPU is not kept for real ones
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
+HOST = "CENOTE_HOST"  # on: of pinned memory, too
+TUNABLES = "GLIBC_TUNABLES"
+STATIC_TLS = "glibc.rtld.optional_static_tls"  # room for jemalloc, which most builds of it need to be loaded into a program that runs
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # What each allocator of PyTorch's wants said, and what it must not meet. "" stands for PyTorch's default, which needs no saying: a program
@@ -50,6 +53,8 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
         new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
         new[TRITON] = os.path.dirname(preload)
         new.setdefault(KERNEL_CACHE, "0")
+    if is_on(HOST, new) and STATIC_TLS not in new.get(TUNABLES, ""):
+        new[TUNABLES] = ":".join(filter(None, [new.get(TUNABLES), f"{STATIC_TLS}=16384"]))
     if wish.allocator is not None:
         merge_switch(wish.allocator, new)
         there = [name for name in ALLOCATOR_VARIABLES if old.get(name)]
@@ -58,6 +63,13 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
             if text:
                 new[name] = text
     return new
+
+
+def is_on(name: str, variables: Mapping[str, str]) -> bool:
+    value = variables.get(name, "")
+    if value not in ("", "on", "off"):
+        raise Mistake(f"{name} says {value[:40]!r}; on and off are what it may say")
+    return value == "on"
 
 
 def merge_sim(wish: Wish, old: str) -> str:

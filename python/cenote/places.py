@@ -46,6 +46,11 @@ def library() -> str:
     return find("lib/libcenote.so.0", os.path.join(build_folder(), "libcenote.so"))
 
 
+def host_library() -> str:
+    """The path of libcenote_host.so: pinned memory. It is not there where hwloc was missing when cenote was built."""
+    return find("lib/libcenote_host.so.0", os.path.join(build_folder(), "libcenote_host.so"))
+
+
 def include_folder() -> str:
     """The folder to name with -I for `#include <cenote/cenote.h>`."""
     return find("include", os.path.join(TREE, "include"))

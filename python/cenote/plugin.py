@@ -79,6 +79,10 @@ def hook_up(path: str) -> None:
     library.cenote_torch_install.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if library.cenote_torch_install(why, ROOM):
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
+    if environment.is_on(environment.HOST, os.environ):
+        library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+        if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
+            raise RuntimeError(f"cenote.install, {environment.HOST}=on: {why.value.decode(errors='replace')}")
 
 
 def fall_back(torch: ModuleType, why: str) -> str:

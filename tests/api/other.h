@@ -145,8 +145,8 @@ static inline int other_main(const char *argument)
     options.page_mib = 2;
     options.provider = (uint32_t)atoi(argument);
     o.error = cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cenote_pool_create(0, &options, &pool);
-    while (send(OTHER_SOCKET, &o, sizeof o, MSG_NOSIGNAL) == (ssize_t)sizeof o && recv(OTHER_SOCKET, &o, sizeof o, 0) == (ssize_t)sizeof o &&
-           o.op != END) {
+    while (send(OTHER_SOCKET, &o, sizeof o, MSG_NOSIGNAL) == (ssize_t)sizeof o &&
+           recv(OTHER_SOCKET, &o, sizeof o, 0) == (ssize_t)sizeof o && o.op != END) {
         o.error = do_order(pool, &o);
         if (o.error)
             fprintf(stderr, "    the other process: %s\n", cenote_message());

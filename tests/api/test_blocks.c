@@ -188,6 +188,39 @@ CASE(freed_twice)
     scene_close(&scene);
 }
 
+/* The block freed last lies as it was until somebody looks; nobody can tell. */
+CASE(the_same_again)
+{
+    struct scene scene;
+    void *a, *b, *again;
+    cenote_block found;
+    scene_open(&scene, 256 * MIB);
+    REQUIRE_EQ(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &a), CENOTE_OK);
+    REQUIRE_EQ(cenote_alloc(scene.pool, MIB, scene.stream[A], &b), CENOTE_OK);
+    uint64_t active = scene_stats(scene.pool).active.current;
+    REQUIRE_EQ(cenote_free(a), CENOTE_OK);
+    EXPECT_EQ(scene_stats(scene.pool).active.current, active - 3 * MIB);
+    REQUIRE_EQ(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &again), CENOTE_OK);
+    EXPECT_EQ(again, a);
+    REQUIRE_EQ(cenote_free(a), CENOTE_OK);
+    EXPECT_EQ(cenote_free(a), CENOTE_DOUBLE_FREE);
+    EXPECT_EQ(cenote_find(a, &found), CENOTE_DOUBLE_FREE);
+    EXPECT_EQ(cenote_find((char *)a + 512, &found), CENOTE_DOUBLE_FREE);
+    EXPECT_EQ(cenote_use(a, scene.stream[B]), CENOTE_DOUBLE_FREE);
+    REQUIRE_EQ(cenote_alloc(scene.pool, 3 * MIB - 511, scene.stream[A], &again), CENOTE_OK); /* as large in its heap, but another request */
+    EXPECT_EQ(again, a);
+    REQUIRE_EQ(cenote_find(again, &found), CENOTE_OK);
+    EXPECT_EQ(found.requested, 3 * MIB - 511);
+    REQUIRE_EQ(cenote_free(again), CENOTE_OK);
+    REQUIRE_EQ(cenote_alloc(scene.pool, 3 * MIB, scene.stream[B], &again), CENOTE_OK); /* the device may still be at work on it */
+    EXPECT(again != a);
+    REQUIRE_EQ(cenote_free(again), CENOTE_OK);
+    REQUIRE_EQ(cenote_free(b), CENOTE_OK);
+    EXPECT_EQ(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT), CENOTE_OK);
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    scene_close(&scene);
+}
+
 CASE(small_ones_freed_twice)
 {
     struct scene scene;

@@ -366,6 +366,7 @@ struct liar {
     struct share_reply lie;
     struct share_reply second;  /* to requests for a page */
     pthread_t thread;
+    pthread_mutex_t lock;       /* around what it says */
     cenote_share share;
 };
 
@@ -397,18 +398,20 @@ static void *lie(void *arg)
         socklen_t size = sizeof from;
         if (recvfrom(l->socket, &q, sizeof q, 0, (struct sockaddr *)&from, &size) != (ssize_t)sizeof q || !q.magic)
             return NULL;
+        pthread_mutex_lock(&l->lock);
         send_lie(l, q.page ? &l->second : &l->lie, &from, size);
+        pthread_mutex_unlock(&l->lock);
     }
 }
 
 /* The right answer about a block of three pages, for the case to spoil. */
 static void liar_open(struct liar *l)
 {
-    struct share_message m = {.magic = SHARE_MAGIC, .version = SHARE_VERSION, .exporter = {(uint64_t)getpid(), 99}, .block = 512, .generation = 1};
+    struct share_message m = {.magic = SHARE_MAGIC, .version = SHARE_VERSION, .exporter = {(uint64_t)getpid(), 99}, .block = 512};
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cenote-share-%016llx%016llx", (unsigned long long)m.exporter[0],
                           (unsigned long long)m.exporter[1]);
-    *l = (struct liar){.length = sizeof l->lie, .share = sealed(m)};
+    *l = (struct liar){.lock = PTHREAD_MUTEX_INITIALIZER, .length = sizeof l->lie, .share = sealed(m)};
     l->lie = (struct share_reply){.magic = SHARE_MAGIC, .shift = 21, .pages = 3, .serial = 1, .lead = 512, .bytes = 5 * MIB};
     l->second = l->lie;
     l->socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -429,12 +432,15 @@ static void liar_close(struct liar *l)
     close(l->socket);
 }
 
+/* What it says from now on is another thing. */
+#define SAY(change) (pthread_mutex_lock(&l.lock), (void)(l.change), pthread_mutex_unlock(&l.lock))
+
 #define UNSOUND(change)                                             \
     do {                                                            \
         struct share_reply kept = l.lie;                            \
-        l.lie.change;                                               \
+        SAY(lie.change);                                            \
         expect_refusal(&l.share, CENOTE_INVALID, "makes no sense"); \
-        l.lie = kept;                                               \
+        SAY(lie = kept);                                            \
     } while (0)
 
 CASE(answers_that_make_no_sense)
@@ -457,9 +463,9 @@ CASE(answers_that_make_no_sense)
     UNSOUND(bytes = UINT64_MAX);
     UNSOUND(bytes = 1ull << 50);
     UNSOUND(shift = 0); /* a segment of three pages */
-    l.length--;
+    SAY(length--);
     expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
-    l.length = 0;
+    SAY(length = 0);
     expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
     liar_close(&l);
     close_own(&own);
@@ -474,8 +480,8 @@ CASE(answers_with_errors)
     const int errors[][2] = {{CENOTE_GONE, CENOTE_GONE}, {CENOTE_EXITING, CENOTE_GONE}, {CENOTE_DEVICE_LOST, CENOTE_GONE},
                              {CENOTE_INVALID, CENOTE_INVALID}, {CENOTE_DRIVER, CENOTE_DRIVER}, {-1, CENOTE_GONE}, {12345, CENOTE_GONE}};
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-        l.lie.error = errors[i][0];
-        l.lie.result = (int32_t)i * 1000 - 1;
+        SAY(lie.error = errors[i][0]);
+        SAY(lie.result = (int32_t)i * 1000 - 1);
         expect_refusal(&l.share, errors[i][1], "no more");
     }
     liar_close(&l);
@@ -492,7 +498,7 @@ CASE(pages_that_are_none)
     sim_set_quiet(true);
     liar_open(&l);
     expect_refusal(&l.share, CENOTE_OUT_OF_HOST_MEMORY, "no file descriptor");
-    for (l.files = 1; l.files <= 3; l.files++)
+    for (SAY(files = 1); l.files <= 3; SAY(files++))
         expect_refusal(&l.share, CENOTE_DRIVER, "INVALID_VALUE");
     liar_close(&l);
     struct sim_books b;

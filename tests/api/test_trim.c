@@ -286,6 +286,20 @@ CASE(the_threshold_is_waited_for_by_nobody)
     scene_close(&scene);
 }
 
+/* Pages that move do not make the pool grow. */
+CASE(the_threshold_is_for_a_pool_that_grows)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    take_and_give(&scene, 40 * MIB, scene.stream[A]);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_set_trim_above(scene.pool, 0.1));
+    take_and_give(&scene, 20 * MIB, scene.stream[B]);
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 10);
+    EXPECT_EQ(reserved(&scene), 40 * MIB);
+    scene_close(&scene);
+}
+
 CASE(the_threshold_is_for_segments_too)
 {
     struct scene scene;

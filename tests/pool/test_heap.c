@@ -536,14 +536,36 @@ static bool take_random(struct random *r)
     return at_of(block) == place.at && block_of(&blocks, block)->size == size;
 }
 
+/* What heap_would_choose said of a block before it was given back is what heap_find says afterwards. */
+static uint32_t chosen_again;
+
 static bool give_random(struct random *r)
 {
     uint32_t which = random_below(r, live_count);
     const struct block *b = block_of(&blocks, live[which].block);
     bool same = b->at == live[which].at && b->size == live[which].size && b->state == BLOCK_LIVE;
+    bool chosen = heap_would_choose(&heap, live[which].block);
+    struct place place;
     give(live[which].block);
+    if (chosen)
+        same &= heap_find(&heap, &who, live[which].size, BLOCK_BYTES, &place) == FIT_NOW && place.at == live[which].at && !place.slid;
+    chosen_again += chosen;
     memmove(&live[which], &live[which + 1], (--live_count - which) * sizeof *live);
     return same;
+}
+
+CASE(chosen_again_only_where_it_is_the_best_fit)
+{
+    add_region(20);
+    uint32_t small = take(4 * KIB), wall = take(KIB), large = take(64 * KIB), last = take(KIB);
+    EXPECT(heap_would_choose(&heap, small) && heap_would_choose(&heap, large) && heap_would_choose(&heap, last));
+    give(small);
+    EXPECT(!heap_would_choose(&heap, wall)); /* it would join what lies before it */
+    EXPECT(heap_would_choose(&heap, large)); /* 4 KiB are too few for it */
+    EXPECT(!heap_would_choose(&heap, last)); /* the 4 KiB fit better than what it would join */
+    give(large);
+    give(wall);
+    give(last);
 }
 
 /* Some slot without live bytes loses its page, goes into transit, or comes back from there. */
@@ -592,6 +614,7 @@ CASE(random_takes_and_gives)
     }
     EXPECT_EQ(model_region_count, REGIONS_LIVE);
     EXPECT(most > 100);
+    EXPECT(chosen_again > 1000);
 }
 
 SUITE_MAIN_AROUND("heap", open_all, close_all)

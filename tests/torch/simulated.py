@@ -132,6 +132,11 @@ class Hand:
         self._driver.sim_last_violation.restype = ctypes.c_char_p
         self._driver.sim_now.restype = ctypes.c_uint64
 
+    def registered(self) -> int:
+        """Ranges of the program's own memory that are pinned."""
+        self._driver.sim_registered.restype = ctypes.c_uint64
+        return self._driver.sim_registered(None)
+
     def books(self) -> Books:
         books = Books()
         self._driver.sim_books(ctypes.byref(books))

@@ -344,25 +344,6 @@ def test_a_fork_after_the_first_use_is_refused_by_pytorch_and_harmless():
     assert simulated.fresh(code).stdout == "7 cuda:0\n"
 
 
-# --- not there yet
-
-
-@pytest.mark.parametrize(
-    "method, code",
-    [
-        ("snapshot", "torch.cuda.memory_snapshot()"),
-        ("recordHistory", "torch.cuda.memory._record_memory_history()"),
-        ("beginAllocateToPool", "torch.cuda.CUDAGraph().capture_begin()"),
-        ("createOrIncrefPool", "torch.cuda.MemPool()"),
-        ("shareIpcHandle", "torch.empty(4, device='cuda').untyped_storage()._share_cuda_()"),
-    ],
-)
-def test_what_is_not_there_yet_says_so(method, code):
-    program = f"import torch\ntorch.empty(1, device='cuda')\nwith torch.cuda.stream(torch.cuda.Stream()):\n    {code}"
-    done = simulated.fresh(program, check=False)
-    assert done.returncode == 1 and re.search(f"cenote does not (yet )?support {method}", done.stderr), done.stderr[-2000:]
-
-
 def test_the_library_is_sound_after_all_this():
     """Every structure of every pool is walked."""
     import cenote

@@ -1,6 +1,7 @@
 """Snapshots, their history, and the tools of PyTorch that render them."""
 
 import pickle
+import random
 import threading
 
 import pytest
@@ -414,6 +415,54 @@ def test_snapshots_while_threads_run(history):
             assert at == s["address"] + s["total_size"]
             ends += 1
         assert ends == len(picture) > 0
+
+
+def undo(snapshot, device=0):
+    """What a program does that draws memory at every moment: from the segments of the end back through the history. Yields what contradicts."""
+    there = sorted((s["address"], s["address"] + s["total_size"], s["stream"]) for s in snapshot["segments"] if s["device"] == device)
+    for entry in reversed(snapshot["device_traces"][device]):
+        action, begin = entry["action"], entry.get("addr", 0)
+        end = begin + entry["size"]
+        if action in ("alloc", "free_requested", "free_completed"):
+            if not any(a <= begin < b for a, b, _ in there):
+                yield f"{action} at {begin:#x}: outside of every segment"
+        elif action in ("segment_map", "segment_alloc"):
+            holds = [s for s in there if s[0] <= begin and end <= s[1]]
+            if not holds:
+                yield f"{action} at {begin:#x}: of no segment"
+                continue
+            (a, b, stream) = holds[0]
+            there.remove(holds[0])
+            there += [(a, begin, stream)] * (a < begin) + [(end, b, stream)] * (end < b)
+        elif action in ("segment_unmap", "segment_free"):
+            if any(a < end and begin < b for a, b, _ in there):
+                yield f"{action} at {begin:#x}: still there"
+            for a, b, stream in [s for s in there if action == "segment_unmap" and s[2] == entry["stream"] and begin <= s[1] and s[0] <= end]:
+                there.remove((a, b, stream))
+                begin, end = min(begin, a), max(end, b)
+            there.append((begin, end, entry["stream"]))
+
+
+@pytest.mark.parametrize("most", [100_000, 200])
+def test_the_history_leads_to_the_picture(most):
+    """Memory moves between streams and goes back to the driver; some of it was there before."""
+    at_random, streams = random.Random(3), [torch.cuda.Stream() for _ in range(3)]
+    before = [block(5 * MIB) for _ in range(5)]
+    torch.cuda.memory._record_memory_history(max_entries=most, context=None, clear_history=True)
+    torch.cuda.set_per_process_memory_fraction(0.15)
+    for turn in range(40):
+        with torch.cuda.stream(streams[turn % 3]):
+            live = [block(at_random.randint(1, (3, 17, 40)[turn % 3] * MIB)) for _ in range(10)]
+        del live[:: 1 + turn % 2]
+        if turn == 20:
+            before.clear()
+        if turn % 10 == 9:
+            torch.cuda.empty_cache()
+        if turn % 7 == 6:
+            snapshot = torch.cuda.memory._snapshot()
+            assert list(undo(snapshot)) == [] and 0 < len(snapshot["device_traces"][0]) <= most
+            assert sum(s["total_size"] for s in snapshot["segments"] if s["device"] == 0) == torch.cuda.memory_reserved()
+    torch.cuda.memory._record_memory_history(enabled=None)
 
 
 # --- rendered

@@ -1,0 +1,102 @@
+/* test_process.c: forks, and the end of the process. Every case runs in a child, because it ends it; this process never loads the driver. */
+#include "tests/host/pinned.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The exit status of a child that runs `body`; 128 and more: a signal. */
+static int status_of(void (*body)(void))
+{
+    pid_t child = fork();
+    if (!child) {
+        alarm(60);
+        body();
+        exit(CU_get_number_of_failures() ? 1 : 0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static char *inherited;
+
+/* A child of a process that uses the GPU can do nothing, and harms nothing. */
+static void in_the_fork(void)
+{
+    void *block = NULL;
+    cenote_host_block found;
+    cenote_host_stats stats = {.struct_size = sizeof stats};
+    EXPECT_EQ(cenote_host_alloc(0, 100, &block), CENOTE_FORKED);
+    EXPECT(strstr(cenote_host_message(), "spawn"));
+    EXPECT_EQ(cenote_host_free(inherited), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_find(inherited, &found), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_use(inherited, 0, NULL), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_trim(0, 0), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_read_stats(-1, &stats), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_close(), CENOTE_FORKED);
+    EXPECT_EQ(cenote_host_open(NULL), CENOTE_FORKED);
+    DONE(cenote_host_step());
+    EXPECT_EQ(cenote_host_report(NULL, 0), 0);
+}
+
+static void forks(void)
+{
+    struct scene scene;
+    pinned_open(&scene);
+    inherited = pinned_take(3000);
+    memset(inherited, 3, 3000);
+    EXPECT_EQ(status_of(in_the_fork), 0);
+    EXPECT_EQ(inherited[2999], 3);
+    DONE(cenote_host_free(inherited));
+    pinned_close(&scene);
+}
+
+CASE(a_fork_is_refused)
+{
+    EXPECT_EQ(status_of(forks), 0);
+}
+
+/* Until memory is asked for, nothing of the driver has been touched. */
+static void only_opened(void)
+{
+    DONE(cenote_host_open(NULL));
+    EXPECT_EQ(status_of(forks), 1); /* open already */
+    DONE(cenote_host_close());
+    EXPECT_EQ(status_of(forks), 0);
+}
+
+CASE(a_process_that_has_only_opened_may_fork)
+{
+    EXPECT_EQ(status_of(only_opened), 0);
+}
+
+static char *last;
+
+/* Runs after the library has been told that the process exits, because it was there before. */
+static void after_us(void)
+{
+    void *block;
+    bool right = cenote_host_alloc(0, 100, &block) == CENOTE_EXITING && !cenote_host_free(last) && !cenote_host_step() && !cenote_host_trim(0, 1) &&
+                 cenote_host_close() == CENOTE_EXITING;
+    _exit(right ? 7 : 8);
+}
+
+static void exits(void)
+{
+    struct scene scene;
+    atexit(after_us);
+    pinned_open(&scene);
+    last = pinned_take(100 * KIB);
+    char *flying = pinned_take(100 * KIB);
+    DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
+    DONE(cenote_host_use(flying, 0, scene.stream[A]));
+    DONE(cenote_host_free(flying));
+    DONE(cenote_host_use(last, 0, scene.stream[A]));
+}
+
+CASE(a_process_exits_with_blocks_in_flight)
+{
+    EXPECT_EQ(status_of(exits), 7);
+}
+
+SUITE_MAIN("process")

@@ -1,0 +1,176 @@
+/* test_streams.c: a block that a device may still be using is not handed out, and it is handed out as soon as that use is done. */
+#include "tests/host/pinned.h"
+
+#define BYTES (64 * KIB)
+
+struct card { struct scene scene; CUdeviceptr there; };
+
+static void card_open(struct card *card)
+{
+    pinned_open(&card->scene);
+    DONE(cuMemAlloc(&card->there, BYTES));
+}
+
+static void card_close(struct card *card)
+{
+    DONE(cuCtxSynchronize());
+    DONE(cuMemFree(card->there));
+    pinned_close(&card->scene);
+}
+
+/* The device is busy for a while, then copies the block. */
+static void copy_late(struct card *card, char *block, CUstream stream)
+{
+    DONE(sim_launch_wait(stream, 10 * MSEC));
+    DONE(cuMemcpyHtoDAsync(card->there, block, BYTES, stream));
+    DONE(cenote_host_use(block, 0, stream));
+}
+
+CASE(a_block_in_flight_is_not_handed_out)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    memset(block, 5, BYTES);
+    copy_late(&card, block, card.scene.stream[A]);
+    DONE(cenote_host_free(block));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT_EQ(cenote_host_free(block), CENOTE_DOUBLE_FREE);
+
+    char *other = pinned_take(BYTES);
+    EXPECT(other != block);
+    memset(other, 9, BYTES);
+    DONE(cenote_host_free(other));
+    DONE(cuStreamSynchronize(card.scene.stream[A]));
+    DONE(sim_launch_expect(card.scene.stream[A], card.there, 0x0505050505050505, BYTES));
+    DONE(cuStreamSynchronize(card.scene.stream[A]));
+    EXPECT_EQ(sim_mismatches(), 0);
+
+    char *more[2] = {pinned_take(BYTES), pinned_take(BYTES)};
+    EXPECT(more[0] == block || more[1] == block);
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    DONE(cenote_host_free(more[0]));
+    DONE(cenote_host_free(more[1]));
+    card_close(&card);
+}
+
+CASE(every_stream_is_waited_for)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    copy_late(&card, block, card.scene.stream[A]);
+    copy_late(&card, block, card.scene.stream[B]);
+    copy_late(&card, block, NULL);
+    DONE(sim_launch_wait(card.scene.stream[C], 100 * MSEC));
+    DONE(cenote_host_free(block));
+    DONE(cuStreamSynchronize(card.scene.stream[A]));
+    DONE(sim_launch_wait(card.scene.stream[B], 10 * MSEC)); /* later work has nothing to do with the block */
+    char *other = pinned_take(BYTES);
+    EXPECT_EQ(other, block);
+    DONE(cenote_host_free(other));
+    card_close(&card);
+}
+
+CASE(a_later_use_moves_the_event)
+{
+    struct card card;
+    struct sim_books before, after;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    copy_late(&card, block, card.scene.stream[A]);
+    sim_books(&before);
+    for (int i = 0; i < 50; i++)
+        copy_late(&card, block, card.scene.stream[A]);
+    sim_books(&after);
+    EXPECT_EQ(after.events, before.events);
+    DONE(cenote_host_free(block));
+    sim_advance(500 * MSEC);
+    char *other = pinned_take(BYTES);
+    EXPECT(other != block);
+    sim_advance(100 * MSEC);
+    char *third = pinned_take(BYTES);
+    EXPECT_EQ(third, block);
+    DONE(cenote_host_free(other));
+    DONE(cenote_host_free(third));
+    card_close(&card);
+}
+
+/* The handle of a stream that is gone may name another stream: its use is another one. */
+CASE(a_stream_that_is_destroyed_is_waited_for)
+{
+    struct card card;
+    CUstream stream, next;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    copy_late(&card, block, stream);
+    DONE(cuStreamDestroy(stream));
+    DONE(cuStreamCreate(&next, CU_STREAM_NON_BLOCKING));
+    EXPECT_EQ(next, stream);
+    DONE(cenote_host_use(block, 0, next));
+    DONE(cenote_host_free(block));
+    char *other = pinned_take(BYTES);
+    EXPECT(other != block);
+    DONE(cenote_host_free(other));
+    DONE(cuStreamDestroy(next));
+    card_close(&card);
+}
+
+CASE(a_captured_copy_keeps_the_block)
+{
+    struct card card;
+    CUgraph graph;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    CUstream stream = card.scene.stream[A];
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cuMemcpyHtoDAsync(card.there, block, BYTES, stream));
+    DONE(cenote_host_use(block, 0, stream));
+    DONE(cenote_host_free(block));
+    char *other = pinned_take(3 * MIB); /* registers a chunk in the middle of a capture */
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_host_free(other));
+    char *third = pinned_take(BYTES);
+    EXPECT(third != block);
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    DONE(cenote_host_free(third));
+    card_close(&card);
+}
+
+CASE(when_nothing_else_is_left_it_waits)
+{
+    struct card card;
+    struct sim_shape shape = scene_card(64 * MIB);
+    cenote_host_options options = pinned_options();
+    options.limit = 8 * MIB;
+    scene_open_card(&card.scene, &shape);
+    DONE(cenote_host_open(&options));
+    DONE(cuMemAlloc(&card.there, BYTES));
+    char *block = pinned_take(6 * MIB);
+    copy_late(&card, block, card.scene.stream[A]);
+    DONE(cenote_host_free(block));
+    char *other = pinned_take(7 * MIB);
+    EXPECT(other != NULL);
+    EXPECT_EQ(pinned_stats().waits, 1);
+    EXPECT_EQ(cuStreamQuery(card.scene.stream[A]), CUDA_SUCCESS);
+    DONE(cenote_host_free(other));
+    card_close(&card);
+}
+
+CASE(blocks_in_flight_are_waited_for_at_the_end)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(BYTES);
+    copy_late(&card, block, card.scene.stream[A]);
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_close());
+    EXPECT_EQ(cuStreamQuery(card.scene.stream[A]), CUDA_SUCCESS);
+    card_close(&card);
+}
+
+SCENES_MAIN("streams")
