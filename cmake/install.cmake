@@ -15,3 +15,8 @@ install(FILES ${CMAKE_BINARY_DIR}/cenote-config.cmake ${CMAKE_BINARY_DIR}/cenote
 file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/cenote.pc.in ${CMAKE_BINARY_DIR}/cenote.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/cenote.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# Pinned host memory, where it was built. Not in find_package: a program needs jemalloc beside it (docs/host-memory.md).
+if(TARGET cenote_host)
+    install(TARGETS cenote_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()

@@ -21,7 +21,8 @@
 #include "host/host.h"
 #include "host/jemalloc.h"
 
-#define SMALL_MOST 14336u   /* larger blocks jemalloc would shift within their first page, unless an alignment is named, and then its caches have none */
+/* Larger blocks jemalloc would shift within their first page, unless an alignment is named; and then its caches have none. */
+#define SMALL_MOST 14336u
 
 static const struct jemalloc *je;
 static struct host *owner;
@@ -91,7 +92,8 @@ static bool hook_merge(extent_hooks *h, void *first, size_t first_size, void *se
 static bool open_arena(struct host *h, int node)
 {
     ssize_t decay = h->options.decay_ms;
-    hooks[node] = (struct node_hooks){{.alloc = hook_alloc, .dalloc = hook_dalloc, .destroy = hook_destroy, .split = hook_split, .merge = hook_merge}, node};
+    hooks[node].hooks = (extent_hooks){.alloc = hook_alloc, .dalloc = hook_dalloc, .destroy = hook_destroy, .split = hook_split, .merge = hook_merge};
+    hooks[node].node = node;
     extent_hooks *ours = &hooks[node].hooks;
     unsigned *arena = &h->node[node].arena;
     return jemalloc_read("arenas.create", arena) && jemalloc_tell(*arena, "extent_hooks", &ours, sizeof(ours)) &&

@@ -39,10 +39,12 @@ static int load(void)
         return error_set(CENOTE_NOT_SUPPORTED, 0, "%s is no jemalloc, or one built with a prefix", name);
     const char *why = dlerror();
     if (!strstr(why, "static TLS"))
-        return error_set(CENOTE_NOT_SUPPORTED, 0, "pinned host memory needs jemalloc: %s. Install libjemalloc2, or name the library in CENOTE_JEMALLOC", why);
+        return error_set(CENOTE_NOT_SUPPORTED, 0,
+                         "pinned host memory needs jemalloc: %s. Install libjemalloc2, or name the library in CENOTE_JEMALLOC", why);
     return error_set(CENOTE_NOT_SUPPORTED, 0,
-                     "%s cannot be loaded into a program that runs (its static TLS). Link the program with -ljemalloc, or start it with LD_PRELOAD=%s or with "
-                     "GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384, or name in CENOTE_JEMALLOC one built with --disable-initial-exec-tls", name, name);
+                     "%s cannot be loaded into a program that runs (its static TLS). Link the program with -ljemalloc, or start it with "
+                     "LD_PRELOAD=%s or GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384, or name in CENOTE_JEMALLOC one built with "
+                     "--disable-initial-exec-tls", name, name);
 }
 
 const struct jemalloc *jemalloc_table(void)

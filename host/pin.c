@@ -41,7 +41,10 @@ static int refuse(CUresult result, uint64_t bytes)
                      limited ? " (the process may lock little memory: see ulimit -l)" : "");
 }
 
-/* Real memory at the chunk's addresses, preferably of its node. A child of a fork does not get it: it could not use it, and copies would break the pin. */
+/*
+ * Real memory at the chunk's addresses, preferably of its node. A child of a fork does not get it: it could not use it, and what the
+ * system copies when one of the two writes would no longer be what is pinned.
+ */
 static bool place(struct host *h, struct chunk *c)
 {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, access = PROT_READ | PROT_WRITE;
@@ -171,8 +174,8 @@ static int make_room(struct host *h, uint64_t *bytes, uint64_t needed)
         release(h, h->limit > *bytes ? h->limit - *bytes : 0, UINT64_MAX, UINT64_MAX);
     if (!h->limit || h->registered + *bytes <= h->limit)
         return CENOTE_OK;
-    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%llu bytes more would be pinned, and the limit is %llu with %llu pinned: see `limit` in CENOTE_HOST_CONF",
-                     (unsigned long long)*bytes, (unsigned long long)h->limit, (unsigned long long)h->registered);
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "%llu bytes more would be pinned, and the limit is %llu with %llu pinned: see `limit` in "
+                     "CENOTE_HOST_CONF", (unsigned long long)*bytes, (unsigned long long)h->limit, (unsigned long long)h->registered);
 }
 
 /* A new chunk that holds `needed` bytes; `piece` is all of it, live. LOCKING: `growing`, in the device. */

@@ -119,9 +119,10 @@ static void say_node(struct text *text, struct host *h, int node)
     int number = topology_system_number(h->topology, node);
     if (cenote_host_read_stats(number, &s))
         return;
-    const char *bound = !s.registered.current ? "nothing to bind yet"
-                        : s.strayed           ? "part of it lies on another node"
-                        : s.bound == s.registered.current ? "bound to it" : "not bound: the system does not allow it, or it is another machine's topology";
+    const char *bound = !s.registered.current             ? "nothing to bind yet"
+                        : s.strayed                       ? "part of it lies on another node"
+                        : s.bound == s.registered.current ? "bound to it"
+                                                          : "not bound: the system does not allow it, or it is another machine's topology";
     say(text, "node %d: %s registered, %s in blocks, %s\n", number, quantity_write_bytes(registered, s.registered.current),
         quantity_write_bytes(allocated, s.allocated.current), bound);
 }
@@ -132,9 +133,11 @@ static void say_device(struct text *text, struct host *h, int device)
     if (node < 0)
         return;
     say(text, "device %d: memory from node %d%s", device, topology_system_number(h->topology, node), h->options.node >= 0 ? ", by option" : "");
-    for (int other = 0; other < h->nodes; other++)
-        if (topology_distance(h->topology, node, other))
-            say(text, "%s %d at %u", other ? "," : "; nodes seen from there:", topology_system_number(h->topology, other), topology_distance(h->topology, node, other));
+    for (int other = 0; other < h->nodes; other++) {
+        unsigned distance = topology_distance(h->topology, node, other);
+        if (distance)
+            say(text, "%s %d at %u", other ? "," : "; nodes seen from there:", topology_system_number(h->topology, other), distance);
+    }
     say(text, "\n");
 }
 

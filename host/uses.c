@@ -230,20 +230,29 @@ bool uses_poll(struct host *h, struct thread *t, bool everything)
     return any;
 }
 
-/* Waits on the host: for the events of each entry, or, with `devices`, for every device that is open: then all is done. LOCKING: `polling`. */
-static CUresult wait_for(struct host *h, bool devices)
+/* Waits on the host for all that was put on every open device. The first error; a device that is lost does nothing any more. */
+static CUresult wait_for_devices(struct host *h)
 {
-    CUresult result = CUDA_SUCCESS;
-    for (int i = 0; devices && !result && i < DEVICES_MAX; i++) {
+    CUresult first = CUDA_SUCCESS;
+    for (int i = 0; i < DEVICES_MAX; i++) {
         struct device *d = atomic_load(&h->devices[i]);
         if (!d)
             continue;
-        result = device_enter(d);
+        CUresult result = device_enter(d);
         if (!result)
             result = d->driver->cuCtxSynchronize();
         device_leave(d);
+        if (result && (!first || !driver_result_is_sticky(result)))
+            first = result;
     }
-    for (uint32_t entry = devices ? 0 : entry_after(h, 0); entry && !result; entry = entry_after(h, entry))
+    return first;
+}
+
+/* For the events of all that is pending. LOCKING: `polling`. */
+static CUresult wait_for_events(struct host *h)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t entry = entry_after(h, 0); entry && !result; entry = entry_after(h, entry))
         for (uint32_t use = entry; use && !result; use = use_at(h, use)->next) {
             const struct use *u = use_at(h, use);
             struct device *d = atomic_load(&h->devices[u->device]);
@@ -260,8 +269,8 @@ int uses_wait(struct host *h, bool devices)
     struct thread *t = thread_mine(h);
     if (!atomic_load(&h->pending) || driver_is_exiting() || !t || !begin_walk(h))
         return CENOTE_OK;
-    CUresult result = wait_for(h, devices);
-    walk(h, t, true, devices && !result);
+    CUresult result = devices ? wait_for_devices(h) : wait_for_events(h);
+    walk(h, t, true, devices && (!result || driver_result_is_sticky(result)));
     end_walk(h);
     lock_take(&h->lock);
     h->node[0].waits++;

@@ -30,8 +30,9 @@ def compile_programs(folder: str) -> str:
     facts = adapter.describe(torch)
     library = os.path.join(folder, "bench_host.so")
     include = [places.include_folder(), adapter.cuda_include(facts), f"{facts.folder}/include"]
-    command = ["g++", "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-Wno-interference-size", f"-D_GLIBCXX_USE_CXX11_ABI={int(facts.has_new_abi)}",
-               *(f"-I{path}" for path in include), str(HERE / "programs.cpp"), "-o", library, f"-L{facts.folder}/lib", "-lc10", "-ltorch_cpu"]
+    command = ["g++", "-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-shared", "-Wno-interference-size",
+               f"-D_GLIBCXX_USE_CXX11_ABI={int(facts.has_new_abi)}", *(f"-I{path}" for path in include),
+               str(HERE / "programs.cpp"), "-o", library, f"-L{facts.folder}/lib", "-lc10", "-ltorch_cpu"]
     subprocess.run(command, check=True)
     return library
 
@@ -60,7 +61,7 @@ def main() -> None:
         for program, count in PROGRAMS.items():
             for peer in PEERS:
                 requested, held, ns = bench(peer, program, 0, count)
-                rows.append({"program": program, "peer": peer, "requested": requested, "held": held, "ratio": held / requested, "ns_per_call": ns})
+                rows.append({"program": program, "peer": peer, "requested": requested, "held": held, "ratio": held / requested, "ns": ns})
         for name, size in PAIRS.items():
             for peer in PEERS:
                 rows.append({"pair": name, "peer": peer, "ns": bench(peer, "pair", size, COUNT // (20 if peer == "cudaHostAlloc" else 1))[0]})
@@ -72,7 +73,7 @@ def main() -> None:
             print(f"{'pair of ' + row['pair']:16} {row['peer']:14} {row['ns']:10.0f} ns")
         else:
             print(f"{row['program']:16} {row['peer']:14} requested {row['requested'] / 2**20:8.1f} MiB  held {row['held'] / 2**20:8.1f} MiB"
-                  f"  ratio {row['ratio']:.3f}  {row['ns_per_call']:8.0f} ns per pair")
+                  f"  ratio {row['ratio']:.3f}  {row['ns']:8.0f} ns per pair")
     for peer in PEERS:
         programs = [row for row in rows if row["peer"] == peer and "program" in row]
         print(f"{'all three':16} {peer:14} ratio {sum(row['held'] for row in programs) / sum(row['requested'] for row in programs):.3f}")

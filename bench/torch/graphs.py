@@ -2,9 +2,9 @@
 
     python bench/torch/graphs.py [--json]
 
-A decoder of 8 layers on a simulated GPU of 80 GiB: one graph of a speculative decoding step for each size of batch, then prompts of many lengths,
-computed eagerly, between replays. Twice: captured from the largest batch to the smallest, as serving engines do, and the other way round. Each run is a
-process of its own. All figures are PyTorch's own; the one that counts is reserved over requested, at the peaks.
+A decoder of 8 layers on a simulated GPU of 80 GiB: one graph of a speculative decoding step for each size of batch, then prompts of many
+lengths, computed eagerly, between replays. Twice: captured from the largest batch to the smallest, as serving engines do, and the other way
+round. Each run is a process of its own. All figures are PyTorch's own; the one that counts is reserved over requested, at the peaks.
 """
 import argparse
 import datetime
@@ -105,7 +105,8 @@ def serve(order: str) -> None:
 
 
 def run(allocator: str, order: str) -> dict:
-    command = [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--allocator", allocator, "--", sys.executable, __file__, "--serve", order]
+    command = [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--allocator", allocator]
+    command += ["--", sys.executable, __file__, "--serve", order]
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
     done = subprocess.run(command, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"graphs"')]
@@ -124,7 +125,8 @@ def main() -> int:
         serve(options.serve)
         return 0
     if options.json:
-        print(json.dumps({"date": str(datetime.date.today()), "machine": f"simulated GPU, {SIM}", "what": __doc__.splitlines()[0]}))
+        what = __doc__.splitlines()[0]
+        print(json.dumps({"date": str(datetime.date.today()), "machine": f"simulated GPU, {SIM}", "what": what}))
     else:
         print(f"{'':16} {'allocator':12} {'graphs hold':>12} {'requested':>12} {'reserved':>12} {'over':>8}")
     for order in ORDERS:

@@ -229,9 +229,9 @@ def misses(runs: list[Run], programs: list[Program]) -> list[str]:
 NOTES = f"""
 Peaks by PyTorch's own count on a simulated GPU of {CAPACITY}; of several ranks the one that requests most. Host: peak of one process.
 "8 MiB pages", "2 MiB pages": with harvest_budget:off, as steps without kernels are too short to judge moving pages by their time.
-"A step behind": the same with 8 MiB pages and a GPU that is one step behind the program. cudaMallocAsync counts no requests: its reserved memory stands
-over what the others requested. Its pool is modelled, not NVIDIA's. "Not possible": PyTorch has no MemPool, and none of the pools of compiled
-graphs, under that allocator."""
+"A step behind": the same with 8 MiB pages and a GPU that is one step behind the program. cudaMallocAsync counts no requests: its
+reserved memory stands over what the others requested. Its pool is modelled, not NVIDIA's. "Not possible": PyTorch has no MemPool, and
+none of the pools of compiled graphs, under that allocator."""
 
 
 def machine() -> str:

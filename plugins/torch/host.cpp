@@ -137,7 +137,7 @@ void PinnedAllocator::take_back(void *block)
     call_.free(block);
 }
 
-/* The context of our tensors is their block. Others have a context of their allocator's, or none: then the address may still lie in a block of ours. */
+/* The context of our tensors is their block. Others have one of their allocator's, or none: then the address may still lie in a block of ours. */
 bool PinnedAllocator::record_event(void *at, void *context, c10::Stream stream)
 {
     cenote_host_block block;

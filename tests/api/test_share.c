@@ -203,6 +203,39 @@ CASE(a_freed_block_is_gone_and_the_next_has_another_name)
     close_pair(&p);
 }
 
+/* The first page is the one that is mapped here still, the others have moved on: what was mapped before must not serve. */
+CASE(other_pages_behind_the_same_first_one)
+{
+    struct scene scene;
+    cenote_share old, new;
+    struct held a, edge, other, again;
+    void *here, *there;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&a, scene.pool, 6 * MIB, scene.stream[A]));
+    DONE(cenote_export(a.at, &old));
+    DONE(import(&old, &here));
+    held_give(&a);
+    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    REQUIRE(held_take(&edge, scene.pool, MIB / 2, scene.stream[A])); /* keeps the first page */
+    REQUIRE(held_take(&other, scene.pool, 4 * MIB, scene.stream[B]));
+    EXPECT_EQ(edge.at, a.at);
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 2);
+    held_give(&edge);
+    REQUIRE(held_take(&again, scene.pool, 6 * MIB, scene.stream[A]));
+    EXPECT_EQ(again.at, a.at);
+    DONE(cuCtxSynchronize());
+    fill(again.at, 77, 6 * MIB);
+    DONE(cenote_export(again.at, &new));
+    DONE(import(&new, &there));
+    EXPECT(there != here);
+    EXPECT_EQ(differ(there, 77, 6 * MIB), 0);
+    DONE(cenote_import_close(here));
+    DONE(cenote_import_close(there));
+    DONE(cenote_free(again.at));
+    held_give(&other);
+    scene_close(&scene);
+}
+
 CASE(exporting_twice_says_the_same)
 {
     struct scene scene;

@@ -251,6 +251,16 @@ CASE(a_stuck_exporter_is_not_waited_for_for_ever)
     close_own(&own);
 }
 
+/* The exporter is gone, and that is found out long before the patience is at its end. */
+static void expect_quick_refusal(const cenote_share *share)
+{
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    expect_refusal(share, CENOTE_GONE, "is gone");
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    EXPECT(after.tv_sec - before.tv_sec < 4);
+}
+
 static void *kill_soon(void *arg)
 {
     struct timespec while_ago = {0, 150000000};
@@ -259,7 +269,7 @@ static void *kill_soon(void *arg)
     return NULL;
 }
 
-/* It takes the request and dies: we notice long before the patience is at its end. */
+/* It takes the request and dies. */
 CASE(an_exporter_that_dies_while_it_is_asked)
 {
     struct own own;
@@ -267,16 +277,12 @@ CASE(an_exporter_that_dies_while_it_is_asked)
     cenote_share share;
     uint64_t there;
     pthread_t killer;
-    struct timespec before, after;
     open_own(&own);
     other_start(&other, shape_text, CENOTE_VMM);
     DONE(other_take(&other, MIB, 7, &share, &there));
     stop(&other);
     REQUIRE(!pthread_create(&killer, NULL, kill_soon, &other.process));
-    clock_gettime(CLOCK_MONOTONIC, &before);
-    expect_refusal(&share, CENOTE_GONE, "is gone");
-    clock_gettime(CLOCK_MONOTONIC, &after);
-    EXPECT(after.tv_sec - before.tv_sec <= 3);
+    expect_quick_refusal(&share);
     pthread_join(killer, NULL);
     other_kill(&other);
     close_own(&own);
@@ -302,7 +308,7 @@ CASE(a_fork_of_the_exporter)
     DONE(cenote_import_close(at));
     other_kill(&other);
     EXPECT_EQ(kill((pid_t)o.pattern, 0), 0);
-    expect_refusal(&share, CENOTE_GONE, "is gone");
+    expect_quick_refusal(&share);
     kill((pid_t)o.pattern, SIGKILL);
     close_own(&own);
 }
@@ -463,6 +469,9 @@ CASE(answers_that_make_no_sense)
     UNSOUND(bytes = UINT64_MAX);
     UNSOUND(bytes = 1ull << 50);
     UNSOUND(shift = 0); /* a segment of three pages */
+    SAY(lie.pages = 4);
+    UNSOUND(lead = 2 * MIB); /* the block begins behind its first page */
+    SAY(lie.pages = 3);
     SAY(length--);
     expect_refusal(&l.share, CENOTE_INVALID, "makes no sense");
     SAY(length = 0);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The sequence of hazards.def that is about a rule of docs/design.md notices when a debug build breaks that rule on purpose (base/check.h), and
-# so does the random program of tests/stress. With nothing broken the same sequence passes. For PyTorch: tests/torch/memory/test_graphs_random.py.
+# The sequence of hazards.def that is about a rule of docs/design.md notices when a debug build breaks that rule on purpose (base/check.h),
+# and so does the random program of tests/stress. With nothing broken both pass. For PyTorch: tests/torch/memory/test_graphs_random.py.
 set -u
 hazards=$CENOTE_BUILD/tests/test-hazard-new_driver
 soak=$CENOTE_BUILD/tests/test-stress-soak

@@ -17,6 +17,10 @@ NEEDED = re.compile(r"lib(c|dl|pthread)\.so\.\d+|ld-linux.*")
 DECLARED = re.compile(r"CENOTE_API\b[^;]*?\b(cenote_\w+)\s*\(")
 SONAME = "libcenote.so.0"
 
+HOST_LIBRARY = "build/libcenote_host.so"
+HOST_HEADER = "include/cenote/host.h"
+HOST_NEEDED = re.compile(NEEDED.pattern + r"|libhwloc\.so\.\d+")
+
 
 def output(*command: object) -> str:
     return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
@@ -37,7 +41,7 @@ def visible(archive: pathlib.Path) -> set[str]:
 
 
 def declared(tree: Tree) -> set[str]:
-    headers = [path for path in tree.ending(".h") if path.startswith("include/cenote/")]
+    headers = [path for path in tree.ending(".h") if path.startswith("include/cenote/") and path != HOST_HEADER]
     return {name for path in headers for name in DECLARED.findall(tree.text(path))}
 
 
@@ -46,6 +50,17 @@ def stripped_bytes(library: pathlib.Path) -> int:
         copy = shutil.copy(library, folder)
         output("strip", copy)
         return pathlib.Path(copy).stat().st_size
+
+
+def check_host(tree: Tree) -> list[str]:
+    """libcenote_host.so, where hwloc is there to build it: its own header, jemalloc found at run time."""
+    library = tree.root / HOST_LIBRARY
+    if not library.exists():
+        return []
+    in_library, in_header = exported(library), set(DECLARED.findall(tree.text(HOST_HEADER)))
+    problems = [f"{HOST_LIBRARY}: {name} is exported or declared, not both" for name in sorted(in_library ^ in_header)]
+    dynamic = output("readelf", "-d", library)
+    return problems + [f"{HOST_LIBRARY} needs {name}" for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if not HOST_NEEDED.fullmatch(name)]
 
 
 def check(tree: Tree) -> Report:
@@ -67,6 +82,7 @@ def check(tree: Tree) -> Report:
     problems += [f"needs {name}" for name in re.findall(r"NEEDED.*\[(.*)\]", dynamic) if not NEEDED.fullmatch(name)]
     if f"[{SONAME}]" not in dynamic:
         problems.append(f"its SONAME is not {SONAME}")
+    problems += check_host(tree)
     if b"CENOTE_BREAK" in library.read_bytes():
         problems.append("its rules can be broken by CENOTE_BREAK: that is for debug builds (base/check.h)")
     return Report(f"{len(in_library)} exported functions, {size} bytes stripped", problems)

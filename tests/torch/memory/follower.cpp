@@ -16,6 +16,8 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 using namespace c10::cuda::CUDACachingAllocator;
 
@@ -195,6 +197,19 @@ EXPORT uint64_t follower_live(int device)
 {
     std::lock_guard<std::mutex> hold(lock);
     return devices[device].blocks.size();
+}
+
+/* Threads that take a block of the same stream and give it back, each over and over: what one frees another has next. */
+EXPORT void follower_churn(int threads, int turns, uint64_t bytes)
+{
+    std::vector<std::thread> all;
+    for (int i = 0; i < threads; i++)
+        all.emplace_back([=] {
+            for (int turn = 0; turn < turns; turn++)
+                raw_delete(raw_alloc_with_stream(bytes, nullptr));
+        });
+    for (auto &each : all)
+        each.join();
 }
 
 /* The first contradiction, or "". */

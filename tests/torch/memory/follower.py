@@ -49,6 +49,10 @@ class Follower:
     def count(self, *actions: str) -> int:
         return sum(self._library.follower_count(ACTIONS.index(action)) for action in actions)
 
+    def churn(self, threads: int, turns: int, size: int) -> None:
+        """Without Python's lock."""
+        self._library.follower_churn(threads, turns, ctypes.c_uint64(size))
+
     def problem(self) -> str:
         """The first entry that contradicts the ones before it."""
         return self._library.follower_problem().decode()

@@ -1,7 +1,7 @@
 """What lived in a pool, noted and put back: what trees of CUDA graphs (torch.compile, mode="reduce-overhead") ask of the allocator.
 
-A tree captures graphs in one pool, one after the other. Before it captures another child of an earlier node it takes the pool back to the state it
-had after that node: what lives now lives at the same place, and everything else is free for the child.
+A tree captures graphs in one pool, one after the other. Before it captures another child of an earlier node it takes the pool back to the
+state it had after that node: what lives now lives at the same place, and everything else is free for the child.
 """
 
 import random

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import simulated
 from contents import MIB, block, copied, filled, release
 
 WIDTH = 64
@@ -249,3 +250,52 @@ def test_compiled_graphs_go_with_what_was_compiled(books, fresh_compiler):
     del compiled
     torch._dynamo.reset()
     assert is_as_before(books)
+
+
+# --- trees of graphs: mode="reduce-overhead"
+
+
+@pytest.fixture
+def trees(monkeypatch, fresh_compiler):
+    """Its kernels are triton's, compiled and loaded on the simulated GPU, where they do nothing. PyTorch's own checks of its trees are on."""
+    pytest.importorskip("triton", reason="the kernels of torch.compile need triton")
+    import torch._inductor.config as config
+    from torch._inductor import cudagraph_trees
+
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(simulated.folder()))
+    with config.patch(compile_threads=1, **{"triton.slow_path_cudagraph_asserts": True, "triton.fast_path_cudagraph_asserts": True}):
+        yield lambda: cudagraph_trees.get_manager(0, create_if_none_exists=False)
+        torch._dynamo.reset()
+        cudagraph_trees.reset_cudagraph_trees()
+
+
+def test_a_tree_of_forward_and_backward(trees):
+    part = deep()
+    compiled = torch.compile(part, mode="reduce-overhead")
+
+    def step():
+        torch.compiler.cudagraph_mark_step_begin()
+        part.zero_grad(set_to_none=True)
+        compiled(sample()).sum().backward()
+
+    steady(step, warm=4)
+    assert trees() is not None and trees().new_graph_id().id >= 2
+    part.zero_grad(set_to_none=True)
+
+
+def test_branches_of_a_tree(trees, monkeypatch):
+    """Each branch is captured after the pool went back to what it was at the fork, with what lives there alive."""
+    restore, restored = torch._C._cuda_setCheckpointPoolState, []
+    monkeypatch.setattr(torch._C, "_cuda_setCheckpointPoolState", lambda *state: restored.append(restore(*state)))
+    trunk, left, right = (torch.compile(layer().eval(), mode="reduce-overhead") for _ in range(3))
+    turns = iter([left, left, left, right, right, right] + [left, right] * 20)
+
+    def step():
+        torch.compiler.cudagraph_mark_step_begin()
+        y = trunk(sample(grad=False))
+        z = next(turns)(y)
+        assert y.untyped_storage().nbytes() and z.shape == y.shape
+
+    with torch.no_grad():
+        steady(step, warm=12, turns=8)
+    assert trees().new_graph_id().id >= 3 and restored

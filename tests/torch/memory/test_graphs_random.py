@@ -16,7 +16,7 @@ BROKEN_MOST = 1000  # programs, of which one at least has to notice
 
 
 def run(first: int, count: int, check: bool = True, **environ: str) -> subprocess.CompletedProcess:
-    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import shadow; shadow.run_all(range({first}, {first + count}))"
+    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import programs; programs.run_all(range({first}, {first + count}))"
     return simulated.forked(code, check=check, **environ)
 
 

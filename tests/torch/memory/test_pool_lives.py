@@ -59,18 +59,17 @@ def test_pool_graph_and_tensor_end_in_any_order(books, order):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_three_graphs_of_one_pool_end_in_any_order(books, order):
-    source, made = block(5 * MIB), {}
+    source = block(5 * MIB)
     pool = torch.cuda.graph_pool_handle()
-    for i in range(3):
-        made[i] = copied(source, pool=pool)
+    made = {i: copied(source, pool=pool) for i in range(3)}
     for value, i in enumerate(order, 1):
         fill(source, value)
-        for graph, _ in made.values():
-            graph.replay()
-        assert all(holds(target, value) for _, target in made.values())
+        for one in made:
+            made[one][0].replay()
+        assert all(holds(made[one][1], value) for one in made)
         del made[i]
         release()
-    del source, graph
+    del source
     assert is_as_before(books)
 
 
@@ -223,20 +222,15 @@ def test_a_capture_while_another_thread_is_in_a_pool():
 # --- what a pool may be asked for
 
 
-def test_a_pool_that_does_not_split_cuts_no_block_in_two():
+def test_blocks_of_a_pool_that_does_not_split_share_nothing():
+    """Each has the pages of 2 MiB that it lies on to itself, also where larger blocks were before."""
     whole = torch.cuda.MemPool(no_split=True)
     with torch.cuda.use_mem_pool(whole):
-        large = filled(12 * MIB, 1)
-        at = large.data_ptr()
-        del large
-        small = [filled(2 * MIB, 2), filled(2 * MIB, 3)]
-        inside = [a for a in small if at <= a.data_ptr() < at + 12 * MIB]
-        assert len(inside) <= 1
-        assert holds(small[0], 2) and holds(small[1], 3)
-        small.clear()
-        del inside
-        again = block(12 * MIB)
-    assert owns(whole, again)
+        block(12 * MIB)
+        live = [filled(size, i) for i, size in enumerate((512, MIB, 3 * MIB, 512, 2 * MIB, MIB))]
+    under = [set(range(a.data_ptr() // (2 * MIB), (a.data_ptr() + a.numel() - 1) // (2 * MIB) + 1)) for a in live]
+    assert sum(map(len, under)) == len(set.union(*under))
+    assert all(holds(a, i) for i, a in enumerate(live)) and all(owns(whole, a) for a in live)
 
 
 def test_no_split_does_not_touch_other_pools():

@@ -99,12 +99,13 @@ def test_no_copy_meets_memory_that_moved_under_shortage(library):
 
 @elsewhere(alone=True)
 def test_threads_are_told_one_after_the_other(library):
-    follower, failures = begin(library), []
+    """Some on one stream, so that what one frees another has next."""
+    follower, failures, streams = begin(library), [], [torch.cuda.Stream() for _ in range(2)]
 
     def work(seed: int) -> None:
         live: list = []
-        with torch.cuda.stream(torch.cuda.Stream()):
-            churn(seed, 400, live, check=lambda tensor: follower.is_stale(tensor) and failures.append(tensor.shape))
+        with torch.cuda.stream(streams[seed % 2]):
+            churn(seed, 400, live, sizes=(MIB, MIB + 1000), check=lambda tensor: follower.is_stale(tensor) and failures.append(tensor.shape))
         live.clear()
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
@@ -117,6 +118,15 @@ def test_threads_are_told_one_after_the_other(library):
         thread.join()
     assert follower.problem() == "" and failures == []
     assert follower.live() == 0 and follower.count("alloc") == follower.count("free_completed") > 1000
+
+
+@elsewhere(alone=True)
+def test_a_block_is_free_before_the_next_has_it(library):
+    follower = begin(library)
+    for size in (1000, 3 * MIB):
+        follower.churn(4, 5000, size)
+    assert follower.problem() == "" and follower.live() == 0
+    assert follower.count("alloc") == follower.count("free_requested") == follower.count("free_completed") == 2 * 4 * 5000
 
 
 @elsewhere(alone=True)
