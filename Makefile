@@ -25,7 +25,6 @@ CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS)
 SLOW  = -LE 'bench|slow|install'
 
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
-CENOTE_PASSES = $(addprefix tests/torch/memory/test_,accelerator.py oom.py pinned.py stats.py streams.py)
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARIES=$(CURDIR)/build-debug/sim .venv/bin/python -m pytest
 
 .PHONY: help build run test deep bench table check format faults fuzz gpu install clean
@@ -35,7 +34,7 @@ help:
 	@echo 'make run      a short demonstration on the simulated GPU, PyTorch included'
 	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
 	@echo 'make deep     slower: thread sanitizer, valgrind, clang-tidy, cppcheck'
-	@echo 'make bench    benchmarks'
+	@echo 'make bench    benchmarks, PyTorch included'
 	@echo 'make table    twelve programs of PyTorch libraries on the simulated GPU: what each allocator of PyTorch reserves (10 minutes)'
 	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
 	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
@@ -66,7 +65,7 @@ test:
 	$(CTEST) --test-dir build-debug
 	$(PYTEST) tests/python
 	$(PYTEST) tests/torch
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_smoke.py $(CENOTE_PASSES)
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch
 	$(call build_in,build-asan,$(ASAN))
 	$(CTEST) --test-dir build-asan $(SLOW)
 	$(call build_in,build-clang,$(CLANG))
@@ -81,6 +80,9 @@ deep:
 
 bench: build
 	@for program in build/bin/bench-*; do test ! -x $$program || $$program --json || exit 1; done
+	@tools/setup test
+	@.venv/bin/python bench/torch/speed.py --json
+	@.venv/bin/python bench/torch/driver_time.py --json
 
 table: build
 	@tools/setup test

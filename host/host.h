@@ -111,7 +111,7 @@ struct host {
     atomic_int near_node[DEVICES_MAX];      /* node + 1, 0: not asked yet */
 
     struct lock growing;
-    uint64_t registered;            /* bytes, all nodes; growing */
+    uint64_t registered, small;     /* bytes, all nodes; of them in chunks that are not big; growing */
     _Atomic uint64_t steps;
 
     struct lock lock;
@@ -161,6 +161,12 @@ bool piece_merge(struct host *h, uint64_t first, uint64_t second);
 uint32_t piece_at(struct host *h, uint64_t at);                         /* live, starting there; 0: none */
 uint32_t piece_holding(struct host *h, uint64_t address, uint64_t *at, uint64_t *bytes);
 bool pieces_are_valid(struct host *h, const char **broken);
+
+/* To a power of two. */
+static inline uint64_t round_up(uint64_t bytes, uint64_t multiple)
+{
+    return (bytes + multiple - 1) & ~(multiple - 1);
+}
 
 static inline bool host_holds(const struct host *h, const void *at)
 {

@@ -16,11 +16,6 @@
 
 #define PIECES_MOST (1u << 26)
 
-static uint64_t round_up(uint64_t bytes, uint64_t multiple)
-{
-    return (bytes + multiple - 1) / multiple * multiple;
-}
-
 bool pieces_open(struct host *h, uint64_t bytes)
 {
     lock_open(&h->lock, LOCK_ADDRESSES);

@@ -1,10 +1,10 @@
 /*
  * pin.c: chunks come and go: addresses reserved, bound to their node, registered with the driver, and all of that back.
  *
- * A chunk is for several blocks, unless one block needs more: it grows with what is registered already (an eighth), so that small programs
- * pin little and large ones register seldom. Registering takes the driver milliseconds. So memory that is not used stays registered; but
- * before more is registered idle chunks are given back, about as many bytes as are to come, as long as all registering so far took
- * less than `budget_percent` of the time since we opened, or where a limit is reached.
+ * A chunk for small pieces grows with what is registered for them already (an eighth), so that small programs pin little and large ones
+ * register seldom; a big piece gets one that is as large as it is. Registering takes the driver milliseconds, so memory that is not used
+ * stays registered; but before more is registered idle chunks are given back, about as many bytes as are to come, as long as all
+ * registering so far took less than `budget_percent` of the time since we opened, or where a limit is reached.
  *
  * LOCKING: `growing` is taken here, inside the device.
  */
@@ -18,15 +18,10 @@
 #define GROWTH 8            /* chosen: a new chunk is that part of what is registered: at most an eighth is not used yet */
 #define NS_PER_MS 1000000ull
 
-static uint64_t round_up(uint64_t bytes, uint64_t multiple)
-{
-    return (bytes + multiple - 1) / multiple * multiple;
-}
-
 static uint64_t chunk_bytes(const struct host *h, uint64_t needed)
 {
     uint64_t most = (uint64_t)h->options.chunk_mib << 20;
-    uint64_t bytes = h->registered / GROWTH < most ? h->registered / GROWTH : most;
+    uint64_t bytes = h->small / GROWTH < most ? h->small / GROWTH : most;
     return round_up(bytes > needed && needed <= BIG ? bytes : needed, UNIT);
 }
 
@@ -65,6 +60,7 @@ static void count(struct host *h, const struct chunk *c, bool comes, uint64_t ns
 {
     struct node *n = &h->node[c->node];
     h->registered += comes ? c->bytes : -c->bytes;
+    h->small += c->big ? 0 : comes ? c->bytes : -c->bytes;
     lock_take(&h->lock);
     n->registered.current = n->registered.current + (comes ? c->bytes : -c->bytes);
     *(comes ? &n->registered.total_in : &n->registered.total_out) += c->bytes;

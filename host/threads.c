@@ -141,11 +141,6 @@ static void count(struct host *h, struct thread *t, int node, struct tally *tall
 
 /* ---------------------------------------------------------------------------------------------------------------------- blocks */
 
-static uint64_t round_up(uint64_t bytes, uint64_t multiple)
-{
-    return (bytes + multiple - 1) / multiple * multiple;
-}
-
 /* One of the blocks freed last, if it has that size; a large one may be a sixteenth larger. */
 static uint64_t take_recent(const struct host *h, struct per_node *p, uint64_t *bytes)
 {

@@ -83,8 +83,6 @@ struct Cenote {
         cenote_host_stats s;
         s.struct_size = sizeof s;
         stats(-1, &s);
-        if (getenv("BENCH_VERBOSE"))
-            fprintf(stderr, "registrations %llu, %.3f ms\n", (unsigned long long)s.registrations, (double)s.registration_ns / 1e6);
         return (double)s.registered.peak;
     }
 };

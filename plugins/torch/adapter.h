@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "history.h"
+#include <history.h> /* beside this file */
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -53,8 +53,8 @@ public:
 };
 
 template <class Base>
-class Annotated<Base, std::void_t<decltype(&Base::getContextForPointer), decltype(&Base::supportsUserMetadata), decltype(&Base::annotateMemory)>>
-    : public Base {};
+class Annotated<Base, std::void_t<decltype(&Base::getContextForPointer), decltype(&Base::supportsUserMetadata),
+                                  decltype(&Base::annotateMemory)>> : public Base {};
 
 template <class Base, class = void> class Placing : public Base {
 public:

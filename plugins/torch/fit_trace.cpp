@@ -1,7 +1,7 @@
 /*
- * fit_trace.cpp: the history of a device as its snapshot needs it. Programs that draw a snapshot, as PyTorch's memory_viz, begin at its segments
- * and go back through the history, undoing what each entry says; there is no way for them to know that an address can lose its page without
- * being unmapped. cenote leaves a page that moved mapped where it was, and a snapshot shows it once.
+ * fit_trace.cpp: the history of a device as its snapshot needs it. Programs that draw a snapshot, as PyTorch's memory_viz, begin at its
+ * segments and go back through the history, undoing what each entry says; there is no way for them to know that an address can lose its
+ * page without being unmapped. cenote leaves a page that moved mapped where it was, and a snapshot shows it once.
  *
  * So what is mapped and not shown is said to be unmapped: right after the last entry that needs it there. That may be earlier or later than
  * its page moved; before and after it nothing lives there. Trackers, who ask what lies under an address, are told what the driver did.

@@ -12,8 +12,8 @@
  * mappings and blocks that waited for streams, cenote_pool_watch tells, before others can have the memory.
  *
  * LOCKING: settings_, then the gate, then a timeline's lock; words_lock_ under none but settings_. A timeline's lock and words_lock_ are
- * taken by watch functions too, that is with cenote's locks held: no cenote call is made under them. Stacks need the GIL, whose owner may be
- * waiting for us: they are gathered before the gate and destroyed after it.
+ * taken by watch functions too, that is with cenote's locks held: no cenote call is made under them. Stacks need the GIL, whose owner may
+ * be waiting for us: they are gathered before the gate and destroyed after it.
  */
 #include "history.h"
 

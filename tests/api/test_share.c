@@ -464,14 +464,12 @@ static void give_source(void *memory, size_t bytes, cenote_stream stream, void *
     DONE(cuMemFree(device_address(memory)));
 }
 
-CASE(memory_that_cannot_be_shared_says_so)
+CASE(async_memory_cannot_be_shared)
 {
     struct scene scene;
     struct sim_shape shape = scene_card(256 * MIB);
     cenote_options options = scene_options();
-    cenote_source source = {take_source, give_source, NULL};
     cenote_share share;
-    cenote_group *group;
     void *block;
     options.provider = CENOTE_ASYNC;
     scene_open_with(&scene, &shape, &options);
@@ -479,9 +477,21 @@ CASE(memory_that_cannot_be_shared_says_so)
     EXPECT_EQ(cenote_export(block, &share), CENOTE_NOT_SUPPORTED);
     EXPECT(strstr(cenote_message(), "async") != NULL);
     DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
+CASE(memory_of_the_programs_own_source_is_not_ours_to_share)
+{
+    struct scene scene;
+    cenote_source source = {take_source, give_source, NULL};
+    cenote_share share;
+    cenote_group *group;
+    void *block;
+    scene_open(&scene, 256 * MIB);
     DONE(cenote_group_create(scene.pool, "own", 0, &source, &group));
     DONE(cenote_group_alloc(group, MIB, 512, scene.stream[A], &block));
     EXPECT_EQ(cenote_export(block, &share), CENOTE_NOT_SUPPORTED);
+    EXPECT(strstr(cenote_message(), "source") != NULL);
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
     scene_close(&scene);

@@ -2,8 +2,8 @@
  * follower.cpp: somebody who follows memory through PyTorch's trace trackers, as NCCL does: a cache of what is registered, by address. It
  * keeps its own books of what every entry says and names the first entry that contradicts them. Compiled by the tests (follower.py).
  *
- * A registration remembers which physical memory lay under each 2 MiB when it was made, from SEGMENT_ALLOC or SEGMENT_MAP until SEGMENT_FREE
- * or SEGMENT_UNMAP. `follower_stale` asks the driver whether that is still so.
+ * A registration remembers which physical memory lay under each 2 MiB when it was made, from SEGMENT_ALLOC or SEGMENT_MAP until
+ * SEGMENT_FREE or SEGMENT_UNMAP. `follower_stale` asks the driver whether that is still so.
  *
  * LOCKING: `lock` guards everything; PyTorch calls with its own locks held.
  */
@@ -32,7 +32,7 @@ struct Block {
 };
 
 struct Books {
-    std::map<uint64_t, uint64_t> registered; /* address of a page -> what lies there; WHOLE: a segment, which has no handle and cannot move */
+    std::map<uint64_t, uint64_t> registered; /* address of a page -> what lies there; WHOLE: a segment, which cannot move */
     std::map<uint64_t, Block> blocks;
 };
 

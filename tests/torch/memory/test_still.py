@@ -10,7 +10,7 @@ from torch import nn
 import simulated
 from contents import release
 
-STEPS_OF_WARM_UP = 15  # with the GPU behind, memory has to go round once before all of it lies where it is wanted
+STEPS_OF_WARM_UP = 40  # with the GPU behind, memory has to go round once before all of it lies where it is wanted
 LAG = 20_000_000
 
 
