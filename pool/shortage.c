@@ -180,7 +180,7 @@ static bool borrow(struct climb *c)
     cenote_pool *pool = c->pool;
     struct place place;
     lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group; number++) {
+    for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
         const cenote_group *g = a->number && a->group ? group_of(pool, a->group) : NULL;
         if (!g || g->destroyed || !(g->flags & CENOTE_GROUP_LEND) || a->stream != c->arena->stream || !pool_reserve_books(pool))

@@ -38,6 +38,16 @@ def pair(size: int) -> Callable[[Any, int, int], float]:
     return lambda loops, which, turns: loops.speed_pair(which, size, turns)
 
 
+def pair_in_use(size: int) -> Callable[[Any, int, int], float]:
+    """In a heap that churn has left full of holes: there the block freed is seldom the best fit for the next one."""
+
+    def play(loops: Any, which: int, turns: int) -> float:
+        loops.speed_churn(which, *CHURN, 5000)
+        return loops.speed_pair(which, size, turns)
+
+    return play
+
+
 def churn(loops: Any, which: int, turns: int) -> float:
     return loops.speed_churn(which, *CHURN, turns)
 
@@ -67,6 +77,8 @@ CASES = (
     Case("pair 2 MiB", 3, 20000, pair(2 * MIB)),
     Case("pair 64 MiB", 3, 20000, pair(64 * MIB)),
     Case("churn, 2,000 live", 4, 20000, churn),
+    Case("pair 256 KiB in use", None, 10000, pair_in_use(256 * KIB)),
+    Case("pair 2 MiB in use", None, 10000, pair_in_use(2 * MIB)),
     Case("at::empty 4 KiB", 1.25, 10000, tensor(4 * KIB)),
     Case("at::empty 2 MiB", 1.25, 10000, tensor(2 * MIB)),
     Case("torch.empty 4 KiB", None, 5000, python_tensor),

@@ -184,6 +184,7 @@ private:
     void end_lost_captures();
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
     cenote_group *route(DeviceIndex device, cudaStream_t stream);
+    std::vector<Route>::iterator find_route(DeviceIndex device, MempoolId_t id);
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
     std::shared_ptr<void> find_received(const std::string &name);

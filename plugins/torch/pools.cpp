@@ -130,6 +130,12 @@ void Adapter::createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared
     enter_pool(device, id, std::move(allocator));
 }
 
+/* In a forked child, and when the process ends, there is nothing to do: graphs and pools that were inherited go in silence. */
+static bool is_over(int error)
+{
+    return error == CENOTE_FORKED || error == CENOTE_EXITING;
+}
+
 /* What the pool holds beyond its live blocks, as far as it can be said. */
 static uint64_t idle_bytes(cenote_pool *pool, cenote_group *group, uint64_t held)
 {
@@ -146,16 +152,16 @@ void Adapter::releasePool(DeviceIndex device, MempoolId_t id)
     TORCH_CHECK(found != private_.end() && found->second.group, "a pool of device ", static_cast<int>(device),
                 " is released more often than it was used");
     PrivatePool &p = found->second;
-    if (--p.uses)
-        return;
     uint64_t held = 0;
-    cenote_group_reserved(p.group, &held);
+    if (--p.uses || is_over(cenote_group_reserved(p.group, &held)))
+        return;
     p.past = held;
     p.idle = idle_bytes(pool(device), p.group, held);
-    int error = cenote_group_destroy(p.group);
-    if (error)
+    if (cenote_group_destroy(p.group)) { /* a graph or pool is being destroyed: nothing may be thrown */
+        TORCH_WARN(cenote_message());
         p.uses++;
-    TORCH_CHECK(!error, cenote_message());
+        return;
+    }
     p.group = nullptr;
     if (p.foreign)
         drop(p.foreign, 0, true);
@@ -178,7 +184,8 @@ void Adapter::change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, boo
         return;
     }
     unsigned flags = on ? found->second.flags | flag : found->second.flags & ~flag;
-    TORCH_CHECK(!cenote_group_change(found->second.group, CENOTE_GROUP_PRIVATE | flags), cenote_message());
+    int error = cenote_group_change(found->second.group, CENOTE_GROUP_PRIVATE | flags);
+    TORCH_CHECK(!error || !on, cenote_message()); /* off: when a pool is destroyed */
     found->second.flags = flags;
 }
 
@@ -210,9 +217,13 @@ void Adapter::empty_pool(DeviceIndex device, MempoolId_t id)
         if (found != private_.end() && !found->second.group)
             std::swap(idle, found->second.idle);
     }
-    uint64_t reserved = idle ? read_stats(pool(device)).reserved.current : 0;
-    if (reserved)
-        TORCH_CHECK(!cenote_trim(pool(device), reserved > idle ? reserved - idle : 0, CENOTE_TRIM_WAIT), cenote_message());
+    cenote_stats stats = {};
+    stats.struct_size = sizeof stats;
+    if (!idle || cenote_pool_stats(pool(device), &stats))
+        return;
+    int error = cenote_trim(pool(device), stats.reserved.current > idle ? stats.reserved.current - idle : 0, CENOTE_TRIM_WAIT);
+    if (error && !is_over(error))
+        TORCH_WARN(cenote_message()); /* nothing may be thrown: the pool is being destroyed */
 }
 
 /* A private pool's pages never leave it, so that it never held more than it does now, or did when it was released. */
@@ -251,6 +262,12 @@ uint64_t Adapter::allocated_in_pools(DeviceIndex device)
 
 /* --- routes */
 
+/* LOCKING: pools_lock_. */
+std::vector<Route>::iterator Adapter::find_route(DeviceIndex device, MempoolId_t id)
+{
+    return std::find_if(routes_.begin(), routes_.end(), [&](const Route &each) { return each.device == device && each.id == id; });
+}
+
 /* The group that an allocation on this stream goes to, or NULL. */
 cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
 {
@@ -272,13 +289,20 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
     bool is_capture = !r.filter(stream);
     {
         std::lock_guard<std::mutex> hold(pools_lock_);
+        TORCH_CHECK(find_route(device, id) == routes_.end(), "allocations go to pool ", id.first, ",", id.second, " already: it serves one ",
+                    "capture or use_mem_pool at a time");
         r.group = enter_pool(device, id, nullptr).group;
+        routes_.push_back(r);
+        has_routes_ = true;
     }
     /* Without the lock: it waits for threads that are at work with the driver. A second capture on the stream is refused later, by CUDA. */
-    r.announced = is_capture && !cenote_capture_begin(r.group, stream);
+    bool announced = is_capture && !cenote_capture_begin(r.group, stream);
     std::lock_guard<std::mutex> hold(pools_lock_);
-    routes_.push_back(std::move(r));
-    has_routes_ = true;
+    auto there = find_route(device, id);
+    if (there != routes_.end())
+        there->announced = announced;
+    else if (announced) /* another thread has ended it already */
+        cenote_capture_end(r.group, stream);
 }
 
 /*
@@ -290,14 +314,15 @@ void Adapter::end_lost_captures()
     std::vector<Route> lost;
     {
         std::lock_guard<std::mutex> hold(pools_lock_);
-        for (Route &r : routes_) {
+        auto is_lost = [](const Route &r) {
             cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-            if (!r.announced || r.thread != std::this_thread::get_id() || cudaStreamIsCapturing(r.stream, &status) != cudaSuccess ||
-                status != cudaStreamCaptureStatusNone)
-                continue;
-            lost.push_back(r);
-            r.announced = false;
-        }
+            return r.announced && r.thread == std::this_thread::get_id() && cudaStreamIsCapturing(r.stream, &status) == cudaSuccess &&
+                   status == cudaStreamCaptureStatusNone;
+        };
+        std::copy_if(routes_.begin(), routes_.end(), std::back_inserter(lost), is_lost);
+        for (const Route &r : lost)
+            routes_.erase(find_route(r.device, r.id));
+        has_routes_ = !routes_.empty();
     }
     for (const Route &r : lost)
         cenote_capture_end(r.group, r.stream);
@@ -308,10 +333,11 @@ void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
     Route ended;
     {
         std::lock_guard<std::mutex> hold(pools_lock_);
-        auto r = std::find_if(routes_.rbegin(), routes_.rend(), [&](const Route &each) { return each.device == device && each.id == id; });
-        TORCH_CHECK(r != routes_.rend(), "no allocation to this pool has begun on device ", static_cast<int>(device));
+        auto r = find_route(device, id);
+        if (r == routes_.end()) /* a capture that was found to be lost */
+            return;
         ended = std::move(*r);
-        routes_.erase(std::next(r).base());
+        routes_.erase(r);
         has_routes_ = !routes_.empty();
     }
     if (ended.announced)
