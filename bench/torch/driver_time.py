@@ -2,10 +2,11 @@
 
     python bench/torch/driver_time.py [--allocator NAME] [--steps N] [--warm-up N] [--json] [--check]
 
-Runs examples/torch/gpt2_train.py (GPT-2 355M, 8 sequences of 128 to 1024 tokens) on a simulated GPU, which adds up what its calls would cost on a real
-one (sim/cost.def), and divides by the time of a real step. A simulated step has no kernels, so that time is assumed: TOKENS_PER_SECOND is what llm.c, which is
-written in CUDA and trains in bf16, reaches with this model on one A100: 524,288 tokens in 820 ms on eight (karpathy/llm.c, scripts/run_gpt2_350M.sh). PyTorch
-without a compiler is slower, so the real share is smaller. --check ends with status 1 where the share after the warm-up is MOST or more.
+Runs examples/torch/gpt2_train.py (GPT-2 355M, 8 sequences of 128 to 1024 tokens) on a simulated GPU, which adds up what its calls would cost on a
+real one (sim/cost.def), and divides by the time of a real step. A simulated step has no kernels, so that time is assumed: TOKENS_PER_SECOND is what
+llm.c, which is written in CUDA and trains in bf16, reaches with this model on one A100: 524,288 tokens in 820 ms on eight (karpathy/llm.c,
+scripts/run_gpt2_350M.sh). PyTorch without a compiler is slower, so the real share is smaller. --check ends with status 1 where the share after the
+warm-up is MOST or more.
 """
 import argparse
 import datetime
@@ -76,9 +77,10 @@ def main() -> int:
             "steps_without": sum(n == 0 for n in late), "share": round(share, 5),
         }))
     else:
-        print(f"{PROGRAM.name} under {options.allocator}: {sum(ns[: options.warm_up]) / 1e6:.0f} ms of modelled driver calls in {options.warm_up} steps of warm-up; "
-              f"then {statistics.mean(late) / 1e6:.3f} ms in a step on average, {max(late) / 1e6:.2f} at most: {100 * share:.3f} % of the {STEP_NS / 1e6:.1f} ms "
-              f"that a step would take on an A100")
+        warm_up = sum(ns[: options.warm_up]) / 1e6
+        print(f"{PROGRAM.name} under {options.allocator}: {warm_up:.0f} ms of modelled driver calls in {options.warm_up} steps of warm-up; then "
+              f"{statistics.mean(late) / 1e6:.3f} ms in a step on average, {max(late) / 1e6:.2f} at most: {100 * share:.3f} % of the "
+              f"{STEP_NS / 1e6:.1f} ms that a step would take on an A100")
     if options.check and share >= MOST:
         print(f"bench/torch: the driver's calls take {100 * share:.2f} % of a step; less than {100 * MOST:.0f} % is demanded", file=sys.stderr)
         return 1

@@ -2,10 +2,10 @@
 
     python bench/torch/speed.py [--json] [--check] [--rounds N]
 
-Both in one process, on a simulated GPU, in rounds that alternate, so that a disturbance hits both or is voted out; the medians are compared. One block of
-one size taken and given back, random churn over many live blocks, and tensors made and dropped. Times are CPU time of PyTorch, the allocators and the
-simulated driver, of which a warm allocator asks nothing. --check ends with status 1 where cenote is not as many times faster as CASES demands. The loops
-are C++ (speed.cpp), compiled as cenote's adapter is; `torch.empty` from Python stands beside them as information.
+Both in one process, on a simulated GPU, in rounds that alternate, so that a disturbance hits both or is voted out; the medians are compared: one
+block of one size taken and given back, random churn over many live blocks, tensors made and dropped. Times are CPU time of PyTorch, the allocators
+and the simulated driver, of which a warm allocator asks nothing. --check ends with status 1 where cenote is not as many times faster as CASES
+demands. The loops are C++ (speed.cpp), compiled as cenote's adapter is; `torch.empty` from Python stands beside them as information.
 """
 import argparse
 import ctypes

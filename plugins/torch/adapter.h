@@ -199,6 +199,7 @@ private:
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
     std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
     std::vector<Route> routes_;
+    std::vector<Route> going_on_; /* captures that were still open when their route ended */
     History history_;
     std::mutex observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;

@@ -23,7 +23,7 @@ namespace cenote_torch
 
 /* --- memory of another allocator: MemPool(allocator) */
 
-/* Lives until its pool is released and the last segment is back. */
+/* Lives until its pool is released and the last segment is back; one that is being taken counts. */
 struct Foreign {
     Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on, History &told) : allocator(std::move(from)), device(on), history(told) {}
 
@@ -34,24 +34,6 @@ struct Foreign {
     size_t segments = 0;
     bool released = false;
 };
-
-static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
-{
-    auto *foreign = static_cast<Foreign *>(arg);
-    void *memory = nullptr;
-    Call::Outside outside;
-    try {
-        c10::cuda::CUDAGuard guard(foreign->device);
-        memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
-    } catch (const std::exception &) {
-        return nullptr; /* it has no more; who asked is told so by cenote */
-    }
-    if (memory)
-        foreign->history.came_whole(memory);
-    std::lock_guard<std::mutex> hold(foreign->lock);
-    foreign->segments += memory != nullptr;
-    return memory;
-}
 
 static void drop(Foreign *foreign, size_t segments, bool release)
 {
@@ -64,6 +46,27 @@ static void drop(Foreign *foreign, size_t segments, bool release)
     }
     if (over)
         delete foreign;
+}
+
+static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
+{
+    auto *foreign = static_cast<Foreign *>(arg);
+    void *memory = nullptr;
+    Call::Outside outside;
+    {
+        std::lock_guard<std::mutex> hold(foreign->lock);
+        foreign->segments++;
+    }
+    try {
+        c10::cuda::CUDAGuard guard(foreign->device);
+        memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
+    } catch (const std::exception &) { /* it has no more; who asked is told so by cenote */
+    }
+    if (memory)
+        foreign->history.came_whole(memory);
+    else
+        drop(foreign, 1, false);
+    return memory;
 }
 
 static void give_segment(void *memory, size_t, cenote_stream, void *arg)
@@ -262,6 +265,13 @@ uint64_t Adapter::allocated_in_pools(DeviceIndex device)
 
 /* --- routes */
 
+/* One that has failed goes on until it is ended. */
+static bool is_capturing(cudaStream_t stream)
+{
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
 /* LOCKING: pools_lock_. */
 std::vector<Route>::iterator Adapter::find_route(DeviceIndex device, MempoolId_t id)
 {
@@ -286,7 +296,7 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
     Route r = {device, id, std::move(filter), nullptr, stream, false, std::this_thread::get_id()};
     end_lost_captures();
-    bool is_capture = !r.filter(stream);
+    bool is_capture = is_capturing(stream) || !r.filter(stream);
     {
         std::lock_guard<std::mutex> hold(pools_lock_);
         TORCH_CHECK(find_route(device, id) == routes_.end(), "allocations go to pool ", id.first, ",", id.second, " already: it serves one ",
@@ -306,7 +316,8 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
 }
 
 /*
- * A capture that failed, of a torch that does not say so: nothing may be waited for or given back while cenote takes it for open. Only of
+ * Captures whose route is gone are over when their stream says so: with a conditional node the routes change in the middle of one. And a
+ * capture that failed, of a torch that does not say so: nothing may be waited for or given back while cenote takes it for open. Only of
  * this thread: another may be about to begin the one it has announced.
  */
 void Adapter::end_lost_captures()
@@ -314,15 +325,14 @@ void Adapter::end_lost_captures()
     std::vector<Route> lost;
     {
         std::lock_guard<std::mutex> hold(pools_lock_);
-        auto is_lost = [](const Route &r) {
-            cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
-            return r.announced && r.thread == std::this_thread::get_id() && cudaStreamIsCapturing(r.stream, &status) == cudaSuccess &&
-                   status == cudaStreamCaptureStatusNone;
-        };
+        auto is_lost = [](const Route &r) { return r.announced && r.thread == std::this_thread::get_id() && !is_capturing(r.stream); };
         std::copy_if(routes_.begin(), routes_.end(), std::back_inserter(lost), is_lost);
         for (const Route &r : lost)
             routes_.erase(find_route(r.device, r.id));
         has_routes_ = !routes_.empty();
+        auto over = std::partition(going_on_.begin(), going_on_.end(), [](const Route &r) { return is_capturing(r.stream); });
+        std::move(over, going_on_.end(), std::back_inserter(lost));
+        going_on_.erase(over, going_on_.end());
     }
     for (const Route &r : lost)
         cenote_capture_end(r.group, r.stream);
@@ -340,8 +350,13 @@ void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
         routes_.erase(r);
         has_routes_ = !routes_.empty();
     }
-    if (ended.announced)
+    if (ended.announced && is_capturing(ended.stream)) {
+        std::lock_guard<std::mutex> hold(pools_lock_);
+        going_on_.push_back(std::move(ended));
+    } else if (ended.announced) {
         TORCH_CHECK(!cenote_capture_end(ended.group, ended.stream), cenote_message());
+    }
+    end_lost_captures();
 }
 
 /* --- checkpoints: what lived in a pool, to be put back there */
