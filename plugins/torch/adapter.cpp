@@ -13,11 +13,6 @@
 namespace cenote_torch
 {
 
-void not_yet(const char *method)
-{
-    TORCH_CHECK(false, "cenote does not support ", method, " yet: run this program without CENOTE=on");
-}
-
 /* --- allocation */
 
 static Adapter *the_adapter;

@@ -28,10 +28,8 @@ using namespace c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 
-/* A call that PyTorch may make and that is not there yet. */
-[[noreturn]] void not_yet(const char *method);
-
 cenote_stats read_stats(cenote_pool *pool);
+std::string words_of(int error);
 DeviceStats device_stats(cenote_pool *pool);
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);
 std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group);

@@ -90,12 +90,19 @@ static std::string explain(size_t bytes, DeviceIndex device, size_t left, size_t
            "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 }
 
+/* What cenote said last, behind what PyTorch says when the driver fails: the driver's numbers are the runtime's. */
+std::string words_of(int error)
+{
+    std::string words = cenote_message();
+    if (error != CENOTE_DRIVER && error != CENOTE_DEVICE_LOST)
+        return words;
+    return std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(cenote_driver_result())) + ": " + words;
+}
+
 /* The allocation failed: whoever watches is told, and then the caller. */
 void Adapter::fail(int error, DeviceIndex device, size_t bytes)
 {
-    std::string words = cenote_message();
-    if (error == CENOTE_DRIVER || error == CENOTE_DEVICE_LOST) /* the driver's numbers are the runtime's */
-        words = std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(cenote_driver_result())) + ": " + words;
+    std::string words = words_of(error);
     TORCH_CHECK(error == CENOTE_OUT_OF_MEMORY || error == CENOTE_OUT_OF_ADDRESSES, words);
     c10::cuda::CUDAGuard guard(device);
     size_t left = 0, total = 0;

@@ -47,7 +47,7 @@ std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
     void *at = nullptr;
     std::memcpy(&share, handle.data(), std::min(handle.size(), sizeof share));
     int error = cenote_import(&share, handle.size(), device, &at);
-    TORCH_CHECK(!error, "memory of another process cannot be used here: ", cenote_message());
+    TORCH_CHECK(!error, "memory of another process cannot be used here: ", words_of(error));
     std::shared_ptr<void> made(at, [this, name](void *address) {
         cenote_import_close(address);
         std::lock_guard<std::mutex> hold(received_lock_);
