@@ -89,8 +89,9 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
         enum fit fit = arena_find(a, who, q, place);
         if (fit != FIT_NOW)
             return fit;
-        if (place->slid && !slide)
+        if (place->slid && !slide && !a->slides)
             return FIT_IN_FLIGHT;
+        a->slides -= place->slid && !slide;
         *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
     } else {
         a->live++;

@@ -28,6 +28,8 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t group;                 /* 0: none */
     uint64_t live;                  /* blocks, with those pending */
     uint32_t visitors;              /* threads in shortage.c on its behalf: it stays who it is */
+    uint32_t in_vain;               /* slides that followed the last question to the device which did not help; each such doubles them */
+    uint32_t slides;                /* of those, still to come: places that have slid are taken without asking */
     tick     last_freed;
     bool     is_private;            /* rule 4 */
     bool     retired;               /* its stream is gone: another may take the arena over */

@@ -137,6 +137,19 @@ static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
     return NULL;
 }
 
+/* What the device is done with by now may serve the capture; while it is open nobody can ask any more. */
+static int look_once_more(cenote_pool *pool)
+{
+    int error = turn_begin(pool);
+    if (error)
+        return error;
+    CUresult result = wait_poll(pool, UINT64_MAX);
+    if (!result)
+        pending_poll(pool);
+    turn_end(pool);
+    return result ? pool_driver_error(pool, result, "looking at the device before a capture") : CENOTE_OK;
+}
+
 int cenote_capture_begin(cenote_group *group, cenote_stream stream)
 {
     uint64_t key;
@@ -146,6 +159,8 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if (!(group->flags & CENOTE_GROUP_PRIVATE))
         return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
     cenote_pool *pool = group->pool;
+    if ((error = look_once_more(pool)))
+        return error;
     lock_take(&pool->lock);
     const struct capture *open = find_capture(pool, key);
     bool room = !open && pool->capture_count < CAPTURES_MOST;

@@ -21,6 +21,7 @@
 #include "pool/count.h"
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: nobody notices it at program start */
+#define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
 enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT, RUNG_OTHERS };
@@ -141,18 +142,29 @@ static bool may_spread(const struct climb *c)
     return heap_addresses_used(&c->arena->heap) < pool->options.address_ratio * pool->reserved_peak || atomic_load(&pool->device->captures);
 }
 
+/*
+ * The device was asked, and a place was there. If it is one that has slid all the same, asking did not help: a program that repeats itself
+ * would ask in vain at each step.
+ */
+static void note_question(struct arena *a, const struct place *place)
+{
+    a->in_vain = !place->slid ? 0 : a->in_vain < SLIDES_MOST ? 2 * a->in_vain + 1 : a->in_vain;
+    a->slides = a->in_vain;
+}
+
 /* Looks for a place and fills it. LOCKING: the pool's lock on entry and on return. */
 static enum step attempt(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    struct place place;
+    struct place place = {0};
     struct asker who = pool_asker(pool, c->arena);
     if (!pool_reserve_books(pool))
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
-    if (fit == FIT_NOW)
+    if (fit == FIT_NOW) {
+        note_question(c->arena, &place);
         return STEP_DONE;
-
+    }
     if (c->request->at && (fit == FIT_NOT || (fit == FIT_IN_FLIGHT && c->may_spread)))
         return fail(c, error_set(CENOTE_INVALID, 0, "%llu bytes at %#llx are not free memory of this stream and group",
                                  (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));

@@ -425,15 +425,17 @@ static void close_capture(uint32_t number, bool keep_graph)
 CUresult capture_end(CUstream stream, CUgraph *graph)
 {
     struct stream *s;
+    CUgraph unasked;
     CUresult result = stream_find(stream, &s);
     if (result)
         return result;
-    if (!graph)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!s->capture)
         return model_refuse(CUDA_ERROR_ILLEGAL_STATE, "cuStreamEndCapture: the stream does not capture");
     uint32_t number = s->capture;
     const struct capture *c = capture_at(number);
+    if (!graph && c->own) /* into a graph of the program's own, PyTorch asks for none: the bodies of conditional nodes */
+        return CUDA_ERROR_INVALID_VALUE;
+    graph = graph ? graph : &unasked;
     if (s->place)
         return model_refuse(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "cuStreamEndCapture: the capture began on another stream");
     if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != model_thread()->number)
