@@ -187,7 +187,8 @@ def compile_into(target: str, torch: Torch, tool: Compiler) -> None:
         with open(os.path.join(part, "all.cpp"), "w", encoding="utf-8") as file:
             file.writelines(f'#include "{name}"\n' for name in sorted(os.listdir(ours)) if name.endswith(".cpp"))
         # libcenote and PyTorch are in the process when this is loaded, and found by their sonames: no path to them is kept.
-        run([*tool.command, *flags, *includes, "-shared", "all.cpp", library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu", "-o", "adapter.so"], part)
+        libraries = [library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
+        run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
         os.replace(os.path.join(part, "adapter.so"), target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
