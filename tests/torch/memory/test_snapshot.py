@@ -85,7 +85,8 @@ def test_the_keys_of_a_segment():
     for segment in segments():
         assert set(keys.split()) <= set(segment)
         assert segment["segment_type"] in ("small", "large")
-        assert tuple(segment["segment_pool_id"]) == (0, 0)
+        is_ours = segment["address"] <= live.data_ptr() < segment["address"] + segment["total_size"]
+        assert tuple(segment["segment_pool_id"]) == (0, 0) or not is_ours
     del live
 
 
@@ -397,6 +398,7 @@ def test_snapshots_while_threads_run(history):
                 live.append(block(turn * 7919 % (3 * MIB) + 1, f"cuda:{device}"))
                 del live[: max(0, len(live) - 20)]
 
+    older = {b["address"] for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["state"] != "inactive"}
     threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -410,7 +412,7 @@ def test_snapshots_while_threads_run(history):
         for s in sorted(picture, key=lambda s: (s["device"], s["address"])):
             at = s["address"]
             for b in s["blocks"]:
-                assert b["address"] == at and (b["state"] == "inactive" or b["frames"])
+                assert b["address"] == at and (b["state"] == "inactive" or b["frames"] or at in older)
                 at += b["size"]
             assert at == s["address"] + s["total_size"]
             ends += 1
