@@ -5,27 +5,75 @@
  * in the thread's own storage until its next failure; success never touches them. This is not a log: nothing is printed.
  *
  * The storage is part of the thread and of fixed size: reporting that memory has run out takes none. (Where the library was loaded
- * late, with dlopen, the C library itself sets that storage aside when a thread first comes here.)
+ * late, with dlopen, the C library itself sets that storage aside when a thread first comes here.) It has to be small, so that explanations,
+ * which are long, are in rooms that threads borrow: a room is its thread's until that fails again or ends. Where all are taken the
+ * thread's own storage has the beginning.
  *
- * LOCKING: none; everything belongs to the calling thread.
+ * LOCKING: none; everything belongs to the calling thread, a room by its id.
  */
 #include "base/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define MESSAGE_BYTES 512 /* our choice; longer words end in ... */
 
+#define ROOM_BYTES    4096 /* enough for every explanation, see stats/explain.c */
+#define ROOMS         16   /* our choice: threads whose last failure was a shortage */
+
+static struct room {
+    _Atomic(int) owner;    /* a thread of the system, 0: nobody. Of a process that forked: nobody who lives */
+    char         text[ROOM_BYTES];
+} rooms[ROOMS];
+
 static _Thread_local struct {
-    char text[MESSAGE_BYTES];
-    int  cuda_result;
+    char  text[MESSAGE_BYTES];
+    char *room;            /* NULL: the words are in `text` */
+    int   cuda_result;
 } failure = {.text = "no call of this thread has failed"};
 
 /* Only these three carry a result of the driver; others leave the last one as it is. */
 static int has_driver_result(int code)
 {
     return code == CENOTE_DRIVER || code == CENOTE_DEVICE_LOST || code == CENOTE_OUT_OF_MEMORY;
+}
+
+/* A room whose owner has ended is free. Ids of threads are used again: then it stays taken until that one ends too. */
+static struct room *take_room(void)
+{
+    int me = (int)syscall(SYS_gettid);
+    for (int i = 0; i < ROOMS; i++) {
+        int owner = atomic_load(&rooms[i].owner);
+        bool is_free = !owner || owner == me || (syscall(SYS_tgkill, getpid(), owner, 0) && errno == ESRCH);
+        if (is_free && atomic_compare_exchange_strong(&rooms[i].owner, &owner, me))
+            return &rooms[i];
+    }
+    return NULL;
+}
+
+static void give_room(void)
+{
+    if (failure.room)
+        atomic_store(&((struct room *)(void *)(failure.room - offsetof(struct room, text)))->owner, 0);
+    failure.room = NULL;
+}
+
+char *error_room(int code, int cuda_result, size_t *size)
+{
+    give_room();
+    struct room *room = take_room();
+    failure.room = room ? room->text : NULL;
+    if (has_driver_result(code))
+        failure.cuda_result = cuda_result;
+    *size = room ? sizeof room->text : sizeof failure.text;
+    return room ? room->text : failure.text;
 }
 
 int error_set(int code, int cuda_result, const char *format, ...)
@@ -40,6 +88,7 @@ int error_set(int code, int cuda_result, const char *format, ...)
         memcpy(text + sizeof(text) - 4, "...", 4);
 
     strcpy(failure.text, text);
+    give_room();
     if (has_driver_result(code))
         failure.cuda_result = cuda_result;
     return code;
@@ -47,7 +96,7 @@ int error_set(int code, int cuda_result, const char *format, ...)
 
 const char *cenote_message(void)
 {
-    return failure.text;
+    return failure.room ? failure.room : failure.text;
 }
 
 int cenote_driver_result(void)

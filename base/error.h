@@ -10,4 +10,10 @@
  */
 __attribute__((format(printf, 3, 4))) int error_set(int code, int cuda_result, const char *format, ...);
 
+/*
+ * Room for words that are longer than a message, and for nothing else until the thread's next failure: whoever gets it writes them there, and
+ * they are the message. Its size is in *size.
+ */
+char *error_room(int code, int cuda_result, size_t *size);
+
 #endif

@@ -2,8 +2,8 @@
  * lock.h: the two locks of a pool, and who holds them. docs/locks.md says what each guards.
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
- * assert what its header comment says. LOCK_TURN and LOCK_SHARE may be held across driver calls; no other lock may, but for the loading
- * of the driver itself, LOCK_POOLS where devices and pools open and close, and LOCK_WATCH by the program's own function.
+ * assert what its header comment says. LOCK_TURN, LOCK_SHARE and LOCK_BACKGROUND may be held across driver calls; no other lock may, but for
+ * the loading of the driver itself, LOCK_POOLS where devices and pools open and close, and LOCK_WATCH by the program's own function.
  */
 #ifndef CENOTE_BASE_LOCK_H
 #define CENOTE_BASE_LOCK_H
@@ -15,13 +15,15 @@
 #include "base/check.h"
 
 enum lock_rank {
-    LOCK_POOLS = 1,  /* list of pools, devices */
+    LOCK_BACKGROUND = 1, /* where the background thread is */
+    LOCK_POOLS,      /* list of pools, devices */
     LOCK_GLOBAL,     /* driver loading */
     LOCK_SHARE,      /* memory imported from other processes */
     LOCK_TURN,       /* whose turn it is to change mappings of a pool */
     LOCK_WATCH,      /* the program's function that hears of mappings */
     LOCK_POOL,       /* a pool's structures */
     LOCK_ADDRESSES,  /* address -> region map of the process */
+    LOCK_LABELS,     /* names of tags, allocation sites */
     LOCK_RANKS
 };
 

@@ -38,7 +38,7 @@ static size_t system_page(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static bool fails_on_order(void)
+bool memory_fails_on_order(void)
 {
     uint64_t nth = atomic_load(&failure.nth);
     if (!nth)
@@ -71,7 +71,7 @@ static void *map(size_t bytes, int protection)
 
 void *memory_map(size_t bytes)
 {
-    if (!bytes || bytes > SIZE_MAX / 2 || fails_on_order())
+    if (!bytes || bytes > SIZE_MAX / 2 || memory_fails_on_order())
         return NULL;
     bytes = round_up(bytes, system_page());
     void *memory = map(bytes, PROT_READ | PROT_WRITE);
@@ -135,7 +135,7 @@ bool table_commit(struct table *t, uint64_t items)
 {
     if (items > t->most)
         return false;
-    if (fails_on_order())
+    if (memory_fails_on_order())
         return false;
 
     uint64_t generous = (uint64_t)t->committed + t->committed / COMMIT_SHARE;

@@ -5,6 +5,7 @@ foreach(layer base driver pool stats)
     file(GLOB layer_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${layer}/*.c)
     list(APPEND library_sources ${layer_sources})
 endforeach()
+list(APPEND library_sources ${CMAKE_SOURCE_DIR}/stats/records/writer.c) # the reader needs zlib: cmake/programs.cmake
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
 add_library(cenote_objects OBJECT ${library_sources})

@@ -10,11 +10,10 @@ if(TARGET cenote_sim)
     target_link_libraries(cenote_on_sim INTERFACE cenote_sim)
 endif()
 
-# Traces are read and written by a library of its own, because it needs zlib and libcenote needs nothing.
+# Traces are read by a library of its own, because it needs zlib and libcenote needs nothing.
 find_package(ZLIB)
-file(GLOB record_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/records/*.c)
-if(ZLIB_FOUND AND record_sources)
-    add_library(cenote_records STATIC ${record_sources})
+if(ZLIB_FOUND)
+    add_library(cenote_records STATIC ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
     target_link_libraries(cenote_records PRIVATE cenote_flags PUBLIC cenote_inside ZLIB::ZLIB)
 endif()
 

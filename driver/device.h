@@ -24,6 +24,7 @@ struct device {
     CUcontext   context;       /* the primary one, retained while a pool uses the device */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
+    uint64_t    before;        /* of it, in use when it was opened, by anybody; UINT64_MAX: not known */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */

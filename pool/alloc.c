@@ -8,6 +8,8 @@
  */
 #include "base/check.h"
 #include "pool/count.h"
+#include "pool/record.h"
+#include "pool/sites.h"
 
 #define TEND_EVERY 32   /* allocations between two looks after pending blocks, which cost driver calls; slow paths look anyway */
 
@@ -23,9 +25,10 @@ static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_
 }
 
 /* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */
-bool pool_reserve_books(cenote_pool *pool)
+bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 {
-    return table_reserve(&pool->blocks, 3) && table_reserve(&pool->slabs, 1) && index_reserve(&pool->at, 1);
+    return table_reserve(&pool->blocks, 3) && table_reserve(&pool->slabs, 1) && index_reserve(&pool->at, 1) &&
+           (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
 }
 
 /* What the request comes to in this arena. LOCKING: the pool's lock. */
@@ -73,6 +76,7 @@ static uint64_t wake_resting(cenote_pool *pool, const struct arena *a, const str
     pool->resting.block = 0;
     b->state = BLOCK_LIVE;
     b->requested = q->bytes;
+    b->mark = q->mark;
     return b->at;
 }
 
@@ -83,7 +87,7 @@ static uint64_t wake_resting(cenote_pool *pool, const struct arena *a, const str
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at)
 {
-    *at = q->class == CLASS_NONE ? wake_resting(pool, a, q) : slab_take(&a->slabs, q->class, q->bytes);
+    *at = q->class == CLASS_NONE ? wake_resting(pool, a, q) : slab_take(&a->slabs, q->class, q->bytes, q->mark);
     if (!*at) {
         pool_settle(pool);
         enum fit fit = arena_find(a, who, q, place);
@@ -96,7 +100,8 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
     } else {
         a->live++;
     }
-    count_alloc(pool, q->bytes);
+    count_alloc(pool, a, q);
+    record_taken(pool, *at, q, a);
     return FIT_NOW;
 }
 
@@ -131,8 +136,9 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         lock_give(&pool->lock);
         return error_set(CENOTE_INVALID, 0, "the group was destroyed");
     }
+    q->mark |= pool->born;
     group = group_of_stream(pool, group, key);
-    struct arena *a = pool_reserve_books(pool) ? stream_arena(pool, group, key, stream) : NULL;
+    struct arena *a = pool_reserve_books(pool, q->mark) ? stream_arena(pool, group, key, stream) : NULL;
     if (!a) {
         lock_give(&pool->lock);
         return no_books();
@@ -155,8 +161,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     return error;
 }
 
-/* Bytes, alignment and place of the request are the caller's. */
-static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block)
+/* Bytes, alignment and place of the request are the caller's; `caller` is where he goes on. */
+static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block, const void *caller)
 {
     uint64_t at = 0;
     int error = pool_usable(pool);
@@ -173,6 +179,9 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
     }
     if (q->bytes > BYTES_MOST)
         return refuse_size(pool, q->bytes);
+    q->mark = label_now();
+    if (__builtin_expect(pool->options.sites, 0))
+        q->mark |= site_mark(caller, pool->options.sites);
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
@@ -182,13 +191,13 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
 int cenote_alloc(cenote_pool *pool, size_t bytes, cenote_stream stream, void **block)
 {
     struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES};
-    return allocate(pool, 0, &q, stream, block);
+    return allocate(pool, 0, &q, stream, block, __builtin_return_address(0));
 }
 
 int cenote_alloc_aligned(cenote_pool *pool, size_t bytes, size_t alignment, cenote_stream stream, void **block)
 {
     struct request q = {.bytes = bytes, .alignment = alignment};
-    return allocate(pool, 0, &q, stream, block);
+    return allocate(pool, 0, &q, stream, block, __builtin_return_address(0));
 }
 
 int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block)
@@ -196,7 +205,7 @@ int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, ceno
     struct request q = {.bytes = bytes, .alignment = alignment};
     if (!group || group->destroyed)
         return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed" : "the group is NULL", group ? group->name : "");
-    return allocate(group->pool, group->number, &q, stream, block);
+    return allocate(group->pool, group->number, &q, stream, block, __builtin_return_address(0));
 }
 
 int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream)
@@ -205,7 +214,7 @@ int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_
     void *block;
     if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
         return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: not the address of a block, or the group is not of this pool", bytes, address);
-    return allocate(pool, group ? group->number : 0, &q, stream, &block);
+    return allocate(pool, group ? group->number : 0, &q, stream, &block, __builtin_return_address(0));
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- finding */
@@ -219,6 +228,7 @@ static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
     w->size = s->item_bytes;
     w->requested = s->requested[w->item];
     w->uses = &s->uses[w->item];
+    w->mark = &s->mark[w->item];
     if (bit_is_set(s->free, w->item))
         return FOUND_FREE;
     return bit_is_set(s->pending, w->item) ? FOUND_PENDING : w->start != at ? FOUND_INSIDE : FOUND_LIVE;
@@ -232,6 +242,7 @@ static void describe_block(cenote_pool *pool, struct where *w, uint32_t block)
     w->size = b->size;
     w->requested = b->requested;
     w->uses = &b->uses;
+    w->mark = &b->mark;
 }
 
 /* No block starts there: is it inside one? Slow, for the message of a mistake only. */
@@ -343,7 +354,8 @@ static int free_block(void *address, bool sized, size_t bytes)
             return misuse(found, address, &w);
         return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p has %llu bytes, not %zu", address, (unsigned long long)w.requested, bytes);
     }
-    count_free(pool, w.requested);
+    count_free(pool, &w);
+    record_given(pool, &w);
     tick freed = fences_stamp(&pool->pages.fences);
     if (pool->exported.count)
         share_end(pool, w.start);
@@ -432,6 +444,8 @@ static int use_block(void *block, int device, CUstream stream)
     enum found found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     if (found == FOUND_LIVE)
         error = note_use(pool, &w, stream, key, other);
+    if (found == FOUND_LIVE && !error)
+        record_used(pool, &w, key);
     if (still)
         lock_give(&still->lock);
     return found != FOUND_LIVE ? misuse(found, block, &w) : error ? no_books() : CENOTE_OK;

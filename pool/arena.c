@@ -55,11 +55,12 @@ uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
     a->live++;
     if (q->class == CLASS_NONE) {
         b->requested = q->bytes;
+        b->mark = q->mark;
         return b->at;
     }
     b->state = BLOCK_SLAB;
     slab_open(&a->slabs, q->class, region_of(a->heap.pages, b->region), b->at, block);
-    return slab_take(&a->slabs, q->class, q->bytes);
+    return slab_take(&a->slabs, q->class, q->bytes, q->mark);
 }
 
 /* The block did not get its pages. */

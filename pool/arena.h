@@ -5,6 +5,7 @@
 #define CENOTE_POOL_ARENA_H
 
 #include "pool/heap.h"
+#include "pool/row.h"
 #include "pool/slab.h"
 
 #define ARENAS_MOST (1u << 16)
@@ -15,6 +16,7 @@ struct request {
     uint64_t size;                  /* of the heap block that serves it: rounded up, or a whole slab */
     uint64_t alignment;
     uint64_t at;                    /* where it has to be, 0: anywhere */
+    uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
     bool     whole;                 /* shares no page and no segment with another block */
 };
@@ -27,6 +29,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t number;                /* in the pool's table */
     uint32_t group;                 /* 0: none */
     uint64_t live;                  /* blocks, with those pending */
+    struct row row;                 /* its part of the allocated bytes */
     uint32_t visitors;              /* threads in shortage.c on its behalf: it stays who it is */
     uint32_t in_vain;               /* slides that followed the last question to the device which did not help; each such doubles them */
     uint32_t slides;                /* of those, still to come: places that have slid are taken without asking */

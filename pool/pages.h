@@ -98,6 +98,7 @@ struct picker {
     const struct asker *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
     tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
     bool     segments;          /* immovable ones instead of movable ones */
+    bool     own;               /* none of a cenote_source */
     uint32_t most;
     uint32_t count;
     struct pick *picks;         /* room for `most` */
@@ -107,7 +108,8 @@ void pages_pick(struct pages *s, struct picker *picker);
 
 /* Sums for the statistics. */
 struct pages_sums {
-    uint64_t owned, free, aliased, frozen, harvestable;   /* pages; the last in bytes */
+    uint64_t owned, free, aliased, frozen;  /* pages */
+    uint64_t harvestable, in_flight, pinned; /* bytes of free pages: done with, not done with, not to move though of no private arena */
 };
 struct pages_sums pages_sum(struct pages *s);
 

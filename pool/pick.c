@@ -97,7 +97,7 @@ void pages_pick(struct pages *s, struct picker *k)
     k->count = 0;
     for (uint32_t number = 1; number < s->regions.used; number++) {
         struct region *r = region_of(s, number);
-        if (r && region_is_segment(r) == k->segments)
+        if (r && region_is_segment(r) == k->segments && !(k->own && r->foreign))
             pick_in_region(s, k, r);
     }
     for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
@@ -124,8 +124,10 @@ struct pages_sums pages_sum(struct pages *s)
             sums.free += !owned;
             sums.aliased += p->maps > 1;
             sums.frozen += frozen;
-            if (!owned && !frozen && !region_is_segment(r) && fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed))
-                sums.harvestable += p->bytes;
+            if (owned || p->fixed || region_is_segment(r))
+                continue;
+            bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);
+            *(frozen ? &sums.pinned : done ? &sums.harvestable : &sums.in_flight) += p->bytes;
         }
     }
     for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {

@@ -15,16 +15,23 @@ struct picture {
     cenote_piece form;              /* what the pieces of the segment that is being drawn have in common */
 };
 
-static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t requested, enum cenote_piece_state state)
+/* `mark` of a block; 0 of what is free. */
+static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t requested, uint64_t mark, enum cenote_piece_state state)
 {
     if (!size)
         return;
     if (p->count < p->room) {
-        p->pieces[p->count] = p->form;
-        p->pieces[p->count].address = at;
-        p->pieces[p->count].size = size;
-        p->pieces[p->count].requested = requested;
-        p->pieces[p->count].state = state;
+        cenote_piece *piece = &p->pieces[p->count];
+        *piece = p->form;
+        piece->address = at;
+        piece->size = size;
+        piece->requested = requested;
+        piece->state = state;
+        piece->tag = mark_tag(mark);
+        piece->kind = (uint8_t)mark_kind(mark);
+        piece->phase = (uint8_t)mark_phase(mark);
+        piece->born = mark_born(mark);
+        piece->site = mark_site(mark);
     }
     p->count++;
 }
@@ -59,11 +66,12 @@ static void draw_slab(struct picture *p, const struct slab *s, const struct bloc
         uint64_t at = s->at + (uint64_t)item * s->item_bytes;
         if (bit_is_set(s->free, item))
             continue;
-        draw(p, from, at - from, 0, CENOTE_PIECE_FREE);
-        draw(p, at, s->item_bytes, s->requested[item], bit_is_set(s->pending, item) ? CENOTE_PIECE_PENDING : CENOTE_PIECE_LIVE);
+        draw(p, from, at - from, 0, 0, CENOTE_PIECE_FREE);
+        draw(p, at, s->item_bytes, s->requested[item], s->mark[item],
+             bit_is_set(s->pending, item) ? CENOTE_PIECE_PENDING : CENOTE_PIECE_LIVE);
         from = at + s->item_bytes;
     }
-    draw(p, from, b->at + b->size - from, 0, CENOTE_PIECE_FREE);
+    draw(p, from, b->at + b->size - from, 0, 0, CENOTE_PIECE_FREE);
 }
 
 /* What of the block lies in [from, to), a segment. */
@@ -75,9 +83,9 @@ static void draw_block(struct picture *p, const cenote_pool *pool, const struct 
     if (slab)
         draw_slab(p, slab_of(&pool->slabs, slab), b);
     else if (whole && (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING))
-        draw(p, at, end - at, b->requested, b->state == BLOCK_LIVE ? CENOTE_PIECE_LIVE : CENOTE_PIECE_PENDING);
+        draw(p, at, end - at, b->requested, b->mark, b->state == BLOCK_LIVE ? CENOTE_PIECE_LIVE : CENOTE_PIECE_PENDING);
     else
-        draw(p, at, end - at, 0, CENOTE_PIECE_FREE);
+        draw(p, at, end - at, 0, 0, CENOTE_PIECE_FREE);
 }
 
 static void draw_region(struct picture *p, const cenote_pool *pool, const struct region *r)
@@ -108,18 +116,13 @@ static void draw_spares(struct picture *p, const cenote_pool *pool)
     for (uint32_t page = pool->pages.spare; page; page = page_of(&pool->pages, page)->next_spare)
         bytes += page_of(&pool->pages, page)->bytes;
     p->form = (cenote_piece){0};
-    draw(p, 0, bytes, 0, CENOTE_PIECE_FREE);
+    draw(p, 0, bytes, 0, 0, CENOTE_PIECE_FREE);
 }
 
-int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count)
+/* What lies where; how many pieces there are, of which `room` are filled in. LOCKING: the pool's lock. */
+size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room)
 {
     struct picture p = {.pieces = pieces, .room = pieces ? room : 0};
-    int error = pool_usable(pool);
-    if (error)
-        return error;
-    if (!count || (group && group->pool != pool))
-        return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
-    lock_take(&pool->lock);
     pool_settle(pool);
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
@@ -131,8 +134,19 @@ int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, 
     }
     if (!group)
         draw_spares(&p, pool);
+    return p.count;
+}
+
+int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!count || (group && group->pool != pool))
+        return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
+    lock_take(&pool->lock);
+    *count = pieces_draw(pool, group, pieces, room);
     lock_give(&pool->lock);
-    *count = p.count;
     return CENOTE_OK;
 }
 
@@ -141,6 +155,15 @@ static uint64_t shown_bytes(const struct pages *s, const struct region *r)
     uint64_t sum = 0;
     for (uint32_t slot = 0; slot < r->slots; slot++)
         sum += is_shown(s, r, slot) ? page_of(s, r->page[slot])->bytes : 0;
+    return sum;
+}
+
+/* Bytes of physical memory that lie in the arena. LOCKING: the pool's lock. */
+uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a)
+{
+    uint64_t sum = 0;
+    for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next)
+        sum += shown_bytes(&pool->pages, region_of(&pool->pages, region));
     return sum;
 }
 
@@ -156,10 +179,8 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
     lock_take(&pool->lock);
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
-        if (!a->number || a->group != group->number)
-            continue;
-        for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next)
-            *bytes += shown_bytes(&pool->pages, region_of(&pool->pages, region));
+        if (a->number && a->group == group->number)
+            *bytes += pieces_reserved(pool, a);
     }
     lock_give(&pool->lock);
     return CENOTE_OK;

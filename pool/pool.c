@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "pool/count.h"
+#include "pool/record.h"
 #include "stats/options.h"
 
 #define PAGE_BYTES_MOST  (32ull << 20)
@@ -66,12 +67,12 @@ struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
     return (struct asker){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
 }
 
-/* The next open pool of the same device after `after` (NULL: the first), for what concerns the device as a whole. */
+/* The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole. */
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
 {
     lock_take(&global);
     cenote_pool *p = after ? after->next : pools;
-    while (p && (!p->open || p->device != pool->device))
+    while (p && (!p->open || (pool && p->device != pool->device)))
         p = p->next;
     lock_give(&global);
     return p;
@@ -177,6 +178,7 @@ static int open_driver_pool(cenote_pool *pool)
 
 static void close_tables(cenote_pool *pool)
 {
+    record_forget(pool);
     pages_close(&pool->pages);
     table_close(&pool->blocks);
     table_close(&pool->slabs);
@@ -184,6 +186,7 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->groups);
     table_close(&pool->uses);
     table_close(&pool->exports);
+    table_close(&pool->by_tag);
     index_close(&pool->exported);
     index_close(&pool->at);
     index_close(&pool->by_stream);
@@ -195,7 +198,8 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
     if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
         table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
         table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST) && table_open(&pool->uses, sizeof(struct use), USES_MOST) &&
-        table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST))
+        table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
+        table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MOST + 1))
         return CENOTE_OK;
     close_tables(pool);
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
@@ -214,6 +218,8 @@ static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
     pool->trim_above = options->trim_above;
     if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
         error = open_tables(pool, shift);
+    if (!error && (error = record_open(pool)))
+        close_tables(pool);
     if (!error && pool->provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
         close_tables(pool);
     if (error)
@@ -267,9 +273,11 @@ int cenote_pool_create(int device, const cenote_options *options, cenote_pool **
     lock_take(&global);
     error = create(device, &full, pool);
     lock_give(&global);
-    if (!error)
-        (*pool)->opened_ns = pool_now(*pool); /* the clock may be the program's */
-    return error;
+    if (error)
+        return error;
+    (*pool)->opened_ns = pool_now(*pool); /* the clock may be the program's */
+    background_join(*pool);
+    return CENOTE_OK;
 }
 
 int cenote_pool_default(int device, cenote_pool **pool)
@@ -283,6 +291,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
     if (device < 0 || device >= DEVICES_MAX)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
     lock_take(&global);
+    bool is_new = !defaults[device];
     if (!defaults[device] && !(error = options_check(NULL, &options)) && !(error = create(device, &options, &defaults[device]))) {
         defaults[device]->is_default = true;
         defaults[device]->opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
@@ -290,6 +299,8 @@ int cenote_pool_default(int device, cenote_pool **pool)
     if (!error)
         *pool = defaults[device];
     lock_give(&global);
+    if (!error && is_new)
+        background_join(*pool);
     return error;
 }
 
@@ -377,14 +388,18 @@ int cenote_pool_destroy(cenote_pool *pool)
     if (error)
         return error;
     elsewhere_wait(pool);
+    bool attended = background_leave(pool);
     CUresult result = device_enter(pool->device);
     lock_take(&pool->turn);
     error = close_for_calls(pool, &result);
     if (!error && !result)
         give_everything_back(pool);
     turn_end(pool);
+    if (error && attended)
+        background_join(pool);
     if (error)
         return error;
+    record_close(pool);
     share_settle();
     forget_regions(pool);
     lock_take(&global);

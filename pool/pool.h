@@ -19,6 +19,7 @@
 #include "pool/addresses.h"
 #include "pool/arena.h"
 #include "pool/fill.h"
+#include "pool/label.h"
 
 #define EVENTS_MOST   4096      /* at one time; who gets none waits for a fence instead */
 #define CAPTURES_MOST 64
@@ -26,6 +27,7 @@
 #define USES_MOST     (1u << 24)
 #define GROUPS_MOST   (1u << 15)
 #define EXPORTS_MOST  (1u << 24)
+#define SIZE_ROWS     (CLASS_COUNT + 48)  /* size classes, then one for each doubling */
 
 /* One stream a block is used on besides its own. The first use of a freed block stands for it in the list of pending ones. */
 struct use {
@@ -63,6 +65,7 @@ struct cenote_group {
     bool          destroyed;        /* its arenas go on until they are empty */
     uint32_t      captures;         /* open ones that go to it */
     uint32_t      arenas;           /* of this group */
+    struct row    row;              /* its part of the allocated bytes */
     cenote_source source;
     char          name[32];
 };
@@ -73,10 +76,33 @@ struct capture {
     CUstream handle;
 };
 
+/* The last so many allocations and frees, see record.c. */
+struct ring_entry;
+struct ring {
+    struct ring_entry *entries;     /* NULL: off */
+    uint64_t room, count, next;     /* entries; those written; where the next one goes */
+    uint64_t lost;                  /* those that others took the place of */
+    uint64_t begun_ns;
+};
+
+#define DECAY_EPOCHS 8              /* of one decay_ms */
+
+/* See decay.c. Guarded by the turn. */
+struct decay {
+    _Atomic(uint64_t) due;          /* when there is something to do again; a hint without the turn */
+    struct {
+        uint64_t ns;
+        tick     freed;             /* of the last free before */
+    } marks[DECAY_EPOCHS + 1];      /* a ring */
+    uint32_t newest;
+    tick     ripe;                  /* what was freed by then has been free for decay_ms */
+};
+
 struct cenote_pool {
     struct lock    lock;            /* guards everything below that is not said to be constant */
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
     struct lock    watching;        /* held while the watch function runs; guards it and its argument */
+    atomic_bool    attended;        /* by the background thread; changed under the lock of that */
     struct device *device;          /* constant */
     cenote_options options;         /* constant; limit and trim_above as they were asked for first */
     enum cenote_provider provider;  /* constant, never CENOTE_AUTO */
@@ -128,8 +154,19 @@ struct cenote_pool {
     uint64_t       creating_ns;     /* driver time spent on creating pages, which moving may match */
     uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
     uint64_t       steps;
+    uint64_t       born;            /* the steps, where a mark has them */
+    uint64_t       step_peak;       /* of allocated bytes, in the step that goes on */
+    cenote_step_note notes[CENOTE_STEPS_KEPT]; /* of the last steps, see steps.c */
     tick           trim_mark;       /* tick of the last periodic trim */
+    struct decay   decay;
     cenote_stats   stats;           /* levels and counts; gauges are derived */
+    struct ring    ring;
+    uint32_t       trace_number;    /* of the file that CENOTE_TRACE asks for, 0: none */
+    uint64_t       epoch;           /* of the peak of allocated bytes, see row.h */
+    struct row     by_size[SIZE_ROWS];
+    bool           is_labelled;     /* a block had a label: the rows below are kept. Before, all is in row 0 of each */
+    struct row     by_kind[CENOTE_KINDS], by_phase[CENOTE_PHASES];
+    struct table   by_tag;          /* of struct row; a tag is its place, and none is ever given back */
     bool           reusable;        /* closed for good: a new pool may take over the structure; guarded by the lock of the pools */
     cenote_pool   *next;            /* all pools of the process; guarded by the lock of the pools */
 };
@@ -150,6 +187,7 @@ struct device *pool_open_device(int ordinal, int *error);  /* for those who need
 void pool_close_device(struct device *device);
 
 /* --- streams.c */
+#define STREAM_KEY_LEGACY (1ull << 62)
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
@@ -165,6 +203,7 @@ struct where {
     uint32_t slab, item;            /* slab 0: the block itself */
     uint64_t start, requested, size;
     uint32_t *uses;                 /* head of its list of uses */
+    uint64_t *mark;                 /* see label.h */
 };
 cenote_pool *pool_lock_of(const void *address, struct where *w);
 enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
@@ -174,7 +213,20 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
                   uint64_t *at);
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
-bool pool_reserve_books(cenote_pool *pool);
+bool pool_reserve_books(cenote_pool *pool, uint64_t mark);
+
+/* --- pieces.c, rows.c, steps.c */
+uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a);
+bool rows_reserve(cenote_pool *pool, uint64_t mark);
+void rows_reset(cenote_pool *pool, bool peaks);
+const char *rows_broken_rule(const cenote_pool *pool);
+void steps_note(cenote_pool *pool);
+
+/* --- the answers to cenote_pieces, cenote_rows, cenote_steps, cenote_pool_stats. LOCKING: the pool's lock */
+size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room);
+size_t rows_list(cenote_pool *pool, enum cenote_division division, cenote_row *rows, size_t room);
+size_t steps_list(const cenote_pool *pool, cenote_step_note *notes, size_t room);
+cenote_stats report_stats(cenote_pool *pool);
 
 /* --- pending.c */
 uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);
@@ -220,9 +272,21 @@ void share_sweep(void);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
+uint64_t trim_own(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
 void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
+
+/* --- decay.c: with the most pages that may go; true: there are more */
+#define DECAY_BATCH      32u    /* where nobody waits for memory: a few milliseconds */
+#define DECAY_IN_PASSING 4u     /* at an allocation that called the driver anyway: less than creating one page costs */
+bool     decay_go(cenote_pool *pool, uint64_t most);
+bool     decay_tend(cenote_pool *pool, uint64_t most);
+uint64_t decay_epoch(const cenote_pool *pool);
+
+/* --- background.c */
+void background_join(cenote_pool *pool);
+bool background_leave(cenote_pool *pool);
 
 #endif

@@ -26,6 +26,7 @@ struct block {
     uint64_t at;
     uint64_t size;                  /* multiple of 512 */
     uint64_t requested;             /* live: bytes asked for */
+    uint64_t mark;                  /* live: see label.h */
     uint32_t before, after;         /* neighbours by address, 0: none */
     uint32_t region;
     union {

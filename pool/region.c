@@ -61,6 +61,7 @@ bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift
     r->top = base;
     r->first_block = r->last_block = r->next = 0;
     r->shares_granule = NULL;
+    r->foreign = false;
     return true;
 }
 

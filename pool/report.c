@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "pool/count.h"
+#include "pool/record.h"
 
 /* `cached` is derived: what is in was reserved or freed, what is out was allocated or given back. LOCKING: the pool's lock. */
 static void derive_cached(cenote_stats *s)
@@ -37,10 +38,11 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
     s->pending_blocks = pool->pending_count;
     s->arenas = pool->arenas.used ? pool->arenas.used - 1 - pool->arenas.free_count : 0;
     s->captures = pool->capture_count;
+    s->background = pool->attended;
     s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
                   table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
                   index_bytes(&pool->at) + index_bytes(&pool->by_stream) + table_bytes(&pool->exports) + index_bytes(&pool->exported) +
-                  sizeof *pool;
+                  sizeof *pool + pool->ring.count * RECORD_BYTES;
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
         add_region(s, region_of(&pool->pages, number));
 }
@@ -57,6 +59,22 @@ static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
     }
 }
 
+/* All but what is constant and what the caller says. LOCKING: the pool's lock. */
+cenote_stats report_stats(cenote_pool *pool)
+{
+    pool_settle(pool);
+    cenote_stats s = pool->stats;
+    derive_cached(&s);
+    derive_gauges(pool, &s);
+    s.limit = pool->limit;
+    sum_driver_calls(&s.driver_calls, &s.driver_ns);
+    s.driver_calls -= pool->driver_calls_before;
+    s.driver_ns -= pool->driver_ns_before;
+    s.page_bytes = 1ull << pool->pages.shift;
+    s.capacity = pool->device->capacity;
+    return s;
+}
+
 int cenote_version(void)
 {
     return CENOTE_VERSION;
@@ -70,18 +88,9 @@ int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
         return pool_process_usable();
     size_t wanted = stats->struct_size < sizeof *stats ? stats->struct_size : sizeof *stats;
     lock_take(&pool->lock);
-    pool_settle(pool);
-    cenote_stats s = pool->stats;
-    derive_cached(&s);
-    derive_gauges(pool, &s);
-    s.limit = pool->limit;
-    sum_driver_calls(&s.driver_calls, &s.driver_ns);
-    s.driver_calls -= pool->driver_calls_before;
-    s.driver_ns -= pool->driver_ns_before;
+    cenote_stats s = report_stats(pool);
     lock_give(&pool->lock);
     s.struct_size = wanted;
-    s.page_bytes = 1ull << pool->pages.shift;
-    s.capacity = pool->device->capacity;
     memcpy(stats, &s, wanted);
     return CENOTE_OK;
 }
@@ -100,6 +109,7 @@ int cenote_reset_peaks(cenote_pool *pool)
 #undef LEVEL
 #undef COUNT
 #undef GAUGE
+    rows_reset(pool, true);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
@@ -118,6 +128,7 @@ int cenote_reset_totals(cenote_pool *pool)
 #undef LEVEL
 #undef COUNT
 #undef GAUGE
+    rows_reset(pool, false);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
@@ -146,6 +157,8 @@ static const char *broken_rule(cenote_pool *pool)
         if (!broken)
             broken = slabs_broken_rule(&a->slabs);
     }
+    if (!broken)
+        broken = rows_broken_rule(pool);
     return broken ? broken : broken_identity(pool);
 }
 

@@ -13,7 +13,6 @@
 #include "pool/share.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +21,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "base/thread.h"
 
 int share_patience = 100;
 
@@ -132,17 +133,6 @@ static void leave_socket(void)
         close(server.socket);
 }
 
-static bool start_thread(void)
-{
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
-    bool started = pthread_create(&thread, NULL, serve, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started && !pthread_detach(thread);
-}
-
 /* LOCKING: `starting`. */
 static bool start(void)
 {
@@ -153,7 +143,7 @@ static bool start(void)
     is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(share_stop));
     server.socket = is_watching ? new_socket() : -1;
     socklen_t length = name_socket(&name, server.exporter);
-    server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && start_thread();
+    server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
     if (!server.runs && server.socket >= 0)
         close(server.socket);
     return server.runs;

@@ -19,6 +19,7 @@
  */
 #include "base/check.h"
 #include "pool/count.h"
+#include "pool/record.h"
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: nobody notices it at program start */
 #define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */
@@ -112,7 +113,8 @@ static enum step fill_place(struct climb *c, const struct place *place)
     pool->stats.pages_harvested += pool->fill.harvests;
     pool->stats.pages_unmapped += pool->fill.unmaps;
     c->at = pool_commit(pool, c->arena, c->request, block);
-    count_alloc(pool, c->request->bytes);
+    count_alloc(pool, c->arena, c->request);
+    record_taken(pool, c->at, c->request, c->arena);
     return STEP_DONE;
 }
 
@@ -158,7 +160,7 @@ static enum step attempt(struct climb *c)
     cenote_pool *pool = c->pool;
     struct place place = {0};
     struct asker who = pool_asker(pool, c->arena);
-    if (!pool_reserve_books(pool))
+    if (!pool_reserve_books(pool, c->request->mark))
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
     if (fit == FIT_NOW) {
@@ -195,9 +197,11 @@ static bool borrow(struct climb *c)
     for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
         const cenote_group *g = a->number && a->group ? group_of(pool, a->group) : NULL;
-        if (!g || g->destroyed || !(g->flags & CENOTE_GROUP_LEND) || a->stream != c->arena->stream || !pool_reserve_books(pool))
+        if (!g || g->destroyed || !(g->flags & CENOTE_GROUP_LEND) || a->stream != c->arena->stream || !pool_reserve_books(pool, c->request->mark))
             continue;
-        struct request q = {.bytes = c->request->bytes, .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
+        struct request q = {.bytes = c->request->bytes,
+                            .mark = c->request->mark,
+                            .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
         struct asker who = pool_asker(pool, a);
         pool_shape(pool, a, &q);
         pool_try(pool, a, &who, &q, true, &place, &c->at);
@@ -420,6 +424,8 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
     error = climb(&c);
     if (!error && pool->pages.reserved > before)
         trim_surplus(pool);
+    if (!error)
+        decay_go(pool, DECAY_IN_PASSING);
     turn_end(pool);
     *at = c.at;
     return error;

@@ -82,7 +82,7 @@ void slab_open(struct slabs *s, uint32_t class, struct region *r, uint64_t at, u
 }
 
 /* An item's address, 0: the class has no slab with a free item. */
-uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested)
+uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t mark)
 {
     uint32_t number = s->bins[class];
     if (!number)
@@ -94,6 +94,7 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested)
     bit_clear(slab->free, item);
     slab->requested[item] = (uint16_t)requested;
     slab->uses[item] = 0;
+    slab->mark[item] = mark;
     if (--slab->free_items == 0)
         leave_bin(s, number);
     return slab->at + (uint64_t)item * slab->item_bytes;

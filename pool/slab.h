@@ -26,6 +26,7 @@ struct slab {
     uint64_t pending[SLAB_ITEMS_MAX / 64];     /* freed, waits for other streams */
     uint16_t requested[SLAB_ITEMS_MAX]; /* bytes asked for, of live items */
     uint32_t uses[SLAB_ITEMS_MAX];      /* streams an item is used on, see pending.c */
+    uint64_t mark[SLAB_ITEMS_MAX];      /* see label.h */
 };
 
 struct slabs {                          /* of one arena; guarded by the pool's lock */
@@ -42,7 +43,7 @@ uint64_t slab_bytes(uint32_t class);
 
 uint32_t slab_at_address(const struct region *r, uint64_t at);
 void     slab_open(struct slabs *s, uint32_t class, struct region *r, uint64_t at, uint32_t block);
-uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested);
+uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t mark);
 bool     slab_give(struct slabs *s, uint32_t slab, uint32_t item);
 uint32_t slab_close(struct slabs *s, uint32_t slab, struct region *r);
 

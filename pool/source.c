@@ -185,6 +185,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     struct region *r = open_region(a, base, bytes, SEGMENT_SHIFT);
     if (!r)
         return false;
+    r->foreign = callback_of(pool, a) != NULL;
     lock_take(&pool->lock);
     bool published = table_reserve(&pool->pages.table, 1) && publish_region(pool, a, r);
     if (published) {

@@ -17,7 +17,7 @@
 #include "pool/pool.h"
 
 #define KIND_SHIFT  62
-#define KEY_LEGACY  (1ull << KIND_SHIFT)
+#define KEY_LEGACY  STREAM_KEY_LEGACY
 #define KEY_THREAD  (2ull << KIND_SHIFT)
 #define KEY_HANDLE  (3ull << KIND_SHIFT)
 #define DEVICE_SHIFT 48     /* in keys of default streams */

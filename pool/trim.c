@@ -12,8 +12,16 @@
  */
 #include "base/check.h"
 #include "pool/count.h"
+#include "pool/record.h"
 
 #define BATCH 64    /* pages picked at a time */
+
+/* What may go. */
+struct leave {
+    uint64_t keep;      /* bytes that stay, at least */
+    tick     latest;    /* freed then or before */
+    bool     own;       /* not what functions of the program have to take back */
+};
 
 /* Empty slabs go back to their heaps, so that their pages can be free. */
 void trim_flush(cenote_pool *pool)
@@ -103,13 +111,14 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
 }
 
 /* Picks the next pages to go, at most as many as bring `reserved` down to `keep`. They are leaving when this returns. */
-static uint32_t pick_leavers(cenote_pool *pool, uint64_t keep, tick latest, bool segments, struct pick *picks)
+static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks)
 {
     lock_take(&pool->lock);
     pool_settle(pool);
-    uint64_t reserved = pool->pages.reserved, surplus = reserved > keep ? reserved - keep : 0, page = 1ull << pool->pages.shift;
+    uint64_t reserved = pool->pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0, page = 1ull << pool->pages.shift;
     uint64_t most = segments ? surplus != 0 : (surplus + page - 1) / page;
-    struct picker picker = {.latest = latest, .segments = segments, .most = most < BATCH ? (uint32_t)most : BATCH, .picks = picks};
+    struct picker picker = {.latest = leave->latest, .segments = segments, .own = leave->own, .most = most < BATCH ? (uint32_t)most : BATCH,
+                            .picks = picks};
     pages_pick(&pool->pages, &picker);
     for (uint32_t i = 0; i < picker.count; i++)
         pages_leave(&pool->pages, picks[i].page);
@@ -118,13 +127,13 @@ static uint32_t pick_leavers(cenote_pool *pool, uint64_t keep, tick latest, bool
 }
 
 /* Bytes given back. Ends when nothing more may go, when the driver refuses, or when a capture has begun during a callback. */
-static uint64_t trim_kind(cenote_pool *pool, uint64_t keep, tick latest, bool segments)
+static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool segments)
 {
     struct pick picks[BATCH];
     uint32_t count;
     uint64_t sum = 0;
     bool going = true;
-    while (going && !atomic_load(&pool->device->captures) && (count = pick_leavers(pool, keep, latest, segments, picks)))
+    while (going && !atomic_load(&pool->device->captures) && (count = pick_leavers(pool, leave, segments, picks)))
         for (uint32_t i = 0; i < count; i++) {
             uint64_t bytes = segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page);
             going = going && bytes;
@@ -138,7 +147,7 @@ uint64_t trim_segments(cenote_pool *pool)
 {
     if (atomic_load(&pool->device->captures))
         return 0;
-    uint64_t bytes = trim_kind(pool, 0, UINT64_MAX, true);
+    uint64_t bytes = trim_kind(pool, &(struct leave){.latest = UINT64_MAX}, true);
     if (pool->driver_pool && !atomic_load(&pool->device->captures))
         pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
     return bytes;
@@ -212,24 +221,38 @@ static void forget_arenas(cenote_pool *pool)
     lock_give(&pool->lock);
 }
 
-/*
- * Gives back pages and segments freed at `latest` or before until `keep` bytes are held. Bytes given back.
- * LOCKING: the turn, after wait_poll.
- */
-uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
+/* LOCKING: as for trim_to. */
+static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
 {
     if (atomic_load(&pool->device->captures))
         return 0;
-    uint64_t bytes = trim_kind(pool, keep, latest, true);
+    uint64_t bytes = trim_kind(pool, leave, true);
     if (atomic_load(&pool->device->captures)) /* begun while a callback had a segment back */
         return bytes;
-    bytes += trim_kind(pool, keep, latest, false);
+    bytes += trim_kind(pool, leave, false);
+    if (leave->own && !bytes) /* nothing has become empty */
+        return 0;
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
         release_if_empty(pool, number);
     if (pool->driver_pool)
         pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
     forget_arenas(pool);
     return bytes;
+}
+
+/*
+ * Gives back pages and segments freed at `latest` or before until `keep` bytes are held. Bytes given back.
+ * LOCKING: the turn, after wait_poll.
+ */
+uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
+{
+    return trim_what(pool, &(struct leave){.keep = keep, .latest = latest});
+}
+
+/* The same of what came from the driver: the turn is kept, and no function of the program called but its watch function. */
+uint64_t trim_own(cenote_pool *pool, uint64_t keep, tick latest)
+{
+    return trim_what(pool, &(struct leave){.keep = keep, .latest = latest, .own = true});
 }
 
 /* The pool has grown: what is held above trim_above goes as far as it is free and complete. Nothing is waited for. LOCKING: the turn. */
@@ -276,6 +299,8 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
     if (error)
         return error;
     CUresult result = trim_now(pool, keep, latest, wait);
+    if (!result)
+        decay_go(pool, DECAY_BATCH);
     turn_end(pool);
     return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
 }
@@ -299,11 +324,15 @@ int cenote_step(cenote_pool *pool)
     if (error)
         return error;
     lock_take(&pool->lock);
-    pool->steps++;
+    steps_note(pool);
+    record_step(pool);
     bool due = pool->options.trim_every && pool->steps % pool->options.trim_every == 0;
     tick latest = pool->trim_mark;
     if (due)
         pool->trim_mark = pool->pages.fences.now;
     lock_give(&pool->lock);
-    return due ? trim(pool, 0, latest, false) : CENOTE_OK;
+    if (due)
+        return trim(pool, 0, latest, false);
+    decay_tend(pool, DECAY_BATCH);
+    return CENOTE_OK;
 }

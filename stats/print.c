@@ -8,20 +8,12 @@
  */
 #include <cenote/cenote.h>
 
+#include "stats/out.h"
 #include "stats/quantity.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
-
-/* Text on its way to the caller's buffer. `length` counts on when the buffer is full, as snprintf does. */
-struct out {
-    char  *text;
-    size_t size;
-    size_t length;
-};
 
 enum counter_kind { LEVEL, COUNT, GAUGE };
 
@@ -43,17 +35,6 @@ static const struct counter {
 #define COUNTERS (sizeof(counters) / sizeof(counters[0]))
 
 #define COLUMN 12 /* width of a number; the widest are "1023 MiB" and counts below 10^12 */
-
-__attribute__((format(printf, 2, 3))) static void out_print(struct out *out, const char *format, ...)
-{
-    size_t room = out->length < out->size ? out->size - out->length : 0;
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(room ? out->text + out->length : NULL, room, format, arguments);
-    va_end(arguments);
-    if (length > 0)
-        out->length += (size_t)length;
-}
 
 /* The first counter must be whole: a shorter struct, or none, cannot be meant. */
 static bool stats_are_valid(const cenote_stats *stats)

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from cenote import adapter, environment, places
+from cenote import adapter, environment, places, stepping
 from cenote.adapter import NotMade
 from cenote.hook import VARIABLE
 
@@ -68,6 +68,7 @@ def install() -> None:
         _note = str(why)
     _adapter = made
     os.environ[VARIABLE] = "on"
+    stepping.watch(torch)
 
 
 def hook_up(path: str) -> None:

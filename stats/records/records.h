@@ -1,7 +1,7 @@
 /*
  * records.h: allocation traces, read and written. docs/traces.md describes the format; reader.c and writer.c say how.
  *
- * These are a library of their own, cenote_records, because they need zlib and libcenote needs nothing.
+ * Reading is a library of its own, cenote_records, because it needs zlib and libcenote needs nothing. Writing is part of libcenote.
  */
 #ifndef CENOTE_STATS_RECORDS_RECORDS_H
 #define CENOTE_STATS_RECORDS_RECORDS_H
@@ -47,9 +47,14 @@ void                   records_close(struct records_reader *reader);
 
 struct records_writer;
 
-/* gzip if `path` ends in .gz. NULL if the file cannot be made; errno says why. */
+/* gzip if `path` ends in .gz. NULL if the file cannot be made; errno says why (file_words). */
 struct records_writer *records_create(const char *path);
 void                   records_write(struct records_writer *writer, const struct record *record);
-bool                   records_finish(struct records_writer *writer); /* false: not all of it reached the file */
+bool                   records_finish(struct records_writer *writer); /* false: errno says why; what was at `path` before is still there */
+void                   records_abandon(struct records_writer *writer);
+
+/* With one column more, which readers of records ignore: the name of the tag, where it is new. Odd bytes are written as %2C. */
+struct records_writer *records_create_labelled(const char *path);
+void records_write_labelled(struct records_writer *writer, const struct record *record, const char *label);
 
 #endif

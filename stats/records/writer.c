@@ -9,32 +9,71 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <zlib.h>
 
-static gzFile file_of(struct records_writer *writer)
+#include "base/file.h"
+
+/* A writer is its file. Labels are known by the column they have in the first line. */
+static struct file *file_of(struct records_writer *writer)
 {
-    return (gzFile)(void *)writer;
+    return (struct file *)(void *)writer;
+}
+
+static struct records_writer *create(const char *path, const char *more)
+{
+    struct file *file = file_create(path);
+    if (file)
+        file_print(file, "t_us,op,id,bytes,stream,device,tag%s\n", more);
+    return (struct records_writer *)(void *)file;
 }
 
 struct records_writer *records_create(const char *path)
 {
-    size_t length = strlen(path);
-    bool is_gzip = length >= 3 && !strcmp(path + length - 3, ".gz");
-    gzFile file = gzopen(path, is_gzip ? "wb9" : "wbT"); /* T: as it is */
-    if (file)
-        gzputs(file, "t_us,op,id,bytes,stream,device,tag\n");
-    return (struct records_writer *)(void *)file;
+    return create(path, "");
 }
 
-void records_write(struct records_writer *writer, const struct record *r)
+struct records_writer *records_create_labelled(const char *path)
 {
-    gzprintf(file_of(writer), "%" PRIu64 ".%03" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32 "\n", r->t_ns / 1000,
-             r->t_ns % 1000, r->op, r->id, r->bytes, r->stream, r->device, r->tag);
+    return create(path, ",label");
+}
+
+static void write_common(struct file *file, const struct record *r)
+{
+    file_print(file, "%" PRIu64 ".%03" PRIu64 ",%c,%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu32 ",%" PRIu32, r->t_ns / 1000,
+               r->t_ns % 1000, r->op, r->id, r->bytes, r->stream, r->device, r->tag);
+}
+
+void records_write(struct records_writer *writer, const struct record *record)
+{
+    write_common(file_of(writer), record);
+    file_write(file_of(writer), "\n", 1);
+}
+
+/* What would end a field, or a line, or look like what this writes instead. */
+static bool is_odd(char c)
+{
+    return (unsigned char)c < 0x20 || c == 0x7f || c == ',' || c == '"' || c == '%';
+}
+
+void records_write_labelled(struct records_writer *writer, const struct record *record, const char *label)
+{
+    struct file *file = file_of(writer);
+    write_common(file, record);
+    file_write(file, ",", 1);
+    for (; *label; label++) {
+        if (is_odd(*label))
+            file_print(file, "%%%02X", (unsigned char)*label);
+        else
+            file_write(file, label, 1);
+    }
+    file_write(file, "\n", 1);
 }
 
 bool records_finish(struct records_writer *writer)
 {
-    int failed;
-    gzerror(file_of(writer), &failed);
-    return gzclose(file_of(writer)) == Z_OK && failed == Z_OK;
+    return file_finish(file_of(writer));
+}
+
+void records_abandon(struct records_writer *writer)
+{
+    file_abandon(file_of(writer));
 }

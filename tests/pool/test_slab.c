@@ -56,7 +56,7 @@ CASE(each_item_is_handed_out_once)
         bool seen[SLAB_ITEMS_MAX] = {false};
         for (uint32_t i = 0; i < items; i++) {
             EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
-            uint64_t at = slab_take(&slabs, class, class_bytes(class) - i);
+            uint64_t at = slab_take(&slabs, class, class_bytes(class) - i, 0);
             uint32_t item = item_of(slab, at);
             REQUIRE(item < items);
             EXPECT_EQ(at, slab_of(&table, slab)->at + (uint64_t)item * class_bytes(class));
@@ -64,7 +64,7 @@ CASE(each_item_is_handed_out_once)
             EXPECT_EQ(slab_of(&table, slab)->requested[item], class_bytes(class) - i);
             seen[item] = true;
         }
-        EXPECT_EQ(slab_take(&slabs, class, 1), 0);
+        EXPECT_EQ(slab_take(&slabs, class, 1, 0), 0);
         EXPECT_EQ(slabs.bins[class], 0);
     }
 }
@@ -83,7 +83,7 @@ CASE(addresses_lead_to_their_slab)
         EXPECT_EQ(slab_close(&slabs, slab, region), 1003);
         EXPECT_EQ(slab_at_address(region, at), 0);
         EXPECT_EQ(slab_at_address(region, at + slab_bytes(class) - 1), 0);
-        EXPECT_EQ(slab_take(&slabs, class, 1), 0);
+        EXPECT_EQ(slab_take(&slabs, class, 1, 0), 0);
     }
 }
 
@@ -96,16 +96,16 @@ CASE(a_region_without_slabs_has_none)
 CASE(a_full_slab_comes_back_at_the_front)
 {
     uint32_t first = open_slab(0, 0);
-    uint64_t at = slab_take(&slabs, 0, 1);
+    uint64_t at = slab_take(&slabs, 0, 1, 0);
     for (uint32_t i = 1; i < SLAB_ITEMS_MAX; i++)
-        slab_take(&slabs, 0, 1);
+        slab_take(&slabs, 0, 1, 0);
     EXPECT_EQ(slabs.bins[0], 0);
     uint32_t second = open_slab(0, 1);
     EXPECT_EQ(slabs.bins[0], second);
     EXPECT(!slab_give(&slabs, first, item_of(first, at)));
     EXPECT_EQ(slabs.bins[0], first);
     EXPECT_EQ(slab_of(&table, first)->after, second);
-    EXPECT_EQ(slab_take(&slabs, 0, 1), at); /* nearly full ones are filled first */
+    EXPECT_EQ(slab_take(&slabs, 0, 1, 0), at); /* nearly full ones are filled first */
     EXPECT_EQ(slabs.bins[0], second);
     EXPECT_EQ(slabs_broken_rule(&slabs), NULL);
 }
@@ -115,7 +115,7 @@ CASE(a_few_empty_slabs_are_kept_and_no_more)
     uint32_t held[SLABS_EMPTY_KEPT + 1];
     for (uint32_t i = 0; i <= SLABS_EMPTY_KEPT; i++) { /* of different classes: the count is the arena's */
         held[i] = open_slab(i % CLASS_COUNT, i);
-        EXPECT_EQ(slab_take(&slabs, i % CLASS_COUNT, 512), slab_of(&table, held[i])->at);
+        EXPECT_EQ(slab_take(&slabs, i % CLASS_COUNT, 512, 0), slab_of(&table, held[i])->at);
     }
     EXPECT_EQ(slabs.empty, 0);
     for (uint32_t i = 0; i < SLABS_EMPTY_KEPT; i++)
@@ -175,7 +175,7 @@ static bool take_random(struct random *r)
 {
     uint32_t bytes = 1 + random_below(r, random_below(r, 4) ? 2048 : CLASS_BYTES_MAX), class = class_of(bytes);
     bool had = slabs.bins[class] != 0;
-    uint64_t at = slab_take(&slabs, class, bytes);
+    uint64_t at = slab_take(&slabs, class, bytes, 0);
     if (had != (at != 0))
         return false;
     if (!at) {
@@ -187,7 +187,7 @@ static bool take_random(struct random *r)
         granule_used[granule] = true;
         open_slab(class, granule);
         slabs_empty++;
-        at = slab_take(&slabs, class, bytes);
+        at = slab_take(&slabs, class, bytes, 0);
     }
     for (uint32_t i = 0; i < live_count; i++)
         if (at < live[i].at + class_bytes(live[i].class) && live[i].at < at + class_bytes(class))

@@ -1,0 +1,179 @@
+/*
+ * file.c: a text file on its way to the disk.
+ *
+ * It is written beside its place, under a name of its own that ends in .part, and takes the place when all of it has reached the disk's books: a full disk or an end of
+ * the process leaves what was there before. What is no plain file, a device, a pipe, a link, is written as it is.
+ *
+ * The buffer is memory of our own. zlib is not: it is looked for when the first path ends in .gz, so that the library needs none.
+ *
+ * LOCKING: none; a file belongs to one thread.
+ */
+#include "base/file.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+
+#define BUFFER_BYTES (1u << 16)
+#define NO_ZLIB ENOPKG
+
+struct zlib {
+    void *(*open)(int fd, const char *mode);
+    int (*write)(void *file, const void *text, unsigned bytes);
+    int (*close)(void *file);
+};
+
+struct file {
+    struct zlib zlib;
+    void  *zipped;                      /* NULL: plain */
+    int    fd;
+    int    error;                       /* the first errno, 0: none */
+    bool   beside;                      /* it is written at `part` */
+    size_t used;
+    char   path[PATH_MAX], part[PATH_MAX + 32];
+    char   buffer[BUFFER_BYTES];
+};
+
+/* Its functions are stored through an object pointer: ISO C has no cast from one to the other. */
+static bool zlib_find(struct zlib *z)
+{
+    void *library = dlopen("libz.so.1", RTLD_NOW | RTLD_LOCAL); /* stays */
+    void *entries[3] = {NULL, NULL, NULL};
+    static const char *const names[3] = {"gzdopen", "gzwrite", "gzclose"};
+    for (int i = 0; library && i < 3; i++)
+        entries[i] = dlsym(library, names[i]);
+    _Static_assert(sizeof entries == sizeof *z, "one pointer for each function");
+    memcpy(z, entries, sizeof *z);
+    return z->open && z->write && z->close;
+}
+
+static int open_file(struct file *f)
+{
+    static _Atomic(unsigned) files;
+    struct stat found;
+    f->beside = lstat(f->path, &found) || S_ISREG(found.st_mode);
+    if (f->beside)
+        snprintf(f->part, sizeof f->part, "%s.%d-%u.part", f->path, (int)getpid(), atomic_fetch_add(&files, 1));
+    else
+        memcpy(f->part, f->path, sizeof f->path);
+    f->fd = open(f->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return f->fd < 0 ? errno : 0;
+}
+
+static int begin(struct file *f, const char *path)
+{
+    size_t length = strlen(path);
+    bool zips = length >= 3 && !strcmp(path + length - 3, ".gz");
+    if (length >= sizeof f->path)
+        return ENAMETOOLONG;
+    memcpy(f->path, path, length + 1);
+    f->fd = -1;
+    if (zips && !zlib_find(&f->zlib))
+        return NO_ZLIB;
+    int error = open_file(f);
+    if (!error && zips && !(f->zipped = f->zlib.open(f->fd, "wb6")))
+        return ENOMEM;
+    return error;
+}
+
+struct file *file_create(const char *path)
+{
+    struct file *f = memory_map(sizeof *f);
+    if (!f) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    f->error = begin(f, path);
+    if (!f->error)
+        return f;
+    int error = f->error;
+    file_abandon(f);
+    errno = error;
+    return NULL;
+}
+
+static void flush(struct file *f)
+{
+    size_t done = 0;
+    while (!f->error && done < f->used) {
+        errno = 0;
+        ssize_t written = f->zipped ? f->zlib.write(f->zipped, f->buffer + done, (unsigned)(f->used - done))
+                                    : write(f->fd, f->buffer + done, f->used - done);
+        if (written > 0)
+            done += (size_t)written;
+        else if (errno != EINTR)
+            f->error = errno ? errno : EIO;
+    }
+    f->used = 0;
+}
+
+void file_write(struct file *f, const char *text, size_t bytes)
+{
+    while (bytes) {
+        size_t room = sizeof f->buffer - f->used, part = bytes < room ? bytes : room;
+        memcpy(f->buffer + f->used, text, part);
+        f->used += part;
+        text += part;
+        bytes -= part;
+        if (f->used == sizeof f->buffer)
+            flush(f);
+    }
+}
+
+void file_print(struct file *f, const char *format, ...)
+{
+    if (sizeof f->buffer - f->used < FILE_PRINT_MOST)
+        flush(f);
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(f->buffer + f->used, FILE_PRINT_MOST, format, arguments);
+    va_end(arguments);
+    CHECK(length >= 0 && length < FILE_PRINT_MOST);
+    f->used += (size_t)length;
+}
+
+/* The descriptor is closed whatever is said: by whom it belongs to. */
+static void close_file(struct file *f)
+{
+    errno = 0;
+    int refused = f->zipped ? f->zlib.close(f->zipped) : f->fd >= 0 ? close(f->fd) : 0;
+    if (refused && !f->error)
+        f->error = errno ? errno : EIO;
+}
+
+bool file_finish(struct file *f)
+{
+    flush(f);
+    close_file(f);
+    if (!f->error && f->beside && rename(f->part, f->path))
+        f->error = errno;
+    if (f->error && f->beside)
+        unlink(f->part);
+    int error = f->error;
+    memory_unmap(f, sizeof *f);
+    errno = error;
+    return !error;
+}
+
+void file_abandon(struct file *f)
+{
+    close_file(f);
+    if (f->beside && f->fd >= 0)
+        unlink(f->part);
+    memory_unmap(f, sizeof *f);
+}
+
+const char *file_words(int error)
+{
+    return error == NO_ZLIB ? "libz.so.1 was not found: give a name that does not end in .gz" : strerror(error);
+}

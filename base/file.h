@@ -1,0 +1,23 @@
+/*
+ * file.h: a text file that is written whole or not at all. See file.c.
+ */
+#ifndef CENOTE_BASE_FILE_H
+#define CENOTE_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define FILE_PRINT_MOST 4096    /* bytes of one file_print */
+
+struct file;
+
+/* gzip if `path` ends in .gz. NULL: errno says why, see file_words. */
+struct file *file_create(const char *path);
+__attribute__((format(printf, 2, 3))) void file_print(struct file *f, const char *format, ...);
+void file_write(struct file *f, const char *text, size_t bytes);
+bool file_finish(struct file *f);       /* false: errno says why; what was at `path` before is there still */
+void file_abandon(struct file *f);      /* the same, without a new file */
+
+const char *file_words(int error);      /* of an errno of these functions */
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * process.c: other processes, as /proc has them. Nothing is kept, and no memory is allocated.
+ *
+ * LOCKING: none; no state.
+ */
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The beginning of a file of /proc, ended with 0. Its length, -1: it cannot be read. */
+static ssize_t read_file(int pid, const char *name, char *text, size_t room)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return -1;
+    ssize_t length = read(file, text, room - 1);
+    close(file);
+    text[length > 0 ? length : 0] = 0;
+    return length;
+}
+
+/* Arguments follow each other with a 0 between. Whatever a terminal or a decoder might stumble over is a question mark. */
+static void read_command(int pid, struct process *p)
+{
+    ssize_t length = read_file(pid, "cmdline", p->command, sizeof p->command);
+    for (ssize_t i = 0; i < length; i++)
+        if (!p->command[i])
+            p->command[i] = ' ';
+        else if (p->command[i] < ' ' || p->command[i] > '~')
+            p->command[i] = '?';
+    if (length == (ssize_t)sizeof p->command - 1)
+        memcpy(p->command + length - 3, "...", 3);
+    for (; length > 0 && p->command[length - 1] == ' '; length--)
+        p->command[length - 1] = 0;
+}
+
+bool process_read(int pid, struct process *p)
+{
+    char text[512], path[32];
+    struct stat owner;
+    memset(p, 0, sizeof *p);
+    if (read_file(pid, "stat", text, sizeof text) <= 0)
+        return false;
+    const char *name_ends = strrchr(text, ')'); /* the name may hold anything, a bracket too */
+    if (!name_ends || sscanf(name_ends, ") %*c %d %d %d", &p->parent, &p->group, &p->session) != 3)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    p->is_mine = !stat(path, &owner) && owner.st_uid == geteuid();
+    read_command(pid, p);
+    return true;
+}
+
+/*
+ * The run that started it has ended without it: its parent is not the one that started it, and the leader of its process group is gone, or
+ * it is a worker of Python's multiprocessing. A service, or what nohup started, leads a group of its own: it is meant to be there.
+ */
+bool process_is_left(int pid, const struct process *p)
+{
+    struct process parent, leader;
+    bool adopted = p->parent == 1 || (process_read(p->parent, &parent) && parent.session != p->session && p->session != pid);
+    if (!adopted)
+        return false;
+    return (p->group != pid && !process_read(p->group, &leader)) || strstr(p->command, "multiprocessing");
+}

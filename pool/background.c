@@ -1,0 +1,160 @@
+/*
+ * background.c: one thread for the process looks after all pools that have `background` and decay_ms, so that what has decayed goes back
+ * also while the program does nothing. What it does is in decay.c; blocks that wait for other streams are looked at on the way.
+ *
+ *     no thread --- first such pool ---> it sleeps, looks, sleeps --- the process begins to exit ---> it sleeps
+ *
+ * A fork has none. The thread is nice, and while it looks after a pool it is on the processors near that pool's device, as far as the process
+ * may use those. It runs code of this library for good, so once there is a thread the library stays loaded. Of the program's functions it calls
+ * the watch function and the clock. If there can be no thread the pool works without, and its counter `background` is 0.
+ *
+ * LOCKING: `visiting` is held while the thread is at one pool, also across driver calls. Who takes it knows that the thread is at none.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/thread.h"
+#include "driver/near.h"
+#include "pool/pool.h"
+
+#define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so that a lock it holds is given back soon */
+#define BREATH_NS     1000000u      /* between two batches of one pool: others may have the turn */
+#define EXIT_PATIENCE 1000          /* in ms: a batch takes a few */
+
+static struct lock visiting = LOCK_INITIALIZER(LOCK_BACKGROUND);
+static bool runs;                   /* guarded by `visiting` */
+static atomic_bool ended;           /* the process exits */
+static _Atomic(uint32_t) calls;     /* one more whenever the thread is to look at once */
+
+/* ------------------------------------------------------------------------------------------------------------------------ the thread */
+
+/* Where the thread may be, and for each device where it should be. Its own. */
+static struct {
+    cpu_set_t allowed, near[DEVICES_MAX];
+    bool      known[DEVICES_MAX];
+    int       device;               /* it is near this one; -1: none yet */
+} place;
+
+static void settle_down(void)
+{
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
+    if (sched_getaffinity(0, sizeof place.allowed, &place.allowed))
+        CPU_ZERO(&place.allowed);
+    place.device = -1;
+}
+
+/* Where nothing is known of the device, or nothing near it may be used, it goes wherever the program may. */
+static void move_near(const struct device *d)
+{
+    cpu_set_t *near = &place.near[d->ordinal];
+    if (place.device == d->ordinal)
+        return;
+    if (!place.known[d->ordinal] && near_processors(d, near))
+        CPU_AND(near, near, &place.allowed);
+    place.known[d->ordinal] = true;
+    place.device = d->ordinal;
+    sched_setaffinity(0, sizeof *near, CPU_COUNT(near) ? near : &place.allowed);
+}
+
+/* When it should be looked at again, in ns. LOCKING: `visiting`. */
+static uint64_t visit(cenote_pool *pool)
+{
+    if (!pool->attended || atomic_load(&ended) || driver_is_exiting())
+        return UINT64_MAX;
+    move_near(pool->device);
+    return decay_tend(pool, DECAY_BATCH) ? BREATH_NS : decay_epoch(pool);
+}
+
+static void sleep_for(uint64_t ns, uint32_t seen)
+{
+    struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    syscall(SYS_futex, &calls, FUTEX_WAIT_PRIVATE, seen, ns == UINT64_MAX ? NULL : &t, NULL, 0);
+}
+
+static void *look_after_pools(void *unused)
+{
+    settle_down();
+    for (;;) {
+        uint32_t seen = atomic_load(&calls);
+        uint64_t pause = UINT64_MAX;
+        for (cenote_pool *pool = NULL; (pool = pool_next_on_device(NULL, pool));) {
+            lock_take(&visiting);
+            uint64_t ns = visit(pool);
+            lock_give(&visiting);
+            pause = ns < pause ? ns : pause;
+        }
+        sleep_for(pause, seen);
+    }
+    return unused;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ its beginning and end */
+
+/* No driver call from here on (rule 12). It is not waited for for ever: what it does may hang, and may be what exits. */
+static void process_exits(void)
+{
+    if (driver_is_forked())
+        return;
+    atomic_store(&ended, true);
+    for (int ms = 0; ms < EXIT_PATIENCE; ms++) {
+        if (lock_try_plain(&visiting)) {
+            lock_give_plain(&visiting);
+            return;
+        }
+        usleep(1000);
+    }
+}
+
+/* Where this code is part of a program nothing has to be done. */
+static bool stay_loaded(void)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    if (!dladdr1((void *)(uintptr_t)stay_loaded, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+        return false;
+    return !*map->l_name || dlopen(map->l_name, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+/* LOCKING: `visiting`. */
+static bool start(void)
+{
+    static bool is_watching; /* over failed starts too: handlers cannot be taken back */
+    is_watching = is_watching || (stay_loaded() && !atexit(process_exits));
+    errno = is_watching ? 0 : ENOMEM;
+    return is_watching && thread_start("cenote", look_after_pools);
+}
+
+/* The pool was opened, or stays open. LOCKING: none. */
+void background_join(cenote_pool *pool)
+{
+    if (!pool->options.background || !pool->options.decay_ms)
+        return;
+    lock_take(&visiting);
+    runs = runs || start();
+    pool->attended = runs;
+    if (!runs)
+        error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no background thread (%s): free pages go back as the program allocates, steps and trims",
+                  strerror(errno));
+    lock_give(&visiting);
+    atomic_fetch_add(&calls, 1);
+    syscall(SYS_futex, &calls, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The pool is about to go. When this returns the thread is not there and does not come back. True: it was looked after. LOCKING: none. */
+bool background_leave(cenote_pool *pool)
+{
+    lock_take(&visiting);
+    bool was = atomic_exchange(&pool->attended, false);
+    lock_give(&visiting);
+    return was;
+}

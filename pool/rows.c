@@ -1,0 +1,248 @@
+/*
+ * rows.c: the allocated bytes of a pool, divided by arena, group, size, tag, phase and kind.
+ *
+ * Arenas, groups and sizes are counted from the start, in count.h, as blocks come and go. The labels of blocks are counted from the first
+ * one that has any: until then everything is in row 0 of each division, which is what the pool's own level says, so that a program without
+ * labels pays nothing for them.
+ *
+ * LOCKING: the pool's lock from start to end, so that the rows of one division add up.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "pool/count.h"
+
+static struct row *tag_row(const cenote_pool *pool, uint32_t tag)
+{
+    return TABLE_AT(struct row, &pool->by_tag, tag);
+}
+
+/* What had no label so far, which is everything. */
+static struct row all_of(const cenote_pool *pool)
+{
+    const cenote_level *all = &pool->stats.allocated;
+    return (struct row){.current = all->current, .peak = all->peak, .total_in = all->total_in, .blocks = pool->stats.blocks.current,
+                        .at_peak = all->peak, .epoch = pool->epoch, .held = all->total_out + all->current - all->total_in};
+}
+
+/* Makes room for the rows of a block with this mark. False: no memory. LOCKING: the pool's lock. */
+bool rows_reserve(cenote_pool *pool, uint64_t mark)
+{
+    if (mark_tag(mark) >= pool->by_tag.committed && !table_commit(&pool->by_tag, mark_tag(mark) + 1))
+        return false;
+    if (!pool->is_labelled) {
+        *tag_row(pool, 0) = pool->by_kind[0] = pool->by_phase[0] = all_of(pool);
+        pool->is_labelled = true;
+    }
+    return true;
+}
+
+static void reset(struct row *r, uint64_t epoch, bool peaks)
+{
+    if (!peaks) {
+        r->total_in = 0;
+        r->held = r->current;
+        return;
+    }
+    r->peak = r->at_peak = r->current;
+    r->epoch = epoch;
+}
+
+/* Forgets peaks, or what came in and went out. LOCKING: the pool's lock. */
+void rows_reset(cenote_pool *pool, bool peaks)
+{
+    pool->epoch += peaks;
+    for (uint32_t number = 1; number < pool->arenas.used; number++)
+        reset(&arena_of(pool, number)->row, pool->epoch, peaks);
+    for (uint32_t number = 1; number < pool->groups.used; number++)
+        reset(&group_of(pool, number)->row, pool->epoch, peaks);
+    for (uint32_t i = 0; i < SIZE_ROWS; i++)
+        reset(&pool->by_size[i], pool->epoch, peaks);
+    for (uint32_t tag = 0; tag < pool->by_tag.committed && pool->is_labelled; tag++)
+        reset(tag_row(pool, tag), pool->epoch, peaks);
+    for (uint32_t i = 0; i < CENOTE_KINDS; i++)
+        reset(&pool->by_kind[i], pool->epoch, peaks);
+    for (uint32_t i = 0; i < CENOTE_PHASES; i++)
+        reset(&pool->by_phase[i], pool->epoch, peaks);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- questions */
+
+struct listing {
+    cenote_row *rows;
+    size_t room, count;
+    uint64_t epoch;
+};
+
+/* The next row, to be given its name, or a place for one there is no room for. NULL: it never held anything. */
+static cenote_row *list(struct listing *l, const struct row *r, uint64_t key)
+{
+    static _Thread_local cenote_row beyond;
+    if (!r->total_in && !r->held && !r->current)
+        return NULL;
+    cenote_row *row = l->count < l->room ? &l->rows[l->count] : &beyond;
+    l->count++;
+    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == l->epoch ? r->at_peak : r->current};
+    row->allocated = (cenote_level){r->current, r->peak, r->total_in, r->total_in + r->held - r->current};
+    return row;
+}
+
+static void list_arenas(struct listing *l, const cenote_pool *pool)
+{
+    for (uint32_t number = 1; number < pool->arenas.used; number++) {
+        const struct arena *a = arena_of(pool, number);
+        cenote_row *row = a->number ? list(l, &a->row, a->stream) : NULL;
+        if (!row)
+            continue;
+        row->group = a->group ? group_of(pool, a->group) : NULL;
+        row->stream = a->handle;
+        row->reserved = pieces_reserved(pool, a);
+        snprintf(row->name, sizeof(row->name), "%s%sstream %llu", row->group ? row->group->name : "", row->group ? ", " : "",
+                 (unsigned long long)a->stream);
+    }
+}
+
+static void list_groups(struct listing *l, cenote_pool *pool)
+{
+    for (uint32_t number = 1; number < pool->groups.used; number++) {
+        cenote_group *g = group_of(pool, number);
+        cenote_row *row = g->number ? list(l, &g->row, number) : NULL;
+        if (!row)
+            continue;
+        row->group = g;
+        for (uint32_t i = 1; i < pool->arenas.used; i++)
+            if (arena_of(pool, i)->number && arena_of(pool, i)->group == number)
+                row->reserved += pieces_reserved(pool, arena_of(pool, i));
+        snprintf(row->name, sizeof(row->name), "%s", g->name);
+    }
+}
+
+static void list_sizes(struct listing *l, const cenote_pool *pool)
+{
+    for (uint32_t i = 0; i < SIZE_ROWS; i++) {
+        uint64_t most = i < CLASS_COUNT ? class_bytes(i) : 512ull << (i - CLASS_COUNT);
+        cenote_row *row = list(l, &pool->by_size[i], most);
+        if (row)
+            snprintf(row->name, sizeof(row->name), "%s to %llu", i < CLASS_COUNT ? "slab" : "block", (unsigned long long)most);
+    }
+}
+
+static void list_tags(struct listing *l, const cenote_pool *pool)
+{
+    struct row all = all_of(pool);
+    for (uint32_t tag = 0; tag < (pool->is_labelled ? pool->by_tag.committed : 1); tag++) {
+        cenote_row *row = list(l, pool->is_labelled ? tag_row(pool, tag) : &all, tag);
+        if (row)
+            label_path(tag, row->name, sizeof(row->name));
+    }
+}
+
+static void list_named(struct listing *l, const cenote_pool *pool, const struct row *rows, const char *const names[], size_t count)
+{
+    struct row all = all_of(pool);
+    for (size_t i = 0; i < (pool->is_labelled ? count : 1); i++) {
+        cenote_row *row = list(l, pool->is_labelled ? &rows[i] : &all, i);
+        if (row)
+            snprintf(row->name, sizeof(row->name), "%s", names[i]);
+    }
+}
+
+/* How many rows the division has, of which `room` are filled in. LOCKING: the pool's lock. */
+size_t rows_list(cenote_pool *pool, enum cenote_division division, cenote_row *rows, size_t room)
+{
+#define KIND(name, text) text,
+#define PHASE(name, kind, text) text,
+    static const char *const kinds[] = {
+#include <cenote/kinds.def>
+    };
+    static const char *const phases[] = {
+#include <cenote/phases.def>
+    };
+#undef KIND
+#undef PHASE
+    struct listing l = {.rows = rows, .room = room, .epoch = pool->epoch};
+    switch (division) {
+    case CENOTE_BY_ARENA: list_arenas(&l, pool); break;
+    case CENOTE_BY_GROUP: list_groups(&l, pool); break;
+    case CENOTE_BY_CLASS: list_sizes(&l, pool); break;
+    case CENOTE_BY_TAG: list_tags(&l, pool); break;
+    case CENOTE_BY_PHASE: list_named(&l, pool, pool->by_phase, phases, CENOTE_PHASES); break;
+    default: list_named(&l, pool, pool->by_kind, kinds, CENOTE_KINDS);
+    }
+    return l.count;
+}
+
+int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (division < CENOTE_BY_ARENA || division > CENOTE_BY_KIND || !count)
+        return error_set(CENOTE_INVALID, 0, "cenote_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND, division);
+    lock_take(&pool->lock);
+    pool_settle(pool);
+    *count = rows_list(pool, (enum cenote_division)division, rows, rows ? room : 0);
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------------------------------------- kinds */
+
+/* Moves the block's bytes from one kind to the other. LOCKING: the pool's lock. */
+static bool change_kind(cenote_pool *pool, const struct where *w, uint32_t kind)
+{
+    uint64_t bytes = count_rounded(w->requested), mark = (*w->mark & ~MARK_KIND) | (uint64_t)kind << MARK_KIND_AT;
+    if (mark == *w->mark)
+        return true;
+    if (!rows_reserve(pool, mark))
+        return false;
+    row_out(&pool->by_kind[mark_kind(*w->mark)], pool->epoch, bytes);
+    row_in(&pool->by_kind[kind], pool->epoch, bytes);
+    *w->mark = mark;
+    return true;
+}
+
+int cenote_block_kind(const void *address, int kind)
+{
+    struct where w = {0};
+    if (!address || kind < 0 || kind >= CENOTE_KINDS)
+        return error_set(CENOTE_INVALID, 0, "cenote_block_kind needs an address and a kind from 0 to %d, not %d", CENOTE_KINDS - 1, kind);
+    if (driver_is_forked())
+        return pool_process_usable();
+    cenote_pool *pool = pool_lock_of(address, &w);
+    enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
+    bool done = live && change_kind(pool, &w, (uint32_t)kind);
+    if (pool)
+        lock_give(&pool->lock);
+    if (!live)
+        return error_set(CENOTE_NOT_OURS, 0, "%p lies in no live block of cenote", address);
+    return done ? CENOTE_OK : error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of labels");
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- invariant */
+
+static uint64_t sum_of(const struct row *rows, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += rows[i].current;
+    return sum;
+}
+
+/* Invariant 20: the rows of each division add up to what is allocated. LOCKING: the pool's lock. */
+const char *rows_broken_rule(const cenote_pool *pool)
+{
+    uint64_t allocated = pool->stats.allocated.current, arenas = 0;
+    for (uint32_t number = 1; number < pool->arenas.used; number++)
+        arenas += arena_of(pool, number)->number ? arena_of(pool, number)->row.current : 0;
+    if (arenas != allocated || sum_of(pool->by_size, SIZE_ROWS) != allocated)
+        return "20: arenas and sizes add up to what is allocated";
+    if (!pool->is_labelled)
+        return NULL;
+    if (sum_of(pool->by_kind, CENOTE_KINDS) != allocated || sum_of(pool->by_phase, CENOTE_PHASES) != allocated ||
+        sum_of(tag_row(pool, 0), pool->by_tag.committed) != allocated)
+        return "20: kinds, phases and tags add up to what is allocated";
+    return NULL;
+}

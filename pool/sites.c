@@ -1,0 +1,148 @@
+/*
+ * sites.c: where blocks come from, as return addresses.
+ *
+ * A site is a list of return addresses, innermost first, and a number for good: the same list has the same number. Walking the stack takes
+ * a microsecond or two, so that it is done only for pools whose option `sites` asks for it, and before any lock of a pool is taken. What an
+ * address is called is found out when somebody wants to read it.
+ *
+ * LOCKING: the lock of labels guards the adding of sites; whoever has a number may read the site without.
+ */
+#include "pool/sites.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unwind.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "pool/label.h"
+
+#define BUCKETS (1u << 16)
+#define OURS_MOST 8     /* functions of cenote's between the walk and the caller */
+
+struct site {
+    uint32_t  unused;                   /* the table chains sites given back through it; none ever is */
+    uint32_t  next;                     /* of the same bucket */
+    uint64_t  hash;
+    uint32_t  count;
+    uintptr_t frames[SITE_FRAMES_MOST];
+};
+
+static struct lock  lock = LOCK_INITIALIZER(LOCK_LABELS);
+static struct table sites;              /* opened by the first site */
+static _Atomic(uint32_t) buckets[BUCKETS];
+
+static struct site *site_of(uint32_t number)
+{
+    return TABLE_AT(struct site, &sites, number);
+}
+
+struct walk {
+    uintptr_t    caller;
+    uint32_t     most, ours;
+    bool         is_there;              /* at the caller, or beyond */
+    struct site *site;
+};
+
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *arg)
+{
+    struct walk *w = arg;
+    uintptr_t address = _Unwind_GetIP(context);
+    w->is_there = w->is_there || address == w->caller;
+    if (!w->is_there)
+        return ++w->ours < OURS_MOST ? _URC_NO_REASON : _URC_END_OF_STACK;
+    if (!address || w->site->count == w->most)
+        return _URC_END_OF_STACK;
+    w->site->frames[w->site->count++] = address;
+    return _URC_NO_REASON;
+}
+
+/* The addresses, as far as the stack can be walked; at least the caller. */
+static void look(struct site *site, const void *caller, uint32_t frames)
+{
+    struct walk w = {.caller = (uintptr_t)caller, .most = frames < SITE_FRAMES_MOST ? frames : SITE_FRAMES_MOST, .site = site};
+    _Unwind_Backtrace(step, &w);
+    if (!site->count)
+        site->frames[site->count++] = w.caller;
+    for (uint32_t i = 0; i < site->count; i++)
+        site->hash = (site->hash ^ site->frames[i]) * 0x9e3779b97f4a7c15u;
+    site->hash ^= site->hash >> 32;
+}
+
+static uint32_t find(const struct site *wanted)
+{
+    uint32_t number = atomic_load_explicit(&buckets[wanted->hash % BUCKETS], memory_order_acquire);
+    for (; number; number = site_of(number)->next) {
+        const struct site *s = site_of(number);
+        if (s->hash == wanted->hash && s->count == wanted->count && !memcmp(s->frames, wanted->frames, s->count * sizeof s->frames[0]))
+            break;
+    }
+    return number;
+}
+
+static uint32_t add(const struct site *site)
+{
+    _Atomic(uint32_t) *bucket = &buckets[site->hash % BUCKETS];
+    lock_take(&lock);
+    uint32_t number = find(site);
+    if (!number && (sites.items || table_open(&sites, sizeof(struct site), MARK_SITES_MOST + 1)) && (number = table_take(&sites))) {
+        *site_of(number) = *site;
+        site_of(number)->next = atomic_load_explicit(bucket, memory_order_relaxed);
+        atomic_store_explicit(bucket, number, memory_order_release);
+    }
+    lock_give(&lock);
+    return number;
+}
+
+uint64_t site_mark(const void *caller, uint32_t frames)
+{
+    struct site site = {0};
+    look(&site, caller, frames);
+    uint32_t number = find(&site);
+    return (uint64_t)(number ? number : add(&site)) << MARK_SITE_AT;
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? slash + 1 : path ? path : "?";
+}
+
+/* "train+0x1c (a.out+0x12ab)"; the address is that of the call, not of what comes after it. */
+static int describe(char *text, size_t room, uintptr_t address)
+{
+    Dl_info info;
+    address--;
+    if (!dladdr((void *)address, &info)) /* NOLINT: an address of code */
+        return snprintf(text, room, "%#lx", (unsigned long)address);
+    unsigned long inside = (unsigned long)(address - (uintptr_t)info.dli_fbase);
+    if (!info.dli_sname)
+        return snprintf(text, room, "%s+%#lx", file_name(info.dli_fname), inside);
+    return snprintf(text, room, "%s+%#lx (%s+%#lx)", info.dli_sname, (unsigned long)(address - (uintptr_t)info.dli_saddr),
+                    file_name(info.dli_fname), inside);
+}
+
+size_t cenote_site_text(uint32_t number, char *text, size_t size)
+{
+    size_t length = 0;
+    if (size)
+        text[0] = 0;
+    lock_take(&lock);
+    uint32_t known = sites.items ? sites.used : 0;
+    lock_give(&lock);
+    if (!number || number >= known)
+        return 0;
+    const struct site *s = site_of(number);
+    for (uint32_t i = 0; i < s->count; i++) {
+        char frame[256];
+        int added = snprintf(frame, sizeof frame, i ? " < " : "");
+        describe(frame + added, sizeof frame - (size_t)added, s->frames[i]);
+        size_t bytes = strlen(frame);
+        if (length + bytes < size)
+            memcpy(text + length, frame, bytes + 1);
+        length += bytes;
+    }
+    return length;
+}

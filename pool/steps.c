@@ -1,0 +1,40 @@
+/*
+ * steps.c: what each step of the program left behind. LOCKING: the pool's lock.
+ */
+#include "pool/pool.h"
+
+/* A step is over. LOCKING: the pool's lock. */
+void steps_note(cenote_pool *pool)
+{
+    const cenote_stats *s = &pool->stats;
+    pool->notes[pool->steps % CENOTE_STEPS_KEPT] = (cenote_step_note){.step = pool->steps + 1,
+                                                                      .ns = pool_now(pool) - pool->opened_ns,
+                                                                      .live = s->allocated.current,
+                                                                      .reserved = s->reserved.current,
+                                                                      .peak = pool->step_peak};
+    pool->steps++;
+    pool->born = (pool->steps < MARK_STEPS_MOST ? pool->steps : MARK_STEPS_MOST) << MARK_BORN_AT;
+    pool->step_peak = s->allocated.current;
+}
+
+/* How many are kept, of which `room` are filled in, the newest first. LOCKING: the pool's lock. */
+size_t steps_list(const cenote_pool *pool, cenote_step_note *notes, size_t room)
+{
+    size_t kept = pool->steps < CENOTE_STEPS_KEPT ? (size_t)pool->steps : CENOTE_STEPS_KEPT;
+    for (size_t i = 0; i < kept && i < room; i++)
+        notes[i] = pool->notes[(pool->steps - 1 - i) % CENOTE_STEPS_KEPT];
+    return kept;
+}
+
+int cenote_steps(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!count)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the count: the last argument is NULL");
+    lock_take(&pool->lock);
+    *count = steps_list(pool, notes, notes ? room : 0);
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}

@@ -1,0 +1,323 @@
+"""libcenote for Python: its functions by ctypes, its structs, and what it refuses as exceptions.
+
+The library is the very one that PyTorch's adapter uses: found by its soname where it is loaded already, else at its own place. Whatever is in a
+table of the headers (counters.def, kinds.def, phases.def, errors.def) is read from there; the structs are mirrored here, and a test compares
+them with the compiler's. There is no state but the library and the pools. Imports no torch: it is looked at where the program has imported it.
+"""
+import ctypes
+import os
+import re
+import sys
+from functools import cache
+from types import ModuleType
+from typing import Any, Callable, NamedTuple, Optional, Sequence, TypeVar, Union
+
+from cenote import places
+
+SONAME = "libcenote.so.0"
+MOST_DEVICES = 1 << 16  # any number below is the library's to refuse
+ROW = re.compile(r"^(\w+)\((.*)\)\s*$", re.MULTILINE)
+
+Device = Union[None, int, str, Any]  # None: the current one; 1, "cuda:1", torch.device("cuda", 1)
+Address = Optional[int]
+
+
+class Error(RuntimeError):
+    """libcenote refused. The text says what is wrong and what to do; `name` is that of errors.def: "INVALID", "OUT_OF_MEMORY"."""
+
+    def __init__(self, message: str, code: int = 1, name: str = "INVALID") -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+
+
+# --- what the headers say
+
+@cache
+def table(name: str) -> list[tuple[str, ...]]:
+    """The rows of a table of include/cenote: macro and arguments. The last argument may have commas: it is text."""
+    with open(os.path.join(places.include_folder(), "cenote", name), encoding="utf-8") as file:
+        rows = ROW.findall(re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL))
+    split = [(macro, *(part.strip() for part in re.split(r",(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", arguments))) for macro, arguments in rows]
+    return [tuple(part.strip('"') for part in row) for row in split]
+
+
+@cache
+def kinds() -> list[str]:
+    """By number: "other", "parameters", ..."""
+    return [row[2] for row in table("kinds.def")]
+
+
+@cache
+def phases() -> list[str]:
+    return [row[3] for row in table("phases.def")]
+
+
+def kind_number(constant: str) -> int:
+    """Of CENOTE_KIND_<constant>."""
+    return [row[1] for row in table("kinds.def")].index(constant)
+
+
+def phase_number(constant: str) -> int:
+    return [row[1] for row in table("phases.def")].index(constant)
+
+
+# --- structs of cenote.h
+
+class LevelStruct(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("current", "peak", "total_in", "total_out")]
+    current: int
+    peak: int
+    total_in: int
+    total_out: int
+
+
+class RowStruct(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 192), ("key", ctypes.c_uint64), ("group", ctypes.c_void_p), ("stream", ctypes.c_void_p),
+                ("allocated", LevelStruct), ("blocks", ctypes.c_uint64), ("at_peak", ctypes.c_uint64), ("reserved", ctypes.c_uint64)]
+    name: bytes
+    key: int
+    group: Address
+    stream: Address
+    allocated: LevelStruct
+    blocks: int
+    at_peak: int
+    reserved: int
+
+
+class StepStruct(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("step", "ns", "live", "reserved", "peak")]
+    step: int
+    ns: int
+    live: int
+    reserved: int
+    peak: int
+
+
+class PieceStruct(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("size", ctypes.c_uint64), ("requested", ctypes.c_uint64), ("segment", ctypes.c_uint64),
+                ("group", ctypes.c_void_p), ("stream", ctypes.c_void_p), ("stream_id", ctypes.c_uint64), ("state", ctypes.c_uint32),
+                ("tag", ctypes.c_uint32), ("kind", ctypes.c_uint8), ("phase", ctypes.c_uint8), ("born", ctypes.c_uint64),
+                ("site", ctypes.c_uint32)]
+    address: int
+    size: int
+    requested: int
+    segment: int
+    group: Address
+    stream: Address
+    stream_id: int
+    state: int
+    tag: int
+    kind: int
+    phase: int
+    born: int
+    site: int
+
+
+FREE, LIVE, PENDING = range(3)  # PieceStruct.state
+
+
+@cache
+def stats_struct() -> type[ctypes.Structure]:
+    """cenote_stats, from counters.def."""
+    types: dict[str, Any] = {"LEVEL": LevelStruct, "COUNT": ctypes.c_uint64, "GAUGE": ctypes.c_uint64}
+    head = [("struct_size", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in ("page_bytes", "capacity", "limit"))]
+    fields = head + [(row[1], types[row[0]]) for row in table("counters.def")]
+    return type("StatsStruct", (ctypes.Structure,), {"_fields_": fields})
+
+
+# --- functions of cenote.h
+
+_pool, _out, _size, _count = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "cenote_message": (ctypes.c_char_p, []),
+    "cenote_error_name": (ctypes.c_char_p, [ctypes.c_int]),
+    "cenote_pool_default": (ctypes.c_int, [ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]),
+    "cenote_pool_stats": (ctypes.c_int, [_pool, _out]),
+    "cenote_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
+    "cenote_step": (ctypes.c_int, [_pool]),
+    "cenote_steps": (ctypes.c_int, [_pool, _out, _size, _count]),
+    "cenote_tag_push": (ctypes.c_int, [ctypes.c_char_p]),
+    "cenote_tag_pop": (ctypes.c_int, []),
+    "cenote_tag_share": (ctypes.c_int, []),
+    "cenote_phase_set": (ctypes.c_int, [ctypes.c_int]),
+    "cenote_phase_now": (ctypes.c_int, []),
+    "cenote_block_kind": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
+    "cenote_rows": (ctypes.c_int, [_pool, ctypes.c_int, _out, _size, _count]),
+    "cenote_pieces": (ctypes.c_int, [_pool, ctypes.c_void_p, _out, _size, _count]),
+    "cenote_explain": (ctypes.c_size_t, [_pool, ctypes.c_uint64, _out, _size]),
+    "cenote_record": (ctypes.c_int, [_pool, ctypes.c_uint64]),
+    "cenote_record_save": (ctypes.c_int, [_pool, ctypes.c_char_p]),
+    "cenote_snapshot": (ctypes.c_int, [_pool, ctypes.c_char_p]),
+    "cenote_on_moment": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    "cenote_site_text": (ctypes.c_size_t, [ctypes.c_uint32, _out, _size]),
+}
+WAIT = 1  # CENOTE_TRIM_WAIT
+DIVISIONS = ("arena", "group", "class", "tag", "phase", "kind")  # enum cenote_division
+
+
+@cache
+def loaded() -> ctypes.CDLL:
+    """The library that is in the process, or the one that belongs to this package."""
+    try:
+        return ctypes.CDLL(SONAME, mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
+    except OSError:
+        return ctypes.CDLL(places.library(), mode=ctypes.RTLD_GLOBAL)
+
+
+@cache
+def function(name: str) -> Callable[..., Any]:
+    """A function of the library, with its types."""
+    try:
+        found = getattr(loaded(), name)
+    except AttributeError:
+        raise Error(f"this libcenote has no {name}: it is older than the Python package", 8, "NOT_SUPPORTED") from None
+    found.restype, found.argtypes = FUNCTIONS[name]
+    return found  # type: ignore[no-any-return]
+
+
+def message() -> str:
+    return str(function("cenote_message")().decode(errors="replace"))
+
+
+def check(code: int) -> None:
+    """Raises what a call of the library returned, unless it was CENOTE_OK."""
+    if code:
+        name = function("cenote_error_name")(code).decode().removeprefix("CENOTE_")
+        raise Error(message(), code, name)
+
+
+def call(name: str, *arguments: Any) -> None:
+    check(function(name)(*arguments))
+
+
+Struct = TypeVar("Struct", bound=ctypes.Structure)
+
+
+def all_of(name: str, struct: type[Struct], *arguments: Any) -> Sequence[Struct]:
+    """What a function with room and count has: asked again until there was room for all."""
+    room, count = 256, ctypes.c_size_t()
+    while True:
+        items = (struct * room)()
+        call(name, *arguments, items, room, ctypes.byref(count))
+        if count.value <= room:
+            return items[:count.value]
+        room = count.value + count.value // 8
+
+
+def text_of(name: str, *arguments: Any) -> str:
+    """What a function that prints like snprintf has to say."""
+    room = 4096
+    while True:
+        text = ctypes.create_string_buffer(room)
+        length = function(name)(*arguments, text, room)
+        if length < room:
+            return text.value.decode(errors="replace")
+        room = length + 1
+
+
+# --- pools
+
+def torch_with_gpu() -> Optional[ModuleType]:
+    """torch, if the program has imported all of it and it can use GPUs."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and hasattr(torch, "cuda") and hasattr(torch.cuda, "is_initialized") and torch.version.cuda else None
+
+
+def is_torchs(torch: ModuleType) -> bool:
+    """cenote is PyTorch's allocator, by the adapter or without it."""
+    from cenote import plugin
+    return torch.cuda.get_allocator_backend() == "cenote" or plugin.status().adapter is not None
+
+
+def device_number(device: Device) -> int:
+    """Of what people write for a device. Whether there is such a device is another question."""
+    torch = torch_with_gpu()
+    if device is None:
+        return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
+    number: Any = device
+    if isinstance(device, str):
+        kind, _, digits = device.rpartition(":")
+        if device == "cuda":
+            return device_number(None)
+        if kind not in ("", "cuda") or not (digits.isascii() and digits.isdecimal()):
+            raise Error(f"{device[:40]!r} is no device: write 1, 'cuda:1' or torch.device('cuda', 1)", 7, "NO_DEVICE")
+        number = int(digits[:9])
+    elif hasattr(device, "type") and hasattr(device, "index"):  # torch.device
+        if device.type != "cuda":
+            raise Error(f"{device} is no CUDA device", 7, "NO_DEVICE")
+        return device_number(None) if device.index is None else int(device.index)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"a device is a number, 'cuda:1' or a torch.device, not {type(device).__name__}")
+    if not 0 <= number < MOST_DEVICES:
+        raise Error(f"there is no device {number}", 7, "NO_DEVICE")
+    return number
+
+
+@cache
+def _default(number: int) -> int:
+    found = ctypes.c_void_p()
+    call("cenote_pool_default", number, ctypes.byref(found))
+    return found.value or 0
+
+
+_used: dict[int, int] = {}  # by device
+_has_all = False  # of PyTorch's devices
+
+
+def pool(device: Device = None) -> int:
+    """The pool of a device, as its functions take it. Error where cenote is not the allocator of the program's PyTorch."""
+    torch = torch_with_gpu()
+    if torch is not None:
+        if not is_torchs(torch):
+            raise Error(f"cenote is not PyTorch's allocator here, {torch.cuda.get_allocator_backend()} is: call cenote.install() before the "
+                        "first use of a GPU, or set CENOTE=on", 8, "NOT_SUPPORTED")
+        if not torch.cuda.is_initialized():
+            raise Error("PyTorch has not used a GPU in this process yet: there is no memory to speak of", 8, "NOT_SUPPORTED")
+    number = device_number(device)
+    _used[number] = _default(number)
+    return _used[number]
+
+
+def pools() -> dict[int, int]:
+    """By device, the pools of this process: of all devices of PyTorch once it has used one. Empty before; never an Error."""
+    global _has_all
+    if _has_all:
+        return _used
+    torch = torch_with_gpu()
+    if torch is not None and torch.cuda.is_initialized() and is_torchs(torch):
+        for number in range(torch.cuda.device_count()):
+            try:
+                _used[number] = _default(number)
+            except Error:
+                continue
+        _has_all = True
+    return _used
+
+
+# --- what the library tells, as Python has it
+
+class Level(NamedTuple):
+    """A quantity that goes up and down."""
+
+    current: int
+    peak: int
+    total_in: int
+    total_out: int
+
+
+def size_of(struct: ctypes.Structure) -> int:
+    return ctypes.sizeof(struct)
+
+
+def reference(struct: ctypes.Structure) -> Any:
+    return ctypes.byref(struct)
+
+
+def level(struct: LevelStruct) -> Level:
+    return Level(struct.current, struct.peak, struct.total_in, struct.total_out)
+
+
+def pieces(device: Device = None) -> Sequence[PieceStruct]:
+    """What lies where on a device, at one moment: live blocks, free ones, pending ones."""
+    return all_of("cenote_pieces", PieceStruct, pool(device), None)

@@ -1,0 +1,196 @@
+/*
+ * test_growth.c: what has grown is named: by step, label and the function that allocated it; marks say what changed. Texts are looked at for
+ * what a reader needs, not word by word.
+ */
+#include "tests/api/scene.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#define CARD (256 * MIB)
+#define TEXT 8192
+
+static char text[TEXT];
+
+static void open_with_sites(struct scene *scene, uint32_t sites)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.sites = sites;
+    scene_open_with(scene, &shape, &options);
+}
+
+__attribute__((noinline)) static void *leaky_function(struct scene *scene, size_t bytes)
+{
+    void *block = NULL;
+    DONE(cenote_alloc(scene->pool, bytes, scene->stream[A], &block));
+    __asm__ volatile("" : : "r"(block)); /* it stays a call, not a jump */
+    return block;
+}
+
+__attribute__((noinline)) static void *clean_function(struct scene *scene, size_t bytes)
+{
+    void *block = NULL;
+    DONE(cenote_alloc(scene->pool, bytes, scene->stream[A], &block));
+    __asm__ volatile("" : : "r"(block));
+    return block;
+}
+
+static const char *line_with(const char *word)
+{
+    const char *found = strstr(text, word);
+    while (found && found > text && found[-1] != '\n')
+        found--;
+    return found;
+}
+
+/* Does the site, "... NAME+0xOFFSET ...", begin inside this function? */
+static bool begins_in(uint32_t site, const void *function)
+{
+    char words[2048];
+    Dl_info info;
+    if (!cenote_site_text(site, words, sizeof words) || !dladdr(function, &info))
+        return false;
+    const char *offset = strstr(words, "+0x");
+    const char *inside = strstr(words, " ("); /* where the name of the function is known its object follows in brackets */
+    if (inside && inside < strstr(words, " < "))
+        offset = strstr(inside, "+0x");
+    uintptr_t at = offset ? (uintptr_t)info.dli_fbase + strtoul(offset + 1, NULL, 16) : 0;
+    return at > (uintptr_t)function && at < (uintptr_t)function + 200;
+}
+
+static cenote_piece piece_of(struct scene *scene, const void *block)
+{
+    static cenote_piece pieces[200];
+    size_t count;
+    DONE(cenote_pieces(scene->pool, NULL, pieces, 200, &count));
+    REQUIRE(count <= 200);
+    for (size_t i = 0; i < count; i++)
+        if (pieces[i].address == (uint64_t)(uintptr_t)block)
+            return pieces[i];
+    return (cenote_piece){0};
+}
+
+CASE(a_leak_is_named)
+{
+    struct scene scene;
+    void *kept[12], *parameters[4];
+    open_with_sites(&scene, 4);
+    for (int i = 0; i < 4; i++)
+        parameters[i] = clean_function(&scene, 8 * MIB);
+    DONE(cenote_tag_push("train"));
+    for (int step = 0; step < 12; step++) {
+        void *work[3];
+        for (int i = 0; i < 3; i++)
+            work[i] = clean_function(&scene, (size_t)(1 + rand() % 4) * MIB);
+        kept[step] = leaky_function(&scene, 3 * MIB);
+        for (int i = 0; i < 3; i++)
+            DONE(cenote_free(work[i]));
+        DONE(cenote_step(scene.pool));
+    }
+    DONE(cenote_tag_pop());
+    REQUIRE(cenote_growth(scene.pool, 5, text, TEXT));
+    EXPECT(line_with("step 12: live 68.0 MiB") == text);
+    EXPECT(strstr(text, "+3.00 MiB a step over the last 5"));
+    const char *line = line_with("15.0 MiB  in 5 blocks, each step leaves some; tag train; other, none; ");
+    EXPECT(line != NULL);
+    EXPECT(line && !strchr(strchr(line, '\n') + 1, '\n')); /* and nothing else has grown */
+    EXPECT(begins_in(piece_of(&scene, kept[3]).site, (void *)leaky_function));
+    EXPECT(begins_in(piece_of(&scene, parameters[1]).site, (void *)clean_function));
+    EXPECT_EQ(piece_of(&scene, kept[3]).site, piece_of(&scene, kept[7]).site);
+    for (int step = 0; step < 12; step++)
+        DONE(cenote_free(kept[step]));
+    for (int i = 0; i < 4; i++)
+        DONE(cenote_free(parameters[i]));
+    scene_close(&scene);
+}
+
+CASE(a_clean_program_has_nothing_to_show)
+{
+    struct scene scene;
+    open_with_sites(&scene, 0);
+    void *state = clean_function(&scene, 8 * MIB), *last = NULL;
+    for (int step = 0; step < 8; step++) {
+        void *work = leaky_function(&scene, 4 * MIB);
+        DONE(cenote_free(last)); /* double buffering: what the last step left goes in the next */
+        last = work;
+        DONE(cenote_step(scene.pool));
+    }
+    REQUIRE(cenote_growth(scene.pool, 5, text, TEXT));
+    EXPECT(strstr(text, "+0 B a step"));
+    EXPECT(strchr(text, '\n') == text + strlen(text) - 1);
+    EXPECT_EQ(piece_of(&scene, state).site, 0);
+    DONE(cenote_free(last));
+    DONE(cenote_free(state));
+    scene_close(&scene);
+}
+
+CASE(many_sites_are_cut)
+{
+    struct scene scene;
+    void *kept[20 * 3];
+    open_with_sites(&scene, 0);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < 20; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "tag%d", i);
+            DONE(cenote_tag_push(name));
+            kept[step * 20 + i] = leaky_function(&scene, (size_t)(i + 1) * 100 * KIB);
+            DONE(cenote_tag_pop());
+        }
+        DONE(cenote_step(scene.pool));
+    }
+    size_t whole = cenote_growth(scene.pool, 2, text, TEXT);
+    REQUIRE(whole && whole < TEXT);
+    EXPECT(strstr(text, "tag tag19;") && !strstr(text, "tag tag3;") && strstr(text, "and 8 more\n"));
+    EXPECT_EQ(cenote_growth(scene.pool, 2, text, 40), whole); /* as snprintf */
+    EXPECT_EQ(strlen(text), 39);
+    EXPECT_EQ(cenote_growth(scene.pool, 2, NULL, 0), whole);
+    for (int i = 0; i < 60; i++)
+        DONE(cenote_free(kept[i]));
+    scene_close(&scene);
+}
+
+CASE(bad_questions)
+{
+    struct scene scene;
+    cenote_marked marked = {0};
+    open_with_sites(&scene, 0);
+    EXPECT_EQ(cenote_growth(scene.pool, 5, text, TEXT), 0);
+    EXPECT(strstr(cenote_message(), "cenote_step"));
+    EXPECT_EQ(cenote_growth(scene.pool, 1, text, TEXT), 0);
+    EXPECT_EQ(cenote_growth(scene.pool, 65, text, TEXT), 0);
+    EXPECT_EQ(cenote_growth(NULL, 5, text, TEXT), 0);
+    EXPECT_EQ(cenote_mark(scene.pool, NULL, &marked, text, TEXT), 0);
+    EXPECT_EQ(cenote_mark(scene.pool, "x", NULL, text, TEXT), 0);
+    EXPECT_EQ(cenote_mark(NULL, "x", &marked, text, TEXT), 0);
+    EXPECT_EQ(cenote_site_text(0, text, TEXT), 0);
+    EXPECT_EQ(cenote_site_text(UINT32_MAX, text, TEXT), 0);
+    cenote_options options = scene_options();
+    EXPECT_EQ(cenote_options_parse(&options, "sites:17"), CENOTE_BAD_OPTION);
+    scene_close(&scene);
+}
+
+CASE(marks)
+{
+    struct scene scene;
+    cenote_marked marked = {0};
+    char line[200];
+    open_with_sites(&scene, 0);
+    void *weights = clean_function(&scene, 4 * MIB);
+    DONE(cenote_block_kind(weights, CENOTE_KIND_PARAMETERS));
+    REQUIRE(cenote_mark(scene.pool, "model", &marked, line, sizeof line));
+    EXPECT_TEXT_EQ(line, "model: live 4.00 MiB; parameters 4.00 MiB");
+    DONE(cenote_phase_set(CENOTE_PHASE_FORWARD));
+    void *out = clean_function(&scene, 1536 * KIB);
+    DONE(cenote_phase_set(CENOTE_PHASE_NONE));
+    REQUIRE(cenote_mark(scene.pool, "output_layer", &marked, line, sizeof line));
+    EXPECT_TEXT_EQ(line, "output_layer: live 5.50 MiB, +1.50 MiB since model; parameters 4.00 MiB, activations 1.50 MiB (+1.50 MiB)");
+    DONE(cenote_free(out));
+    DONE(cenote_free(weights));
+    REQUIRE(cenote_mark(scene.pool, "end", &marked, line, sizeof line));
+    EXPECT_TEXT_EQ(line, "end: live 0 B, -5.50 MiB since output_layer; parameters 0 B (-4.00 MiB), activations 0 B (-1.50 MiB)");
+    scene_close(&scene);
+}
+
+SCENES_MAIN("growth")

@@ -1,0 +1,384 @@
+/*
+ * test_rows.c: the allocated bytes of a pool divided by arena, group, size, tag, phase and kind, and what steps leave behind, against
+ * what a program knows itself. Not: the text printed from them.
+ */
+#include "tests/api/scene.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CARD   (256 * MIB)
+#define ROWS   200
+#define BLOCKS 300
+
+static void *take(struct scene *scene, size_t bytes, enum scene_stream stream)
+{
+    void *block = NULL;
+    REQUIRE(!cenote_alloc(scene->pool, bytes, scene->stream[stream], &block));
+    return block;
+}
+
+static cenote_row rows[ROWS];
+
+static size_t read_rows(cenote_pool *pool, int division)
+{
+    size_t count = 0;
+    DONE(cenote_rows(pool, division, rows, ROWS, &count));
+    REQUIRE(count <= ROWS);
+    return count;
+}
+
+/* The row of that name, or one that never held anything. */
+static cenote_row row_named(cenote_pool *pool, int division, const char *name)
+{
+    size_t count = read_rows(pool, division);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(rows[i].name, name))
+            return rows[i];
+    return (cenote_row){0};
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 511) / 512 * 512;
+}
+
+/* Whatever a program does: the rows of each division add up, level by level. But for groups, outside which blocks may be. */
+static void check_sums(cenote_pool *pool)
+{
+    for (int division = CENOTE_BY_ARENA; division <= CENOTE_BY_KIND; division++) {
+        cenote_row sum = {0};
+        size_t count = read_rows(pool, division);
+        cenote_stats s = scene_stats(pool);
+        for (size_t i = 0; i < count; i++) {
+            const cenote_level *level = &rows[i].allocated;
+            EXPECT(level->current <= level->peak && level->peak <= s.allocated.peak);
+            EXPECT(rows[i].at_peak <= level->peak);
+            EXPECT_EQ(level->total_in - level->total_out, level->current);
+            sum.allocated.current += level->current;
+            sum.allocated.total_in += level->total_in;
+            sum.blocks += rows[i].blocks;
+            sum.at_peak += rows[i].at_peak;
+            sum.reserved += rows[i].reserved;
+        }
+        if (division == CENOTE_BY_GROUP)
+            continue;
+        EXPECT_EQ(sum.allocated.current, s.allocated.current);
+        EXPECT_EQ(sum.blocks, s.blocks.current);
+        if (division != CENOTE_BY_KIND) /* a block that changes its kind goes out of one and into the other */
+            EXPECT_EQ(sum.allocated.total_in, s.allocated.total_in);
+        else
+            EXPECT(sum.allocated.total_in >= s.allocated.total_in);
+        EXPECT_EQ(sum.at_peak, s.allocated.peak);
+        if (division == CENOTE_BY_ARENA)
+            EXPECT_EQ(sum.reserved, s.reserved.current);
+    }
+    DONE(cenote_pool_check(pool));
+}
+
+CASE(without_labels_all_is_in_one_row)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    void *block = take(&scene, 3 * MIB, A);
+    cenote_row none = row_named(scene.pool, CENOTE_BY_TAG, "");
+    EXPECT_EQ(none.allocated.current, 3 * MIB);
+    EXPECT_EQ(none.key, 0);
+    EXPECT_EQ(read_rows(scene.pool, CENOTE_BY_TAG), 1);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "other").allocated.peak, 3 * MIB);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_PHASE, "none").blocks, 1);
+    EXPECT_EQ(read_rows(scene.pool, CENOTE_BY_GROUP), 0);
+    DONE(cenote_free(block));
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "").allocated.total_out, 3 * MIB);
+    check_sums(scene.pool);
+    scene_close(&scene);
+}
+
+CASE(tags_nest)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    void *before = take(&scene, MIB, A);
+    DONE(cenote_tag_push("train"));
+    void *outer = take(&scene, 1000, A);
+    DONE(cenote_tag_push("enc\xc3\xb6" "der")); /* any UTF-8 */
+    void *inner = take(&scene, 5 * MIB, B);
+    DONE(cenote_tag_pop());
+    void *again = take(&scene, 512, A);
+    DONE(cenote_tag_pop());
+    void *after = take(&scene, 2 * MIB, A);
+
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "train").allocated.current, 1024 + 512);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "train").blocks, 2);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "train/enc\xc3\xb6" "der").allocated.current, 5 * MIB);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "").allocated.current, 3 * MIB);
+    DONE(cenote_free(outer)); /* what it was born with counts, whatever is pushed now */
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "train").allocated.current, 512);
+    check_sums(scene.pool);
+
+    cenote_piece pieces[64];
+    size_t count;
+    DONE(cenote_pieces(scene.pool, NULL, pieces, 64, &count));
+    uint64_t key = row_named(scene.pool, CENOTE_BY_TAG, "train/enc\xc3\xb6" "der").key;
+    for (size_t i = 0; i < count; i++)
+        if (pieces[i].address == (uint64_t)(uintptr_t)inner)
+            EXPECT_EQ(pieces[i].tag, key);
+    void *all[] = {before, inner, again, after};
+    for (int i = 0; i < 4; i++)
+        DONE(cenote_free(all[i]));
+    check_sums(scene.pool);
+    scene_close(&scene);
+}
+
+CASE(bad_names_of_tags)
+{
+    char long_name[CENOTE_TAG_BYTES + 2];
+    memset(long_name, 'x', sizeof long_name);
+    long_name[CENOTE_TAG_BYTES + 1] = 0;
+    const char *bad[] = {NULL, "", "a/b", "line\nbreak", "\x7f", "\xff", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80", "cut \xe2\x82",
+                         long_name};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        EXPECT_EQ(cenote_tag_push(bad[i]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_tag_pop(), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "without"));
+    long_name[CENOTE_TAG_BYTES] = 0;
+    DONE(cenote_tag_push(long_name));
+    DONE(cenote_tag_pop());
+    EXPECT_EQ(cenote_tag_pop(), CENOTE_INVALID);
+    EXPECT_EQ(cenote_phase_set(-1), CENOTE_INVALID);
+    EXPECT_EQ(cenote_phase_set(CENOTE_PHASES), CENOTE_INVALID);
+}
+
+CASE(a_deep_path_keeps_its_end)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    char name[CENOTE_TAG_BYTES + 1];
+    for (int depth = 0; depth < 12; depth++) {
+        snprintf(name, sizeof name, "level-%02d-of-a-tower-with-a-long-name", depth);
+        DONE(cenote_tag_push(name));
+    }
+    void *block = take(&scene, MIB, A);
+    size_t count = read_rows(scene.pool, CENOTE_BY_TAG);
+    EXPECT_EQ(count, 1);
+    EXPECT(!strncmp(rows[0].name, "...", 3) && strlen(rows[0].name) == sizeof(rows[0].name) - 1);
+    EXPECT(!strcmp(rows[0].name + strlen(rows[0].name) - strlen(name), name));
+    for (int depth = 0; depth < 12; depth++)
+        DONE(cenote_tag_pop());
+    DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
+static void *take_in_thread(void *arg)
+{
+    struct scene *scene = arg;
+    void *block = NULL;
+    cenote_alloc(scene->pool, MIB, scene->stream[B], &block);
+    return block;
+}
+
+/* A framework's own threads go by the tag that was shared; one that has pushed its own goes by that. */
+CASE(other_threads)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    pthread_t thread;
+    void *block;
+    DONE(cenote_tag_push("backward"));
+    DONE(cenote_tag_share());
+    DONE(cenote_phase_set(CENOTE_PHASE_BACKWARD));
+    pthread_create(&thread, NULL, take_in_thread, &scene);
+    pthread_join(thread, &block);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "backward").allocated.current, MIB);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_PHASE, "backward").allocated.current, MIB);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "activations").allocated.current, MIB);
+    DONE(cenote_block_kind((char *)block + 100, CENOTE_KIND_GRADIENTS));
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "activations").allocated.current, 0);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "gradients").allocated.current, MIB);
+    EXPECT_EQ(cenote_block_kind(block, CENOTE_KINDS), CENOTE_INVALID);
+    EXPECT_EQ(cenote_block_kind(&scene, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
+    DONE(cenote_tag_pop());
+    DONE(cenote_tag_share());
+    DONE(cenote_phase_set(CENOTE_PHASE_NONE));
+    DONE(cenote_free(block));
+    EXPECT_EQ(cenote_block_kind(block, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
+    check_sums(scene.pool);
+    scene_close(&scene);
+}
+
+/* A program with tags, kinds, streams, groups and all sizes, and a shadow of what each tag held when the whole was at its highest. */
+CASE(at_peak_is_what_it_was)
+{
+    static const char *const names[] = {"a", "b", "c", "d"};
+    struct scene scene;
+    scene_open(&scene, CARD);
+    struct { void *block; uint64_t bytes; int tag; } held[BLOCKS] = {0};
+    uint64_t live[4] = {0}, at_peak[4] = {0}, all = 0, peak = 0;
+    cenote_group *group;
+    DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
+    srand(7);
+    for (int turn = 0; turn < 20000; turn++) {
+        int i = rand() % BLOCKS, tag = rand() % 4;
+        if (held[i].block) {
+            DONE(cenote_free(held[i].block));
+            held[i].block = NULL;
+            live[held[i].tag] -= held[i].bytes;
+            all -= held[i].bytes;
+        }
+        if (rand() % 3 == 0)
+            continue;
+        size_t bytes = (size_t)(rand() % (rand() % 3 ? 9000 : 900000)) + 1;
+        DONE(cenote_tag_push(names[tag]));
+        DONE(cenote_phase_set(rand() % CENOTE_PHASES));
+        int error = rand() % 5 ? cenote_alloc(scene.pool, bytes, scene.stream[rand() % 2], &held[i].block)
+                               : cenote_group_alloc(group, bytes, 512, scene.stream[A], &held[i].block);
+        DONE(cenote_tag_pop());
+        DONE(error);
+        if (rand() % 4 == 0)
+            DONE(cenote_block_kind(held[i].block, rand() % CENOTE_KINDS));
+        if (rand() % 8 == 0)
+            DONE(cenote_use(held[i].block, scene.stream[C]));
+        held[i].bytes = rounded(bytes);
+        held[i].tag = tag;
+        live[tag] += held[i].bytes;
+        all += held[i].bytes;
+        if (all > peak) {
+            peak = all;
+            memcpy(at_peak, live, sizeof live);
+        }
+        if (turn == 12000) {
+            DONE(cenote_reset_peaks(scene.pool));
+            peak = all;
+            memcpy(at_peak, live, sizeof live);
+        }
+        if (turn % 997)
+            continue;
+        for (int t = 0; t < 4; t++) {
+            cenote_row row = row_named(scene.pool, CENOTE_BY_TAG, names[t]);
+            EXPECT_EQ(row.allocated.current, live[t]);
+            EXPECT_EQ(row.at_peak, at_peak[t]);
+        }
+        check_sums(scene.pool);
+    }
+    EXPECT_EQ(read_rows(scene.pool, CENOTE_BY_GROUP), 1);
+    EXPECT(!strcmp(rows[0].name, "graphs") && rows[0].group == group && rows[0].reserved >= rows[0].allocated.current);
+    DONE(cenote_reset_totals(scene.pool));
+    cenote_row row = row_named(scene.pool, CENOTE_BY_TAG, "a");
+    EXPECT_EQ(row.allocated.total_in, 0);
+    EXPECT_EQ(row.allocated.total_out, 0);
+    EXPECT_EQ(row.allocated.current, live[0]);
+    DONE(cenote_phase_set(CENOTE_PHASE_NONE));
+    for (int i = 0; i < BLOCKS; i++)
+        DONE(cenote_free(held[i].block));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_pool_check(scene.pool));
+    scene_close(&scene);
+}
+
+/* Who reads while others allocate sees sums that agree: the readings of one division are one moment's. */
+struct busy {
+    struct scene *scene;
+    int number;
+    _Atomic(bool) *stop;
+    int errors;
+};
+
+static void *be_busy(void *arg)
+{
+    struct busy *busy = arg;
+    unsigned seed = (unsigned)busy->number + 1;
+    char name[16];
+    while (!atomic_load(busy->stop)) {
+        void *block[8];
+        snprintf(name, sizeof name, "t%d", rand_r(&seed) % 6);
+        busy->errors += !!(cenote_tag_push(name));
+        for (int i = 0; i < 8; i++)
+            busy->errors += !!(cenote_alloc(busy->scene->pool, (size_t)rand_r(&seed) % 100000 + 1, busy->scene->stream[busy->number % 2], &block[i]));
+        cenote_block_kind(block[0], CENOTE_KIND_BUFFERS);
+        busy->errors += !!(cenote_tag_pop());
+        for (int i = 0; i < 8; i++)
+            busy->errors += !!(cenote_free(block[i]));
+    }
+    return NULL;
+}
+
+CASE(rows_add_up_under_threads)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    _Atomic(bool) stop = false;
+    pthread_t threads[4];
+    struct busy busy[4];
+    for (int i = 0; i < 4; i++) {
+        busy[i] = (struct busy){&scene, i, &stop, 0};
+        pthread_create(&threads[i], NULL, be_busy, &busy[i]);
+    }
+    for (int turn = 0; turn < 400; turn++) {
+        uint64_t tags = 0, totals = 0;
+        size_t count = read_rows(scene.pool, CENOTE_BY_TAG);
+        for (size_t i = 0; i < count; i++) {
+            EXPECT_EQ(rows[i].allocated.total_in - rows[i].allocated.total_out, rows[i].allocated.current);
+            EXPECT(rows[i].allocated.current <= rows[i].allocated.peak);
+            tags += rows[i].blocks;
+            totals += rows[i].at_peak;
+        }
+        EXPECT(tags <= 32); /* 4 threads of 8 blocks */
+        EXPECT(totals <= 32 * 100352);
+        DONE(cenote_pool_check(scene.pool)); /* invariant 20, in one hold of the lock */
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < 4; i++)
+        EXPECT_EQ(busy[i].errors, 0);
+    check_sums(scene.pool);
+    scene_close(&scene);
+}
+
+CASE(steps)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    cenote_step_note notes[CENOTE_STEPS_KEPT];
+    size_t count;
+    DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
+    EXPECT_EQ(count, 0);
+    void *kept[3];
+    for (int step = 0; step < 3; step++) {
+        void *block = take(&scene, 10 * MIB, A);
+        kept[step] = take(&scene, MIB, A);
+        DONE(cenote_free(block));
+        DONE(cenote_step(scene.pool));
+    }
+    DONE(cenote_steps(scene.pool, notes, 2, &count)); /* too little room */
+    EXPECT_EQ(count, 3);
+    DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
+    for (uint64_t i = 0; i < 3; i++) {
+        EXPECT_EQ(notes[i].step, 3 - i);
+        EXPECT_EQ(notes[i].live, (3 - i) * MIB);
+        EXPECT_EQ(notes[i].peak, (13 - i) * MIB);
+        EXPECT(notes[i].reserved >= notes[i].live);
+    }
+    cenote_piece pieces[64];
+    DONE(cenote_pieces(scene.pool, NULL, pieces, 64, &count));
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t step = 0; step < 3; step++)
+            if (pieces[i].state == CENOTE_PIECE_LIVE && pieces[i].address == (uint64_t)(uintptr_t)kept[step])
+                EXPECT_EQ(pieces[i].born, step);
+    for (int step = 0; step < 3; step++)
+        DONE(cenote_free(kept[step]));
+    for (int step = 0; step < CENOTE_STEPS_KEPT + 10; step++)
+        DONE(cenote_step(scene.pool));
+    DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
+    EXPECT_EQ(count, CENOTE_STEPS_KEPT);
+    EXPECT_EQ(notes[0].step, CENOTE_STEPS_KEPT + 13);
+    EXPECT_EQ(notes[CENOTE_STEPS_KEPT - 1].step, 14);
+    EXPECT_EQ(cenote_steps(scene.pool, NULL, 0, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_rows(scene.pool, CENOTE_BY_KIND + 1, rows, ROWS, &count), CENOTE_INVALID);
+    EXPECT_EQ(cenote_rows(scene.pool, -1, rows, ROWS, &count), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+SCENES_MAIN("rows")
