@@ -89,6 +89,19 @@ void memory_unmap(void *memory, size_t bytes)
     atomic_fetch_sub(&in_use, bytes);
 }
 
+bool memory_make_room(void **memory, size_t *bytes, size_t needed)
+{
+    if (*memory && needed <= *bytes)
+        return true;
+    memory_unmap(*memory, *bytes);
+    *bytes = round_up(needed + needed / 4 + 1, system_page());
+    *memory = memory_map(*bytes);
+    for (size_t at = 0; *memory && at < *bytes; at += system_page())
+        ((volatile char *)*memory)[at] = 0;
+    *bytes = *memory ? *bytes : 0;
+    return *memory != NULL;
+}
+
 size_t memory_in_use(void)
 {
     return atomic_load(&in_use);

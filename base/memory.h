@@ -13,6 +13,12 @@
 void *memory_map(size_t bytes);
 void  memory_unmap(void *memory, size_t bytes);
 
+/*
+ * For copies whose size nobody knows beforehand: memory for what was `needed` and a quarter more, with the system's pages behind it. What
+ * was there before is forgotten. False: there is none, *memory is NULL and *bytes 0.
+ */
+bool memory_make_room(void **memory, size_t *bytes, size_t needed);
+
 /* Bytes in use by all of us: what memory_map gave and tables have committed. */
 size_t memory_in_use(void);
 

@@ -402,6 +402,37 @@ static void op_judge(struct world *w)
     world_judge_deeply(w);
 }
 
+/* Labels move no block. That their rows add up is judged with everything else: invariant 20. */
+static void op_label(struct world *w)
+{
+    static const char *const names[] = {"a", "b", "c", "\xff"};
+    uint8_t how = input_byte(w->in), value = input_byte(w->in);
+    struct block *b = block_any(w, true);
+    cenote_row rows[8];
+    size_t count;
+    int error;
+    switch (how % 5) {
+    case 0:
+        if (w->tags < 4)
+            w->tags += cenote_tag_push(names[value & 3]) == CENOTE_OK;
+        break;
+    case 1:
+        JUDGE(cenote_tag_pop() == (w->tags ? CENOTE_OK : CENOTE_INVALID));
+        w->tags -= w->tags > 0;
+        break;
+    case 2:
+        JUDGE(cenote_phase_set(value % (CENOTE_PHASES + 1)) == (value % (CENOTE_PHASES + 1) < CENOTE_PHASES ? CENOTE_OK : CENOTE_INVALID));
+        break;
+    case 3:
+        error = b ? cenote_block_kind(b->at + b->bytes / 2, value % CENOTE_KINDS) : CENOTE_OK;
+        JUDGE(!error);
+        break;
+    case 4:
+        JUDGE(!b || cenote_rows(w->pool[b->pool].pool, value % (CENOTE_BY_KIND + 1), rows, 8, &count) == CENOTE_OK);
+        break;
+    }
+}
+
 /* -------------------------------------------------------------------------------------------------------------------------- decoding */
 
 static const struct {

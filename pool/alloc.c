@@ -110,8 +110,7 @@ static int refuse_size(cenote_pool *pool, uint64_t bytes)
     lock_take(&pool->lock);
     pool->stats.ooms++;
     lock_give(&pool->lock);
-    return error_set(CENOTE_OUT_OF_MEMORY, 0, "CUDA out of memory. Tried to allocate %llu bytes, more than any device has: "
-                     "the size was probably computed wrongly", (unsigned long long)bytes);
+    return explain_shortage(pool, bytes);
 }
 
 static int no_books(void)

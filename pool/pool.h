@@ -141,6 +141,7 @@ struct cenote_pool {
     uint32_t       events_made;     /* spare ones and those in use */
     struct fill    fill;
 
+    char           user[32];        /* who takes memory from it, for explanations; "": nobody said */
     cenote_shortage_fn on_shortage;
     void          *on_shortage_arg;
     _Atomic(cenote_watch_fn) watch; /* NULL: nobody wants to know; a hint without `watching` */
@@ -249,6 +250,9 @@ CUresult turn_resume(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
 void     wait_is_over(cenote_pool *pool, tick covers);
 bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);
+
+/* --- explain.c */
+int explain_shortage(cenote_pool *pool, uint64_t bytes);
 
 /* --- shortage.c */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);

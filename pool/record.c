@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,6 +75,8 @@ static int start(cenote_pool *pool, uint64_t records)
     if (records && !(ring.entries = memory_map(records * sizeof *ring.entries)))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a ring of %llu records of %zu bytes", (unsigned long long)records,
                          sizeof *ring.entries);
+    if (records)
+        madvise(ring.entries, records * sizeof *ring.entries, MADV_HUGEPAGE); /* fewer faults under the lock; a refusal costs nothing else */
     change_ring(pool, ring);
     return CENOTE_OK;
 }
@@ -93,9 +96,10 @@ void record_forget(cenote_pool *pool)
 
 struct copy {
     struct ring_entry *entries;     /* oldest first */
-    uint64_t count, room;
+    uint64_t count;
     cenote_piece *pieces;           /* what lies where after the last of them */
-    size_t piece_count, piece_room;
+    size_t piece_count;
+    size_t entry_bytes, piece_bytes;
     uint64_t begun_ns;              /* when the first of them may have happened */
     struct index first;             /* address of a block that was live then -> see live_at_the_beginning */
     struct index ids;               /* address of a block that is live where the writer is -> its id */
@@ -108,8 +112,8 @@ struct copy {
 
 static void copy_close(struct copy *c)
 {
-    memory_unmap(c->entries, c->room * sizeof *c->entries);
-    memory_unmap(c->pieces, c->piece_room * sizeof *c->pieces);
+    memory_unmap(c->entries, c->entry_bytes);
+    memory_unmap(c->pieces, c->piece_bytes);
     index_close(&c->first);
     index_close(&c->ids);
     index_close(&c->streams);
@@ -124,38 +128,25 @@ static void copy_ring(struct copy *c, const struct ring *r)
     c->begun_ns = r->lost ? c->entries[0].ns : r->begun_ns;
 }
 
-/* What was missing the last time, and a quarter more: the pool goes on meanwhile. The system has its pages ready before the lock is taken. */
-static bool make_room(void **memory, size_t *room, size_t item, size_t needed)
-{
-    if (needed <= *room && *memory)
-        return true;
-    memory_unmap(*memory, *room * item);
-    *room = needed + needed / 4 + 64;
-    *memory = memory_map(*room * item);
-    for (size_t at = 0; *memory && at < *room * item; at += 4096)
-        ((volatile char *)*memory)[at] = 0;
-    return *memory != NULL;
-}
-
+/* The pool goes on while there is not enough room: it is asked again. */
 static int copy_open(struct copy *c, cenote_pool *pool)
 {
-    bool whole = false, records = true;
-    size_t entries = 0, pieces = 0, room = 0;
+    bool whole = false, recording = true;
+    size_t entries = 1, pieces = 1;
     while (!whole) {
-        if (!make_room((void **)&c->entries, &room, sizeof *c->entries, entries) ||
-            !make_room((void **)&c->pieces, &c->piece_room, sizeof *c->pieces, pieces))
+        if (!memory_make_room((void **)&c->entries, &c->entry_bytes, entries * sizeof *c->entries) ||
+            !memory_make_room((void **)&c->pieces, &c->piece_bytes, pieces * sizeof *c->pieces))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a copy of %zu records and %zu blocks", entries, pieces);
-        c->room = room;
         lock_take(&pool->lock);
-        records = pool->ring.entries != NULL;
+        recording = pool->ring.entries != NULL;
         entries = pool->ring.count;
-        pieces = c->piece_count = pieces_draw(pool, NULL, c->pieces, c->piece_room);
-        whole = entries <= c->room && pieces <= c->piece_room;
-        if (whole && records)
+        pieces = c->piece_count = pieces_draw(pool, NULL, c->pieces, c->piece_bytes / sizeof *c->pieces);
+        whole = entries <= c->entry_bytes / sizeof *c->entries && pieces <= c->piece_bytes / sizeof *c->pieces;
+        if (whole && recording)
             copy_ring(c, &pool->ring);
         lock_give(&pool->lock);
     }
-    return records ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first");
+    return recording ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first");
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- the records */

@@ -1,5 +1,5 @@
 /*
- * shortage.c: what the arena could not serve from pages in place. The ladder, and the explanation at its end.
+ * shortage.c: what the arena could not serve from pages in place. The ladder.
  *
  * A thread that gets here takes the turn: one at a time changes the mappings of a pool. It looks for a place, plans which pages go there,
  * lets go of the lock, has the driver do it, and publishes the result. When physical memory is short it climbs:
@@ -10,7 +10,7 @@
  *     RUNG_WAIT       wait on the host for the oldest fence, again and again until the device is done with all that was freed when the
  *                     climb got here (not during a capture)
  *     RUNG_OTHERS     other pools of the device wait for theirs, too, and give it back
- *     then            CENOTE_OUT_OF_MEMORY, with the explanation
+ *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
  * Nothing is half done at any point: what a failed attempt planned is put back before the next rung. The pages it created are spares for
  * the next, and go back when the climb ends out of memory.
@@ -352,33 +352,12 @@ static void replace_segments(struct climb *c)
 
 /* --------------------------------------------------------------------------------------------------------------------- the whole climb */
 
-static void explain(struct climb *c)
-{
-    cenote_pool *pool = c->pool;
-    size_t free_bytes = 0, total = 0;
-    cenote_stats s = {.struct_size = sizeof s};
-    pool->device->driver->cuMemGetInfo(&free_bytes, &total);
-    cenote_pool_stats(pool, &s);
-    const double gib = 1 << 30, mib = 1 << 20;
-    bool limited = s.limit && s.reserved.current + c->request->bytes > s.limit;
-    uint64_t waiting = s.cached.current - s.harvestable < s.cached.current ? s.cached.current - s.harvestable : 0;
-    error_set(CENOTE_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY,
-              "CUDA out of memory. Tried to allocate %.2f MiB. GPU %d has a total capacity of %.2f GiB of which %.2f GiB is free. "
-              "This pool holds %.2f GiB: %.2f GiB in %llu blocks, %.2f GiB cached (%.2f GiB of that partly used, in flight or frozen)%s. %s",
-              (double)c->request->bytes / mib, pool->device->ordinal, (double)total / gib, (double)free_bytes / gib,
-              (double)s.reserved.current / gib, (double)s.allocated.current / gib, (unsigned long long)s.blocks.current,
-              (double)s.cached.current / gib, (double)waiting / gib, limited ? "; its limit was reached" : "",
-              limited ? "Raise the pool's limit or hold fewer blocks." :
-              s.captures ? "A capture is open: nothing may be waited for or moved meanwhile; warm up before capturing." :
-              "Hold fewer or smaller blocks at a time.");
-}
-
+/* What was created in vain goes back first, so that the explanation has the figures of afterwards. */
 static int out_of_memory(struct climb *c)
 {
     lock_take(&c->pool->lock);
     c->pool->stats.ooms++;
     lock_give(&c->pool->lock);
-    explain(c);
     trim_spares(c->pool);
     return CENOTE_OUT_OF_MEMORY;
 }
@@ -428,5 +407,5 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
         decay_go(pool, DECAY_IN_PASSING);
     turn_end(pool);
     *at = c.at;
-    return error;
+    return error == CENOTE_OUT_OF_MEMORY ? explain_shortage(pool, q->bytes) : error;
 }

@@ -348,6 +348,9 @@ void world_close(struct world *w)
     for (int i = 0; i < BLOCKS; i++)
         if (w->block[i].at)
             block_give(w, &w->block[i]);
+    for (; w->tags; w->tags--)
+        JUDGE(cenote_tag_pop() == CENOTE_OK);
+    JUDGE(cenote_phase_set(CENOTE_PHASE_NONE) == CENOTE_OK);
     world_judge_deeply(w);
     for (int i = 0; i < PINS; i++)
         if (w->pin[i].at)

@@ -68,6 +68,7 @@ struct world {
     uint64_t      fired;        /* faults, when the operation under way began */
     int           capturing;    /* pool of the one open capture, -1: none */
     int           graph;        /* being captured */
+    int           tags;         /* pushed */
     bool          verbose;
 };
 

@@ -207,6 +207,7 @@ void Adapter::init(int device_count)
         cenote_pool *made = nullptr;
         TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());
         cenote_pool_on_shortage(made, &ask_others, nullptr);
+        cenote_pool_set_user(made, "PyTorch");
         pools_.push_back(made);
         history_.add_device(made);
         if (fraction < 1)

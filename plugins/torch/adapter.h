@@ -178,7 +178,6 @@ private:
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
     void empty_pool(DeviceIndex device, MempoolId_t id);
     void add_pool_stats(DeviceIndex device, DeviceStats &stats);
-    uint64_t allocated_in_pools(DeviceIndex device);
     void end_lost_captures();
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
     cenote_group *route(DeviceIndex device, cudaStream_t stream);

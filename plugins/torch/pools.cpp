@@ -253,16 +253,6 @@ void Adapter::resetPeakStats(DeviceIndex device)
         p = p->first.first == device && !p->second.group ? private_.erase(p) : std::next(p);
 }
 
-uint64_t Adapter::allocated_in_pools(DeviceIndex device)
-{
-    uint64_t sum = 0;
-    std::lock_guard<std::mutex> hold(pools_lock_);
-    for (const auto &[key, p] : private_)
-        for (const cenote_piece &piece : p.group && key.first == device ? live_blocks(pool(device), p.group) : std::vector<cenote_piece>{})
-            sum += piece.size;
-    return sum;
-}
-
 /* --- routes */
 
 /* One that has failed goes on until it is ended. */

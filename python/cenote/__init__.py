@@ -1,18 +1,31 @@
 """cenote: device memory for CUDA programs, and a simulated GPU to run them on. `cenote run --help` is the place to start.
 
-This package holds the launcher, makes cenote PyTorch's allocator, and says where the C library, its headers and the simulated GPU are. It imports
-neither torch nor anything else that is not in Python itself.
+This package holds the launcher, makes cenote PyTorch's allocator, says where the C library, its headers and the simulated GPU are, and what a
+program's memory is for (docs/python.md). It imports neither torch nor anything else that is not in Python itself, and what a function needs when it
+is called.
+
+No module may have the name of a function here: importing it would put it into the function's place.
 """
 from cenote.places import NotBuilt, include_folder, library, simulation_folder, version
 
 TYPE_CHECKING = False  # as typing has it, without importing that: see cenote/hook.py
 if TYPE_CHECKING:
-    from cenote.bindings import Device
+    from cenote.bindings import Device, Error, Level
     from cenote.plugin import Status
+    from cenote.reports import Mark, Path, Row
     from cenote.stepping import Step
+    from cenote.tagging import Tag
 
-__all__ = ["NotBuilt", "__version__", "include_folder", "install", "library", "simulation_folder", "status", "step", "steps"]
+__all__ = ["Error", "NotBuilt", "__version__", "explain", "include_folder", "install", "label", "library", "mark", "record", "rows", "save_trace",
+           "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
 __version__: str = version()
+
+
+def __getattr__(name: str) -> object:
+    if name == "Error":
+        from cenote.bindings import Error
+        return Error
+    raise AttributeError(f"module 'cenote' has no attribute {name!r}")
 
 
 def install() -> None:
@@ -27,6 +40,8 @@ def status() -> "Status":
     return plugin.status()
 
 
+# --- what a program says
+
 def step() -> None:
     """One iteration of the program is over, on all devices. From the first call on `optimizer.step()` is not counted by itself any more.
 
@@ -38,6 +53,71 @@ def step() -> None:
     stepping.step()
 
 
+def tag(name: str) -> "Tag":
+    """What the thread allocates within is for `name`, in reports: a context manager, and a decorator of functions, generators and coroutines. Tags nest.
+
+        with cenote.tag("encoder"):
+            x = encoder(x)
+
+        @cenote.tag("validation")
+        def validate(model): ...
+    """
+    from cenote.tagging import Tag
+    return Tag(name)
+
+
+def label(on: bool = True) -> None:
+    """From now on memory is divided by phase and kind: parameters, gradients, activations, ... Off by default: it costs some time at each step.
+
+        cenote.label()
+        train(model)
+        print(cenote.rows("kind"))
+    """
+    import torch
+    from cenote import hooks
+    hooks.label(torch, on)
+
+
+# --- what cenote says. `device`: None for the current one, 1, "cuda:1", torch.device("cuda", 1)
+
+def mark(name: str, device: "Device" = None) -> "Mark":
+    """Prints one line: what is live on a device, the change since the mark before, by kind. Returns the figures.
+
+        h = body(x); cenote.mark("body")
+        y = output_layer(h); cenote.mark("output_layer")
+    """
+    from cenote import reports
+    return reports.mark(name, device)
+
+
+def explain(device: "Device" = None, bytes: int = 0) -> str:
+    """What a device's memory is used for and what to do about it; if `bytes` could not be had, why.
+
+        print(cenote.explain())
+    """
+    from cenote import reports
+    return reports.explain(device, bytes)
+
+
+def stats(device: "Device" = None) -> "dict[str, int | Level]":
+    """Every counter of a device. Levels are named tuples of current, peak, total_in and total_out.
+
+        print(cenote.stats()["reserved"].peak, cenote.stats()["waits"])
+    """
+    from cenote import reports
+    return reports.stats(device)
+
+
+def rows(by: str = "tag", device: "Device" = None) -> "list[Row]":
+    """The allocated bytes of a device, divided by "tag", "phase", "kind", "class" (of size), "arena" (stream) or "group" (pool), the largest first.
+
+        for row in cenote.rows("kind"):
+            print(row.name, row.live, row.at_peak)
+    """
+    from cenote import reports
+    return reports.rows(by, device)
+
+
 def steps(device: "Device" = None) -> "list[Step]":
     """The last steps of a device, up to 256 of them, the oldest first: named tuples of number, seconds, live, reserved, peak.
 
@@ -45,3 +125,44 @@ def steps(device: "Device" = None) -> "list[Step]":
     """
     from cenote import stepping
     return stepping.steps(device)
+
+
+# --- files
+
+def snapshot(path: "Path", device: "Device" = None) -> None:
+    """One consistent picture of all layers: of a device as .json, of all devices as .pickle for PyTorch's memory_viz.
+
+        cenote.snapshot("memory.json")
+    """
+    from cenote import reports
+    reports.snapshot(path, device)
+
+
+def record(records: int, device: "Device" = None) -> None:
+    """Keeps the last so many allocations and frees from now on, of all devices or of one; 0 stops and forgets.
+
+        cenote.record(1_000_000)
+    """
+    from cenote import reports
+    reports.record(records, device)
+
+
+def save_trace(path: "Path", device: "Device" = None) -> None:
+    """Writes what was recorded on a device as a trace that `cenote-replay` can run; gzip if the name ends in .gz.
+
+        cenote.save_trace("training.csv.gz")
+    """
+    from cenote import reports
+    reports.save_trace(path, device)
+
+
+# --- giving back
+
+def trim(keep: int = 0, wait: bool = True, device: "Device" = None) -> None:
+    """Gives free memory back to the driver until `keep` bytes are held on a device, on each of them by default. `wait`: until the device is done
+    with all its work, when everything unused can go.
+
+        cenote.trim(keep=8 << 30, wait=False)
+    """
+    from cenote import reports
+    reports.trim(keep, wait, device)

@@ -114,6 +114,24 @@ class PieceStruct(ctypes.Structure):
     site: int
 
 
+class MomentStruct(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("bytes", ctypes.c_uint64), ("phase", ctypes.c_int32), ("keeps_history", ctypes.c_int32),
+                ("training_peak", ctypes.c_uint64), ("gradients", ctypes.c_uint64)]
+    struct_size: int
+    bytes: int
+    phase: int
+    keeps_history: int
+    training_peak: int
+    gradients: int
+
+
+@cache
+def marked_struct() -> type[ctypes.Structure]:
+    """cenote_marked, with as many kinds as there are."""
+    fields = [("name", ctypes.c_char * 64), ("live", ctypes.c_uint64), ("kinds", ctypes.c_uint64 * len(kinds()))]
+    return type("MarkedStruct", (ctypes.Structure,), {"_fields_": fields})
+
+
 FREE, LIVE, PENDING = range(3)  # PieceStruct.state
 
 
@@ -145,6 +163,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_block_kind": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
     "cenote_rows": (ctypes.c_int, [_pool, ctypes.c_int, _out, _size, _count]),
     "cenote_pieces": (ctypes.c_int, [_pool, ctypes.c_void_p, _out, _size, _count]),
+    "cenote_mark": (ctypes.c_size_t, [_pool, ctypes.c_char_p, _out, _out, _size]),
     "cenote_explain": (ctypes.c_size_t, [_pool, ctypes.c_uint64, _out, _size]),
     "cenote_record": (ctypes.c_int, [_pool, ctypes.c_uint64]),
     "cenote_record_save": (ctypes.c_int, [_pool, ctypes.c_char_p]),
@@ -189,6 +208,19 @@ def check(code: int) -> None:
 
 def call(name: str, *arguments: Any) -> None:
     check(function(name)(*arguments))
+
+
+def text_bytes(text: str, what: str) -> bytes:
+    """As C has it. What C would not see is refused here."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        raise Error(f"{what} is no Unicode text: {ascii(text)[:60]}") from None
+    if b"\0" in encoded:
+        raise Error(f"{what} has a NUL in it: {ascii(text)[:60]}")
+    return encoded
 
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)
@@ -304,14 +336,6 @@ class Level(NamedTuple):
     peak: int
     total_in: int
     total_out: int
-
-
-def size_of(struct: ctypes.Structure) -> int:
-    return ctypes.sizeof(struct)
-
-
-def reference(struct: ctypes.Structure) -> Any:
-    return ctypes.byref(struct)
 
 
 def level(struct: LevelStruct) -> Level:

@@ -25,6 +25,7 @@ PRELOAD = "LD_PRELOAD"
 TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: what is compiled for a simulated GPU is not kept for real ones
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
+LABELS = "CENOTE_LABELS"  # on: phases and kinds, see hooks.py
 HOST = "CENOTE_HOST"  # on: of pinned memory, too
 TUNABLES = "GLIBC_TUNABLES"
 STATIC_TLS = "glibc.rtld.optional_static_tls"  # room for jemalloc, which most builds of it need to be loaded into a program that runs

@@ -309,6 +309,17 @@ def inputs_of(node: Any) -> list[Any]:
     return [source for source, _ in node.next_functions if source is not None]
 
 
+def length_of(node: Any) -> int:
+    """Operations in a history, up to OPERATIONS of them."""
+    seen, stack = {id(node): node}, [node]
+    while stack and len(seen) < OPERATIONS:
+        for source in inputs_of(stack.pop()):
+            if id(source) not in seen:
+                seen[id(source)] = source
+                stack.append(source)
+    return len(seen)
+
+
 def reaches_back_to(node: Any, room: int) -> tuple[int, int]:
     """The lowest sequence number in a history that is seen within `room` operations, the oldest known first; and how many were looked at."""
     lowest, order = LEAF, count()
@@ -352,8 +363,8 @@ class Search:
         if me in self.met or kind in ATOMS:
             return
         is_tensor = issubclass(kind, self.reader.tensor)
-        if not is_tensor and not gc.is_tracked(obj) and not issubclass(kind, self.reader.storage):
-            return
+        if not is_tensor and not gc.is_tracked(obj) and kind is not types.FrameType and not issubclass(kind, self.reader.storage):
+            return  # it holds nothing. Frames of functions that run are not tracked either
         self.met[me], self.ways[me] = obj, (parent, how, name)
         if is_tensor:
             self.look(obj)

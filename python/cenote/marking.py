@@ -6,6 +6,7 @@ parameters that are not there yet, those whose memory was given back for a while
 operation needs: they are of the kind of the phase.
 """
 import ctypes
+import weakref
 from types import ModuleType
 from typing import Any, Callable
 
@@ -20,7 +21,7 @@ def kind_function() -> Kind:
     """libcenote's, called without giving up Python's lock: it takes less time than that."""
     found = ctypes.PyDLL(bindings.loaded()._name).cenote_block_kind
     found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 class Marker:
@@ -30,19 +31,20 @@ class Marker:
         self.torch = torch
         self.kind = kind_function()
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
+        self.hook = self.accumulated  # one object, so that it is found again
         self.handles: list[Any] = []  # of hooks on parameters; they hold no tensor
         self.handles_most = 1000
+        self.called: dict[int, "weakref.ref[Any]"] = {}  # modules that were called from outside of modules, by id
 
     def tensor(self, tensor: Any, kind: int) -> None:
         """Whatever makes up the tensor, if it is on a GPU."""
-        if type(tensor) in self.plain and tensor.layout is self.torch.strided:
-            if tensor.is_cuda:
-                try:
-                    self.kind(tensor.data_ptr(), kind)
-                except RuntimeError:  # it has no memory, or none that one may ask for
-                    pass
-        else:
+        if type(tensor) not in self.plain:
             self.composed(tensor, kind)
+        elif tensor.is_cuda:
+            try:
+                self.kind(tensor.data_ptr(), kind)
+            except RuntimeError:  # it has no memory of its own
+                self.composed(tensor, kind)
 
     def composed(self, tensor: Any, kind: int) -> None:
         """A tensor made of others: DTensor, sparse, nested, quantised; or a parameter that is not there yet."""
@@ -64,6 +66,15 @@ class Marker:
                 self.tensor(part, kind)
 
     # --- modules
+
+    def first_call(self, module: Any) -> None:
+        """What it has before it is called the first time. Later the call before has marked it."""
+        known = self.called.get(id(module))
+        if known is None or known() is not module:
+            if len(self.called) > 10000:  # most of them dead
+                self.called.clear()
+            self.called[id(module)] = weakref.ref(module)
+            self.module(module)
 
     def module(self, module: Any) -> None:
         """The buffers, and the parameters after them: where one storage serves both it is a parameter's."""
@@ -87,10 +98,10 @@ class Marker:
     def watch_gradient(self, parameter: Any) -> bool:
         """From now on its gradient is marked when it is there. False: it was watched before, or cannot be."""
         hooks = parameter._post_accumulate_grad_hooks
-        if hooks is not None and any(hook == self.accumulated for hook in hooks.values()):
+        if hooks is not None and self.hook in hooks.values():
             return False
         try:
-            handle = parameter.register_post_accumulate_grad_hook(self.accumulated)
+            handle = parameter.register_post_accumulate_grad_hook(self.hook)
         except RuntimeError:  # no leaf
             return False
         if len(self.handles) > self.handles_most:

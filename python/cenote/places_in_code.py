@@ -149,14 +149,16 @@ def keeping(codes: tuple[types.CodeType, ...], name: str, is_attribute: bool) ->
     found: dict[tuple[str, int], bool] = {}
     for code in codes:
         loaded: set[int] = set()
+        before = ""
         for line, operation, argument in instructions(code):
             names = argument if type(argument) is tuple else (argument,)
             is_it = name in names and operation.endswith("_ATTR") == is_attribute
             if is_it and operation.startswith("LOAD_") or (is_attribute and operation == "LOAD_METHOD" and name in names):
                 loaded.add(line)
-            elif is_it and operation.startswith("STORE_"):
+            elif is_it and operation.startswith("STORE_") and before != "LOAD_CONST":  # None, 0: the beginning
                 found[code.co_filename, line] = found.get((code.co_filename, line), False) or line in loaded
             elif line in loaded and (operation == "STORE_SUBSCR" or (operation in ("LOAD_METHOD", "LOAD_ATTR") and argument in MUTATORS)):
                 found[code.co_filename, line] = True
+            before = operation
     lines = [Line(file, number, is_from_itself) for (file, number), is_from_itself in found.items()]
     return tuple([line for line in lines if line.is_from_itself] or lines)

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from cenote import adapter, environment, places, stepping
+from cenote import adapter, environment, hooks, moment, places, stepping
 from cenote.adapter import NotMade
 from cenote.hook import VARIABLE
 
@@ -69,6 +69,9 @@ def install() -> None:
     _adapter = made
     os.environ[VARIABLE] = "on"
     stepping.watch(torch)
+    moment.watch(torch)
+    if environment.is_on(environment.LABELS, os.environ):
+        hooks.label(torch, True)
 
 
 def hook_up(path: str) -> None:

@@ -1,7 +1,8 @@
 """What a device's memory is for, in words and figures: one function of libcenote behind each of these. No state but what marks compare with."""
+import ctypes
 import os
 import sys
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, Union
 
 from cenote import bindings
 from cenote.bindings import WAIT, Device, Error, Level, LevelStruct, RowStruct
@@ -28,12 +29,12 @@ class Mark(NamedTuple):
     name: str
     device: int
     live: int
-    change: int  # of `live` since the mark before
-    peak: int  # of `live` since the memory was first used, or peaks were reset
+    change: int  # of `live` since the mark before on that device; since nothing, for the first
     kinds: dict[str, int]  # live bytes of each kind that holds any
 
 
-_last: dict[int, int] = {}  # by device: live bytes at the last mark
+LINE = 4096
+_last: dict[int, ctypes.Structure] = {}  # by device: cenote_marked of the last mark
 
 
 def number(value: int, what: str, most: int = MOST) -> int:
@@ -51,19 +52,12 @@ def path_of(path: Path) -> str:
     return text
 
 
-def size_text(size: int) -> str:
-    for unit, digits in ((30, 2), (20, 1), (10, 1)):
-        if abs(size) >= 1 << unit:
-            return f"{size / (1 << unit):.{digits}f} {' KMG'[unit // 10]}iB"
-    return f"{size} B"
-
-
 # --- figures
 
 def stats(device: Device = None) -> dict[str, Union[int, Level]]:
     found = bindings.stats_struct()()
-    found.struct_size = bindings.size_of(found)  # type: ignore[attr-defined]
-    bindings.call("cenote_pool_stats", bindings.pool(device), bindings.reference(found))
+    found.struct_size = ctypes.sizeof(found)
+    bindings.call("cenote_pool_stats", bindings.pool(device), ctypes.byref(found))
     values = {name: getattr(found, name) for name, *_ in found._fields_ if name != "struct_size"}
     return {name: bindings.level(value) if isinstance(value, LevelStruct) else value for name, value in values.items()}
 
@@ -81,19 +75,17 @@ def rows(by: str = "tag", device: Device = None) -> list[Row]:
 
 
 def mark(name: str, device: Device = None) -> Mark:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a mark is a str, not {type(name).__name__}")
+    encoded = bindings.text_bytes(name, "the name of a mark")
     at = bindings.device_number(device)
-    parts = rows("kind", at)
-    live, level = sum(part.live for part in parts), stats(at)["allocated"]
-    assert isinstance(level, Level)
-    made = Mark(name, at, live, live - _last.get(at, 0), level.peak, {part.name: part.live for part in parts if part.live})
-    _last[at] = live
-    kinds = ", ".join(f"{kind} {size_text(size)}" for kind, size in made.kinds.items())
-    sign = "-" if made.change < 0 else "+"
-    shown = "".join(c if c.isprintable() else "?" for c in name)
-    print(f"cenote: {shown}: {size_text(live)} live, {sign}{size_text(abs(made.change))}" + (f" ({kinds})" if kinds else ""), file=sys.stderr)
-    return made
+    pool, last = bindings.pool(at), _last.setdefault(at, bindings.marked_struct()())
+    before = last.live if last.name else 0
+    text = ctypes.create_string_buffer(LINE)
+    if not bindings.function("cenote_mark")(pool, encoded, ctypes.byref(last), text, LINE):
+        raise Error(bindings.message())
+    print("cenote: " + text.value.decode(errors="replace"), file=sys.stderr)
+    live: int = last.live
+    kinds = dict(zip(bindings.kinds(), last.kinds))
+    return Mark(name, at, live, live - before, {kind: size for kind, size in kinds.items() if size})
 
 
 def explain(device: Device = None, bytes: int = 0) -> str:
@@ -107,9 +99,11 @@ def snapshot(path: Path, device: Device = None) -> None:
     if text.endswith(".json"):
         bindings.call("cenote_snapshot", bindings.pool(device), os.fsencode(text))
     elif text.endswith(".pickle"):
-        from cenote import memory_viz
         bindings.pool(device)
-        memory_viz.write(text)
+        torch = bindings.torch_with_gpu()
+        if torch is None:
+            raise Error("PyTorch's snapshot takes PyTorch: import torch first, or write a .json", 8, "NOT_SUPPORTED")
+        torch.cuda.memory._dump_snapshot(text)
     else:
         raise Error(f"{text!r:.80}: a snapshot is a .json or, for PyTorch's memory_viz, a .pickle")
 

@@ -79,25 +79,12 @@ def clear(stack: list[Push]) -> None:
             stack.append(entry)
 
 
-def encode(name: str) -> bytes:
-    """What libcenote would not see is refused here; the rest is its own to judge."""
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a tag is a str, not {type(name).__name__}")
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError:
-        raise Error(f"the name of a tag is no Unicode text: {ascii(name)[:60]}") from None
-    if b"\0" in encoded:
-        raise Error(f"the name of a tag has a NUL in it: {ascii(name)[:60]}")
-    return encoded
-
-
 class Tag:
     """A context manager and a decorator. One may be entered many times, by many threads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.bytes = encode(name)
+        self.bytes = bindings.text_bytes(name, "the name of a tag")
         self.begun: list[Push] = []  # by all threads
 
     def __enter__(self) -> "Tag":

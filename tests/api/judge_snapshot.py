@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Do the parts of a snapshot agree with each other?   judge_snapshot.py FILE...   Silence, or the first thing that does not hold of each."""
+import bisect
+import gzip
+import json
+import sys
+
+
+def rounded(size):
+    return (size + 511) // 512 * 512
+
+
+def rows(table):
+    return [dict(zip(table["columns"], row)) for row in table["rows"]]
+
+
+def expect(holds, words):
+    if not holds:
+        raise AssertionError(words)
+
+
+def equal(a, b, words):
+    expect(a == b, f"{words}: {a} != {b}")
+
+
+class Snapshot:
+    def __init__(self, path):
+        opened = gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8")
+        with opened as file:
+            self.all = json.load(file)
+        self.counters = self.all["counters"]
+        self.pages = {page["page"]: page for page in rows(self.all["pages"])}
+        self.pieces = [dict(zip(self.all["piece_columns"], piece)) for segment in self.all["segments"] for piece in segment["pieces"]]
+        self.slots = {}
+        for region in self.all["regions"]:
+            for row in region["slots"]:
+                slot = dict(zip(self.all["slot_columns"], row))
+                self.slots[region["region"], slot["slot"]] = slot
+
+    def now(self, name):
+        return self.counters[name]["current"]
+
+    def of_state(self, state):
+        return [piece for piece in self.pieces if piece["state"] == state]
+
+    def judge_pieces(self):
+        ends = []
+        for segment in self.all["segments"]:
+            at = segment["address"]
+            for piece in segment["pieces"]:
+                equal(piece[0], at, "pieces tile their segment")
+                at += piece[1]
+            if segment["address"]:
+                ends.append((segment["address"], at))
+        ends.sort()
+        expect(all(a[1] <= b[0] for a, b in zip(ends, ends[1:])), "segments lie apart")
+        live, pending = self.of_state("live"), self.of_state("pending")
+        equal(len(live), self.now("blocks"), "live pieces are the blocks")
+        equal(sum(piece["requested"] for piece in live), self.now("requested"), "live pieces add up to what is requested")
+        equal(sum(rounded(piece["requested"]) for piece in live), self.now("allocated"), "live pieces add up to what is allocated")
+        equal(sum(rounded(piece["requested"]) for piece in live + pending), self.now("active"), "live and pending pieces are active")
+        equal(sum(arena["blocks"] for arena in self.all["arenas"]), len(live) + len(pending), "arenas count their blocks")
+        unseen = sum(page["bytes"] for page in self.pages.values() if page["state"] == "leaving" and not page["home"])
+        equal(sum(piece["size"] for piece in self.pieces) + unseen, self.now("reserved"), "pieces add up to what is reserved")
+
+    def judge_pages(self):
+        pages = self.pages.values()
+        equal(sum(page["bytes"] for page in pages), self.now("reserved"), "pages add up to what is reserved")
+        equal(sum(1 for page in pages if page["owner"] and page["home"]), self.counters["pages_owned"], "owned pages are counted")
+        equal(sum(1 for page in pages if page["maps"] > 1), self.counters["pages_aliased"], "aliased pages are counted")
+        maps, busy = {}, {}
+        for spot, slot in self.slots.items():
+            page = slot["page"]
+            if page:
+                maps[page] = maps.get(page, 0) + 1
+                expect(page in self.pages, f"slot {spot} maps page {page}, which is not there")
+                equal("h" in slot["marks"], self.pages[page]["home"] == list(spot), f"the home of page {page}")
+                if "b" in slot["marks"] and "t" not in slot["marks"]:
+                    expect(page not in busy, f"page {page} lies under live bytes twice")
+                    busy[page] = spot
+                    equal(self.pages[page]["owner"], list(spot), f"the owner of page {page}")
+            elif "b" in slot["marks"]:
+                expect("t" in slot["marks"], f"live bytes at slot {spot} lie on no page")
+        for number, page in self.pages.items():
+            equal(maps.get(number, 0), page["maps"], f"slots that map page {number}")
+            owner = self.slots.get(tuple(page["owner"])) if page["owner"] else None
+            expect(not page["owner"] or number in busy or (owner and "t" in owner["marks"]), f"page {number} is owned by no live bytes")
+
+    def judge_place(self):
+        """Live blocks lie on pages that are mapped."""
+        regions = sorted(self.all["regions"], key=lambda region: region["base"])
+        bases = [region["base"] for region in regions]
+        page_bytes = self.all["pool"]["page_bytes"]
+        for piece in self.of_state("live") + self.of_state("pending"):
+            region = regions[bisect.bisect_right(bases, piece["address"]) - 1]
+            expect(region["base"] <= piece["address"] and piece["address"] + piece["size"] <= region["top"], "a block lies in a region")
+            first = (piece["address"] - region["base"]) // page_bytes
+            last = (piece["address"] + piece["size"] - 1 - region["base"]) // page_bytes
+            for slot in [0] if region["segment"] else range(first, last + 1):
+                found = self.slots.get((region["region"], slot))
+                expect(found and found["page"] and "b" in found["marks"], f"live bytes at {piece['address']:#x} lie on a page")
+
+    def judge_rows(self):
+        for division, listed in self.all["rows"].items():
+            if division != "group":
+                equal(sum(row["allocated"]["current"] for row in listed), self.now("allocated"), f"rows by {division} add up")
+        tags = {}
+        for piece in self.of_state("live"):
+            tags[piece["tag"]] = tags.get(piece["tag"], 0) + rounded(piece["requested"])
+        told = {row["key"]: row["allocated"]["current"] for row in self.all["rows"]["tag"] if row["allocated"]["current"]}
+        equal(tags, told, "pieces by tag are the rows by tag")
+
+    def judge_pending(self):
+        waiting = {row["address"] for row in rows(self.all["pending"])}
+        equal(len(waiting), self.counters["pending_blocks"], "pending blocks are counted")
+        pending = {piece["address"] for piece in self.of_state("pending")}
+        expect(waiting <= pending, "what waits is pending")
+
+    def judge_fences(self):
+        fences = self.all["fences"]
+        due = fences["due"]
+        expect(fences["done"] <= fences["begun"] <= fences["now"], "done, begun, now")
+        expect(due == sorted(due) and (not due or (fences["done"] < due[0] and due[-1] <= fences["begun"])), f"fences due are in order: {fences}")
+        for page in self.pages.values():
+            expect(page["freed"] <= fences["now"], "nothing was freed in the future")
+            equal(page["complete"], page["freed"] <= fences["done"], f"page {page['page']} is complete")
+        groups = {0} | {group["group"] for group in self.all["groups"]}
+        named = [each["group"] for part in ("arenas", "segments", "captures") for each in self.all[part]]
+        expect(set(named) <= groups, "groups that are named are there")
+
+    def judge(self):
+        for name in [name for name in dir(self) if name.startswith("judge_")]:
+            getattr(self, name)()
+
+
+def main():
+    failed = 0
+    for path in sys.argv[1:]:
+        try:
+            Snapshot(path).judge()
+        except (AssertionError, ValueError, KeyError) as problem:
+            print(f"{path}: {problem!r}")
+            failed = 1
+    return failed or len(sys.argv) < 2
+
+
+sys.exit(main())

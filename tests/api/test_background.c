@@ -1,0 +1,599 @@
+/*
+ * test_background.c: the thread that gives back what has decayed: what it does, how it behaves among the program's threads, and what becomes
+ * of it. Every case runs in a child, because a process has one such thread and keeps it; this process never loads the driver.
+ *
+ * The pools' clock is the simulated one, and its time passes while the cases wait for the thread.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "driver/driver.h"
+#include "tests/api/scene.h"
+
+#define CARD     (256 * MIB)
+#define DECAY    8                  /* ms: the thread looks every millisecond */
+#define PATIENCE 10000              /* looks of a case at what the thread should have done */
+
+/* The exit status of a child that runs `body`; 128 and more: a signal. */
+static int status_of(void (*body)(void))
+{
+    unsigned before = CU_get_number_of_failures();
+    pid_t child = fork();
+    if (!child) {
+        alarm(60);
+        body();
+        if (CU_get_number_of_failures() > before)
+            CU_basic_show_failures(CU_get_failure_list());
+        fflush(NULL);
+        exit(CU_get_number_of_failures() > before ? 1 : 0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+#define IN_A_CHILD(name)                        \
+    static void name##_in_a_child(void);        \
+    CASE(name)                                  \
+    {                                           \
+        EXPECT_EQ(status_of(name##_in_a_child), 0); \
+    }                                           \
+    static void name##_in_a_child(void)
+
+static cenote_options background_options(void)
+{
+    cenote_options options = scene_options();
+    options.decay_ms = DECAY;
+    options.background = 1;
+    return options;
+}
+
+static void open_attended(struct scene *scene)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = background_options();
+    scene_open_with(scene, &shape, &options);
+    EXPECT_EQ(scene_stats(scene->pool).background, 1);
+}
+
+static uint64_t reserved(cenote_pool *pool)
+{
+    return scene_stats(pool).reserved.current;
+}
+
+static void take_and_give(cenote_pool *pool, size_t bytes, CUstream stream)
+{
+    struct held held;
+    REQUIRE(held_take(&held, pool, bytes, stream));
+    held_give(&held);
+}
+
+/* Time passes until so much is reserved. False: it never is. */
+static bool becomes(cenote_pool *pool, uint64_t bytes)
+{
+    for (int i = 0; i < PATIENCE && reserved(pool) != bytes; i++) {
+        sim_advance(MSEC);
+        usleep(1000);
+    }
+    return reserved(pool) == bytes;
+}
+
+static void let_pass(int ms)
+{
+    for (int i = 0; i < ms; i++) {
+        sim_advance(MSEC);
+        usleep(1000);
+    }
+}
+
+/* The number of our thread in the system, 0: there is none. */
+static pid_t find_thread(void)
+{
+    char path[64], name[32] = "";
+    pid_t found = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && !found && (task = readdir(tasks));) {
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", task->d_name);
+        FILE *file = fopen(path, "r");
+        if (file && fgets(name, sizeof name, file) && !strcmp(name, "cenote\n"))
+            found = atoi(task->d_name);
+        if (file)
+            fclose(file);
+    }
+    if (tasks)
+        closedir(tasks);
+    return found;
+}
+
+IN_A_CHILD(gives_back_while_the_program_does_nothing)
+{
+    struct scene scene;
+    struct held held;
+    open_attended(&scene);
+    REQUIRE(held_take(&held, scene.pool, 6 * MIB, scene.stream[A]));
+    take_and_give(scene.pool, 100 * MIB, scene.stream[B]);
+    EXPECT(becomes(scene.pool, 6 * MIB));
+    EXPECT_EQ(scene_stats(scene.pool).decayed, 100 * MIB);
+    held_give(&held);
+    EXPECT(becomes(scene.pool, 0));
+    scene_close(&scene);
+}
+
+IN_A_CHILD(without_the_option_there_is_no_thread)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.decay_ms = DECAY;
+    scene_open_card(&scene, &shape);
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    EXPECT_EQ(scene_stats(scene.pool).background, 0);
+    scene_destroy_pool(&scene);
+    options.background = 1;
+    options.decay_ms = 0; /* nothing to do */
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    EXPECT_EQ(scene_stats(scene.pool).background, 0);
+    EXPECT_EQ(find_thread(), 0);
+    scene_close(&scene);
+}
+
+/* Signals that are sent to the process come to the program's threads; those of the C library itself cannot be blocked. */
+static bool blocks(pid_t thread, int signal)
+{
+    char path[64], line[128];
+    unsigned long long mask = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)thread);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        sscanf(line, "SigBlk: %llx", &mask);
+    if (file)
+        fclose(file);
+    return mask >> (signal - 1) & 1;
+}
+
+IN_A_CHILD(the_thread_is_nice_and_hears_no_signals)
+{
+    struct scene scene;
+    open_attended(&scene);
+    take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
+    EXPECT(becomes(scene.pool, 0));
+    pid_t thread = find_thread();
+    REQUIRE(thread);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)thread), 10);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)getpid()), 0);
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGPIPE, SIGSEGV};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        EXPECT(blocks(thread, signals[i]) && !blocks(getpid(), signals[i]));
+    scene_close(&scene);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- near the device */
+
+/* A machine with two processors in two packages: device 0 (bus 01) hangs on the second, device 1 (bus 02) on the first. */
+static void write_topology(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    REQUIRE(file);
+    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
+          "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x3\" nodeset=\"0x3\" "
+          "complete_nodeset=\"0x3\" allowed_nodeset=\"0x3\" gp_index=\"1\">\n", file);
+    for (int package = 0; package < 2; package++) {
+        int set = 1 << package, gp = 10 + 10 * package, bus = 2 - package;
+        fprintf(file, "<object type=\"Package\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" complete_nodeset=\"0x%x\" "
+                "gp_index=\"%d\">\n<object type=\"NUMANode\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" "
+                "complete_nodeset=\"0x%x\" gp_index=\"%d\" local_memory=\"68719476736\"/>\n", package, set, set, set, set, gp, package, set, set,
+                set, set, gp + 1);
+        fprintf(file, "<object type=\"Core\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" complete_nodeset=\"0x%x\" "
+                "gp_index=\"%d\"><object type=\"PU\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" "
+                "complete_nodeset=\"0x%x\" gp_index=\"%d\"/></object>\n", package, set, set, set, set, gp + 2, package, set, set, set, set, gp + 3);
+        fprintf(file, "<object type=\"Bridge\" gp_index=\"%d\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[0%d-0%d]\"><object type=\"PCIDev\" "
+                "gp_index=\"%d\" pci_busid=\"0000:0%d:00.0\" pci_type=\"0302 [10de:2330] [10de:1658] a1\" pci_link_speed=\"0.000000\"/></object>\n"
+                "</object>\n", gp + 4, bus, bus, gp + 5, bus);
+    }
+    fputs("</object>\n</topology>\n", file);
+    fclose(file);
+}
+
+static cpu_set_t only(int processor)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    return set;
+}
+
+/* Makes the thread visit a pool of that device, and says whether it is on that processor alone then. */
+static bool visits_from(int device, int processor)
+{
+    cenote_options options = background_options();
+    cenote_pool *pool = NULL;
+    cpu_set_t wanted = only(processor), found;
+    void *block = NULL;
+    DONE(cenote_pool_create(device, &options, &pool));
+    DONE(cenote_alloc(pool, 20 * MIB, NULL, &block));
+    DONE(cenote_free(block));
+    EXPECT(becomes(pool, 0));
+    CPU_ZERO(&found);
+    EXPECT_EQ(sched_getaffinity(find_thread(), sizeof found, &found), 0);
+    DONE(cenote_pool_destroy(pool));
+    return CPU_EQUAL(&wanted, &found);
+}
+
+static void see_two_processors(struct scene *scene, bool this_machine)
+{
+    char path[64];
+    struct sim_shape shape = scene_card(CARD);
+    shape.devices = 2;
+    snprintf(path, sizeof path, "/tmp/cenote-near-%d.xml", (int)getpid());
+    write_topology(path);
+    setenv("HWLOC_XMLFILE", path, 1);
+    setenv("HWLOC_THISSYSTEM", this_machine ? "1" : "0", 1);
+    scene_open_card(scene, &shape);
+}
+
+static void forget_topology(struct scene *scene)
+{
+    unlink(getenv("HWLOC_XMLFILE"));
+    scene_close(scene);
+}
+
+static bool has_two_processors(void)
+{
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    EXPECT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+    return CPU_ISSET(0, &mine) && CPU_ISSET(1, &mine);
+}
+
+IN_A_CHILD(it_is_near_the_device_it_looks_after)
+{
+    struct scene scene;
+    if (!has_two_processors()) {
+        fprintf(stderr, "(this process may not use processors 0 and 1: not tried) ");
+        return;
+    }
+    see_two_processors(&scene, true);
+    EXPECT(visits_from(0, 1));
+    EXPECT(visits_from(1, 0));
+    EXPECT(visits_from(0, 1));
+    cpu_set_t mine;
+    EXPECT(!sched_getaffinity(0, sizeof mine, &mine) && CPU_COUNT(&mine) >= 2); /* the program's own threads stay where they are */
+    forget_topology(&scene);
+}
+
+/* A processor that the process may not use is not used, also if it is the nearest. */
+IN_A_CHILD(it_stays_where_the_process_may_be)
+{
+    struct scene scene;
+    cpu_set_t first = only(0);
+    if (!has_two_processors())
+        return;
+    EXPECT_EQ(sched_setaffinity(0, sizeof first, &first), 0);
+    see_two_processors(&scene, true);
+    EXPECT(visits_from(0, 0));
+    EXPECT(visits_from(1, 0));
+    forget_topology(&scene);
+}
+
+/* The topology of another machine says nothing about this one. */
+IN_A_CHILD(another_machine_is_no_guide)
+{
+    struct scene scene;
+    if (!has_two_processors())
+        return;
+    see_two_processors(&scene, false);
+    EXPECT(!visits_from(0, 1));
+    EXPECT(!visits_from(1, 0));
+    forget_topology(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- what can go wrong */
+
+/* The first demand for memory after which the pool is there all the same is that of the thread. */
+IN_A_CHILD(the_system_gives_no_thread)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = background_options();
+    scene_open_card(&scene, &shape);
+    int error = CENOTE_OUT_OF_HOST_MEMORY;
+    for (uint64_t nth = 1; error && nth < 100; nth++) {
+        memory_fail(nth, false);
+        error = cenote_pool_create(0, &options, &scene.pool);
+        EXPECT(!error || error == CENOTE_OUT_OF_HOST_MEMORY);
+    }
+    EXPECT_EQ(memory_failed(), 1);
+    memory_fail(0, false);
+    REQUIRE(!error);
+    EXPECT_EQ(scene_stats(scene.pool).background, 0);
+    EXPECT(strstr(cenote_message(), "no background thread"));
+    EXPECT_EQ(find_thread(), 0);
+
+    take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
+    for (int i = 0; i < 3 * DECAY; i++) {
+        sim_advance(MSEC);
+        DONE(cenote_step(scene.pool));
+    }
+    EXPECT_EQ(reserved(scene.pool), 0);
+    scene_destroy_pool(&scene);
+
+    DONE(cenote_pool_create(0, &options, &scene.pool)); /* the next one has it */
+    EXPECT_EQ(scene_stats(scene.pool).background, 1);
+    take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
+    EXPECT(becomes(scene.pool, 0));
+    scene_close(&scene);
+}
+
+IN_A_CHILD(no_memory_for_anything)
+{
+    struct scene scene;
+    open_attended(&scene);
+    take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
+    memory_fail(1, true);
+    EXPECT(becomes(scene.pool, 0));
+    memory_fail(0, false);
+    scene_close(&scene);
+}
+
+/* A refusal keeps the page; when the driver is willing again it goes. */
+IN_A_CHILD(the_driver_refuses)
+{
+    static const char *const calls[] = {"cuMemUnmap", "cuMemRelease", "cuEventQuery", "cuCtxRecordEvent", "cuCtxPushCurrent", NULL};
+    struct scene scene;
+    struct held held;
+    open_attended(&scene);
+    for (int i = 0; i < 6; i++) {
+        REQUIRE(held_take(&held, scene.pool, 60 * MIB, scene.stream[A]));
+        fault_arm(calls[i], 1, CUDA_ERROR_UNKNOWN, true);
+        held_give(&held);
+        let_pass(5 * DECAY);
+        EXPECT(fault_fired() > 0);
+        EXPECT_EQ(reserved(scene.pool), 60 * MIB);
+        fault_disarm();
+        DONE(cenote_pool_check(scene.pool));
+        EXPECT(becomes(scene.pool, 0));
+    }
+    scene_close(&scene);
+}
+
+/* The thread may be the first who hears of it; the program does at its next call. */
+IN_A_CHILD(the_context_is_lost)
+{
+    struct scene scene;
+    void *block;
+    open_attended(&scene);
+    take_and_give(scene.pool, 60 * MIB, scene.stream[A]);
+    fault_arm("cuEventQuery", 1, CUDA_ERROR_LAUNCH_FAILED, true);
+    let_pass(5 * DECAY);
+    EXPECT_EQ(fault_fired(), 1); /* and then it leaves the driver alone */
+    EXPECT_EQ(cenote_alloc(scene.pool, MIB, scene.stream[A], &block), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(reserved(scene.pool), 60 * MIB);
+    DONE(cenote_pool_destroy(scene.pool));
+    fault_disarm();
+    scene_is_open = false;
+}
+
+IN_A_CHILD(not_during_a_capture)
+{
+    struct scene scene;
+    cenote_group *group;
+    CUgraph graph = NULL;
+    open_attended(&scene);
+    for (int round = 0; round < 10; round++) {
+        take_and_give(scene.pool, 20 * MIB, scene.stream[B]);
+        DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+        DONE(cenote_capture_begin(group, scene.stream[A]));
+        DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+        uint64_t before = reserved(scene.pool);
+        let_pass(3 * DECAY);
+        EXPECT_EQ(reserved(scene.pool), before);
+        DONE(cuStreamEndCapture(scene.stream[A], &graph)); /* it was not disturbed */
+        DONE(cenote_capture_end(group, scene.stream[A]));
+        DONE(cuGraphDestroy(graph));
+        DONE(cenote_group_destroy(group));
+    }
+    EXPECT(becomes(scene.pool, 0));
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------- among the program's threads */
+
+static struct scene crowd;
+static atomic_bool over;
+
+static void *come_and_go(void *arg)
+{
+    CUstream stream = crowd.stream[(uintptr_t)arg % SCENE_STREAMS];
+    DONE(cuCtxPushCurrent(crowd.context));
+    for (int i = 0; i < 400; i++) {
+        void *block = NULL;
+        DONE(cenote_alloc(crowd.pool, (size_t)(i % 9 + 1) * MIB, stream, &block));
+        DONE(cenote_use(block, crowd.stream[i % SCENE_STREAMS]));
+        DONE(cenote_free(block));
+        if (i % 16 == 0)
+            DONE(cenote_step(crowd.pool));
+        if (i % 100 == 0)
+            DONE(cenote_trim(crowd.pool, 0, CENOTE_TRIM_WAIT));
+    }
+    DONE(cuCtxPopCurrent(NULL));
+    return NULL;
+}
+
+static void *pass_time(void *unused)
+{
+    while (!atomic_load(&over)) {
+        sim_advance(MSEC);
+        usleep(200);
+    }
+    return unused;
+}
+
+/* Pools come and go while it is busy with others. */
+static void *make_pools(void *unused)
+{
+    cenote_options options = background_options();
+    for (int i = 0; i < 60; i++) {
+        cenote_pool *pool = NULL;
+        void *block = NULL;
+        DONE(cenote_pool_create(0, &options, &pool));
+        DONE(cenote_alloc(pool, 9 * MIB, crowd.stream[A], &block));
+        EXPECT_EQ(cenote_pool_destroy(pool), CENOTE_BUSY);
+        EXPECT_EQ(scene_stats(pool).background, 1);
+        DONE(cenote_free(block));
+        usleep((useconds_t)(i % 4) * 1000);
+        DONE(cenote_pool_destroy(pool));
+    }
+    return unused;
+}
+
+IN_A_CHILD(in_a_crowd)
+{
+    pthread_t threads[5];
+    open_attended(&crowd);
+    REQUIRE(!pthread_create(&threads[0], NULL, pass_time, NULL));
+    REQUIRE(!pthread_create(&threads[1], NULL, make_pools, NULL));
+    for (uintptr_t i = 2; i < 5; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, come_and_go, (void *)i));
+    for (int i = 1; i < 5; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&over, true);
+    pthread_join(threads[0], NULL);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_check(crowd.pool));
+    EXPECT(becomes(crowd.pool, 0));
+    scene_close(&crowd);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- fork, exit, unload */
+
+static struct scene family;
+
+/* Exits by the ordinary road, handlers and all. */
+static void the_fork(void)
+{
+    void *block;
+    alarm(10);
+    EXPECT_EQ(find_thread(), 0);
+    EXPECT_EQ(cenote_alloc(family.pool, MIB, family.stream[A], &block), CENOTE_FORKED);
+    EXPECT_EQ(cenote_step(family.pool), CENOTE_FORKED);
+    EXPECT_EQ(cenote_pool_destroy(family.pool), CENOTE_FORKED);
+    cenote_options options = background_options();
+    EXPECT_EQ(cenote_pool_create(0, &options, &family.pool), CENOTE_FORKED);
+}
+
+/* At any moment of the thread's work, and the parent goes on. */
+IN_A_CHILD(forks)
+{
+    open_attended(&family);
+    for (int i = 0; i < 20; i++) {
+        take_and_give(family.pool, 60 * MIB, family.stream[A]);
+        sim_advance(DECAY * MSEC);
+        usleep((useconds_t)i * 200);
+        EXPECT_EQ(status_of(the_fork), 0);
+    }
+    EXPECT(becomes(family.pool, 0));
+    scene_close(&family);
+}
+
+static uint64_t driver_calls(void)
+{
+    struct driver_tally tallies[DRIVER_CALLS];
+    uint64_t calls = 0;
+    driver_tallies(tallies);
+    for (int call = 0; call < DRIVER_CALLS; call++)
+        calls += tallies[call].calls;
+    return calls;
+}
+
+/* Runs after the library has been told that the process exits, because it was there before. */
+static void after_us(void)
+{
+    uint64_t before = driver_calls();
+    for (int i = 0; i < 30; i++) {
+        sim_advance(DECAY * MSEC);
+        usleep(1000);
+    }
+    bool quiet = driver_calls() == before && find_thread();
+    _exit(quiet ? 7 : 8);
+}
+
+static int exit_after_us;
+
+static void exits(void)
+{
+    struct scene scene;
+    atexit(after_us);
+    open_attended(&scene);
+    take_and_give(scene.pool, 200 * MIB, scene.stream[A]);
+    let_pass(DECAY);
+    usleep((useconds_t)exit_after_us);
+    exit(0);
+}
+
+CASE(exits_in_the_middle_of_it)
+{
+    for (int i = 0; i < 12; i++) {
+        exit_after_us = i * 300;
+        EXPECT_EQ(status_of(exits), 7);
+    }
+}
+
+/* A process that ends does not wait for it, and it does not hold the process. */
+IN_A_CHILD(ends_with_pools_open)
+{
+    struct scene scene;
+    open_attended(&scene);
+    take_and_give(scene.pool, 100 * MIB, scene.stream[A]);
+    EXPECT_EQ(scene_stats(scene.pool).background, 1);
+}
+
+/* The library that the thread runs in was unloaded, as far as the program knows. */
+IN_A_CHILD(the_library_is_unloaded)
+{
+    char program[512], path[600];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    REQUIRE(length > 0);
+    program[length] = 0;
+    *strrchr(program, '/') = 0;
+    *strrchr(program, '/') = 0;
+    snprintf(path, sizeof path, "%s/sim/libcuda.so.1", program);
+    setenv("CENOTE_DRIVER", path, 1);
+    setenv("CENOTE_SIM", "capacity:1GiB", 1);
+    setenv("CENOTE_CONF", "decay_ms:8,background:1,page_mib:2", 1);
+    snprintf(path, sizeof path, "%s/libcenote.so", program);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    int (*create)(int, const cenote_options *, cenote_pool **);
+    int (*alloc)(cenote_pool *, size_t, cenote_stream, void **);
+    int (*release)(void *);
+    int (*stats)(cenote_pool *, cenote_stats *);
+    *(void **)&create = dlsym(library, "cenote_pool_create");
+    *(void **)&alloc = dlsym(library, "cenote_alloc");
+    *(void **)&release = dlsym(library, "cenote_free");
+    *(void **)&stats = dlsym(library, "cenote_pool_stats");
+    cenote_pool *pool;
+    void *block;
+    DONE(create(0, NULL, &pool));
+    DONE(alloc(pool, 20 * MIB, NULL, &block));
+    DONE(release(block));
+    dlclose(library);
+    cenote_stats s = {.struct_size = sizeof s};
+    for (int i = 0; i < PATIENCE; i++) {
+        DONE(stats(pool, &s));
+        if (!s.reserved.current)
+            break;
+        usleep(1000);
+    }
+    EXPECT_EQ(s.background, 1);
+    EXPECT_EQ(s.reserved.current, 0);
+    EXPECT(find_thread());
+}
+
+SCENES_MAIN("background")

@@ -1,0 +1,725 @@
+/*
+ * test_explain.c: explanations of states that really came about, on a simulated card that other processes use too: whether the figures are the
+ * driver's, whether the advice is the one that helps, and whether it still speaks when the driver does not.
+ *
+ * A holder is this program, started anew, that takes memory and keeps it until its pipe closes.
+ */
+#include "tests/api/scene.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "driver/nvml.h"
+
+#define CARD (1024 * MIB)
+#define CONTEXT (32 * MIB)
+
+static char shape_text[256];
+
+/* What the last failure said, or what there is to say now. */
+static char text[4096];
+
+static bool says(const char *words)
+{
+    bool found = strstr(text, words) != NULL;
+    if (!found)
+        printf("  \"%s\" is not in: %s\n", words, text);
+    return found;
+}
+
+static bool keeps_quiet_of(const char *words)
+{
+    bool found = strstr(text, words) != NULL;
+    if (found)
+        printf("  \"%s\" is in: %s\n", words, text);
+    return !found;
+}
+
+static void explain_now(cenote_pool *pool)
+{
+    size_t length = cenote_explain(pool, 0, text, sizeof text);
+    EXPECT_EQ(length, strlen(text));
+}
+
+/* Asks for more than there is. The message of the thread is the whole explanation. */
+static void run_out(cenote_pool *pool, size_t bytes, CUstream stream)
+{
+    void *block;
+    text[0] = 0;
+    EXPECT_EQ(cenote_alloc(pool, bytes, stream, &block), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(cenote_driver_result(), CUDA_ERROR_OUT_OF_MEMORY);
+    snprintf(text, sizeof text, "%s", cenote_message());
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ other processes */
+
+struct holder {
+    int   process;  /* that holds the memory */
+    int   pipe;     /* closed: it ends */
+};
+
+static int hold(size_t bytes, int answer, int end)
+{
+    CUcontext context;
+    CUdeviceptr at;
+    char byte = 0;
+    int me = (int)getpid();
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cuMemAlloc(&at, bytes))
+        return 1;
+    bool told = write(answer, &me, sizeof me) == sizeof me;
+    while (told && read(end, &byte, 1) > 0)
+        ;
+    return 0;
+}
+
+enum tie { CHILD, LEFT_BY_A_RUN, SERVICE };
+
+/*
+ * A run that ends without its worker: the worker stays in the group that the run led. A service leads a group of its own, and nobody misses
+ * what started it.
+ */
+static void start(struct holder *h, size_t bytes, enum tie tie)
+{
+    int answer[2], end[2];
+    REQUIRE(!pipe(answer) && !pipe(end));
+    fflush(NULL);
+    pid_t first = fork();
+    if (!first) {
+        char program[256], arguments[3][32];
+        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+        program[length > 0 ? length : 0] = 0;
+        close(end[1]);
+        setenv("CENOTE_SIM", shape_text, 1);
+        snprintf(arguments[0], 32, "%zu", bytes);
+        snprintf(arguments[1], 32, "%d", answer[1]);
+        snprintf(arguments[2], 32, "%d", end[0]);
+        if (tie != CHILD) {
+            setsid();
+            if (fork())
+                _exit(0);
+        }
+        if (tie == SERVICE)
+            setsid();
+        execl(program, program, "--hold", arguments[0], arguments[1], arguments[2], (char *)NULL);
+        _exit(2);
+    }
+    close(answer[1]);
+    close(end[0]);
+    h->pipe = end[1];
+    if (tie != CHILD)
+        waitpid(first, NULL, 0);
+    REQUIRE_EQ(read(answer[0], &h->process, sizeof h->process), sizeof h->process);
+    close(answer[0]);
+}
+
+/* It has let go when its memory is free again. */
+static void end(struct holder *h, size_t left)
+{
+    size_t now = 0, total;
+    close(h->pipe);
+    for (int i = 0; i < 3000 && now < left; i++) {
+        DONE(cuMemGetInfo(&now, &total));
+        usleep(1000);
+    }
+    EXPECT(now >= left);
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        ;
+}
+
+/* A card that other processes can use too. */
+static void open_scene(struct scene *scene, cenote_options *options)
+{
+    static int runs;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options mine = scene_options();
+    shape.context_bytes = CONTEXT;
+    snprintf(shape.machine, sizeof shape.machine, "cenote-explain-%d-%d", (int)getpid(), ++runs);
+    snprintf(shape_text, sizeof shape_text, "capacity:1GiB,context_bytes:32MiB,machine:%s", shape.machine);
+    scene_open_with(scene, &shape, options ? options : &mine);
+}
+
+static size_t left_now(void)
+{
+    size_t left, total;
+    DONE(cuMemGetInfo(&left, &total));
+    return left;
+}
+
+CASE(the_table_is_what_the_driver_counts)
+{
+    struct scene scene;
+    struct held held;
+    cenote_pool *second;
+    struct holder other;
+    CUdeviceptr beside;
+    void *block;
+    open_scene(&scene, NULL);
+    REQUIRE(held_take(&held, scene.pool, 100 * MIB, scene.stream[A]));
+    cenote_options options = scene_options();
+    DONE(cenote_pool_create(0, &options, &second));
+    DONE(cenote_alloc(second, 10 * MIB, scene.stream[A], &block));
+    DONE(cuMemAlloc(&beside, 50 * MIB));
+    explain_now(scene.pool);
+    EXPECT(says("GPU 0 has a total capacity of 1.00 GiB of which 832.00 MiB is free."));
+    EXPECT(says("Including non-cenote memory, this process has 192.00 MiB memory in use."));
+    EXPECT(says("In use on GPU 0, as nvidia-smi counts: 192.00 MiB"));
+    EXPECT(says("    100.00 MiB  pages of cenote: 100.00 MiB in 1 blocks\n"));
+    EXPECT(says("     10.00 MiB  1 other pools of this process"));
+    EXPECT(says("     32.00 MiB  CUDA context of this process (estimated)"));
+    EXPECT(says("     50.00 MiB  taken past cenote in this process"));
+    EXPECT(says("       0 bytes  unexplained"));
+    EXPECT(keeps_quiet_of("helps"));
+    size_t left = left_now();
+    start(&other, 68 * MIB, SERVICE);
+    explain_now(scene.pool);
+    char line[96];
+    snprintf(line, sizeof line, "Process %d has 100.00 MiB memory in use.", other.process);
+    EXPECT(says(line));
+    snprintf(line, sizeof line, "    100.00 MiB  process %d (", other.process);
+    EXPECT(says(line));
+    EXPECT(says("not told apart")); /* it came after us: what was in use before says nothing of our context */
+    end(&other, left);
+    sim_set_foreign(0, 200 * MIB); /* of somebody whom nobody lists */
+    explain_now(scene.pool);
+    EXPECT(says("    200.00 MiB  unexplained"));
+    EXPECT(says("fuser -v"));
+    sim_set_foreign(0, 0);
+    DONE(cuMemFree(beside));
+    DONE(cenote_free(block));
+    DONE(cenote_pool_destroy(second));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(a_foreign_process)
+{
+    struct scene scene;
+    struct holder other;
+    char words[64];
+    open_scene(&scene, NULL);
+    size_t left = left_now();
+    start(&other, 600 * MIB, SERVICE);
+    run_out(scene.pool, 500 * MIB, scene.stream[A]);
+    snprintf(words, sizeof words, "Other processes hold 632.00 MiB (%d)", other.process);
+    EXPECT(says(words));
+    EXPECT(keeps_quiet_of("after exit"));
+    run_out(scene.pool, 1000 * MIB, scene.stream[A]); /* it would not fit without the other either */
+    EXPECT(says("too much for this GPU"));
+    end(&other, left);
+    scene_close(&scene);
+}
+
+CASE(a_process_that_a_run_left_behind)
+{
+    struct scene scene;
+    struct holder other;
+    char words[128];
+    open_scene(&scene, NULL);
+    size_t left = left_now();
+    start(&other, 600 * MIB, LEFT_BY_A_RUN);
+    run_out(scene.pool, 500 * MIB, scene.stream[A]);
+    snprintf(words, sizeof words, "`kill %d` gives it back", other.process);
+    EXPECT(says("What helps: Memory was not freed after exit: 632.00 MiB"));
+    EXPECT(says(words));
+    EXPECT(says("--hold 629145600"));
+    EXPECT(says(": memory not freed after exit, its run has ended"));
+    end(&other, left);
+    scene_close(&scene);
+}
+
+CASE(a_child_of_this_process)
+{
+    struct scene scene;
+    struct holder other;
+    open_scene(&scene, NULL);
+    size_t left = left_now();
+    start(&other, 600 * MIB, CHILD);
+    run_out(scene.pool, 500 * MIB, scene.stream[A]);
+    EXPECT(says("Processes that this one started hold 632.00 MiB"));
+    EXPECT(keeps_quiet_of("after exit"));
+    EXPECT(keeps_quiet_of("Other processes hold"));
+    end(&other, left);
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ our own doing */
+
+CASE(too_much_for_the_card)
+{
+    struct scene scene;
+    struct held held;
+    open_scene(&scene, NULL);
+    REQUIRE(held_take(&held, scene.pool, 700 * MIB, scene.stream[A]));
+    run_out(scene.pool, 400 * MIB, scene.stream[B]);
+    EXPECT(says("Tried to allocate 400.00 MiB."));
+    EXPECT(says("108.00 MiB too much for this GPU: 700.00 MiB is live and 400.00 MiB was asked for"));
+    DONE(cenote_block_kind(held.at, CENOTE_KIND_ACTIVATIONS));
+    run_out(scene.pool, 400 * MIB, scene.stream[B]);
+    EXPECT(says("at most 90 % of this batch"));
+    run_out(scene.pool, CARD + 1, scene.stream[B]);
+    EXPECT(says("larger than the whole GPU, by 1 bytes"));
+    EXPECT(keeps_quiet_of("too much for this GPU"));
+    run_out(scene.pool, SIZE_MAX - 4, scene.stream[B]);
+    EXPECT(says("Tried to allocate more than 1EB memory."));
+    EXPECT(says("computed wrong"));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(a_limit_that_is_too_low)
+{
+    struct scene scene;
+    struct held held;
+    open_scene(&scene, NULL);
+    DONE(cenote_pool_set_limit(scene.pool, 200 * MIB));
+    REQUIRE(held_take(&held, scene.pool, 150 * MIB, scene.stream[A]));
+    run_out(scene.pool, 100 * MIB, scene.stream[A]);
+    EXPECT(says("200.00 MiB allowed; "));
+    EXPECT(says("The limit of 200.00 MiB stands in the way"));
+    run_out(scene.pool, 950 * MIB, scene.stream[A]); /* the card has not got it either */
+    EXPECT(keeps_quiet_of("stands in the way"));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(steps_that_leave_more_and_more)
+{
+    struct scene scene;
+    void *kept[12];
+    open_scene(&scene, NULL);
+    for (int i = 0; i < 5; i++) {
+        DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &kept[i]));
+        DONE(cenote_step(scene.pool));
+    }
+    explain_now(scene.pool);
+    EXPECT(keeps_quiet_of("left more behind")); /* four steps grew: the first has none before it */
+    for (int i = 5; i < 10; i++) {
+        DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &kept[i]));
+        DONE(cenote_step(scene.pool));
+    }
+    run_out(scene.pool, 1000 * MIB, scene.stream[A]);
+    EXPECT(says("Each of the last 9 steps left more behind than the one before, 8.00 MiB a step, 72.00 MiB in all"));
+    DONE(cenote_step(scene.pool)); /* level */
+    explain_now(scene.pool);
+    EXPECT(keeps_quiet_of("left more behind"));
+    for (int i = 0; i < 10; i++)
+        DONE(cenote_free(kept[i]));
+    scene_close(&scene);
+}
+
+/* Pages are free, but a graph may write to them. */
+CASE(private_pools)
+{
+    struct scene scene;
+    cenote_group *group;
+    struct held live;
+    void *block, *small;
+    open_scene(&scene, NULL);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 400 * MIB, 1, scene.stream[A], &block));
+    DONE(cenote_group_alloc(group, 2 * MIB, 1, scene.stream[A], &small));
+    REQUIRE(held_take(&live, scene.pool, 300 * MIB, scene.stream[A]));
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(says("too much for this GPU")); /* all of the group is live: nothing is frozen in vain */
+    EXPECT(says("with 402.00 MiB allocated in private pools (e.g., CUDA Graphs)"));
+    DONE(cenote_free(block));
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(says("400.00 MiB of what is cached may not move"));
+    EXPECT(says("400.00 MiB frozen"));
+    EXPECT(keeps_quiet_of("no live tensor"));
+    DONE(cenote_free(small));
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(says("1 private pool (CUDA graphs, MemPools) hold 402.00 MiB and no live tensor"));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_alloc(scene.pool, 400 * MIB, scene.stream[A], &block)); /* as was advised */
+    DONE(cenote_free(block));
+    held_give(&live);
+    scene_close(&scene);
+}
+
+CASE(memory_in_flight_while_a_graph_is_captured)
+{
+    struct scene scene;
+    cenote_group *group;
+    struct held held;
+    open_scene(&scene, NULL);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    REQUIRE(held_take(&held, scene.pool, 800 * MIB, scene.stream[A]));
+    held_linger(&held, scene.stream[A]);
+    DONE(cenote_free(held.at));
+    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    run_out(scene.pool, 500 * MIB, scene.stream[B]);
+    EXPECT(says("800.00 MiB that was freed may still be in use on streams, and while a graph is being captured"));
+    CUgraph graph;
+    DONE(cuStreamEndCapture(scene.stream[C], &graph)); /* nothing we asked has broken it */
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_capture_end(group, scene.stream[C]));
+    REQUIRE(held_take(&held, scene.pool, 500 * MIB, scene.stream[B]));
+    held_give(&held);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(segments_that_cannot_move)
+{
+    struct scene scene;
+    struct held held[16];
+    cenote_options options = scene_options();
+    options.provider = CENOTE_PLAIN;
+    open_scene(&scene, &options);
+    for (int i = 0; i < 15; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 60 * MIB, scene.stream[A]));
+    uint64_t segments = scene_stats(scene.pool).pages_created;
+    run_out(scene.pool, 200 * MIB, scene.stream[A]);
+    EXPECT(keeps_quiet_of("segments that cannot move"));
+    for (int i = 0; i < 15; i++) /* the first of each is live: whole segments go back to the driver */
+        held_give(&held[i]);
+    struct held small[400];
+    int count = 0;
+    while (count < 400 && held_take(&small[count], scene.pool, 3 * MIB, scene.stream[A]))
+        count++;
+    for (int i = 0; i < count; i++)
+        if (i % 4)
+            held_give(&small[i]);
+    run_out(scene.pool, 300 * MIB, scene.stream[A]);
+    EXPECT(says("of what is cached lies in segments that cannot move, between blocks that live on: provider:vmm"));
+    for (int i = 0; i < count; i += 4)
+        held_give(&small[i]);
+    EXPECT(segments > 0);
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ what the program knows */
+
+struct known {
+    int calls, phase, keeps_history;
+    uint64_t peak, seen_peak, gradients;
+    size_t asks;    /* bytes that it asks for itself, in vain */
+};
+
+static void tell(cenote_pool *pool, cenote_moment *moment, void *arg)
+{
+    struct known *known = arg;
+    void *block;
+    known->calls++;
+    known->seen_peak = moment->training_peak;
+    moment->phase = known->phase;
+    moment->keeps_history = known->keeps_history;
+    moment->training_peak = known->peak;
+    moment->gradients = known->gradients;
+    if (known->asks)
+        EXPECT_EQ(cenote_alloc(pool, known->asks, NULL, &block), CENOTE_OUT_OF_MEMORY);
+    DONE(cenote_pool_check(pool)); /* no lock is held */
+}
+
+CASE(what_the_program_knows)
+{
+    struct scene scene;
+    struct held held;
+    struct known known = {.phase = CENOTE_PHASE_EVALUATION, .keeps_history = 1};
+    open_scene(&scene, NULL);
+    REQUIRE(held_take(&held, scene.pool, 700 * MIB, scene.stream[A]));
+    DONE(cenote_step(scene.pool));
+    DONE(cenote_on_moment(tell, &known));
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT_EQ(known.calls, 1);
+    EXPECT_EQ(known.seen_peak, 700 * MIB);
+    EXPECT(says("This is evaluation, and it keeps history"));
+    known.keeps_history = 0;
+    known.peak = 900 * MIB;
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(says("Evaluation needs 1.07 GiB, more than training at its peak, 900.00 MiB"));
+    EXPECT(keeps_quiet_of("keeps history"));
+    known.peak = 1200 * MIB;
+    known.gradients = 200 * MIB;
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(keeps_quiet_of("more than training"));
+    EXPECT(says("Gradients of the last training step hold 200.00 MiB"));
+    known.phase = CENOTE_PHASE_FORWARD;
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(keeps_quiet_of("Gradients of"));
+    known.asks = 500 * MIB; /* it runs out of memory itself: no second call, and our words are the ones that stay */
+    int calls = known.calls;
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT_EQ(known.calls, calls + 1);
+    EXPECT(says("Tried to allocate 400.00 MiB."));
+    DONE(cenote_on_moment(NULL, NULL));
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT_EQ(known.calls, calls + 1);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(who_takes_the_memory)
+{
+    struct scene scene;
+    open_scene(&scene, NULL);
+    explain_now(scene.pool);
+    EXPECT(says("is allocated by cenote, and"));
+    DONE(cenote_pool_set_user(scene.pool, "PyTorch"));
+    explain_now(scene.pool);
+    EXPECT(says("Including non-PyTorch memory, this process has"));
+    EXPECT(says("0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."));
+    static const char *const wrong[] = {NULL, "", "two words", "of more than thirty-one letters", "a\nb", "caf\xc3\xa9"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        EXPECT_EQ(cenote_pool_set_user(scene.pool, i == 3 ? "of-more-than-thirty-one-letters-x" : wrong[i]), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_set_user(NULL, "PyTorch"), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ what cannot be asked */
+
+static int refuse_to_begin(void)
+{
+    return 0;
+}
+
+static int find_device(const char *bus, void **device)
+{
+    EXPECT(bus[0] != 0);
+    *device = NULL;
+    return 0;
+}
+
+static int tell_memory(void *device, struct nvml_memory *memory)
+{
+    (void)device;
+    *memory = (struct nvml_memory){CARD, 0, CARD};
+    return 0;
+}
+
+static struct {
+    int result;
+    unsigned count;
+    struct nvml_process list[4];
+} listed;
+
+static int list_computing(void *device, unsigned *count, struct nvml_process *list)
+{
+    (void)device;
+    if (listed.result)
+        return listed.result;
+    memcpy(list, listed.list, sizeof listed.list);
+    *count = listed.count;
+    return 0;
+}
+
+/* The same as those that compute, as a desktop's are. */
+static int list_drawing(void *device, unsigned *count, struct nvml_process *list)
+{
+    return list_computing(device, count, list);
+}
+
+static const char *put_into_words(int result)
+{
+    return result == 4 ? "Insufficient Permissions" : "Success";
+}
+
+static const struct nvml fake = {refuse_to_begin, find_device, tell_memory, list_computing, list_drawing, put_into_words};
+
+CASE(management_library_with_other_answers)
+{
+    struct scene scene;
+    struct held held;
+    unsigned me = (unsigned)getpid();
+    open_scene(&scene, NULL);
+    REQUIRE(held_take(&held, scene.pool, 100 * MIB, scene.stream[A]));
+    nvml_interpose(&fake);
+
+    listed.result = 4; /* a divided device, no rights */
+    explain_now(scene.pool);
+    EXPECT(says("32.00 MiB  not told apart: contexts, other allocators, other processes. NVML does not tell: Insufficient Permissions; 32.00 MiB was"));
+    EXPECT(keeps_quiet_of("this process has"));
+
+    listed.result = 0; /* a container: ids of the host, and one of them is pid 1 here */
+    listed.count = 2;
+    listed.list[0] = (struct nvml_process){1, 132 * MIB, UINT32_MAX, UINT32_MAX};
+    listed.list[1] = (struct nvml_process){me + 1000000, 300 * MIB, UINT32_MAX, UINT32_MAX};
+    explain_now(scene.pool);
+    EXPECT(says("ids of another namespace (container)"));
+    EXPECT(says("132.00 MiB  of the list: process 1"));
+    EXPECT(keeps_quiet_of("process 1 ("));
+    EXPECT(keeps_quiet_of("kill"));
+
+    listed.list[0] = (struct nvml_process){me, 132 * MIB, 7, 0}; /* MIG: another instance does not concern us */
+    listed.list[1] = (struct nvml_process){me + 1000000, 300 * MIB, 8, 0};
+    explain_now(scene.pool);
+    EXPECT(says("this process has 132.00 MiB memory in use"));
+    EXPECT(keeps_quiet_of("300.00 MiB"));
+
+    listed.count = 3; /* amounts that are not told */
+    listed.list[0].bytes = NVML_UNKNOWN;
+    listed.list[1] = (struct nvml_process){me + 1000000, NVML_UNKNOWN, 7, 0};
+    listed.list[2] = (struct nvml_process){me + 1000001, 5 * MIB, 7, 0};
+    explain_now(scene.pool);
+    EXPECT(says("     not known  process"));
+    EXPECT(says("5.00 MiB  process"));
+    EXPECT(says("this process is not in NVML's list"));
+    nvml_interpose(NULL);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(each_call_fails_while_it_explains)
+{
+    struct scene scene;
+    struct held held;
+    uint64_t nth = 0, fired;
+    open_scene(&scene, NULL);
+    REQUIRE(held_take(&held, scene.pool, 100 * MIB, scene.stream[A]));
+    do {
+        nth++;
+        fault_arm(NULL, nth, CUDA_ERROR_UNKNOWN, nth % 2);
+        explain_now(scene.pool);
+        fired = fault_fired();
+        fault_disarm();
+        EXPECT(says("100.00 MiB in 1 blocks"));
+    } while (fired && nth < 100);
+    EXPECT(nth > 3 && nth < 100);
+    CUcontext now;
+    DONE(cuCtxGetCurrent(&now)); /* a call that gives a context back may have failed */
+    while (now != scene.context) {
+        DONE(cuCtxPopCurrent(&now));
+        DONE(cuCtxGetCurrent(&now));
+    }
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(no_pool)
+{
+    struct scene scene;
+    cenote_pool *pool;
+    EXPECT(cenote_explain(NULL, 0, text, sizeof text) > 0);
+    EXPECT(says("is NULL"));
+    open_scene(&scene, NULL);
+    DONE(cenote_pool_create(0, NULL, &pool));
+    DONE(cenote_pool_destroy(pool));
+    EXPECT(cenote_explain(pool, 0, text, sizeof text) > 0);
+    EXPECT(says("destroyed"));
+    EXPECT(cenote_explain(scene.pool, 0, NULL, 0) > 100);
+    EXPECT(cenote_explain(scene.pool, 0, NULL, 100) > 100);
+    char one = 'x';
+    EXPECT(cenote_explain(scene.pool, 0, &one, 1) > 100);
+    EXPECT_EQ(one, 0);
+    scene_close(&scene);
+}
+
+CASE(a_fork_says_so)
+{
+    struct scene scene;
+    open_scene(&scene, NULL);
+    fflush(NULL);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        bool said = cenote_explain(scene.pool, 0, text, sizeof text) > 0 && strstr(text, "is a fork") != NULL;
+        _exit(said ? 0 : 1);
+    }
+    int status = 1;
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    scene_close(&scene);
+}
+
+static cenote_pool *at_exit;
+
+static void explain_at_exit(void)
+{
+    bool said = cenote_explain(at_exit, 0, text, sizeof text) > 0 && strstr(text, "the process is exiting") && strstr(text, "100.00 MiB in 1 blocks");
+    _exit(said ? 0 : 1);
+}
+
+CASE(a_process_that_exits_says_what_it_knows)
+{
+    fflush(NULL);
+    pid_t child = fork(); /* of a process that has not used the driver yet, where this case runs alone */
+    REQUIRE(child >= 0);
+    if (!child) {
+        char program[256];
+        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+        program[length > 0 ? length : 0] = 0;
+        setenv("CENOTE_SIM", "capacity:1GiB", 1);
+        execl(program, program, "--exit", (char *)NULL);
+        _exit(2);
+    }
+    int status = 1;
+    REQUIRE_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+}
+
+static int exit_with_a_pool(void)
+{
+    void *block;
+    atexit(explain_at_exit); /* runs after the library's own handler, which is registered later */
+    return cenote_pool_default(0, &at_exit) || cenote_alloc(at_exit, 100 * MIB, NULL, &block);
+}
+
+CASE(a_lost_context)
+{
+    struct scene scene;
+    void *block, *more;
+    open_scene(&scene, NULL);
+    DONE(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block));
+    sim_set_quiet(true);
+    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cenote_alloc(scene.pool, 500 * MIB, scene.stream[A], &more), CENOTE_DEVICE_LOST);
+    explain_now(scene.pool);
+    EXPECT(says("the context is lost"));
+    EXPECT(says("100.00 MiB in 1 blocks"));
+    DONE(cenote_free(block));
+    cenote_pool_destroy(scene.pool);
+    sim_reset(NULL);
+    sim_set_quiet(false);
+    scene_is_open = false;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ many threads */
+
+static void *fail_and_keep(void *arg)
+{
+    struct scene *scene = arg;
+    void *block;
+    char kept[4096];
+    uint64_t bad = 0;
+    for (int i = 0; i < 20; i++) {
+        bad += cenote_alloc(scene->pool, CARD + MIB, NULL, &block) != CENOTE_OUT_OF_MEMORY;
+        bad += strstr(cenote_message(), "larger than the whole GPU") == NULL;
+    }
+    snprintf(kept, sizeof kept, "%s", cenote_message());
+    for (int i = 0; i < 20; i++)
+        cenote_explain(scene->pool, 0, kept, sizeof kept);
+    return (void *)(uintptr_t)bad;
+}
+
+/* More threads than there is room for whole explanations: the others get the beginning. Threads that end leave their room to others. */
+CASE(many_threads_fail_at_the_same_time)
+{
+    struct scene scene;
+    pthread_t threads[24];
+    open_scene(&scene, NULL);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 24; i++)
+            REQUIRE_EQ(pthread_create(&threads[i], NULL, fail_and_keep, &scene), 0);
+        for (int i = 0; i < 24; i++) {
+            void *bad;
+            pthread_join(threads[i], &bad);
+            EXPECT(bad == NULL);
+        }
+    }
+    run_out(scene.pool, CARD + MIB, NULL);
+    EXPECT(says("In use on GPU 0")); /* all of it: the rooms are free again */
+    EXPECT(says("unexplained"));
+    scene_close(&scene);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && !strcmp(argv[1], "--hold"))
+        return hold(strtoull(argv[2], NULL, 10), atoi(argv[3]), atoi(argv[4]));
+    if (argc == 2 && !strcmp(argv[1], "--exit"))
+        return exit_with_a_pool();
+    return test_run("api: explanations", argc > 1 ? argv[1] : "", NULL, scene_after);
+}

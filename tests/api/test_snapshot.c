@@ -1,0 +1,229 @@
+/* test_snapshot.c: all parts of a snapshot agree, whatever goes on meanwhile. tests/api/judge_snapshot.py reads what is written here. */
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/api/scene.h"
+
+static char folder[96];
+static unsigned written;
+
+static void make_folder(void)
+{
+    snprintf(folder, sizeof folder, "%s/cenote-snapshot-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(folder))
+        _Exit(2);
+    written = 0;
+}
+
+static int run(const char *format, const char *a, const char *b)
+{
+    char command[512];
+    snprintf(command, sizeof command, format, a, b);
+    return system(command);
+}
+
+static void remove_folder(void)
+{
+    run("rm -rf '%s'%s", folder, "");
+    scene_after();
+}
+
+static const char *file_name(unsigned number)
+{
+    static char path[160];
+    snprintf(path, sizeof path, "%s/%03u.json%s", folder, number, number % 8 == 7 ? ".gz" : "");
+    return path;
+}
+
+static void snap(cenote_pool *pool)
+{
+    DONE(cenote_snapshot(pool, file_name(written++)));
+}
+
+/* Whatever the judge has to say is a failure. */
+static void judge(void)
+{
+    if (system("python3 -c '' 2>/dev/null")) {
+        fprintf(stderr, "no python3: nobody judges\n");
+        return;
+    }
+    EXPECT_EQ(run("python3 -B tests/api/judge_snapshot.py '%s'/*%s", folder, ""), 0);
+}
+
+static void expect_words(const char *words)
+{
+    static char contents[1 << 20];
+    FILE *file = fopen(file_name(written - 1), "rb");
+    REQUIRE(file != NULL);
+    contents[fread(contents, 1, sizeof contents - 1, file)] = 0;
+    fclose(file);
+    EXPECT(strstr(contents, words) != NULL);
+    if (!strstr(contents, words))
+        fprintf(stderr, "no \"%s\" in\n%.3000s\n", words, contents);
+}
+
+CASE(an_empty_pool)
+{
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    snap(scene.pool);
+    expect_words("\"provider\":\"vmm\"");
+    judge();
+    scene_close(&scene);
+}
+
+/* Blocks, small ones, ones that wait, aliases, a capture, pins, tags and names nobody would choose. */
+CASE(every_layer_has_something)
+{
+    struct scene scene;
+    cenote_group *graph, *odd;
+    struct held held[6];
+    CUgraph captured;
+    void *block;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    shape.lag = MSEC;
+    options.record = 100;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_group_create(scene.pool, "a \"name\" \\ \n\xff with \xc3\xa9", CENOTE_GROUP_WHOLE, NULL, &odd));
+    DONE(cenote_tag_push("tr\"ain, \xc3\xa9"));
+    for (int i = 0; i < 6; i++)
+        REQUIRE(held_take(&held[i], scene.pool, (size_t)(i + 1) * 700 * KIB, scene.stream[i % 3]));
+    DONE(cenote_tag_pop());
+    snap(scene.pool);
+    expect_words("tr\\u0022ain, \xc3\xa9");
+    expect_words("a \\u0022name\\u0022 \\u005c \\u000a\\u00ff with \xc3\xa9");
+    DONE(cenote_use(held[1].at, scene.stream[C]));
+    held_linger(&held[1], scene.stream[C]);
+    held_give(&held[1]);
+    snap(scene.pool);
+    expect_words("\"pending\"");
+    expect_words("\"fence\"]");
+    DONE(cenote_step(scene.pool));
+    held_give(&held[5]);
+    DONE(cenote_pin(held[2].at, held[2].bytes));
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
+    DONE(cenote_capture_begin(graph, scene.stream[A]));
+    DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block));
+    snap(scene.pool);
+    expect_words("\"captures\":[{\"group\":2,");
+    expect_words(",\"pins\":2,"); /* of slots */
+    DONE(cuStreamEndCapture(scene.stream[A], &captured));
+    DONE(cenote_capture_end(graph, scene.stream[A]));
+    DONE(cenote_unpin(held[2].at, held[2].bytes));
+    DONE(cenote_free(block));
+    DONE(cenote_group_alloc(odd, 900, 512, scene.stream[B], &block));
+    snap(scene.pool);
+    DONE(cenote_free(block));
+    for (int i = 0; i < 5; i++)
+        if (i != 1)
+            held_give(&held[i]);
+    DONE(cenote_trim(scene.pool, 20 * MIB, CENOTE_TRIM_WAIT));
+    snap(scene.pool);
+    judge();
+    DONE(cuGraphDestroy(captured));
+    DONE(cenote_group_destroy(graph));
+    DONE(cenote_group_destroy(odd));
+    scene_close(&scene);
+}
+
+CASE(mistakes_are_told)
+{
+    struct scene scene;
+    scene_open(&scene, 64 * MIB);
+    EXPECT_EQ(cenote_snapshot(NULL, "x"), CENOTE_INVALID);
+    EXPECT_EQ(cenote_snapshot(scene.pool, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_snapshot(scene.pool, ""), CENOTE_INVALID);
+    EXPECT_EQ(cenote_snapshot(scene.pool, "/no/such/folder/x"), CENOTE_FILE);
+    EXPECT(strstr(cenote_message(), "No such file") != NULL);
+    EXPECT_EQ(cenote_snapshot(scene.pool, "/dev/full"), CENOTE_FILE);
+    EXPECT(strstr(cenote_message(), "No space left") != NULL);
+    scene_close(&scene);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- threads */
+
+struct hammer {
+    pthread_t     thread;
+    cenote_pool  *pool;
+    cenote_group *group;
+    CUcontext     context;
+    CUstream      stream, other;
+    uint64_t      random;
+    unsigned      failures;
+};
+
+static _Atomic bool over;
+
+static void *hammer(void *arg)
+{
+    struct hammer *h = arg;
+    void *block[24] = {NULL};
+    h->failures += cuCtxPushCurrent(h->context) != 0;
+    for (uint64_t i = 0; !atomic_load(&over); i++) {
+        void **b = &block[i * 7 % 24];
+        h->random = h->random * 6364136223846793005u + 1442695040888963407u;
+        size_t bytes = 1 + (h->random >> 40) % (i % 3 ? 9000 : 9 * MIB);
+        h->failures += cenote_free(*b) != 0;
+        h->failures += i % 11 == 0 && cenote_tag_push(i % 2 ? "inner" : "outer");
+        int error = i % 4 ? cenote_alloc(h->pool, bytes, h->stream, b) : cenote_group_alloc(h->group, bytes, 512, h->stream, b);
+        h->failures += error && error != CENOTE_OUT_OF_MEMORY;
+        *b = error ? NULL : *b;
+        h->failures += i % 11 == 0 && cenote_tag_pop();
+        h->failures += i % 5 == 0 && cenote_use(*b, h->other);
+        h->failures += i % 100 == 0 && cenote_step(h->pool);
+        h->failures += i % 70 == 0 && cenote_trim(h->pool, 0, i % 140 ? 0 : CENOTE_TRIM_WAIT);
+        h->failures += i % 13 == 0 && *b && cenote_block_kind(*b, CENOTE_KIND_GRADIENTS);
+    }
+    for (int i = 0; i < 24; i++)
+        h->failures += cenote_free(block[i]) != 0;
+    h->failures += cuCtxPopCurrent(NULL) != 0;
+    return NULL;
+}
+
+static void snap_under_threads(unsigned provider)
+{
+    struct scene scene;
+    struct hammer h[3];
+    cenote_group *group;
+    struct sim_shape shape = scene_card(300 * MIB); /* it runs short now and then */
+    cenote_options options = scene_options();
+    options.provider = provider;
+    shape.lag = MSEC / 5;
+    shape.manual_clock = false;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_group_create(scene.pool, "others", 0, NULL, &group));
+    atomic_store(&over, false);
+    for (int i = 0; i < 3; i++) {
+        h[i] = (struct hammer){.pool = scene.pool, .group = group, .context = scene.context, .stream = scene.stream[i],
+                               .other = scene.stream[(i + 1) % 3], .random = (uint64_t)i};
+        DONE(pthread_create(&h[i].thread, NULL, hammer, &h[i]));
+    }
+    for (int i = 0; i < 40; i++) {
+        usleep(3000);
+        snap(scene.pool);
+    }
+    atomic_store(&over, true);
+    for (int i = 0; i < 3; i++) {
+        DONE(pthread_join(h[i].thread, NULL));
+        EXPECT_EQ(h[i].failures, 0);
+    }
+    snap(scene.pool);
+    judge();
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(while_threads_are_at_work)
+{
+    snap_under_threads(CENOTE_VMM);
+}
+
+CASE(while_threads_are_at_work_on_segments)
+{
+    snap_under_threads(CENOTE_ASYNC);
+}
+
+SUITE_MAIN_AROUND("snapshot", make_folder, remove_folder)
