@@ -210,7 +210,7 @@ static bool write_one(struct copy *c, const struct ring_entry *e, uint32_t id)
         bit_set(c->tags, r.tag);
         label_path(r.tag, label, sizeof label);
     }
-    records_write_labelled(c->writer, &r, label);
+    records_write_labelled(c->writer, &r, e->at, label);
     return true;
 }
 

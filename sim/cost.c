@@ -15,11 +15,14 @@ static const struct {
 #undef COST
 };
 
+/* cuda.h may have made cuMemAlloc_v2 of cuMemAlloc by the time the name gets here. */
 enum cost_call cost_find(const char *name)
 {
-    for (int i = 1; i < COST_CALLS; i++)
-        if (strcmp(costs[i].name, name) == 0)
+    for (int i = 1; i < COST_CALLS; i++) {
+        size_t length = strlen(costs[i].name);
+        if (!strncmp(costs[i].name, name, length) && (!name[length] || !strncmp(name + length, "_v", 2)))
             return i;
+    }
     return COST_NOTHING;
 }
 

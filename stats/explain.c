@@ -220,7 +220,7 @@ static void print_all_advice(struct out *out, const struct facts *f)
     enum advice chosen[ADVICE_MOST];
     int count = advice_choose(f, chosen, ADVICE_MOST);
     for (int i = 0; i < count; i++) {
-        out_print(out, "\n%s ", i ? "        or:" : "What helps:");
+        out_print(out, "\n%s ", i ? "    or:" : "Advice:");
         print_advice(out, f, chosen[i]);
     }
 }
@@ -234,7 +234,7 @@ static void print_line(struct out *out, uint64_t bytes, const char *what)
 static void print_our_pages(struct out *out, const struct facts *f)
 {
     print_line(out, f->reserved, "pages of cenote: ");
-    out_print(out, "%s in %llu blocks", SIZE(f->allocated), (unsigned long long)f->blocks);
+    out_print(out, "%s in %llu %s", SIZE(f->allocated), (unsigned long long)f->blocks, f->blocks == 1 ? "block" : "blocks");
     const struct {
         uint64_t    bytes;
         const char *what;
@@ -250,7 +250,7 @@ static void print_our_pages(struct out *out, const struct facts *f)
     }
     if (f->pools) {
         print_line(out, f->elsewhere, "");
-        out_print(out, "%llu other pools of this process", (unsigned long long)f->pools);
+        out_print(out, "%llu other %s of this process", (unsigned long long)f->pools, f->pools == 1 ? "pool" : "pools");
     }
 }
 
@@ -268,7 +268,7 @@ static void print_others(struct out *out, const struct facts *f)
         print_process(out, f, &f->processes[i]);
     if (f->more) {
         print_line(out, f->more_bytes, "");
-        out_print(out, "%u other processes", f->more);
+        out_print(out, "%u more %s", f->more, f->more == 1 ? "process" : "processes");
     }
 }
 

@@ -1,19 +1,28 @@
-"""cudnn.benchmark: trying algorithms needs workspaces, and each new input shape tries again."""
+"""cudnn.benchmark: trying all algorithms takes their workspaces, again for each new input shape."""
+import subprocess
+import sys
+
 import torch
 
 MIB = 1 << 20
 
 
-def run(benchmark: bool) -> None:
-    torch.backends.cudnn.benchmark = benchmark
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3, padding=1)).cuda()
-    for size in (192, 224, 256, 224):
-        net(torch.randn(16, 3, size, size, device="cuda")).mean().backward()
-    print(f"benchmark={benchmark!s:5}  peak allocated {torch.cuda.max_memory_allocated() / MIB:6.0f} MiB  "
-          f"peak reserved {torch.cuda.max_memory_reserved() / MIB:6.0f} MiB")
+def measure() -> None:
+    """PyTorch remembers for the life of the process what it chose for a shape, so that each setting has a process."""
+    convolution = torch.nn.Conv2d(64, 128, 3, padding=1, bias=False).cuda()
+    for size in (56, 112, 224):
+        images = torch.randn(8, 64, size, size, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        out = convolution(images)
+        workspace = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        print(f"benchmark={torch.backends.cudnn.benchmark!s:5}  {size} x {size}: images {images.nbytes / MIB:3.0f} MiB, result {out.nbytes / MIB:3.0f} MiB, "
+              f"workspace of the first call {workspace / MIB:4.0f} MiB")
 
 
-run(False)
-run(True)
+if len(sys.argv) > 1:
+    torch.backends.cudnn.benchmark = sys.argv[1] == "on"
+    with torch.no_grad():
+        measure()
+else:
+    for setting in ("off", "on"):
+        subprocess.run([sys.executable, __file__, setting], check=True)

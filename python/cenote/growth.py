@@ -36,7 +36,7 @@ LEAST = 64 << 10  # bytes a step
 PAUSE_MOST = 256  # steps between two searches that find nothing new
 CHEAP = 0.01  # part of the time that looking for histories may take
 HISTORY_OBJECTS, HISTORY_OPERATIONS = 1500, 500
-PIECE = struct.Struct("=7Q2I2B6xQI4x")  # PieceStruct: unpacked by the thousand
+PIECE = struct.Struct("=QQ40xII8xQ8x")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
 
 
 class Block(NamedTuple):
@@ -87,11 +87,12 @@ class Books:
 
     def __init__(self, device: int, pool: int) -> None:
         self.device, self.pool = device, pool
-        self.first: dict[tuple[int, int, int, int], int] = {}  # address, size, born, tag
+        self.first: dict[tuple[int, ...], int] = {}  # by PIECE
         self.room = 1024
         self.piled: collections.deque[tuple[int, int]] = collections.deque(maxlen=WINDOW)  # step, bytes of all cohorts but its own
         self.cohorts: dict[int, int] = {}  # bytes that live on
         self.live = 0
+        self.ends: collections.deque[tuple[int, int, int]] = collections.deque(maxlen=COHORTS + 1)  # step, live, peak where it is known
 
     def pieces(self) -> memoryview:
         count = ctypes.c_size_t()
@@ -104,21 +105,25 @@ class Books:
 
     def look(self, step: int) -> None:
         """Step 0: what was there before."""
-        before, now, cohorts, live = self.first, {}, collections.Counter[int](), 0
-        is_live = bindings.LIVE
-        for address, size, _, _, _, _, _, state, tag, _, _, born, _ in PIECE.iter_unpack(self.pieces()):
-            if state == is_live:
-                key = (address, size, born, tag)
-                now[key] = first = before.get(key, step)
-                live += size
-                if first:
-                    cohorts[first] += size
-        self.first, self.cohorts, self.live = now, cohorts, live
+        before, live = self.first, bindings.LIVE
+        now = {piece: before.get(piece, step) for piece in PIECE.iter_unpack(self.pieces()) if piece[2] == live}
+        cohorts = collections.Counter[int]()
+        for piece, first in now.items():
+            if first:
+                cohorts[first] += piece[1]
+        self.first, self.cohorts, self.live = now, cohorts, sum(piece[1] for piece in now)
         self.piled.append((step, sum(bytes for first, bytes in cohorts.items() if first < step)))
+
+    def note_end(self, step: int, is_counted: bool) -> None:
+        """The library knows the peak of the steps that it counts."""
+        note, count = bindings.StepStruct(), ctypes.c_size_t()
+        if is_counted:
+            bindings.call("cenote_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count))
+        self.ends.append((step, self.live, note.peak))
 
     def blocks(self, step: int) -> list[Block]:
         """What outlived its step, the latest WINDOW steps."""
-        return [Block(address, size, tag, self.device, first) for (address, size, _, tag), first in self.first.items()
+        return [Block(address, size, tag, self.device, first) for (address, size, _, tag, _), first in self.first.items()
                 if step - WINDOW <= first < step and first]
 
     def is_near(self, step: int, cohorts: int) -> bool:
@@ -205,7 +210,7 @@ def before_exception(path: Path) -> int:
     return next((at for at, link in enumerate(path) if link.how == "exception"), len(path))
 
 
-def describe(prefix: Path, whole: Path, count: int, length: int) -> str:
+def describe(prefix: Path, whole: Path, count: int, length: int, has_history: bool) -> str:
     """Who holds what: `prefix` is what all of it has in common, `whole` an example."""
     named = tuple(link for link in prefix if link.how != "history")
     at = before_exception(whole)
@@ -217,12 +222,11 @@ def describe(prefix: Path, whole: Path, count: int, length: int) -> str:
         keeper = f"list `{words(cut)}`" if kind == "list" else f"`{words(cut)}`"
         function = f"{frame.function}()" if frame is not None and frame.function else "a module"
         return f"held by exceptions in {keeper}{owner(cut)}: their tracebacks keep the variables of {function}, left at {place}, as `{inner}`"
-    has_history = any(link.how == "history" for link in whole)
     operations = f", {length:,} operations long" if length else ""
     if prefix and prefix[-1].how == "history":
         return f"held by the autograd history of `{words(named)}`{owner(named)}{operations}"
     what = f"{kind} `{words(named)}`{owner(named)}" if kind in ("list", "dict", "set", "deque", "tuple") else f"`{words(named)}`{owner(named)}"
-    return f"held by {what}: {count} blocks" + (" and the autograd history of its tensors" if has_history else "")
+    return f"held by {what}: {count} blocks" + (", with the autograd history of its tensors" if has_history else "")
 
 
 def hint_for(whole: Path, has_history: bool) -> str:
@@ -297,10 +301,10 @@ class Judge:
         if is_keyed and not self.is_growing(members, COHORTS_KEYED):
             return None
         whole = max(paths, key=lambda path: before_exception(path) < len(path))
-        has_history = any(link.how == "history" for path in paths for link in path)
+        has_history = any(block.address in self.findings.with_history for block in members)
         length = self.findings.lengths.get(prefix, 0)
         per_step, steps = self.rate(members)
-        holder = describe(prefix, next((path for path in paths if path[-1].how == "history"), whole), len(members), length)
+        holder = describe(prefix, whole, len(members), length, has_history)
         return Cause(key, holder, hint_for(whole, has_history), per_step, steps, self.step - steps, members[0].device, lines_for(prefix),
                      self.sites(members, steps), self.short_stacks(members), has_history)
 
@@ -340,7 +344,7 @@ class Judge:
             if at < len(path):
                 key = (*keys(path)[at], "exception")
                 members = [other for other in self.blocks if self.findings.paths.get(other.address, ())[:at + 1] == path[:at + 1]]
-                holder = describe(path[:at], path, len(members), 0)
+                holder = describe(path[:at], path, len(members), 0, False)
                 size = size_text(sum(member.size for member in members))
                 causes[key] = Cause(key, f"{size} of step {block.cohort} stays, {holder}", hint_for(path, False), 0, 0, block.cohort,
                                     block.device, lines_for(path), self.sites(members, 1), self.short_stacks(members))
@@ -399,7 +403,7 @@ class Growth:
 
     def step_is_over(self) -> None:
         self.stepped = self.ever_stepped = True
-        self.pulse()
+        self.pulse(is_counted=True)
 
     def module_is_called(self, module: Any, _: Any) -> None:
         """Of a module that the program calls itself, again, with no step since: an iteration without a step is over."""
@@ -415,13 +419,15 @@ class Growth:
         if not stepped and not self.torch.compiler.is_compiling() and not (module.training and self.ever_stepped):
             self.pulse()
 
-    def pulse(self) -> None:
+    def pulse(self, is_counted: bool = False) -> None:
         if not self.lock.acquire(blocking=False):
             return
         try:
             if self.undo:
                 self.step += 1
                 self.read()
+                for books in self.books.values():
+                    books.note_end(self.step, is_counted)
                 self.judge()
         except Exception as error:  # the program's step must not fail for our sake
             self.fail(error)
@@ -485,20 +491,14 @@ class Growth:
         old, last = numbers.get(self.step - COHORTS), numbers.get(self.step - 1)
         if self.step <= COHORTS or old is None or last is None or numbers[self.step] == last:
             return []
-        causes, room = {}, 4 * HISTORY_OPERATIONS
-        for path, node in holders.named_histories(own_frame(), HISTORY_OBJECTS):
-            if not last < node._sequence_nr() < holders.LEAF or room <= 0:
-                continue
-            lowest, looked = holders.reaches_back_to(node, min(room, HISTORY_OPERATIONS))
-            room -= looked
-            if lowest <= old and holders.is_carried(path):
-                whole = (*path, Link("history", "", ""))
-                length = holders.length_of(node)
-                goes_back = sum(number >= lowest for number in numbers.values()) - 1
-                holder = f"the autograd history of `{words(path)}`{owner(path)} grows, in the host's memory: {length:,} operations, back over " \
-                         f"{goes_back} steps"
-                causes[keys(whole)[-1]] = Cause(keys(whole)[-1], holder, hint_for(whole, True), 0, COHORTS, self.step - COHORTS, 0, lines_for(path),
-                                                has_history=True)
+        causes = {}
+        for path, lowest, length in holders.carried_histories(own_frame(), last, old, HISTORY_OBJECTS, HISTORY_OPERATIONS):
+            whole = (*path, Link("history", "", ""))
+            goes_back = sum(number >= lowest for number in numbers.values())
+            holder = f"the autograd history of `{words(path)}`{owner(path)} grows, in the host's memory: {length:,} operations, back over " \
+                     f"at least {goes_back} steps"
+            key = keys(whole)[-1]
+            causes[key] = Cause(key, holder, hint_for(whole, True), 0, COHORTS, self.step - COHORTS, 0, lines_for(path), has_history=True)
         return list(causes.values())
 
     def tell(self, causes: list[Cause]) -> bool:
@@ -522,12 +522,14 @@ class Growth:
             if self.step < COHORTS + 1:
                 text.append(f"cenote.growth: {self.step} steps seen; it takes {COHORTS + 1} to tell what grows")
             for books in self.books.values():
-                if books.live or self.step:
+                if books.live or books.cohorts:
                     text += self.device_report(books)
             judge = self.search() if self.step and self.undo else None
-            causes = judge.causes() + [cause for cause in self.histories()] if judge is not None else list(self.told.values())
+            causes = judge.causes() + self.histories() if judge is not None else list(self.told.values())
+            now = {cause.key for cause in causes}
             for cause in causes:
-                text += ["  " + "\n      ".join([*cause.lines(), *(f"  {line}" for line in cause.stacks if stacks)])]
+                text.append("  " + "\n      ".join([*cause.lines(), *(f"  {line}" for line in cause.stacks if stacks)]))
+            text += [f"  no longer: {cause.holder}" for key, cause in self.told.items() if key not in now]
             if not causes:
                 text.append("  nothing grows")
             if judge is not None:
@@ -537,13 +539,12 @@ class Growth:
             return "\n".join(text)
 
     def device_report(self, books: Books) -> list[str]:
-        notes = stepping.steps(books.device)[-COHORTS - 1:]
         piled = [bytes for _, bytes in books.piled][-COHORTS - 1:]
-        rate = (piled[-1] - piled[0]) // max(1, len(piled) - 1) if piled else 0
-        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({size_text(rate) if rate < 0 else '+' + size_text(rate)} a step " \
-               f"over the last {max(0, len(piled) - 1)})"
-        rows = [f"  step {note.number}: live {size_text(note.live)} at its end, {size_text(note.peak)} at its peak" for note in notes]
-        return [head, *rows]
+        rate = (piled[-1] - piled[0]) // max(1, len(piled) - 1)
+        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({'+' if rate >= 0 else ''}{size_text(rate)} a step over the " \
+               f"last {len(piled) - 1})"
+        return [head, *(f"  step {step}: live {size_text(live)} at its end" + (f", {size_text(peak)} at its peak" if peak else "")
+                        for step, live, peak in books.ends)]
 
     def tag_report(self, judge: Judge) -> list[str]:
         """Tags by what their blocks of the window add each step."""
@@ -551,12 +552,12 @@ class Growth:
         for block in judge.blocks:
             if block.tag:
                 sums[block.device, block.tag] += block.size
-        names = {device: tag_names(device) for device, _ in sums}
+        names = {device: tag_names(self.books[device].pool) for device, _ in sums}
         return [f"  tag {names[device].get(tag, tag)}: +{size_text(bytes // judge.steps)} a step" for (device, tag), bytes in sums.most_common(10)]
 
 
-def tag_names(device: int) -> dict[int, str]:
-    rows = bindings.all_of("cenote_rows", bindings.RowStruct, bindings.pool(device), bindings.DIVISIONS.index("tag"))
+def tag_names(pool: int) -> dict[int, str]:
+    rows = bindings.all_of("cenote_rows", bindings.RowStruct, pool, bindings.DIVISIONS.index("tag"))
     return {row.key: row.name.decode(errors="replace") for row in rows}
 
 

@@ -13,6 +13,7 @@ import functools
 import gc
 import heapq
 import sys
+import threading
 import time
 import types
 from bisect import bisect_right
@@ -27,6 +28,7 @@ Part = tuple[str, str, Any]  # how it is reached, the name there, what it is
 OBJECTS = 400_000  # looked at in one search
 OPERATIONS = 200_000  # of graphs, in one search
 SECONDS = 3.0  # for each of the two
+SECONDS_LIGHT = 0.02
 LEAF = 1 << 63  # sequence numbers from here on are of leaves, which are not operations
 
 
@@ -49,6 +51,7 @@ class Findings(NamedTuple):
 
     paths: dict[int, Path]  # by the block's address
     lengths: dict[Path, int]  # operations in a history
+    with_history: set[int]  # blocks: the tensor there has one, or it is what one keeps
     gave_up: str  # empty: it saw all there is
 
 
@@ -320,12 +323,13 @@ def length_of(node: Any) -> int:
     return len(seen)
 
 
-def reaches_back_to(node: Any, room: int) -> tuple[int, int]:
-    """The lowest sequence number in a history that is seen within `room` operations, the oldest known first; and how many were looked at."""
+def reaches_back_to(node: Any, room: int, enough: int = -1) -> tuple[int, int]:
+    """The lowest sequence number in a history that is seen within `room` operations, the oldest known first, or the first below `enough`; and how
+    many were looked at."""
     lowest, order = LEAF, count()
     heap = [(node._sequence_nr(), next(order), node)]
     seen, looked = {id(node)}, 0
-    while heap and looked < room:
+    while heap and looked < room and lowest >= enough:
         number, _, node = heapq.heappop(heap)
         lowest, looked = min(lowest, number), looked + 1
         for source in inputs_of(node):
@@ -354,6 +358,10 @@ class Search:
         self.histories: list[tuple[int, Any]] = []  # tensor, its operation
         self.gave_up = ""
 
+    def forget(self) -> None:
+        for held in (self.met, self.ways, self.queue, self.histories):
+            held.clear()
+
     def block_at(self, address: int) -> Optional[int]:
         at = bisect_right(self.starts, address) - 1
         return self.starts[at] if at >= 0 and address < self.blocks[at][1] else None
@@ -379,6 +387,11 @@ class Search:
             self.found.setdefault(block, me)
 
     def look(self, tensor: Any) -> None:
+        if not self.blocks:  # histories only
+            node = self.reader.grad_fn(tensor)
+            if node is not None:
+                self.histories.append((id(tensor), node))
+            return
         self.note(self.reader.address_of(tensor), id(tensor))
         try:
             node, grad = self.reader.grad_fn(tensor), self.reader.gradient_of(tensor)
@@ -450,16 +463,24 @@ def bound_of(obj: Any, owner: Any) -> Optional[int]:
     return None
 
 
-def roots(search: Search) -> None:
-    """All that has a name: functions that run, inner ones first, then the program's modules, then what is left of exceptions, then libraries."""
+def running() -> list[types.FrameType]:
+    """Frames of all threads, this one's first, but for ours: with one that lies below this function it would be a cycle, and keep what was met."""
     frames: list[types.FrameType] = []
-    here = sys._getframe()
-    for frame in (here, *(frame for frame in sys._current_frames().values())):
-        walker: Optional[types.FrameType] = frame
+    here = threading.get_ident()
+    tops = sys._current_frames()
+    for thread in (here, *(thread for thread in tops if thread != here)):
+        walker: Optional[types.FrameType] = tops[thread]
         while walker is not None:
             if not places_in_code.is_ours(walker.f_code.co_filename):
                 frames.append(walker)
             walker = walker.f_back
+    tops.clear()
+    return frames
+
+
+def roots(search: Search) -> None:
+    """All that has a name: functions that run, inner ones first, then the program's modules, then what is left of exceptions, then libraries."""
+    frames = running()
     own = [frame for frame in frames if not places_in_code.is_library(frame.f_code.co_filename)]
     for frame in own:
         search.meet(frame, 0, "same", "")
@@ -505,8 +526,8 @@ def walk_histories(search: Search, missing: set[int], before: int) -> tuple[dict
     """Blocks that operations keep, with the tensor whose history it is; and the lengths of those histories. Histories that reach back before
     sequence number `before` come first: of two that have an operation, the one that carries it along is the reason."""
     def rank(entry: tuple[int, Any]) -> tuple[bool, bool, int]:
-        lowest, _ = reaches_back_to(entry[1], 400)
-        return lowest > before, not is_carried(search.path(entry[0])), entry[1]._sequence_nr() if lowest <= before else 0
+        lowest, _ = reaches_back_to(entry[1], 400, before)
+        return lowest >= before, not is_carried(search.path(entry[0])), entry[1]._sequence_nr() if lowest < before else 0
 
     found: dict[int, int] = {}
     lengths: dict[int, int] = {}
@@ -542,31 +563,57 @@ def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJE
     """Who holds the blocks, given as start and end."""
     torch: Any = sys.modules["torch"]
     search = Search(blocks, objects, seconds)
-    with torch._C.DisableTorchFunctionSubclass():
-        roots(search)
-        search.run(is_for_all=True)
-        missing = set(search.starts) - set(search.found)
-        kept, lengths = walk_histories(search, missing, before) if search.histories else ({}, {})
-        if len(search.found) + len(kept) < len(search.starts):
-            search.found.update(dict.fromkeys(kept, 0))
-            search_backwards(search)
-        paths = {block: search.path(tensor) for block, tensor in search.found.items() if tensor}
-        of_history = Link("history", "", "")
-        paths.update({block: (*search.path(tensor), of_history) for block, tensor in kept.items()})
-        names = {(*search.path(tensor), of_history): length for tensor, length in lengths.items()}
-    return Findings(paths, names, search.gave_up)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return find_with(search, before)
+    finally:
+        search.forget()
 
 
-def named_histories(frame: Optional[types.FrameType], objects: int) -> list[tuple[Path, Any]]:
-    """Tensors with a history that the running functions reach in a few steps: a look that is cheap enough for each step of a program."""
-    search = Search((), objects, 0.01)
+def find_with(search: Search, before: int) -> Findings:
+    roots(search)
+    search.run(is_for_all=True)
+    missing = set(search.starts) - set(search.found)
+    kept, lengths = walk_histories(search, missing, before) if search.histories else ({}, {})
+    if len(search.found) + len(kept) < len(search.starts):
+        search.found.update(dict.fromkeys(kept, 0))
+        search_backwards(search)
+    paths = {block: search.path(tensor) for block, tensor in search.found.items() if tensor}
+    of_history = Link("history", "", "")
+    paths.update({block: (*search.path(tensor), of_history) for block, tensor in kept.items()})
+    names = {(*search.path(tensor), of_history): length for tensor, length in lengths.items()}
+    with_history = {tensor for tensor, _ in search.histories}
+    has_history = {block for block, tensor in search.found.items() if tensor in with_history} | set(kept)
+    return Findings(paths, names, has_history, search.gave_up)
+
+
+class Carried(NamedTuple):
+    """A history that goes on from step to step."""
+
+    path: Path
+    lowest: int  # sequence number of the oldest operation that was seen
+    length: int
+
+
+def carried_histories(frame: Optional[types.FrameType], since: int, before: int, objects: int, operations: int) -> list[Carried]:
+    """Histories of what the running functions reach in a few steps that were continued after sequence number `since`, go back to before `before`
+    and are of something that is computed from itself: a look that is cheap enough for many steps of a program."""
+    search = Search((), objects, SECONDS_LIGHT)
     while frame is not None:
         if not places_in_code.is_library(frame.f_code.co_filename):
             search.meet(frame, 0, "same", "")
-            if frame.f_code.co_flags & 1 and len(search.met) < objects:
-                module = sys.modules.get(frame.f_globals.get("__name__", ""))
-                if type(module) is types.ModuleType:
-                    search.meet(module, 0, "same", "")
+            module = sys.modules.get(frame.f_globals.get("__name__", ""))
+            if type(module) is types.ModuleType:
+                search.meet(module, 0, "same", "")
         frame = frame.f_back
     search.run(is_for_all=True)
-    return [(search.path(tensor), node) for tensor, node in search.histories]
+    found, left = [], 4 * operations
+    for tensor, node in search.histories:
+        if not since <= node._sequence_nr() < LEAF or left <= 0:
+            continue
+        lowest, looked = reaches_back_to(node, min(left, operations), before)
+        left -= looked
+        if lowest < before and is_carried(search.path(tensor)):
+            found.append(Carried(search.path(tensor), lowest, length_of(node)))
+    search.forget()
+    return found

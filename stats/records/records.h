@@ -53,8 +53,8 @@ void                   records_write(struct records_writer *writer, const struct
 bool                   records_finish(struct records_writer *writer); /* false: errno says why; what was at `path` before is still there */
 void                   records_abandon(struct records_writer *writer);
 
-/* With one column more, which readers of records ignore: the name of the tag, where it is new. Odd bytes are written as %2C. */
+/* With two columns more, which readers of records ignore: where the block lay, and the name of the tag where it is new. */
 struct records_writer *records_create_labelled(const char *path);
-void records_write_labelled(struct records_writer *writer, const struct record *record, const char *label);
+void records_write_labelled(struct records_writer *writer, const struct record *record, uint64_t address, const char *label);
 
 #endif

@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 
-/* A writer is its file. Labels are known by the column they have in the first line. */
+/* A writer is its file. */
 static struct file *file_of(struct records_writer *writer)
 {
     return (struct file *)(void *)writer;
@@ -33,7 +33,7 @@ struct records_writer *records_create(const char *path)
 
 struct records_writer *records_create_labelled(const char *path)
 {
-    return create(path, ",label");
+    return create(path, ",address,label");
 }
 
 static void write_common(struct file *file, const struct record *r)
@@ -48,17 +48,17 @@ void records_write(struct records_writer *writer, const struct record *record)
     file_write(file_of(writer), "\n", 1);
 }
 
-/* What would end a field, or a line, or look like what this writes instead. */
+/* What would end a field, or a line, or look like what is written instead: %2C. */
 static bool is_odd(char c)
 {
     return (unsigned char)c < 0x20 || c == 0x7f || c == ',' || c == '"' || c == '%';
 }
 
-void records_write_labelled(struct records_writer *writer, const struct record *record, const char *label)
+void records_write_labelled(struct records_writer *writer, const struct record *record, uint64_t address, const char *label)
 {
     struct file *file = file_of(writer);
     write_common(file, record);
-    file_write(file, ",", 1);
+    file_print(file, ",%" PRIu64 ",", address);
     for (; *label; label++) {
         if (is_odd(*label))
             file_print(file, "%%%02X", (unsigned char)*label);

@@ -262,6 +262,13 @@ static void expect_line(const char *text)
         fprintf(stderr, "no \"%s\" in\n%s", text, contents);
 }
 
+static void expect_record(const char *start, const void *address, const char *label)
+{
+    char line[200];
+    snprintf(line, sizeof line, "%s,%" PRIuPTR ",%s\n", start, (uintptr_t)address, label);
+    expect_line(line);
+}
+
 CASE(streams_and_tags_have_numbers_and_names)
 {
     void *block[4];
@@ -277,12 +284,12 @@ CASE(streams_and_tags_have_numbers_and_names)
     DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[B], &block[3]));
     DONE(cenote_use(block[3], p.scene.stream[C]));
     DONE(cenote_record_save(p.scene.pool, path));
-    expect_line("t_us,op,id,bytes,stream,device,tag,label\n");
-    expect_line(",a,1,1000,0,0,2,train/a%2Cb %2250%25%22 \xc3\xa9\n");
-    expect_line(",a,2,2000,1,0,2,\n");
-    expect_line(",a,3,3000,2,0,1,train\n");
-    expect_line(",a,4,3145728,1,0,0,\n");
-    expect_line(",u,4,3145728,2,0,0,\n");
+    expect_line("t_us,op,id,bytes,stream,device,tag,address,label\n");
+    expect_record(",a,1,1000,0,0,2", block[0], "train/a%2Cb %2250%25%22 \xc3\xa9");
+    expect_record(",a,2,2000,1,0,2", block[1], "");
+    expect_record(",a,3,3000,2,0,1", block[2], "train");
+    expect_record(",a,4,3145728,1,0,0", block[3], "");
+    expect_record(",u,4,3145728,2,0,0", block[3], "");
     for (int i = 0; i < 4; i++)
         DONE(cenote_free(block[i]));
     close_program();

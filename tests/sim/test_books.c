@@ -74,6 +74,18 @@ CASE(cost_follows_handles_not_bytes)
     EXPECT_EQ(simulated_books().cost_ns - start, 8 * one);
 }
 
+/* Also of calls that cuda.h knows by another name than programs. */
+CASE(allocations_have_their_cost)
+{
+    CUdeviceptr at;
+    uint64_t start = simulated_books().cost_ns;
+    EXPECT_OK(cuMemAlloc(&at, 100 << 20));
+    uint64_t taken = simulated_books().cost_ns;
+    EXPECT_EQ(taken - start, 230450);
+    EXPECT_OK(cuMemFree(at));
+    EXPECT_EQ(simulated_books().cost_ns - taken, 51200);
+}
+
 CASE(memory_of_others_is_not_free)
 {
     size_t left, less, total;

@@ -231,7 +231,7 @@ CASE(by_how_much_the_batch_is_too_large)
     facts_derive(&f);
     EXPECT_EQ(f.lacking, 512 * MIB);
     explain_print(&f, text, sizeof text);
-    EXPECT(strstr(text, "512.00 MiB too much for this GPU") != NULL);
+    EXPECT(strstr(text, "It is 512.00 MiB too much for this GPU") != NULL);
     EXPECT(strstr(text, "at most 95 % of this batch") != NULL);
 }
 

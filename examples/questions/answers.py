@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Runs what docs/memory-questions.md shows and puts the real output there.
+
+    examples/questions/answers.py [--check] [WORD...]
+
+In the page a command is a line of a console block, "$ cenote run ... PROGRAM.py"; what follows up to the end of the block, or to the next command, is its output.
+With --check nothing is written: what differs is printed, and the exit status is 1. Numbers of processes differ each time and do not count.
+WORD: only commands that contain it.
+"""
+import difflib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+PAGE = TREE / "docs" / "memory-questions.md"
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CHANGES = re.compile(r"(?<=[Pp]rocess )\d+|(?<=kill )\d+|(?<=pid )\d+")
+SECONDS = 300
+
+
+def run(command: str) -> str:
+    """The output of `cenote run ...`, of both streams, as a reader sees it."""
+    words = shlex.split(command)
+    if words[:2] != ["cenote", "run"]:
+        raise SystemExit(f"{PAGE.name}: {command!r} is not cenote run")
+    environment = {**os.environ, "PYTHONPATH": str(TREE / "python"), "COLUMNS": "150"}
+    done = subprocess.run([sys.executable, "-m", "cenote", *words[1:]], cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=SECONDS)
+    if done.returncode:
+        raise SystemExit(f"{command}: exit status {done.returncode}\n{done.stdout}")
+    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()).replace(str(TREE) + "/", "") + "\n"
+
+
+def answer(block: str, wanted: list[str]) -> str:
+    """The block with the output of its commands as it is now."""
+    parts = re.split(r"^(\$ .*)\n", block, flags=re.MULTILINE)
+    for i in range(1, len(parts), 2):
+        if not wanted or any(word in parts[i] for word in wanted):
+            print(parts[i], flush=True)
+            parts[i + 1] = run(parts[i][2:]) + ("\n" if i + 2 < len(parts) else "")
+        parts[i] += "\n"
+    return "".join(parts)
+
+
+def steady(text: str) -> str:
+    return CHANGES.sub("N", text)
+
+
+def main(arguments: list[str]) -> int:
+    check = "--check" in arguments
+    wanted = [word for word in arguments if word != "--check"]
+    before = PAGE.read_text(encoding="utf-8")
+    after = BLOCK.sub(lambda found: f"```console\n{answer(found.group(1), wanted)}```", before)
+    if not check:
+        PAGE.write_text(after, encoding="utf-8")
+        return 0
+    difference = list(difflib.unified_diff(steady(before).splitlines(), steady(after).splitlines(), "docs/memory-questions.md", "what is printed now", lineterm=""))
+    print("\n".join(difference))
+    return 1 if difference else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,19 @@
+"""Evaluation after training runs out of memory: the forward passes keep what only gradients need, or the batch is larger than training's."""
+import torch
+
+model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.Tanh()) for _ in range(16))).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    model(torch.randn(2048, 2048, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+model.eval()
+for history in (True, False):
+    try:
+        with torch.set_grad_enabled(history):
+            outputs = [model(torch.randn(4096, 2048, device="cuda")) for _ in range(3)]
+        print(f"\nevaluation with{'' if history else 'out'} gradients: done")
+    except torch.OutOfMemoryError as error:
+        print(f"\nevaluation with{'' if history else 'out'} gradients:\n{error}")
+        outputs = []

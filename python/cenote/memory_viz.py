@@ -1,0 +1,166 @@
+"""A pool's own pictures for PyTorch's viewer: what cenote_snapshot and cenote_record_save wrote becomes what torch.cuda.memory._snapshot() returns.
+
+    python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
+
+For programs without PyTorch: drop the picture on https://docs.pytorch.org/memory_viz, or give it to torch.cuda._memory_viz. docs/snapshot.md
+says what is in a snapshot, docs/traces.md what is in a trace. No torch is imported; there is no state.
+"""
+import csv
+import gzip
+import json
+import os
+import pickle
+import sys
+from typing import IO, Any, Iterable, Iterator, Optional, Union, cast
+from urllib.parse import unquote
+
+Path = Union[str, "os.PathLike[str]"]
+Table = dict[str, Any]
+
+STATES = {"live": "active_allocated", "pending": "active_awaiting_free", "free": "inactive"}
+COLUMNS = ("t_us", "op", "bytes", "stream", "device", "tag", "address", "label")
+
+
+class Broken(ValueError):
+    """The file is not what it should be; the text says why."""
+
+
+# --- files
+
+def _opened(path: Path) -> IO[str]:
+    if os.fspath(path).endswith(".gz"):
+        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8", newline=""))
+    return open(path, encoding="utf-8", newline="")
+
+
+def read_snapshot(path: Path) -> Table:
+    """What cenote_snapshot wrote."""
+    try:
+        with _opened(path) as file:
+            snapshot = json.load(file)
+    except (ValueError, EOFError, gzip.BadGzipFile) as problem:
+        raise Broken(f"{os.fspath(path)} is no snapshot: {problem}") from None
+    if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
+        raise Broken(f"{os.fspath(path)} is no snapshot of a pool")
+    return snapshot
+
+
+def read_trace(path: Path) -> Iterator[dict[str, str]]:
+    """The lines of what cenote_record_save wrote, by column. Other traces do not say where a block lay."""
+    try:
+        with _opened(path) as file:
+            reader = csv.DictReader(file, quoting=csv.QUOTE_NONE)
+            lacking = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if lacking:
+                raise Broken(f"{os.fspath(path)}: no column {lacking[0]}; a trace that cenote_record_save wrote has it")
+            yield from reader
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as problem:
+        raise Broken(f"{os.fspath(path)} is no trace: {problem}") from None
+
+
+# --- segments
+
+def _rounded(size: int) -> int:
+    """As the counters count a block."""
+    return (size + 511) // 512 * 512
+
+
+def _frames(tag: str) -> list[Table]:
+    """The viewer tells apart what a block is for by where it was allocated: here a tag stands for that, a frame for each part of its path."""
+    return [{"name": name, "filename": "tag", "line": 0} for name in reversed(tag.split("/"))] if tag else []
+
+
+def _block(piece: Table, tags: dict[int, str]) -> Table:
+    return {"address": piece["address"], "size": piece["size"], "requested_size": piece["requested"], "state": STATES[piece["state"]],
+            "frames": _frames(tags.get(piece["tag"], ""))}
+
+
+def _blocks(pieces: Iterable[Table], tags: dict[int, str]) -> list[Table]:
+    """What lies free side by side is one block."""
+    blocks: list[Table] = []
+    for piece in pieces:
+        if piece["state"] == "free" and blocks and blocks[-1]["state"] == "inactive":
+            blocks[-1]["size"] += piece["size"]
+        else:
+            blocks.append(_block(piece, tags))
+    return blocks
+
+
+def _segment(snapshot: Table, segment: Table, tags: dict[int, str]) -> Table:
+    pieces = [dict(zip(snapshot["piece_columns"], piece)) for piece in segment["pieces"]]
+    sizes = {state: sum(_rounded(piece["requested"]) for piece in pieces if piece["state"] == state) for state in STATES}
+    return {"device": snapshot["pool"]["device"], "address": segment["address"], "total_size": sum(piece["size"] for piece in pieces),
+            "allocated_size": sizes["live"], "active_size": sizes["live"] + sizes["pending"],
+            "requested_size": sum(piece["requested"] for piece in pieces if piece["state"] == "live"), "stream": segment["stream"],
+            "segment_type": "large", "segment_pool_id": (segment["group"], 0), "is_expandable": snapshot["pool"]["provider"] == "vmm",
+            "frames": [], "blocks": _blocks(pieces, tags)}
+
+
+# --- events
+
+def _event(action: str, line: dict[str, str], tags: dict[int, str]) -> Table:
+    return {"action": action, "addr": int(line["address"]), "size": _rounded(int(line["bytes"])), "stream": int(line["stream"]),
+            "time_us": int(float(line["t_us"])), "frames": _frames(tags.get(int(line["tag"]), ""))}
+
+
+def _events(trace: Iterable[dict[str, str]], device: int, waiting: set[int]) -> list[Table]:
+    """`waiting`: where blocks lie that were freed and wait still. The others are free when a trace says so."""
+    events: list[Table] = []
+    tags: dict[int, str] = {}
+    for line in trace:
+        if line["label"]:
+            tags[int(line["tag"])] = unquote(line["label"])
+        if line["op"] not in ("a", "f") or int(line["device"]) != device:
+            continue
+        if line["op"] == "a":
+            events.append(_event("alloc", line, tags))
+        else:
+            events += [_event("free_requested", line, tags), _event("free_completed", line, tags)]
+    ended: set[int] = set()
+    kept: list[Table] = []
+    for event in reversed(events):
+        is_last = event["addr"] not in ended
+        if event["action"] != "free_completed" or not is_last or event["addr"] not in waiting:
+            kept.append(event)
+        if event["action"] != "free_completed":
+            ended.add(event["addr"])
+    return kept[::-1]
+
+
+# --- the picture
+
+def to_memory_viz(snapshot: Table, trace: Optional[Iterable[dict[str, str]]] = None) -> Table:
+    """What torch.cuda.memory._snapshot() would say of the pool. `trace`: of the same pool, saved just before, for the viewer's time lines."""
+    device = snapshot["pool"]["device"]
+    tags = {row["key"]: row["name"] for row in snapshot["rows"]["tag"] if row["key"]}
+    segments = [_segment(snapshot, segment, tags) for segment in snapshot["segments"] if segment["address"]]
+    waiting = {block["address"] for segment in segments for block in segment["blocks"] if block["state"] == "active_awaiting_free"}
+    traces: list[list[Table]] = [[] for _ in range(device + 1)]
+    traces[device] = _events(trace or (), device, waiting)
+    return {"segments": sorted(segments, key=lambda segment: segment["address"]), "device_traces": traces, "external_annotations": [],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
+                                   "expandable_segments": snapshot["pool"]["provider"] == "vmm", "pinned_num_register_threads": 1,
+                                   "release_lock_on_cudamalloc": False, "pinned_use_cuda_host_register": False, "roundup_power2_divisions": {}}}
+
+
+def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None) -> None:
+    """The same, from files to a file."""
+    data = to_memory_viz(read_snapshot(snapshot), read_trace(trace) if trace is not None else None)
+    with open(picture, "wb") as file:
+        pickle.dump(data, file)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) not in (2, 3):
+        print("usage: python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]", file=sys.stderr)
+        return 2
+    try:
+        write_memory_viz(*arguments)
+    except (OSError, Broken) as problem:
+        print(f"cenote.memory_viz: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

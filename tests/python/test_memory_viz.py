@@ -1,0 +1,111 @@
+"""A C program's snapshot and trace, as PyTorch's viewer wants them. The program is this one, in ctypes, on the simulated GPU."""
+import gzip
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from cenote import memory_viz
+
+PROGRAM = """
+import ctypes, sys
+driver, cenote = ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL), ctypes.CDLL(sys.argv[1])
+pool, context = ctypes.c_void_p(), ctypes.c_void_p()
+
+def do(error):
+    if error:
+        cenote.cenote_message.restype = ctypes.c_char_p
+        sys.exit(cenote.cenote_message().decode())
+
+def take(bytes):
+    block = ctypes.c_void_p()
+    do(cenote.cenote_alloc(pool, ctypes.c_size_t(bytes), None, ctypes.byref(block)))
+    return block
+
+do(driver.cuInit(0))
+do(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+do(driver.cuCtxPushCurrent_v2(context))
+do(cenote.cenote_pool_default(0, ctypes.byref(pool)))
+old = take(5000)
+do(cenote.cenote_record(pool, ctypes.c_uint64(1000)))
+do(cenote.cenote_tag_push("größe, 50%".encode()))
+held = [take(bytes) for bytes in (100, 200_000, 30 << 20)]
+do(cenote.cenote_tag_pop())
+do(cenote.cenote_free(held[1]))
+do(cenote.cenote_step(pool))
+do(cenote.cenote_free(old))
+for name in sys.argv[2:]:
+    do((cenote.cenote_snapshot if "json" in name else cenote.cenote_record_save)(pool, name.encode()))
+"""
+
+
+@pytest.fixture
+def files(clean, simulation_library, tmp_path):
+    build = simulation_library.parent.parent
+    names = [str(tmp_path / name) for name in ("a.json", "a.json.gz", "a.csv", "a.csv.gz")]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(build / "libcenote.so"), *names], capture_output=True, text=True, timeout=60,
+                          env={**clean, "LD_LIBRARY_PATH": str(build / "sim"), "CENOTE_SIM": "capacity:1GiB"})
+    assert done.returncode == 0, done.stderr
+    return names
+
+
+@pytest.mark.simulation
+def test_a_program_without_pytorch(files):
+    plain, zipped, trace, zipped_trace = files
+    with open(plain, encoding="utf-8") as file, gzip.open(zipped, "rt", encoding="utf-8") as again:
+        first, second = json.load(file), json.load(again)
+    assert first["segments"] == second["segments"] and first["counters"]["blocks"]["current"] == 2
+    with open(trace, encoding="utf-8") as file, gzip.open(zipped_trace, "rt", encoding="utf-8") as again:
+        assert file.read() == again.read()
+
+    picture = memory_viz.to_memory_viz(memory_viz.read_snapshot(zipped), memory_viz.read_trace(zipped_trace))
+    blocks = [block for segment in picture["segments"] for block in segment["blocks"]]
+    live = {block["requested_size"]: block for block in blocks if block["state"] == "active_allocated"}
+    assert set(live) == {100, 30 << 20}
+    assert [frame["name"] for frame in live[100]["frames"]] == ["größe, 50%"]
+    assert sum(segment["total_size"] for segment in picture["segments"]) == first["counters"]["reserved"]["current"]
+    actions = [event["action"] for event in picture["device_traces"][0]]
+    assert actions == ["alloc"] * 4 + ["free_requested", "free_completed"] * 2
+    assert picture["device_traces"][0][0]["frames"] == [] and picture["device_traces"][0][1]["frames"][0]["name"] == "größe, 50%"
+
+
+@pytest.mark.simulation
+def test_the_command_writes_a_picture(files, clean, tmp_path):
+    plain, _, trace, _ = files
+
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "cenote.memory_viz", *map(str, arguments)], capture_output=True, text=True, timeout=60, env=clean)
+
+    done = run(plain, tmp_path / "picture.pickle", trace)
+    assert done.returncode == 0, done.stderr
+    with open(tmp_path / "picture.pickle", "rb") as file:
+        assert pickle.load(file) == memory_viz.to_memory_viz(memory_viz.read_snapshot(plain), memory_viz.read_trace(trace))
+    assert run(plain).returncode == 2
+    missing = run(tmp_path / "none.json", tmp_path / "picture.pickle")
+    assert missing.returncode == 1 and missing.stderr.count("\n") == 1 and "none.json" in missing.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"snapshot":2}', "\xff"])
+def test_other_files_are_no_snapshots(tmp_path, text):
+    for name in ("x.json", "x.json.gz"):
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+        with pytest.raises(memory_viz.Broken, match=name):
+            memory_viz.read_snapshot(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["", "t_us,op,id,bytes\n0,a,1,1\n", "\xff\xfe"])
+def test_other_files_are_no_traces(tmp_path, text):
+    (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(memory_viz.Broken, match="x.csv"):
+        list(memory_viz.read_trace(tmp_path / "x.csv"))
+
+
+def test_a_block_that_waits_still_was_not_freed():
+    trace = [{"t_us": "0", "op": op, "bytes": "512", "stream": "0", "device": "0", "tag": "0", "address": address, "label": ""}
+             for op, address in (("a", "512"), ("f", "512"), ("a", "512"), ("f", "512"), ("a", "1024"), ("f", "1024"), ("s", "0"))]
+    events = memory_viz._events(trace, 0, {512})
+    assert [(event["action"], event["addr"]) for event in events] == [
+        ("alloc", 512), ("free_requested", 512), ("free_completed", 512), ("alloc", 512), ("free_requested", 512),
+        ("alloc", 1024), ("free_requested", 1024), ("free_completed", 1024)]
