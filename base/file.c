@@ -1,8 +1,8 @@
 /*
  * file.c: a text file on its way to the disk.
  *
- * It is written beside its place, under a name of its own that ends in .part, and takes the place when all of it has reached the disk's books: a full disk or an end of
- * the process leaves what was there before. What is no plain file, a device, a pipe, a link, is written as it is.
+ * It is written beside its place, under a name of its own that ends in .part, and takes the place when all of it has reached the disk's
+ * books: a full disk or an end of the process leaves what was there before. What is no plain file, a device, a pipe, a link, is written as it is.
  *
  * The buffer is memory of our own. zlib is not: it is looked for when the first path ends in .gz, so that the library needs none.
  *
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/memory.h"
 
 #define BUFFER_BYTES (1u << 16)
@@ -173,7 +174,8 @@ void file_abandon(struct file *f)
     memory_unmap(f, sizeof *f);
 }
 
-const char *file_words(int error)
+int file_error(const char *path)
 {
-    return error == NO_ZLIB ? "libz.so.1 was not found: give a name that does not end in .gz" : strerror(error);
+    const char *words = errno == NO_ZLIB ? "libz.so.1 was not found: give a name that does not end in .gz" : strerror(errno);
+    return error_set(errno == ENOMEM ? CENOTE_OUT_OF_HOST_MEMORY : CENOTE_FILE, 0, "%.256s: %s", path, words);
 }

@@ -11,13 +11,13 @@
 
 struct file;
 
-/* gzip if `path` ends in .gz. NULL: errno says why, see file_words. */
+/* gzip if `path` ends in .gz. NULL: errno says why, see file_error. */
 struct file *file_create(const char *path);
 __attribute__((format(printf, 2, 3))) void file_print(struct file *f, const char *format, ...);
 void file_write(struct file *f, const char *text, size_t bytes);
 bool file_finish(struct file *f);       /* false: errno says why; what was at `path` before is there still */
 void file_abandon(struct file *f);      /* the same, without a new file */
 
-const char *file_words(int error);      /* of an errno of these functions */
+int file_error(const char *path);       /* errno of one of these functions, told to error_set */
 
 #endif

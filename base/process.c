@@ -5,7 +5,9 @@
  */
 #include "base/process.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -51,9 +53,14 @@ bool process_read(int pid, struct process *p)
     if (!name_ends || sscanf(name_ends, ") %*c %d %d %d", &p->parent, &p->group, &p->session) != 3)
         return false;
     snprintf(path, sizeof path, "/proc/%d", pid);
-    p->is_mine = !stat(path, &owner) && owner.st_uid == geteuid();
+    p->is_others = !stat(path, &owner) && owner.st_uid != geteuid();
     read_command(pid, p);
     return true;
+}
+
+bool process_is_gone(int pid)
+{
+    return kill(pid, 0) && errno == ESRCH;
 }
 
 /*

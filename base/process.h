@@ -8,11 +8,12 @@
 
 struct process {
     int  parent, group, session;
-    bool is_mine;                   /* of this process's user */
+    bool is_others;                 /* another user's */
     char command[PROCESS_COMMAND];  /* printable ASCII; "" where the system does not tell */
 };
 
 bool process_read(int pid, struct process *p);      /* false: there is none, or it may not be seen */
+bool process_is_gone(int pid);
 bool process_is_left(int pid, const struct process *p);
 
 #endif

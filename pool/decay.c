@@ -46,11 +46,12 @@ static bool note(cenote_pool *pool, uint64_t now)
     return begins;
 }
 
-/* Up to `most` pages of what is ripe and complete go. Bytes. LOCKING: the turn, after wait_poll. */
-static uint64_t give_ripe(cenote_pool *pool, uint64_t most)
+/* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after wait_poll. */
+static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
-    uint64_t reserved = pool->pages.reserved, bytes = most << pool->pages.shift;
+    uint64_t reserved = pool->pages.reserved, before = pool_now(pool);
     uint64_t gone = trim_own(pool, reserved > bytes ? reserved - bytes : 0, pool->decay.ripe);
+    regret_given(pool, gone, pool_now(pool) - before);
     lock_take(&pool->lock);
     pool->stats.trimmed += gone;
     pool->stats.decayed += gone;
@@ -76,7 +77,9 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     pending_poll(pool);
     if (begins)
         trim_flush(pool);
-    bool more = d->ripe && give_ripe(pool, most) >= most << pool->pages.shift;
+    uint64_t allowance = regret_allowance(pool), bytes = most << pool->pages.shift;
+    bytes = bytes < allowance ? bytes : allowance;
+    bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
     atomic_store(&d->due, more ? now : d->marks[d->newest].ns + decay_epoch(pool));
     return more;
 }

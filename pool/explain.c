@@ -200,9 +200,13 @@ static void ask_who_else(cenote_pool *pool, struct facts *f, struct process word
         struct process *p = &words[f->listed];
         struct facts_process *entry = &f->processes[f->listed++];
         bool is_told = !f->are_strangers && process_read((int)list[i].pid, p);
-        *entry = (struct facts_process){.pid = list[i].pid, .bytes = list[i].bytes, .command = is_told ? p->command : "", .is_mine = is_told && p->is_mine};
-        if (is_told)
-            entry->kin = kin_of(list[i].pid, p);
+        *entry = (struct facts_process){.pid = list[i].pid, .bytes = list[i].bytes, .command = ""};
+        entry->is_gone = !is_told && !f->are_strangers && process_is_gone((int)list[i].pid);
+        if (!is_told)
+            continue;
+        entry->command = p->command;
+        entry->is_others = p->is_others;
+        entry->kin = kin_of(list[i].pid, p);
     }
 }
 

@@ -98,6 +98,15 @@ struct decay {
     tick     ripe;                  /* what was freed by then has been free for decay_ms */
 };
 
+/* Pages given back and taken again, see regret.c. Guarded by the turn. */
+struct regret {
+    uint64_t given;                 /* pages that may still be taken again */
+    uint64_t ns;                    /* what it cost so far */
+    uint64_t create_ns, give_ns;    /* what a page cost lately */
+    uint64_t asked_ns;              /* when CENOTE_TRIM_OFTEN came last */
+    uint32_t often;                 /* how many in a row */
+};
+
 struct cenote_pool {
     struct lock    lock;            /* guards everything below that is not said to be constant */
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
@@ -160,6 +169,7 @@ struct cenote_pool {
     cenote_step_note notes[CENOTE_STEPS_KEPT]; /* of the last steps, see steps.c */
     tick           trim_mark;       /* tick of the last periodic trim */
     struct decay   decay;
+    struct regret  regret;
     cenote_stats   stats;           /* levels and counts; gauges are derived */
     struct ring    ring;
     uint32_t       trace_number;    /* of the file that CENOTE_TRACE asks for, 0: none */
@@ -288,6 +298,12 @@ void     trim_flush(cenote_pool *pool);
 bool     decay_go(cenote_pool *pool, uint64_t most);
 bool     decay_tend(cenote_pool *pool, uint64_t most);
 uint64_t decay_epoch(const cenote_pool *pool);
+
+/* --- regret.c: LOCKING: the turn */
+void     regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
+void     regret_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
+uint64_t regret_allowance(const cenote_pool *pool);
+bool     regret_forbids(cenote_pool *pool);
 
 /* --- background.c */
 void background_join(cenote_pool *pool);

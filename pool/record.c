@@ -15,7 +15,6 @@
  */
 #include "pool/record.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,23 +262,18 @@ static int no_memory(void)
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to find out which blocks a trace begins with");
 }
 
-static int no_file(const char *path)
-{
-    return error_set(CENOTE_FILE, 0, "%.256s: %s", path, file_words(errno));
-}
-
 static int write_copy(struct copy *c, const char *path)
 {
     if (!live_at_the_beginning(c))
         return no_memory();
     c->writer = records_create_labelled(path);
     if (!c->writer)
-        return no_file(path);
+        return file_error(path);
     if (!write_records(c)) {
         records_abandon(c->writer);
         return no_memory();
     }
-    return records_finish(c->writer) ? CENOTE_OK : no_file(path);
+    return records_finish(c->writer) ? CENOTE_OK : file_error(path);
 }
 
 static int save(cenote_pool *pool, const char *path)

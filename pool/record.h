@@ -17,7 +17,7 @@ void record_close(cenote_pool *pool);   /* what CENOTE_TRACE asked for is writte
 void record_forget(cenote_pool *pool);
 
 /* `op`: the letters of stats/records/records.h. */
-__attribute__((cold, noinline)) void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint64_t stream, uint32_t tag);
+__attribute__((noinline)) void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint64_t stream, uint32_t tag);
 
 static inline void record_taken(cenote_pool *pool, uint64_t at, const struct request *q, const struct arena *a)
 {

@@ -87,6 +87,7 @@ static CUresult run_fill(struct climb *c)
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
     pool->creating_ns += created - before;
+    regret_created(pool, created - before, after - created);
     if (pool->fill.harvests || pool->fill.unmaps)
         pool->moving_ns += after - created;
     return result;

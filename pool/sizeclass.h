@@ -20,10 +20,8 @@ static inline uint32_t class_of(uint64_t bytes)
     return (units >> shift) + 4 * shift;
 }
 
-static inline uint32_t class_bytes(uint32_t class)
-{
-    uint32_t shift = class < 8 ? 0 : class / 4 - 1;
-    return 512u * (class < 8 ? class + 1 : ((class % 4 + 5) << shift));
-}
+#define CLASS_BYTES(class) (512u * ((class) < 8 ? (class) + 1u : ((class) % 4 + 5u) << ((class) / 4 - 1)))
+
+static inline uint32_t class_bytes(uint32_t class) { return CLASS_BYTES(class); }
 
 #endif

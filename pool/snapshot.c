@@ -8,8 +8,6 @@
  */
 #include "pool/snapshot.h"
 
-#include <errno.h>
-
 #include "base/check.h"
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the copy */
@@ -194,6 +192,19 @@ static void copy(struct snapshot *s, cenote_pool *pool)
     copy_pages(s, &pool->pages);
     copy_regions(s, &pool->pages);
     copy_pending(s, pool);
+    begin(s, PART_SITES);
+    listed(s, PART_SITES, sizeof(uint64_t), pool->options.sites ? bits_words(MARK_SITES_MOST + 1) : 0);
+}
+
+/* LOCKING: none; the copy is ours. */
+static void note_sites(struct snapshot *s)
+{
+    uint64_t *sites = (uint64_t *)(void *)(s->memory + s->parts[PART_SITES].at);
+    if (!s->parts[PART_SITES].count)
+        return;
+    bits_clear(sites, 0, MARK_SITES_MOST + 1);
+    for (size_t i = 0; i < s->parts[PART_PIECES].count; i++)
+        bit_set(sites, PART_AT(cenote_piece, s, PART_PIECES)[i].site);
 }
 
 static int take(struct snapshot *s, cenote_pool *pool)
@@ -208,6 +219,7 @@ static int take(struct snapshot *s, cenote_pool *pool)
         lock_give(&pool->lock);
         needed = s->used;
     }
+    note_sites(s);
     return CENOTE_OK;
 }
 
@@ -224,7 +236,7 @@ int cenote_snapshot(cenote_pool *pool, const char *path)
     if (file)
         snapshot_write(&s, pool, file);
     if (!error && (!file || !file_finish(file)))
-        error = error_set(CENOTE_FILE, 0, "%.256s: %s", path, file_words(errno));
+        error = file_error(path);
     memory_unmap(s.memory, s.room);
     return error;
 }

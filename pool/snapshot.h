@@ -19,6 +19,7 @@ enum part {
     PART_REGIONS,                           /* struct region_note */
     PART_SLOTS,                             /* struct slot_note, of all regions in their order */
     PART_WAITS,                             /* struct wait_note */
+    PART_SITES,                             /* words of bits: sites of pieces. None for a pool that keeps no sites */
     PARTS
 };
 

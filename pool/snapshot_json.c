@@ -125,7 +125,8 @@ static void write_pieces(const struct snapshot *s, struct file *f)
     static const char *const states[] = {"free", "live", "pending"};
     const cenote_piece *pieces = PART_AT(cenote_piece, s, PART_PIECES);
     size_t count = s->parts[PART_PIECES].count;
-    file_print(f, ",\n\"piece_columns\":[\"address\",\"size\",\"requested\",\"state\",\"tag\",\"kind\",\"phase\",\"born\",\"site\"],\n\"segments\":[");
+    file_print(f, ",\n\"piece_columns\":[\"address\",\"size\",\"requested\",\"state\",\"tag\",\"kind\",\"phase\",\"born\",\"site\"],"
+               "\n\"segments\":[");
     for (size_t i = 0; i < count; i++) {
         const cenote_piece *p = &pieces[i];
         if (begins_segment(pieces, i))
@@ -138,6 +139,23 @@ static void write_pieces(const struct snapshot *s, struct file *f)
             file_print(f, "]}");
     }
     file_write(f, "]", 1);
+}
+
+/* Where blocks that are there were allocated, by number. */
+static void write_sites(const struct snapshot *s, struct file *f)
+{
+    const uint64_t *bits = PART_AT(uint64_t, s, PART_SITES);
+    char text[8192];
+    bool is_first = true;
+    file_print(f, ",\n\"sites\":{");
+    for (uint32_t site = 1; site < s->parts[PART_SITES].count * 64; site++) {
+        if (!bit_is_set(bits, site) || !cenote_site_text(site, text, sizeof text))
+            continue;
+        file_print(f, "%s\n\"%" PRIu32 "\":", is_first ? "" : ",", site);
+        write_text(f, text);
+        is_first = false;
+    }
+    file_write(f, "}", 1);
 }
 
 static void write_spot(struct file *f, struct spot at)
@@ -227,6 +245,7 @@ void snapshot_write(const struct snapshot *s, const cenote_pool *pool, struct fi
     write_groups(s, file);
     write_arenas(s, file);
     write_pieces(s, file);
+    write_sites(s, file);
     write_pages(s, file);
     write_regions(s, file);
     write_pending(s, file);

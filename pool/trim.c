@@ -14,7 +14,8 @@
 #include "pool/count.h"
 #include "pool/record.h"
 
-#define BATCH 64    /* pages picked at a time */
+#define BATCH    64             /* pages picked at a time */
+#define PERIODIC (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
 
 /* What may go. */
 struct leave {
@@ -272,16 +273,18 @@ void trim_surplus(cenote_pool *pool)
 }
 
 /* LOCKING: the turn. */
-static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
+static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
 {
     CUresult result = wait_poll(pool, UINT64_MAX);
-    if (!result && wait)
+    if (!result && flags & CENOTE_TRIM_WAIT)
         wait_for_device(pool, true, &result);
     if (result)
         return result;
     pending_poll(pool);
     trim_flush(pool);
-    uint64_t bytes = trim_to(pool, keep, latest);
+    uint64_t before = pool_now(pool), bytes = trim_to(pool, keep, latest);
+    if (flags & (CENOTE_TRIM_OFTEN | PERIODIC))
+        regret_given(pool, bytes, pool_now(pool) - before);
     lock_take(&pool->lock);
     pool->stats.trims++;
     pool->stats.trimmed += bytes;
@@ -289,16 +292,29 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, bool wai
     return CUDA_SUCCESS;
 }
 
-static int trim(cenote_pool *pool, uint64_t keep, tick latest, bool wait)
+/* What stays because a periodic trim has its budget. LOCKING: the turn. */
+static uint64_t thrift(const cenote_pool *pool, uint64_t keep)
+{
+    uint64_t allowance = regret_allowance(pool), reserved = pool->pages.reserved;
+    return reserved > allowance && reserved - allowance > keep ? reserved - allowance : keep;
+}
+
+static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
 {
     if (pool->lost)
         return pool_driver_error(pool, pool->lost, "an earlier call");
-    if (wait)
+    if (flags & CENOTE_TRIM_WAIT)
         elsewhere_wait(pool);
     int error = turn_begin(pool);
     if (error)
         return error;
-    CUresult result = trim_now(pool, keep, latest, wait);
+    if (flags & PERIODIC)
+        keep = thrift(pool, keep);
+    if (flags & CENOTE_TRIM_OFTEN && regret_forbids(pool)) {
+        keep = UINT64_MAX;
+        flags &= ~CENOTE_TRIM_WAIT; /* for what? */
+    }
+    CUresult result = trim_now(pool, keep, latest, flags);
     if (!result)
         decay_go(pool, DECAY_BATCH);
     turn_end(pool);
@@ -310,11 +326,11 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (flags & ~CENOTE_TRIM_WAIT)
-        return error_set(CENOTE_INVALID, 0, "flags %#x: only CENOTE_TRIM_WAIT is known", flags);
+    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN))
+        return error_set(CENOTE_INVALID, 0, "flags %#x: only CENOTE_TRIM_WAIT and CENOTE_TRIM_OFTEN are known", flags);
     if (flags & CENOTE_TRIM_WAIT)
         share_sweep(); /* what other processes shared and nobody here needs any more */
-    return trim(pool, keep_bytes, UINT64_MAX, flags & CENOTE_TRIM_WAIT);
+    return trim(pool, keep_bytes, UINT64_MAX, flags);
 }
 
 /* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */
@@ -332,7 +348,7 @@ int cenote_step(cenote_pool *pool)
         pool->trim_mark = pool->pages.fences.now;
     lock_give(&pool->lock);
     if (due)
-        return trim(pool, 0, latest, false);
+        return trim(pool, 0, latest, PERIODIC);
     decay_tend(pool, DECAY_BATCH);
     return CENOTE_OK;
 }

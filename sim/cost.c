@@ -2,6 +2,7 @@
 #include "sim/cost.h"
 
 #include <string.h>
+#include <time.h>
 
 enum cost_per { CALL, HANDLE };
 
@@ -26,9 +27,28 @@ enum cost_call cost_find(const char *name)
     return COST_NOTHING;
 }
 
+static _Thread_local uint64_t unspent;
+
+static uint64_t host_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* What the thread's calls were charged since, as a driver would: it computes all the while. LOCKING: none. */
+void cost_spend(void)
+{
+    uint64_t until = unspent ? host_now() + unspent : 0;
+    unspent = 0;
+    while (until && host_now() < until)
+        ;
+}
+
 static void charge(uint64_t ns)
 {
     model.books.cost_ns += ns;
+    unspent += model.shape.spend_cost ? ns : 0;
     if (model.shape.charge_cost)
         model.cost_owed += ns;
 }

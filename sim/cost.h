@@ -15,5 +15,6 @@ enum cost_call {
 enum cost_call cost_find(const char *name);     /* COST_NOTHING where there is no row */
 void cost_charge_call(enum cost_call call);     /* the rows that are charged once a call; entries.c does, for every call */
 void cost_charge(enum cost_call call, uint64_t handles);    /* the rows that are charged by handle */
+void cost_spend(void);                          /* takes the host that long, where the shape says so */
 
 #endif

@@ -108,6 +108,7 @@ static CUresult call_end(const struct entry *e, CUresult result)
     if (!result && e->need == CONTEXT && context_current())
         result = context_at(context_current())->lost;
     model_unlock();
+    cost_spend();
     return result;
 }
 

@@ -38,6 +38,7 @@ struct sim_shape {
     bool     manual_clock;    /* host time does not count */
     bool     reuse_handles;   /* a new stream gets the handle of the last destroyed one, as real drivers do (default true) */
     bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
+    bool     spend_cost;      /* driver calls take the host as long as their modelled cost (default false) */
     char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };
 

@@ -256,10 +256,15 @@ static void print_our_pages(struct out *out, const struct facts *f)
 
 static void print_process(struct out *out, const struct facts *f, const struct facts_process *p)
 {
-    static const char *const kin[] = {[KIN_CHILD] = ", started by this one", [KIN_LEFT] = ": memory not freed after exit"};
-    out_print(out, "\n%14s  %sprocess %u%s%s%s%s%s%s", p->bytes == FACTS_UNKNOWN ? "not known" : SIZE(p->bytes),
-              f->are_strangers ? "of the list: " : "", p->pid, p->command[0] ? " (" : "", p->command, p->command[0] ? ")" : "",
-              kin[p->kin] ? kin[p->kin] : "", p->kin == KIN_LEFT ? ", its run has ended" : "", p->is_mine || f->are_strangers ? "" : ", of another user");
+    out_print(out, "\n%14s  %sprocess %u", p->bytes == FACTS_UNKNOWN ? "not known" : SIZE(p->bytes), f->are_strangers ? "of the list: " : "", p->pid);
+    if (p->command[0])
+        out_print(out, " (%s)", p->command);
+    if (p->kin != KIN_STRANGER)
+        out_print(out, p->kin == KIN_CHILD ? ", started by this one" : ": memory not freed after exit, its run has ended");
+    if (p->is_gone)
+        out_print(out, ", which has ended: the driver has not let go yet");
+    if (p->is_others)
+        out_print(out, ", of another user");
 }
 
 static void print_others(struct out *out, const struct facts *f)
@@ -280,7 +285,7 @@ static void print_overhead(struct out *out, const struct facts *f)
         print_line(out, f->overhead, "context of this process and what it took past cenote, not told apart");
     } else {
         print_line(out, f->context, "CUDA context of this process (estimated)");
-        print_line(out, f->beside, "taken past cenote in this process (other allocators)");
+        print_line(out, f->beside, "taken past cenote in this process: other allocators, kernels loaded since");
     }
 }
 

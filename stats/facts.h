@@ -20,7 +20,8 @@ enum facts_kin { KIN_STRANGER, KIN_CHILD, KIN_LEFT /* the run that started it ha
 struct facts_process {
     unsigned       pid;
     enum facts_kin kin;
-    bool           is_mine;         /* of the same user */
+    bool           is_others;       /* another user's */
+    bool           is_gone;         /* it has ended, and the driver lists it all the same */
     uint64_t       bytes;
     const char    *command;         /* "": not known */
 };

@@ -3,6 +3,8 @@
  */
 #pragma once
 
+#include <cenote/cenote.h>
+
 #include <cstddef>
 
 /*
@@ -13,3 +15,9 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char 
 
 /* The same for pinned memory of the host, at any time: `library` is the path of libcenote_host.so. */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(const char *library, char *why, size_t room);
+
+/*
+ * cenote_on_moment for functions that take Python's lock: while they run no call of this thread is inside the adapter. Whether operations keep
+ * history is filled in already.
+ */
+extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg);

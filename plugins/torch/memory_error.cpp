@@ -3,7 +3,9 @@
  * own where programs and people look for them.
  */
 #include "adapter.h"
+#include "install.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -14,7 +16,8 @@ namespace cenote_torch
 /* cenote's explanation begins as PyTorch's does; this is how PyTorch's ends, less the advice that does not apply. */
 static const char *const LAST_WORDS =
     "\ncenote moves what is unallocated to where it is needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help. See "
-    "documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+    "documentation for Memory Management  "
+    "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
 /* What cenote said last, behind what PyTorch says when the driver fails: the driver's numbers are the runtime's. */
 std::string words_of(int error)
@@ -23,6 +26,32 @@ std::string words_of(int error)
     if (error != CENOTE_DRIVER && error != CENOTE_DEVICE_LOST)
         return words;
     return std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(cenote_driver_result())) + ": " + words;
+}
+
+/* --- what PyTorch and Python know of the moment */
+
+static std::mutex moment_lock;
+static cenote_moment_fn moment_function;
+static void *moment_arg;
+
+/* Python's function waits for Python's lock, whose owner may be waiting for every call to be outside. */
+static void tell_moment(cenote_pool *pool, cenote_moment *moment, void *)
+{
+    Call::Outside outside;
+    moment->keeps_history = c10::GradMode::is_enabled();
+    std::unique_lock<std::mutex> hold(moment_lock);
+    cenote_moment_fn function = moment_function;
+    void *arg = moment_arg;
+    hold.unlock();
+    if (function)
+        function(pool, moment, arg);
+}
+
+static void set_moment(cenote_moment_fn function, void *arg)
+{
+    std::lock_guard<std::mutex> hold(moment_lock);
+    moment_function = function;
+    moment_arg = arg;
 }
 
 /* The allocation failed: whoever watches is told, and then the caller. */
@@ -52,3 +81,9 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
 }
 
 } // namespace cenote_torch
+
+int cenote_torch_on_moment(cenote_moment_fn function, void *arg)
+{
+    cenote_torch::set_moment(function, arg);
+    return cenote_on_moment(&cenote_torch::tell_moment, nullptr);
+}

@@ -10,14 +10,17 @@ from cenote.places import NotBuilt, include_folder, library, simulation_folder, 
 
 TYPE_CHECKING = False  # as typing has it, without importing that: see cenote/hook.py
 if TYPE_CHECKING:
+    from typing import Any, Callable
+
     from cenote.bindings import Device, Error, Level
+    from cenote.growing import Growth
     from cenote.plugin import Status
     from cenote.reports import Mark, Path, Row
     from cenote.stepping import Step
     from cenote.tagging import Tag
 
-__all__ = ["Error", "NotBuilt", "__version__", "explain", "include_folder", "install", "label", "library", "mark", "record", "rows", "save_trace",
-           "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
+__all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "record", "rows",
+           "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
 __version__: str = version()
 
 
@@ -54,7 +57,7 @@ def step() -> None:
 
 
 def tag(name: str) -> "Tag":
-    """What the thread allocates within is for `name`, in reports: a context manager, and a decorator of functions, generators and coroutines. Tags nest.
+    """What the thread allocates within is for `name`, in reports. A context manager and a decorator, also of generators and coroutines. Tags nest.
 
         with cenote.tag("encoder"):
             x = encoder(x)
@@ -154,6 +157,21 @@ def save_trace(path: "Path", device: "Device" = None) -> None:
     """
     from cenote import reports
     reports.save_trace(path, device)
+
+
+# --- growth
+
+def growth(alarm: "Callable[[Any], object] | None" = print, least: "int | str" = "64KiB") -> "Growth":
+    """Watches for memory that grows from step to step, until `close()` or to the end of a `with`. What grows is told to `alarm`, once for each
+    cause: how much a step, who holds it, which lines put it there and allocated it. Below `least` a step only what has an autograd history is
+    worth an alarm; `report()` has everything.
+
+        watch = cenote.growth()
+        train()
+        print(watch.report())
+    """
+    from cenote import growing
+    return growing.Growth(alarm, least)
 
 
 # --- giving back

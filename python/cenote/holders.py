@@ -2,34 +2,28 @@
 
 `find` goes forward from all that has a name (variables of running functions, of modules, of frames that exceptions keep) and looks for tensors
 that lie in the blocks; what no tensor of Python's has may be saved in a graph, and the graphs of all tensors that were met are walked after that.
-It says nothing about which block should be there: growth.py decides that.
+It says nothing about which block should be there: growing.py decides that.
 
-The program under it must not notice. Objects are read through descriptors of Python and PyTorch themselves: no property, `__getattr__`, `__len__`
-or `__repr__` of the program runs, no hook of a saved tensor, no kernel, nothing waits for the device. References are held while it searches and
-no longer. It is bounded in objects and seconds, and says when it gave up.
+The program under it must not notice: nothing of it runs (parts.py, graphs.py), no kernel, nothing waits for the device. References are held while it
+searches and no longer. It is bounded in objects and seconds, and says when it gave up.
 """
 import collections
-import functools
 import gc
-import heapq
 import sys
 import threading
 import time
 import types
 from bisect import bisect_right
-from itertools import count
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Iterable, NamedTuple, Optional
 
 from cenote import places_in_code
-from cenote.places_in_code import Place
-
-Part = tuple[str, str, Any]  # how it is reached, the name there, what it is
+from cenote.graphs import LEAF, OPERATIONS, Reader, inputs_of, length_of, reaches_back_to
+from cenote.parts import ATOM_IDS, forget_types, own_dict, readers
+from cenote.places_in_code import NAME, Place
 
 OBJECTS = 400_000  # looked at in one search
-OPERATIONS = 200_000  # of graphs, in one search
-SECONDS = 3.0  # for each of the two
+SECONDS = 3.0  # for objects, and again for histories
 SECONDS_LIGHT = 0.02
-LEAF = 1 << 63  # sequence numbers from here on are of leaves, which are not operations
 
 
 class Link(NamedTuple):
@@ -55,294 +49,6 @@ class Findings(NamedTuple):
     gave_up: str  # empty: it saw all there is
 
 
-# --- reading objects
-
-ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType, types.BuiltinFunctionType, range, slice, type(Ellipsis),
-         types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType, property)
-NESTED = ("_modules", "_parameters", "_buffers")  # of torch.nn.Module: attributes to everybody else
-
-
-def own_dict(obj: Any) -> dict[str, Any]:
-    """`obj.__dict__`, unless the program made that something of its own."""
-    getter = dict_getter(type(obj))
-    found = getter(obj) if getter else None
-    return found if type(found) is dict else {}
-
-
-@functools.lru_cache(maxsize=4096)
-def dict_getter(kind: type) -> Optional[Callable[[Any], Any]]:
-    for base in type.__dict__["__mro__"].__get__(kind):
-        found = vars(base).get("__dict__")
-        if found is not None:
-            return found.__get__ if isinstance(found, types.GetSetDescriptorType) else None  # type: ignore[no-any-return]
-    return None
-
-
-@functools.lru_cache(maxsize=4096)
-def slots(kind: type) -> tuple[tuple[str, Any], ...]:
-    bases = type.__dict__["__mro__"].__get__(kind)
-    return tuple((name, found) for base in bases for name, found in vars(base).items() if type(found) is types.MemberDescriptorType)
-
-
-def attributes(obj: Any) -> Iterator[Part]:
-    for name, value in list(own_dict(obj).items()):
-        yield "attribute", str(name), value
-    for name, slot in slots(type(obj)):
-        try:
-            yield "attribute", name, slot.__get__(obj)
-        except AttributeError:
-            continue
-
-
-def variables(frame: types.FrameType) -> dict[str, Any]:
-    """The variables of a frame. Up to Python 3.12 the frame would keep the dictionary, and what is in it, as long as it lives."""
-    found = frame.f_locals
-    if type(found) is not dict and sys.version_info < (3, 13):
-        return {}  # a class body with a namespace of its own
-    copy = dict(found)
-    code = frame.f_code
-    if sys.version_info < (3, 13) and code.co_flags & 1:  # CO_OPTIMIZED: the dictionary is a copy
-        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-            found.pop(name, None)
-    return copy
-
-
-def key_name(key: Any) -> str:
-    if type(key) is str:
-        return repr(key if len(key) <= 40 else key[:37] + "...")
-    return str(key) if type(key) in (int, bool, float) else f"<{type(key).__name__}>"
-
-
-def of_dict(obj: Any) -> Iterator[Part]:
-    for key, value in list(dict.items(obj)):
-        yield "key", key_name(key), value
-        if type(key) not in ATOMS:
-            yield "key", "<a key>", key
-
-
-def of_sequence(obj: Any) -> Iterator[Part]:
-    items = list.copy(obj) if isinstance(obj, list) else list(tuple.__iter__(obj))
-    for number, value in enumerate(items):
-        yield "index", str(number), value
-
-
-def of_deque(obj: Any) -> Iterator[Part]:
-    for number, value in enumerate(list(collections.deque.__iter__(obj))):
-        yield "index", str(number), value
-
-
-def of_set(obj: Any) -> Iterator[Part]:
-    for value in list((set if isinstance(obj, set) else frozenset).__iter__(obj)):
-        yield "element", "", value
-
-
-def of_function(obj: types.FunctionType) -> Iterator[Part]:
-    for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or ()):
-        yield "closure", name, cell
-    for value in obj.__defaults__ or ():
-        yield "inside", "a default argument of", value
-    for name, value in {**(obj.__kwdefaults__ or {}), **obj.__dict__}.items():
-        yield "attribute", str(name), value
-
-
-def of_cell(obj: Any) -> Iterator[Part]:
-    try:
-        yield "same", "", obj.cell_contents
-    except ValueError:
-        return
-
-
-def of_method(obj: types.MethodType) -> Iterator[Part]:
-    yield "attribute", "__self__", obj.__self__
-    yield "same", "", obj.__func__
-
-
-def of_exception(obj: BaseException) -> Iterator[Part]:
-    base = vars(BaseException)
-    trace = base["__traceback__"].__get__(obj)
-    while trace is not None:
-        yield "exception", "", trace.tb_frame
-        trace = trace.tb_next
-    for name in ("__cause__", "__context__", "args"):
-        yield "attribute", name, base[name].__get__(obj)
-    yield from attributes(obj)
-
-
-def of_traceback(obj: types.TracebackType) -> Iterator[Part]:
-    trace: Optional[types.TracebackType] = obj
-    while trace is not None:
-        yield "exception", "", trace.tb_frame
-        trace = trace.tb_next
-
-
-def of_frame(obj: types.FrameType) -> Iterator[Part]:
-    if not places_in_code.is_ours(obj.f_code.co_filename):
-        for name, value in variables(obj).items():
-            yield "variable", name, value
-
-
-def of_generator(obj: Any) -> Iterator[Part]:
-    for name in ("gi_frame", "cr_frame", "ag_frame"):
-        descriptor = vars(type(obj)).get(name)
-        frame = descriptor.__get__(obj) if descriptor else None
-        if frame is not None:
-            yield "inside", "suspended", frame
-
-
-def of_module(obj: types.ModuleType) -> Iterator[Part]:
-    if places_in_code.is_programs(obj):
-        for name, value in list(own_dict(obj).items()):
-            yield "variable", name, value
-
-
-def of_class(obj: type) -> Iterator[Part]:
-    module = sys.modules.get(vars(obj).get("__module__", ""))
-    if module is not None and places_in_code.is_programs(module):
-        for name, value in list(vars(obj).items()):
-            yield "attribute", str(name), value
-
-
-def of_object(obj: Any) -> Iterator[Part]:
-    yield from attributes(obj)
-    if not type(obj).__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: no class of Python's, and it may hold what only it knows
-        for value in gc.get_referents(obj):
-            yield "inside", "", value
-
-
-def of_torch_module(obj: Any) -> Iterator[Part]:
-    own = own_dict(obj)
-    for name, value in list(own.items()):
-        if name in NESTED and isinstance(value, dict):
-            for inner, part in list(dict.items(value)):
-                yield "attribute", str(inner), part
-        elif not (name.endswith("_hooks") and not value):
-            yield "attribute", str(name), value
-
-
-def of_nothing(_: Any) -> Iterator[Part]:
-    return iter(())
-
-
-READERS: list[tuple[type, Callable[[Any], Iterator[Part]]]] = [
-    (dict, of_dict), (list, of_sequence), (tuple, of_sequence), (collections.deque, of_deque), (set, of_set), (frozenset, of_set),
-    (types.FunctionType, of_function), (types.CellType, of_cell), (types.MethodType, of_method), (BaseException, of_exception),
-    (types.TracebackType, of_traceback), (types.FrameType, of_frame), (types.GeneratorType, of_generator), (types.CoroutineType, of_generator),
-    (types.AsyncGeneratorType, of_generator), (types.ModuleType, of_module), (type, of_class)]
-
-
-@functools.lru_cache(maxsize=16384)
-def readers(kind: type) -> tuple[Callable[[Any], Iterator[Part]], ...]:
-    """How the parts of objects of a type are read."""
-    if kind in ATOMS or kind.__module__.startswith(("cenote.", "weakref", "_weakref", "numpy")):
-        return ()
-    torch = sys.modules["torch"]
-    if issubclass(kind, torch.nn.Module):
-        return (of_torch_module,)
-    for base, reader in READERS:
-        if issubclass(kind, base):
-            is_plain = kind is base or not kind.__flags__ & (1 << 9) or base in (type, BaseException, types.ModuleType)
-            return (reader,) if is_plain else (reader, attributes)
-    return (attributes,) if issubclass(kind, torch.Tensor) else (of_object,)
-
-
-# --- reading tensors and graphs
-
-class Reader:
-    """PyTorch's own ways to read a tensor, past whatever a subclass makes of them."""
-
-    def __init__(self) -> None:
-        torch: Any = sys.modules["torch"]
-        base = vars(torch._C.TensorBase)
-        self.tensor = torch.Tensor
-        self.storage = torch.UntypedStorage
-        self.is_cuda, self.is_leaf, self.grad_fn, self.grad = (base[name].__get__ for name in ("is_cuda", "is_leaf", "grad_fn", "grad"))
-        self.address = base.get("const_data_ptr", base["data_ptr"])
-        self.untyped = base["untyped_storage"]
-        self.saved_type = torch._C._autograd.SavedTensor
-
-    def address_of(self, tensor: Any) -> int:
-        """Where its memory is, 0: nowhere that is known."""
-        try:
-            return int(self.address(tensor) or self.untyped(tensor).data_ptr()) if self.is_cuda(tensor) else 0
-        except (RuntimeError, NotImplementedError, TypeError):
-            return 0  # sparse, fake, functional: what they consist of is found by itself, or is nowhere
-
-    def gradient_of(self, tensor: Any) -> Any:
-        return self.grad(tensor) if self.is_leaf(tensor) else None
-
-    def saved_by(self, node: Any) -> Iterator[Any]:
-        """Tensors that an operation of a graph keeps for its backward, while they live."""
-        for name in saved_names(type(node)):
-            try:
-                raw = getattr(node, "_raw" + name)
-                has_hooks = any(one.unpack_hook is not None for one in (raw if isinstance(raw, (tuple, list)) else (raw,)))
-                if not has_hooks:
-                    value = getattr(node, name if name != "_saved_tensors" else "saved_tensors")  # under the lock that backward takes
-                else:  # what a hook made of it: unpacking would run the program's code, or a checkpoint's forward
-                    value = [one.data for one in (raw if isinstance(raw, (tuple, list)) else (raw,))]
-            except (RuntimeError, AttributeError):
-                continue  # freed by backward, or changed in place
-            yield from self.tensors_in(value)
-        yield from self.tensors_in(own_dict(node))
-        leaf = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
-        if leaf is not None:
-            yield leaf
-            if self.gradient_of(leaf) is not None:
-                yield self.gradient_of(leaf)
-
-    def tensors_in(self, value: Any, depth: int = 3) -> Iterator[Any]:
-        kind = type(value)
-        if issubclass(kind, self.tensor):
-            yield value
-        elif depth and kind in (tuple, list):
-            for item in value:
-                yield from self.tensors_in(item, depth - 1)
-        elif depth and kind is dict:
-            for item in list(value.values()):
-                yield from self.tensors_in(item, depth - 1)
-
-
-@functools.lru_cache(maxsize=4096)
-def saved_names(kind: type) -> tuple[str, ...]:
-    """`_saved_self`, `_saved_result`... of a type of operations; `_saved_tensors` of those written in Python."""
-    return tuple(name[4:] for name in dir(kind) if name.startswith("_raw_saved_"))
-
-
-def inputs_of(node: Any) -> list[Any]:
-    return [source for source, _ in node.next_functions if source is not None]
-
-
-def length_of(node: Any) -> int:
-    """Operations in a history, up to OPERATIONS of them."""
-    seen, stack = {id(node): node}, [node]
-    while stack and len(seen) < OPERATIONS:
-        for source in inputs_of(stack.pop()):
-            if id(source) not in seen:
-                seen[id(source)] = source
-                stack.append(source)
-    return len(seen)
-
-
-def reaches_back_to(node: Any, room: int, enough: int = -1) -> tuple[int, int]:
-    """The lowest sequence number in a history that is seen within `room` operations, the oldest known first, or the first below `enough`; and how
-    many were looked at."""
-    lowest, order = LEAF, count()
-    heap = [(node._sequence_nr(), next(order), node)]
-    seen, looked = {id(node)}, 0
-    while heap and looked < room and lowest >= enough:
-        number, _, node = heapq.heappop(heap)
-        lowest, looked = min(lowest, number), looked + 1
-        for source in inputs_of(node):
-            if id(source) not in seen:
-                seen.add(id(source))
-                number = source._sequence_nr()
-                if number < LEAF:
-                    heapq.heappush(heap, (number, next(order), source))
-    return lowest, looked
-
-
-# --- the search
-
 class Search:
     """Breadth first, so that the shortest name is found. Lives for one call: it holds all that it has met."""
 
@@ -359,6 +65,7 @@ class Search:
         self.gave_up = ""
 
     def forget(self) -> None:
+        forget_types()
         for held in (self.met, self.ways, self.queue, self.histories):
             held.clear()
 
@@ -368,7 +75,7 @@ class Search:
 
     def meet(self, obj: Any, parent: int, how: str, name: str) -> None:
         me, kind = id(obj), type(obj)
-        if me in self.met or kind in ATOMS:
+        if me in self.met or id(kind) in ATOM_IDS:
             return
         is_tensor = issubclass(kind, self.reader.tensor)
         if not is_tensor and not gc.is_tracked(obj) and kind is not types.FrameType and not issubclass(kind, self.reader.storage):
@@ -404,18 +111,16 @@ class Search:
         if own_dict(tensor) or type(tensor) is not self.reader.tensor:
             self.queue.append(tensor)
 
-    def is_done(self) -> bool:
-        if len(self.found) == len(self.blocks):
-            return True
+    def has_room(self) -> bool:
         if len(self.met) >= self.objects:
             self.gave_up = f"after {self.objects:,} objects"
-        elif len(self.met) % 256 == 0 and time.monotonic() > self.until:
+        elif time.monotonic() > self.until:
             self.gave_up = "for lack of time"
-        return bool(self.gave_up)
+        return not self.gave_up
 
-    def run(self, is_for_all: bool = False) -> None:
-        """Until the blocks are found; or, for all that has a history, until there is nothing more."""
-        while self.queue and (not self.is_done() or (is_for_all and not self.gave_up)):
+    def run(self) -> None:
+        """Until there is nothing more: the histories of all tensors are wanted, also when the blocks are found."""
+        while self.queue and self.has_room():
             obj = self.queue.popleft()
             for read in readers(type(obj)):
                 try:
@@ -443,21 +148,23 @@ class Search:
                 obj, kind = obj.cell_contents, type(obj.cell_contents)
             except ValueError:
                 pass
-        place, codes = None, ()
-        if how == "variable" and isinstance(owner, types.FrameType):
+        place: Optional[Place] = None
+        codes: tuple[types.CodeType, ...] = ()
+        if how == "variable" and type(owner) is types.FrameType:
             place, codes = places_in_code.of_frame(owner), (owner.f_code,)
-        elif how == "variable":
+        elif how == "variable" and owner is not None:
             place, codes = places_in_code.of_module(owner), places_in_code.codes_of_module(owner)
         elif how == "attribute" and owner is not None:
             codes = places_in_code.codes_of_class(type(owner))
-        return Link(how, name, kind.__name__, place, bound_of(obj, owner), codes)
+        return Link(how, name, str(NAME(kind)), place, bound_of(obj, owner), codes)
 
 
 def bound_of(obj: Any, owner: Any) -> Optional[int]:
     """How many items a container takes at most, where it is made that way."""
-    if isinstance(obj, collections.deque):
-        if obj.maxlen is not None:
-            return obj.maxlen
+    if issubclass(type(obj), collections.deque):
+        length = vars(collections.deque)["maxlen"].__get__(obj)
+        if length is not None:
+            return int(length)
         most = own_dict(owner).get("maxsize") if owner is not None else None  # queue.Queue keeps its items in a deque
         return most if type(most) is int and most > 0 else None
     return None
@@ -495,30 +202,31 @@ def roots(search: Search) -> None:
 
 
 def search_backwards(search: Search) -> None:
-    """For tensors that nothing named leads to, from their side: who refers to them, and to those."""
+    """For tensors that nothing named leads to, from their side: what refers to them. Of a few: each question goes through all objects."""
     missing = set(search.starts) - set(search.found)
-    for obj in gc.get_objects():
-        if not missing or time.monotonic() > search.until:
+    questions = 8
+    everything = gc.get_objects()
+    for obj in everything:
+        if not missing or time.monotonic() > search.until + SECONDS:
             break
         if not issubclass(type(obj), search.reader.tensor):
             continue
         block = search.block_at(search.reader.address_of(obj))
-        if block in missing:
+        if block is not None and block in missing:
             missing.discard(block)
             search.met[id(obj)] = obj
-            search.ways.setdefault(id(obj), (0, "unnamed", holder_type(obj, search)))
-            search.found[block] = id(obj)
+            name = holder_type(obj, {id(everything), id(search.met)}) if questions > 0 else ""
+            questions -= 1
+            if name:
+                search.ways.setdefault(id(obj), (0, "unnamed", name))
+                search.found[block] = id(obj)
 
 
-def holder_type(obj: Any, search: Search) -> str:
-    """In words, what refers to an object that no name leads to."""
-    ours = {id(search.met), id(vars(search))}
+def holder_type(obj: Any, ours: set[int]) -> str:
+    """The type of what refers to an object that no name leads to."""
     for referrer in gc.get_referrers(obj):
-        if type(referrer) is types.FrameType or id(referrer) in ours or places_in_code.is_ours_object(referrer):
-            continue
-        if isinstance(referrer, list) and len(referrer) > 10_000:
-            continue  # gc.get_objects above
-        return type(referrer).__name__
+        if type(referrer) is not types.FrameType and id(referrer) not in ours and not places_in_code.is_ours_object(referrer):
+            return str(NAME(type(referrer)))
     return ""
 
 
@@ -572,7 +280,7 @@ def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJE
 
 def find_with(search: Search, before: int) -> Findings:
     roots(search)
-    search.run(is_for_all=True)
+    search.run()
     missing = set(search.starts) - set(search.found)
     kept, lengths = walk_histories(search, missing, before) if search.histories else ({}, {})
     if len(search.found) + len(kept) < len(search.starts):
@@ -598,7 +306,16 @@ class Carried(NamedTuple):
 def carried_histories(frame: Optional[types.FrameType], since: int, before: int, objects: int, operations: int) -> list[Carried]:
     """Histories of what the running functions reach in a few steps that were continued after sequence number `since`, go back to before `before`
     and are of something that is computed from itself: a look that is cheap enough for many steps of a program."""
+    torch: Any = sys.modules["torch"]
     search = Search((), objects, SECONDS_LIGHT)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return carried(search, frame, since, before, operations)
+    finally:
+        search.forget()
+
+
+def carried(search: Search, frame: Optional[types.FrameType], since: int, before: int, operations: int) -> list[Carried]:
     while frame is not None:
         if not places_in_code.is_library(frame.f_code.co_filename):
             search.meet(frame, 0, "same", "")
@@ -606,7 +323,7 @@ def carried_histories(frame: Optional[types.FrameType], since: int, before: int,
             if type(module) is types.ModuleType:
                 search.meet(module, 0, "same", "")
         frame = frame.f_back
-    search.run(is_for_all=True)
+    search.run()
     found, left = [], 4 * operations
     for tensor, node in search.histories:
         if not since <= node._sequence_nr() < LEAF or left <= 0:
@@ -615,5 +332,4 @@ def carried_histories(frame: Optional[types.FrameType], since: int, before: int,
         left -= looked
         if lowest < before and is_carried(search.path(tensor)):
             found.append(Carried(search.path(tensor), lowest, length_of(node)))
-    search.forget()
     return found

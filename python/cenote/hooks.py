@@ -47,9 +47,14 @@ class Phases:
         self.set = bindings.function("cenote_phase_set")
 
     def settle(self) -> None:
-        """What is computed again for backward is a part of backward. LOCKING: the lock."""
+        """What is computed again for backward is a part of backward, and what a step has computed anew is not of the optimizer. LOCKING: the lock."""
         phases = [doing.phase for doing in self.doing]
-        self.set(BACKWARD if BACKWARD in phases else phases[-1] if phases else FORWARD if self.lasts else NONE)
+        last = phases[-1] if phases else NONE
+        if BACKWARD in phases:
+            last = BACKWARD
+        elif self.lasts and last in (NONE, OPTIMIZER):
+            last = FORWARD
+        self.set(last)
 
     def begin(self, phase: int, optimizer: int = 0) -> Doing:
         doing = Doing(phase, optimizer)
@@ -173,6 +178,7 @@ class Labels:
         def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not is_compiling():
                 self.phases.end_steps(id(optimizer))
+                self.marker.gradients(optimizer)
                 self.phases.begin(OPTIMIZER, id(optimizer))
 
         def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -197,7 +203,8 @@ def label(torch: ModuleType, on: bool) -> None:
     global _labels
     if on and _labels is None:
         if not bindings.is_torchs(torch):
-            raise Error(f"cenote is not PyTorch's allocator here, {torch.cuda.get_allocator_backend()} is: there is nothing to label", 8, "NOT_SUPPORTED")
+            name = torch.cuda.get_allocator_backend()
+            raise Error(f"cenote is not PyTorch's allocator here, {name} is: there is nothing to label", 8, "NOT_SUPPORTED")
         _labels = Labels(torch)
     elif not on and _labels is not None:
         _labels.stop()

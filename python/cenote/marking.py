@@ -102,7 +102,7 @@ class Marker:
             return False
         try:
             handle = parameter.register_post_accumulate_grad_hook(self.hook)
-        except RuntimeError:  # no leaf
+        except (RuntimeError, ValueError):  # no leaf, or not there yet
             return False
         if len(self.handles) > self.handles_most:
             self.handles = [handle for handle in self.handles if handle.hooks_dict_ref() is not None]
@@ -112,13 +112,15 @@ class Marker:
 
     # --- optimizers
 
-    def optimizer(self, optimizer: Any) -> None:
-        """Its state, and parameters that belong to no module."""
+    def gradients(self, optimizer: Any) -> None:
+        """Those that came from elsewhere, as the buckets of DistributedDataParallel, and parameters that belong to no module."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and self.watch_gradient(parameter):
                     self.tensor(parameter, PARAMETERS)
-                    self.accumulated(parameter)
+                self.accumulated(parameter)
+
+    def optimizer(self, optimizer: Any) -> None:
         for state in optimizer.state.values():
             self.state(state, 3)
 

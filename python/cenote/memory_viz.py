@@ -3,7 +3,7 @@
     python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
 
 For programs without PyTorch: drop the picture on https://docs.pytorch.org/memory_viz, or give it to torch.cuda._memory_viz. docs/snapshot.md
-says what is in a snapshot, docs/traces.md what is in a trace. No torch is imported; there is no state.
+says what is in a snapshot, docs/traces.md what is in a trace. No torch is imported.
 """
 import csv
 import gzip
@@ -65,42 +65,59 @@ def _rounded(size: int) -> int:
     return (size + 511) // 512 * 512
 
 
-def _frames(tag: str) -> list[Table]:
-    """The viewer tells apart what a block is for by where it was allocated: here a tag stands for that, a frame for each part of its path."""
+def _tag_frames(tag: str) -> list[Table]:
+    """The viewer tells blocks apart by where they were allocated: around that stands what they are for, a frame for each part of the tag."""
     return [{"name": name, "filename": "tag", "line": 0} for name in reversed(tag.split("/"))] if tag else []
 
 
-def _block(piece: Table, tags: dict[int, str]) -> Table:
+def _site_frames(site: str) -> list[Table]:
+    """Of "inner+0x1c (program+0x12ab) < outer+0x20 (program+0x34cd)"."""
+    calls = [call.partition(" (") for call in site.split(" < ")] if site else []
+    return [{"name": name, "filename": place.rstrip(")") or name, "line": 0} for name, _, place in calls]
+
+
+class _Names:
+    """What the numbers in pieces stand for."""
+
+    def __init__(self, snapshot: Table) -> None:
+        self.tags = {row["key"]: row["name"] for row in snapshot["rows"]["tag"] if row["key"]}
+        self.sites = snapshot["sites"]
+
+    def frames(self, piece: Table) -> list[Table]:
+        return _site_frames(self.sites.get(str(piece["site"]), "")) + _tag_frames(self.tags.get(piece["tag"], ""))
+
+
+def _block(piece: Table, names: _Names) -> Table:
     return {"address": piece["address"], "size": piece["size"], "requested_size": piece["requested"], "state": STATES[piece["state"]],
-            "frames": _frames(tags.get(piece["tag"], ""))}
+            "frames": names.frames(piece)}
 
 
-def _blocks(pieces: Iterable[Table], tags: dict[int, str]) -> list[Table]:
+def _blocks(pieces: Iterable[Table], names: _Names) -> list[Table]:
     """What lies free side by side is one block."""
     blocks: list[Table] = []
     for piece in pieces:
         if piece["state"] == "free" and blocks and blocks[-1]["state"] == "inactive":
             blocks[-1]["size"] += piece["size"]
         else:
-            blocks.append(_block(piece, tags))
+            blocks.append(_block(piece, names))
     return blocks
 
 
-def _segment(snapshot: Table, segment: Table, tags: dict[int, str]) -> Table:
+def _segment(snapshot: Table, segment: Table, names: _Names) -> Table:
     pieces = [dict(zip(snapshot["piece_columns"], piece)) for piece in segment["pieces"]]
     sizes = {state: sum(_rounded(piece["requested"]) for piece in pieces if piece["state"] == state) for state in STATES}
     return {"device": snapshot["pool"]["device"], "address": segment["address"], "total_size": sum(piece["size"] for piece in pieces),
             "allocated_size": sizes["live"], "active_size": sizes["live"] + sizes["pending"],
             "requested_size": sum(piece["requested"] for piece in pieces if piece["state"] == "live"), "stream": segment["stream"],
             "segment_type": "large", "segment_pool_id": (segment["group"], 0), "is_expandable": snapshot["pool"]["provider"] == "vmm",
-            "frames": [], "blocks": _blocks(pieces, tags)}
+            "frames": [], "blocks": _blocks(pieces, names)}
 
 
 # --- events
 
 def _event(action: str, line: dict[str, str], tags: dict[int, str]) -> Table:
     return {"action": action, "addr": int(line["address"]), "size": _rounded(int(line["bytes"])), "stream": int(line["stream"]),
-            "time_us": int(float(line["t_us"])), "frames": _frames(tags.get(int(line["tag"]), ""))}
+            "time_us": int(float(line["t_us"])), "frames": _tag_frames(tags.get(int(line["tag"]), ""))}
 
 
 def _events(trace: Iterable[dict[str, str]], device: int, waiting: set[int]) -> list[Table]:
@@ -132,8 +149,8 @@ def _events(trace: Iterable[dict[str, str]], device: int, waiting: set[int]) -> 
 def to_memory_viz(snapshot: Table, trace: Optional[Iterable[dict[str, str]]] = None) -> Table:
     """What torch.cuda.memory._snapshot() would say of the pool. `trace`: of the same pool, saved just before, for the viewer's time lines."""
     device = snapshot["pool"]["device"]
-    tags = {row["key"]: row["name"] for row in snapshot["rows"]["tag"] if row["key"]}
-    segments = [_segment(snapshot, segment, tags) for segment in snapshot["segments"] if segment["address"]]
+    names = _Names(snapshot)
+    segments = [_segment(snapshot, segment, names) for segment in snapshot["segments"] if segment["address"]]
     waiting = {block["address"] for segment in segments for block in segment["blocks"] if block["state"] == "active_awaiting_free"}
     traces: list[list[Table]] = [[] for _ in range(device + 1)]
     traces[device] = _events(trace or (), device, waiting)

@@ -1,4 +1,4 @@
-"""What Python knows of the moment at which libcenote explains something: which phase this is, whether operations keep history, which gradients are held.
+"""What Python knows of the moment at which libcenote explains something: the phase, whether operations keep history, the gradients that are held.
 
 libcenote calls `look` on the thread that ran out of memory, or that asks: one of the program's or of autograd's, with or without Python's lock,
 which ctypes takes. It looks at frames and flags; it imports nothing, takes no memory of a GPU and raises nothing: what it cannot find out stays as
@@ -7,6 +7,7 @@ libcenote has it. When Python ends it is taken away.
 import atexit
 import ctypes
 import sys
+import threading
 from types import FrameType, ModuleType
 from typing import Any, Optional
 
@@ -15,6 +16,7 @@ from cenote.bindings import MomentStruct
 from cenote.frames import Frames
 from cenote.hooks import BACKWARD, EVALUATION, FORWARD, NONE, OPTIMIZER
 
+THREAD = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]  # where threads of Python begin
 _kept: list[Any] = []  # the function that libcenote has, as long as it may call it
 
 
@@ -44,11 +46,18 @@ class Moment:
             moment.gradients = gradients(module)
 
     def phase(self, frame: Optional[FrameType], module: Any, keeps: bool) -> int:
-        if self.frames.has(frame, self.frames.engine) or (frame is None and self.is_backward_going_on()):
+        if self.frames.has(frame, self.frames.engine) or (self.is_not_pythons(frame) and self.is_backward_going_on()):
             return BACKWARD
         if module is not None:
             return FORWARD if keeps and module.training else EVALUATION
         return OPTIMIZER if self.frames.has(frame, self.frames.step) else NONE
+
+    @staticmethod
+    def is_not_pythons(frame: Optional[FrameType]) -> bool:
+        """The thread is one of autograd's, or another that was not begun in Python. Functions of Python may run on it."""
+        while frame is not None and frame.f_back is not None:
+            frame = frame.f_back
+        return frame is None or (frame.f_code is not THREAD and threading.get_ident() != threading.main_thread().ident)
 
     def is_backward_going_on(self) -> bool:
         return any(self.frames.has(frame, self.frames.engine) for frame in self.frames_of_all().values())
@@ -65,16 +74,24 @@ def gradients(module: Any) -> int:
     return sum(found.values())
 
 
-def watch(torch: ModuleType) -> None:
-    """Has libcenote ask, from now on until Python ends."""
+def entry(path: str) -> Any:
+    """The adapter's, which lets go of what the owner of Python's lock may wait for; where there is none, libcenote's own."""
+    on_moment: Any = getattr(ctypes.CDLL(path), "cenote_torch_on_moment", None) or bindings.function("cenote_on_moment")
+    on_moment.restype, on_moment.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]
+    return on_moment
+
+
+def watch(torch: ModuleType, path: str) -> None:
+    """Has libcenote ask, from now on until Python ends. `path`: of the adapter."""
     if _kept:
         return
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(MomentStruct), ctypes.c_void_p)(Moment(torch).look)
-    bindings.call("cenote_on_moment", function, None)
-    _kept.append(function)
+    on_moment = entry(path)
+    on_moment(function, None)
+    _kept.extend((function, on_moment))
     atexit.register(stop)
 
 
 def stop() -> None:
     if _kept:
-        bindings.function("cenote_on_moment")(None, None)
+        _kept[1](None, None)

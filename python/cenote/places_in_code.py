@@ -18,6 +18,11 @@ INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 PYTHON = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 
 
+# What a type says of itself, past whatever its metaclass makes of that.
+BASES, DICT, FLAGS, NAME, MODULE = (vars(type)[name].__get__ for name in ("__mro__", "__dict__", "__flags__", "__name__", "__module__"))
+NAMESPACE = vars(types.ModuleType)["__dict__"].__get__
+
+
 class Place(NamedTuple):
     """A line in a function, or a function or module as a whole: line 0."""
 
@@ -63,14 +68,15 @@ def is_library(file: str) -> bool:
 
 
 def is_programs(module: types.ModuleType) -> bool:
-    if vars(module).get("__name__") == "__main__":
+    names = NAMESPACE(module)
+    if names.get("__name__") == "__main__":
         return True
-    file = vars(module).get("__file__")
+    file = names.get("__file__")
     return type(file) is str and not is_library(file)
 
 
 def is_ours_object(obj: Any) -> bool:
-    return (type(obj).__module__ or "").startswith("cenote.")
+    return str(MODULE(type(obj))).startswith("cenote.")
 
 
 def of_frame(frame: types.FrameType) -> Place:
@@ -81,7 +87,8 @@ def of_frame(frame: types.FrameType) -> Place:
 
 
 def of_module(module: types.ModuleType) -> Place:
-    return Place(str(vars(module).get("__file__") or f"module {vars(module).get('__name__')}"), 0, "")
+    names = NAMESPACE(module)
+    return Place(str(names.get("__file__") or f"module {names.get('__name__')}"), 0, "")
 
 
 # --- code of somebody
@@ -89,22 +96,23 @@ def of_module(module: types.ModuleType) -> Place:
 def codes_of_class(kind: type) -> tuple[types.CodeType, ...]:
     """Of the methods of a class of the program, and of those that it inherits from others of the program."""
     found: list[types.CodeType] = []
-    for base in type.__dict__["__mro__"].__get__(kind):
-        found.extend(code for code in codes_in(vars(base).values()) if not is_library(code.co_filename))
+    for base in BASES(kind):
+        found.extend(code for code in codes_in(DICT(base).values()) if not is_library(code.co_filename))
     return tuple(found)
 
 
 def codes_of_module(module: types.ModuleType) -> tuple[types.CodeType, ...]:
     """Of the functions and classes of a module, and of the module itself where it is still running."""
-    file = vars(module).get("__file__")
-    values = [value for value in list(vars(module).values()) if getattr_plain(value, "__module__") == vars(module).get("__name__")]
+    names = NAMESPACE(module)
+    file = names.get("__file__")
+    values = [value for value in list(names.values()) if getattr_plain(value, "__module__") == names.get("__name__")]
     found = list(codes_in(values))
     for value in values:
         if type(value) is type:
             found.extend(codes_of_class(value))
     walker: Optional[types.FrameType] = sys._getframe()
     while walker is not None:
-        if walker.f_globals is vars(module) and (walker.f_code.co_name == "<module>" or walker.f_code.co_filename == file):
+        if walker.f_globals is names and (walker.f_code.co_name == "<module>" or walker.f_code.co_filename == file):
             found.append(walker.f_code)
         walker = walker.f_back
     return tuple(dict.fromkeys(found))
@@ -117,7 +125,7 @@ def getattr_plain(value: Any, name: str) -> Any:
 
 def codes_in(values: Iterable[Any]) -> Iterator[types.CodeType]:
     for value in list(values):
-        if isinstance(value, (staticmethod, classmethod)):
+        if type(value) is staticmethod or type(value) is classmethod:
             value = value.__func__
         if type(value) is property:
             yield from codes_in((value.fget, value.fset))

@@ -69,7 +69,7 @@ def install() -> None:
     _adapter = made
     os.environ[VARIABLE] = "on"
     stepping.watch(torch)
-    moment.watch(torch)
+    moment.watch(torch, made)
     if environment.is_on(environment.LABELS, os.environ):
         hooks.label(torch, True)
 

@@ -96,16 +96,28 @@ def explain(device: Device = None, bytes: int = 0) -> str:
 
 def snapshot(path: Path, device: Device = None) -> None:
     text = path_of(path)
+    pool = bindings.pool(device)
     if text.endswith(".json"):
-        bindings.call("cenote_snapshot", bindings.pool(device), os.fsencode(text))
+        bindings.call("cenote_snapshot", pool, os.fsencode(text))
     elif text.endswith(".pickle"):
-        bindings.pool(device)
-        torch = bindings.torch_with_gpu()
-        if torch is None:
-            raise Error("PyTorch's snapshot takes PyTorch: import torch first, or write a .json", 8, "NOT_SUPPORTED")
-        torch.cuda.memory._dump_snapshot(text)
+        draw(text, pool)
     else:
         raise Error(f"{text!r:.80}: a snapshot is a .json or, for PyTorch's memory_viz, a .pickle")
+
+
+def draw(path: str, pool: int) -> None:
+    """PyTorch's own picture, with the history that it may have recorded; where PyTorch is not, or has none to give, ours of the one device."""
+    torch = bindings.torch_with_gpu()
+    if torch is not None and torch.cuda.get_allocator_backend() == "cenote":
+        torch.cuda.memory._dump_snapshot(path)
+        return
+    import tempfile
+
+    from cenote import memory_viz
+    with tempfile.TemporaryDirectory(prefix="cenote-") as folder:
+        picture = os.path.join(folder, "snapshot.json")
+        bindings.call("cenote_snapshot", pool, os.fsencode(picture))
+        memory_viz.write_memory_viz(picture, path)
 
 
 def record(records: int, device: Device = None) -> None:

@@ -47,7 +47,7 @@ void                   records_close(struct records_reader *reader);
 
 struct records_writer;
 
-/* gzip if `path` ends in .gz. NULL if the file cannot be made; errno says why (file_words). */
+/* gzip if `path` ends in .gz. NULL if the file cannot be made; errno says why (file_error). */
 struct records_writer *records_create(const char *path);
 void                   records_write(struct records_writer *writer, const struct record *record);
 bool                   records_finish(struct records_writer *writer); /* false: errno says why; what was at `path` before is still there */

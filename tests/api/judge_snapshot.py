@@ -43,7 +43,19 @@ class Snapshot:
     def of_state(self, state):
         return [piece for piece in self.pieces if piece["state"] == state]
 
+    def is_seen(self, page, ends):
+        """A page on its way to the driver is mapped no more, or its region has left its arena."""
+        if not page["home"]:
+            return False
+        region = next(region for region in self.all["regions"] if region["region"] == page["home"][0])
+        at = region["base"] + page["home"][1] * self.all["pool"]["page_bytes"]
+        return any(begin <= at < end for begin, end in ends)
+
     def judge_pieces(self):
+        free = self.of_state("free")
+        expect(not any(piece[name] for piece in free for name in ("requested", "tag", "kind", "born", "site")), "what is free is nobody's")
+        expect(all(0 < piece["requested"] <= piece["size"] for piece in self.pieces if piece["state"] != "free"), "blocks hold what was asked for")
+        expect(all(piece["born"] <= self.all["pool"]["steps"] for piece in self.pieces), "no block was born in the future")
         ends = []
         for segment in self.all["segments"]:
             at = segment["address"]
@@ -60,7 +72,7 @@ class Snapshot:
         equal(sum(rounded(piece["requested"]) for piece in live), self.now("allocated"), "live pieces add up to what is allocated")
         equal(sum(rounded(piece["requested"]) for piece in live + pending), self.now("active"), "live and pending pieces are active")
         equal(sum(arena["blocks"] for arena in self.all["arenas"]), len(live) + len(pending), "arenas count their blocks")
-        unseen = sum(page["bytes"] for page in self.pages.values() if page["state"] == "leaving" and not page["home"])
+        unseen = sum(page["bytes"] for page in self.pages.values() if page["state"] == "leaving" and not self.is_seen(page, ends))
         equal(sum(piece["size"] for piece in self.pieces) + unseen, self.now("reserved"), "pieces add up to what is reserved")
 
     def judge_pages(self):
@@ -104,11 +116,31 @@ class Snapshot:
         for division, listed in self.all["rows"].items():
             if division != "group":
                 equal(sum(row["allocated"]["current"] for row in listed), self.now("allocated"), f"rows by {division} add up")
-        tags = {}
-        for piece in self.of_state("live"):
-            tags[piece["tag"]] = tags.get(piece["tag"], 0) + rounded(piece["requested"])
-        told = {row["key"]: row["allocated"]["current"] for row in self.all["rows"]["tag"] if row["allocated"]["current"]}
-        equal(tags, told, "pieces by tag are the rows by tag")
+            if division != "group":
+                equal(sum(row["blocks"] for row in listed), self.now("blocks"), f"blocks by {division} add up")
+            for row in listed:
+                level = row["allocated"]
+                equal(level["total_in"] - level["total_out"], level["current"], f"what came and went of {division} {row['name']}")
+                expect(level["current"] <= level["peak"] and row["at_peak"] <= level["peak"], f"the peak of {division} {row['name']}")
+        for division in ("tag", "kind", "phase"):
+            sums = {}
+            for piece in self.of_state("live"):
+                sums[piece[division]] = sums.get(piece[division], 0) + rounded(piece["requested"])
+            told = {row["key"]: row["allocated"]["current"] for row in self.all["rows"][division] if row["allocated"]["current"]}
+            equal(sums, told, f"pieces by {division} are the rows by {division}")
+        sums = {}
+        for segment in self.all["segments"]:
+            key = segment["group"], segment["stream_id"]
+            sums[key] = sums.get(key, 0) + sum(piece[1] for piece in segment["pieces"])
+        for arena in self.all["arenas"]:
+            equal(arena["reserved"], sums.get((arena["group"], arena["stream_id"]), 0), f"what lies in arena {arena['arena']}")
+
+    def judge_steps(self):
+        steps = rows(self.all["steps"])
+        count = self.all["pool"]["steps"]
+        equal([step["step"] for step in steps], list(range(count, count - len(steps), -1)), "steps are numbered, the newest first")
+        expect(all(after["ns"] >= before["ns"] for after, before in zip(steps, steps[1:])), "steps follow each other")
+        expect(all(step["live"] <= step["peak"] and step["live"] <= step["reserved"] for step in steps), "what a step left was there")
 
     def judge_pending(self):
         waiting = {row["address"] for row in rows(self.all["pending"])}
@@ -124,6 +156,7 @@ class Snapshot:
         for page in self.pages.values():
             expect(page["freed"] <= fences["now"], "nothing was freed in the future")
             equal(page["complete"], page["freed"] <= fences["done"], f"page {page['page']} is complete")
+        expect(all(slot["freed"] <= fences["now"] for slot in self.slots.values()), "nothing was freed in the future")
         groups = {0} | {group["group"] for group in self.all["groups"]}
         named = [each["group"] for part in ("arenas", "segments", "captures") for each in self.all[part]]
         expect(set(named) <= groups, "groups that are named are there")

@@ -1,56 +1,10 @@
 /*
  * test_explain.c: explanations of states that really came about, on a simulated card that other processes use too: whether the figures are the
- * driver's, whether the advice is the one that helps, and whether it still speaks when the driver does not.
+ * driver's, and whether the advice is the one that helps.
  *
  * A holder is this program, started anew, that takes memory and keeps it until its pipe closes.
  */
-#include "tests/api/scene.h"
-
-#include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "driver/nvml.h"
-
-#define CARD (1024 * MIB)
-#define CONTEXT (32 * MIB)
-
-static char shape_text[256];
-
-/* What the last failure said, or what there is to say now. */
-static char text[4096];
-
-static bool says(const char *words)
-{
-    bool found = strstr(text, words) != NULL;
-    if (!found)
-        printf("  \"%s\" is not in: %s\n", words, text);
-    return found;
-}
-
-static bool keeps_quiet_of(const char *words)
-{
-    bool found = strstr(text, words) != NULL;
-    if (found)
-        printf("  \"%s\" is in: %s\n", words, text);
-    return !found;
-}
-
-static void explain_now(cenote_pool *pool)
-{
-    size_t length = cenote_explain(pool, 0, text, sizeof text);
-    EXPECT_EQ(length, strlen(text));
-}
-
-/* Asks for more than there is. The message of the thread is the whole explanation. */
-static void run_out(cenote_pool *pool, size_t bytes, CUstream stream)
-{
-    void *block;
-    text[0] = 0;
-    EXPECT_EQ(cenote_alloc(pool, bytes, stream, &block), CENOTE_OUT_OF_MEMORY);
-    EXPECT_EQ(cenote_driver_result(), CUDA_ERROR_OUT_OF_MEMORY);
-    snprintf(text, sizeof text, "%s", cenote_message());
-}
+#include "tests/api/explain.h"
 
 /* ------------------------------------------------------------------------------------------------------------------ other processes */
 
@@ -125,18 +79,6 @@ static void end(struct holder *h, size_t left)
     EXPECT(now >= left);
     while (waitpid(-1, NULL, WNOHANG) > 0)
         ;
-}
-
-/* A card that other processes can use too. */
-static void open_scene(struct scene *scene, cenote_options *options)
-{
-    static int runs;
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options mine = scene_options();
-    shape.context_bytes = CONTEXT;
-    snprintf(shape.machine, sizeof shape.machine, "cenote-explain-%d-%d", (int)getpid(), ++runs);
-    snprintf(shape_text, sizeof shape_text, "capacity:1GiB,context_bytes:32MiB,machine:%s", shape.machine);
-    scene_open_with(scene, &shape, options ? options : &mine);
 }
 
 static size_t left_now(void)
@@ -247,16 +189,23 @@ CASE(a_child_of_this_process)
 
 /* ------------------------------------------------------------------------------------------------------------------ our own doing */
 
+static void *take(cenote_pool *pool, size_t bytes, CUstream stream)
+{
+    void *block = NULL;
+    DONE(cenote_alloc(pool, bytes, stream, &block));
+    return block;
+}
+
 CASE(too_much_for_the_card)
 {
     struct scene scene;
-    struct held held;
+    void *held;
     open_scene(&scene, NULL);
-    REQUIRE(held_take(&held, scene.pool, 700 * MIB, scene.stream[A]));
+    held = take(scene.pool, 700 * MIB, scene.stream[A]);
     run_out(scene.pool, 400 * MIB, scene.stream[B]);
     EXPECT(says("Tried to allocate 400.00 MiB."));
     EXPECT(says("108.00 MiB too much for this GPU: 700.00 MiB is live and 400.00 MiB was asked for"));
-    DONE(cenote_block_kind(held.at, CENOTE_KIND_ACTIVATIONS));
+    DONE(cenote_block_kind(held, CENOTE_KIND_ACTIVATIONS));
     run_out(scene.pool, 400 * MIB, scene.stream[B]);
     EXPECT(says("at most 90 % of this batch"));
     run_out(scene.pool, CARD + 1, scene.stream[B]);
@@ -265,23 +214,23 @@ CASE(too_much_for_the_card)
     run_out(scene.pool, SIZE_MAX - 4, scene.stream[B]);
     EXPECT(says("Tried to allocate more than 1EB memory."));
     EXPECT(says("computed wrong"));
-    held_give(&held);
+    DONE(cenote_free(held));
     scene_close(&scene);
 }
 
 CASE(a_limit_that_is_too_low)
 {
     struct scene scene;
-    struct held held;
+    void *held;
     open_scene(&scene, NULL);
     DONE(cenote_pool_set_limit(scene.pool, 200 * MIB));
-    REQUIRE(held_take(&held, scene.pool, 150 * MIB, scene.stream[A]));
+    held = take(scene.pool, 150 * MIB, scene.stream[A]);
     run_out(scene.pool, 100 * MIB, scene.stream[A]);
     EXPECT(says("200.00 MiB allowed; "));
     EXPECT(says("The limit of 200.00 MiB stands in the way"));
     run_out(scene.pool, 950 * MIB, scene.stream[A]); /* the card has not got it either */
     EXPECT(keeps_quiet_of("stands in the way"));
-    held_give(&held);
+    DONE(cenote_free(held));
     scene_close(&scene);
 }
 
@@ -315,13 +264,13 @@ CASE(private_pools)
 {
     struct scene scene;
     cenote_group *group;
-    struct held live;
+    void *live;
     void *block, *small;
     open_scene(&scene, NULL);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_group_alloc(group, 400 * MIB, 1, scene.stream[A], &block));
     DONE(cenote_group_alloc(group, 2 * MIB, 1, scene.stream[A], &small));
-    REQUIRE(held_take(&live, scene.pool, 300 * MIB, scene.stream[A]));
+    live = take(scene.pool, 300 * MIB, scene.stream[A]);
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
     EXPECT(says("too much for this GPU")); /* all of the group is live: nothing is frozen in vain */
     EXPECT(says("with 402.00 MiB allocated in private pools (e.g., CUDA Graphs)"));
@@ -336,7 +285,7 @@ CASE(private_pools)
     DONE(cenote_group_destroy(group));
     DONE(cenote_alloc(scene.pool, 400 * MIB, scene.stream[A], &block)); /* as was advised */
     DONE(cenote_free(block));
-    held_give(&live);
+    DONE(cenote_free(live));
     scene_close(&scene);
 }
 
@@ -344,12 +293,12 @@ CASE(memory_in_flight_while_a_graph_is_captured)
 {
     struct scene scene;
     cenote_group *group;
-    struct held held;
+    void *block;
     open_scene(&scene, NULL);
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    REQUIRE(held_take(&held, scene.pool, 800 * MIB, scene.stream[A]));
-    held_linger(&held, scene.stream[A]);
-    DONE(cenote_free(held.at));
+    block = take(scene.pool, 800 * MIB, scene.stream[A]);
+    DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
+    DONE(cenote_free(block));
     DONE(cenote_capture_begin(group, scene.stream[C]));
     DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
     run_out(scene.pool, 500 * MIB, scene.stream[B]);
@@ -358,8 +307,7 @@ CASE(memory_in_flight_while_a_graph_is_captured)
     DONE(cuStreamEndCapture(scene.stream[C], &graph)); /* nothing we asked has broken it */
     DONE(cuGraphDestroy(graph));
     DONE(cenote_capture_end(group, scene.stream[C]));
-    REQUIRE(held_take(&held, scene.pool, 500 * MIB, scene.stream[B]));
-    held_give(&held);
+    DONE(cenote_free(take(scene.pool, 500 * MIB, scene.stream[B]))); /* the capture was what stood in the way */
     DONE(cenote_group_destroy(group));
     scene_close(&scene);
 }
@@ -367,29 +315,109 @@ CASE(memory_in_flight_while_a_graph_is_captured)
 CASE(segments_that_cannot_move)
 {
     struct scene scene;
-    struct held held[16];
+    void *held[16];
     cenote_options options = scene_options();
     options.provider = CENOTE_PLAIN;
     open_scene(&scene, &options);
     for (int i = 0; i < 15; i++)
-        REQUIRE(held_take(&held[i], scene.pool, 60 * MIB, scene.stream[A]));
+        held[i] = take(scene.pool, 60 * MIB, scene.stream[A]);
     uint64_t segments = scene_stats(scene.pool).pages_created;
     run_out(scene.pool, 200 * MIB, scene.stream[A]);
     EXPECT(keeps_quiet_of("segments that cannot move"));
     for (int i = 0; i < 15; i++) /* the first of each is live: whole segments go back to the driver */
-        held_give(&held[i]);
-    struct held small[400];
+        DONE(cenote_free(held[i]));
+    void *small[400];
     int count = 0;
-    while (count < 400 && held_take(&small[count], scene.pool, 3 * MIB, scene.stream[A]))
+    while (count < 400 && !cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &small[count]))
         count++;
     for (int i = 0; i < count; i++)
         if (i % 4)
-            held_give(&small[i]);
+            DONE(cenote_free(small[i]));
     run_out(scene.pool, 300 * MIB, scene.stream[A]);
     EXPECT(says("of what is cached lies in segments that cannot move, between blocks that live on: provider:vmm"));
     for (int i = 0; i < count; i += 4)
-        held_give(&small[i]);
+        DONE(cenote_free(small[i]));
     EXPECT(segments > 0);
+    scene_close(&scene);
+}
+
+/* Small blocks that live on, one in each page: what lies between them is enough, and of no use. */
+CASE(memory_between_blocks)
+{
+    struct scene scene;
+    void *small[1000];
+    int count = 0;
+    open_scene(&scene, NULL);
+    while (count < 1000 && !cenote_alloc(scene.pool, 512 * 1024, scene.stream[A], &small[count]))
+        count++;
+    for (int i = 0; i < count; i++)
+        if (i % 4)
+            DONE(cenote_free(small[i]));
+    run_out(scene.pool, 700 * MIB, scene.stream[A]);
+    EXPECT(says("lies between blocks that live on, less than a page of 2.00 MiB at a time. Allocate what lives long first"));
+    run_out(scene.pool, 900 * MIB, scene.stream[A]); /* it would not fit if all of it could be had */
+    EXPECT(keeps_quiet_of("between blocks that live on"));
+    for (int i = 0; i < count; i += 4)
+        DONE(cenote_free(small[i]));
+    scene_close(&scene);
+}
+
+CASE(blocks_that_share_nothing)
+{
+    struct scene scene;
+    cenote_group *group;
+    void *block[400];
+    open_scene(&scene, NULL);
+    DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group));
+    for (int i = 0; i < 400; i++)
+        DONE(cenote_group_alloc(group, MIB, 1, scene.stream[A], &block[i]));
+    run_out(scene.pool, 500 * MIB, scene.stream[A]);
+    EXPECT(says("400.00 MiB lies beside blocks that share no page with others (CENOTE_GROUP_WHOLE, no_split)"));
+    run_out(scene.pool, 700 * MIB, scene.stream[A]);
+    EXPECT(keeps_quiet_of("no_split"));
+    for (int i = 0; i < 400; i++)
+        DONE(cenote_free(block[i]));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(memory_taken_past_cenote)
+{
+    struct scene scene;
+    CUdeviceptr beside;
+    open_scene(&scene, NULL);
+    DONE(cuMemAlloc(&beside, 600 * MIB));
+    run_out(scene.pool, 500 * MIB, scene.stream[A]);
+    EXPECT(says("600.00 MiB of this process was taken past cenote"));
+    DONE(cuMemFree(beside));
+    DONE(cuMemAlloc(&beside, 80 * MIB)); /* as a library may */
+    run_out(scene.pool, 1010 * MIB, scene.stream[A]);
+    EXPECT(keeps_quiet_of("of this process was taken past cenote"));
+    EXPECT(says("80.00 MiB  taken past cenote"));
+    DONE(cuMemFree(beside));
+    scene_close(&scene);
+}
+
+CASE(the_first_of_several_devices_is_full)
+{
+    struct scene scene;
+    void *held;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.devices = 4;
+    scene_open_with(&scene, &shape, &options);
+    held = take(scene.pool, 800 * MIB, scene.stream[A]);
+    sim_set_foreign(2, 500 * MIB);
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(says("Other GPUs of which nearly nothing is in use: 1, 3\n"));
+    EXPECT(says(".to(\"cuda:1\")"));
+    for (int device = 1; device < 4; device++)
+        sim_set_foreign(device, 500 * MIB);
+    run_out(scene.pool, 400 * MIB, scene.stream[A]);
+    EXPECT(keeps_quiet_of("Other GPUs"));
+    for (int device = 1; device < 4; device++)
+        sim_set_foreign(device, 0);
+    DONE(cenote_free(held));
     scene_close(&scene);
 }
 
@@ -419,10 +447,10 @@ static void tell(cenote_pool *pool, cenote_moment *moment, void *arg)
 CASE(what_the_program_knows)
 {
     struct scene scene;
-    struct held held;
+    void *held;
     struct known known = {.phase = CENOTE_PHASE_EVALUATION, .keeps_history = 1};
     open_scene(&scene, NULL);
-    REQUIRE(held_take(&held, scene.pool, 700 * MIB, scene.stream[A]));
+    held = take(scene.pool, 700 * MIB, scene.stream[A]);
     DONE(cenote_step(scene.pool));
     DONE(cenote_on_moment(tell, &known));
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
@@ -450,7 +478,7 @@ CASE(what_the_program_knows)
     DONE(cenote_on_moment(NULL, NULL));
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
     EXPECT_EQ(known.calls, calls + 1);
-    held_give(&held);
+    DONE(cenote_free(held));
     scene_close(&scene);
 }
 
@@ -471,257 +499,9 @@ CASE(who_takes_the_memory)
     scene_close(&scene);
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ what cannot be asked */
-
-static int refuse_to_begin(void)
-{
-    return 0;
-}
-
-static int find_device(const char *bus, void **device)
-{
-    EXPECT(bus[0] != 0);
-    *device = NULL;
-    return 0;
-}
-
-static int tell_memory(void *device, struct nvml_memory *memory)
-{
-    (void)device;
-    *memory = (struct nvml_memory){CARD, 0, CARD};
-    return 0;
-}
-
-static struct {
-    int result;
-    unsigned count;
-    struct nvml_process list[4];
-} listed;
-
-static int list_computing(void *device, unsigned *count, struct nvml_process *list)
-{
-    (void)device;
-    if (listed.result)
-        return listed.result;
-    memcpy(list, listed.list, sizeof listed.list);
-    *count = listed.count;
-    return 0;
-}
-
-/* The same as those that compute, as a desktop's are. */
-static int list_drawing(void *device, unsigned *count, struct nvml_process *list)
-{
-    return list_computing(device, count, list);
-}
-
-static const char *put_into_words(int result)
-{
-    return result == 4 ? "Insufficient Permissions" : "Success";
-}
-
-static const struct nvml fake = {refuse_to_begin, find_device, tell_memory, list_computing, list_drawing, put_into_words};
-
-CASE(management_library_with_other_answers)
-{
-    struct scene scene;
-    struct held held;
-    unsigned me = (unsigned)getpid();
-    open_scene(&scene, NULL);
-    REQUIRE(held_take(&held, scene.pool, 100 * MIB, scene.stream[A]));
-    nvml_interpose(&fake);
-
-    listed.result = 4; /* a divided device, no rights */
-    explain_now(scene.pool);
-    EXPECT(says("32.00 MiB  not told apart: contexts, other allocators, other processes. NVML does not tell: Insufficient Permissions; 32.00 MiB was"));
-    EXPECT(keeps_quiet_of("this process has"));
-
-    listed.result = 0; /* a container: ids of the host, and one of them is pid 1 here */
-    listed.count = 2;
-    listed.list[0] = (struct nvml_process){1, 132 * MIB, UINT32_MAX, UINT32_MAX};
-    listed.list[1] = (struct nvml_process){me + 1000000, 300 * MIB, UINT32_MAX, UINT32_MAX};
-    explain_now(scene.pool);
-    EXPECT(says("ids of another namespace (container)"));
-    EXPECT(says("132.00 MiB  of the list: process 1"));
-    EXPECT(keeps_quiet_of("process 1 ("));
-    EXPECT(keeps_quiet_of("kill"));
-
-    listed.list[0] = (struct nvml_process){me, 132 * MIB, 7, 0}; /* MIG: another instance does not concern us */
-    listed.list[1] = (struct nvml_process){me + 1000000, 300 * MIB, 8, 0};
-    explain_now(scene.pool);
-    EXPECT(says("this process has 132.00 MiB memory in use"));
-    EXPECT(keeps_quiet_of("300.00 MiB"));
-
-    listed.count = 3; /* amounts that are not told */
-    listed.list[0].bytes = NVML_UNKNOWN;
-    listed.list[1] = (struct nvml_process){me + 1000000, NVML_UNKNOWN, 7, 0};
-    listed.list[2] = (struct nvml_process){me + 1000001, 5 * MIB, 7, 0};
-    explain_now(scene.pool);
-    EXPECT(says("     not known  process"));
-    EXPECT(says("5.00 MiB  process"));
-    EXPECT(says("this process is not in NVML's list"));
-    nvml_interpose(NULL);
-    held_give(&held);
-    scene_close(&scene);
-}
-
-CASE(each_call_fails_while_it_explains)
-{
-    struct scene scene;
-    struct held held;
-    uint64_t nth = 0, fired;
-    open_scene(&scene, NULL);
-    REQUIRE(held_take(&held, scene.pool, 100 * MIB, scene.stream[A]));
-    do {
-        nth++;
-        fault_arm(NULL, nth, CUDA_ERROR_UNKNOWN, nth % 2);
-        explain_now(scene.pool);
-        fired = fault_fired();
-        fault_disarm();
-        EXPECT(says("100.00 MiB in 1 block"));
-    } while (fired && nth < 100);
-    EXPECT(nth > 3 && nth < 100);
-    CUcontext now;
-    DONE(cuCtxGetCurrent(&now)); /* a call that gives a context back may have failed */
-    while (now != scene.context) {
-        DONE(cuCtxPopCurrent(&now));
-        DONE(cuCtxGetCurrent(&now));
-    }
-    held_give(&held);
-    scene_close(&scene);
-}
-
-CASE(no_pool)
-{
-    struct scene scene;
-    cenote_pool *pool;
-    EXPECT(cenote_explain(NULL, 0, text, sizeof text) > 0);
-    EXPECT(says("is NULL"));
-    open_scene(&scene, NULL);
-    DONE(cenote_pool_create(0, NULL, &pool));
-    DONE(cenote_pool_destroy(pool));
-    EXPECT(cenote_explain(pool, 0, text, sizeof text) > 0);
-    EXPECT(says("destroyed"));
-    EXPECT(cenote_explain(scene.pool, 0, NULL, 0) > 100);
-    EXPECT(cenote_explain(scene.pool, 0, NULL, 100) > 100);
-    char one = 'x';
-    EXPECT(cenote_explain(scene.pool, 0, &one, 1) > 100);
-    EXPECT_EQ(one, 0);
-    scene_close(&scene);
-}
-
-CASE(a_fork_says_so)
-{
-    struct scene scene;
-    open_scene(&scene, NULL);
-    fflush(NULL);
-    pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (!child) {
-        bool said = cenote_explain(scene.pool, 0, text, sizeof text) > 0 && strstr(text, "is a fork") != NULL;
-        _exit(said ? 0 : 1);
-    }
-    int status = 1;
-    REQUIRE_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    scene_close(&scene);
-}
-
-static cenote_pool *at_exit;
-
-static void explain_at_exit(void)
-{
-    bool said = cenote_explain(at_exit, 0, text, sizeof text) > 0 && strstr(text, "the process is exiting") && strstr(text, "100.00 MiB in 1 block");
-    _exit(said ? 0 : 1);
-}
-
-CASE(a_process_that_exits_says_what_it_knows)
-{
-    fflush(NULL);
-    pid_t child = fork(); /* of a process that has not used the driver yet, where this case runs alone */
-    REQUIRE(child >= 0);
-    if (!child) {
-        char program[256];
-        ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-        program[length > 0 ? length : 0] = 0;
-        setenv("CENOTE_SIM", "capacity:1GiB", 1);
-        execl(program, program, "--exit", (char *)NULL);
-        _exit(2);
-    }
-    int status = 1;
-    REQUIRE_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-}
-
-static int exit_with_a_pool(void)
-{
-    void *block;
-    atexit(explain_at_exit); /* runs after the library's own handler, which is registered later */
-    return cenote_pool_default(0, &at_exit) || cenote_alloc(at_exit, 100 * MIB, NULL, &block);
-}
-
-CASE(a_lost_context)
-{
-    struct scene scene;
-    void *block, *more;
-    open_scene(&scene, NULL);
-    DONE(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block));
-    sim_set_quiet(true);
-    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    EXPECT_EQ(cenote_alloc(scene.pool, 500 * MIB, scene.stream[A], &more), CENOTE_DEVICE_LOST);
-    explain_now(scene.pool);
-    EXPECT(says("the context is lost"));
-    EXPECT(says("100.00 MiB in 1 block"));
-    DONE(cenote_free(block));
-    cenote_pool_destroy(scene.pool);
-    sim_reset(NULL);
-    sim_set_quiet(false);
-    scene_is_open = false;
-}
-
-/* ------------------------------------------------------------------------------------------------------------------ many threads */
-
-static void *fail_and_keep(void *arg)
-{
-    struct scene *scene = arg;
-    void *block;
-    char kept[4096];
-    uint64_t bad = 0;
-    for (int i = 0; i < 20; i++) {
-        bad += cenote_alloc(scene->pool, CARD + MIB, NULL, &block) != CENOTE_OUT_OF_MEMORY;
-        bad += strstr(cenote_message(), "larger than the whole GPU") == NULL;
-    }
-    snprintf(kept, sizeof kept, "%s", cenote_message());
-    for (int i = 0; i < 20; i++)
-        cenote_explain(scene->pool, 0, kept, sizeof kept);
-    return (void *)(uintptr_t)bad;
-}
-
-/* More threads than there is room for whole explanations: the others get the beginning. Threads that end leave their room to others. */
-CASE(many_threads_fail_at_the_same_time)
-{
-    struct scene scene;
-    pthread_t threads[24];
-    open_scene(&scene, NULL);
-    for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 24; i++)
-            REQUIRE_EQ(pthread_create(&threads[i], NULL, fail_and_keep, &scene), 0);
-        for (int i = 0; i < 24; i++) {
-            void *bad;
-            pthread_join(threads[i], &bad);
-            EXPECT(bad == NULL);
-        }
-    }
-    run_out(scene.pool, CARD + MIB, NULL);
-    EXPECT(says("In use on GPU 0")); /* all of it: the rooms are free again */
-    EXPECT(says("unexplained"));
-    scene_close(&scene);
-}
-
 int main(int argc, char **argv)
 {
     if (argc == 5 && !strcmp(argv[1], "--hold"))
         return hold(strtoull(argv[2], NULL, 10), atoi(argv[3]), atoi(argv[4]));
-    if (argc == 2 && !strcmp(argv[1], "--exit"))
-        return exit_with_a_pool();
     return test_run("api: explanations", argc > 1 ? argv[1] : "", NULL, scene_after);
 }

@@ -178,4 +178,24 @@ CASE(tables_that_cannot_be)
     EXPECT(!table_open(&table_used, SIZE_MAX / 1000 / 8 * 8, 1000));
 }
 
+CASE(room_is_made_anew_where_there_was_too_little)
+{
+    size_t before = memory_in_use(), bytes = 0;
+    void *memory = NULL;
+    REQUIRE(memory_make_room(&memory, &bytes, 100000));
+    EXPECT(bytes >= 125000);
+    ((char *)memory)[bytes - 1] = 1;
+    void *kept = memory;
+    size_t enough = bytes;
+    EXPECT(memory_make_room(&memory, &bytes, enough));
+    EXPECT(memory == kept && bytes == enough);
+    EXPECT(memory_make_room(&memory, &bytes, enough + 1));
+    EXPECT(bytes > enough);
+    memory_fail(1, false);
+    EXPECT(!memory_make_room(&memory, &bytes, bytes + 1));
+    memory_fail(0, false);
+    EXPECT(!memory && !bytes);
+    EXPECT_EQ(memory_in_use(), before);
+}
+
 SUITE_MAIN_AROUND("memory", begin, end)

@@ -174,3 +174,41 @@ void scenario_questions(struct act *act)
     DONE(cenote_pool_set_limit(act->scene.pool, 0));
     act_give(held);
 }
+
+/* Host memory is all they need: whatever the driver says, nothing is asked of it. What cannot be recorded is not, and all else goes on. */
+static void write_both(struct act *act, cenote_pool *pool, bool recording)
+{
+    if (recording)
+        act_done(act, cenote_record_save(pool, "/dev/null"));
+    act_done(act, cenote_snapshot(pool, "/dev/null"));
+}
+
+void scenario_records_and_snapshots(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    struct act_block *old = act_take(act, pool, 3 * MIB, act->scene.stream[A]), *small[40];
+    act_armed(act);
+    bool recording = act_done(act, cenote_record(pool, 64));
+    for (int i = 0; i < 40; i++)
+        small[i] = act_take(act, pool, 700, act->scene.stream[i % 3]);
+    act_use(act, old, act->scene.stream[B]);
+    act_give(old);
+    write_both(act, pool, recording);
+    for (int i = 0; i < 40; i++)
+        act_give(small[i]);
+    recording = act_done(act, cenote_record(pool, 10)) || recording;
+    write_both(act, pool, recording);
+    act_done(act, cenote_record(pool, 0));
+}
+
+void scenario_pool_that_records_from_its_opening(struct act *act)
+{
+    cenote_options options = act_options(act);
+    options.record = 1000;
+    act_armed(act);
+    cenote_pool *pool = act_pool(act, 0, &options);
+    act_give(act_take(act, pool, 5 * MIB, act->scene.stream[A]));
+    if (pool)
+        write_both(act, pool, true);
+    act_drop_pool(act, pool);
+}

@@ -46,7 +46,7 @@ def files(clean, simulation_library, tmp_path):
     build = simulation_library.parent.parent
     names = [str(tmp_path / name) for name in ("a.json", "a.json.gz", "a.csv", "a.csv.gz")]
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(build / "libcenote.so"), *names], capture_output=True, text=True, timeout=60,
-                          env={**clean, "LD_LIBRARY_PATH": str(build / "sim"), "CENOTE_SIM": "capacity:1GiB"})
+                          env={**clean, "LD_LIBRARY_PATH": str(build / "sim"), "CENOTE_SIM": "capacity:1GiB", "CENOTE_CONF": "sites:4"})
     assert done.returncode == 0, done.stderr
     return names
 
@@ -64,7 +64,8 @@ def test_a_program_without_pytorch(files):
     blocks = [block for segment in picture["segments"] for block in segment["blocks"]]
     live = {block["requested_size"]: block for block in blocks if block["state"] == "active_allocated"}
     assert set(live) == {100, 30 << 20}
-    assert [frame["name"] for frame in live[100]["frames"]] == ["größe, 50%"]
+    frames = live[100]["frames"]
+    assert frames[-1]["name"] == "größe, 50%" and len(frames) > 1 and "libffi" in frames[0]["filename"]  # whence ctypes called
     assert sum(segment["total_size"] for segment in picture["segments"]) == first["counters"]["reserved"]["current"]
     actions = [event["action"] for event in picture["device_traces"][0]]
     assert actions == ["alloc"] * 4 + ["free_requested", "free_completed"] * 2
@@ -76,7 +77,8 @@ def test_the_command_writes_a_picture(files, clean, tmp_path):
     plain, _, trace, _ = files
 
     def run(*arguments):
-        return subprocess.run([sys.executable, "-m", "cenote.memory_viz", *map(str, arguments)], capture_output=True, text=True, timeout=60, env=clean)
+        command = [sys.executable, "-m", "cenote.memory_viz", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean)
 
     done = run(plain, tmp_path / "picture.pickle", trace)
     assert done.returncode == 0, done.stderr

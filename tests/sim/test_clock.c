@@ -1,4 +1,6 @@
 /* test_clock.c: when work on the simulated device is done: lag, lengths, order, and what moves the clock. */
+#include <time.h>
+
 #include "tests/sim/simulated.h"
 
 #define LAG 1000
@@ -194,6 +196,25 @@ CASE(calls_cost_time_where_the_shape_says_so)
     CUmemGenericAllocationHandle page = machine_create_page();
     EXPECT(sim_now() > before);
     EXPECT_EQ(sim_now() - before, simulated_books().cost_ns - cost_before);
+    EXPECT_OK(cuMemRelease(page));
+}
+
+static uint64_t host_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+CASE(calls_take_the_host_time_where_the_shape_says_so)
+{
+    struct sim_shape shape = simulated_shape();
+    shape.spend_cost = true;
+    simulated_begin_as(&shape);
+    uint64_t before = host_now(), cost_before = simulated_books().cost_ns;
+    CUmemGenericAllocationHandle page = machine_create_page();
+    EXPECT(simulated_books().cost_ns > cost_before);
+    EXPECT(host_now() - before >= simulated_books().cost_ns - cost_before);
     EXPECT_OK(cuMemRelease(page));
 }
 

@@ -86,4 +86,69 @@ CASE(threads_do_not_see_each_other)
     EXPECT_EQ(cenote_driver_result(), 1);
 }
 
+/* --- rooms: words that are longer than a message */
+
+#define THREADS 20  /* more than there are rooms */
+
+static struct {
+    pthread_barrier_t all_wrote;
+    char seen[THREADS][64];
+    size_t sizes[THREADS];
+} crowd;
+
+static void *write_long_words(void *arg)
+{
+    int number = *(int *)arg;
+    char *room = error_room(CENOTE_OUT_OF_MEMORY, 2, &crowd.sizes[number]);
+    snprintf(room, crowd.sizes[number], "of thread %d", number);
+    pthread_barrier_wait(&crowd.all_wrote);
+    snprintf(crowd.seen[number], sizeof crowd.seen[number], "%s", cenote_message());
+    return NULL;
+}
+
+/* Each thread has its own words, whether or not it got a room; those that have ended leave theirs to others. */
+CASE(rooms_are_for_one_thread_each)
+{
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    for (int round = 0; round < 3; round++) {
+        size_t large = 0;
+        REQUIRE_EQ(pthread_barrier_init(&crowd.all_wrote, NULL, THREADS), 0);
+        for (int i = 0; i < THREADS; i++) {
+            numbers[i] = i;
+            REQUIRE_EQ(pthread_create(&threads[i], NULL, write_long_words, &numbers[i]), 0);
+        }
+        for (int i = 0; i < THREADS; i++) {
+            char expected[64];
+            pthread_join(threads[i], NULL);
+            snprintf(expected, sizeof expected, "of thread %d", i);
+            EXPECT_TEXT_EQ(crowd.seen[i], expected);
+            EXPECT(crowd.sizes[i] >= 512);
+            large += crowd.sizes[i] >= 4096;
+        }
+        EXPECT(large >= 10 && large < THREADS);
+        pthread_barrier_destroy(&crowd.all_wrote);
+    }
+}
+
+CASE(the_next_failure_ends_long_words)
+{
+    size_t size;
+    char longer[2000];
+    memset(longer, 'x', sizeof(longer) - 1);
+    longer[sizeof(longer) - 1] = 0;
+    char *room = error_room(CENOTE_OUT_OF_MEMORY, 2, &size);
+    snprintf(room, size, "%s", longer);
+    EXPECT(!strcmp(cenote_message(), longer));
+    EXPECT_EQ(cenote_driver_result(), 2);
+    error_set(CENOTE_INVALID, 0, "before: %s", cenote_message()); /* from the words that end */
+    EXPECT(!strncmp(cenote_message(), "before: xxx", 11) && strlen(cenote_message()) < 600);
+    for (int i = 0; i < 100; i++) { /* a thread takes no second room */
+        room = error_room(CENOTE_OUT_OF_MEMORY, 2, &size);
+        EXPECT(size >= 4096);
+        snprintf(room, size, "again");
+    }
+    EXPECT_TEXT_EQ(cenote_message(), "again");
+}
+
 SUITE_MAIN("error")

@@ -19,7 +19,7 @@ static struct facts calm(void)
 static void add_process(struct facts *f, enum facts_kin kin, uint64_t bytes)
 {
     struct facts_process *p = &f->processes[f->listed++];
-    *p = (struct facts_process){.pid = 4710 + f->listed, .kin = kin, .bytes = bytes, .is_mine = true, .command = "python train.py"};
+    *p = (struct facts_process){.pid = 4710 + f->listed, .kin = kin, .bytes = bytes, .command = "python train.py"};
     f->left -= bytes;
 }
 
@@ -481,17 +481,18 @@ CASE(no_management_library)
     facts_derive(&f);
     EXPECT_EQ(f.unexplained, 512 * MIB);
     explain_print(&f, text, sizeof text);
-    EXPECT(strstr(text, "512.00 MiB  not told apart: contexts, other allocators, other processes. NVML does not tell: libnvidia-ml.so.1 is not there; "
-                        "512.00 MiB was in use before") != NULL);
+    EXPECT(strstr(text, "512.00 MiB  not told apart: contexts, other allocators, other processes. NVML does not tell: libnvidia-ml.so.1 is not "
+                        "there; 512.00 MiB was in use before") != NULL);
 }
 
 /* PyTorch's words, in its order: tools look for them. */
 CASE(words_that_tools_look_for)
 {
-    static const char *const order[] = {"CUDA out of memory. ", "Tried to allocate 6.00 GiB. ", "GPU 3 has a total capacity of 16.00 GiB of which ",
-                                        " is free. ", "Including non-PyTorch memory, this process has ", " memory in use. ", "Process 4711 has ",
-                                        "15.00 GiB allowed; ", "Of the allocated memory 10.00 GiB is allocated by PyTorch, ",
-                                        "with 1.00 GiB allocated in private pools (e.g., CUDA Graphs), ", "and 1.00 GiB is reserved by PyTorch but unallocated."};
+    static const char *const order[] = {
+        "CUDA out of memory. ", "Tried to allocate 6.00 GiB. ", "GPU 3 has a total capacity of 16.00 GiB of which ", " is free. ",
+        "Including non-PyTorch memory, this process has ", " memory in use. ", "Process 4711 has ", "15.00 GiB allowed; ",
+        "Of the allocated memory 10.00 GiB is allocated by PyTorch, ", "with 1.00 GiB allocated in private pools (e.g., CUDA Graphs), ",
+        "and 1.00 GiB is reserved by PyTorch but unallocated."};
     struct facts f = calm();
     char text[4096];
     f.user = "PyTorch";
@@ -541,7 +542,7 @@ CASE(the_longest_text_fits)
         f.more = UINT32_MAX;
         f.more_bytes = 1023 * MIB;
         for (int i = 0; i < FACTS_PROCESSES; i++) {
-            f.processes[i] = (struct facts_process){.pid = 4294967290u, .kin = first % 3, .bytes = 1023 * MIB, .command = command};
+            f.processes[i] = (struct facts_process){.pid = 4294967290u, .kin = first % 3, .bytes = 1023 * MIB, .command = command, .is_others = true};
             f.listed++;
         }
         facts_derive(&f);

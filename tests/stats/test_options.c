@@ -41,6 +41,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT(options.limit == 0);
     EXPECT(options.harvest_budget == 0.01);
     EXPECT(options.trim_above == 0);
+    EXPECT_EQ(options.record, 0);
     EXPECT(options.clock == NULL && options.clock_arg == NULL);
 }
 

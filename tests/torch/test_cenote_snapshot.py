@@ -39,6 +39,7 @@ def pictures(tmp_path):
     import cenote
     from cenote import memory_viz
 
+    torch.cuda.init()
     stream = torch.cuda.Stream()
     cenote.record(100_000)
     with cenote.tag("inputs"):

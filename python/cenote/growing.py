@@ -12,23 +12,20 @@ The program must not notice: an error here ends the watching and is told in the 
 """
 import collections
 import ctypes
+import os
 import struct
 import sys
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from cenote import bindings, holders, places_in_code, quantity, stepping
 from cenote.bindings import Error
-from cenote.holders import Findings, Link, Path
-from cenote.places_in_code import Line, Place
+from cenote.causes import COHORTS, Block, Cause, Judge, Stack, hint_for, keys, lines_for, owner, size_text, variable_of, words
+from cenote.holders import Link
 
-COHORTS = 4  # that live on make a cause
-COHORTS_KEYED = 16  # in a dictionary: a cache grows while it meets something new
-COHORTS_UNHELD = 8  # of which nothing is known but the line
 COHORTS_FIRST = 12  # where no step was ever seen: calls of a module may be parts of one
 WINDOW = 32  # cohorts looked at
 BLOCKS = 20_000  # looked for in one search: the latest
@@ -37,49 +34,6 @@ PAUSE_MOST = 256  # steps between two searches that find nothing new
 CHEAP = 0.01  # part of the time that looking for histories may take
 HISTORY_OBJECTS, HISTORY_OPERATIONS = 1500, 500
 PIECE = struct.Struct("=QQ40xII8xQ8x")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
-
-
-class Block(NamedTuple):
-    """A block that has outlived the step it was born in."""
-
-    address: int
-    size: int
-    tag: int
-    device: int
-    cohort: int
-
-
-@dataclass
-class Cause:
-    """Something that grows. `str` of it is the text of the alarm."""
-
-    key: tuple[Any, ...]
-    holder: str
-    hint: str
-    per_step: int
-    steps: int  # over which it is told
-    since: int
-    device: int
-    kept: tuple[Line, ...] = ()
-    sites: list[tuple[str, int]] = field(default_factory=list)  # with bytes a step
-    stacks: list[str] = field(default_factory=list)
-    has_history: bool = False
-
-    def __str__(self) -> str:
-        return ("cenote: memory grows: " if self.per_step else "cenote: ") + "\n    ".join(self.lines())
-
-    def lines(self) -> list[str]:
-        text = [f"+{size_text(self.per_step)} a step over the last {self.steps}, {self.holder}" if self.per_step else self.holder]
-        text += [f"kept at {line}" for line in self.kept[:3]]
-        text += [f"allocated at {site}" + (f" (+{size_text(bytes)})" if len(self.sites) > 1 else "") for site, bytes in self.sites[:3]]
-        return text + ([self.hint] if self.hint else [])
-
-
-def size_text(size: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(size) >= unit:
-            return f"{size / unit:.2f} {name}" if unit == 1 << 30 else f"{size / unit:.1f} {name}"
-    return f"{size} B"
 
 
 class Books:
@@ -126,13 +80,29 @@ class Books:
         return [Block(address, size, tag, self.device, first) for (address, size, _, tag, _), first in self.first.items()
                 if step - WINDOW <= first < step and first]
 
-    def is_near(self, step: int, cohorts: int) -> bool:
-        """As many cohorts live on, one of them young, and together they become more."""
+    def is_growing(self, step: int, cohorts: int) -> bool:
+        """Each of so many steps has left something that lives on, and together it becomes more."""
+        return all(first in self.cohorts for first in range(step - cohorts, step)) and self.has_piled_up(step, cohorts)
+
+    def has_piled_up(self, step: int, cohorts: int) -> bool:
+        """The same, with steps between them that have left nothing."""
         living = [first for first in self.cohorts if step - WINDOW <= first < step]
-        if len(living) < cohorts or max(living) < step - cohorts:
-            return False
         now, then = self.piled[-1][1], self.piled[max(0, len(self.piled) - 1 - cohorts)][1]
-        return now > then
+        return len(living) >= cohorts and now > then
+
+
+class Patience:
+    """When to search again: the longer, the more searches have found nothing new."""
+
+    def __init__(self) -> None:
+        self.pause = self.due = 0
+
+    def is_due(self, step: int) -> bool:
+        return step >= self.due
+
+    def found(self, step: int, something_new: bool) -> None:
+        self.pause = COHORTS if something_new else max(1, min(self.pause * 2, PAUSE_MOST))
+        self.due = step + self.pause
 
 
 class Stacks:
@@ -144,7 +114,7 @@ class Stacks:
         if self.is_ours:
             self.memory._record_memory_history(enabled="state", stacks="python")
 
-    def take(self) -> dict[int, list[dict[str, Any]]]:
+    def take(self) -> dict[int, Stack]:
         """By address, innermost first."""
         return {block["address"]: block.get("frames") or [] for segment in self.snapshot()["segments"] for block in segment["blocks"]}
 
@@ -161,194 +131,9 @@ class Stacks:
                 del torch._inductor
 
     def end(self) -> None:
-        """Whoever switched it on meanwhile asked for entries, which we do not."""
-        if self.is_ours and not any(self.snapshot()["device_traces"]):
+        """Who switched it on meanwhile asked for entries: of the state alone PyTorch keeps the last one."""
+        if self.is_ours and all(len(trace) <= 1 for trace in self.snapshot()["device_traces"]):
             self.memory._record_memory_history(enabled=None)
-
-
-def site_of(frames: Iterable[dict[str, Any]]) -> str:
-    """The innermost line of the program's own."""
-    own = [frame for frame in frames if not places_in_code.is_library(frame["filename"])]
-    if not own:
-        return ""
-    frame = own[0]
-    line = Line(frame["filename"], frame["line"], False)
-    place, _, text = str(line).partition(": ")
-    return f"{place} in {frame['name']}" + (f": {text}" if text else "")
-
-
-# --- words for a path
-
-def words(path: Path) -> str:
-    """`model.encoder.mean`, `outputs[3]`; what exceptions hold has places in between."""
-    text = ""
-    for link in path:
-        if link.how in ("variable", "closure"):
-            text = f"{text}{link.name}" if not text or text.endswith(" ") else f"{text}, variable {link.name}"
-        elif link.how == "attribute":
-            text += f".{link.name}"
-        elif link.how in ("index", "key"):
-            text += f"[{link.name}]"
-        elif link.how == "inside":
-            text += f" ({link.name})" if link.name else " (inside)"
-        elif link.how == "element":
-            text += " (an element)"
-        elif link.how == "unnamed":
-            text = f"{link.name or 'something'} that no variable leads to"
-    return text
-
-
-def owner(path: Path) -> str:
-    """The function or module whose variable it is."""
-    place = path[0].place if path else None
-    if place is None:
-        return ""
-    return f" in {place.function}()" if place.function else f" of {places_in_code.shown(place.file)}"
-
-
-def before_exception(path: Path) -> int:
-    return next((at for at, link in enumerate(path) if link.how == "exception"), len(path))
-
-
-def describe(prefix: Path, whole: Path, count: int, length: int, has_history: bool) -> str:
-    """Who holds what: `prefix` is what all of it has in common, `whole` an example."""
-    named = tuple(link for link in prefix if link.how != "history")
-    at = before_exception(whole)
-    cut = named[:before_exception(named)]
-    kind = cut[-1].leads_to if cut else "object"
-    if at < len(whole):
-        frame, inner = whole[at].place, words(tuple(link for link in whole[at + 1:] if link.how not in ("exception", "history")))
-        place = f"{places_in_code.shown(frame.file)}:{frame.line}" if frame is not None else "?"
-        keeper = f"list `{words(cut)}`" if kind == "list" else f"`{words(cut)}`"
-        function = f"{frame.function}()" if frame is not None and frame.function else "a module"
-        return f"held by exceptions in {keeper}{owner(cut)}: their tracebacks keep the variables of {function}, left at {place}, as `{inner}`"
-    operations = f", {length:,} operations long" if length else ""
-    if prefix and prefix[-1].how == "history":
-        return f"held by the autograd history of `{words(named)}`{owner(named)}{operations}"
-    what = f"{kind} `{words(named)}`{owner(named)}" if kind in ("list", "dict", "set", "deque", "tuple") else f"`{words(named)}`{owner(named)}"
-    return f"held by {what}: {count} blocks" + (", with the autograd history of its tensors" if has_history else "")
-
-
-def hint_for(whole: Path, has_history: bool) -> str:
-    if before_exception(whole) < len(whole):
-        return "keep str(error) instead, or error.with_traceback(None)"
-    if has_history:
-        return "keep .item() of numbers and .detach() of tensors; evaluate under torch.no_grad()"
-    return ""
-
-
-def lines_for(path: Path) -> tuple[Line, ...]:
-    """Where the program puts something there."""
-    for link in reversed(path[:before_exception(path)]):
-        if link.how in ("variable", "attribute", "closure") and link.codes:
-            return places_in_code.keeping(link.codes, link.name, link.how == "attribute")
-    return ()
-
-
-def keys(path: Path) -> list[tuple[Any, ...]]:
-    """Of each beginning of a path, something that is the same in the next search."""
-    made: list[tuple[Any, ...]] = []
-    key: tuple[Any, ...] = ()
-    for link in path:
-        key = (*key, link.how, link.name, link.place.file + link.place.function if link.place is not None else "")
-        made.append(key)
-    return made
-
-
-# --- causes
-
-class Judge:
-    """Turns blocks that live on, their holders and their stacks into causes."""
-
-    def __init__(self, step: int, blocks: list[Block], findings: Findings, stacks: dict[int, list[dict[str, Any]]]) -> None:
-        self.step, self.findings, self.stacks = step, findings, stacks
-        self.blocks = blocks
-        self.steps = step - min((block.cohort for block in blocks), default=step)
-
-    def causes(self) -> list[Cause]:
-        groups: dict[tuple[Any, ...], list[Block]] = {}
-        prefixes: dict[tuple[Any, ...], Path] = {}
-        for block in self.blocks:
-            path = self.findings.paths.get(block.address, ())
-            for at, key in enumerate(keys(path)):
-                groups.setdefault(key, []).append(block)
-                prefixes.setdefault(key, path[:at + 1])
-        grown = {key for key, members in groups.items() if self.is_growing(members, COHORTS)}
-        inner = {key for key in grown if not any(len(other) > len(key) and other[:len(key)] == key for other in grown)}
-        causes, explained = [], set()
-        for key in inner:
-            explained.update(block.address for block in groups[key])
-            cause = self.of_holder(key, prefixes[key], groups[key])
-            if cause is not None:
-                causes.append(cause)
-        causes += self.of_lines([block for block in self.blocks if block.address not in explained])
-        return sorted(causes, key=lambda cause: -cause.per_step)
-
-    def is_growing(self, members: list[Block], needed: int) -> bool:
-        cohorts = {block.cohort for block in members}
-        return len(cohorts) >= needed and max(cohorts) >= self.step - needed
-
-    def rate(self, members: list[Block]) -> tuple[int, int]:
-        """Bytes a step, and over how many steps."""
-        steps = self.step - min(block.cohort for block in members)
-        return sum(block.size for block in members) // steps, steps
-
-    def of_holder(self, key: tuple[Any, ...], prefix: Path, members: list[Block]) -> Optional[Cause]:
-        paths = [self.findings.paths[block.address] for block in members]
-        if any(link.bound is not None for link in prefix):
-            return None  # it holds so many and no more
-        is_keyed = prefix[-1].how != "history" and any(len(path) > len(prefix) and path[len(prefix)].how == "key" for path in paths)
-        if is_keyed and not self.is_growing(members, COHORTS_KEYED):
-            return None
-        whole = max(paths, key=lambda path: before_exception(path) < len(path))
-        has_history = any(block.address in self.findings.with_history for block in members)
-        length = self.findings.lengths.get(prefix, 0)
-        per_step, steps = self.rate(members)
-        holder = describe(prefix, whole, len(members), length, has_history)
-        return Cause(key, holder, hint_for(whole, has_history), per_step, steps, self.step - steps, members[0].device, lines_for(prefix),
-                     self.sites(members, steps), self.short_stacks(members), has_history)
-
-    def sites(self, members: list[Block], steps: int) -> list[tuple[str, int]]:
-        sums: collections.Counter[str] = collections.Counter()
-        for block in members:
-            sums[site_of(self.stacks.get(block.address, ()))] += block.size
-        named = [(site, bytes // steps) for site, bytes in sums.most_common() if site]
-        return named or [("a thread of autograd or of a library: no line of Python's", sum(sums.values()) // steps)]
-
-    def short_stacks(self, members: list[Block]) -> list[str]:
-        block = max(members, key=lambda member: member.size)
-        frames = [frame for frame in self.stacks.get(block.address, ()) if not places_in_code.is_library(frame["filename"])]
-        return [f"{places_in_code.shown(frame['filename'])}:{frame['line']} in {frame['name']}" for frame in frames[:8]]
-
-    def of_lines(self, blocks: list[Block]) -> list[Cause]:
-        """Of blocks that nobody is known to hold."""
-        groups: dict[str, list[Block]] = {}
-        for block in blocks:
-            if block.address not in self.findings.paths:
-                groups.setdefault(site_of(self.stacks.get(block.address, ())), []).append(block)
-        causes = []
-        for site, members in groups.items():
-            if self.is_growing(members, COHORTS_UNHELD):
-                per_step, steps = self.rate(members)
-                why = f"the search ended {self.findings.gave_up}" if self.findings.gave_up else "a library may hold it"
-                causes.append(Cause(("line", site), f"held by nothing that Python sees ({why})", "", per_step, steps, self.step - steps,
-                                    members[0].device, (), self.sites(members, steps), self.short_stacks(members)))
-        return causes
-
-    def exceptions(self) -> list[Cause]:
-        """What one step left behind in an exception: no growth yet, and never meant."""
-        causes = {}
-        for block in self.blocks:
-            path = self.findings.paths.get(block.address, ())
-            at = before_exception(path)
-            if at < len(path):
-                key = (*keys(path)[at], "exception")
-                members = [other for other in self.blocks if self.findings.paths.get(other.address, ())[:at + 1] == path[:at + 1]]
-                holder = describe(path[:at], path, len(members), 0, False)
-                size = size_text(sum(member.size for member in members))
-                causes[key] = Cause(key, f"{size} of step {block.cohort} stays, {holder}", hint_for(path, False), 0, 0, block.cohort,
-                                    block.device, lines_for(path), self.sites(members, 1), self.short_stacks(members))
-        return list(causes.values())
 
 
 # --- watching
@@ -365,14 +150,13 @@ class Growth:
             backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
             raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
         self.alarm = alarm
-        self.lock = threading.RLock()
+        self.lock, self.pid, self.is_busy = threading.RLock(), os.getpid(), False
         self.step = 0
         self.books: dict[int, Books] = {}
         self.ends: collections.deque[tuple[int, int]] = collections.deque(maxlen=WINDOW)  # autograd's sequence number when each step ended
         self.told: dict[tuple[Any, ...], Cause] = {}
         self.trouble = ""
-        self.pause, self.next_search = 1, 0
-        self.stayed, self.next_search_stayed = 0, 0
+        self.each_step, self.now_and_then, self.once = Patience(), Patience(), Patience()
         self.stepped = self.ever_stepped = False
         self.top: Optional[weakref.ref[Any]] = None
         self.calls = self.calls_usual = 0  # of other modules since the top one was called, and the most there were
@@ -392,9 +176,9 @@ class Growth:
     def close(self) -> None:
         """Ends the watching; reports are of what was seen until then. A second call changes nothing."""
         with self.lock:
-            for undo in self.undo:
-                undo()
-            self.undo = []
+            undo, self.undo = self.undo, []
+            for take_away in undo:
+                take_away()
             stacks, self.stacks = self.stacks, None
             if stacks is not None:
                 stacks.end()
@@ -420,26 +204,26 @@ class Growth:
             self.pulse()
 
     def pulse(self, is_counted: bool = False) -> None:
-        if not self.lock.acquire(blocking=False):
+        if not self.undo or self.pid != os.getpid() or not self.lock.acquire(blocking=False):
             return
         try:
-            if self.undo:
-                self.step += 1
-                self.read()
-                for books in self.books.values():
-                    books.note_end(self.step, is_counted)
-                self.judge()
+            if not self.is_busy:  # an alarm may call what steps
+                self.is_busy = True
+                self.look(is_counted)
         except Exception as error:  # the program's step must not fail for our sake
-            self.fail(error)
+            self.trouble = f"the watching ended at step {self.step}: {type(error).__name__}: {error}"
+            print(f"cenote.growth: {self.trouble}", file=sys.stderr)
+            self.close()
         finally:
+            self.is_busy = False
             self.lock.release()
 
-    def fail(self, error: Exception) -> None:
-        self.trouble = f"the watching ended at step {self.step}: {type(error).__name__}: {error}"
-        for undo in self.undo:
-            undo()
-        self.undo = []
-        print(f"cenote.growth: {self.trouble}", file=sys.stderr)
+    def look(self, is_counted: bool) -> None:
+        self.step += 1
+        self.read()
+        for books in self.books.values():
+            books.note_end(self.step, is_counted)
+        self.judge()
 
     def read(self) -> None:
         for device, pool in bindings.pools().items():
@@ -452,13 +236,15 @@ class Growth:
 
     def judge(self) -> None:
         needed = COHORTS if self.ever_stepped or self.step > COHORTS_FIRST or not self.is_training() else COHORTS_FIRST
-        if self.step >= self.next_search and any(books.is_near(self.step, needed) for books in self.books.values()):
-            new = self.tell(self.search().causes())
-            self.wait(new)
-        elif self.step >= self.next_search_stayed and any(self.has_stayed(books) for books in self.books.values()):
-            self.tell(self.search().exceptions())
-            self.stayed += 1
-            self.next_search_stayed = self.step + min(2 ** self.stayed, PAUSE_MOST)
+        all_books = self.books.values()
+        if any(books.is_growing(self.step, needed) for books in all_books):
+            if self.each_step.is_due(self.step):
+                self.each_step.found(self.step, self.tell(self.search().causes()))
+        elif any(books.has_piled_up(self.step, needed) for books in all_books):
+            if self.now_and_then.is_due(self.step):
+                self.now_and_then.found(self.step, self.tell(self.search().causes()))
+        elif any(self.has_stayed(books) for books in all_books) and self.once.is_due(self.step):
+            self.once.found(self.step, self.tell(self.search().exceptions()))
         began = time.monotonic()
         if self.step <= 2 * COHORTS or self.spent < CHEAP * (began - self.began):
             self.tell(self.histories())
@@ -467,10 +253,6 @@ class Growth:
     def is_training(self) -> bool:
         top = self.top() if self.top is not None else None
         return top is None or bool(top.training)
-
-    def wait(self, found: bool) -> None:
-        self.pause = 1 if found else min(self.pause * 2, PAUSE_MOST)
-        self.next_search = self.step + self.pause * COHORTS
 
     def has_stayed(self, books: Books) -> bool:
         """Something of the step before last, and of none beside it, when the program should be settled."""
@@ -498,7 +280,8 @@ class Growth:
             holder = f"the autograd history of `{words(path)}`{owner(path)} grows, in the host's memory: {length:,} operations, back over " \
                      f"at least {goes_back} steps"
             key = keys(whole)[-1]
-            causes[key] = Cause(key, holder, hint_for(whole, True), 0, COHORTS, self.step - COHORTS, 0, lines_for(path), has_history=True)
+            causes[key] = Cause(key, holder, hint_for(whole, True), 0, COHORTS, self.step - COHORTS, 0, lines_for(path), has_history=True,
+                                variable=variable_of(path))
         return list(causes.values())
 
     def tell(self, causes: list[Cause]) -> bool:
@@ -507,6 +290,8 @@ class Growth:
         for cause in causes:
             if cause.key in self.told or (0 < cause.per_step < self.least and not cause.has_history):
                 continue
+            if cause.has_history and any(cause.variable and cause.variable == other.variable for other in self.told.values() if other.has_history):
+                continue  # h and c of one state
             self.told[cause.key] = cause
             found = True
             if self.alarm is not None:
@@ -516,7 +301,7 @@ class Growth:
     # report
 
     def report(self, stacks: bool = False) -> str:
-        """What grew, by step, holder, line and tag, in words. With `stacks` the lines that led to each allocation, as far as they are the program's."""
+        """What grew, by step, holder, line and tag, in words. With `stacks` the program's own lines that led to an allocation."""
         with self.lock:
             text = [f"cenote.growth: {self.trouble}"] if self.trouble else []
             if self.step < COHORTS + 1:
@@ -541,8 +326,8 @@ class Growth:
     def device_report(self, books: Books) -> list[str]:
         piled = [bytes for _, bytes in books.piled][-COHORTS - 1:]
         rate = (piled[-1] - piled[0]) // max(1, len(piled) - 1)
-        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({'+' if rate >= 0 else ''}{size_text(rate)} a step over the " \
-               f"last {len(piled) - 1})"
+        sign = "+" if rate >= 0 else ""
+        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({sign}{size_text(rate)} a step over the last {len(piled) - 1})"
         return [head, *(f"  step {step}: live {size_text(live)} at its end" + (f", {size_text(peak)} at its peak" if peak else "")
                         for step, live, peak in books.ends)]
 

@@ -1,0 +1,117 @@
+"""What Python tells libcenote when it explains why memory ran out. For CENOTE_TEST_ALLOCATOR=cenote."""
+
+import ast
+import textwrap
+
+import pytest
+
+import simulated
+from labelled import only_cenote
+
+pytestmark = only_cenote
+
+
+def moment_of(code: str, shape="capacity:512MiB,devices:1", **variables) -> list:
+    """What was filled in at each explanation that a program had made: phase and whether history is kept."""
+    start = """
+        import torch, cenote, threading
+        from cenote import bindings, moment
+        seen = []
+        inner = moment.Moment.fill
+        def fill(self, m):
+            inner(self, m)
+            seen.append((bindings.phases()[m.phase], m.keeps_history, m.gradients))
+        moment.Moment.fill = fill
+        def fail():
+            try:
+                torch.empty(1 << 40, device="cuda")
+            except torch.OutOfMemoryError:
+                pass
+        class Fails(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.zeros(100, device="cuda"))
+            def forward(self, x):
+                fail()
+                return x * self.weight
+        class Around(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = Fails().eval()
+            def forward(self, x):
+                return self.inner(x)
+        x = torch.zeros(100, device="cuda")
+        """
+    done = simulated.fresh(textwrap.dedent(start) + textwrap.dedent(code) + "\nprint(seen)", shape=shape, CENOTE="on", **variables)
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("labels", ["off", "on"])
+def test_the_moment_of_running_out(labels):
+    seen = moment_of(
+        """
+        around = Around()
+        fail()
+        y = around(x)
+        y.register_hook(lambda gradient: fail())
+        y.sum().backward()
+        around.eval()
+        y = around(x)
+        with torch.no_grad():
+            y = around(x)
+        around.train()
+        class Hungry(torch.optim.SGD):
+            def step(self, closure=None):
+                fail()
+        Hungry(around.parameters()).step()
+        """,
+        CENOTE_LABELS=labels,
+    )
+    assert [(phase, keeps) for phase, keeps, _ in seen] == [
+        ("none", 1),
+        ("forward", 1),
+        ("backward", 0),
+        ("evaluation", 1),
+        ("evaluation", 0),
+        ("optimizer", 1),
+    ]
+    assert [gradients > 0 for _, _, gradients in seen[1:5]] == [False, False if labels == "off" else seen[2][2] > 0, True, True]
+
+
+def test_the_moment_of_other_threads_and_of_the_end():
+    """Threads of Python without a frame of PyTorch's, an explanation that is asked for, and one after Python has ended."""
+    seen = moment_of(
+        """
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        assert "GPU 0" in cenote.explain()
+        class Late:
+            def __del__(self):
+                fail()
+        import builtins
+        builtins.late = Late()
+        """
+    )
+    assert [phase for phase, _, _ in seen] == ["none", "none"]
+
+
+def test_a_moment_that_fails_is_passed_over():
+    done = simulated.fresh(
+        """
+        import torch, cenote
+        from cenote import moment
+        def fill(self, m):
+            raise KeyboardInterrupt
+        moment.Moment.fill = fill
+        torch.empty(1, device="cuda")
+        assert "GPU 0" in cenote.explain()
+        try:
+            torch.empty(1 << 40, device="cuda")
+        except torch.OutOfMemoryError as error:
+            print("out of memory" in str(error))
+        """,
+        CENOTE="on",
+    )
+    assert done.stdout == "True\n" and done.stderr == ""
