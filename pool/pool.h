@@ -231,7 +231,7 @@ uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a);
 bool rows_reserve(cenote_pool *pool, uint64_t mark);
 void rows_reset(cenote_pool *pool, bool peaks);
 const char *rows_broken_rule(const cenote_pool *pool);
-void steps_note(cenote_pool *pool);
+void steps_note(cenote_pool *pool, uint64_t now);
 
 /* --- the answers to cenote_pieces, cenote_rows, cenote_steps, cenote_pool_stats. LOCKING: the pool's lock */
 size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room);

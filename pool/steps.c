@@ -4,11 +4,11 @@
 #include "pool/pool.h"
 
 /* A step is over. LOCKING: the pool's lock. */
-void steps_note(cenote_pool *pool)
+void steps_note(cenote_pool *pool, uint64_t now)
 {
     const cenote_stats *s = &pool->stats;
     pool->notes[pool->steps % CENOTE_STEPS_KEPT] = (cenote_step_note){.step = pool->steps + 1,
-                                                                      .ns = pool_now(pool) - pool->opened_ns,
+                                                                      .ns = now - pool->opened_ns,
                                                                       .live = s->allocated.current,
                                                                       .reserved = s->reserved.current,
                                                                       .peak = pool->step_peak};

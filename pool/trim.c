@@ -339,8 +339,9 @@ int cenote_step(cenote_pool *pool)
     int error = pool_usable(pool);
     if (error)
         return error;
+    uint64_t now = pool_now(pool); /* the clock may be the program's: not under the lock */
     lock_take(&pool->lock);
-    steps_note(pool);
+    steps_note(pool, now);
     record_step(pool);
     bool due = pool->options.trim_every && pool->steps % pool->options.trim_every == 0;
     tick latest = pool->trim_mark;

@@ -3,8 +3,9 @@
 
     examples/questions/answers.py [--check] [WORD...]
 
-In the page a command is a line of a console block, "$ cenote run ... PROGRAM.py"; what follows up to the end of the block, or to the next command, is its output.
-With --check nothing is written: what differs is printed, and the exit status is 1. Numbers of processes differ each time and do not count.
+In the page a command is a line of a console block, "$ cenote run ... PROGRAM.py"; what follows up to the end of the block, or to the next command,
+is its output. With --check nothing is written: what differs is printed, and the exit status is 1. Numbers of processes differ each time and do
+not count.
 WORD: only commands that contain it.
 """
 import difflib
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
     if not check:
         PAGE.write_text(after, encoding="utf-8")
         return 0
-    difference = list(difflib.unified_diff(steady(before).splitlines(), steady(after).splitlines(), "docs/memory-questions.md", "what is printed now", lineterm=""))
+    difference = list(difflib.unified_diff(steady(before).splitlines(), steady(after).splitlines(), PAGE.name, "what is printed now", lineterm=""))
     print("\n".join(difference))
     return 1 if difference else 0
 

@@ -15,8 +15,8 @@ def measure() -> None:
         torch.cuda.reset_peak_memory_stats()
         out = convolution(images)
         workspace = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        print(f"benchmark={torch.backends.cudnn.benchmark!s:5}  {size} x {size}: images {images.nbytes / MIB:3.0f} MiB, result {out.nbytes / MIB:3.0f} MiB, "
-              f"workspace of the first call {workspace / MIB:4.0f} MiB")
+        print(f"benchmark={torch.backends.cudnn.benchmark!s:5}  {size} x {size}: images {images.nbytes / MIB:3.0f} MiB, "
+              f"result {out.nbytes / MIB:3.0f} MiB, workspace of the first call {workspace / MIB:4.0f} MiB")
 
 
 if len(sys.argv) > 1:

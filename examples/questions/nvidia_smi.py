@@ -11,5 +11,6 @@ y = torch.zeros(100 << 20, dtype=torch.uint8, device="cuda")
 driver = ctypes.CDLL("libcuda.so.1")  # another library of the process has memory of its own
 other = ctypes.c_uint64()
 assert driver.cuMemAlloc_v2(ctypes.byref(other), ctypes.c_size_t(512 << 20)) == 0
-print(f"torch.cuda.memory_allocated() says {torch.cuda.memory_allocated() >> 20} MiB, nvidia-smi {(lambda f, t: t - f)(*torch.cuda.mem_get_info()) >> 20} MiB")
+free, total = torch.cuda.mem_get_info()
+print(f"torch.cuda.memory_allocated() says {torch.cuda.memory_allocated() >> 20} MiB, nvidia-smi {(total - free) >> 20} MiB")
 print(cenote.explain())

@@ -137,8 +137,8 @@ CASE(bad_names_of_tags)
     char long_name[CENOTE_TAG_BYTES + 2];
     memset(long_name, 'x', sizeof long_name);
     long_name[CENOTE_TAG_BYTES + 1] = 0;
-    const char *bad[] = {NULL, "", "a/b", "line\nbreak", "\x7f", "\xff", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80", "cut \xe2\x82",
-                         long_name};
+    const char *bad[] = {NULL,           "",             "a/b",              "line\nbreak",  "\x7f", "\xff", "\xc0\xaf",
+                         "\xe0\x80\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80", "cut \xe2\x82", long_name};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         EXPECT_EQ(cenote_tag_push(bad[i]), CENOTE_INVALID);
     EXPECT_EQ(cenote_tag_pop(), CENOTE_INVALID);
@@ -209,72 +209,94 @@ CASE(other_threads)
 }
 
 /* A program with tags, kinds, streams, groups and all sizes, and a shadow of what each tag held when the whole was at its highest. */
+struct shadow {
+    struct scene scene;
+    cenote_group *group;
+    struct { void *block; uint64_t bytes; int tag; } held[BLOCKS];
+    uint64_t live[4], at_peak[4], all, peak;
+};
+static const char *const names[] = {"a", "b", "c", "d"};
+
+static void new_peak(struct shadow *s)
+{
+    s->peak = s->all;
+    memcpy(s->at_peak, s->live, sizeof s->live);
+}
+
+static void give_block(struct shadow *s, int i)
+{
+    if (!s->held[i].block)
+        return;
+    DONE(cenote_free(s->held[i].block));
+    s->held[i].block = NULL;
+    s->live[s->held[i].tag] -= s->held[i].bytes;
+    s->all -= s->held[i].bytes;
+}
+
+static void take_block(struct shadow *s, int i)
+{
+    int tag = rand() % 4;
+    size_t bytes = (size_t)(rand() % (rand() % 3 ? 9000 : 900000)) + 1;
+    void **block = &s->held[i].block;
+    DONE(cenote_tag_push(names[tag]));
+    DONE(cenote_phase_set(rand() % CENOTE_PHASES));
+    int error = rand() % 5 ? cenote_alloc(s->scene.pool, bytes, s->scene.stream[rand() % 2], block)
+                           : cenote_group_alloc(s->group, bytes, 512, s->scene.stream[A], block);
+    DONE(cenote_tag_pop());
+    DONE(error);
+    if (rand() % 4 == 0)
+        DONE(cenote_block_kind(*block, rand() % CENOTE_KINDS));
+    if (rand() % 8 == 0)
+        DONE(cenote_use(*block, s->scene.stream[C]));
+    s->held[i].bytes = rounded(bytes);
+    s->held[i].tag = tag;
+    s->live[tag] += s->held[i].bytes;
+    s->all += s->held[i].bytes;
+    if (s->all > s->peak)
+        new_peak(s);
+}
+
+static void compare(struct shadow *s)
+{
+    for (int t = 0; t < 4; t++) {
+        cenote_row row = row_named(s->scene.pool, CENOTE_BY_TAG, names[t]);
+        EXPECT_EQ(row.allocated.current, s->live[t]);
+        EXPECT_EQ(row.at_peak, s->at_peak[t]);
+    }
+    check_sums(s->scene.pool);
+}
+
 CASE(at_peak_is_what_it_was)
 {
-    static const char *const names[] = {"a", "b", "c", "d"};
-    struct scene scene;
-    scene_open(&scene, CARD);
-    struct { void *block; uint64_t bytes; int tag; } held[BLOCKS] = {0};
-    uint64_t live[4] = {0}, at_peak[4] = {0}, all = 0, peak = 0;
-    cenote_group *group;
-    DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
+    static struct shadow s;
+    scene_open(&s.scene, CARD);
+    DONE(cenote_group_create(s.scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &s.group));
     srand(7);
     for (int turn = 0; turn < 20000; turn++) {
-        int i = rand() % BLOCKS, tag = rand() % 4;
-        if (held[i].block) {
-            DONE(cenote_free(held[i].block));
-            held[i].block = NULL;
-            live[held[i].tag] -= held[i].bytes;
-            all -= held[i].bytes;
-        }
-        if (rand() % 3 == 0)
-            continue;
-        size_t bytes = (size_t)(rand() % (rand() % 3 ? 9000 : 900000)) + 1;
-        DONE(cenote_tag_push(names[tag]));
-        DONE(cenote_phase_set(rand() % CENOTE_PHASES));
-        int error = rand() % 5 ? cenote_alloc(scene.pool, bytes, scene.stream[rand() % 2], &held[i].block)
-                               : cenote_group_alloc(group, bytes, 512, scene.stream[A], &held[i].block);
-        DONE(cenote_tag_pop());
-        DONE(error);
-        if (rand() % 4 == 0)
-            DONE(cenote_block_kind(held[i].block, rand() % CENOTE_KINDS));
-        if (rand() % 8 == 0)
-            DONE(cenote_use(held[i].block, scene.stream[C]));
-        held[i].bytes = rounded(bytes);
-        held[i].tag = tag;
-        live[tag] += held[i].bytes;
-        all += held[i].bytes;
-        if (all > peak) {
-            peak = all;
-            memcpy(at_peak, live, sizeof live);
-        }
+        int i = rand() % BLOCKS;
+        give_block(&s, i);
+        if (rand() % 3)
+            take_block(&s, i);
         if (turn == 12000) {
-            DONE(cenote_reset_peaks(scene.pool));
-            peak = all;
-            memcpy(at_peak, live, sizeof live);
+            DONE(cenote_reset_peaks(s.scene.pool));
+            new_peak(&s);
         }
-        if (turn % 997)
-            continue;
-        for (int t = 0; t < 4; t++) {
-            cenote_row row = row_named(scene.pool, CENOTE_BY_TAG, names[t]);
-            EXPECT_EQ(row.allocated.current, live[t]);
-            EXPECT_EQ(row.at_peak, at_peak[t]);
-        }
-        check_sums(scene.pool);
+        if (turn % 997 == 0)
+            compare(&s);
     }
-    EXPECT_EQ(read_rows(scene.pool, CENOTE_BY_GROUP), 1);
-    EXPECT(!strcmp(rows[0].name, "graphs") && rows[0].group == group && rows[0].reserved >= rows[0].allocated.current);
-    DONE(cenote_reset_totals(scene.pool));
-    cenote_row row = row_named(scene.pool, CENOTE_BY_TAG, "a");
+    EXPECT_EQ(read_rows(s.scene.pool, CENOTE_BY_GROUP), 1);
+    EXPECT(!strcmp(rows[0].name, "graphs") && rows[0].group == s.group && rows[0].reserved >= rows[0].allocated.current);
+    DONE(cenote_reset_totals(s.scene.pool));
+    cenote_row row = row_named(s.scene.pool, CENOTE_BY_TAG, "a");
     EXPECT_EQ(row.allocated.total_in, 0);
     EXPECT_EQ(row.allocated.total_out, 0);
-    EXPECT_EQ(row.allocated.current, live[0]);
+    EXPECT_EQ(row.allocated.current, s.live[0]);
     DONE(cenote_phase_set(CENOTE_PHASE_NONE));
     for (int i = 0; i < BLOCKS; i++)
-        DONE(cenote_free(held[i].block));
-    DONE(cenote_group_destroy(group));
-    DONE(cenote_pool_check(scene.pool));
-    scene_close(&scene);
+        give_block(&s, i);
+    DONE(cenote_group_destroy(s.group));
+    DONE(cenote_pool_check(s.scene.pool));
+    scene_close(&s.scene);
 }
 
 /* Who reads while others allocate sees sums that agree: the readings of one division are one moment's. */
