@@ -9,11 +9,12 @@ for _ in range(3):
     optimizer.zero_grad()
 
 model.eval()
-for history in (True, False):
+for history, batch in ((True, 8192), (False, 8192), (False, 65536)):
+    outputs = None
+    print(f"\nevaluation, batch {batch}, with{'' if history else 'out'} gradients:", end=" ")
     try:
         with torch.set_grad_enabled(history):
-            outputs = [model(torch.randn(4096, 2048, device="cuda")) for _ in range(3)]
-        print(f"\nevaluation with{'' if history else 'out'} gradients: done")
+            outputs = model(torch.randn(batch, 2048, device="cuda"))
+        print("done")
     except torch.OutOfMemoryError as error:
-        print(f"\nevaluation with{'' if history else 'out'} gradients:\n{error}")
-        outputs = []
+        print(error)

@@ -12,7 +12,7 @@ worker.stdout.readline()
 print(worker.pid, flush=True)
 time.sleep(600)
 """
-trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True)
+trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, preexec_fn=os.setpgrp)  # as a shell does
 worker = int(trainer.stdout.readline())
 trainer.kill()  # as `kill -9`, or the out-of-memory killer of the system, does: nobody tells the worker
 trainer.wait()

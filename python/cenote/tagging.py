@@ -20,22 +20,30 @@ from cenote.bindings import Error
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class Stack:
+    """What a thread has pushed, the innermost last: as libcenote's own stack of the thread."""
+
+    __slots__ = ("pushes", "has_some_over")
+
+    def __init__(self) -> None:
+        self.pushes: list[Push] = []
+        self.has_some_over = False
+
+
 class Push:
     """A tag that has begun: on the stack of one thread, until it is over."""
 
     __slots__ = ("tag", "stack", "is_over")
 
-    def __init__(self, tag: "Tag", stack: "list[Push]") -> None:
+    def __init__(self, tag: "Tag", stack: Stack) -> None:
         self.tag = tag
         self.stack = stack
         self.is_over = False
 
 
 class Thread(threading.local):
-    """What this thread has pushed, the innermost last. As long as libcenote's own stack."""
-
     def __init__(self) -> None:
-        self.stack: list[Push] = []
+        self.stack = Stack()
 
 
 _thread = Thread()
@@ -48,14 +56,18 @@ def push(name: bytes) -> None:
     if _push is None:
         _push = bindings.function("cenote_tag_push")
         watch_backward()
-    bindings.check(_push(name))
+    code = _push(name)
+    if code:
+        bindings.check(code)
 
 
 def pop() -> None:
     global _pop
     if _pop is None:
         _pop = bindings.function("cenote_tag_pop")
-    bindings.check(_pop())
+    code = _pop()
+    if code:
+        bindings.check(code)
 
 
 def watch_backward() -> None:
@@ -66,17 +78,19 @@ def watch_backward() -> None:
         hooks.share_tags(torch)
 
 
-def clear(stack: list[Push]) -> None:
+def clear(stack: Stack) -> None:
     """Takes what is over off the stack, wherever it lies. The thread is the stack's own."""
-    deepest = next((i for i, push in enumerate(stack) if push.is_over), len(stack))
-    above = stack[deepest:]
+    pushes = stack.pushes
+    deepest = next((i for i, push in enumerate(pushes) if push.is_over), len(pushes))
+    above = pushes[deepest:]
+    stack.has_some_over = False
     for _ in above:
         pop()
-    del stack[deepest:]
+    del pushes[deepest:]
     for entry in above:
         if not entry.is_over:
             push(entry.tag.bytes)
-            stack.append(entry)
+            pushes.append(entry)
 
 
 class Tag:
@@ -89,23 +103,28 @@ class Tag:
 
     def __enter__(self) -> "Tag":
         stack = _thread.stack
-        if any(push.is_over for push in stack):
+        if stack.has_some_over:
             clear(stack)
         push(self.bytes)
         begun = Push(self, stack)
-        stack.append(begun)
+        stack.pushes.append(begun)
         self.begun.append(begun)
         return self
 
     def __exit__(self, *why: object) -> None:
         stack = _thread.stack
-        begun = next((push for push in reversed(stack) if push.tag is self and not push.is_over), None)
+        pushes = stack.pushes
+        if pushes and pushes[-1].tag is self and not stack.has_some_over:  # in order, as nearly always
+            self.begun.remove(pushes.pop())
+            pop()
+            return
+        begun = next((push for push in reversed(pushes) if push.tag is self and not push.is_over), None)
         if begun is None:  # a generator that ends in another thread than it began in
             begun = self.begun[-1] if self.begun else None
         if begun is None:
             raise Error(f"the tag {self.name!r} ends, and did not begin")
         self.begun.remove(begun)
-        begun.is_over = True
+        begun.is_over = begun.stack.has_some_over = True
         if begun.stack is stack:
             clear(stack)
 

@@ -44,7 +44,7 @@ def path():
     tagging._push, tagging._pop = saved
     gc.collect()
     assert real_pop() != 0, "something was left on the stack"
-    assert stack() == [] and tagging._thread.stack == []
+    assert stack() == [] and tagging._thread.stack.pushes == []
 
 
 def test_tags_nest_and_end(path):
