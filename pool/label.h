@@ -34,14 +34,18 @@ static inline uint32_t mark_kind(uint64_t mark) { return (uint32_t)(mark >> MARK
 static inline uint32_t mark_site(uint64_t mark) { return (uint32_t)(mark >> MARK_SITE_AT) & MARK_SITES_MOST; }
 static inline uint64_t mark_born(uint64_t mark) { return mark >> MARK_BORN_AT; }
 
-extern _Thread_local uint32_t label_tag __attribute__((tls_model("initial-exec"))); /* pushed by this thread, 0: none */
+#define LABEL_PUSHED (1ull << 63)               /* in label_common: some thread has pushed a tag */
+
+extern _Thread_local uint32_t label_tag;        /* pushed by this thread, 0: none */
 extern _Atomic(uint64_t) label_common;          /* phase and kind for all threads, and the tag of those without one */
 
-/* Labels for what this thread allocates now. */
+/* Labels for what this thread allocates now. A thread's own storage is looked at only in programs that push tags. */
 static inline uint64_t label_now(void)
 {
     uint64_t common = atomic_load_explicit(&label_common, memory_order_relaxed);
-    return label_tag ? (common & ~MARK_TAG) | label_tag : common;
+    if (__builtin_expect(!(common & LABEL_PUSHED), 1))
+        return common;
+    return label_tag ? (common & (MARK_PHASE | MARK_KIND)) | label_tag : common & ~LABEL_PUSHED;
 }
 
 void label_path(uint32_t tag, char *text, size_t room);

@@ -2,8 +2,8 @@
  * labels.c: the names of tags, and what the program says it is doing.
  *
  * Tags are a tree: a node is a name inside another node, and a number for good. Nodes are only ever added, so that whoever has a number
- * may read the name without a lock. A thread's own place in the tree is one word of its own storage, of fixed size and there from its
- * start: the road of an allocation reads it.
+ * may read the name without a lock. A thread's own place in the tree is one word of its own storage. The road of an allocation reads it in
+ * programs that push tags; that storage is the usual, slower kind, because the faster one may run out where a library is loaded late.
  *
  * LOCKING: the lock of the labels guards the adding of nodes.
  */
@@ -26,7 +26,7 @@ struct node {
     char     name[CENOTE_TAG_BYTES + 1];
 };
 
-_Thread_local uint32_t label_tag __attribute__((tls_model("initial-exec")));
+_Thread_local uint32_t label_tag;
 _Atomic(uint64_t) label_common;
 
 static struct lock  lock = LOCK_INITIALIZER(LOCK_LABELS);
@@ -96,6 +96,7 @@ int cenote_tag_push(const char *name)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no room for the tag \"%s\": a program may have %d paths of tags; use a name again where "
                          "the purpose is the same", name, CENOTE_TAGS_MOST);
     label_tag = tag;
+    atomic_fetch_or(&label_common, LABEL_PUSHED);
     return CENOTE_OK;
 }
 
