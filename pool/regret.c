@@ -71,7 +71,7 @@ bool regret_forbids(cenote_pool *pool)
     struct regret *r = &pool->regret;
     size_t left = 0, total = 0;
     uint64_t now = pool_now(pool);
-    r->often = now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
+    r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
     if (r->often < OFTEN_LEAST || left_for(pool, GRACE_NS) >= 1ull << pool->pages.shift)
         return false;

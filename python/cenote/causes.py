@@ -208,14 +208,19 @@ class Judge:
         per_step, steps = self.rate(members)
         holder = describe(prefix, whole, len(members), length, has_history)
         return Cause(key, holder, hint_for(whole, has_history), per_step, steps, self.step - steps, members[0].device, lines_for(prefix),
-                     self.sites(members, steps), self.short_stacks(members), has_history, variable_of(prefix))
+                     self.sites(members), self.short_stacks(members), has_history, variable_of(prefix))
 
-    def sites(self, members: list[Block], steps: int) -> list[tuple[str, int]]:
+    def sites(self, members: list[Block]) -> list[tuple[str, int]]:
+        """Lines, and what each adds in a step. Of the earliest blocks the stack may not be known."""
+        known = [block for block in members if self.stacks.get(block.address)] or members
+        steps = len({block.cohort for block in known})
         sums: collections.Counter[str] = collections.Counter()
-        for block in members:
+        for block in known:
             sums[site_of(self.stacks.get(block.address, ()))] += block.size
         named = [(site, bytes // steps) for site, bytes in sums.most_common() if site]
-        return named or [("a thread of autograd or of a library: no line of Python's", sum(sums.values()) // steps)]
+        if named or len(known) < len(members):
+            return named
+        return [("a thread of autograd or of a library: no line of Python's", sum(sums.values()) // steps)]
 
     def short_stacks(self, members: list[Block]) -> list[str]:
         block = max(members, key=lambda member: member.size)
@@ -234,7 +239,7 @@ class Judge:
                 per_step, steps = self.rate(members)
                 why = f"the search ended {self.findings.gave_up}" if self.findings.gave_up else "a library may hold it"
                 causes.append(Cause(("line", site), f"held by nothing that Python sees ({why})", "", per_step, steps, self.step - steps,
-                                    members[0].device, (), self.sites(members, steps), self.short_stacks(members)))
+                                    members[0].device, (), self.sites(members), self.short_stacks(members)))
         return causes
 
     def exceptions(self) -> list[Cause]:
@@ -249,5 +254,5 @@ class Judge:
                 holder = describe(path[:at], path, len(members), 0, False)
                 size = size_text(sum(member.size for member in members))
                 causes[key] = Cause(key, f"{size} of step {block.cohort} stays, {holder}", hint_for(path, False), 0, 0, block.cohort,
-                                    block.device, lines_for(path), self.sites(members, 1), self.short_stacks(members))
+                                    block.device, lines_for(path), self.sites(members), self.short_stacks(members))
         return list(causes.values())

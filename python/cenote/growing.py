@@ -106,13 +106,22 @@ class Patience:
 
 
 class Stacks:
-    """PyTorch's history of the blocks that live, which has the stack of each. The program may have it on for itself."""
+    """PyTorch's history of the blocks that live, which has the stack of each. It is most of what watching costs: on for a start, and from when
+    two steps in a row have left something. The program may have it on for itself."""
 
     def __init__(self) -> None:
-        self.memory: Any = sys.modules["torch"].cuda.memory
-        self.is_ours = not sys.modules["torch"]._C._cuda_isHistoryEnabled()
-        if self.is_ours:
-            self.memory._record_memory_history(enabled="state", stacks="python")
+        self.torch: Any = sys.modules["torch"]
+        self.memory: Any = self.torch.cuda.memory
+        self.is_ours, self.until = False, 0
+
+    def want(self, step: int, is_suspicious: bool) -> None:
+        if is_suspicious or step == 0:
+            self.until = step + 2 * COHORTS
+            if not self.torch._C._cuda_isHistoryEnabled():
+                self.memory._record_memory_history(enabled="state", stacks="python")
+                self.is_ours = True
+        elif step > self.until:
+            self.end()
 
     def take(self) -> dict[int, Stack]:
         """By address, innermost first."""
@@ -120,7 +129,7 @@ class Stacks:
 
     def snapshot(self) -> dict[str, Any]:
         """PyTorch would import all of torch._inductor, for seconds, to look whether a compiled line has one behind it."""
-        torch: Any = sys.modules["torch"]
+        torch = self.torch
         nothing = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else object()
         if nothing is not None:
             torch._inductor = nothing
@@ -134,6 +143,7 @@ class Stacks:
         """Who switched it on meanwhile asked for entries: of the state alone PyTorch keeps the last one."""
         if self.is_ours and all(len(trace) <= 1 for trace in self.snapshot()["device_traces"]):
             self.memory._record_memory_history(enabled=None)
+        self.is_ours = False
 
 
 # --- watching
@@ -163,6 +173,7 @@ class Growth:
         self.began, self.spent = time.monotonic(), 0.0
         self.torch = torch
         self.stacks: Optional[Stacks] = Stacks()
+        self.stacks.want(0, False)
         self.read()
         self.undo = [stepping.on_step(self.step_is_over),
                      torch.nn.modules.module.register_module_forward_pre_hook(self.module_is_called).remove]
@@ -223,6 +234,8 @@ class Growth:
         self.read()
         for books in self.books.values():
             books.note_end(self.step, is_counted)
+        if self.stacks is not None:
+            self.stacks.want(self.step, any(books.is_growing(self.step, 2) for books in self.books.values()))
         self.judge()
 
     def read(self) -> None:

@@ -18,6 +18,8 @@ cenote_options act_options(const struct act *act)
     cenote_options options = scene_options();
     options.provider = act->ground.provider;
     options.trim_every = act->ground.trim_every;
+    options.decay_ms = act->ground.decay_ms;
+    options.background = act->ground.background;
     options.trim_above = act->ground.trim_above;
     if (act->ground.harvest_budget > 0)
         options.harvest_budget = act->ground.harvest_budget;

@@ -24,7 +24,7 @@ struct ground {
     int          devices;           /* 0: one */
     int          driver_version;    /* 0: the newest */
     unsigned     provider;
-    uint32_t     trim_every;
+    uint32_t     trim_every, decay_ms, background;
     uint64_t     address_space;
     double       harvest_budget;
     double       trim_above;

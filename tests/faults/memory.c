@@ -4,6 +4,8 @@
  */
 #include "tests/faults/scenarios.h"
 
+#include <unistd.h>
+
 void scenario_first_allocation(struct act *act)
 {
     act_armed(act);
@@ -118,6 +120,43 @@ void scenario_trim_and_wait(struct act *act)
     act_armed(act);
     act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+}
+
+/* Steps, allocations and looks give back what was freed some steps before. */
+void scenario_decay(struct act *act)
+{
+    act_armed(act);
+    for (int step = 0; step < 16; step++) {
+        struct act_block *held = act_take(act, act->scene.pool, (size_t)(16 - step) * 2 * MIB, act->scene.stream[step % 2]);
+        act_give(held);
+        sim_advance(5 * MSEC);
+        act_done(act, step % 5 ? cenote_step(act->scene.pool) : cenote_trim(act->scene.pool, UINT64_MAX, 0));
+    }
+}
+
+/* The thread gives it back while this one waits, or goes on: whose call fails is chance. */
+void scenario_decay_in_the_background(struct act *act)
+{
+    act_armed(act);
+    struct act_block *held = act_take(act, act->scene.pool, 20 * MIB, act->scene.stream[A]);
+    act_give(held);
+    for (int look = 0; look < 20; look++) {
+        sim_advance(5 * MSEC);
+        usleep(1000);
+    }
+    held = act_take(act, act->scene.pool, 6 * MIB, act->scene.stream[B]);
+    act_give(held);
+}
+
+void scenario_trims_that_come_often(struct act *act)
+{
+    act_armed(act);
+    for (int step = 0; step < 12; step++) {
+        struct act_block *held = act_take(act, act->scene.pool, 10 * MIB, act->scene.stream[A]);
+        act_give(held);
+        sim_advance(5 * MSEC);
+        act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+    }
 }
 
 void scenario_steps(struct act *act)

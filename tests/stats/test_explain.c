@@ -353,6 +353,8 @@ CASE(another_allocator_in_the_process)
     f.own += 200 * MIB;
     f.left -= 200 * MIB;
     NO(BESIDE);
+    f.bytes = f.left + f.cached + 100 * MIB; /* it would do, but nobody can give up the handles of a library */
+    NO(BESIDE);
 }
 
 CASE(memory_that_nobody_is_known_to_hold)

@@ -79,6 +79,8 @@ def test_a_bug_that_begins_late(told):
                 outputs.append(output.detach())
     ((step, cause),) = told
     assert step <= 35 and "list `outputs`" in str(cause) and watching.step == 40
+    assert re.search(rf"allocated at \S*{FILE}:\d+ in test_a_bug_that_begins_late: `output = model", str(cause))
+    assert cause.sites[0][1] == 512 * 256 * 4
 
 
 def test_an_evaluation_after_training(told):

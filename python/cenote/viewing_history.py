@@ -1,0 +1,114 @@
+"""What came and went on one device, as `cenote view` keeps it between reading a file and drawing it.
+
+A record is an allocation or a free. A block is there from the record that allocated it until the one that freed it. All columns are arrays
+of numbers: a million records are some 60 MB. A snapshot of a pool is a history without records, whose blocks are there all the time.
+"""
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+FOR_EVER = 0xFFFFFFFF  # the end of a block that is never freed
+MOST_RECORDS = 20_000_000  # beyond that it is minutes and gigabytes; no picture gets better by it
+ROUND = 512  # a block counts in units of this many bytes in "allocated", here as in the pool's counters
+
+
+class Broken(ValueError):
+    """The file is not what it should be; the text says why, in one line."""
+
+
+def rounded(size: int) -> int:
+    return (size + ROUND - 1) // ROUND * ROUND
+
+
+@dataclass
+class Names:
+    """Numbers for names, in the order in which they come."""
+    names: list[str] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def number(self, key: Any, name: Optional[str] = None) -> int:
+        if key not in self.numbers:
+            self.numbers[key] = len(self.names)
+            self.names.append(str(key) if name is None else name)
+        return self.numbers[key]
+
+    def rename(self, key: Any, name: str) -> None:
+        self.names[self.number(key)] = name
+
+
+class History:
+    def __init__(self, title: str, device: int) -> None:
+        self.title, self.device = title, device
+        self.notes: list[str] = []  # what the file does not tell, in sentences
+        self.unit = "requested"  # what the size of a block is
+        # records
+        self.time = array("d")  # microseconds
+        self.change = array("q")  # of live bytes
+        self.block = array("L")  # that came or went
+        # blocks
+        self.start, self.end = array("L"), array("L")  # its first record; the record that freed it
+        self.size = array("Q")
+        self.address: Optional[array[int]] = array("Q")
+        self.groups: dict[str, tuple[Names, array[int]]] = {}  # division -> names, and a number for each block
+        # steps
+        self.steps = array("L")  # how many records were over when each ended
+        # held from the driver: None where the file does not tell
+        self.reserved: Optional[array[int]] = None  # after each record
+        self.reserved_first = 0
+        self.ranges: list[tuple[int, int, int, int]] = []  # address, size, first record, last record
+        self.live_first = 0
+        self.moment: Optional[dict[str, Any]] = None  # of a snapshot: pages, slots, steps, figures
+
+    def division(self, name: str) -> tuple[Names, array[int]]:
+        if name not in self.groups:
+            self.groups[name] = (Names(), array("L"))
+        return self.groups[name]
+
+    def is_moment(self) -> bool:
+        return self.moment is not None
+
+    def born(self, size: int, address: int, time: Optional[float]) -> int:
+        """A new block; `time` None: it is older than the first record. Its number in every division is for the caller to append."""
+        block = len(self.start)
+        if time is None:
+            self.start.append(0)
+            self.live_first += size
+        else:
+            self.start.append(len(self.time))
+            self._record(time, size, block)
+        self.end.append(FOR_EVER)
+        self.size.append(size)
+        if self.address is not None:
+            self.address.append(address)
+        return block
+
+    def freed(self, block: int, time: float) -> None:
+        self.end[block] = len(self.time)
+        self._record(time, -self.size[block], block)
+
+    def _record(self, time: float, change: int, block: int) -> None:
+        self.time.append(time)
+        self.change.append(change)
+        self.block.append(block)
+        if len(self.time) > MOST_RECORDS:
+            raise Broken(f"{self.title} has more than {MOST_RECORDS:,} records: record fewer of them, as CENOTE_CONF=record:1000000 does")
+
+    def size_class(self, size: int) -> int:
+        """Of what blocks are told apart by when the file says nothing else."""
+        limits = (1 << 20, 8 << 20, 32 << 20, 128 << 20, 512 << 20)
+        return next((i for i, limit in enumerate(limits) if size < limit), len(limits))
+
+    def divide_by_size(self) -> None:
+        names, numbers = self.division("size")
+        for i, name in enumerate(("under 1 MiB", "1 to 8 MiB", "8 to 32 MiB", "32 to 128 MiB", "128 to 512 MiB", "512 MiB and more")):
+            names.number(i, name)
+        for size in self.size:
+            numbers.append(self.size_class(size))
+
+    def forget_what_divides_nothing(self, keep: str = "size") -> None:
+        """A division with one name for all tells nothing."""
+        for name in list(self.groups):
+            if name != keep and len(set(self.groups[name][1])) < 2:
+                del self.groups[name]

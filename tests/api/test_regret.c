@@ -1,0 +1,192 @@
+/*
+ * test_regret.c: memory that is given back at every step and taken again costs no more than its part of the time. Calls of the simulated driver
+ * take their modelled time by the simulated clock, which is the pools' too; a step takes STEP.
+ */
+#include "tests/api/scene.h"
+
+#define CARD (512 * MIB)
+#define STEP (50 * MSEC)
+
+static void open_thrifty(struct scene *scene, uint32_t trim_every, uint32_t decay_ms, double harvest_budget)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.charge_cost = true;
+    options.harvest_budget = harvest_budget;
+    options.trim_every = trim_every;
+    options.decay_ms = decay_ms;
+    scene_open_with(scene, &shape, &options);
+}
+
+static uint64_t reserved(const struct scene *scene)
+{
+    return scene_stats(scene->pool).reserved.current;
+}
+
+static uint64_t cost(void)
+{
+    struct sim_books books;
+    sim_books(&books);
+    return books.cost_ns;
+}
+
+/* One step of a program that works on `bytes`, and what the driver took of it. */
+static uint64_t step(struct scene *scene, size_t bytes)
+{
+    void *block = NULL;
+    uint64_t before = cost();
+    DONE(cenote_alloc(scene->pool, bytes, scene->stream[A], &block));
+    DONE(cenote_free(block));
+    DONE(cenote_step(scene->pool));
+    uint64_t spent = cost() - before;
+    sim_advance(STEP);
+    return spent;
+}
+
+/* A long step, a short one, and so on: each short one could give back what the next takes. */
+static void expect_cheap(uint32_t trim_every, uint32_t decay_ms)
+{
+    struct scene scene;
+    uint64_t spent = 0, most = 0;
+    open_thrifty(&scene, trim_every, decay_ms, 0.01);
+    step(&scene, 400 * MIB);
+    for (int i = 0; i < 600; i++) {
+        uint64_t of_step = step(&scene, (size_t)(i % 6 ? 20 : 400) * MIB);
+        spent += of_step;
+        most = of_step > most ? of_step : most;
+    }
+    EXPECT(spent < 600 * STEP / 100); /* 1 % of the time */
+    EXPECT(most < 20 * MSEC); /* all of it at once would be 50 ms */
+    EXPECT(scene_stats(scene.pool).trimmed > 0);
+    scene_close(&scene);
+}
+
+CASE(trims_at_every_step_have_a_budget)
+{
+    expect_cheap(1, 0);
+}
+
+CASE(decay_has_a_budget)
+{
+    expect_cheap(0, 100);
+}
+
+/* What the next steps do not take again goes on going. */
+CASE(what_nobody_misses_goes)
+{
+    for (int decays = 0; decays < 2; decays++) {
+        struct scene scene;
+        open_thrifty(&scene, !decays, decays ? 400 : 0, 0.01);
+        for (int i = 0; i < 20; i++)
+            step(&scene, 400 * MIB);
+        EXPECT_EQ(reserved(&scene), 400 * MIB);
+        for (int i = 0; i < 60; i++)
+            step(&scene, 20 * MIB);
+        EXPECT_EQ(reserved(&scene), 20 * MIB);
+        scene_close(&scene);
+    }
+}
+
+/* Without a budget everything goes at once, whatever it costs. */
+CASE(no_budget_no_thrift)
+{
+    struct scene scene;
+    open_thrifty(&scene, 1, 0, -1);
+    for (int i = 0; i < 12; i++) {
+        step(&scene, 400 * MIB);
+        step(&scene, 20 * MIB);
+        step(&scene, 20 * MIB);
+        EXPECT_EQ(reserved(&scene), 20 * MIB);
+    }
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------- trims that say that they come often */
+
+/* A step, and then what torch.cuda.empty_cache() asks for. */
+static void step_and_empty(struct scene *scene, size_t bytes)
+{
+    step(scene, bytes);
+    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+}
+
+CASE(often_is_everything_until_it_is_a_habit)
+{
+    struct scene scene;
+    open_thrifty(&scene, 0, 0, 0.01);
+    int everything = 0;
+    uint64_t before = 0;
+    for (int i = 0; i < 400; i++) {
+        if (i == 40)
+            before = cost();
+        step_and_empty(&scene, 400 * MIB);
+        everything += reserved(&scene) == 0;
+        EXPECT(i >= 8 || !reserved(&scene));
+    }
+    EXPECT(everything >= 8 && everything < 40);
+    EXPECT(cost() - before < 360 * STEP / 100);
+
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* who does not say so gets what was asked for */
+    EXPECT_EQ(reserved(&scene), 0);
+    scene_close(&scene);
+}
+
+/* Becomes a habit, so that the next one would give back nothing. */
+static void make_it_a_habit(struct scene *scene)
+{
+    for (int i = 0; i < 100 && !reserved(scene); i++)
+        step_and_empty(scene, 400 * MIB);
+    EXPECT_EQ(reserved(scene), 400 * MIB);
+}
+
+CASE(others_need_the_memory)
+{
+    struct scene scene;
+    open_thrifty(&scene, 0, 0, 0.01);
+    make_it_a_habit(&scene);
+    sim_set_foreign(0, 80 * MIB); /* less than an eighth of the card is left */
+    step_and_empty(&scene, 400 * MIB);
+    EXPECT_EQ(reserved(&scene), 0);
+    sim_set_foreign(0, 0);
+    scene_close(&scene);
+}
+
+CASE(after_a_pause_it_is_no_habit)
+{
+    struct scene scene;
+    open_thrifty(&scene, 0, 0, 0.01);
+    make_it_a_habit(&scene);
+    sim_advance(11000 * MSEC);
+    step_and_empty(&scene, 400 * MIB);
+    EXPECT_EQ(reserved(&scene), 0);
+    scene_close(&scene);
+}
+
+/* Memory that is not taken again is never kept. */
+CASE(what_shrinks_is_no_habit)
+{
+    struct scene scene;
+    open_thrifty(&scene, 0, 0, 0.01);
+    for (size_t bytes = 400 * MIB; bytes; bytes -= 10 * MIB) {
+        void *block;
+        DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &block));
+        DONE(cenote_free(block));
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+        EXPECT_EQ(reserved(&scene), 0);
+        sim_advance(STEP);
+    }
+    scene_close(&scene);
+}
+
+CASE(without_a_budget_often_means_nothing)
+{
+    struct scene scene;
+    open_thrifty(&scene, 0, 0, -1);
+    for (int i = 0; i < 50; i++) {
+        step_and_empty(&scene, 400 * MIB);
+        EXPECT_EQ(reserved(&scene), 0);
+    }
+    scene_close(&scene);
+}
+
+SCENES_MAIN("regret")
