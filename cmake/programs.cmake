@@ -15,6 +15,12 @@ find_package(ZLIB)
 if(ZLIB_FOUND)
     add_library(cenote_records STATIC ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
     target_link_libraries(cenote_records PRIVATE cenote_flags PUBLIC cenote_inside ZLIB::ZLIB)
+
+    # The same for Python: `cenote replay`, by ctypes.
+    add_library(cenote_records_module MODULE ${CMAKE_SOURCE_DIR}/stats/records/reader.c)
+    target_link_libraries(cenote_records_module PRIVATE cenote_flags cenote_inside ZLIB::ZLIB)
+    target_link_options(cenote_records_module PRIVATE -Wl,--exclude-libs,ALL)
+    set_target_properties(cenote_records_module PROPERTIES OUTPUT_NAME cenote_records)
 endif()
 
 # cenote_program(NAME FOLDER [SHARED...]): every .c file of FOLDER, and the SHARED ones, are the program NAME, on the simulated GPU.

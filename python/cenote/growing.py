@@ -340,7 +340,8 @@ class Growth:
         piled = [bytes for _, bytes in books.piled][-COHORTS - 1:]
         rate = (piled[-1] - piled[0]) // max(1, len(piled) - 1)
         sign = "+" if rate >= 0 else ""
-        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({sign}{size_text(rate)} a step over the last {len(piled) - 1})"
+        change = f"{sign}{size_text(rate)} a step over the last {len(piled) - 1}"
+        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({change})"
         return [head, *(f"  step {step}: live {size_text(live)} at its end" + (f", {size_text(peak)} at its peak" if peak else "")
                         for step, live, peak in books.ends)]
 

@@ -66,6 +66,11 @@ def pluggable_library() -> str:
     return find("lib/libcenote_pluggable.so", os.path.join(build_folder(), "libcenote_pluggable.so"))
 
 
+def records_library() -> str:
+    """The reader of traces. It is not there where zlib was missing when cenote was built."""
+    return find("lib/libcenote_records.so", os.path.join(build_folder(), "libcenote_records.so"))
+
+
 def switch_is_installed(folders: Iterable[str]) -> bool:
     """A Python with these site folders reads CENOTE when it starts."""
     for folder in folders:

@@ -1,7 +1,7 @@
 """What came and went on one device, as `cenote view` keeps it between reading a file and drawing it.
 
-A record is an allocation or a free. A block is there from the record that allocated it until the one that freed it. All columns are arrays
-of numbers: a million records are some 60 MB. A snapshot of a pool is a history without records, whose blocks are there all the time.
+A record is an allocation or a free. A moment is a number of records that are over: 0 is before the first. A block is there from moment `born` until
+before moment `gone`. All columns are arrays of numbers: a million records are some 60 MB. A snapshot is a history without records.
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-FOR_EVER = 0xFFFFFFFF  # the end of a block that is never freed
+FOR_EVER = 0xFFFFFFFF  # the moment at which what is never freed is gone
 MOST_RECORDS = 20_000_000  # beyond that it is minutes and gigabytes; no picture gets better by it
 ROUND = 512  # a block counts in units of this many bytes in "allocated", here as in the pool's counters
 
@@ -48,16 +48,16 @@ class History:
         self.change = array("q")  # of live bytes
         self.block = array("L")  # that came or went
         # blocks
-        self.start, self.end = array("L"), array("L")  # its first record; the record that freed it
+        self.born, self.gone = array("L"), array("L")
         self.size = array("Q")
         self.address: Optional[array[int]] = array("Q")
         self.groups: dict[str, tuple[Names, array[int]]] = {}  # division -> names, and a number for each block
         # steps
-        self.steps = array("L")  # how many records were over when each ended
+        self.steps = array("L")  # the moment at which each ended
         # held from the driver: None where the file does not tell
         self.reserved: Optional[array[int]] = None  # after each record
         self.reserved_first = 0
-        self.ranges: list[tuple[int, int, int, int]] = []  # address, size, first record, last record
+        self.ranges: list[tuple[int, int, int, int]] = []  # address, size, from moment, until moment
         self.live_first = 0
         self.moment: Optional[dict[str, Any]] = None  # of a snapshot: pages, slots, steps, figures
 
@@ -66,27 +66,24 @@ class History:
             self.groups[name] = (Names(), array("L"))
         return self.groups[name]
 
-    def is_moment(self) -> bool:
-        return self.moment is not None
-
-    def born(self, size: int, address: int, time: Optional[float]) -> int:
+    def allocate(self, size: int, address: int, time: Optional[float]) -> int:
         """A new block; `time` None: it is older than the first record. Its number in every division is for the caller to append."""
-        block = len(self.start)
+        block = len(self.born)
         if time is None:
-            self.start.append(0)
+            self.born.append(0)
             self.live_first += size
         else:
-            self.start.append(len(self.time))
             self._record(time, size, block)
-        self.end.append(FOR_EVER)
+            self.born.append(len(self.time))
+        self.gone.append(FOR_EVER)
         self.size.append(size)
         if self.address is not None:
             self.address.append(address)
         return block
 
-    def freed(self, block: int, time: float) -> None:
-        self.end[block] = len(self.time)
+    def free(self, block: int, time: float) -> None:
         self._record(time, -self.size[block], block)
+        self.gone[block] = len(self.time)
 
     def _record(self, time: float, change: int, block: int) -> None:
         self.time.append(time)

@@ -85,7 +85,7 @@ class TraceReader:
         tag, stream = self.number(fields, "tag"), self.number(fields, "stream")
         if "label" in self.at and tag not in self.labels and fields[self.at["label"]]:
             self.labels[tag] = unquote(fields[self.at["label"]].decode("utf-8", "replace"))
-        block = history.born(size, self.number(fields, "address"), now)
+        block = history.allocate(size, self.number(fields, "address"), now)
         for name, key in (("tag", tag), ("stream", stream)):
             names, numbers = history.division(name)
             numbers.append(names.number(key, f"{name} {key}"))
@@ -105,7 +105,7 @@ class TraceReader:
 
     def free(self, fields: list[bytes], now: float) -> None:
         history, block, number = self.find(fields)
-        history.freed(block, now)
+        history.free(block, now)
         del self.live[number]
 
     def use(self, fields: list[bytes], now: float) -> None:

@@ -352,6 +352,17 @@ enum records_result records_next(struct records_reader *r, struct record *record
     return got == RECORDS_ONE ? check_life(r, record) : got;
 }
 
+enum records_result records_batch(struct records_reader *r, struct record *records, uint32_t room, uint32_t *count)
+{
+    enum records_result got = RECORDS_ONE;
+    for (*count = 0; *count < room; ++*count) {
+        got = records_next(r, &records[*count]);
+        if (got != RECORDS_ONE)
+            break;
+    }
+    return got;
+}
+
 uint32_t records_blocks(const struct records_reader *r)
 {
     return r->blocks.used;

@@ -39,6 +39,8 @@ enum records_result { RECORDS_END, RECORDS_ONE, RECORDS_BROKEN };
 /* Never NULL unless the host has no memory; whether the file can be read shows at the first record. */
 struct records_reader *records_open(const char *path);
 enum records_result    records_next(struct records_reader *reader, struct record *record);
+/* As many as `room` at once, for callers to whom a call is dear: `count` of them are good, whatever the result. RECORDS_ONE: there may be more. */
+enum records_result    records_batch(struct records_reader *reader, struct record *records, uint32_t room, uint32_t *count);
 uint32_t               records_blocks(const struct records_reader *reader); /* `block` of every record so far lies below */
 const char            *records_message(const struct records_reader *reader); /* "file:line: reason" after RECORDS_BROKEN */
 void                   records_close(struct records_reader *reader);

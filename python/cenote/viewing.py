@@ -1,0 +1,119 @@
+"""`cenote view`: a picture of recorded memory. Knows the kind of a file by its first bytes, not by its name; writes a page or a PNG."""
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import os
+import sys
+import zlib
+from typing import IO, NoReturn, Sequence, cast
+
+from cenote import viewing_page, viewing_pytorch, viewing_snapshot
+from cenote.viewing_history import Broken, History
+from cenote.viewing_trace import TraceReader
+
+USAGE = "cenote view [-o NAME.html | -o NAME.png] FILE..."
+ABOUT = """Makes a picture of what a program's memory was used for: a page to click in, in one file that needs no network, or a PNG. A FILE is a
+recorded trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")) or a memory snapshot of
+PyTorch (torch.cuda.memory._dump_snapshot("x.pickle"))."""
+MORE = """examples:
+  CENOTE_TRACE=train.csv.gz cenote run --sim 80GiB --allocator cenote train.py
+  cenote view train.csv.gz                            writes train.html
+  cenote view train.csv.gz snapshot.json -o all.html  both in one page
+  cenote view snapshot.pickle -o memory.png           needs matplotlib"""
+MOST_FILES = 32
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
+def fail(message: str) -> NoReturn:
+    text = " ".join(message.split())
+    print(f"cenote view: {text.encode('ascii', 'backslashreplace').decode()}", file=sys.stderr)
+    sys.exit(2)
+
+
+def read(path: str) -> list[History]:
+    """A history for each device that the file speaks of."""
+    title = os.path.basename(path)
+    with open(path, "rb") as raw:
+        zipped = raw.peek(2)[:2] == b"\x1f\x8b"
+        file = cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 16)) if zipped else raw  # type: ignore[arg-type]
+        try:
+            return _read(title, cast(io.BufferedReader, file))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+            raise Broken(f"{title} is a broken gzip file, perhaps half-written: {problem}") from None
+
+
+def _read(title: str, file: io.BufferedReader) -> list[History]:
+    start = file.peek(1)[:256]
+    if not start:
+        raise Broken(f"{title} is empty")
+    if start[:1] == b"\x80":
+        return viewing_pytorch.read(title, file)
+    if start.lstrip()[:1] == b"{":
+        return viewing_snapshot.read(title, file)
+    if b"op" not in start.split(b"\n")[0].split(b","):
+        raise Broken(f"{title} is no trace, no snapshot of a pool and no memory snapshot of PyTorch")
+    return TraceReader(title, file).read()
+
+
+def output_of(options: argparse.Namespace) -> str:
+    if options.o is None:
+        name = os.path.basename(options.files[0])
+        for ending in (".gz", ".csv", ".json", ".pickle"):
+            name = name[:-len(ending)] if name.endswith(ending) else name
+        return f"{name or 'view'}.html"
+    if not options.o.endswith((".html", ".png")):
+        fail(f"{options.o[-40:]!r}: a picture is a .html or a .png")
+    return cast(str, options.o)
+
+
+def write(path: str, data: bytes) -> None:
+    """Whole or not at all."""
+    beside = f"{path}.{os.getpid()}.part"
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+        os.replace(beside, path)
+    except OSError:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise
+
+
+def draw(histories: list[History], path: str) -> bytes:
+    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else None
+    if path.endswith(".html"):
+        return viewing_page.page(histories, tell).encode("ascii", "xmlcharrefreplace")
+    try:
+        from cenote import viewing_picture
+    except ImportError:
+        fail("a PNG needs matplotlib: pip install matplotlib; -o NAME.html needs nothing")
+    return viewing_picture.png(histories)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser("cenote view", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, a snapshot of a pool or one of PyTorch, plain or gzip")
+    parser.add_argument("-o", metavar="NAME", help="what to write: .html (default: the first FILE's name, in this folder) or .png")
+    options = parser.parse_args(arguments)
+    path = output_of(options)
+    if len(options.files) > MOST_FILES:
+        fail(f"{len(options.files)} files are more than a page can hold, {MOST_FILES}")
+    try:
+        histories = [history for name in options.files for history in read(name)]
+        data = draw(histories, path)
+        write(path, data)
+    except Broken as problem:
+        fail(str(problem))
+    except OSError as problem:
+        fail(f"{problem.filename or path}: {problem.strerror or problem}")
+    except MemoryError:
+        fail("this needs more memory than there is: record fewer records, as CENOTE_CONF=record:1000000 does")
+    print(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser" if path.endswith(".html") else path)
+    return 0

@@ -1,0 +1,101 @@
+"""Reads a snapshot of a pool (docs/snapshot.md) for `cenote view`: the blocks of one moment, and the pages under them."""
+from __future__ import annotations
+
+import json
+from typing import IO, Any
+
+from cenote.viewing_history import FOR_EVER, Broken, History
+
+MOST_BYTES = 1 << 30  # of JSON
+MOST_PAGES = 100_000
+PAGE_STATES = ("owned", "free", "spare", "leaving")
+
+
+def read(title: str, file: IO[bytes]) -> list[History]:
+    text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise Broken(f"{title} has more than 1 GiB of JSON: it is not read")
+    try:
+        snapshot = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise Broken(f"{title} is no snapshot: {str(problem)[:100]}") from None
+    if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
+        raise Broken(f"{title} is no snapshot of a pool; cenote_snapshot and cenote.snapshot(\"x.json\") write one")
+    try:
+        return [_history(title, snapshot)]
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
+        raise Broken(f"{title} is no whole snapshot of a pool: {type(problem).__name__}: {str(problem)[:80]}") from None
+
+
+def _rows(columns: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row)) for row in rows]
+
+
+def _history(title: str, snapshot: dict[str, Any]) -> History:
+    history = History(title, snapshot["pool"]["device"])
+    names = {division: {row["key"]: row["name"] for row in snapshot["rows"][division]} for division in ("tag", "kind", "phase")}
+    streams = _stream_names(snapshot)
+    for segment in snapshot["segments"]:
+        pieces = _rows(snapshot["piece_columns"], segment["pieces"])
+        if segment["address"]:
+            history.ranges.append((segment["address"], sum(piece["size"] for piece in pieces), 0, FOR_EVER))
+        for piece in pieces:
+            if piece["state"] != "free":
+                history.allocate(piece["requested"], piece["address"], None)
+                _divide(history, piece, names, snapshot["sites"])
+                division = history.division("stream")
+                division[1].append(division[0].number(streams.get((segment["group"], segment["stream_id"]), "unknown stream")))
+    history.moment = _moment(history, snapshot)
+    history.divide_by_size()
+    history.forget_what_divides_nothing()
+    history.notes.append("A snapshot is one moment: the time line is that of its steps, the last 256 at most.")
+    return history
+
+
+def _stream_names(snapshot: dict[str, Any]) -> dict[tuple[int, int], str]:
+    """Of (group, stream_id); the default stream has an id of its own that nobody can read."""
+    return {(arena["group"], arena["stream_id"]): (f"stream {arena['stream']:#x}" if arena["stream"] else "default stream")
+            + (f", group {arena['group']}" if arena["group"] else "") for arena in snapshot["arenas"]}
+
+
+def _divide(history: History, piece: dict[str, Any], names: dict[str, dict[int, str]], sites: dict[str, str]) -> None:
+    told = {division: names[division].get(piece[division]) or ("no tag" if division == "tag" else "other") for division in names}
+    told["line"] = sites.get(str(piece["site"]), "").split(" < ")[0].split("+0x")[0] or "unknown place"
+    told["state"] = piece["state"]
+    told["step"] = f"since step {piece['born'] + 1}"
+    for division, name in told.items():
+        known, numbers = history.division(division)
+        numbers.append(known.number(name))
+
+
+def _moment(history: History, snapshot: dict[str, Any]) -> dict[str, Any]:
+    """What the page draws beside the blocks."""
+    steps = _rows(snapshot["steps"]["columns"], snapshot["steps"]["rows"])[::-1]
+    counters = snapshot["counters"]
+    figures = {name: counters[name]["current"] for name in ("requested", "allocated", "reserved")}
+    figures.update({f"{name}_peak": counters[name]["peak"] for name in ("requested", "allocated", "reserved")})
+    return {"figures": figures, "page_bytes": snapshot["pool"]["page_bytes"], "capacity": snapshot["pool"]["capacity"], "ns": snapshot["ns"],
+            "steps": [[step["step"], step["ns"], step["live"], step["reserved"], step["peak"]] for step in steps],
+            "pages": _pages(history, snapshot)}
+
+
+def _pages(history: History, snapshot: dict[str, Any]) -> list[list[Any]]:
+    """[number, bytes, state, times mapped, frozen or pinned, its arena's stream, addresses at which it is mapped: that of its owner first]"""
+    size = snapshot["pool"]["page_bytes"]
+    bases = {region["region"]: region["base"] for region in snapshot["regions"]}
+    mapped: dict[int, list[int]] = {}
+    for region in snapshot["regions"]:
+        for slot in _rows(snapshot["slot_columns"], region["slots"]):
+            if slot["page"]:
+                mapped.setdefault(slot["page"], []).append(region["base"] + slot["slot"] * size)
+    streams, keys = _stream_names(snapshot), {arena["arena"]: (arena["group"], arena["stream_id"]) for arena in snapshot["arenas"]}
+    pages = []
+    for page in _rows(snapshot["pages"]["columns"], snapshot["pages"]["rows"]):
+        owner = bases[page["owner"][0]] + page["owner"][1] * size if page["owner"] else None
+        places = sorted(mapped.get(page["page"], []), key=lambda at: at != owner)
+        held = bool(page["frozen"] or page["pins"])
+        stream = streams.get(keys.get(page["arena"], (0, 0)), "no stream yet")
+        pages.append([page["page"], page["bytes"], PAGE_STATES.index(page["state"]), page["maps"], int(held), stream, places])
+    if len(pages) > MOST_PAGES:
+        history.notes.append(f"{len(pages) - MOST_PAGES:,} of {len(pages):,} pages are left out.")
+    return pages[:MOST_PAGES]
