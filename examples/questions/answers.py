@@ -15,10 +15,12 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 PAGE = TREE / "docs" / "memory-questions.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)\n", re.MULTILINE)
 CHANGES = re.compile(r"(?<=[Pp]rocess )\d+|(?<=kill )\d+|(?<=pid )\d+")
 SECONDS = 300
 
@@ -36,14 +38,13 @@ def run(command: str) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines()).replace(str(TREE) + "/", "") + "\n"
 
 
-def answer(block: str, wanted: list[str]) -> str:
-    """The block with the output of its commands as it is now."""
-    parts = re.split(r"^(\$ .*)\n", block, flags=re.MULTILINE)
+def answer(block: str, outputs: dict[str, str]) -> str:
+    """The block with the outputs of its commands as they are now; one that did not run keeps what it has."""
+    parts = COMMAND.split(block)
     for i in range(1, len(parts), 2):
-        if not wanted or any(word in parts[i] for word in wanted):
-            print(parts[i], flush=True)
-            parts[i + 1] = run(parts[i][2:]) + ("\n" if i + 2 < len(parts) else "")
-        parts[i] += "\n"
+        if parts[i] in outputs:
+            parts[i + 1] = outputs[parts[i]] + ("\n" if i + 2 < len(parts) else "")
+        parts[i] = f"$ {parts[i]}\n"
     return "".join(parts)
 
 
@@ -55,7 +56,11 @@ def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     wanted = [word for word in arguments if word != "--check"]
     before = PAGE.read_text(encoding="utf-8")
-    after = BLOCK.sub(lambda found: f"```console\n{answer(found.group(1), wanted)}```", before)
+    commands = [command for block in BLOCK.findall(before) for command in COMMAND.findall(block)]
+    commands = [command for command in commands if not wanted or any(word in command for word in wanted)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process of its own
+        outputs = dict(zip(commands, pool.map(run, commands)))
+    after = BLOCK.sub(lambda found: f"```console\n{answer(found.group(1), outputs)}```", before)
     if not check:
         PAGE.write_text(after, encoding="utf-8")
         return 0

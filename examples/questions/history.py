@@ -1,20 +1,32 @@
-"""History accumulated across the loop: a sum of losses that keeps what each step computed."""
+"""History accumulated across the loop: `total += loss`, in training, where backward() frees the tensors, and in evaluation, where nobody does."""
 import torch
+from torch import nn
 
 import cenote
 
-model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-growth = cenote.growth()
-total = torch.zeros((), device="cuda")
-for step in range(6):
-    x, y = torch.randn(2048, 1024, device="cuda"), torch.randint(10, (2048,), device="cuda")
-    out = model(x)
-    loss = torch.nn.functional.cross_entropy(out, y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    with torch.enable_grad():
-        penalty = model(torch.randn(256, 1024, device="cuda")).pow(2).mean()
-    total += penalty  # should be penalty.item(), or penalty.detach()
-print(growth.report())
+model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+cenote.growth()
+
+
+def train(batches: int) -> torch.Tensor:
+    total = 0
+    for _ in range(batches):
+        loss = model(torch.randn(2048, 1024, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss
+    return total / batches
+
+
+def evaluate(batches: int) -> torch.Tensor:
+    model.eval()
+    total = 0
+    for _ in range(batches):
+        total += model(torch.randn(2048, 1024, device="cuda")).square().mean()
+    return total / batches
+
+
+train(8)
+evaluate(8)

@@ -1,5 +1,6 @@
 """The command `cenote`: reads its arguments and calls what does the work."""
 import argparse
+import importlib
 import sys
 from typing import NoReturn, Optional, Sequence
 
@@ -92,14 +93,28 @@ def run_main(arguments: Sequence[str]) -> int:
         parser.error(str(mistake))
 
 
+# Each is a module with main(arguments), imported when it is asked for, and what it does in a line.
+COMMANDS = {
+    "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
+    "replay": ("replaying", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
+    "view": ("viewing", "a recorded trace or a snapshot as a page to click in, or as PNG"),
+}
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if given[:1] == ["run"]:
-        return run_main(given[1:])
-    parser = Parser("cenote", usage="cenote run --help | cenote --version", description="Device memory for CUDA programs.")
+    if given[:1] and given[0] in COMMANDS:
+        name = COMMANDS[given[0]][0]
+        if name == "command":
+            return run_main(given[1:])
+        status: int = importlib.import_module(f"cenote.{name}").main(given[1:])
+        return status
+    listed = "".join(f"\n  cenote {name:<9} {about}" for name, (_, about) in COMMANDS.items())
+    parser = Parser("cenote", usage="cenote COMMAND --help | cenote --version", description=f"Device memory for CUDA programs.\n{listed}",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"cenote {version()}")
     parser.parse_known_args(given)
     if given:
-        parser.error(f"{given[0][:40]!r} is no command; there is `cenote run`")
+        parser.error(f"{given[0][:40]!r} is no command; there are " + ", ".join(f"`cenote {name}`" for name in COMMANDS))
     parser.print_help()
     return 2

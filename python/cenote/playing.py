@@ -10,6 +10,7 @@ small pool. The clock of the device stands still, but for a tick a record where 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import operator
 import os
@@ -63,7 +64,7 @@ class Nothing(Calls):
 class Torch(Calls):
     def __init__(self, torch: Any, job: dict[str, Any]) -> None:
         self.torch = torch
-        runtime = ctypes.CDLL("libcudart.so.13" if torch.version.cuda.startswith("13") else f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
+        runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
         self.streams = [self.make_stream(runtime, *place) for place in job["streams"]]
         self.handles = [stream.cuda_stream for stream in self.streams]
         self.alloc = torch._C._cuda_cudaCachingAllocator_raw_alloc
@@ -120,6 +121,7 @@ def play(part: Part, blocks: list[Any], handles: Sequence[int], calls: Calls, ti
             calls.step()
         elif op == DEVICE:
             calls.device(block)
+            continue  # of no record
         if tick is not None:
             tick()
 
@@ -153,13 +155,12 @@ class Player:
         if not lag_ns:
             return None
         self.driver.sim_set_lag(ctypes.c_uint64(lag_ns))
-        advance, ns = self.driver.sim_advance, ctypes.c_uint64(TICK_NS)
-        return lambda: advance(ns)
+        return functools.partial(self.driver.sim_advance, ctypes.c_uint64(TICK_NS))
 
     def play_once(self, is_first: bool) -> Optional[dict[str, Any]]:
         """None, or where memory ended."""
         blocks: list[Any] = [None] * self.job["blocks"]
-        op, record = self.arrays[0], 0
+        record = 0
         for at, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
             tracked = (iter(part[0]), *part[1:])
             begin = time.process_time_ns()
@@ -168,14 +169,13 @@ class Player:
             except self.torch.OutOfMemoryError:
                 here = len(part[0]) - operator.length_hint(tracked[0])
                 record += here - part[0].count(DEVICE, 0, here)
-                return {"record": record, "bytes": part[2][here - 1], "line": record + 1}
+                return {"record": record, "bytes": part[2][here - 1]}
             finally:
                 self.ns += time.process_time_ns() - begin
             record += len(part[0]) - part[0].count(DEVICE)
             if is_first and record <= self.job["records"]:
                 self.samples.append((record, read_books(self.driver).used))
             self.tell({"played": at + len(part[0])})
-        assert op
         return None
 
     def loop_ns(self) -> int:
@@ -184,7 +184,7 @@ class Player:
         nothing, ns = Nothing(), 0
         for _, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
             begin = time.process_time_ns()
-            play(part, blocks, self.calls.handles, nothing, None)
+            play(part, blocks, self.calls.handles, nothing, self.tick)
             ns += time.process_time_ns() - begin
         return ns
 

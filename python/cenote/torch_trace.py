@@ -15,10 +15,9 @@ import os
 import pickle
 from typing import IO, Any, Iterable, Iterator, NamedTuple
 
-from cenote.tracing import A, F, BrokenTrace, Record
+from cenote.tracing import MOST_DEVICES, A, BrokenTrace, F, Record
 
 MOST_BYTES = 4 << 30  # of a file: it has to be read as a whole
-MOST_DEVICES = 16
 LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 Table = dict[str, Any]
 

@@ -23,6 +23,7 @@ BATCH = 1 << 14
 END, ONE, BROKEN = range(3)  # enum records_result
 MOST = 20_000_000  # records of a file; they take 17 bytes each
 MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has. More is no request, but PyTorch's argument is signed
+MOST_DEVICES = 16  # of the simulated machine
 SAMPLES = 600  # points of a picture, about
 
 Record = tuple[int, int, int, int, int, int, int, int]
@@ -122,6 +123,8 @@ class Builder:
         if size > MOST_BYTES:
             raise BrokenTrace(f"{self.path}: record {self.records} asks for {size} bytes, more than any card has")
         if device != self.device:
+            if device >= MOST_DEVICES:
+                raise BrokenTrace(f"{self.path}: record {self.records} is of device {device}; the simulated machine has {MOST_DEVICES} at most")
             self.put(DEVICE, device, 0, 0)
             self.device = device
             self.devices = max(self.devices, device + 1)
@@ -178,8 +181,7 @@ def build(path: str, records: Iterator[Record], progress: Optional[Progress] = N
             progress(builder.records)
         if builder.records > MOST:
             raise BrokenTrace(f"{path}: more than {MOST:,} records; replay a part of it (`zcat FILE | head -n {MOST}`)")
-    if builder.records and not builder.devices:  # steps alone
-        builder.devices = 1
+    builder.devices = max(builder.devices, 1)  # steps alone have none
     return builder.build()
 
 

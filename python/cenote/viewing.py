@@ -88,7 +88,7 @@ def write(path: str, data: bytes) -> None:
 def draw(histories: list[History], path: str) -> bytes:
     tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else None
     if path.endswith(".html"):
-        return viewing_page.page(histories, tell).encode("ascii", "xmlcharrefreplace")
+        return viewing_page.page(histories, tell).encode()
     try:
         from cenote import viewing_picture
     except ImportError:

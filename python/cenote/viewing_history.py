@@ -85,6 +85,9 @@ class History:
         self._record(time, -self.size[block], block)
         self.gone[block] = len(self.time)
 
+    def is_moment(self) -> bool:
+        return self.moment is not None
+
     def _record(self, time: float, change: int, block: int) -> None:
         self.time.append(time)
         self.change.append(change)

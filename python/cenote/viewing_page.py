@@ -111,6 +111,12 @@ class Condensed:
             rows.append(list(live))
         return rows
 
+    def step_lines(self) -> tuple[list[float], dict[str, list[int]]]:
+        """The time line of a snapshot: when its steps ended, and what they say."""
+        steps = (self.history.moment or {}).get("steps", [])
+        names = ("allocated when it ended", "reserved", "peak within the step")
+        return [step[1] / 1e3 for step in steps], {name: [step[i] for step in steps] for i, name in enumerate(names, 2)}
+
     def times(self) -> list[float]:
         time = self.history.time
         return [time[moment - 1] if moment else (time[0] if time else 0.0) for moment in self.moments]
@@ -131,7 +137,10 @@ class Condensed:
 
 def _view(picture: Condensed, share: int) -> dict[str, Any]:
     """One history as the page reads it."""
-    history, series = picture.history, picture.series()
+    history, series, moments, times = picture.history, picture.series(), picture.moments, picture.times()
+    if history.is_moment():
+        times, lines = picture.step_lines()
+        moments, series = list(range(len(times))), dict(lines)
     steps = list(history.steps)
     kept_steps = steps[::max(1, -(-len(steps) // (STEPS // share or 1)))]
     ranges = sorted(history.ranges, key=lambda row: -row[1])[:max(500, RANGES // share)]
@@ -148,10 +157,10 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
         peaks["reserved"] = max(picture.reserved)
     return {
         "title": history.title, "device": history.device, "unit": history.unit, "notes": history.notes, "records": len(history.time),
-        "moments": packed("I", picture.moments), "times": packed("d", picture.times()), "sampled": len(picture.moments) < len(picture.levels),
+        "moments": packed("I", moments), "times": packed("d", times), "sampled": len(picture.moments) < len(picture.levels),
         "series": {name: packed("d", line) for name, line in series.items()},
         "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stack(division) for x in row))}
-                   for division in history.groups},
+                   for division in history.groups if not history.is_moment()},
         "names": picture.names, "steps": kept_steps, "all_steps": len(steps), "blocks": blocks, "peak": picture.peak, "peaks": peaks,
         "ranges": [list(row) for row in ranges], "moment": history.moment,
     }

@@ -141,7 +141,7 @@ class PyTorch:
             for record, time in enumerate(history.time):
                 history.time[record] = time - began
         if not history.time:
-            history.moment = {"steps": [], "figures": {"reserved": held}}
+            history.moment = {"steps": [], "figures": {"allocated": history.live_first, "reserved": held}}
             history.notes.append("No trace was recorded with this snapshot (torch.cuda.memory._record_memory_history): it shows one moment.")
         history.divide_by_size()
         history.forget_what_divides_nothing()
