@@ -83,6 +83,7 @@ bench: build
 	@tools/setup test
 	@.venv/bin/python bench/torch/speed.py --json
 	@.venv/bin/python bench/torch/driver_time.py --json
+	@.venv/bin/python bench/torch/trim.py --json
 
 table: build
 	@tools/setup test

@@ -95,6 +95,7 @@ def run_main(arguments: Sequence[str]) -> int:
 
 # Each is a module with main(arguments), imported when it is asked for, and what it does in a line.
 COMMANDS = {
+    "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
     "replay": ("replaying", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "view": ("viewing", "a recorded trace or a snapshot as a page to click in, or as PNG"),

@@ -14,6 +14,7 @@ import functools
 import json
 import operator
 import os
+import signal
 import sys
 import time
 from typing import Any, Callable, Iterator, Optional, Sequence
@@ -21,7 +22,8 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 from cenote import tracing
 from cenote.tracing import ALLOC, DEVICE, FREE, STEP, TENSOR_ALLOC, TENSOR_FREE, USE
 
-TICK_NS = 1000
+PR_SET_PDEATHSIG = 1
+TICK_NS = 1000  # of the device's clock, for a record
 SAMPLES = 300  # of what is reserved, for a picture
 BOOKS = ("used used_peak reserved handles mappings reservations allocations pools events streams contexts kernels calls cost_ns violations").split()
 
@@ -260,6 +262,7 @@ def main() -> int:
     for line in sys.stdin:
         child = os.fork()
         if not child:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever ends this process means the replay too
             answer(torch, json.loads(line), output)
             os._exit(0)
         status = os.waitpid(child, 0)[1]

@@ -6,6 +6,7 @@ stream uses are marked at their allocation; and sums are made. Nothing is held o
 """
 import ctypes
 import os
+import stat
 import struct
 import sys
 from array import array
@@ -43,8 +44,8 @@ class Trace(NamedTuple):
     devices: int
     streams: list[tuple[int, int]]  # device and number; `stream` of the arrays is a place in this
     blocks: int  # `block` lies below
-    every: int  # records from one sample of `live` to the next
-    live: list[int]
+    every: int  # records that a sample of `live` stands for
+    live: list[int]  # the most within them
     op: bytearray
     block: "array[int]"
     size: "array[int]"
@@ -57,12 +58,14 @@ def name_of(path: str) -> str:
 
 def load(path: str, progress: Optional[Progress] = None) -> Trace:
     """BrokenTrace if there is anything wrong with it."""
+    start = b""
     try:
-        with open(path, "rb") as file:
-            start = file.read(2)
-    except OSError as problem:
-        raise BrokenTrace(f"{path}: {problem.strerror}") from None
-    if start[:1] == b"\x80":  # how pickles begin
+        if stat.S_ISREG(os.stat(path).st_mode):  # of a pipe, bytes that were looked at are gone
+            with open(path, "rb") as file:
+                start = file.read(1)
+    except (OSError, ValueError) as problem:
+        raise BrokenTrace(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
+    if start == b"\x80":  # how pickles begin
         from cenote import torch_trace
         return build(path, torch_trace.records(path), progress)
     return build(path, read(path), progress)
@@ -107,7 +110,7 @@ class Builder:
         self.places: dict[tuple[int, int], int] = {}  # device and stream -> number
         self.born: dict[int, int] = {}  # live block -> where its allocation is
         self.samples: list[int] = []
-        self.every = 1
+        self.every, self.most = 1, 0  # of the sample to come
         self.op, self.block, self.size, self.stream = bytearray(), array("I"), array("Q"), array("I")
 
     def put(self, op: int, block: int, size: int, stream: int) -> None:
@@ -158,10 +161,16 @@ class Builder:
             self.use(block, device, stream)
         else:
             self.put(STEP, 0, 0, 0)
+        if self.most < self.live:
+            self.most = self.live
         if self.records % self.every == 0:
-            self.samples.append(self.live)
-            if len(self.samples) == 2 * SAMPLES:
-                self.samples, self.every = self.samples[1::2], self.every * 2
+            self.sample()
+
+    def sample(self) -> None:
+        self.samples.append(self.most)
+        self.most = self.live
+        if len(self.samples) == 2 * SAMPLES:
+            self.samples, self.every = [max(pair) for pair in zip(self.samples[::2], self.samples[1::2])], self.every * 2
 
     def build(self) -> Trace:
         if not self.records:

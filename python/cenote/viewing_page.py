@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 from cenote.places import HERE
 from cenote.viewing_history import History, rounded
 
-POINTS, BLOCKS, RANGES, NAMES, STEPS = 6000, 60_000, 20_000, 1000, 5000  # of all histories of a page together
+POINTS, BLOCKS, RANGES, NAMES, STEPS = 8000, 60_000, 20_000, 1000, 5000  # of all histories of a page together
 GROUPS = 11  # have a colour of their own; the rest is "everything else"
 LONGEST_NAME = 160
 DATA = "/* the data of the page */ null"

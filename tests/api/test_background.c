@@ -126,7 +126,7 @@ IN_A_CHILD(gives_back_while_the_program_does_nothing)
     scene_close(&scene);
 }
 
-IN_A_CHILD(without_the_option_there_is_no_thread)
+IN_A_CHILD(only_pools_with_the_option_are_looked_after)
 {
     struct scene scene;
     struct sim_shape shape = scene_card(CARD);
@@ -141,6 +141,15 @@ IN_A_CHILD(without_the_option_there_is_no_thread)
     DONE(cenote_pool_create(0, &options, &scene.pool));
     EXPECT_EQ(scene_stats(scene.pool).background, 0);
     EXPECT_EQ(find_thread(), 0);
+    scene_destroy_pool(&scene);
+
+    options.decay_ms = DECAY;
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    EXPECT_EQ(scene_stats(scene.pool).background, 1);
+    scene_destroy_pool(&scene);
+    options.background = 0;
+    DONE(cenote_pool_create(0, &options, &scene.pool)); /* where the one before was */
+    EXPECT_EQ(scene_stats(scene.pool).background, 0);
     scene_close(&scene);
 }
 
@@ -177,29 +186,7 @@ IN_A_CHILD(the_thread_is_nice_and_hears_no_signals)
 /* -------------------------------------------------------------------------------------------------------------- near the device */
 
 /* A machine with two processors in two packages: device 0 (bus 01) hangs on the second, device 1 (bus 02) on the first. */
-static void write_topology(const char *path)
-{
-    FILE *file = fopen(path, "w");
-    REQUIRE(file);
-    fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n"
-          "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x3\" nodeset=\"0x3\" "
-          "complete_nodeset=\"0x3\" allowed_nodeset=\"0x3\" gp_index=\"1\">\n", file);
-    for (int package = 0; package < 2; package++) {
-        int set = 1 << package, gp = 10 + 10 * package, bus = 2 - package;
-        fprintf(file, "<object type=\"Package\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" complete_nodeset=\"0x%x\" "
-                "gp_index=\"%d\">\n<object type=\"NUMANode\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" "
-                "complete_nodeset=\"0x%x\" gp_index=\"%d\" local_memory=\"68719476736\"/>\n", package, set, set, set, set, gp, package, set, set,
-                set, set, gp + 1);
-        fprintf(file, "<object type=\"Core\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" complete_nodeset=\"0x%x\" "
-                "gp_index=\"%d\"><object type=\"PU\" os_index=\"%d\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\" "
-                "complete_nodeset=\"0x%x\" gp_index=\"%d\"/></object>\n", package, set, set, set, set, gp + 2, package, set, set, set, set, gp + 3);
-        fprintf(file, "<object type=\"Bridge\" gp_index=\"%d\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[0%d-0%d]\"><object type=\"PCIDev\" "
-                "gp_index=\"%d\" pci_busid=\"0000:0%d:00.0\" pci_type=\"0302 [10de:2330] [10de:1658] a1\" pci_link_speed=\"0.000000\"/></object>\n"
-                "</object>\n", gp + 4, bus, bus, gp + 5, bus);
-    }
-    fputs("</object>\n</topology>\n", file);
-    fclose(file);
-}
+#define TOPOLOGY "tests/api/two-processors.xml"
 
 static cpu_set_t only(int processor)
 {
@@ -228,20 +215,11 @@ static bool visits_from(int device, int processor)
 
 static void see_two_processors(struct scene *scene, bool this_machine)
 {
-    char path[64];
     struct sim_shape shape = scene_card(CARD);
     shape.devices = 2;
-    snprintf(path, sizeof path, "/tmp/cenote-near-%d.xml", (int)getpid());
-    write_topology(path);
-    setenv("HWLOC_XMLFILE", path, 1);
+    setenv("HWLOC_XMLFILE", TOPOLOGY, 1);
     setenv("HWLOC_THISSYSTEM", this_machine ? "1" : "0", 1);
     scene_open_card(scene, &shape);
-}
-
-static void forget_topology(struct scene *scene)
-{
-    unlink(getenv("HWLOC_XMLFILE"));
-    scene_close(scene);
 }
 
 static bool has_two_processors(void)
@@ -265,7 +243,7 @@ IN_A_CHILD(it_is_near_the_device_it_looks_after)
     EXPECT(visits_from(0, 1));
     cpu_set_t mine;
     EXPECT(!sched_getaffinity(0, sizeof mine, &mine) && CPU_COUNT(&mine) >= 2); /* the program's own threads stay where they are */
-    forget_topology(&scene);
+    scene_close(&scene);
 }
 
 /* A processor that the process may not use is not used, also if it is the nearest. */
@@ -279,7 +257,7 @@ IN_A_CHILD(it_stays_where_the_process_may_be)
     see_two_processors(&scene, true);
     EXPECT(visits_from(0, 0));
     EXPECT(visits_from(1, 0));
-    forget_topology(&scene);
+    scene_close(&scene);
 }
 
 /* The topology of another machine says nothing about this one. */
@@ -291,7 +269,7 @@ IN_A_CHILD(another_machine_is_no_guide)
     see_two_processors(&scene, false);
     EXPECT(!visits_from(0, 1));
     EXPECT(!visits_from(1, 0));
-    forget_topology(&scene);
+    scene_close(&scene);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- what can go wrong */
@@ -526,13 +504,20 @@ static void after_us(void)
 
 static int exit_after_us;
 
+/* Calls of the driver take their time, so that most exits come in the middle of a batch. */
 static void exits(void)
 {
     struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = background_options();
+    shape.spend_cost = true;
     atexit(after_us);
-    open_attended(&scene);
+    scene_open_with(&scene, &shape, &options);
     take_and_give(scene.pool, 200 * MIB, scene.stream[A]);
-    let_pass(DECAY);
+    while (scene_stats(scene.pool).pages_released == 0) {
+        sim_advance(MSEC);
+        usleep(100);
+    }
     usleep((useconds_t)exit_after_us);
     exit(0);
 }
@@ -540,7 +525,7 @@ static void exits(void)
 CASE(exits_in_the_middle_of_it)
 {
     for (int i = 0; i < 12; i++) {
-        exit_after_us = i * 300;
+        exit_after_us = i * 100;
         EXPECT_EQ(status_of(exits), 7);
     }
 }

@@ -1,0 +1,254 @@
+"""`cenote doctor`: what works here, what does not, and what to do about it.
+
+Each check looks at one thing and says it in a line: fine, a remark (it works, but not as well as it could), or wrong. Those that use the driver come
+after those that do not, because a driver may fail in ways of its own. Nothing is changed, but for the adapter, which is compiled if it is not there yet.
+"""
+import argparse
+import ctypes
+import json
+import os
+import resource
+import sys
+from typing import Callable, Iterator, NamedTuple, Sequence
+
+from cenote import adapter, bindings, environment, places
+from cenote.command import Parser, capacity, devices
+
+FINE, REMARK, WRONG = "fine", "remark", "wrong"
+MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}
+PROVIDERS = ("auto", "vmm: pages that move", "async: segments of the driver's pools", "plain: segments of cuMemAlloc")
+VMM, POOLS = 102, 115  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ..._MEMORY_POOLS_SUPPORTED
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
+OLDEST_DRIVER = 11000  # cuGetProcAddress came a little later; without it versions of entry points are looked up by name
+
+ABOUT = "Says what works on this machine, what does not, and what to do. Exit status 0: cenote works; 1: something is wrong."
+EXAMPLES = """examples:
+  cenote doctor                 the GPUs of this machine
+  cenote doctor --sim 80GiB     a simulated GPU, on a machine without one
+  cenote doctor --json          for programs"""
+
+
+class Finding(NamedTuple):
+    what: str
+    state: str
+    text: str
+    advice: str = ""
+
+
+def python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < (3, 10):
+        yield Finding("Python", WRONG, version, "cenote needs 3.10 or newer")
+    else:
+        yield Finding("Python", FINE, f"{version}, {sys.executable}")
+    if not places.switch_is_installed(sys.path):
+        yield Finding("switch", REMARK, "CENOTE=on has no effect in this Python: cenote is not installed in it",
+                      "`pip install .` in the tree, or call cenote.install() in the program")
+
+
+def library() -> Iterator[Finding]:
+    try:
+        path = places.library()
+        bindings.loaded()
+    except (places.NotBuilt, OSError) as error:
+        yield Finding("library", WRONG, str(error), "`make build`, or install the package again")
+        return
+    yield Finding("library", FINE, f"cenote {places.version()}, {path}")
+    options = ctypes.create_string_buffer(4096)
+    default = bindings.loaded().cenote_options_default
+    if default(options):
+        yield Finding("CENOTE_CONF", WRONG, bindings.message(), "docs/options.md has all options; unset CENOTE_CONF for the defaults")
+    elif os.environ.get("CENOTE_CONF"):
+        yield Finding("CENOTE_CONF", FINE, os.environ["CENOTE_CONF"])
+
+
+def simulation() -> Iterator[Finding]:
+    try:
+        folder = places.simulation_folder()
+    except places.NotBuilt as error:
+        yield Finding("simulated GPU", REMARK, str(error), "it takes the header of CUDA 13 to build: pip install nvidia-cuda-runtime, or a toolkit")
+        return
+    yield Finding("simulated GPU", FINE, folder + (f", in use: {os.environ[environment.SIM]}" if os.environ.get(environment.SIM) else ""))
+
+
+# --- PyTorch
+
+def torch() -> Iterator[Finding]:
+    try:
+        import torch as module
+    except ModuleNotFoundError:
+        yield Finding("PyTorch", REMARK, "not in this Python", "pip install torch; the C library works without")
+        return
+    except (ImportError, OSError) as error:
+        yield Finding("PyTorch", WRONG, f"it is here and does not load: {' '.join(str(error).split())[:200]}",
+                      "install it with the NVIDIA packages it asks for; on the simulated GPU it needs none: cenote doctor --sim 80GiB")
+        return
+    version = tuple(int(part) for part in module.__version__.split("+")[0].split(".")[:2])
+    if not module.version.cuda:
+        yield Finding("PyTorch", WRONG, f"{module.__version__} is built without CUDA", "install a build with CUDA")
+        return
+    known = OLDEST_TORCH <= version <= NEWEST_TORCH
+    yield Finding("PyTorch", FINE if known else REMARK, f"{module.__version__}, CUDA {module.version.cuda}",
+                  "" if known else "tested with {}.{} to {}.{}".format(*OLDEST_TORCH, *NEWEST_TORCH))
+    yield from adapter_findings(adapter.describe(module))
+
+
+def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
+    tool = adapter.compiler()
+    if tool is None:
+        yield Finding("compiler", REMARK, "there is no g++", "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
+        return
+    yield Finding("compiler", FINE, tool.says)
+    cache = adapter.cache_folder()
+    if not os.access(next(path for path in ancestors(cache) if os.path.exists(path)), os.W_OK):
+        yield Finding("adapter cache", REMARK, f"{cache} cannot be written: the adapter is compiled at each start", "name a writable folder in XDG_CACHE_HOME")
+    try:
+        yield Finding("adapter", FINE, adapter.make(described))
+    except adapter.NotMade as why:
+        yield Finding("adapter", WRONG, " ".join(str(why).split()), "cenote works through CUDAPluggableAllocator then, with less")
+
+
+def ancestors(path: str) -> Iterator[str]:
+    while True:
+        yield path
+        parent = os.path.dirname(path)
+        if parent == path:
+            return
+        path = parent
+
+
+# --- the driver and its devices
+
+def driver() -> Iterator[Finding]:
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield Finding("driver", WRONG, "there is no libcuda.so.1: no GPU here, or a container that was started without one",
+                      "install NVIDIA's driver, start the container with --gpus all, or use the simulated GPU: cenote doctor --sim 80GiB")
+        return
+    version, count = ctypes.c_int(), ctypes.c_int()
+    error = cuda.cuInit(0) or cuda.cuDriverGetVersion(ctypes.byref(version)) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if error:
+        yield Finding("driver", WRONG, f"the driver does not start: error {error}",
+                      {100: "no GPU is visible: look at CUDA_VISIBLE_DEVICES and at `nvidia-smi`",
+                       803: "driver and libcuda.so.1 have different versions: restart, or take the compat libraries off LD_LIBRARY_PATH"}.get(error, "look at `nvidia-smi`"))
+        return
+    name = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, " + ("simulated" if os.environ.get(environment.SIM) else loaded_from("libcuda.so"))
+    old = version.value < OLDEST_DRIVER
+    yield Finding("driver", WRONG if old else FINE, name, "cenote needs a driver for CUDA 11 or newer" if old else "")
+    if not count.value:
+        yield Finding("devices", WRONG, "no GPU is visible", "look at CUDA_VISIBLE_DEVICES")
+    for number in range(count.value):
+        yield from device(cuda, number)
+
+
+def loaded_from(name: str) -> str:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        return next((line.split()[-1] for line in maps if name in line), name)
+
+
+def attribute(cuda: ctypes.CDLL, which: int, number: int) -> int:
+    value = ctypes.c_int()
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), which, number)
+    return value.value
+
+
+def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
+    name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+    cuda.cuDeviceGetName(name, 256, number)
+    cuda.cuDeviceGetPCIBusId(bus, 32, number)
+    what = f"device {number}"
+    pool = ctypes.c_void_p()
+    try:
+        bindings.call("cenote_pool_default", number, ctypes.byref(pool))
+    except bindings.Error as error:
+        advice = "" if error.name == "BAD_OPTION" else "is another program using it exclusively? `nvidia-smi` tells"
+        yield Finding(what, WRONG, f"{name.value.decode()}: {error}", advice)
+        return
+    stats = bindings.stats_struct()()
+    stats.struct_size = ctypes.sizeof(stats)
+    bindings.call("cenote_pool_stats", pool, ctypes.byref(stats))
+    provider = bindings.loaded().cenote_pool_provider(pool)
+    yield Finding(what, FINE, f"{name.value.decode()}, {stats.capacity / (1 << 30):.1f} GiB, pages of {stats.page_bytes >> 20} MiB")
+    chosen = PROVIDERS[provider]
+    moves = attribute(cuda, VMM, number)
+    yield Finding(what, FINE if moves else REMARK, f"provider {chosen}" + ("" if moves else "; no virtual memory management"),
+                  "" if moves else "memory cannot move between sizes and streams here (WSL, Jetson, vGPU)")
+    yield from topology(what, bus.value.decode().lower())
+    bindings.call("cenote_trim", pool, 0, bindings.WAIT)
+
+
+def topology(what: str, bus: str) -> Iterator[Finding]:
+    """Where the device hangs, as hwloc reads it too."""
+    folder = f"/sys/bus/pci/devices/{bus}"
+    try:
+        hwloc = bool(ctypes.CDLL("libhwloc.so.15"))
+    except OSError:
+        hwloc = False
+    if not os.path.isdir(folder):
+        yield Finding(what, FINE, f"PCI {bus} is not on this machine's bus: simulated, or a virtual machine hides it")
+        return
+    with open(os.path.join(folder, "numa_node"), encoding="ascii") as node, open(os.path.join(folder, "local_cpulist"), encoding="ascii") as near:
+        yield Finding(what, FINE if hwloc else REMARK, f"PCI {bus}, NUMA node {node.read().strip()}, processors {near.read().strip()}",
+                      "" if hwloc else "libhwloc.so.15 is missing: the background thread is not placed near the device, no pinned memory: apt install libhwloc15")
+
+
+# --- limits of the system
+
+def limits() -> Iterator[Finding]:
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        yield Finding("address space", REMARK, f"limited to {most >> 30} GiB (ulimit -v)",
+                      "CUDA and cenote reserve addresses by the hundred GiB, which cost nothing: ulimit -v unlimited")
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if locked != resource.RLIM_INFINITY and locked < 64 << 20:
+        yield Finding("locked memory", REMARK, f"limited to {locked >> 10} KiB (ulimit -l)", "registered memory for InfiniBand needs more: ulimit -l unlimited")
+    set_by = [name for name in environment.ALLOCATOR_VARIABLES if os.environ.get(name)]
+    for name in set_by:
+        yield Finding(name, REMARK, os.environ[name], "settings of PyTorch's own allocator; under cenote most have no effect (docs/pytorch.md)")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, library, simulation, limits, driver, torch)
+
+
+def examine() -> Iterator[Finding]:
+    for check in CHECKS:
+        try:
+            yield from check()
+        except Exception as error:  # a check that breaks is a finding, not a traceback
+            yield Finding(check.__name__, WRONG, f"the check failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}", "please report this")
+
+
+def line(finding: Finding) -> str:
+    advice = f"\n{'':24}-> {finding.advice}" if finding.advice else ""
+    return f"{MARKS[finding.state]:<6}{finding.what:<18}{finding.text}{advice}"
+
+
+def on_the_simulated_gpu(options: argparse.Namespace) -> int:
+    """In a process of its own: libcuda.so.1 is found when that one starts."""
+    import subprocess
+    size = ["--sim", str(options.sim)] + (["--devices", str(options.devices)] if options.devices is not None else [])
+    command = [sys.executable, "-m", "cenote", "run", *size, "-m", "cenote", "doctor"] + (["--json"] if options.json else [])
+    folder = os.path.dirname(places.HERE)
+    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = Parser("cenote doctor", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--sim", metavar="SIZE", type=capacity, help="look at a simulated GPU with this much memory")
+    parser.add_argument("--devices", metavar="N", type=devices, help="how many simulated GPUs")
+    parser.add_argument("--json", action="store_true", help="one JSON list")
+    options = parser.parse_args(arguments)
+    if options.devices is not None and options.sim is None:
+        parser.error("--devices shapes the simulated GPU; add --sim SIZE")
+    if options.sim is not None:
+        return on_the_simulated_gpu(options)
+    found = []
+    for finding in examine():
+        found.append(finding)
+        if not options.json:
+            print(line(finding), flush=True)
+    if options.json:
+        print(json.dumps([finding._asdict() for finding in found]))
+    return 1 if any(finding.state == WRONG for finding in found) else 0

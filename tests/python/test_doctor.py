@@ -1,0 +1,88 @@
+"""`cenote doctor`: each thing that can be wrong is said, with what to do, and the exit status tells."""
+import importlib.util
+import json
+import sys
+
+import pytest
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.fixture
+def examine(run):
+    """examine(OPTION..., NAME=VALUE...): exit status and findings by what they are about."""
+    def call(*options, **variables):
+        done = run("doctor", "--json", *options, **variables)
+        assert done.returncode in (0, 1), done.stderr
+        found = {}
+        for finding in json.loads(done.stdout):
+            found.setdefault(finding["what"], []).append(finding)
+        assert done.returncode == any(finding["state"] == "wrong" for each in found.values() for finding in each)
+        return done.returncode, found
+    return call
+
+
+def test_a_simulated_gpu_is_fine(examine):
+    status, found = examine("--sim", "8GiB", "--devices", "2")
+    assert status == 0
+    assert "simulated" in found["driver"][0]["text"]
+    for device in ("device 0", "device 1"):
+        texts = [finding["text"] for finding in found[device]]
+        assert "8.0 GiB, pages of 2 MiB" in texts[0] and "vmm" in texts[1]
+    assert sys.executable in found["Python"][0]["text"]
+    if HAS_TORCH:
+        assert found["adapter"][0]["state"] == "fine" and found["adapter"][0]["text"].endswith(".so")
+
+
+def test_no_gpu(examine):
+    import ctypes
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        pytest.skip("there is a driver here")
+    except OSError:
+        pass
+    status, found = examine()
+    assert status == 1
+    assert found["driver"][0]["state"] == "wrong" and "--sim" in found["driver"][0]["advice"]
+
+
+def test_without_virtual_memory_management(examine):
+    _, found = examine("--sim", "8GiB", CENOTE_SIM="vmm:0")
+    assert found["device 0"][1]["state"] == "remark" and "async" in found["device 0"][1]["text"]
+
+
+def test_a_mistake_in_the_options(examine):
+    status, found = examine("--sim", "1GiB", CENOTE_CONF="page_mb:3")
+    assert status == 1
+    assert "page_mib" in found["CENOTE_CONF"][0]["text"] and found["CENOTE_CONF"][0]["state"] == "wrong"
+
+
+def test_no_visible_gpu(examine):
+    status, found = examine("--sim", "1GiB", CUDA_VISIBLE_DEVICES="")
+    assert status == 1
+    assert any(finding["state"] == "wrong" and "CUDA_VISIBLE_DEVICES" in finding["advice"] for finding in found.get("driver", []) + found.get("devices", []))
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="the compiler is for PyTorch")
+def test_no_compiler(examine):
+    _, found = examine("--sim", "1GiB", CXX="no-such-compiler")
+    assert found["compiler"][0]["state"] == "remark" and "g++" in found["compiler"][0]["advice"]
+
+
+def test_other_settings_are_named(examine):
+    _, found = examine("--sim", "1GiB", PYTORCH_ALLOC_CONF="max_split_size_mb:64")
+    assert found["PYTORCH_ALLOC_CONF"][0]["state"] == "remark"
+
+
+def test_it_is_readable(run):
+    done = run("doctor", "--sim", "1GiB")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0].startswith("ok    Python")
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--devices", "2"], ["--what"], ["file"], ["--sim", "1"], ["--sim", "1GiB", "--devices", "99"]])
+def test_bad_use(run, arguments):
+    done = run("doctor", *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("cenote doctor: ")
