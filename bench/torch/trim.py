@@ -54,6 +54,7 @@ WAYS = (
     Way("decay_ms:1000,background:1", "cenote", "decay_ms:1000,background:1"),
     Way("native, empty_cache", "native", empties=True),
     Way("cenote, empty_cache", "cenote", empties=True),
+    Way("cenote, empty_cache, harvest_budget:off", "cenote", "harvest_budget:off", empties=True),  # everything goes, whatever it costs
 )
 
 

@@ -70,6 +70,8 @@ def run_parser() -> Parser:
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
     parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
+    parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` and `cenote "
+                        "replay`; gzip if FILE ends in .gz, %%p in it is the number of the process")
     return parser
 
 
@@ -77,7 +79,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Our own options, and the program with all that follows. The program's arguments are nobody's business."""
     i = 0
     while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
-        takes_value = arguments[i] in ("--sim", "--devices", "--lag", "--allocator")
+        takes_value = arguments[i] in ("--sim", "--devices", "--lag", "--allocator", "--trace")
         i += 2 if takes_value else 1
     return list(arguments[:i]), list(arguments[i:])
 
@@ -86,7 +88,7 @@ def run_main(arguments: Sequence[str]) -> int:
     parser = run_parser()
     ours, program = split(arguments)
     options = parser.parse_args(ours)
-    wish = environment.Wish(options.sim, options.devices, options.lag, options.allocator)
+    wish = environment.Wish(options.sim, options.devices, options.lag, options.allocator, options.trace)
     try:
         return run.run(wish, program)
     except (environment.Mistake, NotBuilt) as mistake:

@@ -18,6 +18,7 @@ class Wish(NamedTuple):
     devices: Optional[int] = None
     lag: Optional[int] = None  # ns
     allocator: Optional[str] = None  # a key of ALLOCATORS
+    trace: Optional[str] = None  # where what cenote allocates is recorded
 
 
 SIM = "CENOTE_SIM"
@@ -25,7 +26,10 @@ PRELOAD = "LD_PRELOAD"
 TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: what is compiled for a simulated GPU is not kept for real ones
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
+TRACE = "CENOTE_TRACE"  # what is recorded goes there when the program ends
 LABELS = "CENOTE_LABELS"  # on: phases and kinds, see hooks.py
+DRY_RUN = "CENOTE_DRY_RUN"  # the folder where a program tells `cenote dry-run` what it held, see dry_inside.py
+DRY_STEPS = "CENOTE_DRY_STEPS"  # after how many steps it ends; 0: by itself
 HOST = "CENOTE_HOST"  # on: of pinned memory, too
 TUNABLES = "GLIBC_TUNABLES"
 STATIC_TLS = "glibc.rtld.optional_static_tls"  # room for jemalloc, which most builds of it need to be loaded into a program that runs
@@ -63,7 +67,20 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
             text = merge_allocator(wish.allocator, old.get(name, ""), name)
             if text:
                 new[name] = text
+    if wish.trace is not None:
+        merge_trace(wish, new)
     return new
+
+
+def merge_trace(wish: Wish, variables: dict[str, str]) -> None:
+    path = os.path.abspath(wish.trace or "")
+    if not os.path.isdir(os.path.dirname(path)):
+        raise Mistake(f"there is no folder {os.path.dirname(path)!r} for the trace")
+    if wish.allocator not in (None, "cenote"):
+        raise Mistake(f"what cenote allocates is recorded, and --allocator says {wish.allocator}; use --allocator cenote")
+    if variables.get(TRACE, path) != path:
+        raise Mistake(f"{TRACE} says {variables[TRACE][:40]!r} already; leave one of them out")
+    variables[TRACE] = path
 
 
 def is_on(name: str, variables: Mapping[str, str]) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Sequence
 
 VARIABLE = "CENOTE"
+DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 
 
 def is_on(text: str) -> bool:
@@ -61,10 +62,14 @@ def act(text: str) -> None:
     if is_on(text):
         from cenote import plugin
         plugin.install()
+    if os.environ.get(DRY_RUN):
+        from cenote import dry_inside
+        dry_inside.begin(sys.modules["torch"])
 
 
 def add() -> None:
-    if os.environ.get(VARIABLE, "") not in ("", "off") and "torch" not in sys.modules and Finder not in sys.meta_path:
+    is_wanted = os.environ.get(VARIABLE, "") not in ("", "off") or os.environ.get(DRY_RUN)
+    if is_wanted and "torch" not in sys.modules and Finder not in sys.meta_path:
         sys.meta_path.insert(0, Finder)
 
 

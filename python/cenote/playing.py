@@ -133,7 +133,7 @@ def parts(arrays: Part, length: int) -> Iterator[tuple[int, Part]]:
     count = len(arrays[0])
     for at in range(0, count, length):
         end = min(at + length, count)
-        yield at, (arrays[0][at:end], *(array[at:end].tolist() for array in arrays[1:]))  # type: ignore[attr-defined, misc]
+        yield at, (arrays[0][at:end], *(array[at:end].tolist() for array in arrays[1:]))  # type: ignore[attr-defined]
 
 
 class Player:

@@ -169,9 +169,9 @@ def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> O
     good, done = start, play(start)
     bad = least
     while done["oom_record"] is not None:
-        bad, good = good, good * 2
-        if good > command.MOST_CAPACITY:
+        if good >= command.MOST_CAPACITY:
             return None
+        bad, good = good, min(good * 2, command.MOST_CAPACITY)
         done = play(good)
     while good - bad > max(good // 100, NEAR):
         middle = (good + bad) // 2 // UNIT * UNIT

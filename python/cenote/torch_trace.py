@@ -10,10 +10,9 @@ so that nothing but the moment is known of uses. Sizes are as they were asked fo
 A pickle may run code when it is read. This one may not: dicts, lists, strings and numbers is all there is in a snapshot.
 """
 import heapq
-import io
 import os
 import pickle
-from typing import IO, Any, Iterable, Iterator, NamedTuple
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from cenote.tracing import MOST_DEVICES, A, BrokenTrace, F, Record
 
@@ -43,7 +42,7 @@ def load(path: str) -> Table:
             raise BrokenTrace(f"{path}: a snapshot of {size} bytes, more than {MOST_BYTES >> 30} GiB; record fewer events (max_entries), "
                               "without stacks (stacks='python', context=None)")
         with open(path, "rb") as file:
-            snapshot = unpickle(file)
+            snapshot = Plain(file).load()
     except (OSError, MemoryError) as problem:
         raise BrokenTrace(f"{path}: cannot be read: {problem or 'no host memory'}") from None
     except Exception as problem:  # an unpickler raises whatever the bytes make it raise
@@ -51,10 +50,6 @@ def load(path: str) -> Table:
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list) or not isinstance(snapshot.get("segments"), list):
         raise BrokenTrace(f"{path}: this pickle is no memory snapshot of PyTorch's: device_traces and segments are missing")
     return snapshot
-
-
-def unpickle(file: IO[bytes]) -> Any:
-    return Plain(io.BufferedReader(file, 1 << 20)).load()  # type: ignore[arg-type]
 
 
 # --- events

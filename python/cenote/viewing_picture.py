@@ -4,7 +4,6 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import matplotlib
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -20,7 +19,6 @@ GIB = 1 << 30
 
 
 def png(histories: list[History]) -> bytes:
-    matplotlib.rcParams["svg.fonttype"] = "none"
     drawn = [Condensed(history, len(histories)) for history in histories]
     figure = Figure(figsize=(12, 7 * len(drawn)), dpi=110, layout="constrained")
     parts = figure.subplots(2 * len(drawn), 1, squeeze=False, height_ratios=[3, 2] * len(drawn))
@@ -63,8 +61,7 @@ def draw_levels(axes: Any, picture: Condensed) -> None:
         axes.annotate(f"peak {history.unit} {peak / GIB:.2f} GiB", (picture.peak, peak / GIB), xytext=(6, 4), textcoords="offset points", fontsize=9)
         axes.set_xlim(0, max(1, len(history.time)))
         axes.set_xlabel("records; lines: steps" if history.steps else "records")
-    axes.set_ylim(bottom=0)
-    axes.margins(y=.1)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8, frameon=False, title=f"by {division}")
 
 
@@ -97,7 +94,7 @@ def draw_addresses(axes: Any, picture: Condensed) -> None:
         left, right, low, high = history.born[i], min(history.gone[i], end), bottom / GIB, (bottom + history.size[i]) / GIB
         corners.append([(left, low), (left, high), (right, high), (right, low)])
         colors.append(color_of(picture, picture.rank[division][numbers[i]]))
-    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="white", linewidths=.2))
+    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none"))
     axes.set_xlim(0, end)
     axes.set_ylim(0, max(top / GIB, 1e-9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -13,7 +13,8 @@ from typing import IO, Any, NoReturn, Optional
 from cenote.viewing_history import FOR_EVER, Broken, History
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
-TAKES_MEMORY = re.compile(r"torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
+BACKWARD = re.compile(r"(\w*Backward\w*)::apply")
+TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
 LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
@@ -42,14 +43,17 @@ def read(title: str, file: IO[bytes]) -> list[History]:
 
 
 def place(frames: Any) -> str:
-    """The innermost line that is the program's own; without one the innermost function that is not about taking memory."""
+    """The innermost line that is the program's own; without one, as in autograd's threads, the innermost function that is not about taking memory."""
     told = [frame for frame in frames or () if frame.get("filename") not in (None, "", "??")]
     for frame in told:
         file = str(frame["filename"])
         if file.endswith(".py") and not LIBRARY.search(file):
             return f"{os.path.basename(file)}:{frame['line']} {frame['name']}"
-    names = [frame["name"] for frame in told if frame["filename"] == "tag"] or [name for frame in told if not TAKES_MEMORY.match(name := str(frame["name"]))]
-    return str(names[0]).partition("(")[0] if names else "unknown place"
+    names = [str(frame["name"]) for frame in told]
+    if told and told[0]["filename"] == "tag":  # cenote.memory_viz says tags so
+        return names[0]
+    backward = next((match[1] for name in names if (match := BACKWARD.search(name))), None)
+    return backward or next((name.partition("(")[0][:100] for name in names if not TAKES_MEMORY.match(name)), "no line of Python")
 
 
 class Ranges:

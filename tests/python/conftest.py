@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import browser
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 sys.dont_write_bytecode = True
@@ -68,6 +70,7 @@ def pytest_collection_modifyitems(items):
     """`make test` sets CENOTE_TEST_ALL: there a test that cannot run has failed."""
     reasons = {
         "simulation": "" if simulation().exists() else f"{simulation()} is not built",
+        "browser": "" if browser.find() else "no Chromium here; `tools/setup test` installs it on Debian",
         "torch": "" if importlib.util.find_spec("torch") else "torch is not installed; `tools/setup test` installs it into .venv",
     }
     for item in items:

@@ -129,3 +129,19 @@ def test_what_is_compiled_is_not_kept_for_real_gpus_unless_asked_for():
 def test_without_a_simulation_only_the_allocator_is_set():
     assert prepare({}, preload=None, allocator="expandable") == {CONF: "expandable_segments:True"}
     assert prepare({}, preload=None) == {}
+
+
+def test_a_trace(tmp_path):
+    path = str(tmp_path / "t.csv.gz")
+    assert environment.prepare(Wish(trace=path), {}, None)["CENOTE_TRACE"] == path
+    assert environment.prepare(Wish(trace=path, allocator="cenote"), {"CENOTE_TRACE": path}, None)["CENOTE_TRACE"] == path
+
+
+@pytest.mark.parametrize("wish, old, word", [
+    (Wish(trace="t.csv", allocator="native"), {}, "--allocator cenote"),
+    (Wish(trace="/no/such/folder/t.csv"), {}, "no folder"),
+    (Wish(trace="t.csv"), {"CENOTE_TRACE": "/elsewhere.csv"}, "already"),
+])
+def test_a_trace_that_cannot_be(wish, old, word):
+    with pytest.raises(environment.Mistake, match=word):
+        environment.prepare(wish, old, None)
