@@ -151,7 +151,7 @@ def record(records: int, device: "Device" = None) -> None:
 
 
 def save_trace(path: "Path", device: "Device" = None) -> None:
-    """Writes what was recorded on a device as a trace that `cenote-replay` can run; gzip if the name ends in .gz.
+    """Writes what was recorded on a device as a trace that `cenote replay` can run; gzip if the name ends in .gz.
 
         cenote.save_trace("training.csv.gz")
     """

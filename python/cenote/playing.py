@@ -1,11 +1,11 @@
 """Plays traces through PyTorch's allocator on the simulated GPU. replaying.py starts this program, once for each allocator.
 
-It imports torch once, and forks for each line on standard input, a JSON object that says what to play; the answer is a line of JSON. CUDA is untouched
-until the child asks, so that each replay has a machine of its own, with its own capacity and pages.
+It imports torch once, and forks for each line on standard input, a JSON object that says what to play; the answer is a line of JSON. CUDA is
+untouched until the child asks, so that each replay has a machine of its own, with its own capacity and pages.
 
 A record is one call of PyTorch's: raw memory on a stream by the function behind torch.cuda.caching_allocator_alloc, given back by the other. Blocks
-that a second stream uses are tensors, because Python can say record_stream of nothing else. Streams are CUDA streams of the trace's own, not those of PyTorch's
-small pool. The clock of the device stands still, but for a tick a record where there is a lag.
+that a second stream uses are tensors, because Python can say record_stream of nothing else. Streams are CUDA streams of the trace's own, not those
+of PyTorch's small pool. The clock of the device stands still, but for a tick a record where there is a lag.
 """
 from __future__ import annotations
 
@@ -208,15 +208,16 @@ class Player:
         address = pages = None
         if self.job["allocator"] == "cenote":
             import cenote
-            stats = [cenote.stats(device) for device in range(self.job["devices"])]
-            address = sum(int(each["address_used"]) for each in stats)  # type: ignore[arg-type]
+            stats: list[dict[str, Any]] = [{**cenote.stats(device)} for device in range(self.job["devices"])]
+            address = sum(each["address_used"] for each in stats)
             pages = stats[0]["page_bytes"]
         count = self.job["count"]
         loop = self.loop_ns() / count
         return {
             "reserved_peak_bytes": books.used_peak, "address_bytes": address, "page_bytes": pages,
             "driver_calls_first": self.moved[0], "driver_calls_last": self.moved[-1], "driver_ns": books.cost_ns - self.began.cost_ns,
-            "cpu_ns_per_record": None if oom else round(max(0.0, self.ns / count / self.job["repeat"] - loop), 1), "loop_ns_per_record": round(loop, 1),
+            "cpu_ns_per_record": None if oom else round(max(0.0, self.ns / count / self.job["repeat"] - loop), 1),
+            "loop_ns_per_record": round(loop, 1),
             "oom": oom, "samples": self.samples, "torch": self.torch.__version__,
         }
 

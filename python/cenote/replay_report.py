@@ -68,7 +68,7 @@ def seconds(ns: int) -> str:
 
 def outcome(run: Run) -> str:
     if run["oom_record"] is not None:
-        return f"out of memory at record {run['oom_record']:,} ({size(run['oom_bytes'])})"
+        return f"at record {run['oom_record']:,}"
     return ""
 
 
@@ -109,7 +109,7 @@ def columns(runs: Sequence[Run]) -> list[Column]:
               Column("driver time", lambda run: seconds(run["driver_ns"])),
               Column("ns/record", lambda run: "" if run["cpu_ns_per_record"] is None else f"{run['cpu_ns_per_record']:.0f}")]
     if any(run["oom_record"] is not None for run in runs):
-        found.append(Column("", outcome, False))
+        found.append(Column("out of memory", outcome))
     return found
 
 
@@ -136,7 +136,7 @@ def print_rich(made: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in made:
-        table.add_column(column.head, justify="right" if column.is_number else "left", no_wrap=column.head not in ("", "trace"))
+        table.add_column(column.head, justify="right" if column.is_number else "left", no_wrap=column.head != "trace")
     for row in rows:
         table.add_row(*row)
     Console(markup=False, highlight=False).print(table)

@@ -1,7 +1,7 @@
 """`cenote replay`: what would a program's memory have taken under cenote, PyTorch's own allocator and its expandable segments?
 
-Traces and snapshots are read whole and judged before anything runs (tracing.py). Then each is played through the real PyTorch on the simulated GPU, by a
-process for each allocator (playing.py) that imports torch once and forks for each replay. replay_report.py prints what came out.
+Traces and snapshots are read whole and judged before anything runs (tracing.py). Then each is played through the real PyTorch on the simulated
+GPU, by a process for each allocator (playing.py) that imports torch once and forks for each replay. replay_report.py prints what came out.
 """
 import argparse
 import importlib.util
@@ -242,8 +242,10 @@ def parser() -> command.Parser:
     made = command.Parser("cenote replay", usage=USAGE, description=ABOUT, epilog=EXAMPLES, allow_abbrev=False,
                           formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("traces", metavar="TRACE", nargs="*", help=argparse.SUPPRESS)
-    made.add_argument("--under", metavar="NAME,...", type=listed(allocator), default=list(ALLOCATORS), help="of " + ", ".join(ALLOCATORS) + "; all by default")
-    made.add_argument("--sim", metavar="SIZE,...", type=listed(command.capacity), default=[CAPACITY], help="memory of each simulated GPU (default 80GiB)")
+    made.add_argument("--under", metavar="NAME,...", type=listed(allocator), default=list(ALLOCATORS),
+                      help="of " + ", ".join(ALLOCATORS) + "; all by default")
+    made.add_argument("--sim", metavar="SIZE,...", type=listed(command.capacity), default=[CAPACITY],
+                      help="memory of each simulated GPU (default 80GiB)")
     made.add_argument("--page", metavar="MIB,...", type=listed(page), default=[None], help="cenote's pages; by default what the card's size suggests")
     made.add_argument("--lag", metavar="PART,...", type=listed(lag), default=[0.0],
                       help="the GPU is behind by this part of the records, as 0.05 or 5%% (default 0)")

@@ -62,7 +62,8 @@ def number(table: Table, name: str) -> int:
 
 
 def event(table: Table, device: int) -> Event:
-    return Event(number(table, "time_us"), device, table["action"] == "alloc", number(table, "addr"), number(table, "size"), number(table, "stream"))
+    return Event(number(table, "time_us"), device, table["action"] == "alloc", number(table, "addr"), number(table, "size"),
+                 number(table, "stream"))
 
 
 def events_of(path: str, traces: list[Any]) -> Iterator[list[Event]]:

@@ -41,7 +41,7 @@ def read(path: str) -> list[History]:
     title = os.path.basename(path)
     with open(path, "rb") as raw:
         zipped = raw.peek(2)[:2] == b"\x1f\x8b"
-        file = cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 16)) if zipped else raw  # type: ignore[arg-type]
+        file = cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 16)) if zipped else raw
         try:
             return _read(title, cast(io.BufferedReader, file))
         except (EOFError, gzip.BadGzipFile, zlib.error) as problem:

@@ -7,6 +7,7 @@
         browser.complaints()          what the page wrote on its console or threw
 """
 import base64
+import fcntl
 import json
 import os
 import pathlib
@@ -28,12 +29,14 @@ def find():
 class Browser:
     def __init__(self, width=1440, height=1000, dark=False):
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        down, self.writes = os.pipe()
-        self.reads, up = os.pipe()
+        ours = [os.pipe(), os.pipe()]
+        down, self.writes, self.reads, up = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in ours for end in pipe)  # clear of 3 and 4
+        for end in ours[0] + ours[1]:
+            os.close(end)
         # DevTools wants to read from 3 and to write to 4. The sandbox needs rights that containers do not give; the page is our own.
         command = [find(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run",
                    "--force-color-profile=srgb", f"--user-data-dir={self.folder.name}", "about:blank"]
-        self.process = subprocess.Popen(["/bin/sh", "-c", f'exec "$@" 3<&{down} 4>&{up}', "sh", *command], pass_fds=(down, up),
+        self.process = subprocess.Popen(["bash", "-c", f'exec "$@" 3<&{down} 4>&{up}', "bash", *command], pass_fds=(down, up),
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(down)
         os.close(up)

@@ -45,8 +45,8 @@ def refuse(capsys, monkeypatch):
 
 @pytest.mark.parametrize("option, value", [
     ("--under", "cudaMalloc"), ("--under", ""), ("--under", "cenote,"), ("--sim", "80"), ("--sim", "8GiB,x"), ("--page", "3"), ("--page", "64MiB"),
-    ("--page", "0"), ("--page", "-2"), ("--lag", "2"), ("--lag", "-0.1"), ("--lag", "nan"), ("--lag", "%"), ("--lag", "1e-3"), ("--lag", "٣"), ("--repeat", "0"),
-    ("--repeat", "1001"), ("--repeat", "x"),
+    ("--page", "0"), ("--page", "-2"), ("--lag", "2"), ("--lag", "-0.1"), ("--lag", "nan"), ("--lag", "%"), ("--lag", "1e-3"), ("--lag", "٣"),
+    ("--repeat", "0"), ("--repeat", "1001"), ("--repeat", "x"),
 ])
 def test_a_value_that_is_none(refuse, made, option, value):
     assert option in refuse(option, value, made("good.csv", "a,1,512"))
@@ -94,8 +94,10 @@ def test_records_that_cannot_be(refuse, made, lines, why):
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("name, contents, why", [
-    ("empty.csv", b"", "the file is empty"), ("noise.csv", bytes(range(1, 256)) * 40, "column t_us is missing"), ("zero.csv", bytes(9), "this is not text"),
-    ("short.csv.gz", gzip.compress(HEAD.encode() + b"1,a,1,512,,,\n" * 99)[:-20], "ends too early"), ("half.csv.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\3", "early"),
+    ("empty.csv", b"", "the file is empty"), ("noise.csv", bytes(range(1, 256)) * 40, "column t_us is missing"),
+    ("zero.csv", bytes(9), "this is not text"),
+    ("short.csv.gz", gzip.compress(HEAD.encode() + b"1,a,1,512,,,\n" * 99)[:-20], "ends too early"),
+    ("half.csv.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\3", "early"),
     ("columns.csv", b"op,id\na,1\n", "t_us is missing"), ("long.csv", b"t_us," + b"a" * 9999, "longer than"),
     ("back.csv", HEAD.encode() + b"2,s,,,,,\n1,s,,,,,\n", "time goes back"), ("fields.csv", HEAD.encode() + b"2,s\n", "fewer columns"),
 ])
@@ -134,8 +136,8 @@ def test_what_is_made_of_a_trace(made):
         (HEAD + "0,a,7,512,0,0,\n1,a,8,1024,3,1,\n2,u,8,,4,1,\n3,f,7,,,0,\n4,s,,,,,\n5,a,9,256,3,1,\n").encode()))))
     assert (trace.name, trace.records, trace.live_peak, trace.devices, trace.blocks) == ("small", 6, 1536, 2, 3)
     assert trace.streams == [(0, 0), (1, 3), (1, 4)]
-    assert list(trace.op) == [tracing.DEVICE, tracing.ALLOC, tracing.DEVICE, tracing.TENSOR_ALLOC, tracing.USE, tracing.FREE, tracing.STEP, tracing.ALLOC,
-                              tracing.TENSOR_FREE, tracing.FREE]  # what was left over is freed
+    assert list(trace.op) == [tracing.DEVICE, tracing.ALLOC, tracing.DEVICE, tracing.TENSOR_ALLOC, tracing.USE, tracing.FREE, tracing.STEP,
+                              tracing.ALLOC, tracing.TENSOR_FREE, tracing.FREE]  # what was left over is freed
     assert trace.live == [512, 1536, 1536, 1536, 1024, 1280] and trace.every == 1
 
 
@@ -154,7 +156,8 @@ def event(action, addr, size, at, stream=0):
 
 def snapshot():
     """A was there before and is freed, B was there and stays, C lives within, D is in use by another stream after its free."""
-    events = [event("alloc", 0xC000, 300, 0), event("segment_alloc", 0xF000, 999, 0), event("free_requested", 0xA000, 100, 1), event("free_completed", 0xA000, 100, 1),
+    events = [event("alloc", 0xC000, 300, 0), event("segment_alloc", 0xF000, 999, 0),
+              event("free_requested", 0xA000, 100, 1), event("free_completed", 0xA000, 100, 1),
               event("free_requested", 0xC000, 300, 2), event("free_completed", 0xC000, 300, 2), event("alloc", 0xA000, 90, 3, 0x7F00),
               event("alloc", 0xD000, 400, 4), event("free_requested", 0xD000, 400, 5)]
     blocks = [{"address": 0xA000, "size": 512, "requested_size": 90, "state": "active_allocated"},
@@ -178,7 +181,8 @@ class Harm:
 
 
 @pytest.mark.parametrize("change, why", [
-    (lambda s: [], "no memory snapshot"), (lambda s: {"segments": []}, "device_traces and segments"), (lambda s: {**s, "device_traces": [[]]}, "nothing|no allocation"),
+    (lambda s: [], "no memory snapshot"), (lambda s: {"segments": []}, "device_traces and segments"),
+    (lambda s: {**s, "device_traces": [[]]}, "no allocation"),
     (lambda s: {**s, "device_traces": [[{"action": "alloc", "addr": -1, "size": 1, "time_us": 0}]]}, "addr is -1"),
     (lambda s: {**s, "device_traces": [[{"action": "alloc", "addr": 1, "size": "x", "time_us": 0}]]}, "size is 'x'"),
     (lambda s: {**s, "device_traces": [7]}, "event 0 of device 0 is broken"), (lambda s: {**s, "segments": [7]}, "segment of device 0 is broken"),
@@ -188,7 +192,7 @@ class Harm:
 def test_snapshots_that_are_broken(refuse, made, tmp_path, monkeypatch, change, why):
     monkeypatch.chdir(tmp_path)
     said = refuse(made("bad.pickle", contents=pickle.dumps(change(snapshot()))))
-    assert any(word in said for word in why.split("|")), said
+    assert why in said
     assert not (tmp_path / "harm").exists()
 
 
@@ -214,7 +218,15 @@ def test_the_smallest_card():
 
 
 def test_sizes_are_short():
-    assert [replay_report.size(n) for n in (0, 700, 1536, 150 * MIB, 2 << 30, 80 << 30)] == ["0 B", "700 B", "1.50 KiB", "150 MiB", "2.00 GiB", "80.0 GiB"]
+    sizes = [replay_report.size(n) for n in (0, 700, 1536, 150 * MIB, 2 << 30, 80 << 30)]
+    assert sizes == ["0 B", "700 B", "1.50 KiB", "150 MiB", "2.00 GiB", "80.0 GiB"]
+
+
+def test_a_table_for_terminals(capsys):
+    pytest.importorskip("rich")
+    columns = [replay_report.Column("trace", None, False), replay_report.Column("ns", None)]
+    replay_report.print_rich(columns, [["[bold]x", "12"]])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["trace", "ns"], ["[bold]x", "12"]]
 
 
 # --- replays
@@ -248,7 +260,8 @@ def test_three_allocators(run, made, tmp_path):
     assert by["plain", "native", 0.2]["driver_calls_last"] > native["driver_calls_last"]
     # The same library, through PyTorch and without it.
     binary = pathlib.Path(os.environ.get("CENOTE_BUILD") or pathlib.Path(__file__).parents[2] / "build") / "bin/cenote-replay"
-    alone = subprocess.run([binary, "--json", "--capacity", "2GiB", "--page-mib", "2", "--repeat", "2", plain], capture_output=True, text=True, check=True)
+    alone = subprocess.run([binary, "--json", "--capacity", "2GiB", "--page-mib", "2", "--repeat", "2", plain],
+                           capture_output=True, text=True, check=True)
     assert by["plain", "cenote", 0]["reserved_peak_bytes"] == json.loads(alone.stdout)["reserved_peak_bytes"]
     assert by["plain", "cenote", 0]["address_bytes"] == json.loads(alone.stdout)["address_peak_bytes"]
     assert not picture.exists()
@@ -259,7 +272,8 @@ def test_three_allocators(run, made, tmp_path):
 @pytest.mark.slow
 def test_the_end_of_memory_and_the_smallest_card(run, made, tmp_path):
     """One block of 1200 MiB, then 20 of 60 MiB in its place, of which every other one is freed, and 6 of 90 MiB that do not fit into the gaps."""
-    trace = made("gaps.csv", f"a,99,{1200 * MIB}", "f,99", *(f"a,{i},{60 * MIB}" for i in range(20)), *(f"f,{i}" for i in range(0, 20, 2)), *(f"a,{i},{90 * MIB}" for i in range(20, 26)))
+    trace = made("gaps.csv", f"a,99,{1200 * MIB}", "f,99", *(f"a,{i},{60 * MIB}" for i in range(20)),
+                 *(f"f,{i}" for i in range(0, 20, 2)), *(f"a,{i},{90 * MIB}" for i in range(20, 26)))
     picture = tmp_path / "picture.png"
     done = run("replay", "--under", "native,cenote", "--sim", "2000MiB", "--plot", picture, "--json", tmp_path / "o.json", trace)
     assert done.returncode == 0, done.stderr
@@ -267,7 +281,7 @@ def test_the_end_of_memory_and_the_smallest_card(run, made, tmp_path):
     assert cenote["oom_record"] is None and cenote["waste_percent"] < 20
     assert native["oom_record"] == 36 and native["oom_bytes"] == 90 * MIB and native["waste_percent"] is None
     table = done.stdout.splitlines()
-    assert f"out of memory at record {native['oom_record']} (90.0 MiB)" in table[2] and "Simulated GPU, 1.95 GiB" in table[0] and len(table) == 4
+    assert table[1].endswith("out of memory") and table[2].endswith("at record 36") and "Simulated GPU, 1.95 GiB" in table[0] and len(table) == 4
     assert picture.read_bytes().startswith(b"\x89PNG")
     runs = {r["allocator"]: r for r in figures(run("replay", "--under", "native,cenote", "--smallest", "--json", "-", trace))}
     assert 1700 * MIB <= runs["cenote"]["smallest_bytes"] < 1800 * MIB  # the context takes 500 MiB
