@@ -98,6 +98,8 @@ struct decay {
     tick     ripe;                  /* what was freed by then has been free for decay_ms */
 };
 
+#define OFTEN_LEAST 8               /* chosen: such trims in a row before one is a habit */
+
 /* Pages given back and taken again, see regret.c. Guarded by the turn. */
 struct regret {
     uint64_t given;                 /* pages that may still be taken again */
@@ -105,6 +107,8 @@ struct regret {
     uint64_t create_ns, give_ns;    /* what a page cost lately */
     uint64_t asked_ns;              /* when CENOTE_TRIM_OFTEN came last */
     uint32_t often;                 /* how many in a row */
+    uint32_t marked;                /* how many in all */
+    tick     marks[OFTEN_LEAST];    /* the free that each of the last saw */
 };
 
 struct cenote_pool {
@@ -303,6 +307,7 @@ uint64_t decay_epoch(const cenote_pool *pool);
 void     regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
 void     regret_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
 uint64_t regret_allowance(const cenote_pool *pool);
+tick     regret_mark(cenote_pool *pool);
 bool     regret_forbids(cenote_pool *pool);
 
 /* --- background.c */

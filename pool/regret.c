@@ -8,7 +8,8 @@
  *
  *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that nobody misses go on going
  *     CENOTE_TRIM_OFTEN       gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
- *                             beyond the budget and a tenth of a second, and the device has memory for others, it gives back nothing
+ *                             beyond the budget and a tenth of a second, and the device has memory for others, it gives back only what nothing
+ *                             has lived on during the last eight of them
  *
  * A trim that is not said to come often gives back what it is asked for. So do shortages.
  *
@@ -19,7 +20,6 @@
 
 #define GRACE_NS     100000000u     /* chosen, as for harvesting: nobody notices it at program start */
 #define OFTEN_NS     10000000000u   /* chosen: steps are shorter, and who looks what a trim has brought takes longer */
-#define OFTEN_LEAST  8              /* chosen: such trims in a row before one is a habit */
 #define DEVICE_SHARE 8              /* chosen: so much of the device is left to others, or everything goes */
 
 /* Pages have gone because of a trim that comes again and again. */
@@ -65,7 +65,18 @@ uint64_t regret_allowance(const cenote_pool *pool)
     return left_for(pool, 0);
 }
 
-/* A trim has come that says it comes often: is it to give back nothing? */
+/* A trim that says it comes often is here: up to which free the one so many before it saw. */
+tick regret_mark(cenote_pool *pool)
+{
+    struct regret *r = &pool->regret;
+    tick *mark = &r->marks[r->marked++ % OFTEN_LEAST], before = *mark;
+    lock_take(&pool->lock);
+    *mark = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    return before;
+}
+
+/* A trim has come that says it comes often: is it to leave what the last step used? */
 bool regret_forbids(cenote_pool *pool)
 {
     struct regret *r = &pool->regret;

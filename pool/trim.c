@@ -310,9 +310,12 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
         return error;
     if (flags & PERIODIC)
         keep = thrift(pool, keep);
-    if (flags & CENOTE_TRIM_OFTEN && regret_forbids(pool)) {
-        keep = UINT64_MAX;
-        flags &= ~CENOTE_TRIM_WAIT; /* for what? */
+    if (flags & CENOTE_TRIM_OFTEN) {
+        tick idle = regret_mark(pool);
+        if (regret_forbids(pool)) {
+            latest = idle;
+            flags &= ~CENOTE_TRIM_WAIT; /* what goes has been free for steps */
+        }
     }
     CUresult result = trim_now(pool, keep, latest, flags);
     if (!result)

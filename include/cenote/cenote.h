@@ -242,7 +242,7 @@ CENOTE_API int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream);
 
 #define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
 
-#define CENOTE_TRIM_OFTEN 2u /* comes again and again, as after each step: gives back nothing where that costs too much, see docs/options.md */
+#define CENOTE_TRIM_OFTEN 2u /* comes again and again, as after each step: where that costs too much, what steps use stays; see docs/options.md */
 
 /* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
 CENOTE_API int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);

@@ -99,6 +99,7 @@ def run_main(arguments: Sequence[str]) -> int:
 COMMANDS = {
     "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
+    "dry-run": ("dry", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
     "replay": ("replaying", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "view": ("viewing", "a recorded trace or a snapshot as a page to click in, or as PNG"),
 }

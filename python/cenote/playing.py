@@ -235,6 +235,11 @@ def answer(torch: Any, job: dict[str, Any], output: int) -> None:
         tell({"failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"})
 
 
+def end_with_parent() -> None:
+    """Whoever ends the parent means this process too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def prepare(allocator: str) -> Any:
     import torch
     if not torch.version.cuda:
@@ -252,6 +257,7 @@ def prepare(allocator: str) -> Any:
 
 
 def main() -> int:
+    end_with_parent()
     output = os.dup(1)
     os.dup2(2, 1)  # whatever libraries print
     try:
@@ -263,7 +269,7 @@ def main() -> int:
     for line in sys.stdin:
         child = os.fork()
         if not child:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever ends this process means the replay too
+            end_with_parent()
             answer(torch, json.loads(line), output)
             os._exit(0)
         status = os.waitpid(child, 0)[1]

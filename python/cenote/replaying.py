@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -295,6 +296,14 @@ def replay(options: argparse.Namespace) -> int:
     check_outputs(options)
     check_torch()
     bar = replay_report.Bar()
+    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through what is to be done at the end
+    try:
+        return replay_all(options, bar)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def replay_all(options: argparse.Namespace, bar: "replay_report.Bar") -> int:
     with tempfile.TemporaryDirectory(prefix="cenote-replay-") as folder:
         stage = Stage(folder, options.repeat, bar)
         try:

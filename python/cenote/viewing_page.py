@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 from cenote.places import HERE
 from cenote.viewing_history import History, rounded
 
-POINTS, BLOCKS, RANGES, NAMES, STEPS = 8000, 60_000, 20_000, 1000, 5000  # of all histories of a page together
+POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 60_000  # of all histories of a page together
 GROUPS = 11  # have a colour of their own; the rest is "everything else"
 LONGEST_NAME = 160
 DATA = "/* the data of the page */ null"
@@ -41,6 +41,7 @@ class Condensed:
         self.moments = self._moments(max(300, POINTS // share))
         self.peak = max(range(len(self.levels)), key=self.levels.__getitem__)
         self.blocks = self._blocks(max(2000, BLOCKS // share))
+        self.most_names = max(50, NAMES // share)
         self.names: dict[str, list[str]] = {}  # by division, the largest first
         self.rank: dict[str, list[int]] = {}  # of each of the history's names
         for division in history.groups:
@@ -83,11 +84,11 @@ class Condensed:
             if live[number] > most[number]:
                 most[number] = live[number]
         order = sorted(range(len(most)), key=lambda number: -most[number]) if division != "size" else list(range(len(most)))
-        kept = order if len(order) <= NAMES else order[:NAMES - 1]
+        kept = order if len(order) <= self.most_names else order[:self.most_names - 1]
         self.names[division] = [names.names[number][:LONGEST_NAME] for number in kept] + (["others"] if len(kept) < len(order) else [])
         self.rank[division] = [0] * len(order)
         for place, number in enumerate(order):
-            self.rank[division][number] = min(place, NAMES - 1)
+            self.rank[division][number] = min(place, self.most_names - 1)
 
     def groups(self, division: str) -> list[str]:
         """What has a colour."""
@@ -144,7 +145,10 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
     steps = list(history.steps)
     kept_steps = steps[::max(1, -(-len(steps) // (STEPS // share or 1)))]
     ranges = sorted(history.ranges, key=lambda row: -row[1])[:max(500, RANGES // share)]
-    kept = picture.blocks
+    kept, moment, notes = picture.blocks, history.moment, list(history.notes)
+    if moment and len(moment.get("pages", ())) > PAGES // share:
+        notes.append(f"{len(moment['pages']) - PAGES // share:,} of {len(moment['pages']):,} physical pages are left out, the last ones.")
+        moment = {**moment, "pages": moment["pages"][:PAGES // share]}
     blocks = {
         "count": len(kept), "all": len(history.size),
         "size": packed("d", (history.size[i] for i in kept)), "born": packed("I", (history.born[i] for i in kept)),
@@ -156,13 +160,13 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
     if picture.reserved is not None:
         peaks["reserved"] = max(picture.reserved)
     return {
-        "title": history.title, "device": history.device, "unit": history.unit, "notes": history.notes, "records": len(history.time),
+        "title": history.title, "device": history.device, "unit": history.unit, "notes": notes, "records": len(history.time),
         "moments": packed("I", moments), "times": packed("d", times), "sampled": len(picture.moments) < len(picture.levels),
         "series": {name: packed("d", line) for name, line in series.items()},
         "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stack(division) for x in row))}
                    for division in history.groups if not history.is_moment()},
         "names": picture.names, "steps": kept_steps, "all_steps": len(steps), "blocks": blocks, "peak": picture.peak, "peaks": peaks,
-        "ranges": [list(row) for row in ranges], "moment": history.moment,
+        "ranges": [list(row) for row in ranges], "moment": moment,
     }
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 import json
 from typing import IO, Any
 
-from cenote.viewing_history import FOR_EVER, Broken, History
+from cenote.viewing_history import FOR_EVER, Broken, History, Names
 
 MOST_BYTES = 1 << 30  # of JSON
-MOST_PAGES = 100_000
 PAGE_STATES = ("owned", "free", "spare", "leaving")
 
 
@@ -45,7 +44,7 @@ def _history(title: str, snapshot: dict[str, Any]) -> History:
                 _divide(history, piece, names, snapshot["sites"])
                 division = history.division("stream")
                 division[1].append(division[0].number(streams.get((segment["group"], segment["stream_id"]), "unknown stream")))
-    history.moment = _moment(history, snapshot)
+    history.moment = _moment(snapshot)
     history.divide_by_size()
     history.forget_what_divides_nothing()
     history.notes.append("A snapshot is one moment: the time line is that of its steps, the last 256 at most.")
@@ -68,7 +67,7 @@ def _divide(history: History, piece: dict[str, Any], names: dict[str, dict[int, 
         numbers.append(known.number(name))
 
 
-def _moment(history: History, snapshot: dict[str, Any]) -> dict[str, Any]:
+def _moment(snapshot: dict[str, Any]) -> dict[str, Any]:
     """What the page draws beside the blocks."""
     steps = _rows(snapshot["steps"]["columns"], snapshot["steps"]["rows"])[::-1]
     counters = snapshot["counters"]
@@ -76,11 +75,12 @@ def _moment(history: History, snapshot: dict[str, Any]) -> dict[str, Any]:
     figures.update({f"{name}_peak": counters[name]["peak"] for name in ("requested", "allocated", "reserved")})
     return {"figures": figures, "page_bytes": snapshot["pool"]["page_bytes"], "capacity": snapshot["pool"]["capacity"], "ns": snapshot["ns"],
             "steps": [[step["step"], step["ns"], step["live"], step["reserved"], step["peak"]] for step in steps],
-            "pages": _pages(history, snapshot)}
+            **_pages(snapshot)}
 
 
-def _pages(history: History, snapshot: dict[str, Any]) -> list[list[Any]]:
-    """[number, bytes, state, times mapped, frozen or pinned, its arena's stream, addresses at which it is mapped: that of its owner first]"""
+def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Rows of [number, bytes, state, times mapped, frozen or pinned, number of its arena's stream, addresses at which it is mapped: that of its owner
+    first], and the names of the streams."""
     size = snapshot["pool"]["page_bytes"]
     bases = {region["region"]: region["base"] for region in snapshot["regions"]}
     mapped: dict[int, list[int]] = {}
@@ -89,13 +89,11 @@ def _pages(history: History, snapshot: dict[str, Any]) -> list[list[Any]]:
             if slot["page"]:
                 mapped.setdefault(slot["page"], []).append(region["base"] + slot["slot"] * size)
     streams, keys = _stream_names(snapshot), {arena["arena"]: (arena["group"], arena["stream_id"]) for arena in snapshot["arenas"]}
-    pages = []
+    pages, users = [], Names()
     for page in _rows(snapshot["pages"]["columns"], snapshot["pages"]["rows"]):
         owner = bases[page["owner"][0]] + page["owner"][1] * size if page["owner"] else None
         places = sorted(mapped.get(page["page"], []), key=lambda at: at != owner)
         held = bool(page["frozen"] or page["pins"])
         stream = streams.get(keys.get(page["arena"], (0, 0)), "no stream yet")
-        pages.append([page["page"], page["bytes"], PAGE_STATES.index(page["state"]), page["maps"], int(held), stream, places])
-    if len(pages) > MOST_PAGES:
-        history.notes.append(f"{len(pages) - MOST_PAGES:,} of {len(pages):,} pages are left out.")
-    return pages[:MOST_PAGES]
+        pages.append([page["page"], page["bytes"], PAGE_STATES.index(page["state"]), page["maps"], int(held), users.number(stream), places])
+    return {"pages": pages, "page_users": users.names}

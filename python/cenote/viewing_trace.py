@@ -1,4 +1,4 @@
-"""Reads a trace (docs/traces.md) for `cenote view`: a history for each device. What stats/records/reader.c refuses is refused here, in its words' sense."""
+"""Reads a trace (docs/traces.md) for `cenote view`: a history for each device. What stats/records/reader.c refuses is refused here too."""
 from __future__ import annotations
 
 from typing import IO, Callable, Optional

@@ -139,6 +139,26 @@ static void make_it_a_habit(struct scene *scene)
     EXPECT_EQ(reserved(scene), 400 * MIB);
 }
 
+/* A habit keeps what each step takes again, and nothing else. */
+CASE(what_a_habit_does_not_use_goes)
+{
+    struct scene scene;
+    void *block = NULL;
+    open_thrifty(&scene, 0, 0, 0.01);
+    make_it_a_habit(&scene);
+    for (int i = 0; i < 8; i++) {
+        EXPECT_EQ(reserved(&scene), 400 * MIB); /* the 300 others were used by one of the last eight */
+        step_and_empty(&scene, 100 * MIB);
+    }
+    step_and_empty(&scene, 100 * MIB);
+    EXPECT_EQ(reserved(&scene), 100 * MIB);
+    DONE(cenote_alloc(scene.pool, 60 * MIB, scene.stream[A], &block));
+    step_and_empty(&scene, 100 * MIB);
+    EXPECT(reserved(&scene) >= 160 * MIB); /* what is live stays where it is */
+    DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
 CASE(others_need_the_memory)
 {
     struct scene scene;
