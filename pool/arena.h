@@ -29,6 +29,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t number;                /* in the pool's table */
     uint32_t group;                 /* 0: none */
     uint64_t live;                  /* blocks, with those pending */
+    uint64_t pending;               /* bytes of those, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
     uint32_t visitors;              /* threads in shortage.c on its behalf: it stays who it is */
     uint32_t in_vain;               /* slides that followed the last question to the device which did not help; each such doubles them */

@@ -53,7 +53,7 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
 
 /* ----------------------------------------------------------------------------------------------------------------------------- the pool */
 
-/* What the arena holds and no block uses can serve nobody else if it is private or its segments do not move. LOCKING: the pool's lock. */
+/* What the arena holds beside blocks, live or pending, serves nobody else if it is private or its segments do not move. LOCKING: the pool's lock. */
 static void look_at_arena(const cenote_pool *pool, const struct arena *a, struct facts *f)
 {
     const cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
@@ -61,7 +61,7 @@ static void look_at_arena(const cenote_pool *pool, const struct arena *a, struct
     f->in_groups += g ? a->row.current : 0;
     if (!a->is_private && moves && !is_whole)
         return;
-    uint64_t held = pieces_reserved(pool, a), unused = held > a->row.current ? held - a->row.current : 0;
+    uint64_t held = pieces_reserved(pool, a), used = a->row.current + a->pending, unused = held > used ? held - used : 0;
     *(a->is_private ? &f->frozen : moves ? &f->whole : &f->immovable) += unused;
 }
 

@@ -20,6 +20,7 @@
 
 static void set_pending(cenote_pool *pool, const struct where *w, bool pending)
 {
+    w->arena->pending += pending ? count_rounded(w->requested) : -count_rounded(w->requested);
     if (!w->slab)
         block_of(&pool->blocks, w->block)->state = pending ? BLOCK_PENDING : BLOCK_LIVE;
     else if (pending)

@@ -67,13 +67,20 @@ struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
     return (struct asker){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
 }
 
-/* The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole. */
+/*
+ * The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole: to be asked
+ * until it answers NULL. A pool may be destroyed while somebody is at it, but its structure is no other pool's before he has gone on.
+ */
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
 {
     lock_take(&global);
     cenote_pool *p = after ? after->next : pools;
     while (p && (!p->open || (pool && p->device != pool->device)))
         p = p->next;
+    if (after)
+        after->guests--;
+    if (p)
+        p->guests++;
     lock_give(&global);
     return p;
 }
@@ -231,7 +238,7 @@ static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
 static cenote_pool *take_structure(void)
 {
     cenote_pool *pool = pools;
-    while (pool && !pool->reusable)
+    while (pool && (!pool->reusable || pool->guests))
         pool = pool->next;
     if (pool) {
         memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));

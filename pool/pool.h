@@ -116,6 +116,7 @@ struct cenote_pool {
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
     struct lock    watching;        /* held while the watch function runs; guards it and its argument */
     atomic_bool    attended;        /* by the background thread; changed under the lock of that */
+    uint32_t       guests;          /* threads that go through all pools and are at this one; guarded by the lock of the pools */
     struct device *device;          /* constant */
     cenote_options options;         /* constant; limit and trim_above as they were asked for first */
     enum cenote_provider provider;  /* constant, never CENOTE_AUTO */

@@ -52,8 +52,7 @@ void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint6
     struct ring *r = &pool->ring;
     r->entries[r->next] = (struct ring_entry){now_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag};
     r->next = r->next + 1 < r->room ? r->next + 1 : 0;
-    r->count += r->count < r->room;
-    r->lost += r->count == r->room;
+    *(r->count < r->room ? &r->count : &r->lost) += 1;
 }
 
 /* The ring of the pool becomes another one, and the old one goes. */

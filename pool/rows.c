@@ -75,15 +75,18 @@ struct listing {
     uint64_t epoch;
 };
 
-/* The next row, to be given its name, or a place for one there is no room for. NULL: it never held anything. */
-static cenote_row *list(struct listing *l, const struct row *r, uint64_t key)
+/*
+ * The next row, to be given its name, or a place for one there is no room for. NULL: it never held anything. After a reset of totals the peak
+ * tells that, after a reset of peaks the totals; after both there is nothing left to add up.
+ */
+static cenote_row *list(struct listing *l, const struct row *r, uint64_t key, uint64_t reserved)
 {
     static _Thread_local cenote_row beyond;
-    if (!r->total_in && !r->held && !r->current)
+    if (!r->total_in && !r->held && !r->peak && !reserved)
         return NULL;
     cenote_row *row = l->count < l->room ? &l->rows[l->count] : &beyond;
     l->count++;
-    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == l->epoch ? r->at_peak : r->current};
+    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == l->epoch ? r->at_peak : r->current, .reserved = reserved};
     row->allocated = (cenote_level){r->current, r->peak, r->total_in, r->total_in + r->held - r->current};
     return row;
 }
@@ -92,12 +95,11 @@ static void list_arenas(struct listing *l, const cenote_pool *pool)
 {
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
-        cenote_row *row = a->number ? list(l, &a->row, a->stream) : NULL;
+        cenote_row *row = a->number ? list(l, &a->row, a->stream, pieces_reserved(pool, a)) : NULL;
         if (!row)
             continue;
         row->group = a->group ? group_of(pool, a->group) : NULL;
         row->stream = a->handle;
-        row->reserved = pieces_reserved(pool, a);
         snprintf(row->name, sizeof(row->name), "%s%sstream %llu", row->group ? row->group->name : "", row->group ? ", " : "",
                  (unsigned long long)a->stream);
     }
@@ -107,13 +109,14 @@ static void list_groups(struct listing *l, cenote_pool *pool)
 {
     for (uint32_t number = 1; number < pool->groups.used; number++) {
         cenote_group *g = group_of(pool, number);
-        cenote_row *row = g->number ? list(l, &g->row, number) : NULL;
+        uint64_t reserved = 0;
+        for (uint32_t i = 1; i < pool->arenas.used && g->number; i++)
+            if (arena_of(pool, i)->number && arena_of(pool, i)->group == number)
+                reserved += pieces_reserved(pool, arena_of(pool, i));
+        cenote_row *row = g->number ? list(l, &g->row, number, reserved) : NULL;
         if (!row)
             continue;
         row->group = g;
-        for (uint32_t i = 1; i < pool->arenas.used; i++)
-            if (arena_of(pool, i)->number && arena_of(pool, i)->group == number)
-                row->reserved += pieces_reserved(pool, arena_of(pool, i));
         snprintf(row->name, sizeof(row->name), "%s", g->name);
     }
 }
@@ -122,7 +125,7 @@ static void list_sizes(struct listing *l, const cenote_pool *pool)
 {
     for (uint32_t i = 0; i < SIZE_ROWS; i++) {
         uint64_t most = i < CLASS_COUNT ? class_bytes(i) : 512ull << (i - CLASS_COUNT);
-        cenote_row *row = list(l, &pool->by_size[i], most);
+        cenote_row *row = list(l, &pool->by_size[i], most, 0);
         if (row)
             snprintf(row->name, sizeof(row->name), "%s to %llu", i < CLASS_COUNT ? "slab" : "block", (unsigned long long)most);
     }
@@ -132,7 +135,7 @@ static void list_tags(struct listing *l, const cenote_pool *pool)
 {
     struct row all = all_of(pool);
     for (uint32_t tag = 0; tag < (pool->is_labelled ? pool->by_tag.committed : 1); tag++) {
-        cenote_row *row = list(l, pool->is_labelled ? tag_row(pool, tag) : &all, tag);
+        cenote_row *row = list(l, pool->is_labelled ? tag_row(pool, tag) : &all, tag, 0);
         if (row)
             label_path(tag, row->name, sizeof(row->name));
     }
@@ -142,7 +145,7 @@ static void list_named(struct listing *l, const cenote_pool *pool, const struct 
 {
     struct row all = all_of(pool);
     for (size_t i = 0; i < (pool->is_labelled ? count : 1); i++) {
-        cenote_row *row = list(l, pool->is_labelled ? &rows[i] : &all, i);
+        cenote_row *row = list(l, pool->is_labelled ? &rows[i] : &all, i, 0);
         if (row)
             snprintf(row->name, sizeof(row->name), "%s", names[i]);
     }

@@ -227,9 +227,10 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
         size_t tag_room = tag_count + 1;
         cenote_rows(pool, CENOTE_BY_TAG, tags, tag_room, &tag_count);
         struct heap_of *heaps = (struct heap_of *)(void *)pieces;
+        uint32_t over = steps < notes[0].step ? steps : (uint32_t)notes[0].step - 1; /* what a step left is known when the next is over */
         size_t made = gather(pieces, keep_survivors(pieces, count, notes[0].step, steps), notes[0].step, heaps);
         for (size_t i = 0; i < made && i < LINES_MOST; i++)
-            print_heap(out, &heaps[i], steps, tags, tag_count < tag_room ? tag_count : tag_room);
+            print_heap(out, &heaps[i], over, tags, tag_count < tag_room ? tag_count : tag_room);
         if (made > LINES_MOST)
             print(out, "and %zu more\n", made - LINES_MOST);
         memory_unmap(tags, tag_room * sizeof *tags);

@@ -2,8 +2,9 @@
 
     python bench/torch/watching.py [--rounds N] [--json] [--check]
 
-GPT-2 with 355 million parameters on a simulated GPU, whose kernels take no time: all of it is Python and PyTorch on the host, so that on a real GPU the share is
-smaller. The least of all rounds counts, because a disturbance only adds. --check ends with status 1 where something takes more than MOST of a step.
+GPT-2 with 355 million parameters on a simulated GPU, whose kernels take no time: all of it is Python and PyTorch on the host, so that on a real GPU
+the share is smaller. The least of all rounds counts, because a disturbance only adds. --check ends with status 1 where something takes more than
+MOST of a step.
 """
 import argparse
 import datetime
@@ -83,10 +84,10 @@ def main() -> int:
     base = least["nothing"]
     for name in MOST:
         share = (least[name] - base) / base
-        print(f"{name:<20} {least[name]:6.1f} ms of CPU a step, {base:.1f} without: {100 * share:+5.1f} %  (at most {100 * MOST[name]:.0f} %)")
+        print(f"{name:<20} {least[name]:6.1f} ms of CPU a step, {base:.1f} without: {100 * share:+5.1f} %  (at most {100 * MOST[name]:.0f})")
     if options.json:
-        print(json.dumps({"bench": "torch/watching", "date": datetime.date.today().isoformat(), "machine": platform.machine(), "device": "simulated GPU",
-                          "cpu_ms": {name: round(ms, 2) for name, ms in least.items()}}))
+        print(json.dumps({"bench": "torch/watching", "date": datetime.date.today().isoformat(), "machine": platform.machine(),
+                          "device": "simulated GPU", "cpu_ms": {name: round(ms, 2) for name, ms in least.items()}}))
     return int(options.check and any((least[name] - base) / base > most for name, most in MOST.items()))
 
 

@@ -1,6 +1,8 @@
 """The command `cenote`: reads its arguments and calls what does the work."""
 import argparse
 import importlib
+import os
+import signal
 import sys
 from typing import NoReturn, Optional, Sequence
 
@@ -70,8 +72,8 @@ def run_parser() -> Parser:
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
     parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
-    parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` and `cenote "
-                        "replay`; gzip if FILE ends in .gz, %%p in it is the number of the process")
+    parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
+                        "and `cenote replay`; gzip if FILE ends in .gz, %%p in it is the number of the process")
     return parser
 
 
@@ -105,14 +107,25 @@ COMMANDS = {
 }
 
 
+def run_command(module: str, arguments: Sequence[str]) -> int:
+    try:
+        status: int = importlib.import_module(f"cenote.{module}").main(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head` has seen enough; Python would say so once more when it closes the stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] and given[0] in COMMANDS:
         name = COMMANDS[given[0]][0]
         if name == "command":
             return run_main(given[1:])
-        status: int = importlib.import_module(f"cenote.{name}").main(given[1:])
-        return status
+        return run_command(name, given[1:])
     listed = "".join(f"\n  cenote {name:<9} {about}" for name, (_, about) in COMMANDS.items())
     parser = Parser("cenote", usage="cenote COMMAND --help | cenote --version", description=f"Device memory for CUDA programs.\n{listed}",
                     formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,7 +1,8 @@
 """`cenote doctor`: what works here, what does not, and what to do about it.
 
-Each check looks at one thing and says it in a line: fine, a remark (it works, but not as well as it could), or wrong. Those that use the driver come
-after those that do not, because a driver may fail in ways of its own. Nothing is changed, but for the adapter, which is compiled if it is not there yet.
+Each check looks at one thing and says it in a line: fine, a remark (it works, but not as well as it could), or wrong. Those that use the driver
+come after those that do not, because a driver may fail in ways of its own. Nothing is changed, but for the adapter, which is compiled if it is not
+there yet.
 """
 import argparse
 import ctypes
@@ -96,12 +97,14 @@ def torch() -> Iterator[Finding]:
 def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
     tool = adapter.compiler()
     if tool is None:
-        yield Finding("compiler", REMARK, "there is no g++", "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
+        yield Finding("compiler", REMARK, "there is no g++",
+                      "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
         return
     yield Finding("compiler", FINE, tool.says)
     cache = adapter.cache_folder()
     if not os.access(next(path for path in ancestors(cache) if os.path.exists(path)), os.W_OK):
-        yield Finding("adapter cache", REMARK, f"{cache} cannot be written: the adapter is compiled at each start", "name a writable folder in XDG_CACHE_HOME")
+        yield Finding("adapter cache", REMARK, f"{cache} cannot be written: the adapter is compiled at each start",
+                      "name a writable folder in XDG_CACHE_HOME")
     try:
         yield Finding("adapter", FINE, adapter.make(described))
     except adapter.NotMade as why:
@@ -119,6 +122,11 @@ def ancestors(path: str) -> Iterator[str]:
 
 # --- the driver and its devices
 
+START = {  # what to do about an error of cuInit
+    100: "no GPU is visible: look at CUDA_VISIBLE_DEVICES and at `nvidia-smi`",
+    803: "driver and libcuda.so.1 have different versions: restart, or take the compat libraries off LD_LIBRARY_PATH",
+}
+
 def driver() -> Iterator[Finding]:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -129,11 +137,10 @@ def driver() -> Iterator[Finding]:
     version, count = ctypes.c_int(), ctypes.c_int()
     error = cuda.cuInit(0) or cuda.cuDriverGetVersion(ctypes.byref(version)) or cuda.cuDeviceGetCount(ctypes.byref(count))
     if error:
-        yield Finding("driver", WRONG, f"the driver does not start: error {error}",
-                      {100: "no GPU is visible: look at CUDA_VISIBLE_DEVICES and at `nvidia-smi`",
-                       803: "driver and libcuda.so.1 have different versions: restart, or take the compat libraries off LD_LIBRARY_PATH"}.get(error, "look at `nvidia-smi`"))
+        yield Finding("driver", WRONG, f"the driver does not start: error {error}", START.get(error, "look at `nvidia-smi`"))
         return
-    name = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, " + ("simulated" if os.environ.get(environment.SIM) else loaded_from("libcuda.so"))
+    kind = "simulated" if os.environ.get(environment.SIM) else loaded_from("libcuda.so")
+    name = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, {kind}"
     old = version.value < OLDEST_DRIVER
     yield Finding("driver", WRONG if old else FINE, name, "cenote needs a driver for CUDA 11 or newer" if old else "")
     if not count.value:
@@ -188,9 +195,14 @@ def topology(what: str, bus: str) -> Iterator[Finding]:
     if not os.path.isdir(folder):
         yield Finding(what, FINE, f"PCI {bus} is not on this machine's bus: simulated, or a virtual machine hides it")
         return
-    with open(os.path.join(folder, "numa_node"), encoding="ascii") as node, open(os.path.join(folder, "local_cpulist"), encoding="ascii") as near:
-        yield Finding(what, FINE if hwloc else REMARK, f"PCI {bus}, NUMA node {node.read().strip()}, processors {near.read().strip()}",
-                      "" if hwloc else "libhwloc.so.15 is missing: the background thread is not placed near the device, no pinned memory: apt install libhwloc15")
+    node, near = (first_line(os.path.join(folder, name)) for name in ("numa_node", "local_cpulist"))
+    yield Finding(what, FINE if hwloc else REMARK, f"PCI {bus}, NUMA node {node}, processors {near}",
+                  "" if hwloc else "libhwloc.so.15 is missing: no pinned memory, and the background thread runs anywhere: apt install libhwloc15")
+
+
+def first_line(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.readline().strip()
 
 
 # --- limits of the system
@@ -202,7 +214,8 @@ def limits() -> Iterator[Finding]:
                       "CUDA and cenote reserve addresses by the hundred GiB, which cost nothing: ulimit -v unlimited")
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if locked != resource.RLIM_INFINITY and locked < 64 << 20:
-        yield Finding("locked memory", REMARK, f"limited to {locked >> 10} KiB (ulimit -l)", "registered memory for InfiniBand needs more: ulimit -l unlimited")
+        yield Finding("locked memory", REMARK, f"limited to {locked >> 10} KiB (ulimit -l)",
+                      "registered memory for InfiniBand needs more: ulimit -l unlimited")
     set_by = [name for name in environment.ALLOCATOR_VARIABLES if os.environ.get(name)]
     for name in set_by:
         yield Finding(name, REMARK, os.environ[name], "settings of PyTorch's own allocator; under cenote most have no effect (docs/pytorch.md)")
@@ -216,7 +229,8 @@ def examine() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # a check that breaks is a finding, not a traceback
-            yield Finding(check.__name__, WRONG, f"the check failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}", "please report this")
+            text = " ".join(str(error).split())[:200]
+            yield Finding(check.__name__, WRONG, f"the check failed: {type(error).__name__}: {text}", "please report this")
 
 
 def line(finding: Finding) -> str:

@@ -11,6 +11,7 @@ from cenote import places_in_code, quantity
 
 GIB, MIB = 1 << 30, 1 << 20
 NAMED_LEAST = 8 * MIB  # parts that are smaller are not named
+TIGHT = 50  # less than this part of a card left
 ROWS_MOST = 16  # devices and ranks that are listed
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on them
@@ -200,6 +201,8 @@ def how_far(outcome: Outcome) -> str:
 def fits_lines(outcome: Outcome) -> list[str]:
     needed = outcome.needed()
     lines = [f"fits: {size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"]
+    if outcome.capacity - needed < outcome.capacity // TIGHT:
+        lines.append("  that is tight: context and workspaces are models, and a real card may need more for them")
     return lines + peak_lines(outcome) + device_lines(outcome)
 
 
@@ -265,7 +268,6 @@ def text(program: Sequence[str], outcome: Outcome, largest: Optional[Outcome], o
         lines += failure_lines(outcome, failure)
         lines += needs_lines(outcome, largest)
         lines += allocator_lines(outcome, largest, others)
-        lines += [f"  advice: {advice}" for advice in failure.get("advice", [])]
     elif outcome.verdict == "fits":
         lines += fits_lines(outcome)
         lines += allocator_lines(outcome, largest, others)

@@ -40,7 +40,7 @@ class Phases:
     """What is going on, in all threads."""
 
     def __init__(self, frames: Frames) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a handler of a signal may interrupt who has it, and call a module
         self.doing: list[Doing] = []  # in order of their beginning
         self.lasts = False  # forward, from the end of the outermost call until backward
         self.frames = frames

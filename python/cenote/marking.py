@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from cenote import bindings
 
-Kind = Callable[[int, int], int]  # cenote_block_kind
+Kind = Callable[[int, int], int]  # cenote_block_kind. It finds the start of a block at once, and what lies inside one slowly
 
 OTHER, PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, WORKSPACES = range(7)  # a test compares them with kinds.def
 
@@ -22,6 +22,11 @@ def kind_function() -> Kind:
     found = ctypes.PyDLL(bindings.loaded()._name).cenote_block_kind
     found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
     return found
+
+
+def address_of(tensor: Any) -> int:
+    """In the block under it: of a view, as a gradient in a bucket is one, where the storage begins."""
+    return tensor.untyped_storage().data_ptr() if tensor.storage_offset() else tensor.data_ptr()  # type: ignore[no-any-return]
 
 
 class Marker:
@@ -42,7 +47,7 @@ class Marker:
             self.composed(tensor, kind)
         elif tensor.is_cuda:
             try:
-                self.kind(tensor.data_ptr(), kind)
+                self.kind(address_of(tensor), kind)
             except RuntimeError:  # it has no memory of its own
                 self.composed(tensor, kind)
 
@@ -58,7 +63,7 @@ class Marker:
             else:
                 parts = []
                 if tensor.is_cuda:
-                    self.kind(tensor.data_ptr(), kind)
+                    self.kind(address_of(tensor), kind)
         except Exception:  # whatever a subclass may do: this one has no address that we could know
             return
         for part in parts:

@@ -75,13 +75,15 @@ def attributes(obj: Any) -> Iterator[Part]:
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:
-    """The variables of a frame. Up to Python 3.12 the frame would keep the dictionary, and what is in it, as long as it lives."""
+    """The variables of a frame. Up to Python 3.12 the frame would keep the dictionary, and what is in it, as long as it lives; it is also what the
+    program has if it called locals() there, and then it is left as locals() would leave it."""
     found = frame.f_locals
     if type(found) is not dict and sys.version_info < (3, 13):
         return {}  # a class body with a namespace of its own
     copy = dict(found)
     code = frame.f_code
-    if sys.version_info < (3, 13) and code.co_flags & 1:  # CO_OPTIMIZED: the dictionary is a copy
+    is_programs = sys.getrefcount(found) > 3  # beside the frame's, ours and this call's
+    if sys.version_info < (3, 13) and code.co_flags & 1 and not is_programs:  # CO_OPTIMIZED: the dictionary is a copy
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             found.pop(name, None)
     return copy

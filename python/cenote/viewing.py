@@ -113,6 +113,8 @@ def main(arguments: Sequence[str]) -> int:
         fail(str(problem))
     except OSError as problem:
         fail(f"{problem.filename or path}: {problem.strerror or problem}")
+    except OverflowError:
+        fail("the sizes in these files add up to more than 2^63 bytes")
     except MemoryError:
         fail("this needs more memory than there is: record fewer records, as CENOTE_CONF=record:1000000 does")
     print(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser" if path.endswith(".html") else path)

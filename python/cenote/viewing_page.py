@@ -1,7 +1,8 @@
 """Makes of a history what the page holds, small enough to be smooth, and writes the page: python/cenote/view.html with the data in it.
 
-A history of any length becomes some thousand points: of each bucket of records the one where most is live, the one where least is, and the one where
-most is reserved, so that no peak is lost. Of the blocks those stay that matter most, by bytes times how long they were there; what is left out is said.
+A history of any length becomes some thousand points: of each bucket of records the one where most is live, the one where least is, and the one
+where most is reserved, so that no peak is lost. Of the blocks those stay that matter most, by bytes times how long they were there; what is left
+out is said.
 """
 from __future__ import annotations
 

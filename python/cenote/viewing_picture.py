@@ -1,4 +1,4 @@
-"""`cenote view -o x.png`: the same histories drawn by matplotlib. Above what was live by what it was for, below which addresses it lay in, over time."""
+"""`cenote view -o x.png`: the same histories drawn by matplotlib. Above what was live by what it was for, below at which addresses it lay."""
 from __future__ import annotations
 
 import io

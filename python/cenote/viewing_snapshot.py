@@ -31,7 +31,7 @@ def _rows(columns: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
 
 
 def _history(title: str, snapshot: dict[str, Any]) -> History:
-    history = History(title, snapshot["pool"]["device"])
+    history = History(title, int(snapshot["pool"]["device"]))
     names = {division: {row["key"]: row["name"] for row in snapshot["rows"][division]} for division in ("tag", "kind", "phase")}
     streams = _stream_names(snapshot)
     for segment in snapshot["segments"]:
@@ -71,10 +71,10 @@ def _moment(snapshot: dict[str, Any]) -> dict[str, Any]:
     """What the page draws beside the blocks."""
     steps = _rows(snapshot["steps"]["columns"], snapshot["steps"]["rows"])[::-1]
     counters = snapshot["counters"]
-    figures = {name: counters[name]["current"] for name in ("requested", "allocated", "reserved")}
-    figures.update({f"{name}_peak": counters[name]["peak"] for name in ("requested", "allocated", "reserved")})
-    return {"figures": figures, "page_bytes": snapshot["pool"]["page_bytes"], "capacity": snapshot["pool"]["capacity"], "ns": snapshot["ns"],
-            "steps": [[step["step"], step["ns"], step["live"], step["reserved"], step["peak"]] for step in steps],
+    figures = {name: int(counters[name]["current"]) for name in ("requested", "allocated", "reserved")}
+    figures.update({f"{name}_peak": int(counters[name]["peak"]) for name in ("requested", "allocated", "reserved")})
+    return {"figures": figures, "page_bytes": int(snapshot["pool"]["page_bytes"]), "ns": int(snapshot["ns"]),
+            "steps": [[int(step[name]) for name in ("step", "ns", "live", "reserved", "peak")] for step in steps],
             **_pages(snapshot)}
 
 
@@ -87,7 +87,7 @@ def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
     for region in snapshot["regions"]:
         for slot in _rows(snapshot["slot_columns"], region["slots"]):
             if slot["page"]:
-                mapped.setdefault(slot["page"], []).append(region["base"] + slot["slot"] * size)
+                mapped.setdefault(slot["page"], []).append(int(region["base"] + slot["slot"] * size))
     streams, keys = _stream_names(snapshot), {arena["arena"]: (arena["group"], arena["stream_id"]) for arena in snapshot["arenas"]}
     pages, users = [], Names()
     for page in _rows(snapshot["pages"]["columns"], snapshot["pages"]["rows"]):
@@ -95,5 +95,6 @@ def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
         places = sorted(mapped.get(page["page"], []), key=lambda at: at != owner)
         held = bool(page["frozen"] or page["pins"])
         stream = streams.get(keys.get(page["arena"], (0, 0)), "no stream yet")
-        pages.append([page["page"], page["bytes"], PAGE_STATES.index(page["state"]), page["maps"], int(held), users.number(stream), places])
+        state = PAGE_STATES.index(page["state"])
+        pages.append([int(page["page"]), int(page["bytes"]), state, int(page["maps"]), int(held), users.number(stream), places])
     return {"pages": pages, "page_users": users.names}

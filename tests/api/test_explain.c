@@ -341,6 +341,41 @@ CASE(segments_that_cannot_move)
     scene_close(&scene);
 }
 
+/* A freed block that waits is counted as that, and not again with what lies beside it. */
+CASE(what_waits_is_counted_once)
+{
+    static const struct {
+        uint32_t provider;
+        unsigned flags;
+        const char *says;
+    } cases[] = {{CENOTE_PLAIN, 0, "12.00 MiB cached: 8.00 MiB waiting for streams, 4.00 MiB in segments that cannot move\n"},
+                 {CENOTE_VMM, CENOTE_GROUP_PRIVATE, "8.00 MiB cached: 8.00 MiB waiting for streams\n"},
+                 {CENOTE_VMM, 0, "8.00 MiB cached: 8.00 MiB waiting for streams\n"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scene scene;
+        void *freed, *live;
+        cenote_group *group;
+        cenote_options options = scene_options();
+        options.provider = cases[i].provider;
+        open_scene(&scene, &options);
+        DONE(cenote_group_create(scene.pool, "some", cases[i].flags, NULL, &group));
+        DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &freed));
+        DONE(cenote_group_alloc(group, 8 * MIB, 512, scene.stream[A], &live));
+        DONE(sim_launch_wait(scene.stream[B], 10 * MSEC));
+        DONE(cenote_use(freed, scene.stream[B]));
+        DONE(cenote_free(freed));
+        explain_now(scene.pool);
+        EXPECT(says(cases[i].says));
+        DONE(cenote_free(live));
+        DONE(cuCtxSynchronize());
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        explain_now(scene.pool);
+        EXPECT(keeps_quiet_of("waiting for streams"));
+        DONE(cenote_group_destroy(group));
+        scene_close(&scene);
+    }
+}
+
 /* Small blocks that live on, one in each page: what lies between them is enough, and of no use. */
 CASE(memory_between_blocks)
 {

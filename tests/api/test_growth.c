@@ -105,6 +105,24 @@ CASE(a_leak_is_named)
     scene_close(&scene);
 }
 
+/* Each step there was left some, though there were fewer than are looked at. */
+CASE(fewer_steps_than_are_looked_at)
+{
+    struct scene scene;
+    void *kept[4];
+    open_with_sites(&scene, 0);
+    for (int step = 0; step < 4; step++) {
+        kept[step] = leaky_function(&scene, MIB);
+        DONE(cenote_step(scene.pool));
+        REQUIRE(cenote_growth(scene.pool, 64, text, TEXT));
+        EXPECT(!step == !strstr(text, "each step leaves some"));
+    }
+    EXPECT(line_with("3.00 MiB  in 3 blocks, each step leaves some; ") != NULL);
+    for (int step = 0; step < 4; step++)
+        DONE(cenote_free(kept[step]));
+    scene_close(&scene);
+}
+
 CASE(a_clean_program_has_nothing_to_show)
 {
     struct scene scene;

@@ -4,6 +4,8 @@
  */
 #include "tests/api/scene.h"
 
+#include "pool/pool.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -267,6 +269,32 @@ CASE(limit_in_bytes)
     EXPECT(!held_take(&more, scene.pool, MIB / 2, scene.stream[A]));
     EXPECT(scene_stats(scene.pool).reserved.current <= 11 * MIB);
     held_give(&held);
+    scene_close(&scene);
+}
+
+/* A thread that goes through all pools, out of memory or to explain, may be at one that is destroyed: no other pool takes that one's place. */
+CASE(a_pool_that_goes_while_somebody_is_at_it)
+{
+    struct scene scene;
+    cenote_pool *other, *next;
+    cenote_options options = scene_options();
+    scene_open(&scene, CARD);
+    DONE(cenote_pool_create(0, &options, &other));
+    cenote_pool *at = pool_next_on_device(scene.pool, NULL);
+    while (at && at != other)
+        at = pool_next_on_device(scene.pool, at);
+    REQUIRE_EQ(at, other);
+    DONE(cenote_pool_destroy(other));
+    DONE(cenote_pool_create(0, &options, &next));
+    EXPECT(next != other);
+    DONE(cenote_pool_destroy(next));
+    while (at)
+        at = pool_next_on_device(scene.pool, at);
+    for (int i = 0; i < 3; i++) { /* now it is free again: what was taken in its place is used in turn */
+        DONE(cenote_pool_create(0, &options, &at));
+        EXPECT(at == other || at == next);
+        DONE(cenote_pool_destroy(at));
+    }
     scene_close(&scene);
 }
 

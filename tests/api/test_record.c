@@ -262,6 +262,23 @@ static void expect_line(const char *text)
         fprintf(stderr, "no \"%s\" in\n%s", text, contents);
 }
 
+CASE(what_a_ring_has_lost)
+{
+    make_path();
+    path[strlen(path) - 3] = 0; /* no .gz */
+    scene_open(&p.scene, 64 * MIB);
+    DONE(cenote_record(p.scene.pool, 4));
+    for (int lost = 0; lost < 3; lost++) {
+        for (int i = lost ? 3 : 0; i < 4; i++) /* four at first, which fill it, then one at a time */
+            DONE(cenote_step(p.scene.pool));
+        DONE(cenote_snapshot(p.scene.pool, path));
+        char text[64];
+        snprintf(text, sizeof text, "\"records\":4,\"records_lost\":%d}", lost);
+        expect_line(text);
+    }
+    scene_close(&p.scene);
+}
+
 static void expect_record(const char *start, const void *address, const char *label)
 {
     char line[200];

@@ -299,6 +299,27 @@ CASE(at_peak_is_what_it_was)
     scene_close(&s.scene);
 }
 
+/* What a reset leaves to add up is still there: peaks of rows that nothing has come into since, and memory that lies in an arena. */
+CASE(resets_leave_no_row_out)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    DONE(cenote_tag_push("gone"));
+    void *block = take(&scene, 10 * MIB, A);
+    DONE(cenote_tag_pop());
+    DONE(cenote_free(block));
+    block = take(&scene, 3 * MIB, B);
+    DONE(cenote_reset_totals(scene.pool));
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "gone").at_peak, 10 * MIB);
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_CLASS, "block to 16777216").at_peak, 10 * MIB);
+    DONE(cenote_reset_peaks(scene.pool));
+    REQUIRE_EQ(read_rows(scene.pool, CENOTE_BY_ARENA), 2);
+    EXPECT_EQ(rows[0].at_peak + rows[1].at_peak, 3 * MIB);
+    EXPECT_EQ(rows[0].reserved + rows[1].reserved, scene_stats(scene.pool).reserved.current);
+    DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
 /* Who reads while others allocate sees sums that agree: the readings of one division are one moment's. */
 struct busy {
     struct scene *scene;

@@ -60,7 +60,8 @@ def test_a_mistake_in_the_options(examine):
 def test_no_visible_gpu(examine):
     status, found = examine("--sim", "1GiB", CUDA_VISIBLE_DEVICES="")
     assert status == 1
-    assert any(finding["state"] == "wrong" and "CUDA_VISIBLE_DEVICES" in finding["advice"] for finding in found.get("driver", []) + found.get("devices", []))
+    about = found.get("driver", []) + found.get("devices", [])
+    assert any(finding["state"] == "wrong" and "CUDA_VISIBLE_DEVICES" in finding["advice"] for finding in about)
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="the compiler is for PyTorch")
@@ -86,3 +87,11 @@ def test_bad_use(run, arguments):
     done = run("doctor", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("cenote doctor: ")
+
+
+def test_a_reader_that_has_seen_enough(clean):
+    import os
+    import subprocess
+    build = {name: os.environ[name] for name in ("CENOTE_BUILD",) if name in os.environ}
+    done = subprocess.run(f"{sys.executable} -m cenote doctor --sim 1GiB | head -1", shell=True, env={**clean, **build}, capture_output=True, text=True)
+    assert done.stdout.startswith("ok") and not done.stderr

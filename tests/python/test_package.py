@@ -80,8 +80,8 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
 
 def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     names = set(members(wheel))
-    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/built.py", "cenote/include/cenote/cenote.h",
-            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so",
+    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/view.html", "cenote/built.py", "cenote/include/cenote/cenote.h",
+            "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/lib/libcenote_records.so",
             "cenote/torch/adapter.cpp", "cenote.pth",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}

@@ -131,6 +131,14 @@ def test_more_records_than_fit(refuse, made, monkeypatch):
 
 
 @pytest.mark.simulation
+def test_a_trace_of_several_batches(refuse, made):
+    lines = ["a,1,512", "f,1"] * tracing.BATCH + ["s"]
+    trace = tracing.load(str(made("long.csv", *lines)))
+    assert trace.records == len(lines) and trace.live_peak == 512 and len(trace.op) == len(lines) + 1 and tracing.SAMPLES <= len(trace.live)
+    assert f"bad.csv:{len(lines) + 2}: id 1 is not live" in refuse(made("bad.csv", *lines, "f,1"))
+
+
+@pytest.mark.simulation
 def test_what_is_made_of_a_trace(made):
     trace = tracing.load(str(made("small.csv.gz", contents=gzip.compress(
         (HEAD + "0,a,7,512,0,0,\n1,a,8,1024,3,1,\n2,u,8,,4,1,\n3,f,7,,,0,\n4,s,,,,,\n5,a,9,256,3,1,\n").encode()))))

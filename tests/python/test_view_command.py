@@ -158,7 +158,7 @@ def test_a_snapshot_of_a_pool_is_read(files, view, tmp_path):  # noqa: F811
         del moment["ns"]  # the second was written a little later
     assert first["moment"] == second["moment"] and first["moment"]["figures"]["reserved"] == snapshot["counters"]["reserved"]["current"]
     assert len(first["moment"]["pages"]) == len(snapshot["pages"]["rows"]) and first["blocks"]["count"] == 2
-    assert "größe, 50%" in first["names"]["tag"] and first["names"]["kind"] if "kind" in first["names"] else True
+    assert "tag" not in first["names"] and told["names"]["tag"] == ["größe, 50%", "no tag"]  # both live blocks have one tag: it divides nothing
     assert told["records"] == again["records"] == 6 and told["peaks"]["requested"] == 5000 + 100 + 200_000 + (30 << 20)
 
 
@@ -220,6 +220,7 @@ def bad_traces():
         "empty": ("", "bad is empty"), "words": ("hello\nworld\n", "is no trace, no snapshot"),
         "odd bytes": (start + "1,f,\x00\ufffd\x1b[2J,", "bad:3: id is"), "long line": (start + "1,f," + "9" * 100_000, "a line that does not end"),
         "large": (start + f"1,a,2,{1 << 63}", "bad:3: bytes is"), "json": ('{"snapshot": 1, "pool": {}}', "no whole snapshot"),
+        "sum": (start + "".join(f"1,a,{i},{(1 << 63) - 1}\n" for i in (2, 3)), "more than 2^63"),
         "half json": ('{"snapshot": 1, "po', "is no snapshot"), "other json": ('{"a": []}', "is no snapshot of a pool"),
         "deep": ('{"a":' + "[" * 200_000, "no snapshot"),
     }
@@ -463,6 +464,7 @@ def test_a_million_records_stay_smooth(opened, tmp_path):
     page = opened(path)
     assert (tmp_path / "page.html").stat().st_size < 10_000_000
     assert "999,500" in page.text("#figures") and "of 999,500 records" in page.text("#sampled")
-    frame = page.value("(() => { const t = performance.now(); for (let i = 1; i <= 20; i++) { state.moment = i * 40000; draw(); }"
-                       " return (performance.now() - t) / 20; })()")
-    assert frame < 200, f"{frame:.0f} ms a frame"  # 20 to 30 on two slow cores; a page that drew every record would take seconds
+    frames = page.value("Array.from({length: 20}, (_, i) => { const t = performance.now(); state.moment = i * 40000; draw();"
+                        " return performance.now() - t; })")
+    # 20 ms where nothing else runs; the quickest, since a busy machine makes any of them slow. Drawing every record would take seconds.
+    assert min(frames) < 100, f"{frames} ms"

@@ -284,6 +284,15 @@ def test_variables_of_frames_are_as_they_were(told):
     assert "output" not in locals() and number == 7
 
 
+def test_what_the_program_has_from_locals_stays(told):
+    watching = told.watch()
+    batches = 8
+    settings = locals()
+    for _ in range(batches):
+        watching.search()
+        assert settings["batches"] == 8 and settings["told"] is told
+
+
 def recording() -> bool:
     return torch._C._cuda_isHistoryEnabled()
 

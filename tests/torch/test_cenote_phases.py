@@ -216,6 +216,21 @@ def test_symbolic_traces_and_scripts(labels):
     assert phase_now() in ("none", "forward")
 
 
+def test_a_signal_may_come_at_any_time(labels):
+    """Its handler, which saves a model and evaluates it once more, runs between two instructions, with the lock taken."""
+    from cenote import hooks
+
+    layer, inputs, done = torch.nn.Linear(4, 4).cuda(), torch.empty(2, 4, device="cuda"), threading.Event()
+
+    def interrupted():
+        with hooks._labels.phases.lock:
+            layer(inputs)
+        done.set()
+
+    threading.Thread(target=interrupted, daemon=True).start()
+    assert done.wait(10)
+
+
 def test_labels_are_switched_off(cenote):
     from cenote import hooks
 

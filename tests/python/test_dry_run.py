@@ -1,0 +1,321 @@
+"""`cenote dry-run` gives a verdict on scripts that know nothing of it: fits, does not fit and where, or none and why."""
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import CENOTE
+
+MIB = 1 << 20
+
+TRAIN = """
+    import argparse, os, torch
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=16)
+    batch = int(os.environ.get("BATCH", 0)) or parser.parse_args().batch_size
+
+    def main():
+        model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(20):
+            x = torch.empty(batch * MIB // 1024, 256, device="cuda")     # 1 MiB for each of the batch
+            loss = model(x).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    if __name__ == "__main__":
+        main()
+        print("the end")
+""".replace("MIB", str(MIB))
+
+
+@pytest.fixture
+def dry(run, tmp_path):
+    """dry(code, OPTION...): the finished command, and what it wrote as JSON. `code` becomes train.py."""
+    def call(code, *options, arguments=(), **variables):
+        (tmp_path / "train.py").write_text(textwrap.dedent(code))
+        done = run("dry-run", "--json", tmp_path / "out.json", *options, "train.py", *arguments, **variables)
+        text = (tmp_path / "out.json").read_text() if (tmp_path / "out.json").exists() else ""
+        assert "Traceback" not in done.stderr or 'File "' in done.stderr and "train.py" in done.stderr, done.stderr
+        return done, json.loads(text) if text else {}
+    return call
+
+
+def line_of(code, text):
+    return next(number for number, line in enumerate(textwrap.dedent(code).splitlines(), 1) if text in line)
+
+
+pytestmark = [pytest.mark.torch, pytest.mark.simulation]
+
+
+def test_it_fits(dry):
+    done, found = dry(TRAIN, "--gpu", "2GiB")
+    assert done.returncode == 0, done.stderr
+    assert "\nfits: " in done.stdout and "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout
+    device = found["processes"][0]["devices"]["0"]
+    assert found["verdict"] == "fits" and found["steps"] == 5 and device["peak_step"] == 2
+    assert sum(device["kinds"].values()) == device["live_peak"] == sum(device["phases"].values())
+    # two layers of 256 x 1024 + biases, twice for AdamW's averages; each a block of its own
+    parameters = 4 * (2 * 256 * 1024 + 1024 + 256)
+    assert parameters <= device["kinds"]["parameters"] < parameters + 4096
+    assert 2 * parameters <= device["kinds"]["optimizer state"] < 2 * parameters + 16384
+    assert device["live_peak"] > 16 * MIB * 9  # x, and twice four times as wide in between
+    assert found["needed"] == device["reserved_peak"] + device["others"]
+
+
+def test_to_the_end(dry):
+    done, found = dry(TRAIN, "--gpu", "2GiB", "--steps", "0", "--allocator", "native")
+    assert done.returncode == 0 and "the end\n" in done.stdout
+    assert found["steps"] == 20 and not found["ended_after_steps"] and found["processes"][0]["allocator"] == "native"
+
+
+def test_it_does_not_fit(dry):
+    done, found = dry(TRAIN, "--sim", "1GiB", arguments=["--batch-size", "128"])
+    assert done.returncode == 1
+    number = line_of(TRAIN, "model(x)")
+    assert f"does not fit: memory ran out in step 1, forward, at train.py:{number}\n    loss = model(x).sum()" in done.stdout
+    assert "missing" in done.stdout and "no allocator would make it fit" in done.stdout
+    assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
+    assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
+
+
+def test_what_is_missing_is_missing(dry):
+    """With what it says it needs it fits."""
+    _, found = dry(TRAIN, "--gpu", "1GiB", arguments=["--batch-size", "128"])
+    needed = found["largest"]["needed"]
+    done, found = dry(TRAIN, "--gpu", str(-(-needed // (2 * MIB)) * 2 * MIB), arguments=["--batch-size", "128"])
+    assert done.returncode == 0 and found["verdict"] == "fits", done.stdout
+
+
+def test_in_backward(dry):
+    code = """
+        import torch
+        class Greedy(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+            @staticmethod
+            def backward(ctx, g):
+                return g + torch.empty(3 << 30, device="cuda", dtype=torch.uint8).float()[:1].sum()
+        x = torch.ones(4, device="cuda", requires_grad=True)
+        Greedy.apply(x).sum().backward()
+    """
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 1 and found["failure"]["phase"] == "backward"
+    assert f"train.py:{line_of(code, 'return g + ') - 1}" in done.stdout
+
+
+def test_in_backward_without_python(dry):
+    code = """
+        import torch
+        a = torch.ones(8192, 8192, device="cuda", requires_grad=True)     # 256 MiB
+        b = a.exp()
+        c = b.exp()
+        c.sum().backward()
+    """
+    done, found = dry(code, "--gpu", "1500MiB")
+    assert done.returncode == 1 and found["failure"]["phase"] == "backward"
+    assert f"at train.py:{line_of(code, 'backward()') - 1}\n    c.sum().backward()" in done.stdout
+
+
+CAUGHT = """
+    import torch
+    model = torch.nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batch = 1 << 20
+    for step in range(8):
+        while True:
+            try:
+                model(torch.empty(batch, 1024, device="cuda")).sum().backward()
+                break
+            except torch.OutOfMemoryError:
+                batch //= 4
+        optimizer.step()
+"""
+
+
+def test_an_error_that_is_caught(dry):
+    done, found = dry(CAUGHT, "--gpu", "3GiB")
+    assert done.returncode == 1 and found["caught"] and found["out_of_memory"] >= 1 and found["steps"] == 5
+    assert "does not fit: memory ran out in step 1" in done.stdout and "the error was caught" in done.stdout and "5 steps" in done.stdout
+
+
+def test_fragmentation_is_the_allocators(dry):
+    """What fits by count fits under cenote and not under PyTorch's own allocator."""
+    code = """
+        import torch
+        blocks = [torch.empty(48 << 20, dtype=torch.uint8, device="cuda") for _ in range(60)]     # 2.8 GiB in segments of their own
+        del blocks
+        small = [torch.empty(24 << 20, dtype=torch.uint8, device="cuda") for _ in range(116)]
+        del small[::2]
+        large = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    """
+    done, found = dry(code, "--gpu", "3500MiB", "--allocators")
+    assert done.returncode == 0, done.stdout
+    assert [one["allocator"] for one in found["others"]] == ["native", "expandable"]
+    assert found["others"][0]["verdict"] == "fits not" and "under which allocator it fits: cenote" in done.stdout
+    done, found = dry(code, "--gpu", "3500MiB", "--allocator", "native")
+    assert done.returncode == 1 and found["missing"] == 0 and "which is less than" in done.stdout
+
+
+def test_another_error_is_no_verdict(dry):
+    done, _ = dry("import torch\ntorch.ones(1, device='cuda')\nraise KeyError('lost')\n", "--gpu", "2GiB")
+    assert done.returncode == 3
+    assert "no verdict: the script ended with KeyError at train.py:3: 'lost', in step 1" in done.stdout
+
+
+@pytest.mark.parametrize("code, words", [
+    ("print('hello')", "did not import a PyTorch"),
+    ("import torch", "used no GPU"),
+    ("import torch, sys; torch.ones(1, device='cuda'); sys.exit(9)", "exit status 9"),
+    ("import torch, os; torch.ones(1, device='cuda'); os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    ("def broken(", "exit status 1"),
+])
+def test_no_verdict(dry, code, words):
+    done, _ = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 3 and "no verdict" in done.stdout and words in done.stdout
+
+
+def test_a_killed_program_has_told_what_it_knew(dry):
+    code = """
+        import os, torch
+        try:
+            torch.empty(9 << 30, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            os.kill(os.getpid(), 9)
+    """
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 1 and "at train.py:5" in done.stdout and "then the program was killed by SIGKILL" in done.stdout
+    assert found["failure"]["bytes"] >= 9 << 30
+
+
+def test_no_more_than_the_largest_gpu(dry):
+    done, _ = dry("import torch\ntorch.empty(1 << 45, dtype=torch.uint8, device='cuda')\n", "--gpu", "2GiB")
+    assert done.returncode == 1 and "needs more than 1TiB" in done.stdout
+
+
+def test_workers_write_nothing(dry):
+    code = """
+        import torch
+        from torch.utils.data import DataLoader
+        if __name__ == "__main__":
+            for how in ("fork", "spawn"):
+                for batch in DataLoader(torch.arange(8), num_workers=2, multiprocessing_context=how):
+                    batch.cuda()
+    """
+    _, found = dry(code, "--gpu", "2GiB")
+    assert found["verdict"] == "fits" and len(found["processes"]) == 1
+
+
+def test_resetting_peaks_changes_nothing(dry):
+    code = """
+        import torch
+        torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+    """
+    for allocator in ("cenote", "native"):
+        _, found = dry(code, "--gpu", "2GiB", "--allocator", allocator)
+        assert found["processes"][0]["devices"]["0"]["live_peak"] >= 512 * MIB
+
+
+def test_search_of_an_argument(dry):
+    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "batch_size=8..64", arguments=["--batch-size=9"])
+    best = found["largest"]
+    assert done.returncode == 0 and 8 < best < 64, done.stdout + done.stderr
+    assert f"largest that fits: batch_size={best}" in done.stdout and f"batch_size={best + 1} does not: memory ran out in step" in done.stdout
+    verdicts = {int(value): one["verdict"] for value, one in found["tried"].items()}
+    assert verdicts[best] == "fits" and verdicts[best + 1] == "fits not" and verdicts == dict(sorted(verdicts.items()))
+
+
+def test_search_of_a_variable(dry):
+    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "BATCH=8,16,999")
+    assert (done.returncode, found["largest"]) == (0, 16)
+
+
+def test_search_that_finds_nothing(dry):
+    done, found = dry(TRAIN, "--gpu", "700MiB", "--search", "batch-size=400..500")
+    assert (done.returncode, found["largest"]) == (1, None) and "not even batch-size=400 fits" in done.stdout
+
+
+def test_search_by_a_name_that_nobody_reads(dry):
+    done, _ = dry("import torch; torch.ones(1, device='cuda')", "--gpu", "2GiB", "--search", "SIZE=1..9")
+    assert "SIZE changed nothing" in done.stdout
+
+
+def test_search_without_a_verdict(dry):
+    done, _ = dry(TRAIN, "--gpu", "2GiB", "--search", "no_such=1..9")
+    assert done.returncode == 3 and "no verdict at no_such=1" in done.stdout and "unrecognized arguments" in done.stdout
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ([], "--gpu/--sim"),
+    (["--gpu", "80GiB"], "no program"),
+    (["--gpu", "80GiB", "missing.py"], "there is no file 'missing.py'"),
+    (["--gpu", "-80GiB", "train.py"], "is no size"),
+    (["--gpu", "9999TiB", "train.py"], "is not between 1MiB and 1TiB"),
+    (["--gpu", "80", "train.py"], "is not between"),
+    (["--gpu", "80GiB", "--devices", "0", "train.py"], "without a device"),
+    (["--gpu", "80GiB", "--devices", "17", "train.py"], "is more than 16"),
+    (["--gpu", "80GiB", "--steps", "-1", "train.py"], "is no whole number"),
+    (["--gpu", "80GiB", "--search", "x", "train.py"], "is not NAME=LOW..HIGH"),
+    (["--gpu", "80GiB", "--search", "x=9..8", "train.py"], "write the lower number first"),
+    (["--gpu", "80GiB", "--allocator", "best", "train.py"], "is none of"),
+    (["--gpu", "80GiB", "--json", "/no/folder/x", "train.py"], "/no/folder/x: "),
+    (["--gpu", "80GiB", "-"], "standard input"),
+    (["--gpu", "80GiB", "--", "/no/such/program"], "/no/such/program"),
+])
+def test_bad_use(run, tmp_path, arguments, words):
+    (tmp_path / "train.py").write_text("")
+    done = run("dry-run", *arguments)
+    lines = [line for line in done.stderr.splitlines() if "has no cenote" not in line]
+    assert done.returncode == 2 and done.stdout == "" and len(lines) == 1
+    assert lines[0].startswith("cenote dry-run: ") and words in lines[0]
+
+
+def test_help_has_examples(run):
+    done = run("dry-run", "--help")
+    assert done.returncode == 0 and "--search batch-size=8..512" in done.stdout
+
+
+def test_an_interrupt_ends_both(clean, tmp_path):
+    (tmp_path / "train.py").write_text("import time; print('up', flush=True); time.sleep(60)")
+    with subprocess.Popen([*CENOTE, "dry-run", "--gpu", "2GiB", "train.py"], env=clean, cwd=tmp_path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout.readline() == "up\n"
+        import os
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 130 and "dry.py" not in errors
+
+
+def test_arguments_are_replaced():
+    from cenote.dry_search import with_value
+    assert with_value(["t.py", "--batch-size", "4", "--lr", "1"], "batch_size", 8) == ["t.py", "--batch-size", "8", "--lr", "1"]
+    assert with_value(["t.py", "--batch_size=4"], "batch-size", 8) == ["t.py", "--batch_size=8"]
+    assert with_value(["t.py", "batch_size=4"], "batch_size", 8) == ["t.py", "batch_size=8"]
+    assert with_value(["-m", "batch.run"], "batch", 8) == ["-m", "batch.run", "--batch", "8"]
+    assert with_value(["t.py", "--no-batch"], "batch", 8) == ["t.py", "--no-batch", "--batch", "8"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks of torchrun")
+def test_ranks(dry, run, tmp_path):
+    (tmp_path / "ddp.py").write_text(textwrap.dedent("""
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(20):
+            model(torch.ones(256 << dist.get_rank(), 1024, device="cuda")).sum().backward()
+            optimizer.step()
+    """))
+    done = run("dry-run", "--gpu", "4GiB", "--devices", "2", "--json", "out.json", "--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "ddp.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    ranks = [report for report in found["processes"] if report["used_gpu"]]
+    assert [(report["rank"], report["steps"]) for report in ranks] == [("0", 5), ("1", 5)]
+    assert "rank 0, cuda:0: " in done.stdout and "rank 1, cuda:1: " in done.stdout
