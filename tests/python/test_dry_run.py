@@ -1,5 +1,6 @@
 """`cenote dry-run` gives a verdict on scripts that know nothing of it: fits, does not fit and where, or none and why."""
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -66,12 +67,6 @@ def test_it_fits(dry):
     assert found["needed"] == device["reserved_peak"] + device["others"]
 
 
-def test_to_the_end(dry):
-    done, found = dry(TRAIN, "--gpu", "2GiB", "--steps", "0", "--allocator", "native")
-    assert done.returncode == 0 and "the end\n" in done.stdout
-    assert found["steps"] == 20 and not found["ended_after_steps"] and found["processes"][0]["allocator"] == "native"
-
-
 def test_it_does_not_fit(dry):
     done, found = dry(TRAIN, "--sim", "1GiB", arguments=["--batch-size", "128"])
     assert done.returncode == 1
@@ -80,12 +75,7 @@ def test_it_does_not_fit(dry):
     assert "missing" in done.stdout and "no allocator would make it fit" in done.stdout
     assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
     assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
-
-
-def test_what_is_missing_is_missing(dry):
-    """With what it says it needs it fits."""
-    _, found = dry(TRAIN, "--gpu", "1GiB", arguments=["--batch-size", "128"])
-    needed = found["largest"]["needed"]
+    needed = found["largest"]["needed"]  # and with that it fits
     done, found = dry(TRAIN, "--gpu", str(-(-needed // (2 * MIB)) * 2 * MIB), arguments=["--batch-size", "128"])
     assert done.returncode == 0 and found["verdict"] == "fits", done.stdout
 
@@ -105,7 +95,7 @@ def test_in_backward(dry):
     """
     done, found = dry(code, "--gpu", "2GiB")
     assert done.returncode == 1 and found["failure"]["phase"] == "backward"
-    assert f"train.py:{line_of(code, 'return g + ') - 1}" in done.stdout
+    assert f"train.py:{line_of(code, 'return g + ')}" in done.stdout
 
 
 def test_in_backward_without_python(dry):
@@ -118,7 +108,7 @@ def test_in_backward_without_python(dry):
     """
     done, found = dry(code, "--gpu", "1500MiB")
     assert done.returncode == 1 and found["failure"]["phase"] == "backward"
-    assert f"at train.py:{line_of(code, 'backward()') - 1}\n    c.sum().backward()" in done.stdout
+    assert f"at train.py:{line_of(code, 'backward()')}\n    c.sum().backward()" in done.stdout
 
 
 CAUGHT = """
@@ -188,7 +178,7 @@ def test_a_killed_program_has_told_what_it_knew(dry):
             os.kill(os.getpid(), 9)
     """
     done, found = dry(code, "--gpu", "2GiB")
-    assert done.returncode == 1 and "at train.py:5" in done.stdout and "then the program was killed by SIGKILL" in done.stdout
+    assert done.returncode == 1 and "at train.py:4" in done.stdout and "then the program was killed by SIGKILL" in done.stdout
     assert found["failure"]["bytes"] >= 9 << 30
 
 
@@ -210,28 +200,33 @@ def test_workers_write_nothing(dry):
     assert found["verdict"] == "fits" and len(found["processes"]) == 1
 
 
-def test_resetting_peaks_changes_nothing(dry):
+def test_to_the_end_and_resetting_peaks_changes_nothing(dry):
     code = """
         import torch
         torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
         torch.cuda.reset_peak_memory_stats()
+        optimizer = torch.optim.SGD([torch.ones(1, device="cuda", requires_grad=True)], 0.1)
+        for _ in range(20):
+            optimizer.step()
+        print("the end")
     """
     for allocator in ("cenote", "native"):
-        _, found = dry(code, "--gpu", "2GiB", "--allocator", allocator)
-        assert found["processes"][0]["devices"]["0"]["live_peak"] >= 512 * MIB
+        done, found = dry(code, "--gpu", "2GiB", "--allocator", allocator, "--steps", "0")
+        assert done.stdout.startswith("the end\n") and found["steps"] == 20 and not found["ended_after_steps"]
+        assert found["processes"][0]["allocator"] == allocator and found["processes"][0]["devices"]["0"]["live_peak"] >= 512 * MIB
 
 
 def test_search_of_an_argument(dry):
-    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "batch_size=8..64", arguments=["--batch-size=9"])
+    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "batch_size=8..56:8", arguments=["--batch-size=9"])
     best = found["largest"]
-    assert done.returncode == 0 and 8 < best < 64, done.stdout + done.stderr
-    assert f"largest that fits: batch_size={best}" in done.stdout and f"batch_size={best + 1} does not: memory ran out in step" in done.stdout
+    assert done.returncode == 0 and 8 < best < 56, done.stdout + done.stderr
+    assert f"largest that fits: batch_size={best}" in done.stdout and f"batch_size={best + 8} does not: memory ran out in step" in done.stdout
     verdicts = {int(value): one["verdict"] for value, one in found["tried"].items()}
-    assert verdicts[best] == "fits" and verdicts[best + 1] == "fits not" and verdicts == dict(sorted(verdicts.items()))
+    assert verdicts[best] == "fits" and verdicts[best + 8] == "fits not" and verdicts == dict(sorted(verdicts.items()))
 
 
 def test_search_of_a_variable(dry):
-    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "BATCH=8,16,999")
+    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "BATCH=16,999")
     assert (done.returncode, found["largest"]) == (0, 16)
 
 
@@ -254,7 +249,7 @@ def test_search_without_a_verdict(dry):
     ([], "--gpu/--sim"),
     (["--gpu", "80GiB"], "no program"),
     (["--gpu", "80GiB", "missing.py"], "there is no file 'missing.py'"),
-    (["--gpu", "-80GiB", "train.py"], "is no size"),
+    (["--gpu=-80GiB", "train.py"], "is no size"),
     (["--gpu", "9999TiB", "train.py"], "is not between 1MiB and 1TiB"),
     (["--gpu", "80", "train.py"], "is not between"),
     (["--gpu", "80GiB", "--devices", "0", "train.py"], "without a device"),
@@ -285,7 +280,6 @@ def test_an_interrupt_ends_both(clean, tmp_path):
     with subprocess.Popen([*CENOTE, "dry-run", "--gpu", "2GiB", "train.py"], env=clean, cwd=tmp_path, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout.readline() == "up\n"
-        import os
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 130 and "dry.py" not in errors
