@@ -93,5 +93,6 @@ def test_a_reader_that_has_seen_enough(clean):
     import os
     import subprocess
     build = {name: os.environ[name] for name in ("CENOTE_BUILD",) if name in os.environ}
-    done = subprocess.run(f"{sys.executable} -m cenote doctor --sim 1GiB | head -1", shell=True, env={**clean, **build}, capture_output=True, text=True)
+    command = f"{sys.executable} -m cenote doctor --sim 1GiB | head -1"
+    done = subprocess.run(command, shell=True, env={**clean, **build}, capture_output=True, text=True)
     assert done.stdout.startswith("ok") and not done.stderr

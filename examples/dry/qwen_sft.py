@@ -1,0 +1,62 @@
+"""One step of supervised fine-tuning of Qwen3.5 in bfloat16, on random tokens: the program whose peaks docs/dry-run.md compares with a card's.
+
+    python qwen_sft.py --model 0.8B --length 16
+
+Weights are random: memory asks for shapes only. The configurations are those whose parameters count as many as the published ones.
+"""
+import argparse
+
+import torch
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+MODELS = {  # width, width of the MLP, parameters
+    "0.8B": (1024, 3584, 752_393_024),
+    "2B": (2048, 6144, 1_881_825_088),
+}
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", choices=MODELS, default="0.8B")
+parser.add_argument("--length", type=int, default=16)
+parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--checkpointing", action="store_true")
+parser.add_argument("--lora", type=int, metavar="RANK")
+args = parser.parse_args()
+
+
+def build(device):
+    width, inner, count = MODELS[args.model]
+    config = Qwen3_5TextConfig(hidden_size=width, intermediate_size=inner, num_hidden_layers=24, num_attention_heads=8, num_key_value_heads=2,
+                               linear_num_value_heads=16, tie_word_embeddings=True, use_cache=False, attn_implementation="sdpa")
+    torch.set_default_dtype(torch.bfloat16)
+    model = Qwen3_5ForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+    model = model.to(device, torch.bfloat16)
+    if args.lora:
+        from peft import LoraConfig, get_peft_model
+        model = get_peft_model(model, LoraConfig(r=args.lora, lora_alpha=2 * args.lora, task_type="CAUSAL_LM", target_modules="all-linear"))
+    if args.checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if args.lora:
+            model.enable_input_require_grads()
+    return model.train()
+
+
+def main():
+    device = torch.device("cuda")
+    model = build(device)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    print(f"{sum(parameter.numel() for parameter in trained):,} parameters are trained")
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, foreach=False)
+    for _ in range(args.accumulate):
+        words = torch.randint(100, 248320, (1, args.length))
+        labels = words.clone()
+        labels[:, :args.length // 2] = -100
+        loss = model(input_ids=words.to(device), labels=labels.to(device), use_cache=False).loss
+        (loss / args.accumulate).backward()
+    optimizer.step()
+    print(f"{torch.cuda.max_memory_allocated() / 2**30:.3f} GiB allocated at most")
+
+
+if __name__ == "__main__":
+    main()
