@@ -10,9 +10,9 @@
 #include "pool/sites.h"
 
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <stdio.h>
 #include <string.h>
-#include <unwind.h>
 
 #include "base/error.h"
 #include "base/lock.h"
@@ -39,33 +39,18 @@ static struct site *site_of(uint32_t number)
     return TABLE_AT(struct site, &sites, number);
 }
 
-struct walk {
-    uintptr_t    caller;
-    uint32_t     most, ours;
-    bool         is_there;              /* at the caller, or beyond */
-    struct site *site;
-};
-
-static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *arg)
-{
-    struct walk *w = arg;
-    uintptr_t address = _Unwind_GetIP(context);
-    w->is_there = w->is_there || address == w->caller;
-    if (!w->is_there)
-        return ++w->ours < OURS_MOST ? _URC_NO_REASON : _URC_END_OF_STACK;
-    if (!address || w->site->count == w->most)
-        return _URC_END_OF_STACK;
-    w->site->frames[w->site->count++] = address;
-    return _URC_NO_REASON;
-}
-
 /* The addresses, as far as the stack can be walked; at least the caller. */
 static void look(struct site *site, const void *caller, uint32_t frames)
 {
-    struct walk w = {.caller = (uintptr_t)caller, .most = frames < SITE_FRAMES_MOST ? frames : SITE_FRAMES_MOST, .site = site};
-    _Unwind_Backtrace(step, &w);
+    void *stack[OURS_MOST + SITE_FRAMES_MOST];
+    uint32_t most = frames < SITE_FRAMES_MOST ? frames : SITE_FRAMES_MOST, first = 0;
+    uint32_t count = (uint32_t)backtrace(stack, (int)(OURS_MOST + most));
+    while (first < count && stack[first] != caller)
+        first++;
+    for (uint32_t i = first; i < count && site->count < most; i++)
+        site->frames[site->count++] = (uintptr_t)stack[i];
     if (!site->count)
-        site->frames[site->count++] = w.caller;
+        site->frames[site->count++] = (uintptr_t)caller;
     for (uint32_t i = 0; i < site->count; i++)
         site->hash = (site->hash ^ site->frames[i]) * 0x9e3779b97f4a7c15u;
     site->hash ^= site->hash >> 32;

@@ -48,12 +48,15 @@ def main():
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     print(f"{sum(parameter.numel() for parameter in trained):,} parameters are trained")
     optimizer = torch.optim.AdamW(trained, lr=1e-5, foreach=False)
-    for _ in range(args.accumulate):
+    for step in range(args.accumulate):
         words = torch.randint(100, 248320, (1, args.length))
         labels = words.clone()
         labels[:, :args.length // 2] = -100
-        loss = model(input_ids=words.to(device), labels=labels.to(device), use_cache=False).loss
-        (loss / args.accumulate).backward()
+        outputs = model(input_ids=words.to(device), labels=labels.to(device), use_cache=False)
+        loss = outputs.loss / args.accumulate
+        loss.backward()  # what the model returned lives on, as in the program compared with
+        if step < args.accumulate - 1:
+            del outputs, loss
     optimizer.step()
     print(f"{torch.cuda.max_memory_allocated() / 2**30:.3f} GiB allocated at most")
 

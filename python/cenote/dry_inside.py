@@ -85,7 +85,7 @@ class Watch:
         def note_and_reset(device: int) -> Any:
             self.note()
             return reset(device)
-        self.torch._C._cuda_resetPeakMemoryStats = note_and_reset  # type: ignore[attr-defined]
+        self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
         stepping.watch(self.torch)
         stepping.on_step(self.stepped)
         os.register_at_fork(after_in_child=self.forget)
@@ -93,7 +93,7 @@ class Watch:
 
     def attach(self) -> None:
         """When the program uses a GPU for the first time: attaching would initialise CUDA, and forked children could not use it any more."""
-        self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)  # type: ignore[attr-defined]
+        self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
 
     def stepped(self) -> None:
         try:

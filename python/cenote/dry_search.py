@@ -116,8 +116,8 @@ def text(found: Found) -> str:
         above = min((value for value in found.tried if value > found.best), default=None)
         if above is not None:
             lines.append(f"  {name}={above} does not: {dry_verdict.brief(found.tried[above])}")
-        lives = {outcome.worst()[1]["live_peak"] for outcome in found.tried.values() if outcome.verdict == "fits" and outcome.worst()}
-        if len(lives) == 1 and sum(outcome.verdict == "fits" for outcome in found.tried.values()) > 1:
+        lives = [worst[1]["live_peak"] for outcome in found.tried.values() for worst in [outcome.worst()] if outcome.verdict == "fits" and worst]
+        if len(lives) > 1 and len(set(lives)) == 1:
             lines.append(f"  but {name} changed nothing: is that the name that the script reads?")
     return "\n".join([*lines, dry_verdict.NOT_KNOWN])
 

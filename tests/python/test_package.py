@@ -114,7 +114,7 @@ def test_metadata(wheel):
     assert metadata["Name"] == "cenote" and metadata["Requires-Python"] == ">=3.10" and metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Version"] == (ROOT / "CMakeLists.txt").read_text().partition("project(cenote VERSION ")[2].split()[0]
     assert [line for line in metadata.get_all("Requires-Dist") if "extra" not in line] == []
-    assert metadata.get_all("Provides-Extra") == ["torch"]
+    assert metadata.get_all("Provides-Extra") == ["torch", "picture", "table"]
 
 
 def test_the_command_is_installed(installed, outside):
