@@ -1,8 +1,8 @@
 """Inside a program that `cenote dry-run` runs: counts steps, hears when memory runs out, and writes down what is held, for dry.py to read.
 
-hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. Each process that uses a GPU keeps one file there, PID.json, renewed at
-each step and whenever memory runs out, so that a process that is killed has told what it knew; the first process keeps one in any case. Workers
-of a DataLoader have no GPU and write none.
+hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. Each process that uses a GPU keeps one file there, PID.json, renewed
+at each step and whenever memory runs out, so that a process that is killed has told what it knew; the first process keeps one in any case.
+Workers of a DataLoader have no GPU and write none.
 
 After as many steps as were asked for the process ends where it stands, by os._exit: nothing of the program runs any more, so that no checkpoint
 is written over a real one. What raises here is swallowed: the program is not to see that it is watched.

@@ -116,12 +116,14 @@ def text(found: Found) -> str:
         above = min((value for value in found.tried if value > found.best), default=None)
         if above is not None:
             lines.append(f"  {name}={above} does not: {dry_verdict.brief(found.tried[above])}")
-        lives = [worst[1]["live_peak"] for outcome in found.tried.values() for worst in [outcome.worst()] if outcome.verdict == "fits" and worst]
+        fitting = [outcome.worst() for outcome in found.tried.values() if outcome.verdict == "fits"]
+        lives = [worst[1]["live_peak"] for worst in fitting if worst]
         if len(lives) > 1 and len(set(lives)) == 1:
             lines.append(f"  but {name} changed nothing: is that the name that the script reads?")
     return "\n".join([*lines, dry_verdict.NOT_KNOWN])
 
 
 def content(found: Found) -> dict[str, Any]:
-    return {"search": found.search.name, "capacity": found.capacity, "allocator": found.allocator, "largest": found.best, "no_verdict_at": found.failed,
+    return {"search": found.search.name, "capacity": found.capacity, "allocator": found.allocator, "largest": found.best,
+            "no_verdict_at": found.failed,
             "tried": {str(value): dry_verdict.outcome_content(outcome) for value, outcome in sorted(found.tried.items())}}

@@ -14,8 +14,8 @@ NAMED_LEAST = 8 * MIB  # parts that are smaller are not named
 TIGHT = 50  # less than this part of a card left
 ROWS_MOST = 16  # devices and ranks that are listed
 
-NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on them
-may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
+NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
+them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
 
 
 class Outcome(NamedTuple):

@@ -18,6 +18,7 @@ class Reader:
     """PyTorch's own ways to read a tensor, past whatever a subclass makes of them."""
 
     def __init__(self) -> None:
+        self.rests = True  # no backward is under way: what operations keep, and gradients, do not go while they are read
         torch: Any = sys.modules["torch"]
         base = vars(torch._C.TensorBase)
         self.tensor = torch.Tensor
@@ -35,16 +36,16 @@ class Reader:
             return 0  # sparse, fake, functional: what they consist of is found by itself, or is nowhere
 
     def gradient_of(self, tensor: Any) -> Any:
-        return self.grad(tensor) if self.is_leaf(tensor) else None
+        return self.grad(tensor) if self.rests and self.is_leaf(tensor) else None
 
     def saved_by(self, node: Any) -> Iterator[Any]:
         """Tensors that an operation of a graph keeps for its backward, while they live."""
-        for name in saved_names(type(node)):
+        for name in saved_names(type(node)) if self.rests else ():
             try:
                 raw = getattr(node, "_raw" + name)
                 has_hooks = any(one.unpack_hook is not None for one in (raw if isinstance(raw, (tuple, list)) else (raw,)))
                 if not has_hooks:
-                    value = getattr(node, name if name != "_saved_tensors" else "saved_tensors")  # under the lock that backward takes
+                    value = getattr(node, name if name != "_saved_tensors" else "saved_tensors")
                 else:  # what a hook made of it: unpacking would run the program's code, or a checkpoint's forward
                     value = [one.data for one in (raw if isinstance(raw, (tuple, list)) else (raw,))]
             except (RuntimeError, AttributeError):

@@ -21,7 +21,7 @@ import weakref
 from types import FrameType
 from typing import Any, Callable, Optional, Union
 
-from cenote import bindings, holders, places_in_code, quantity, stepping
+from cenote import bindings, holders, hooks, places_in_code, quantity, stepping
 from cenote.bindings import Error
 from cenote.causes import COHORTS, Block, Cause, Judge, Stack, hint_for, keys, lines_for, owner, size_text, variable_of, words
 from cenote.holders import Link
@@ -175,7 +175,8 @@ class Growth:
         self.stacks: Optional[Stacks] = Stacks()
         self.stacks.want(0, False)
         self.read()
-        self.undo = [stepping.on_step(self.step_is_over),
+        hooks.guard_graphs(torch, 1)
+        self.undo = [lambda: hooks.guard_graphs(torch, -1), stepping.on_step(self.step_is_over),
                      torch.nn.modules.module.register_module_forward_pre_hook(self.module_is_called).remove]
 
     def __enter__(self) -> "Growth":

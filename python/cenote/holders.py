@@ -16,7 +16,7 @@ import types
 from bisect import bisect_right
 from typing import Any, Iterable, NamedTuple, Optional
 
-from cenote import places_in_code
+from cenote import engine, places_in_code
 from cenote.graphs import LEAF, OPERATIONS, Reader, inputs_of, length_of, reaches_back_to
 from cenote.parts import ATOM_IDS, forget_types, own_dict, readers
 from cenote.places_in_code import NAME, Place
@@ -279,6 +279,13 @@ def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJE
 
 
 def find_with(search: Search, before: int) -> Findings:
+    with engine.at_rest() as rests:
+        search.reader.rests = rests
+        found = look(search, before)
+        return found if rests else found._replace(gave_up=found.gave_up or "without histories and gradients, beside a backward of another thread")
+
+
+def look(search: Search, before: int) -> Findings:
     roots(search)
     search.run()
     missing = set(search.starts) - set(search.found)

@@ -10,12 +10,13 @@ KeyboardInterrupt. Of what is compiled the wrappers are no part: they do nothing
 
 States: off <-> on; off, everything is as it was. LOCKING: the lock guards which phases are going on; nothing of PyTorch's runs while it is held.
 """
+import functools
 import sys
 import threading
 from types import ModuleType
 from typing import Any, Callable, Optional
 
-from cenote import bindings
+from cenote import bindings, engine
 from cenote.bindings import Error
 from cenote.frames import Frames
 from cenote.marking import Marker
@@ -196,6 +197,7 @@ class Labels:
 _labels: Optional[Labels] = None
 _takes_engine_back: Optional[Undo] = None
 _shares = False  # tags with autograd's threads
+_lookers = 0  # those who look at graphs
 
 
 def label(torch: ModuleType, on: bool) -> None:
@@ -219,10 +221,21 @@ def share_tags(torch: ModuleType) -> None:
     wrap_engine(torch)
 
 
+def run_guarded(inside: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return engine.run(inside, args, kwargs)
+
+
+def guard_graphs(torch: ModuleType, by: int) -> None:
+    """Somebody looks at graphs from now on (by 1), or no more (by -1): see engine.py."""
+    global _lookers
+    _lookers += by
+    wrap_engine(torch)
+
+
 def wrap_engine(torch: ModuleType) -> None:
     """As long as somebody wants to know where backward begins."""
     global _takes_engine_back
-    if not _shares and _labels is None:
+    if not _shares and not _lookers and _labels is None:
         if _takes_engine_back is not None:
             _takes_engine_back()
             _takes_engine_back = None
@@ -234,7 +247,9 @@ def wrap_engine(torch: ModuleType) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return run_inside(*args, **kwargs)
-        share()
+        if _shares or _labels is not None:
+            share()
         labels = _labels
-        return run_inside(*args, **kwargs) if labels is None else labels.backward(run_inside, args, kwargs)
+        inside = run_inside if not _lookers else functools.partial(run_guarded, run_inside)
+        return inside(*args, **kwargs) if labels is None else labels.backward(inside, args, kwargs)
     _takes_engine_back = replace(torch.autograd, "_engine_run_backward", run)

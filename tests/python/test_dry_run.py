@@ -1,4 +1,5 @@
 """`cenote dry-run` gives a verdict on scripts that know nothing of it: fits, does not fit and where, or none and why."""
+import importlib.util
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import CENOTE
+from conftest import CENOTE, ROOT
 
 MIB = 1 << 20
 
@@ -306,10 +307,27 @@ def test_ranks(dry, run, tmp_path):
             model(torch.ones(256 << dist.get_rank(), 1024, device="cuda")).sum().backward()
             optimizer.step()
     """))
-    done = run("dry-run", "--gpu", "4GiB", "--devices", "2", "--json", "out.json", "--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-               "ddp.py")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    done = run("dry-run", "--gpu", "4GiB", "--devices", "2", "--json", "out.json", "--", *torchrun, "ddp.py")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
     ranks = [report for report in found["processes"] if report["used_gpu"]]
     assert [(report["rank"], report["steps"]) for report in ranks] == [("0", 5), ("1", 5)]
     assert "rank 0, cuda:0: " in done.stdout and "rank 1, cuda:1: " in done.stdout
+
+
+SCRIPTS = [("trainer.py", "transformers"), ("torchvision_loop.py", "torchvision"), ("lightning_vit.py", "lightning")]
+
+
+@pytest.mark.parametrize("script, module", SCRIPTS)
+def test_scripts_as_documentation_teaches_them(run, tmp_path, script, module):
+    """None of them mentions cenote."""
+    if not importlib.util.find_spec(module) and not os.environ.get("CENOTE_TEST_ALL"):
+        pytest.skip(f"{module} is not installed")
+    path = ROOT / "examples/dry" / script
+    assert "cenote" not in path.read_text()
+    done = run("dry-run", "--gpu", "16GiB", "--steps", "2", "--json", "out.json", "--quiet", path, "--batch-size", "2")
+    assert done.returncode == 0 and "2 steps of the optimizer, then ended" in done.stdout, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    kinds = found["processes"][0]["devices"]["0"]["kinds"]
+    assert min(kinds["parameters"], kinds["optimizer state"]) > 32 * MIB

@@ -1,0 +1,46 @@
+"""Whoever looks at autograd's graphs, and backward, which takes them apart on threads of its own without Python's lock, keep out of each other's way.
+
+    backward   any number at a time, nested ones always; a new one waits while somebody looks
+    a look     one at a time, and only while nobody is in backward; else it is not to be had
+"""
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+PATIENCE = 0.05  # seconds that a look waits for backwards to end
+MOST = 30.0  # seconds that a backward waits for a look: it has budgets of its own, which are far less
+
+_gate = threading.Condition(threading.RLock())
+_inside = 0  # backwards under way
+_looker = 0  # the thread that looks, 0: none
+
+
+def run(backward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    global _inside
+    with _gate:
+        if not _inside and _looker != threading.get_ident():
+            _gate.wait_for(lambda: not _looker, MOST)
+        _inside += 1
+    try:
+        return backward(*args, **kwargs)
+    finally:
+        with _gate:
+            _inside -= 1
+            _gate.notify_all()
+
+
+@contextmanager
+def at_rest() -> Iterator[bool]:
+    """False: somebody is in backward, and what operations keep may go while it is read."""
+    global _looker
+    with _gate:
+        rests = _gate.wait_for(lambda: not _inside and not _looker, PATIENCE)
+        if rests:
+            _looker = threading.get_ident()
+    try:
+        yield rests
+    finally:
+        if rests:
+            with _gate:
+                _looker = 0
+                _gate.notify_all()

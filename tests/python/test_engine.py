@@ -1,0 +1,53 @@
+"""Backward and looks at graphs keep out of each other's way."""
+import threading
+import time
+
+from cenote import engine
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
+def test_a_look_while_nobody_is_in_backward():
+    with engine.at_rest() as rests:
+        assert rests
+    with engine.at_rest() as again:
+        assert again
+
+
+def test_no_look_beside_a_backward():
+    began, go_on = threading.Event(), threading.Event()
+    thread = in_thread(lambda: engine.run(lambda: (began.set(), go_on.wait(10)), (), {}))
+    assert began.wait(10)
+    with engine.at_rest() as rests:
+        assert not rests
+    go_on.set()
+    thread.join()
+    with engine.at_rest() as rests:
+        assert rests
+
+
+def test_backward_waits_for_a_look_and_nested_ones_for_nothing():
+    order = []
+    nested = lambda: engine.run(lambda: order.append("nested"), (), {})  # noqa: E731
+    with engine.at_rest() as rests:
+        assert rests
+        thread = in_thread(lambda: engine.run(nested, (), {}))
+        time.sleep(0.1)
+        order.append("look is over")
+    thread.join(10)
+    assert order == ["look is over", "nested"]
+
+
+def test_what_a_look_does_itself_is_let_in_and_errors_leave_nothing_behind():
+    with engine.at_rest():
+        assert engine.run(lambda x: x + 1, (1,), {}) == 2
+    try:
+        engine.run(lambda: 1 / 0, (), {})
+    except ZeroDivisionError:
+        pass
+    with engine.at_rest() as rests:
+        assert rests
