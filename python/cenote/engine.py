@@ -13,13 +13,16 @@ MOST = 30.0  # seconds that a backward waits for a look: it has budgets of its o
 _gate = threading.Condition(threading.RLock())
 _inside = 0  # backwards under way
 _looker = 0  # the thread that looks, 0: none
+_waiting = 0  # backwards that wait for a look: they come before the next one
 
 
 def run(backward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    global _inside
+    global _inside, _waiting
     with _gate:
         if not _inside and _looker != threading.get_ident():
+            _waiting += 1
             _gate.wait_for(lambda: not _looker, MOST)
+            _waiting -= 1
         _inside += 1
     try:
         return backward(*args, **kwargs)
@@ -34,7 +37,7 @@ def at_rest() -> Iterator[bool]:
     """False: somebody is in backward, and what operations keep may go while it is read."""
     global _looker
     with _gate:
-        rests = _gate.wait_for(lambda: not _inside and not _looker, PATIENCE)
+        rests = _gate.wait_for(lambda: not _inside and not _looker and not _waiting, PATIENCE)
         if rests:
             _looker = threading.get_ident()
     try:
