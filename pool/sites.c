@@ -112,6 +112,7 @@ static int describe(char *text, size_t room, uintptr_t address)
 size_t cenote_site_text(uint32_t number, char *text, size_t size)
 {
     size_t length = 0;
+    size = text ? size : 0;
     if (size)
         text[0] = 0;
     lock_take(&lock);

@@ -184,6 +184,7 @@ CASE(bad_questions)
     EXPECT_EQ(cenote_mark(NULL, "x", &marked, text, TEXT), 0);
     EXPECT_EQ(cenote_site_text(0, text, TEXT), 0);
     EXPECT_EQ(cenote_site_text(UINT32_MAX, text, TEXT), 0);
+    EXPECT_EQ(cenote_site_text(1, NULL, 100), cenote_site_text(1, text, TEXT));
     cenote_options options = scene_options();
     EXPECT_EQ(cenote_options_parse(&options, "sites:17"), CENOTE_BAD_OPTION);
     scene_close(&scene);
