@@ -27,19 +27,24 @@ static ssize_t read_file(int pid, const char *name, char *text, size_t room)
     return length;
 }
 
-/* Arguments follow each other with a 0 between. Whatever a terminal or a decoder might stumble over is a question mark. */
+/*
+ * Arguments follow each other with a 0 between. The program goes without its folder, so that the arguments fit. Whatever a terminal or a decoder
+ * might stumble over is a question mark.
+ */
 static void read_command(int pid, struct process *p)
 {
-    ssize_t length = read_file(pid, "cmdline", p->command, sizeof p->command);
-    for (ssize_t i = 0; i < length; i++)
-        if (!p->command[i])
-            p->command[i] = ' ';
-        else if (p->command[i] < ' ' || p->command[i] > '~')
-            p->command[i] = '?';
-    if (length == (ssize_t)sizeof p->command - 1)
-        memcpy(p->command + length - 3, "...", 3);
-    for (; length > 0 && p->command[length - 1] == ' '; length--)
-        p->command[length - 1] = 0;
+    char text[1024];
+    ssize_t length = read_file(pid, "cmdline", text, sizeof text);
+    const char *slash = length > 0 ? strrchr(text, '/') : NULL, *from = slash && slash[1] ? slash + 1 : text;
+    size_t count = length > 0 ? (size_t)(text + length - from) : 0;
+    bool whole = count < sizeof p->command;
+    count = whole ? count : sizeof p->command - 1;
+    for (size_t i = 0; i < count; i++)
+        p->command[i] = !from[i] ? ' ' : from[i] < ' ' || from[i] > '~' ? '?' : from[i];
+    if (!whole)
+        memcpy(p->command + count - 3, "...", 3);
+    for (; whole && count > 0 && p->command[count - 1] == ' '; count--)
+        p->command[count - 1] = 0;
 }
 
 bool process_read(int pid, struct process *p)
