@@ -20,7 +20,7 @@ static inline uint32_t class_of(uint64_t bytes)
     return (units >> shift) + 4 * shift;
 }
 
-#define CLASS_BYTES(class) (512u * ((class) < 8 ? (class) + 1u : ((class) % 4 + 5u) << ((class) / 4 - 1)))
+#define CLASS_BYTES(class) (512u * ((class) < 8 ? (class) + 1u : ((class) % 4 + 5u) << ((class) < 8 ? 0 : (class) / 4 - 1)))
 
 static inline uint32_t class_bytes(uint32_t class) { return CLASS_BYTES(class); }
 

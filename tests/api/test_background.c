@@ -177,13 +177,14 @@ static bool blocks(pid_t thread, int signal)
 IN_A_CHILD(the_thread_is_nice_and_hears_no_signals)
 {
     struct scene scene;
+    int before = getpriority(PRIO_PROCESS, (id_t)getpid());
     open_attended(&scene);
     take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
     EXPECT(becomes(scene.pool, 0));
     pid_t thread = find_thread();
     REQUIRE(thread);
     EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)thread), 10);
-    EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)getpid()), 0);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)getpid()), before);
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGPIPE, SIGSEGV};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         EXPECT(blocks(thread, signals[i]) && !blocks(getpid(), signals[i]));
@@ -461,11 +462,20 @@ IN_A_CHILD(in_a_crowd)
 /* ------------------------------------------------------------------------------------------------------------------- fork, exit, unload */
 
 static struct scene family;
+static bool is_fork;
+
+/* Asked by the leak sanitizer: what the thread had in hand when its parent forked looks lost in a child, where that thread is not. */
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return is_fork;
+}
 
 /* Exits by the ordinary road, handlers and all. */
 static void the_fork(void)
 {
     void *block;
+    is_fork = true;
     alarm(10);
     EXPECT_EQ(find_thread(), 0);
     EXPECT_EQ(cenote_alloc(family.pool, MIB, family.stream[A], &block), CENOTE_FORKED);

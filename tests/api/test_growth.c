@@ -44,8 +44,8 @@ static const char *line_with(const char *word)
     return found;
 }
 
-/* Does the site, "... NAME+0xOFFSET ...", begin inside this function? */
-static bool begins_in(uint32_t site, const void *function)
+/* Does the site, "... NAME+0xOFFSET ...", begin inside this function, and not in the other one? */
+static bool begins_in(uint32_t site, const void *function, const void *other)
 {
     char words[2048];
     Dl_info info;
@@ -56,7 +56,8 @@ static bool begins_in(uint32_t site, const void *function)
     if (inside && inside < strstr(words, " < "))
         offset = strstr(inside, "+0x");
     uintptr_t at = offset ? (uintptr_t)info.dli_fbase + strtoul(offset + 1, NULL, 16) : 0;
-    return at > (uintptr_t)function && at < (uintptr_t)function + 200;
+    bool beyond = other > function && at >= (uintptr_t)other;
+    return at > (uintptr_t)function && at < (uintptr_t)function + 4000 && !beyond;
 }
 
 static cenote_piece piece_of(struct scene *scene, const void *block)
@@ -95,8 +96,8 @@ CASE(a_leak_is_named)
     const char *line = line_with("15.0 MiB  in 5 blocks, each step leaves some; tag train; other, none; ");
     EXPECT(line != NULL);
     EXPECT(line && !strchr(strchr(line, '\n') + 1, '\n')); /* and nothing else has grown */
-    EXPECT(begins_in(piece_of(&scene, kept[3]).site, (void *)leaky_function));
-    EXPECT(begins_in(piece_of(&scene, parameters[1]).site, (void *)clean_function));
+    EXPECT(begins_in(piece_of(&scene, kept[3]).site, (void *)leaky_function, (void *)clean_function));
+    EXPECT(begins_in(piece_of(&scene, parameters[1]).site, (void *)clean_function, (void *)leaky_function));
     EXPECT_EQ(piece_of(&scene, kept[3]).site, piece_of(&scene, kept[7]).site);
     for (int step = 0; step < 12; step++)
         DONE(cenote_free(kept[step]));
