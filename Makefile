@@ -63,7 +63,7 @@ test:
 	$(call build_in,build,$(RELEASE))
 	$(call build_in,build-debug,$(DEBUG))
 	$(CTEST) --test-dir build-debug
-	$(PYTEST) tests/python
+	$(PYTEST) -m "not deep" tests/python
 	$(PYTEST) tests/torch
 	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch --ignore tests/torch/test_math.py # kernels write nothing: it reads memory as it comes
 	$(call build_in,build-asan,$(ASAN))
@@ -73,7 +73,9 @@ test:
 
 deep:
 	@tools/setup deep
+	@tools/setup test
 	$(call build_in,build-debug,$(DEBUG))
+	$(PYTEST) -m deep tests/python
 	$(call build_in,build-tsan,$(DEBUG) -DCENOTE_SANITIZE=thread)
 	$(CTEST) --test-dir build-tsan $(SLOW)
 	@tools/deep build-debug

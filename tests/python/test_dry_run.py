@@ -226,21 +226,25 @@ def test_search_of_an_argument(dry):
     assert verdicts[best] == "fits" and verdicts[best + 8] == "fits not" and verdicts == dict(sorted(verdicts.items()))
 
 
+@pytest.mark.deep
 def test_search_of_a_variable(dry):
     done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "BATCH=16,999")
     assert (done.returncode, found["largest"]) == (0, 16)
 
 
+@pytest.mark.deep
 def test_search_that_finds_nothing(dry):
     done, found = dry(TRAIN, "--gpu", "700MiB", "--search", "batch-size=400..500")
     assert (done.returncode, found["largest"]) == (1, None) and "not even batch-size=400 fits" in done.stdout
 
 
+@pytest.mark.deep
 def test_search_by_a_name_that_nobody_reads(dry):
     done, _ = dry("import torch; torch.ones(1, device='cuda')", "--gpu", "2GiB", "--search", "SIZE=1..9")
     assert "SIZE changed nothing" in done.stdout
 
 
+@pytest.mark.deep
 def test_search_without_a_verdict(dry):
     done, _ = dry(TRAIN, "--gpu", "2GiB", "--search", "no_such=1..9")
     assert done.returncode == 3 and "no verdict at no_such=1" in done.stdout and "unrecognized arguments" in done.stdout
@@ -295,6 +299,7 @@ def test_arguments_are_replaced():
     assert with_value(["t.py", "--no-batch"], "batch", 8) == ["t.py", "--no-batch", "--batch", "8"]
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks of torchrun")
 def test_ranks(dry, run, tmp_path):
     (tmp_path / "ddp.py").write_text(textwrap.dedent("""
@@ -319,6 +324,7 @@ def test_ranks(dry, run, tmp_path):
 SCRIPTS = [("trainer.py", "transformers"), ("torchvision_loop.py", "torchvision"), ("lightning_vit.py", "lightning")]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("script, module", SCRIPTS)
 def test_scripts_as_documentation_teaches_them(run, tmp_path, script, module):
     """None of them mentions cenote."""
