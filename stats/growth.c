@@ -8,7 +8,6 @@
 #include <cenote/cenote.h>
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,32 +15,17 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "stats/out.h"
 #include "stats/quantity.h"
 
 #define STEPS_MOST 64   /* a bit for each */
 #define LINES_MOST 12
 #define TAGS_SHOWN 192
 
-struct out {
-    char  *text;
-    size_t size, length;
-};
-
-__attribute__((format(printf, 2, 3))) static void print(struct out *out, const char *format, ...)
-{
-    size_t room = out->length < out->size ? out->size - out->length : 0;
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(room ? out->text + out->length : NULL, room, format, arguments);
-    va_end(arguments);
-    if (length > 0)
-        out->length += (size_t)length;
-}
-
 static void print_change(struct out *out, uint64_t before, uint64_t now)
 {
     char bytes[QUANTITY_TEXT];
-    print(out, "%c%s", now < before ? '-' : '+', quantity_write_bytes(bytes, now < before ? before - now : now - before));
+    out_print(out, "%c%s", now < before ? '-' : '+', quantity_write_bytes(bytes, now < before ? before - now : now - before));
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------------ marks */
@@ -76,20 +60,20 @@ size_t cenote_mark(cenote_pool *pool, const char *name, cenote_marked *last, cha
     }
     if (read_mark(pool, name, &now))
         return 0;
-    print(&out, "%s: live %s", now.name, quantity_write_bytes(bytes, now.live));
+    out_print(&out, "%s: live %s", now.name, quantity_write_bytes(bytes, now.live));
     if (last->name[0]) {
-        print(&out, ", ");
+        out_print(&out, ", ");
         print_change(&out, last->live, now.live);
-        print(&out, " since %.*s", (int)sizeof(last->name) - 1, last->name);
+        out_print(&out, " since %.*s", (int)sizeof(last->name) - 1, last->name);
     }
     for (int kind = 0, shown = 0; kind < CENOTE_KINDS; kind++) {
         if (!now.kinds[kind] && !last->kinds[kind])
             continue;
-        print(&out, "%s%s %s", shown++ ? ", " : "; ", kinds[kind], quantity_write_bytes(bytes, now.kinds[kind]));
+        out_print(&out, "%s%s %s", shown++ ? ", " : "; ", kinds[kind], quantity_write_bytes(bytes, now.kinds[kind]));
         if (last->name[0] && now.kinds[kind] != last->kinds[kind]) {
-            print(&out, " (");
+            out_print(&out, " (");
             print_change(&out, last->kinds[kind], now.kinds[kind]);
-            print(&out, ")");
+            out_print(&out, ")");
         }
     }
     *last = now;
@@ -184,29 +168,29 @@ static void print_heap(struct out *out, const struct heap_of *h, uint32_t steps,
 #undef PHASE
     char bytes[QUANTITY_TEXT], site[1024];
     uint64_t every = steps < 64 ? (1ull << steps) - 1 : UINT64_MAX;
-    print(out, "%8s  in %" PRIu64 " blocks, %s", quantity_write_bytes(bytes, h->bytes), h->blocks,
+    out_print(out, "%8s  in %" PRIu64 " blocks, %s", quantity_write_bytes(bytes, h->bytes), h->blocks,
           (h->steps & every) == every ? "each step leaves some" : "not from each step");
     for (size_t i = 0; i < tag_count && h->tag; i++)
         if (tags[i].key == h->tag)
-            print(out, "; tag %s", tags[i].name);
-    print(out, "; %s, %s", kinds[h->kind], phases[h->phase]);
+            out_print(out, "; tag %s", tags[i].name);
+    out_print(out, "; %s, %s", kinds[h->kind], phases[h->phase]);
     if (h->site && cenote_site_text(h->site, site, sizeof site))
-        print(out, "; %s", site);
-    print(out, "\n");
+        out_print(out, "; %s", site);
+    out_print(out, "\n");
 }
 
 static void print_steps(struct out *out, const cenote_step_note *notes, size_t count, uint32_t steps)
 {
     char live[QUANTITY_TEXT], peak[QUANTITY_TEXT], reserved[QUANTITY_TEXT];
     const cenote_step_note *last = notes, *first = &notes[count - 1 < steps ? count - 1 : steps];
-    print(out, "step %" PRIu64 ": live %s, peak %s, reserved %s", last->step, quantity_write_bytes(live, last->live),
+    out_print(out, "step %" PRIu64 ": live %s, peak %s, reserved %s", last->step, quantity_write_bytes(live, last->live),
           quantity_write_bytes(peak, last->peak), quantity_write_bytes(reserved, last->reserved));
     if (last->step > first->step) {
         uint64_t between = last->step - first->step, change = last->live < first->live ? first->live - last->live : last->live - first->live;
-        print(out, "; %c%s a step over the last %" PRIu64, last->live < first->live ? '-' : '+', quantity_write_bytes(live, change / between),
+        out_print(out, "; %c%s a step over the last %" PRIu64, last->live < first->live ? '-' : '+', quantity_write_bytes(live, change / between),
               between);
     }
-    print(out, "\n");
+    out_print(out, "\n");
 }
 
 /* A step older than the oldest that is asked for is compared with: one more note than steps. */
@@ -232,7 +216,7 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
         for (size_t i = 0; i < made && i < LINES_MOST; i++)
             print_heap(out, &heaps[i], over, tags, tag_count < tag_room ? tag_count : tag_room);
         if (made > LINES_MOST)
-            print(out, "and %zu more\n", made - LINES_MOST);
+            out_print(out, "and %zu more\n", made - LINES_MOST);
         memory_unmap(tags, tag_room * sizeof *tags);
     }
     if (pieces)

@@ -466,10 +466,7 @@ static bool is_fork;
 
 /* Asked by the leak sanitizer: what the thread had in hand when its parent forked looks lost in a child, where that thread is not. */
 int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void)
-{
-    return is_fork;
-}
+int __lsan_is_turned_off(void) { return is_fork; }
 
 /* Exits by the ordinary road, handlers and all. */
 static void the_fork(void)
