@@ -66,7 +66,8 @@ test:
 	$(PYTEST) -m "not deep" tests/python
 	$(PYTEST) tests/torch
 	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_growth.py # in a process of its own: others say cenote.step(), which is for good
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch --ignore tests/torch/test_cenote_growth.py --ignore tests/torch/test_math.py # kernels write nothing
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_explain.py
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch --ignore tests/torch/test_cenote_growth.py --ignore tests/torch/test_cenote_explain.py --ignore tests/torch/test_math.py # kernels write nothing
 	$(call build_in,build-asan,$(ASAN))
 	$(CTEST) --test-dir build-asan $(SLOW)
 	$(call build_in,build-clang,$(CLANG))

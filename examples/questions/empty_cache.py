@@ -1,7 +1,7 @@
 """empty_cache() slows training: what it gives back, the next step has to ask the driver for again."""
 import torch
 
-STEPS = 6  # after more of them cenote has learnt that what it gives back is taken again, and keeps it
+STEPS = 6
 
 model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(16))).cuda()
 optimizer = torch.optim.Adam(model.parameters())

@@ -246,7 +246,7 @@ void Adapter::emptyCache(MempoolId_t id)
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)
-            TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN), cenote_message());
+            TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT), cenote_message());
     }
 }
 
