@@ -22,6 +22,17 @@
 #define LINES_MOST 12
 #define TAGS_SHOWN 192
 
+#define KIND(name, text) text,
+#define PHASE(name, kind, text) text,
+static const char *const kinds[] = {
+#include <cenote/kinds.def>
+};
+static const char *const phases[] = {
+#include <cenote/phases.def>
+};
+#undef KIND
+#undef PHASE
+
 static void print_change(struct out *out, uint64_t before, uint64_t now)
 {
     char bytes[QUANTITY_TEXT];
@@ -46,11 +57,6 @@ static int read_mark(cenote_pool *pool, const char *name, cenote_marked *now)
 
 size_t cenote_mark(cenote_pool *pool, const char *name, cenote_marked *last, char *text, size_t size)
 {
-#define KIND(name, text) text,
-    static const char *const kinds[] = {
-#include <cenote/kinds.def>
-    };
-#undef KIND
     struct out out = {text, size, 0};
     cenote_marked now;
     char bytes[QUANTITY_TEXT];
@@ -156,16 +162,6 @@ static size_t gather(cenote_piece *pieces, size_t count, uint64_t last, struct h
 
 static void print_heap(struct out *out, const struct heap_of *h, uint32_t steps, const cenote_row *tags, size_t tag_count)
 {
-#define KIND(name, text) text,
-#define PHASE(name, kind, text) text,
-    static const char *const kinds[] = {
-#include <cenote/kinds.def>
-    };
-    static const char *const phases[] = {
-#include <cenote/phases.def>
-    };
-#undef KIND
-#undef PHASE
     char bytes[QUANTITY_TEXT], site[1024];
     uint64_t every = steps < 64 ? (1ull << steps) - 1 : UINT64_MAX;
     out_print(out, "%8s  in %" PRIu64 " blocks, %s", quantity_write_bytes(bytes, h->bytes), h->blocks,
