@@ -18,7 +18,8 @@ class Reader:
     """PyTorch's own ways to read a tensor, past whatever a subclass makes of them."""
 
     def __init__(self) -> None:
-        self.rests = True  # no backward is under way: what operations keep, and gradients, do not go while they are read
+        self.rests = True  # no backward is under way: what operations keep does not go while it is read
+        self.may_read_gradients = True  # nor do gradients
         torch: Any = sys.modules["torch"]
         base = vars(torch._C.TensorBase)
         self.tensor = torch.Tensor
@@ -36,7 +37,7 @@ class Reader:
             return 0  # sparse, fake, functional: what they consist of is found by itself, or is nowhere
 
     def gradient_of(self, tensor: Any) -> Any:
-        return self.grad(tensor) if self.rests and self.is_leaf(tensor) else None
+        return self.grad(tensor) if self.may_read_gradients and self.is_leaf(tensor) else None
 
     def saved_by(self, node: Any) -> Iterator[Any]:
         """Tensors that an operation of a graph keeps for its backward, while they live."""

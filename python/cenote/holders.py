@@ -281,8 +281,13 @@ def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJE
 def find_with(search: Search, before: int) -> Findings:
     with engine.at_rest() as rests:
         search.reader.rests = rests
+        search.reader.may_read_gradients = rests and engine.learns_alone()
         found = look(search, before)
-        return found if rests else found._replace(gave_up=found.gave_up or "without histories and gradients, beside a backward of another thread")
+    if not rests:
+        return found._replace(gave_up=found.gave_up or "without histories and gradients, beside a backward of another thread")
+    if not search.reader.may_read_gradients:
+        return found._replace(gave_up=found.gave_up or "without gradients, beside another thread that learns")
+    return found
 
 
 def look(search: Search, before: int) -> Findings:

@@ -51,3 +51,20 @@ def test_what_a_look_does_itself_is_let_in_and_errors_leave_nothing_behind():
         pass
     with engine.at_rest() as rests:
         assert rests
+
+
+def test_gradients_of_a_thread_that_lives_are_its_own():
+    began, go_on = threading.Event(), threading.Event()
+    engine.run(lambda: None, (), {})
+    assert engine.learns_alone()
+
+    def learns():
+        engine.run(lambda: None, (), {})
+        began.set()
+        go_on.wait(10)
+
+    thread = in_thread(learns)
+    assert began.wait(10) and not engine.learns_alone()
+    go_on.set()
+    thread.join()
+    assert engine.learns_alone()
