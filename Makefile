@@ -31,7 +31,7 @@ PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARI
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
-	@echo 'make run      a short demonstration on the simulated GPU, PyTorch included'
+	@echo 'make run      a training program of PyTorch under its own allocators and cenote: a table, and a picture in build/run.png'
 	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
 	@echo 'make deep     slower: thread sanitizer, valgrind, clang-tidy, cppcheck'
 	@echo 'make bench    benchmarks, PyTorch included'
@@ -49,29 +49,43 @@ build:
 	$(call build_in,build,$(RELEASE))
 
 run: build
-	@echo
-	@build/bin/example-runtime
-	@if test -d traces; then echo; build/bin/cenote-replay --repeat 2 $$(ls traces/*.csv traces/*.csv.gz 2>/dev/null); fi
-	@echo
 	@tools/setup run
-	.venv/bin/cenote run --sim 80GiB examples/training.py
-	@echo
-	.venv/bin/cenote run --sim 80GiB --allocator cenote examples/training.py
+	@echo "A program in C on a simulated GPU (examples/runtime.c):"
+	@text=$$(build/bin/example-runtime) && echo "$$text" | sed -n '1,/^$$/p'
+	@.venv/bin/python examples/torch/compare.py --picture build/run.png examples/training.py
 
 test:
 	@tools/setup test
 	$(call build_in,build,$(RELEASE))
 	$(call build_in,build-debug,$(DEBUG))
 	$(CTEST) --test-dir build-debug
-	$(PYTEST) -m "not deep" tests/python
-	$(PYTEST) tests/torch
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_growth.py # in a process of its own: others say cenote.step(), which is for good
+	@echo 'Now $(words $(LANES)) lanes, $(JOBS) at a time. Each prints what it did when it is through.'
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=line $(LANES)
+	@tools/check/run
+
+# Lanes of `make test`, the longest first: none needs what another one makes.
+LANES = lane-torch-cenote lane-python lane-torch lane-sanitizers lane-clang
+.PHONY: $(LANES)
+
+# Growth and explanations in processes of their own: other tests say cenote.step(), which is for good. test_math: kernels write nothing.
+APART = tests/torch/test_cenote_growth.py tests/torch/test_cenote_explain.py
+lane-torch-cenote:
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch $(APART:%=--ignore %) --ignore tests/torch/test_math.py
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_growth.py
 	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_explain.py
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch --ignore tests/torch/test_cenote_growth.py --ignore tests/torch/test_cenote_explain.py --ignore tests/torch/test_math.py # kernels write nothing
+
+lane-python:
+	$(PYTEST) -m "not deep" tests/python
+
+lane-torch:
+	$(PYTEST) tests/torch
+
+lane-sanitizers:
 	$(call build_in,build-asan,$(ASAN))
 	$(CTEST) --test-dir build-asan $(SLOW)
+
+lane-clang:
 	$(call build_in,build-clang,$(CLANG))
-	@tools/check/run
 
 deep:
 	@tools/setup deep

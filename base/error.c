@@ -2,7 +2,8 @@
  * error.c: what went wrong, in words, for each thread.
  *
  * The words are made where the failure is seen, because only there is known which block, which option, which driver call. They are kept
- * in the thread's own storage until its next failure; success never touches them. This is not a log: nothing is printed.
+ * in the thread's own storage until its next failure; success never touches them. This is not a log: nothing is printed, but where the
+ * option `abort` asks that a mistake of the program end it there and then, for debuggers.
  *
  * The storage is part of the thread and of fixed size: reporting that memory has run out takes none. (Where the library was loaded
  * late, with dlopen, the C library itself sets that storage aside when a thread first comes here.) It has to be small, so that explanations,
@@ -19,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,6 +40,34 @@ static _Thread_local struct {
     char *room;            /* NULL: the words are in `text` */
     int   cuda_result;
 } failure = {.text = "no call of this thread has failed"};
+
+static atomic_bool aborts;
+
+void error_abort_on_misuse(void)
+{
+    atomic_store(&aborts, true);
+}
+
+/* Which errors say that the program made a mistake. Not a device that is not there: that may be the machine's. */
+static bool is_misuse(int code)
+{
+    switch (code) {
+    case CENOTE_INVALID: case CENOTE_NOT_OURS: case CENOTE_INTERIOR: case CENOTE_DOUBLE_FREE: case CENOTE_WRONG_SIZE:
+    case CENOTE_BUSY: case CENOTE_CAPTURE: case CENOTE_FORKED: case CENOTE_BAD_OPTION:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* No stdio: the mistake may have been made inside malloc. */
+static void end_program(const char *words)
+{
+    char text[MESSAGE_BYTES + 32];
+    int length = snprintf(text, sizeof text, "cenote: %s\n", words);
+    (void)!write(STDERR_FILENO, text, (size_t)length); /* there may be nobody to tell */
+    abort();
+}
 
 /* Only these three carry a result of the driver; others leave the last one as it is. */
 static int has_driver_result(int code)
@@ -89,6 +119,9 @@ int error_set(int code, int cuda_result, const char *format, ...)
 
     strcpy(failure.text, text);
     give_room();
+    if (is_misuse(code) && atomic_load_explicit(&aborts, memory_order_relaxed))
+        end_program(failure.text);
+    code &= ~ERROR_ANSWER;
     if (has_driver_result(code))
         failure.cuda_result = cuda_result;
     return code;

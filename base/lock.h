@@ -3,7 +3,8 @@
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
  * assert what its header comment says. LOCK_TURN, LOCK_SHARE and LOCK_BACKGROUND may be held across driver calls; no other lock may, but for
- * the loading of the driver itself, LOCK_POOLS where devices and pools open and close, and LOCK_WATCH by the program's own function.
+ * the loading of the driver itself, LOCK_CONTEXT where a context is made, LOCK_POOLS where devices and pools open and close, and LOCK_WATCH by
+ * the program's own function.
  */
 #ifndef CENOTE_BASE_LOCK_H
 #define CENOTE_BASE_LOCK_H
@@ -20,6 +21,7 @@ enum lock_rank {
     LOCK_GLOBAL,     /* driver loading */
     LOCK_SHARE,      /* memory imported from other processes */
     LOCK_TURN,       /* whose turn it is to change mappings of a pool */
+    LOCK_CONTEXT,    /* the making of a device's context */
     LOCK_WATCH,      /* the program's function that hears of mappings */
     LOCK_POOL,       /* a pool's structures */
     LOCK_ADDRESSES,  /* address -> region map of the process */

@@ -1,15 +1,19 @@
 /*
  * device.c: opens devices and enters their context. See device.h.
  *
+ * A context takes hundreds of MB of its device, so it is retained by the first who enters: of eight devices that a process sees, it may use one.
+ *
  * Which way memory can be had is asked once, from device attributes, never found out by failing.
  */
 #include "driver/device.h"
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/lock.h"
 #include "cenote/cenote.h"
 
 static struct device devices[DEVICES_MAX];
+static struct lock   opening = LOCK_INITIALIZER(LOCK_CONTEXT); /* held while the driver makes a context */
 
 /* A driver too old to know the attribute says INVALID_VALUE: then the answer is no. */
 static CUresult attribute(const struct device *d, CUdevice_attribute which, bool *answer)
@@ -90,16 +94,36 @@ static void open_gate(struct device *d)
     pthread_rwlockattr_destroy(&attributes);
 }
 
-/* For explanations alone: whoever does not say it leaves it unknown. */
+/* For explanations alone: whoever does not say it leaves it unknown. The context is current. */
 static uint64_t ask_used(const struct device *d)
 {
     size_t left = 0, total = 0;
-    CUcontext popped;
-    if (d->driver->cuCtxPushCurrent(d->context))
-        return UINT64_MAX;
     CUresult result = d->driver->cuMemGetInfo(&left, &total);
-    d->driver->cuCtxPopCurrent(&popped);
     return result || left > total ? UINT64_MAX : total - left;
+}
+
+CUresult device_prepare(struct device *d)
+{
+    CUcontext context = device_context(d);
+    CUresult result = CUDA_SUCCESS;
+    if (context)
+        return CUDA_SUCCESS;
+    lock_take(&opening);
+    context = device_context(d);
+    if (!context && !(result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle)))
+        atomic_store(&d->context, context);
+    lock_give(&opening);
+    return result;
+}
+
+static CUresult push_context(struct device *d)
+{
+    CUresult result = device_prepare(d);
+    if (!result)
+        result = d->driver->cuCtxPushCurrent(device_context(d));
+    if (!result && !atomic_load_explicit(&d->was_asked, memory_order_relaxed) && !atomic_exchange(&d->was_asked, true))
+        atomic_store(&d->before, ask_used(d));
+    return result;
 }
 
 static int open_first(struct device *d, int ordinal)
@@ -116,17 +140,16 @@ static int open_first(struct device *d, int ordinal)
     d->driver = t;
     d->ordinal = ordinal;
     size_t capacity = 0;
-    if (!(result = t->cuDeviceGet(&d->handle, ordinal)) && !(result = t->cuDeviceTotalMem(&capacity, d->handle)))
-        result = t->cuDevicePrimaryCtxRetain(&d->context, d->handle);
+    if (!(result = t->cuDeviceGet(&d->handle, ordinal)))
+        result = t->cuDeviceTotalMem(&capacity, d->handle);
     if (result)
         return error_set(CENOTE_NO_DEVICE, result, "device %d cannot be used: %s", ordinal, driver_result_name(result));
     d->capacity = capacity;
     result = ask_abilities(d);
-    if (result) {
-        release_context(d);
+    if (result)
         return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));
-    }
-    d->before = ask_used(d);
+    atomic_store(&d->before, UINT64_MAX);
+    atomic_store(&d->was_asked, false);
     open_gate(d);
     return CENOTE_OK;
 }
@@ -151,8 +174,9 @@ void device_close(struct device *d)
     if (--d->opened)
         return;
     pthread_rwlock_destroy(&d->gate);
-    if (!driver_is_exiting() && !driver_is_forked())
+    if (device_context(d) && !driver_is_exiting() && !driver_is_forked())
         release_context(d);
+    atomic_store(&d->context, NULL);
 }
 
 /* What device_leave has to give back. */
@@ -161,7 +185,7 @@ static _Thread_local struct {
     CUstreamCaptureMode mode;
 } scope;
 
-CUresult device_enter(struct device *d)
+static CUresult enter(struct device *d, bool makes)
 {
     CHECK(!scope.inside);
     pthread_rwlock_rdlock(&d->gate);
@@ -169,24 +193,34 @@ CUresult device_enter(struct device *d)
     scope.pushed = scope.has_mode = false;
     if (driver_is_exiting() || driver_is_forked())
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult result = d->driver->cuCtxPushCurrent(d->context);
-    if (result)
-        return result;
-    scope.pushed = true;
     scope.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    result = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
-    scope.has_mode = result == CUDA_SUCCESS;
-    return result; /* without the mode a call might end a capture */
+    CUresult result = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
+    scope.has_mode = result == CUDA_SUCCESS; /* without the mode a call might end a capture */
+    if (!result && (makes || device_context(d))) {
+        result = push_context(d);
+        scope.pushed = result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+CUresult device_enter(struct device *d)
+{
+    return enter(d, true);
+}
+
+CUresult device_enter_as_it_is(struct device *d)
+{
+    return enter(d, false);
 }
 
 void device_leave(struct device *d)
 {
     CUcontext popped;
     CHECK(scope.inside);
-    if (scope.has_mode)
-        d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
     if (scope.pushed)
         d->driver->cuCtxPopCurrent(&popped);
+    if (scope.has_mode)
+        d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
     scope.inside = false;
     pthread_rwlock_unlock(&d->gate);
 }
@@ -196,7 +230,7 @@ bool device_visit(struct device *other)
     CHECK(scope.inside);
     if (pthread_rwlock_tryrdlock(&other->gate))
         return false;
-    if (other->driver->cuCtxPushCurrent(other->context) == CUDA_SUCCESS)
+    if (push_context(other) == CUDA_SUCCESS)
         return true;
     pthread_rwlock_unlock(&other->gate);
     return false;

@@ -21,10 +21,11 @@ struct device {
     const struct driver *driver;
     int         ordinal;
     CUdevice    handle;
-    CUcontext   context;       /* the primary one, retained while a pool uses the device */
+    _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: nobody has entered */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
-    uint64_t    before;        /* of it, in use when it was opened, by anybody; UINT64_MAX: not known */
+    _Atomic(uint64_t) before;        /* of it, in use by anybody when it was entered first; UINT64_MAX: not known */
+    atomic_bool was_asked;     /* for `before` */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */
@@ -37,8 +38,18 @@ struct device {
 struct device *device_open(int ordinal, int *error);
 void           device_close(struct device *device);
 
+/* NULL: nobody has entered, and nothing of us is there. Does not change between enter and leave. */
+static inline CUcontext device_context(const struct device *device)
+{
+    return atomic_load_explicit(&device->context, memory_order_acquire);
+}
+
+/* Has the driver make the context, if it is not there. */
+CUresult device_prepare(struct device *device);
+
 /* Leave follows enter, whatever enter returned. */
 CUresult device_enter(struct device *device);
+CUresult device_enter_as_it_is(struct device *device); /* for those who give back: where no context is, none is made */
 void     device_leave(struct device *device);
 
 /*

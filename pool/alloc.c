@@ -34,7 +34,8 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 /* What the request comes to in this arena. LOCKING: the pool's lock. */
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
-    q->whole = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE;
+    q->last = source_guards(pool, a);
+    q->whole = q->last || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
     request_make(q, !a->is_private && !q->whole && !q->at);
     if (q->whole && source_moves_pages(pool, a))
         request_cover_pages(q, 1ull << pool->pages.shift);
@@ -133,7 +134,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     }
     if (group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed)) {
         lock_give(&pool->lock);
-        return error_set(CENOTE_INVALID, 0, "the group was destroyed");
+        return error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
     }
     q->mark |= pool->born;
     group = group_of_stream(pool, group, key);
@@ -152,7 +153,9 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         pending_tend(pool);
     if (served)
         return CENOTE_OK;
-    error = shortage_serve(pool, a, q, at);
+    if (!atomic_load_explicit(&a->is_own, memory_order_relaxed) && !(error = stream_check_own(pool, stream, key)))
+        atomic_store_explicit(&a->is_own, true, memory_order_relaxed);
+    error = error ? error : shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->visitors--;
     pool->stats.slow_allocs++;
@@ -203,7 +206,8 @@ int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, ceno
 {
     struct request q = {.bytes = bytes, .alignment = alignment};
     if (!group || group->destroyed)
-        return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed" : "the group is NULL", group ? group->name : "");
+        return error_set(CENOTE_INVALID, 0, group ? "group \"%s\" was destroyed: nothing more can be allocated from it" :
+                         "the group is NULL: cenote_group_create gives one", group ? group->name : "");
     return allocate(group->pool, group->number, &q, stream, block, __builtin_return_address(0));
 }
 
@@ -212,7 +216,8 @@ int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_
     struct request q = {.bytes = bytes, .alignment = BLOCK_BYTES, .at = (uint64_t)(uintptr_t)address};
     void *block;
     if (!bytes || !q.at || q.at % BLOCK_BYTES || (group && (group->destroyed || group->pool != pool)))
-        return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: not the address of a block, or the group is not of this pool", bytes, address);
+        return error_set(CENOTE_INVALID, 0, "%zu bytes at %p: give the size and address that an earlier block had, and a group of this pool or NULL",
+                         bytes, address);
     return allocate(pool, group ? group->number : 0, &q, stream, &block, __builtin_return_address(0));
 }
 
@@ -304,20 +309,24 @@ cenote_pool *pool_lock_of(const void *address, struct where *w)
 
 /* --------------------------------------------------------------------------------------------------------------------------- giving */
 
-/* The error for an address that is no live block, in words. */
-static int misuse(enum found found, const void *address, const struct where *w)
+/* The error for an address that is no live block, in words. `answer`: ERROR_ANSWER, or 0 if it is a mistake. */
+static int misuse(enum found found, const void *address, const struct where *w, int answer)
 {
     unsigned long long size = w->requested, start = w->start;
     switch (found) {
     case FOUND_PENDING:
-        return error_set(CENOTE_DOUBLE_FREE, 0, "%p (%llu bytes) was freed already and waits for the streams it was used on", address, size);
+        return error_set(CENOTE_DOUBLE_FREE | answer, 0, "%p (%llu bytes) was freed already and waits for the streams it was used on; free it once",
+                         address, size);
     case FOUND_INSIDE:
-        return error_set(CENOTE_INTERIOR, 0, "%p lies %llu bytes inside the block at %#llx of %llu bytes; give its start", address,
+        return error_set(CENOTE_INTERIOR | answer, 0, "%p lies %llu bytes inside the block at %#llx of %llu bytes; give its start", address,
                          (unsigned long long)(uintptr_t)address - start, start, size);
     case FOUND_FREE:
-        return error_set(CENOTE_DOUBLE_FREE, 0, "%p is not live: it was freed already", address);
+        return error_set(CENOTE_DOUBLE_FREE | answer, 0,
+                         "%p is not live: it was freed already, or is no block's; free a block once and keep no pointer to it",
+                         address);
     default:
-        return error_set(CENOTE_NOT_OURS, 0, "%p was not handed out by cenote; look for another allocator's memory or a stale pointer", address);
+        return error_set(CENOTE_NOT_OURS | answer, 0, "%p was not handed out by cenote; look for another allocator's memory or a stale pointer",
+                         address);
     }
 }
 
@@ -342,7 +351,7 @@ static int free_block(void *address, bool sized, size_t bytes)
     struct where w = {0};
     if (!address)
         return CENOTE_OK;
-    if (driver_is_forked()) /* at exit a free is bookkeeping and goes on */
+    if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
@@ -350,8 +359,9 @@ static int free_block(void *address, bool sized, size_t bytes)
         if (pool)
             lock_give(&pool->lock);
         if (found != FOUND_LIVE)
-            return misuse(found, address, &w);
-        return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p has %llu bytes, not %zu", address, (unsigned long long)w.requested, bytes);
+            return misuse(found, address, &w, 0);
+        return error_set(CENOTE_WRONG_SIZE, 0, "the block at %p was asked for with %llu bytes, not %zu: give that size, or call cenote_free", address,
+                         (unsigned long long)w.requested, bytes);
     }
     count_free(pool, &w);
     record_given(pool, &w);
@@ -387,12 +397,13 @@ static uint32_t count_uses(const cenote_pool *pool, uint32_t uses)
     return count;
 }
 
-int cenote_find(const void *address, cenote_block *block)
+int pool_find(const void *address, cenote_block *block, int answer)
 {
     struct where w = {0};
     if (!address || !block)
-        return error_set(CENOTE_INVALID, 0, "cenote_find needs an address and a place for the answer");
-    if (driver_is_forked())
+        return error_set(CENOTE_INVALID, 0, !address ? "the address is NULL: give one inside a block" :
+                         "nowhere to put the answer: the last argument is NULL");
+    if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
@@ -403,7 +414,12 @@ int cenote_find(const void *address, cenote_block *block)
                                 .stream = w.arena->handle, .used = count_uses(pool, *w.uses)};
     if (pool)
         lock_give(&pool->lock);
-    return live ? CENOTE_OK : misuse(found, address, &w);
+    return live ? CENOTE_OK : misuse(found, address, &w, answer);
+}
+
+int cenote_find(const void *address, cenote_block *block)
+{
+    return pool_find(address, block, ERROR_ANSWER);
 }
 
 /* Notes the stream once for each block. */
@@ -430,11 +446,11 @@ static int use_block(void *block, int device, CUstream stream)
     uint64_t key;
     if (!block)
         return CENOTE_OK;
-    if (driver_is_forked())
+    if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(block, &w);
     if (!pool)
-        return misuse(FOUND_NOTHING, block, &w);
+        return misuse(FOUND_NOTHING, block, &w, 0);
     lock_give(&pool->lock); /* who the stream is may have to be asked of the driver */
     int error = pool_usable(pool);
     if (error || (error = stream_key_on(pool, device, stream, &key, &other)))
@@ -447,7 +463,7 @@ static int use_block(void *block, int device, CUstream stream)
         record_used(pool, &w, key);
     if (still)
         lock_give(&still->lock);
-    return found != FOUND_LIVE ? misuse(found, block, &w) : error ? no_books() : CENOTE_OK;
+    return found != FOUND_LIVE ? misuse(found, block, &w, 0) : error ? no_books() : CENOTE_OK;
 }
 
 int cenote_use(void *block, cenote_stream stream)

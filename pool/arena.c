@@ -42,6 +42,8 @@ enum fit arena_find(struct arena *a, const struct asker *who, const struct reque
 {
     if (q->at)
         return heap_find_at(&a->heap, who, q->at, q->size, place);
+    if (q->last)
+        return heap_find_last(&a->heap, q->size, q->alignment, place);
     enum fit fit = heap_find(&a->heap, who, q->size, q->alignment, place);
     if (fit == FIT_NOW && q->whole)
         heap_widen(&a->heap, place);

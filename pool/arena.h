@@ -19,6 +19,7 @@ struct request {
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
     bool     whole;                 /* shares no page and no segment with another block */
+    bool     last;                  /* ends where its segment ends, in which no block has been before: provider guard */
 };
 
 struct arena {                      /* guarded by the pool's lock */
@@ -37,6 +38,7 @@ struct arena {                      /* guarded by the pool's lock */
     tick     last_freed;
     bool     is_private;            /* rule 4 */
     bool     retired;               /* its stream is gone: another may take the arena over */
+    _Atomic(bool) is_own;           /* the driver was asked: its stream is of the pool's device */
 };
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);

@@ -22,11 +22,13 @@
 static int check_group(const cenote_group *group)
 {
     if (!group)
-        return error_set(CENOTE_INVALID, 0, "the group is NULL");
+        return error_set(CENOTE_INVALID, 0, "the group is NULL: cenote_group_create gives one");
     int error = pool_usable(group->pool);
     if (error)
         return error;
-    return group->destroyed || !group->number ? error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed", group->name) : CENOTE_OK;
+    return group->destroyed || !group->number ?
+           error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name) :
+           CENOTE_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------------ groups */
@@ -38,7 +40,8 @@ int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, con
         return error;
     if (!group || flags & ~GROUP_FLAGS || (source && (!source->take || !source->give)))
         return error_set(CENOTE_INVALID, 0, !group ? "nowhere to put the group: the last argument is NULL" :
-                         source && (!source->take || !source->give) ? "a source needs both take and give" : "unknown flags");
+                         source && (!source->take || !source->give) ? "a source needs both take and give" :
+                         "flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known", flags);
     lock_take(&pool->lock);
     uint32_t number = table_take(&pool->groups);
     if (number) {
@@ -62,8 +65,8 @@ int cenote_group_change(cenote_group *group, unsigned flags)
     if (error)
         return error;
     if (flags & ~GROUP_FLAGS || (flags ^ group->flags) & CENOTE_GROUP_PRIVATE)
-        return error_set(CENOTE_INVALID, 0, flags & ~GROUP_FLAGS ? "unknown flags" : "group \"%s\" cannot begin or cease to be private",
-                         group->name);
+        return error_set(CENOTE_INVALID, 0, flags & ~GROUP_FLAGS ? "group \"%s\", flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known" :
+                         "group \"%s\" cannot begin or cease to be private: give CENOTE_GROUP_PRIVATE when it is created", group->name, flags);
     lock_take(&group->pool->lock);
     group->flags = flags;
     lock_give(&group->pool->lock);
@@ -124,7 +127,7 @@ int cenote_group_destroy(cenote_group *group)
     }
     lock_give(&pool->lock);
     lock_give(&pool->turn);
-    return error ? error_set(error, 0, "a capture is open on group \"%s\"", group->name) : CENOTE_OK;
+    return error ? error_set(error, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name) : CENOTE_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- captures */
@@ -159,7 +162,7 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if (!(group->flags & CENOTE_GROUP_PRIVATE))
         return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
     cenote_pool *pool = group->pool;
-    if ((error = look_once_more(pool)))
+    if ((error = stream_check_own(pool, stream, key)) || (error = look_once_more(pool)))
         return error;
     lock_take(&pool->lock);
     const struct capture *open = find_capture(pool, key);
@@ -170,7 +173,8 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     }
     lock_give(&pool->lock);
     if (!room)
-        return error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already" : "more than %d captures are open", CAPTURES_MOST);
+        return error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already: cenote_capture_end comes first" :
+                         "more than %d captures are open", CAPTURES_MOST);
     device_announce_capture(pool->device);
     return CENOTE_OK;
 }
@@ -201,7 +205,9 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
         device_end_capture(pool->device);
     }
     lock_give(&pool->lock);
-    return matches ? CENOTE_OK : error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream", group->name);
+    return matches ? CENOTE_OK :
+           error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
+                     group->name);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------------- pins */
@@ -210,14 +216,14 @@ static int change_pins(void *address, size_t bytes, int by)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
     struct where w = {0};
-    if (driver_is_forked())
+    if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
     struct region *r = w.region;
     if (!pool || !bytes || at + bytes < at || at + bytes > region_end(r)) {
         if (pool)
             lock_give(&pool->lock);
-        return error_set(CENOTE_NOT_OURS, 0, "%zu bytes at %p are not within memory of one pool", bytes, address);
+        return error_set(CENOTE_NOT_OURS, 0, "%zu bytes at %p are not within memory of one pool: name what lies in live blocks", bytes, address);
     }
     struct slots under = slots_under(r, at, bytes);
     bool valid = true;
@@ -230,7 +236,7 @@ static int change_pins(void *address, size_t bytes, int by)
     }
     lock_give(&pool->lock);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :
-                                         "%zu bytes at %p are not all pinned", bytes, address);
+                                         "%zu bytes at %p are not all pinned: unpin what was pinned, once for each pin", bytes, address);
 }
 
 int cenote_pin(void *address, size_t bytes)

@@ -87,7 +87,8 @@ bool decay_go(cenote_pool *pool, uint64_t most)
 /* The same for those who have not the turn, unless somebody has. LOCKING: none; not inside. */
 bool decay_tend(cenote_pool *pool, uint64_t most)
 {
-    if (!pool->options.decay_ms || atomic_load(&pool->device->captures) || pool_now(pool) < atomic_load(&pool->decay.due))
+    if (!pool->options.decay_ms || !device_context(pool->device) || atomic_load(&pool->device->captures) ||
+        pool_now(pool) < atomic_load(&pool->decay.due))
         return false;
     bool more = false, entered = device_enter(pool->device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {

@@ -24,7 +24,7 @@ static CUevent record(cenote_pool *pool, const struct use *u)
     if (stream_is_alive(pool, u->stream, u->key))
         result = t->cuEventRecord(event, u->stream);
     else if (t->cuCtxRecordEvent)
-        result = t->cuCtxRecordEvent(u->other->context, event);
+        result = t->cuCtxRecordEvent(device_context(u->other), event);
     if (!result)
         return event;
     if (t->cuEventDestroy(event))

@@ -43,7 +43,7 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
     for (const char *c = name; fits && *c; c++)
         fits = *c > ' ' && *c <= '~';
     if (!fits)
-        return error_set(CENOTE_INVALID, 0, "a name for explanations has 1 to %zu letters of ASCII", sizeof pool->user - 1);
+        return error_set(CENOTE_INVALID, 0, "a name for explanations has 1 to %zu letters of ASCII: give another", sizeof pool->user - 1);
     lock_take(&pool->lock);
     memset(pool->user, 0, sizeof pool->user);
     strcpy(pool->user, name);
@@ -143,9 +143,9 @@ static void look_at_pool(cenote_pool *pool, struct facts *f)
 static void ask_driver(cenote_pool *pool, struct facts *f)
 {
     size_t left = 0, total = 0;
-    CUresult result = device_enter(pool->device);
+    CUresult result = device_enter_as_it_is(pool->device);
     if (!result)
-        result = pool->device->driver->cuMemGetInfo(&left, &total);
+        result = !device_context(pool->device) ? CUDA_ERROR_INVALID_CONTEXT : pool->device->driver->cuMemGetInfo(&left, &total);
     device_leave(pool->device);
     if (result || left > total)
         return;
@@ -232,8 +232,11 @@ static void ask_program(cenote_pool *pool, struct facts *f)
     void *arg = moment_arg;
     lock_give(&moment_lock);
     is_asking = true;
+    struct callback c;
+    callback_begin(&c, pool, &moment_lock);
     if (function)
         function(pool, &f->moment, arg);
+    callback_end();
     is_asking = false;
 }
 
@@ -264,7 +267,8 @@ size_t cenote_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size
 {
     struct facts f;
     struct process words[FACTS_PROCESSES];
-    const char *nothing = !pool ? "There is no pool to explain: it is NULL." : !pool->open ? "There is no pool to explain: it was destroyed." :
+    const char *nothing = pool_strict_callbacks && callback_runs(NULL) ? "A watch function or a clock must not ask for an explanation." :
+                          !pool ? "There is no pool to explain: it is NULL." : !pool->open ? "There is no pool to explain: it was destroyed." :
                           driver_is_forked() ? "This process is a fork of the one that owns the pool: only that one knows what it holds." : NULL;
     if (nothing)
         return (size_t)snprintf(text, text ? size : 0, "%s", nothing);

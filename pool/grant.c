@@ -62,20 +62,22 @@ static CUresult grant_async(cenote_pool *pool, CUmemAccessDesc who)
     return t->cuMemPoolSetAccess ? t->cuMemPoolSetAccess(pool->driver_pool, &who, 1) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static CUresult grant_context(const cenote_pool *pool, const struct device *other)
+static CUresult grant_context(const cenote_pool *pool, struct device *other)
 {
     const struct driver *t = pool->device->driver;
     CUcontext popped;
-    CUresult result = t->cuCtxPushCurrent(other->context);
+    CUresult result = device_prepare(other);
+    if (!result)
+        result = t->cuCtxPushCurrent(device_context(other));
     if (result)
         return result;
-    result = t->cuCtxEnablePeerAccess(pool->device->context, 0);
+    result = t->cuCtxEnablePeerAccess(device_context(pool->device), 0);
     t->cuCtxPopCurrent(&popped);
     return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
 }
 
-/* Private groups of an async pool have plain segments. */
-static CUresult grant_segments(cenote_pool *pool, const struct device *other, CUmemAccessDesc who)
+/* An async pool has plain segments too. */
+static CUresult grant_segments(cenote_pool *pool, struct device *other, CUmemAccessDesc who)
 {
     CUresult result = pool->provider == CENOTE_ASYNC ? grant_async(pool, who) : CUDA_SUCCESS;
     if (result)
@@ -103,9 +105,11 @@ static int check_reach(const cenote_pool *pool, const struct device *other)
     return CENOTE_OK;
 }
 
-static int grant(cenote_pool *pool, const struct device *other)
+static int grant(cenote_pool *pool, struct device *other)
 {
     CUmemAccessDesc who = device_access(other);
+    if (pool->provider == CENOTE_GUARD)
+        return error_set(CENOTE_NOT_SUPPORTED, 0, "provider guard gives other devices no access: use another one");
     int error = pool->lost ? pool_driver_error(pool, pool->lost, "an earlier call") : turn_begin(pool);
     if (error)
         return error;

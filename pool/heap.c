@@ -163,6 +163,19 @@ enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint
     return place->missing ? FIT_WITH_PAGES : FIT_NOW;
 }
 
+/* The end of the newest segment, if no block has been in it. FIT_NOT: another is needed. */
+enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place)
+{
+    const struct region *r = h->regions ? region_of(h->pages, h->regions) : NULL;
+    *place = (struct place){.size = size, .under = {0, 1}};
+    if (!r || r->freed[0] || at_number(h, r->first_block)->state != BLOCK_FREE || r->first_block != r->last_block || r->bytes < size)
+        return FIT_NOT;
+    place->region = r->number;
+    place->range = r->first_block;
+    place->at = (region_end(r) - size) & ~(alignment - 1);
+    return place->at >= r->base ? FIT_NOW : FIT_NOT;
+}
+
 /* A segment is not cut: the place takes what lies behind it too. Where there are pages the request covers whole ones already. */
 void heap_widen(struct heap *h, struct place *place)
 {

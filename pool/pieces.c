@@ -137,6 +137,11 @@ size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces,
     return p.count;
 }
 
+static int group_is_gone(const cenote_group *group)
+{
+    return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed and holds nothing any more: no call may name it", group->name);
+}
+
 int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count)
 {
     int error = pool_usable(pool);
@@ -144,6 +149,8 @@ int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, 
         return error;
     if (!count || (group && group->pool != pool))
         return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
+    if (group && !group->number)
+        return group_is_gone(group);
     lock_take(&pool->lock);
     *count = pieces_draw(pool, group, pieces, room);
     lock_give(&pool->lock);
@@ -175,6 +182,8 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
     int error = pool_usable(pool);
     if (error)
         return error;
+    if (!group->number)
+        return group_is_gone(group);
     *bytes = 0;
     lock_take(&pool->lock);
     for (uint32_t number = 1; number < pool->arenas.used; number++) {

@@ -30,8 +30,36 @@ static cenote_pool *defaults[DEVICES_MAX];
 
 /* ----------------------------------------------------------------------------------------------------------- what others ask of a pool */
 
+_Atomic(uint32_t) pool_strict_callbacks;
+static _Thread_local const struct callback *callbacks; /* of this thread, the innermost first */
+
+void callback_begin(struct callback *c, const cenote_pool *pool, const void *of)
+{
+    *c = (struct callback){of, pool, callbacks};
+    callbacks = c;
+    if (!of)
+        atomic_fetch_add(&pool_strict_callbacks, 1);
+}
+
+void callback_end(void)
+{
+    if (!callbacks->of)
+        atomic_fetch_sub(&pool_strict_callbacks, 1);
+    callbacks = callbacks->outer;
+}
+
+bool callback_runs(const void *of)
+{
+    const struct callback *c = callbacks;
+    while (c && c->of != of)
+        c = c->outer;
+    return c != NULL;
+}
+
 int pool_process_usable(void)
 {
+    if (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL))
+        return error_set(CENOTE_INVALID, 0, "a watch function or a clock must not call cenote: have it take a note, and call when it has returned");
     if (driver_is_forked())
         return error_set(CENOTE_FORKED, 0, "device memory belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
     return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more") : CENOTE_OK;
@@ -40,12 +68,12 @@ int pool_process_usable(void)
 int pool_usable(const cenote_pool *pool)
 {
     if (!pool)
-        return error_set(CENOTE_INVALID, 0, "the pool is NULL");
+        return error_set(CENOTE_INVALID, 0, "the pool is NULL: cenote_pool_default or cenote_pool_create gives one");
     int error = pool_process_usable();
     if (error)
         return error;
     if (!pool->open)
-        return error_set(CENOTE_INVALID, 0, "the pool was destroyed");
+        return error_set(CENOTE_INVALID, 0, "the pool was destroyed: no call may name it any more");
     return CENOTE_OK;
 }
 
@@ -125,7 +153,13 @@ static uint64_t system_now(void)
 
 uint64_t pool_now(const cenote_pool *pool)
 {
-    return pool->options.clock ? pool->options.clock(pool->options.clock_arg) : system_now();
+    struct callback c;
+    if (!pool->options.clock)
+        return system_now();
+    callback_begin(&c, pool, NULL);
+    uint64_t now = pool->options.clock(pool->options.clock_arg);
+    callback_end();
+    return now;
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- creation */
@@ -136,9 +170,10 @@ static int choose_provider(cenote_pool *pool)
     pool->provider = (enum cenote_provider)pool->options.provider;
     if (pool->provider == CENOTE_AUTO)
         pool->provider = d->granularity ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
-    if ((pool->provider == CENOTE_VMM && !d->granularity) || (pool->provider == CENOTE_ASYNC && !d->has_pools))
+    bool needs_vmm = pool->provider == CENOTE_VMM || pool->provider == CENOTE_GUARD;
+    if ((needs_vmm && !d->granularity) || (pool->provider == CENOTE_ASYNC && !d->has_pools))
         return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d has no %s; use provider:auto", d->ordinal,
-                         pool->provider == CENOTE_VMM ? "virtual memory management" : "memory pools");
+                         needs_vmm ? "virtual memory management" : "memory pools");
     return CENOTE_OK;
 }
 
@@ -190,7 +225,6 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->blocks);
     table_close(&pool->slabs);
     table_close(&pool->arenas);
-    table_close(&pool->groups);
     table_close(&pool->uses);
     table_close(&pool->exports);
     table_close(&pool->by_tag);
@@ -204,8 +238,8 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
 {
     if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
         table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
-        table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST) && table_open(&pool->uses, sizeof(struct use), USES_MOST) &&
-        table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
+        (pool->groups.items || table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST)) &&
+        table_open(&pool->uses, sizeof(struct use), USES_MOST) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
         table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MOST + 1))
         return CENOTE_OK;
     close_tables(pool);
@@ -232,6 +266,17 @@ static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
     if (error)
         device_close(pool->device);
     return error;
+}
+
+/* Groups that were destroyed and had memory still. LOCKING: none; nobody gets into the pool any more. */
+static void forget_groups(cenote_pool *pool)
+{
+    for (uint32_t number = 1; number < pool->groups.used; number++) {
+        if (!group_of(pool, number)->number)
+            continue;
+        table_give(&pool->groups, number);
+        group_of(pool, number)->number = 0;
+    }
 }
 
 /* A closed pool's structure, wiped but for what must outlive it, or a new one. */
@@ -321,13 +366,13 @@ static int may_be_destroyed(cenote_pool *pool)
     if (atomic_load(&pool->device->captures))
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->device->ordinal);
     if (pool->pins)
-        return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned");
+        return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
     if (pool->stats.blocks.current)
-        return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live",
+        return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
                          (unsigned long long)pool->stats.blocks.current, (unsigned long long)pool->stats.requested.current);
     for (uint32_t g = 1; g < pool->groups.used; g++)
         if (group_of(pool, g)->number && !group_of(pool, g)->destroyed)
-            return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists", group_of(pool, g)->name);
+            return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists: cenote_group_destroy comes first", group_of(pool, g)->name);
     return CENOTE_OK;
 }
 
@@ -343,6 +388,7 @@ static void give_everything_back(cenote_pool *pool)
     trim_flush(pool);
     for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
+    guard_forget(pool);
     while (pool->event_count)
         pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
     if (pool->driver_pool && pool->device->driver->cuMemPoolDestroy(pool->driver_pool))
@@ -374,14 +420,15 @@ static int close_for_calls(cenote_pool *pool, CUresult *result)
     lock_give(&pool->lock);
     if (error)
         return error;
-    if (!*result && !(*result = pool->lost))
+    if (!*result && !(*result = pool->lost) && device_context(pool->device))
         *result = pool->device->driver->cuCtxSynchronize();
     if (*result && !pool->lost && !driver_result_is_sticky(*result))
         return pool_driver_error(pool, *result, "waiting for the device");
     if (!*result)
         pending_release_all(pool);
     if (!*result && pool->pending_count)
-        return error_set(CENOTE_BUSY, 0, "%u freed blocks wait for other devices, which cannot be waited for now", pool->pending_count);
+        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for other devices, which cannot be waited for now",
+                         pool->pending_count);
     lock_take(&pool->lock);
     error = may_be_destroyed(pool); /* another thread may have allocated meanwhile */
     pool->open = error != CENOTE_OK;
@@ -389,14 +436,24 @@ static int close_for_calls(cenote_pool *pool, CUresult *result)
     return error;
 }
 
+static bool called_us(const cenote_pool *pool)
+{
+    const struct callback *c = callbacks;
+    while (c && c->pool != pool)
+        c = c->outer;
+    return c != NULL;
+}
+
 int cenote_pool_destroy(cenote_pool *pool)
 {
     int error = pool_usable(pool);
     if (error)
         return error;
+    if (called_us(pool))
+        return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     elsewhere_wait(pool);
     bool attended = background_leave(pool);
-    CUresult result = device_enter(pool->device);
+    CUresult result = device_enter_as_it_is(pool->device);
     lock_take(&pool->turn);
     error = close_for_calls(pool, &result);
     if (!error && !result)
@@ -409,6 +466,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     record_close(pool);
     share_settle();
     forget_regions(pool);
+    forget_groups(pool);
     lock_take(&global);
     close_tables(pool);
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
@@ -424,7 +482,7 @@ int cenote_pool_destroy(cenote_pool *pool)
 
 int cenote_pool_provider(const cenote_pool *pool)
 {
-    return pool ? (int)pool->provider : -1;
+    return pool && pool->open ? (int)pool->provider : -1;
 }
 
 int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
@@ -453,7 +511,7 @@ int cenote_pool_set_trim_above(cenote_pool *pool, double part)
 
 int cenote_pool_device(const cenote_pool *pool)
 {
-    return pool ? pool->device->ordinal : -1;
+    return pool && pool->open ? pool->device->ordinal : -1;
 }
 
 int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg)

@@ -109,6 +109,22 @@ struct regret {
     uint32_t often;                 /* how many in a row */
     uint32_t marked;                /* how many in all */
     tick     marks[OFTEN_LEAST];    /* the free that each of the last saw */
+    _Atomic tick owed;              /* what was freed up to here should be gone; 0: nothing. Read without the turn */
+};
+
+#define GUARD_KEPT 4096             /* chosen: freed blocks whose addresses nobody gets yet */
+
+/* Addresses of freed blocks, see guard.c. Guarded by the turn. */
+struct guard {
+    struct guard_kept {
+        uint64_t base, bytes;       /* of the memory that was there; 0: none */
+    } kept[GUARD_KEPT];             /* a ring */
+    uint32_t next;
+    struct guard_taken {
+        uint64_t base, bytes;
+        CUmemGenericAllocationHandle handle;
+        bool     has_handle, is_mapped;
+    } taken;                        /* what is being taken, or could not be given back yet */
 };
 
 struct cenote_pool {
@@ -117,7 +133,8 @@ struct cenote_pool {
     struct lock    watching;        /* held while the watch function runs; guards it and its argument */
     atomic_bool    attended;        /* by the background thread; changed under the lock of that */
     uint32_t       guests;          /* threads that go through all pools and are at this one; guarded by the lock of the pools */
-    struct device *device;          /* constant */
+    struct table   groups;          /* stays mapped when the pool goes: who still has a group's handle finds out that it is gone */
+    struct device *device;          /* constant; wiped with all that follows when another pool takes over the structure */
     cenote_options options;         /* constant; limit and trim_above as they were asked for first */
     enum cenote_provider provider;  /* constant, never CENOTE_AUTO */
     bool           is_default;      /* constant */
@@ -133,7 +150,7 @@ struct cenote_pool {
     uint64_t       limit;           /* bytes, 0: none */
     double         trim_above;      /* part of the limit or the device's memory; up to 0: off */
     struct pages   pages;
-    struct table   blocks, slabs, arenas, groups, uses, exports;
+    struct table   blocks, slabs, arenas, uses, exports;
     struct index   at;              /* block address -> block */
     struct index   exported;        /* block address -> export, see share.c */
     struct index   by_stream;       /* arena key -> arena */
@@ -175,6 +192,7 @@ struct cenote_pool {
     tick           trim_mark;       /* tick of the last periodic trim */
     struct decay   decay;
     struct regret  regret;
+    struct guard   guard;           /* provider guard */
     cenote_stats   stats;           /* levels and counts; gauges are derived */
     struct ring    ring;
     uint32_t       trace_number;    /* of the file that CENOTE_TRACE asks for, 0: none */
@@ -191,8 +209,22 @@ static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { 
 static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return TABLE_AT(cenote_group, &pool->groups, group); }
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->uses, use); }
 
+/*
+ * A function of the program that runs on this thread, inside a call of cenote. Those of a group or pool are not called for that again before
+ * they have returned; the watch function and the clock (`of` NULL) must not call cenote at all.
+ */
+struct callback {
+    const void *of;
+    const cenote_pool *pool;        /* that called it: it stays until it has returned */
+    const struct callback *outer;
+};
+extern _Atomic(uint32_t) pool_strict_callbacks; /* watch functions and clocks that run, on all threads: mostly none */
+
 /* --- pool.c */
-int  pool_process_usable(void);                           /* CENOTE_OK, FORKED or EXITING */
+void callback_begin(struct callback *c, const cenote_pool *pool, const void *of);
+void callback_end(void);
+bool callback_runs(const void *of);                       /* on this thread */
+int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
 struct asker pool_asker(const cenote_pool *pool, const struct arena *a);
@@ -206,6 +238,7 @@ void pool_close_device(struct device *device);
 #define STREAM_KEY_LEGACY (1ull << 62)
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
+int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
@@ -230,6 +263,13 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
 bool pool_reserve_books(cenote_pool *pool, uint64_t mark);
+int pool_find(const void *address, cenote_block *block, int answer);
+
+/* May this thread ask no pool anything? pool_process_usable says why. At exit it may: frees and questions are bookkeeping. */
+static inline bool pool_refuses(void)
+{
+    return driver_is_forked() || (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
+}
 
 /* --- pieces.c, rows.c, steps.c */
 uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a);
@@ -275,9 +315,15 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 /* --- source.c */
 int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
+bool source_guards(const cenote_pool *pool, const struct arena *a);
 bool source_give_back(cenote_pool *pool, struct region *r);
 void source_close_region(struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
+
+/* --- guard.c: LOCKING: the turn */
+CUresult guard_take(cenote_pool *pool, uint64_t bytes, CUdeviceptr *at);
+bool     guard_give(cenote_pool *pool, uint64_t at, uint64_t bytes);
+void     guard_forget(cenote_pool *pool);
 
 /* --- watch.c: LOCKING: not the pool's lock */
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes);

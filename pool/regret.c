@@ -8,19 +8,21 @@
  *
  *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that nobody misses go on going
  *     CENOTE_TRIM_OFTEN       gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
- *                             beyond the budget and a tenth of a second, and the device has memory for others, it gives back only what nothing
- *                             has lived on during the last eight of them
+ *                             beyond the budget and a tenth of a second, and nobody else is on the device, of which a part is free, it gives back
+ *                             only what nothing has lived on during the last eight of them, and owes the rest
+ *     CENOTE_TRIM_OWED        gives back what is owed: somebody looks
  *
- * A trim that is not said to come often gives back what it is asked for. So do shortages.
+ * A trim that says none of that gives back what it is asked for. So do shortages.
  *
  * LOCKING: the turn guards it.
  */
 #include "base/check.h"
+#include "driver/nvml.h"
 #include "pool/count.h"
 
 #define GRACE_NS     100000000u     /* chosen, as for harvesting: nobody notices it at program start */
-#define OFTEN_NS     10000000000u   /* chosen: steps are shorter, and who looks what a trim has brought takes longer */
-#define DEVICE_SHARE 8              /* chosen: so much of the device is left to others, or everything goes */
+#define OFTEN_NS     10000000000u   /* chosen: steps are shorter */
+#define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators of this process, or everything goes */
 
 /* Pages have gone because of a trim that comes again and again. */
 void regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
@@ -76,15 +78,27 @@ tick regret_mark(cenote_pool *pool)
     return before;
 }
 
-/* A trim has come that says it comes often: is it to leave what the last step used? */
+/* No other process has memory of the device, and a part of it is free. Where nobody can say, somebody has. */
+static bool has_the_device(const cenote_pool *pool)
+{
+    struct nvml_process list[NVML_MOST];
+    unsigned count = 0;
+    size_t left = 0, total = 0;
+    return !pool->device->driver->cuMemGetInfo(&left, &total) && left >= total / DEVICE_SHARE &&
+           !nvml_processes(pool->device->driver, pool->device->ordinal, list, &count) && count == 1;
+}
+
+/* A trim has come that says it comes often: is it to leave what the last step used? What it leaves is owed. */
 bool regret_forbids(cenote_pool *pool)
 {
     struct regret *r = &pool->regret;
-    size_t left = 0, total = 0;
     uint64_t now = pool_now(pool);
     r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
-    if (r->often < OFTEN_LEAST || left_for(pool, GRACE_NS) >= 1ull << pool->pages.shift)
-        return false;
-    return !pool->device->driver->cuMemGetInfo(&left, &total) && left >= total / DEVICE_SHARE;
+    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->pages.shift && has_the_device(pool);
+    lock_take(&pool->lock);
+    tick owed = forbids ? pool->pages.fences.now : 0;
+    lock_give(&pool->lock);
+    atomic_store(&r->owed, owed);
+    return forbids;
 }

@@ -82,10 +82,10 @@ int cenote_version(void)
 
 int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
 {
+    if (pool_refuses())
+        return pool_process_usable();
     if (!pool || !pool->open || !stats || stats->struct_size < offsetof(cenote_stats, page_bytes) + sizeof stats->page_bytes)
         return error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a cenote_stats with its struct_size set");
-    if (driver_is_forked())
-        return pool_process_usable();
     size_t wanted = stats->struct_size < sizeof *stats ? stats->struct_size : sizeof *stats;
     lock_take(&pool->lock);
     cenote_stats s = report_stats(pool);
@@ -172,5 +172,5 @@ int cenote_pool_check(cenote_pool *pool)
     const char *broken = broken_rule(pool);
     lock_give(&pool->lock);
     lock_give(&pool->turn);
-    return broken ? error_set(CENOTE_INVALID, 0, "invariant %s", broken) : CENOTE_OK;
+    return broken ? error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "invariant %s", broken) : CENOTE_OK;
 }

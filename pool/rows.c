@@ -211,7 +211,7 @@ int cenote_block_kind(const void *address, int kind)
     struct where w = {0};
     if (!address || kind < 0 || kind >= CENOTE_KINDS)
         return error_set(CENOTE_INVALID, 0, "cenote_block_kind needs an address and a kind from 0 to %d, not %d", CENOTE_KINDS - 1, kind);
-    if (driver_is_forked())
+    if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
     enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
@@ -220,7 +220,7 @@ int cenote_block_kind(const void *address, int kind)
     if (pool)
         lock_give(&pool->lock);
     if (!live)
-        return error_set(CENOTE_NOT_OURS, 0, "%p lies in no live block of cenote", address);
+        return error_set(CENOTE_NOT_OURS, 0, "%p lies in no live block of cenote: give an address inside one", address);
     return done ? CENOTE_OK : error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of labels");
 }
 

@@ -52,12 +52,12 @@ void share_seal(struct share_message *m)
 int share_unseal(const cenote_share *share, size_t length, struct share_message *m)
 {
     if (length != sizeof *m)
-        return error_set(CENOTE_INVALID, 0, "a share has %zu bytes, not %zu", sizeof *m, length);
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "a share has %zu bytes, not %zu", sizeof *m, length);
     memcpy(m, share, sizeof *m);
     if (m->magic != SHARE_MAGIC || m->sum != sum_of(m))
-        return error_set(CENOTE_INVALID, 0, "this is no share, or it was damaged on its way");
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "this is no share, or it was damaged on its way");
     return m->version == SHARE_VERSION ? CENOTE_OK :
-           error_set(CENOTE_INVALID, 0, "the share is of another version of cenote (%u, here %u)", m->version, SHARE_VERSION);
+           error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "the share is of another version of cenote (%u, here %u)", m->version, SHARE_VERSION);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- exporting */
@@ -66,7 +66,7 @@ int share_unseal(const cenote_share *share, size_t length, struct share_message 
 static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a)
 {
     const cenote_group *group = a->group ? group_of(pool, a->group) : NULL;
-    bool plain = pool->provider != CENOTE_ASYNC || (group && group->flags & CENOTE_GROUP_PRIVATE);
+    bool plain = pool->provider == CENOTE_PLAIN || (pool->provider == CENOTE_ASYNC && group && group->flags & CENOTE_GROUP_PRIVATE);
     return plain && !(group && group->has_source) && pool->device->driver->cuIpcGetMemHandle;
 }
 
@@ -106,7 +106,7 @@ int cenote_export(void *address, cenote_share *share)
     if (!share)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the share: the last argument is NULL");
     int error = pool_process_usable();
-    if (error || (error = cenote_find(address, &block)) || (error = share_serve(m.exporter)))
+    if (error || (error = pool_find(address, &block, 0)) || (error = share_serve(m.exporter)))
         return error;
     cenote_pool *pool = pool_lock_of(block.start, &w);
     m.block = (uint64_t)(uintptr_t)block.start;

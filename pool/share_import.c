@@ -234,7 +234,7 @@ static int may_be_mapped(const struct share_message *m, const struct share_reply
     const struct driver *t = device->driver;
     bool can = about->shift ? device->granularity && t->cuMemImportFromShareableHandle : t->cuIpcOpenMemHandle && t->cuIpcCloseMemHandle;
     if (m->offset >= about->bytes)
-        return error_set(CENOTE_INVALID, 0, "the share points behind the end of its block");
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "the share points behind the end of its block");
     if (can && (about->shift || !share_is_own(m->exporter)))
         return CENOTE_OK;
     return error_set(CENOTE_NOT_SUPPORTED, 0, can ? "a segment can be opened by other processes only, and the share is of this one" :
@@ -289,7 +289,7 @@ int cenote_import(const cenote_share *share, size_t length, int device, void **a
 int cenote_import_close(void *address)
 {
     uint64_t key = key_of_address((uint64_t)(uintptr_t)address);
-    if (driver_is_forked())
+    if (pool_refuses())
         return pool_process_usable();
     lock_take(&lock);
     uint32_t number = key ? index_find(&by_address, key) : 0;
@@ -302,7 +302,7 @@ int cenote_import_close(void *address)
     }
     lock_give(&lock);
     if (!number)
-        return error_set(CENOTE_NOT_OURS, 0, "%p was not imported, or was closed already", address);
+        return error_set(CENOTE_NOT_OURS, 0, "%p was not imported, or was closed already: close each import once, by the address it gave", address);
     share_sweep();
     return CENOTE_OK;
 }

@@ -215,7 +215,7 @@ int share_ask(const struct share_message *m, uint64_t page, struct share_reply *
         error = error_set(CENOTE_GONE, 0, "process %lld, which exported the memory, does not answer: it is gone, of another user, or in "
                           "another network namespace (%s)", (long long)m->process, strerror(errno));
     else if (!share_is_sound(reply, (size_t)letter.length))
-        error = error_set(CENOTE_INVALID, 0, "the answer about shared memory makes no sense");
+        error = error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "the answer about shared memory makes no sense");
     else if (reply->error)
         error = refusal(reply);
     else if (page && letter.file < 0)

@@ -169,7 +169,7 @@ static enum step attempt(struct climb *c)
         return STEP_DONE;
     }
     if (c->request->at && (fit == FIT_NOT || (fit == FIT_IN_FLIGHT && c->may_spread)))
-        return fail(c, error_set(CENOTE_INVALID, 0, "%llu bytes at %#llx are not free memory of this stream and group",
+        return fail(c, error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
                                  (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
     if (c->request->at && fit == FIT_IN_FLIGHT)
         return STEP_IN_FLIGHT;
@@ -239,7 +239,13 @@ static bool ask_others(struct climb *c)
     lock_give(&pool->lock);
 
     turn_end(pool);
-    bool freed = function && c->callbacks++ < CALLBACKS_MOST && function(pool, c->request->bytes, arg);
+    bool freed = false;
+    if (function && !callback_runs(pool) && c->callbacks++ < CALLBACKS_MOST) { /* what it allocates itself does without it */
+        struct callback inside;
+        callback_begin(&inside, pool, pool);
+        freed = function(pool, c->request->bytes, arg);
+        callback_end();
+    }
     trim_others(pool, 0);
     c->driver = turn_resume(pool);
     return freed && !c->driver;
@@ -339,7 +345,7 @@ static void replace_segments(struct climb *c)
         return;
     uint64_t before = c->now = pool_now(pool);
     lock_take(&pool->lock);
-    bool may = may_harvest(c);
+    bool may = may_harvest(c) || source_guards(pool, c->arena);
     lock_give(&pool->lock);
     if (!may)
         return;

@@ -2,8 +2,9 @@
  * source.c: where an arena's address space and its segments come from.
  *
  *     vmm        regions: reserved addresses, filled with pages by fill.c as blocks need them
- *     async      segments of the driver's stream-ordered pool
+ *     async      segments of the driver's stream-ordered pool, and of cuMemAlloc as long as an arena has few
  *     plain      segments of cuMemAlloc
+ *     guard      segments of one block each, see guard.c
  *     callback   segments of a function of the caller, for groups that have one
  *
  * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
@@ -20,7 +21,9 @@
 #define REGION_SLOTS_LEAST 32u              /* and so many slots, on small cards */
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
-#define SEGMENT_ASYNC      (32ull << 20)    /* what a driver's pool grows by at least: less would leave the rest unused */
+#define SEGMENT_ASYNC      (32ull << 20)    /* what a driver's pool grows by at least: less comes from cuMemAlloc */
+#define SEGMENT_ASYNC_MOST (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
+#define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
 /* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
 static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
@@ -37,6 +40,11 @@ static const cenote_source *callback_of(const cenote_pool *pool, const struct ar
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
 {
     return pool->provider == CENOTE_VMM && !callback_of(pool, a);
+}
+
+bool source_guards(const cenote_pool *pool, const struct arena *a)
+{
+    return pool->provider == CENOTE_GUARD && !callback_of(pool, a);
 }
 
 /* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
@@ -135,15 +143,41 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
 
 /* --------------------------------------------------------------------------------------------------------------------------- segments */
 
-static uint64_t segment_bytes(const struct request *q, enum cenote_provider provider)
+/* Bytes of the arena's segments that a driver's pool would not have had so small. LOCKING: the pool's lock. */
+static uint64_t held_in_small_ones(cenote_pool *pool, const struct arena *a)
 {
-    if (provider == CENOTE_ASYNC)
-        return q->size <= SEGMENT_ASYNC ? SEGMENT_ASYNC : round_up(q->size, SEGMENT_UNIT);
-    if (q->size <= SEGMENT_UNIT / 2)
+    uint64_t bytes = 0;
+    for (uint32_t number = a->heap.regions; number; number = region_of(&pool->pages, number)->next)
+        bytes += region_of(&pool->pages, number)->bytes < SEGMENT_ASYNC ? region_of(&pool->pages, number)->bytes : 0;
+    return bytes;
+}
+
+static uint64_t plain_bytes(uint64_t size)
+{
+    if (size <= SEGMENT_UNIT / 2)
         return SEGMENT_UNIT;
-    if (q->size < SEGMENT_MIDDLE / 2)
+    if (size < SEGMENT_MIDDLE / 2)
         return SEGMENT_MIDDLE;
-    return round_up(q->size, SEGMENT_UNIT);
+    return round_up(size, SEGMENT_UNIT);
+}
+
+/* Room for so many blocks of this size that little is left over: what is too small for another is lost to a program of few sizes. */
+static uint64_t async_bytes(uint64_t size, uint64_t held)
+{
+    uint64_t least = round_up(held / SEGMENT_SHARE, SEGMENT_UNIT);
+    least = least < SEGMENT_ASYNC ? SEGMENT_ASYNC : least > SEGMENT_ASYNC_MOST ? SEGMENT_ASYNC_MOST : least;
+    return least % size <= SEGMENT_ASYNC / 8 ? least : round_up((least / size + 1) * size, SEGMENT_UNIT);
+}
+
+static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t size)
+{
+    uint64_t plain = source_guards(pool, a) ? 0 : plain_bytes(size); /* what the block needs */
+    if (provider_of(pool, a) != CENOTE_ASYNC)
+        return plain;
+    lock_take(&pool->lock);
+    uint64_t held = heap_addresses_used(&a->heap), small = held_in_small_ones(pool, a);
+    lock_give(&pool->lock);
+    return plain < SEGMENT_ASYNC && small + plain <= SEGMENT_ASYNC ? plain : async_bytes(size, held);
 }
 
 static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
@@ -151,12 +185,17 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     const struct driver *t = pool->device->driver;
     const cenote_source *callback = callback_of(pool, a);
     if (callback) {
+        struct callback c;
         turn_end(pool);
+        callback_begin(&c, pool, callback);
         *at = (CUdeviceptr)(uintptr_t)callback->take(bytes, a->handle, callback->arg);
+        callback_end();
         turn_resume(pool);
         return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (provider_of(pool, a) == CENOTE_ASYNC)
+    if (source_guards(pool, a))
+        return guard_take(pool, bytes, at);
+    if (provider_of(pool, a) == CENOTE_ASYNC && bytes >= SEGMENT_ASYNC)
         return t->cuMemAllocFromPoolAsync(at, bytes, pool->driver_pool, a->handle);
     return t->cuMemAlloc(at, bytes);
 }
@@ -167,6 +206,8 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
  */
 static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
 {
+    if (source_guards(pool, a))
+        return guard_give(pool, at, bytes);
     if (!callback_of(pool, a))
         return pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
     const cenote_source source = *callback_of(pool, a); /* without the turn arena and group may be forgotten */
@@ -174,7 +215,10 @@ static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
     CUstream handle = a->handle; /* another stream may take the arena over */
     lock_give(&pool->lock);
     turn_end(pool);
+    struct callback c;
+    callback_begin(&c, pool, a);
     source.give((void *)(uintptr_t)at, bytes, handle, source.arg);
+    callback_end();
     turn_resume(pool);
     return true;
 }
@@ -240,7 +284,8 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
 static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
-    uint64_t least = round_up(q->size + slack, SEGMENT_UNIT), habit = segment_bytes(q, provider_of(pool, a));
+    uint64_t unit = source_guards(pool, a) && pool->device->granularity > SEGMENT_UNIT ? pool->device->granularity : SEGMENT_UNIT;
+    uint64_t least = round_up(q->size + slack, unit), habit = segment_bytes(pool, a, q->size);
     int error = try_segment(pool, a, habit > least ? habit : least, driver);
     return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
 }
@@ -249,6 +294,10 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
 int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     *driver = CUDA_SUCCESS;
+    const cenote_source *callback = callback_of(pool, a);
+    if (callback && callback_runs(callback))
+        return error_set(CENOTE_INVALID, 0, "the take function of group \"%s\" allocates from its own group: have it take from elsewhere",
+                         group_of(pool, a->group)->name);
     return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
 }
 

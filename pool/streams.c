@@ -95,21 +95,43 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
 }
 
 /* The stream's context and its device. */
-static CUresult ask_context(const struct device *own, CUstream stream, CUcontext *context, CUdevice *device)
+static CUresult ask_context(struct device *own, CUstream stream, CUcontext *context, CUdevice *device)
 {
     const struct driver *t = own->driver;
     CUcontext popped;
-    CUresult result = t->cuCtxPushCurrent(own->context);
+    CUresult result = device_prepare(own);
+    if (!result)
+        result = t->cuCtxPushCurrent(device_context(own));
     if (result)
         return result;
     result = t->cuStreamGetCtx(stream, context);
     *device = own->handle;
-    if (!result && *context != own->context && !(result = t->cuCtxPushCurrent(*context))) {
+    if (!result && *context != device_context(own) && !(result = t->cuCtxPushCurrent(*context))) {
         result = t->cuCtxGetDevice(device);
         t->cuCtxPopCurrent(&popped);
     }
     t->cuCtxPopCurrent(&popped);
     return result;
+}
+
+/*
+ * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. A driver that does not say is believed.
+ * LOCKING: as stream_key.
+ */
+int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
+{
+    CUcontext context;
+    CUdevice ordinal;
+    struct device *own = pool->device;
+    if (is_default(key) || atomic_load(&own->captures) || device_prepare(own))
+        return CENOTE_OK;
+    CUresult result = ask_context(own, stream, &context, &ordinal);
+    if (driver_result_is_sticky(result))
+        return pool_driver_error(pool, result, "cuStreamGetCtx");
+    if (result || context == device_context(own))
+        return CENOTE_OK;
+    return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, or of a context beside its primary one: blocks of device %d are taken on its own "
+                     "streams, and cenote_use names others", (void *)stream, ordinal, own->ordinal);
 }
 
 /* Asks the driver whose stream it is; NULL: the pool's own device. Devices are numbers to it, as to us. */
@@ -126,7 +148,9 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
         return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device",
                          (void *)stream, driver_result_name(result));
     int error = pool_other_device(pool, ordinal, other);
-    if (!error && (*other)->context != context)
+    if (!error && (result = device_prepare(*other)))
+        return pool_driver_error(pool, result, "entering the other device's context");
+    if (!error && device_context(*other) != context)
         return error_set(CENOTE_INVALID, 0, "stream %p is not of the primary context of device %d", (void *)stream, ordinal);
     if (*other == pool->device)
         *other = NULL;
@@ -236,6 +260,7 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUst
     a->stream = key;
     a->handle = handle;
     a->retired = false;
+    atomic_store_explicit(&a->is_own, false, memory_order_relaxed);
     if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
         index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
     return a;

@@ -283,7 +283,7 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
     pending_poll(pool);
     trim_flush(pool);
     uint64_t before = pool_now(pool), bytes = trim_to(pool, keep, latest);
-    if (flags & (CENOTE_TRIM_OFTEN | PERIODIC))
+    if (flags & (CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED | PERIODIC))
         regret_given(pool, bytes, pool_now(pool) - before);
     lock_take(&pool->lock);
     pool->stats.trims++;
@@ -303,6 +303,8 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
 {
     if (pool->lost)
         return pool_driver_error(pool, pool->lost, "an earlier call");
+    if (!device_context(pool->device))
+        return CENOTE_OK; /* nobody has been there: there is nothing to give back */
     if (flags & CENOTE_TRIM_WAIT)
         elsewhere_wait(pool);
     int error = turn_begin(pool);
@@ -316,6 +318,10 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
             latest = idle;
             flags &= ~CENOTE_TRIM_WAIT; /* what goes has been free for steps */
         }
+    } else if (flags & CENOTE_TRIM_OWED) {
+        latest = atomic_exchange(&pool->regret.owed, 0);
+    } else if (latest == UINT64_MAX && flags & CENOTE_TRIM_WAIT && !keep) {
+        atomic_store(&pool->regret.owed, 0); /* all of it goes */
     }
     CUresult result = trim_now(pool, keep, latest, flags);
     if (!result)
@@ -329,8 +335,10 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN))
-        return error_set(CENOTE_INVALID, 0, "flags %#x: only CENOTE_TRIM_WAIT and CENOTE_TRIM_OFTEN are known", flags);
+    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED) || (flags & CENOTE_TRIM_OFTEN && flags & CENOTE_TRIM_OWED))
+        return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_OFTEN and CENOTE_TRIM_OWED are known", flags);
+    if (flags & CENOTE_TRIM_OWED && (!atomic_load(&pool->regret.owed) || atomic_load(&pool->device->captures)))
+        return CENOTE_OK;
     if (flags & CENOTE_TRIM_WAIT)
         share_sweep(); /* what other processes shared and nobody here needs any more */
     return trim(pool, keep_bytes, UINT64_MAX, flags);

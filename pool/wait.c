@@ -21,7 +21,9 @@ int turn_begin(cenote_pool *pool)
     if (!result && !error)
         return CENOTE_OK;
     turn_end(pool);
-    return error ? error : pool_driver_error(pool, result, "entering the context");
+    if (error || device_context(pool->device))
+        return error ? error : pool_driver_error(pool, result, "entering the context");
+    return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s", pool->device->ordinal, driver_result_name(result));
 }
 
 void turn_end(cenote_pool *pool)
@@ -88,7 +90,7 @@ static CUresult record_fence(cenote_pool *pool, tick needed)
         return CUDA_SUCCESS;
 
     CUevent event = event_take(pool);
-    CUresult result = event ? t->cuCtxRecordEvent(pool->device->context, event) : CUDA_SUCCESS;
+    CUresult result = event ? t->cuCtxRecordEvent(device_context(pool->device), event) : CUDA_SUCCESS;
     lock_take(&pool->lock);
     fences_end(&pool->pages.fences, result ? NULL : event);
     if (result)

@@ -21,8 +21,12 @@ void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint6
         return;
     lock_take(&pool->watching); /* its rank says that the pool's lock is free */
     cenote_watch_fn function = atomic_load_explicit(&pool->watch, memory_order_relaxed);
-    if (function)
+    if (function) {
+        struct callback c;
+        callback_begin(&c, pool, NULL);
         function(pool, change, (void *)(uintptr_t)at, bytes, pool->watch_arg);
+        callback_end();
+    }
     lock_give(&pool->watching);
 }
 

@@ -200,7 +200,7 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
     if (error)
         return error;
     if (!count)
-        return error_set(CENOTE_INVALID, 0, "no step is over yet: say cenote_step at the end of each iteration");
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "no step is over yet: say cenote_step at the end of each iteration");
     print_steps(out, notes, count < STEPS_MOST + 1 ? count : STEPS_MOST + 1, steps);
     error = picture(pool, &pieces, &count, &room);
     if (!error && !cenote_rows(pool, CENOTE_BY_TAG, NULL, 0, &tag_count) && (tags = memory_map((tag_count + 1) * sizeof *tags))) {

@@ -35,12 +35,12 @@ enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER };
 #define VALUE_MEMORY(x) x
 #define VALUE_PROVIDER(x) PROVIDER_##x
 #define PROVIDER_auto CENOTE_AUTO
-#define PROVIDER_plain CENOTE_PLAIN
+#define PROVIDER_guard CENOTE_GUARD
 #define ALLOWED_COUNT(least, most) "a whole number from " #least " to " #most
 #define ALLOWED_POWER(least, most) "0 or a power of two up to " #most
 #define ALLOWED_SHARE(least, most) "a part up to " #most " such as 0.01 or 1 %, or off"
 #define ALLOWED_MEMORY(least, most) "bytes such as 20GiB (at least 512), a part of the device's memory such as 0.8 or 80 %, or 0"
-#define ALLOWED_PROVIDER(least, most) "auto, vmm, async or plain"
+#define ALLOWED_PROVIDER(least, most) "auto, vmm, async, plain or guard"
 
 static const struct option {
     const char *name;
@@ -65,6 +65,7 @@ static const char help[] =
 
 static const char *const providers[] = {
     [CENOTE_AUTO] = "auto", [CENOTE_VMM] = "vmm", [CENOTE_ASYNC] = "async", [CENOTE_PLAIN] = "plain",
+    [CENOTE_GUARD] = "guard",
 };
 #define PROVIDERS (int)(sizeof(providers) / sizeof(providers[0]))
 
@@ -353,10 +354,10 @@ int cenote_options_parse(cenote_options *options, const char *conf)
 
 int options_check(const cenote_options *given, cenote_options *full)
 {
-    if (!given)
-        return set_defaults(full);
-    int error = check_version(given);
-    if (error)
+    int error = given ? check_version(given) : set_defaults(full);
+    if (!given && !error && full->abort)
+        error_abort_on_misuse();
+    if (error || !given)
         return error;
 
     cenote_options checked;
@@ -364,6 +365,8 @@ int options_check(const cenote_options *given, cenote_options *full)
     if (given->struct_size < sizeof(checked) && (error = set_defaults(&checked)))
         return error;
     copy_fields(&checked, given, given->struct_size);
+    if (checked.abort)
+        error_abort_on_misuse();
     for (size_t i = 0; i < OPTIONS; i++) {
         double value = option_get(&table[i], &checked);
         char shown[32];

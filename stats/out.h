@@ -14,7 +14,7 @@ struct out {
 
 __attribute__((format(printf, 2, 3))) static inline void out_print(struct out *out, const char *format, ...)
 {
-    size_t room = out->length < out->size ? out->size - out->length : 0;
+    size_t room = out->text && out->length < out->size ? out->size - out->length : 0;
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(room ? out->text + out->length : NULL, room, format, arguments);

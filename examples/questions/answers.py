@@ -30,7 +30,7 @@ def run(command: str) -> str:
     words = shlex.split(command)
     if words[:2] != ["cenote", "run"]:
         raise SystemExit(f"{PAGE.name}: {command!r} is not cenote run")
-    environment = {**os.environ, "PYTHONPATH": str(TREE / "python"), "COLUMNS": "150"}
+    environment = {**os.environ, "PYTHONPATH": str(TREE / "python"), "COLUMNS": "150", "CENOTE_SUMMARY": "off"}
     done = subprocess.run([sys.executable, "-m", "cenote", *words[1:]], cwd=TREE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=SECONDS)
     if done.returncode:

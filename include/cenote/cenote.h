@@ -61,7 +61,8 @@ enum cenote_provider {
     CENOTE_AUTO,   /* the best the device can do */
     CENOTE_VMM,    /* virtual memory management: pages that move */
     CENOTE_ASYNC,  /* segments of a driver's memory pool (cuMemAllocFromPoolAsync) */
-    CENOTE_PLAIN   /* segments of cuMemAlloc */
+    CENOTE_PLAIN,  /* segments of cuMemAlloc */
+    CENOTE_GUARD   /* for debugging: each block between addresses that are not mapped */
 };
 
 /*
@@ -76,13 +77,14 @@ typedef struct cenote_options {
     uint32_t provider;         /* enum cenote_provider */
     double   limit;            /* above 1: bytes; up to 1: part of the device's memory */
     double   harvest_budget;   /* below 0: off */
-    uint64_t (*clock)(void *); /* nanoseconds that never go back; NULL: the system's */
+    uint64_t (*clock)(void *); /* nanoseconds that never go back; NULL: the system's. It must not call cenote */
     void    *clock_arg;
     double   trim_above;       /* up to 0: off */
     uint32_t record;
     uint32_t decay_ms;
     uint32_t background;
     uint32_t sites;            /* functions */
+    uint32_t abort;            /* 1: the process, at a mistake */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -111,6 +113,7 @@ CENOTE_API int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes);
 /* Changes trim_above of options.def, from 0 (off) to 1. */
 CENOTE_API int cenote_pool_set_trim_above(cenote_pool *pool, double part);
 
+/* -1: NULL, or a pool that was destroyed. So does the next. */
 CENOTE_API int cenote_pool_device(const cenote_pool *pool);
 
 /* Where its memory comes from: enum cenote_provider, never CENOTE_AUTO. */
@@ -124,7 +127,7 @@ CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
- * means it did, and the search starts again. One function per pool; NULL takes it away.
+ * means it did, and the search starts again. What it allocates itself does without it. One function per pool; NULL takes it away.
  */
 typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
 CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);
@@ -242,7 +245,10 @@ CENOTE_API int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream);
 
 #define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
 
-#define CENOTE_TRIM_OFTEN 2u /* comes again and again, as after each step: where that costs too much, what steps use stays; see docs/options.md */
+/* Comes again and again, as after each step: where that costs too much and nobody else is on the device, what steps use stays (docs/options.md). */
+#define CENOTE_TRIM_OFTEN 2u
+
+#define CENOTE_TRIM_OWED 4u /* only what a trim that comes often has left: somebody is about to look. Nothing while a capture is open */
 
 /* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
 CENOTE_API int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
@@ -256,7 +262,10 @@ CENOTE_API int cenote_step(cenote_pool *pool);
 #define CENOTE_GROUP_LEND    2u /* when memory runs out, allocations outside all groups may take what is free here, on the same stream */
 #define CENOTE_GROUP_WHOLE   4u /* a block shares no page and no segment with another */
 
-/* Where a group gets its memory from, if not from the driver. Both are called with no lock held; NULL from take means "no more". */
+/*
+ * Where a group gets its memory from, if not from the driver. Both are called with no lock held and may call cenote, but take must not
+ * allocate from its own group; NULL from take means "no more".
+ */
 typedef struct cenote_source {
     void *(*take)(size_t bytes, cenote_stream stream, void *arg);
     void (*give)(void *memory, size_t bytes, cenote_stream stream, void *arg);

@@ -246,18 +246,30 @@ void Adapter::emptyCache(MempoolId_t id)
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)
-            TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT), cenote_message());
+            TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN), cenote_message());
     }
+}
+
+/* Somebody looks what emptyCache has brought: what it has put off goes now. */
+void Adapter::empty_owed(DeviceIndex device)
+{
+    if (cenote_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED))
+        TORCH_WARN_ONCE("cenote: ", cenote_message());
+}
+
+std::pair<size_t, size_t> Adapter::getMemoryInfo(DeviceIndex device)
+{
+    size_t left = 0, total = 0;
+    empty_owed(device);
+    c10::cuda::CUDAGuard guard(device);
+    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
+    return {left, total};
 }
 
 /* All that is free may serve one block, since pages move. */
 void Adapter::cacheInfo(DeviceIndex device, size_t *largest)
 {
-    size_t left = 0, total = 0;
-    c10::cuda::CUDAGuard guard(device);
-    C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
-    cenote_stats stats = read_stats(pool(device));
-    *largest = left + stats.harvestable;
+    *largest = getMemoryInfo(device).first + read_stats(pool(device)).harvestable;
 }
 
 void *Adapter::getBaseAllocation(void *block, size_t *size)

@@ -106,6 +106,7 @@ public:
     void setMemoryFraction(double fraction, DeviceIndex device) override;
     void emptyCache(MempoolId_t id) override;
     void cacheInfo(DeviceIndex device, size_t *largest) override;
+    std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device); /* an override where torch has it */
     void *getBaseAllocation(void *block, size_t *size) override;
     void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
     cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream,
@@ -177,6 +178,7 @@ private:
     PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
     void empty_pool(DeviceIndex device, MempoolId_t id);
+    void empty_owed(DeviceIndex device);
     void add_pool_stats(DeviceIndex device, DeviceStats &stats);
     void end_lost_captures();
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);

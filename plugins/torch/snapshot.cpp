@@ -120,8 +120,10 @@ static void notice_finished(cenote_pool *pool)
 SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
 {
     SnapshotInfo info;
-    for (cenote_pool *each : pools_)
-        notice_finished(each);
+    for (size_t i = 0; i < pools_.size(); i++) {
+        empty_owed(static_cast<DeviceIndex>(i));
+        notice_finished(pools_[i]);
+    }
     {
         History::Still still(history_);
         for (size_t i = 0; i < pools_.size(); i++) {

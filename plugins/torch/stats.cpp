@@ -77,6 +77,7 @@ DeviceStats device_stats(cenote_pool *pool)
 
 DeviceStats Adapter::getDeviceStats(DeviceIndex device)
 {
+    empty_owed(device);
     DeviceStats out = device_stats(pool(device));
     add_pool_stats(device, out);
     return out;

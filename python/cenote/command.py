@@ -10,6 +10,7 @@ from cenote import environment, quantity, run
 from cenote.places import NotBuilt, version
 
 MIB = 1 << 20
+VALUED = ("--sim", "--devices", "--lag", "--allocator", "--trace", "--report", "--json")
 LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/shape.def, as are these
 MOST_DEVICES = 16
 MOST_LAG = (1 << 64) - 1
@@ -17,8 +18,14 @@ MOST_LAG = (1 << 64) - 1
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
        cenote run [OPTION...] -- PROGRAM [ARGUMENT...]"""
-ABOUT = """Runs a program, and everything that it starts, on a simulated GPU: memory is real, kernels do nothing."""
-MORE = """Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE, CENOTE_SIM, LD_PRELOAD,
+ABOUT = """Runs a program, and everything that it starts, on a simulated GPU (memory is real, kernels do nothing) or, without --sim, on the
+machine's own, under an allocator of your choice. When it ends it says in a line what memory it took."""
+MORE = """examples:
+  cenote run --sim 80GiB train.py --epochs 1
+  cenote run --allocator cenote --report memory.html train.py
+  cenote run --sim 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
+
+Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE, CENOTE_SIM, LD_PRELOAD,
 PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are merged with what is asked for. The exit status is the program's own; 2, 126 or 127 with a line
 that starts with "cenote run:" says that it did not start."""
 
@@ -67,13 +74,18 @@ def allocator(text: str) -> str:
 
 
 def run_parser() -> Parser:
-    parser = Parser("cenote run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False)
+    parser = Parser("cenote run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="a simulated GPU with this much memory: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
     parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz, %%p in it is the number of the process")
+    parser.add_argument("--report", metavar="FILE.html", help="record what cenote allocates and make the page of `cenote view` when the program "
+                        "ends; without --allocator it is cenote")
+    parser.add_argument("--json", metavar="FILE", help="write what the program's memory took, also step by step, when it ends")
+    parser.add_argument("--quiet", action="store_true", help="no line at the end")
     return parser
 
 
@@ -81,8 +93,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Our own options, and the program with all that follows. The program's arguments are nobody's business."""
     i = 0
     while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
-        takes_value = arguments[i] in ("--sim", "--devices", "--lag", "--allocator", "--trace")
-        i += 2 if takes_value else 1
+        i += 2 if arguments[i] in VALUED else 1
     return list(arguments[:i]), list(arguments[i:])
 
 
@@ -90,7 +101,8 @@ def run_main(arguments: Sequence[str]) -> int:
     parser = run_parser()
     ours, program = split(arguments)
     options = parser.parse_args(ours)
-    wish = environment.Wish(options.sim, options.devices, options.lag, options.allocator, options.trace)
+    allocator_name = options.allocator or ("cenote" if options.report else None)
+    wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report, not options.quiet)
     try:
         return run.run(wish, program)
     except (environment.Mistake, NotBuilt) as mistake:

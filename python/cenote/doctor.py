@@ -17,7 +17,8 @@ from cenote.command import Parser, capacity, devices
 
 FINE, REMARK, WRONG = "fine", "remark", "wrong"
 MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}
-PROVIDERS = ("auto", "vmm: pages that move", "async: segments of the driver's pools", "plain: segments of cuMemAlloc")
+PROVIDERS = ("auto", "vmm: pages that move", "async: segments of the driver's pools", "plain: segments of cuMemAlloc",
+             "guard: for debugging, each block apart")
 VMM, POOLS = 102, 115  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ..._MEMORY_POOLS_SUPPORTED
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 OLDEST_DRIVER = 11000  # cuGetProcAddress came a little later; without it versions of entry points are looked up by name

@@ -19,6 +19,9 @@ class Wish(NamedTuple):
     lag: Optional[int] = None  # ns
     allocator: Optional[str] = None  # a key of ALLOCATORS
     trace: Optional[str] = None  # where what cenote allocates is recorded
+    figures: Optional[str] = None  # where the program's figures go when it ends
+    report: Optional[str] = None  # and a page of what was allocated
+    line: Optional[bool] = None  # a line of figures when it ends; None: it is nobody's to say
 
 
 SIM = "CENOTE_SIM"
@@ -27,6 +30,9 @@ TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link agains
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: what is compiled for a simulated GPU is not kept for real ones
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
 TRACE = "CENOTE_TRACE"  # what is recorded goes there when the program ends
+SUMMARY = "CENOTE_SUMMARY"  # on: a program says at its end what memory it took, see run_inside.py; quiet: it only writes files; off: neither
+FIGURES, REPORT = "CENOTE_FIGURES", "CENOTE_REPORT"  # the files
+RECORDS = 1 << 20  # that a report is made of, at most
 LABELS = "CENOTE_LABELS"  # on: phases and kinds, see hooks.py
 DRY_RUN = "CENOTE_DRY_RUN"  # the folder where a program tells `cenote dry-run` what it held, see dry_inside.py
 DRY_STEPS = "CENOTE_DRY_STEPS"  # after how many steps it ends; 0: by itself
@@ -69,7 +75,30 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
                 new[name] = text
     if wish.trace is not None:
         merge_trace(wish, new)
+    if wish.line is not None:
+        merge_end(wish, new)
     return new
+
+
+def merge_end(wish: Wish, variables: dict[str, str]) -> None:
+    """What is there already is of a run around this one, whose files are not ours to write again."""
+    for name, value in ((FIGURES, wish.figures), (REPORT, wish.report)):
+        variables.pop(name, None)
+        if value is not None:
+            variables[name] = os.path.abspath(value)
+            if not os.path.isdir(os.path.dirname(variables[name])):
+                raise Mistake(f"there is no folder {os.path.dirname(variables[name])!r} for {value[-40:]!r}")
+    if wish.report is not None:
+        if not wish.report.endswith(".html"):
+            raise Mistake(f"a report is a page, and {wish.report[-40:]!r} does not end in .html")
+        if wish.allocator != "cenote":
+            raise Mistake("a report is made of what cenote allocates; use --allocator cenote")
+        variables["CENOTE_CONF"] = ",".join(filter(None, [f"record:{RECORDS}", variables.get("CENOTE_CONF")]))  # the last one wins
+    has_files = wish.figures is not None or wish.report is not None
+    if wish.line and variables.get(SUMMARY) != "off":
+        variables[SUMMARY] = "on"
+    else:
+        variables[SUMMARY] = "quiet" if has_files else "off"
 
 
 def merge_trace(wish: Wish, variables: dict[str, str]) -> None:

@@ -1,8 +1,8 @@
 """CENOTE=on: cenote becomes PyTorch's allocator as soon as a program has imported torch.
 
-cenote.pth calls `add` when Python starts with CENOTE in its environment; without it nothing of cenote is looked at. What that leaves
-behind is one entry in sys.meta_path, which waits for `import torch` and goes away with it. It imports no torch by itself, and little else:
-every Python that a program starts with CENOTE=on pays for it.
+cenote.pth calls `add` when Python starts with CENOTE, or what `cenote run` sets, in its environment; without it nothing of cenote is looked at.
+What that leaves behind is one entry in sys.meta_path, which waits for `import torch` and goes away with it. It imports no torch by itself, and
+little else: every Python that a program starts with CENOTE=on pays for it.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Sequence
 
 VARIABLE = "CENOTE"
+SUMMARY = "CENOTE_SUMMARY"  # set by `cenote run`
 DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 
 
@@ -65,10 +66,13 @@ def act(text: str) -> None:
     if os.environ.get(DRY_RUN):
         from cenote import dry_inside
         dry_inside.begin(sys.modules["torch"])
+    if os.environ.get(SUMMARY, "off") != "off":
+        from cenote import run_inside
+        run_inside.begin(sys.modules["torch"])
 
 
 def add() -> None:
-    is_wanted = os.environ.get(VARIABLE, "") not in ("", "off") or os.environ.get(DRY_RUN)
+    is_wanted = os.environ.get(VARIABLE, "") not in ("", "off") or os.environ.get(DRY_RUN) or os.environ.get(SUMMARY, "off") != "off"
     if is_wanted and "torch" not in sys.modules and Finder not in sys.meta_path:
         sys.meta_path.insert(0, Finder)
 

@@ -4,6 +4,7 @@
 CUDAPluggableAllocator, which can do less. `status` says which one is active. Once there, it stays: PyTorch cannot change an allocator that is in use.
 """
 import ctypes
+import functools
 import os
 import sys
 from types import ModuleType
@@ -68,6 +69,7 @@ def install() -> None:
         _note = str(why)
     _adapter = made
     os.environ[VARIABLE] = "on"
+    settle_before_looking(torch)
     stepping.watch(torch)
     moment.watch(torch, made)
     if environment.is_on(environment.LABELS, os.environ):
@@ -87,6 +89,19 @@ def hook_up(path: str) -> None:
         library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
         if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
             raise RuntimeError(f"cenote.install, {environment.HOST}=on: {why.value.decode(errors='replace')}")
+
+
+def settle_before_looking(torch: ModuleType) -> None:
+    """torch.cuda.mem_get_info() asks the driver, past the allocator, which may have put off what empty_cache() was asked for: who reads counters is
+    shown that it is gone, and so is who reads this."""
+    inside = torch.cuda.mem_get_info
+
+    @functools.wraps(inside)
+    def mem_get_info(device: Any = None) -> Any:
+        if torch.cuda.is_initialized():
+            torch.cuda.memory_reserved(device)
+        return inside(device)
+    torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = mem_get_info
 
 
 def fall_back(torch: ModuleType, why: str) -> str:

@@ -13,6 +13,7 @@ from cenote.tracing import Trace
 
 Run = dict[str, Any]
 WIDTH = 24  # of the bar
+MANY = 6  # traces of which a picture shows no more than the waste
 COLORS = {"native": "#d1495b", "expandable": "#edae49", "cenote": "#00798c"}
 
 
@@ -162,6 +163,48 @@ def as_json(runs: Sequence[Run]) -> str:
 
 
 def plot(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
+    if len(traces) > MANY:
+        plot_waste(path, runs)
+    else:
+        plot_time(path, traces, runs)
+
+
+def circumstances(run: Run, runs: Sequence[Run]) -> list[str]:
+    """What tells it from other runs of its trace and allocator."""
+    card = [size(run["capacity_bytes"])] if differ(runs, "capacity_bytes") else []
+    return card + ([f"lag {100 * run['lag']:g} %"] if differ(runs, "lag") else [])
+
+
+def plot_waste(path: str, runs: Sequence[Run]) -> None:
+    """A group of bars for each trace. All it needs of a run is in the JSON too."""
+    from matplotlib.figure import Figure
+    names = list(dict.fromkeys(run["trace"] for run in runs))
+    shown = [[run for run in runs if run["trace"] == name] for name in names]
+    widest = max((run["waste_percent"] or 0 for run in runs), default=0)
+    figure = Figure(figsize=(9, 0.8 + sum(0.19 * len(group) + 0.14 for group in shown)), layout="constrained")
+    axis, at, places_of_names = figure.subplots(), 0.0, []
+    for group in shown:
+        for i, run in enumerate(group):
+            axis.barh(at + i, run["waste_percent"] or 0, height=0.9, color=COLORS[run["allocator"]])
+            text = ", ".join(["out of memory" if run["oom_record"] is not None else waste(run), *circumstances(run, runs)])
+            axis.text(max(run["waste_percent"] or 0, 0) + widest / 150, at + i, text, va="center", fontsize=8)
+        places_of_names.append(at + (len(group) - 1) / 2)
+        at += len(group) + 0.7
+    labels = [f"{name}\n{size(group[0]['requested_peak_bytes'])}".replace("$", r"\$") for name, group in zip(names, shown)]
+    axis.set_yticks(places_of_names, labels, fontsize=9)
+    axis.set_ylim(at - 0.9, -0.8)
+    axis.set_xlim(0, max(widest * 1.12, 1))
+    axis.set_xlabel("reserved beyond what was requested, at the peaks, in % of it", fontsize=9)
+    axis.tick_params(axis="y", length=0)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    of = {under(run): run["allocator"] for run in runs}
+    axis.legend([axis.barh([0], [0], color=COLORS[name]) for name in of.values()], list(of), loc="lower right", fontsize=9, frameon=False)
+    axis.set_title("Simulated GPU, " + " or ".join(dict.fromkeys(size(run["capacity_bytes"]) for run in runs)), fontsize=10, loc="left")
+    figure.savefig(path, dpi=130, format="png")
+
+
+def plot_time(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,18 +1,10 @@
 /*
- * test_blocks.c: taking and giving blocks: sizes, alignments, and what a program can do wrong with a pointer.
- * Not: streams and their order (tests/hazard/), other providers (test_providers.c).
+ * test_blocks.c: taking and giving blocks: sizes, alignments, what is found where.
+ * Not: what a program can do wrong with a pointer (tests/death/), streams and their order (tests/hazard/), other providers (test_providers.c).
  */
 #include "tests/api/scene.h"
 
 #include <stdio.h>
-
-/* The message names the block by its address, and there is one at all. */
-static void check_message_names(const void *address)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%p", address);
-    EXPECT(strstr(cenote_message(), text));
-}
 
 static const size_t edges[] = {1,           7,           8,           511,          512,           513,         1023,        1024,
                                1025,        4095,        4096,        4097,         32 * KIB - 1,  32 * KIB,    32 * KIB + 1, MIB - 1,
@@ -122,72 +114,6 @@ CASE(alignments_that_are_none)
     scene_close(&scene);
 }
 
-CASE(arguments_that_are_missing)
-{
-    struct scene scene;
-    void *block;
-    cenote_pool *pool;
-    cenote_group *group;
-    cenote_block found;
-    cenote_stats stats = {.struct_size = sizeof stats};
-    scene_open(&scene, 64 * MIB);
-    EXPECT_EQ(cenote_alloc(NULL, 512, scene.stream[A], &block), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc(scene.pool, 512, scene.stream[A], NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_aligned(NULL, 512, 512, scene.stream[A], &block), CENOTE_INVALID);
-    EXPECT_EQ(cenote_alloc_aligned(scene.pool, 512, 512, scene.stream[A], NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_find(&found, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_create(0, NULL, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_default(0, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_destroy(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_set_limit(NULL, 0), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_on_shortage(NULL, NULL, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_check(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_trim(NULL, 0, 0), CENOTE_INVALID);
-    EXPECT_EQ(cenote_step(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_stream_retire(NULL, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_stream_immortal(NULL, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_create(NULL, "x", 0, NULL, &group), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_create(scene.pool, "x", 0, NULL, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_destroy(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_alloc(NULL, 512, 512, scene.stream[A], &block), CENOTE_INVALID);
-    EXPECT_EQ(cenote_capture_begin(NULL, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_capture_end(NULL, scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_stats(NULL, &stats), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_stats(scene.pool, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_reset_peaks(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_reset_totals(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_options_default(NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pool_create(-1, NULL, &pool), CENOTE_NO_DEVICE);
-    EXPECT_EQ(cenote_pool_create(1, NULL, &pool), CENOTE_NO_DEVICE);
-    EXPECT_EQ(cenote_pool_default(99, &pool), CENOTE_NO_DEVICE);
-    EXPECT(cenote_message()[0] != 0);
-    scene_close(&scene);
-}
-
-CASE(freed_twice)
-{
-    struct scene scene;
-    struct held neighbours[3];
-    scene_open(&scene, 64 * MIB);
-    for (int i = 0; i < 3; i++)
-        REQUIRE(held_take(&neighbours[i], scene.pool, 3 * MIB, scene.stream[A]));
-
-    held_give(&neighbours[1]);
-    char *freed = neighbours[1].at;
-    EXPECT_EQ(cenote_free(freed), CENOTE_DOUBLE_FREE);
-    check_message_names(freed);
-    EXPECT_EQ(cenote_free_sized(freed, 3 * MIB), CENOTE_DOUBLE_FREE);
-    EXPECT_EQ(cenote_use(freed, scene.stream[B]), CENOTE_DOUBLE_FREE);
-    scene_judge(&scene); /* the neighbours are unharmed, the invariants hold */
-
-    held_give(&neighbours[0]);
-    held_give(&neighbours[2]); /* and when it has melted into the free space around it, it is no one's any more, but never an accident */
-    int error = cenote_free(freed);
-    EXPECT(error == CENOTE_DOUBLE_FREE || error == CENOTE_NOT_OURS);
-    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
-    scene_close(&scene);
-}
-
 /* The block freed last lies as it was until somebody looks; nobody can tell. */
 CASE(the_same_again)
 {
@@ -221,101 +147,6 @@ CASE(the_same_again)
     scene_close(&scene);
 }
 
-CASE(small_ones_freed_twice)
-{
-    struct scene scene;
-    struct held held[40];
-    scene_open(&scene, 64 * MIB);
-    for (int i = 0; i < 40; i++)
-        REQUIRE(held_take(&held[i], scene.pool, 600, scene.stream[A]));
-    for (int i = 0; i < 40; i += 2) {
-        char *freed = held[i].at;
-        held_give(&held[i]);
-        EXPECT_EQ(cenote_free(freed), CENOTE_DOUBLE_FREE);
-    }
-    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 20);
-    for (int i = 1; i < 40; i += 2)
-        held_give(&held[i]);
-    scene_close(&scene);
-}
-
-/* A block that still waits for another stream is free to the program already. */
-CASE(freed_twice_while_it_waits)
-{
-    struct scene scene;
-    struct held held;
-    scene_open(&scene, 64 * MIB);
-    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
-    order(scene.stream[A], scene.stream[B]);
-    held_linger(&held, scene.stream[B]);
-    DONE(cenote_use(held.at, scene.stream[B]));
-    DONE(cenote_free(held.at));
-    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
-    EXPECT_EQ(cenote_free(held.at), CENOTE_DOUBLE_FREE);
-    EXPECT_EQ(cenote_use(held.at, scene.stream[C]), CENOTE_DOUBLE_FREE);
-    scene_close(&scene);
-}
-
-CASE(pointers_of_others)
-{
-    static char ours_not;
-    struct scene scene;
-    CUdeviceptr driver_block;
-    cenote_block found;
-    scene_open(&scene, 64 * MIB);
-    DONE(cuMemAlloc(&driver_block, MIB));
-
-    void *const foreign[] = {&ours_not,   &scene, (void *)(uintptr_t)driver_block,
-                             (void *)512, (void *)((uintptr_t)1 << 46), (void *)UINTPTR_MAX};
-    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
-        EXPECT_EQ(cenote_free(foreign[i]), CENOTE_NOT_OURS);
-        check_message_names(foreign[i]);
-        EXPECT_EQ(cenote_free_sized(foreign[i], 512), CENOTE_NOT_OURS);
-        EXPECT_EQ(cenote_use(foreign[i], scene.stream[B]), CENOTE_NOT_OURS);
-        EXPECT_EQ(cenote_find(foreign[i], &found), CENOTE_NOT_OURS);
-        EXPECT_EQ(cenote_pin(foreign[i], 512), CENOTE_NOT_OURS);
-        EXPECT_EQ(cenote_unpin(foreign[i], 512), CENOTE_NOT_OURS);
-    }
-    DONE(cuMemFree(driver_block));
-    scene_close(&scene);
-}
-
-CASE(pointers_inside)
-{
-    static const size_t sizes[] = {1500, 20 * KIB, 5 * MIB};
-    struct scene scene;
-    scene_open(&scene, 64 * MIB);
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        const size_t offsets[] = {1, 8, 511, 512, 1024, sizes[s] - 1};
-        struct held held;
-        REQUIRE(held_take(&held, scene.pool, sizes[s], scene.stream[A]));
-        for (size_t i = 0; i < sizeof offsets / sizeof offsets[0]; i++) {
-            EXPECT_EQ(cenote_free(held.at + offsets[i]), CENOTE_INTERIOR);
-            check_message_names(held.at);
-            EXPECT_EQ(cenote_free_sized(held.at + offsets[i], sizes[s]), CENOTE_INTERIOR);
-        }
-        held_give(&held);
-    }
-    scene_close(&scene);
-}
-
-CASE(sizes_that_are_wrong)
-{
-    struct scene scene;
-    scene_open(&scene, 64 * MIB);
-    for (int i = 0; i < EDGES; i++) {
-        struct held held;
-        REQUIRE(held_take(&held, scene.pool, edges[i], scene.stream[A]));
-        EXPECT_EQ(cenote_free_sized(held.at, edges[i] + 1), CENOTE_WRONG_SIZE);
-        check_message_names(held.at);
-        EXPECT_EQ(cenote_free_sized(held.at, edges[i] - 1), CENOTE_WRONG_SIZE);
-        held_expect(&held, scene.stream[A]);
-        DONE(cenote_free_sized(held.at, edges[i]));
-    }
-    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
-    scene_close(&scene);
-}
-
 CASE(found_by_any_address)
 {
     struct scene scene;
@@ -341,31 +172,6 @@ CASE(found_by_any_address)
         held_give(&held);
         EXPECT(cenote_find(freed, &found) != CENOTE_OK);
     }
-    scene_close(&scene);
-}
-
-/* After its pool is gone a pointer is nobody's, whether its block was freed before or the address is in use again by another pool. */
-CASE(stale_after_its_pool)
-{
-    struct scene scene;
-    struct held held[3];
-    cenote_options options = scene_options();
-    scene_open(&scene, 64 * MIB);
-    for (int i = 0; i < 3; i++)
-        REQUIRE(held_take(&held[i], scene.pool, MIB << i, scene.stream[A]));
-    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
-    EXPECT(cenote_message()[0] != 0);
-
-    char *stale[3] = {held[0].at, held[1].at, held[2].at};
-    for (int i = 0; i < 3; i++)
-        held_give(&held[i]);
-    scene_destroy_pool(&scene);
-    for (int i = 0; i < 3; i++)
-        EXPECT_EQ(cenote_free(stale[i]), CENOTE_NOT_OURS);
-
-    DONE(cenote_pool_create(0, &options, &scene.pool));
-    for (int i = 0; i < 3; i++)
-        EXPECT(cenote_free(stale[i]) != CENOTE_OK);
     scene_close(&scene);
 }
 

@@ -196,17 +196,6 @@ CASE(a_group_on_memory_of_the_program)
     scene_close(&scene);
 }
 
-CASE(a_source_without_functions)
-{
-    struct scene scene;
-    struct source source = {0};
-    cenote_group *group;
-    scene_open(&scene, CARD);
-    EXPECT_EQ(cenote_group_create(scene.pool, "x", 0, &(cenote_source){NULL, source_give, &source}, &group), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_create(scene.pool, "x", 0, &(cenote_source){source_take, NULL, &source}, &group), CENOTE_INVALID);
-    scene_close(&scene);
-}
-
 CASE(group_sizes_and_alignments)
 {
     struct scene scene;

@@ -4,6 +4,7 @@
  */
 #include "tests/api/scene.h"
 
+#include "driver/driver.h"
 #include "pool/pool.h"
 
 #include <math.h>
@@ -69,7 +70,7 @@ CASE(options_out_of_range)
     } wrong[6];
     for (int i = 0; i < 6; i++)
         wrong[i].options = scene_options();
-    wrong[0].name = "provider", wrong[0].options.provider = 4;
+    wrong[0].name = "provider", wrong[0].options.provider = CENOTE_GUARD + 1;
     wrong[1].name = "harvest_budget", wrong[1].options.harvest_budget = 1.5;
     wrong[2].name = "address_ratio", wrong[2].options.address_ratio = 0;
     wrong[3].name = "address_ratio", wrong[3].options.address_ratio = 65;
@@ -197,6 +198,65 @@ CASE(two_cards)
     DONE(cuStreamDestroy(other_stream));
     DONE(cuCtxPopCurrent(NULL));
     DONE(cuDevicePrimaryCtxRelease(1));
+    scene_close(&scene);
+}
+
+static bool has_context(int device)
+{
+    unsigned flags;
+    int active = -1;
+    DONE(cuDevicePrimaryCtxGetState(device, &flags, &active));
+    return active;
+}
+
+/* A program that sees eight devices and works on one has a context on one. */
+CASE(a_context_comes_with_the_first_allocation)
+{
+    struct scene scene;
+    cenote_pool *second;
+    void *block;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.devices = 2;
+    options.trim_every = 1;
+    scene_open_with(&scene, &shape, &options);
+    for (int round = 0; round < 2; round++) {
+        DONE(cenote_pool_create(1, &options, &second));
+        DONE(cenote_pool_set_limit(second, CARD / 2));
+        DONE(cenote_trim(second, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_step(second));
+        EXPECT_EQ(scene_stats(second).reserved.current, 0);
+        DONE(cenote_pool_check(second));
+        EXPECT(!has_context(1));
+        if (round) {
+            DONE(cenote_alloc(second, 512, NULL, &block));
+            EXPECT(has_context(1));
+            DONE(cenote_free(block));
+        }
+        DONE(cenote_pool_destroy(second));
+        EXPECT(!has_context(1));
+    }
+    scene_close(&scene);
+}
+
+/* The device is full, say: the pool is there, and the allocation says what is wrong. */
+CASE(a_context_that_cannot_be_made)
+{
+    struct scene scene;
+    cenote_pool *second;
+    void *block = NULL;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.devices = 2;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_pool_create(1, &options, &second));
+    fault_arm("cuDevicePrimaryCtxRetain", 1, CUDA_ERROR_OUT_OF_MEMORY, false);
+    EXPECT(cenote_alloc(second, 512, NULL, &block) != 0);
+    EXPECT(strstr(cenote_message(), "the context of device 1 could not be made: CUDA_ERROR_OUT_OF_MEMORY") != NULL);
+    fault_disarm();
+    DONE(cenote_alloc(second, 512, NULL, &block));
+    DONE(cenote_free(block));
+    DONE(cenote_pool_destroy(second));
     scene_close(&scene);
 }
 

@@ -174,6 +174,11 @@ CASE(battery_on_plain)
     battery(CENOTE_PLAIN);
 }
 
+CASE(battery_on_guard)
+{
+    battery(CENOTE_GUARD);
+}
+
 /* What a device can do decides: `vmm` before `pools` before nothing special. */
 static void automatic(bool vmm, bool pools)
 {
@@ -214,6 +219,38 @@ CASE(automatic_choice)
     automatic(true, false);
     automatic(false, true);
     automatic(false, false);
+}
+
+/* What the pool holds after one more block, in MiB; the driver's own books say the same. */
+static uint64_t held_with(struct scene *scene, struct held *held, size_t bytes)
+{
+    struct sim_books books;
+    EXPECT(held_take(held, scene->pool, bytes, scene->stream[A]));
+    sim_books(&books);
+    EXPECT_EQ(books.used, scene_stats(scene->pool).reserved.current);
+    return books.used / MIB;
+}
+
+/* A driver's pool grows by 32 MiB: an arena of little takes less from elsewhere, and what a block leaves of a segment is of use to another. */
+CASE(segments_of_async)
+{
+    struct scene scene;
+    struct held held[8];
+    struct sim_shape shape = scene_card(2048 * MIB);
+    cenote_options options = scene_options();
+    options.provider = CENOTE_ASYNC;
+    scene_open_with(&scene, &shape, &options);
+    EXPECT_EQ(held_with(&scene, &held[0], KIB), 2);
+    EXPECT_EQ(held_with(&scene, &held[1], 9 * MIB), 2 + 20);
+    EXPECT_EQ(held_with(&scene, &held[2], 17 * MIB), 22 + 34);  /* 32 MiB would lose 15 of them */
+    EXPECT_EQ(held_with(&scene, &held[3], 17 * MIB), 56);
+    EXPECT_EQ(held_with(&scene, &held[4], 15 * MIB), 56 + 32);  /* two, and 2 MiB left over */
+    EXPECT_EQ(held_with(&scene, &held[5], 600 * MIB), 88 + 600);
+    EXPECT_EQ(held_with(&scene, &held[6], 20 * MIB), 688 + 64); /* an arena of much takes more at once: three, and 4 MiB */
+    EXPECT_EQ(held_with(&scene, &held[7], 40 * MIB), 752);
+    for (int i = 0; i < 8; i++)
+        held_give(&held[i]);
+    scene_close(&scene);
 }
 
 SCENES_MAIN("api: providers")

@@ -2,7 +2,10 @@
  * test_regret.c: memory that is given back at every step and taken again costs no more than its part of the time. Calls of the simulated driver
  * take their modelled time by the simulated clock, which is the pools' too; a step takes STEP.
  */
+#include "driver/nvml.h"
 #include "tests/api/scene.h"
+
+#include <unistd.h>
 
 #define CARD (512 * MIB)
 #define STEP (50 * MSEC)
@@ -17,6 +20,54 @@ static void open_thrifty(struct scene *scene, uint32_t trim_every, uint32_t deca
     options.decay_ms = decay_ms;
     scene_open_with(scene, &shape, &options);
 }
+
+/* A management library that lists this process and `guests` others, or has no rights. */
+static unsigned guests;
+static int refusal;
+
+static int begin(void)
+{
+    return 0;
+}
+
+static int find_device(const char *bus, void **device)
+{
+    (void)bus;
+    *device = NULL;
+    return 0;
+}
+
+static int tell_memory(void *device, struct nvml_memory *memory)
+{
+    (void)device;
+    (void)memory;
+    return 3;
+}
+
+static int list_computing(void *device, unsigned *count, struct nvml_process *list)
+{
+    (void)device;
+    for (unsigned i = 0; i <= guests; i++)
+        list[i] = (struct nvml_process){(unsigned)getpid() + i, MIB, UINT32_MAX, UINT32_MAX};
+    *count = guests + 1;
+    return refusal;
+}
+
+static int list_drawing(void *device, unsigned *count, struct nvml_process *list)
+{
+    (void)device;
+    (void)list;
+    *count = 0;
+    return 0;
+}
+
+static const char *put_into_words(int result)
+{
+    (void)result;
+    return "";
+}
+
+static const struct nvml listing = {begin, find_device, tell_memory, list_computing, list_drawing, put_into_words};
 
 static uint64_t reserved(const struct scene *scene)
 {
@@ -110,10 +161,24 @@ static void step_and_empty(struct scene *scene, size_t bytes)
     DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
 }
 
+static void open_alone(struct scene *scene)
+{
+    guests = 0;
+    refusal = 0;
+    nvml_interpose(&listing);
+    open_thrifty(scene, 0, 0, 0.01);
+}
+
+static void close_alone(struct scene *scene)
+{
+    nvml_interpose(NULL);
+    scene_close(scene);
+}
+
 CASE(often_is_everything_until_it_is_a_habit)
 {
     struct scene scene;
-    open_thrifty(&scene, 0, 0, 0.01);
+    open_alone(&scene);
     int everything = 0;
     uint64_t before = 0;
     for (int i = 0; i < 400; i++) {
@@ -128,7 +193,7 @@ CASE(often_is_everything_until_it_is_a_habit)
 
     DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* who does not say so gets what was asked for */
     EXPECT_EQ(reserved(&scene), 0);
-    scene_close(&scene);
+    close_alone(&scene);
 }
 
 /* Becomes a habit, so that the next one would give back nothing. */
@@ -144,7 +209,7 @@ CASE(what_a_habit_does_not_use_goes)
 {
     struct scene scene;
     void *block = NULL;
-    open_thrifty(&scene, 0, 0, 0.01);
+    open_alone(&scene);
     make_it_a_habit(&scene);
     for (int i = 0; i < 8; i++) {
         EXPECT_EQ(reserved(&scene), 400 * MIB); /* the 300 others were used by one of the last eight */
@@ -156,37 +221,89 @@ CASE(what_a_habit_does_not_use_goes)
     step_and_empty(&scene, 100 * MIB);
     EXPECT(reserved(&scene) >= 160 * MIB); /* what is live stays where it is */
     DONE(cenote_free(block));
-    scene_close(&scene);
+    close_alone(&scene);
 }
 
 CASE(others_need_the_memory)
 {
     struct scene scene;
-    open_thrifty(&scene, 0, 0, 0.01);
+    open_alone(&scene);
     make_it_a_habit(&scene);
     sim_set_foreign(0, 80 * MIB); /* less than an eighth of the card is left */
     step_and_empty(&scene, 400 * MIB);
     EXPECT_EQ(reserved(&scene), 0);
     sim_set_foreign(0, 0);
-    scene_close(&scene);
+    close_alone(&scene);
+}
+
+CASE(another_process_may_need_the_memory)
+{
+    struct scene scene;
+    open_alone(&scene);
+    make_it_a_habit(&scene);
+    guests = 1;
+    step_and_empty(&scene, 400 * MIB);
+    EXPECT_EQ(reserved(&scene), 0);
+    guests = 0;
+    step_and_empty(&scene, 400 * MIB);
+    EXPECT_EQ(reserved(&scene), 400 * MIB);
+    refusal = 4; /* nobody can say */
+    step_and_empty(&scene, 400 * MIB);
+    EXPECT_EQ(reserved(&scene), 0);
+    close_alone(&scene);
+}
+
+/* Who looks sees what a trim without a habit would have left; what was freed later stays, and so does what nobody owes. */
+CASE(what_is_owed_goes_when_somebody_looks)
+{
+    struct scene scene;
+    void *block = NULL;
+    open_alone(&scene);
+    make_it_a_habit(&scene);
+    DONE(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block));
+    DONE(cenote_free(block));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    EXPECT_EQ(reserved(&scene), 100 * MIB);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    EXPECT_EQ(reserved(&scene), 100 * MIB);
+    EXPECT_EQ(cenote_trim(scene.pool, 0, CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED), CENOTE_INVALID);
+    close_alone(&scene);
+}
+
+/* It is still owed when the capture is over. */
+CASE(what_is_owed_waits_for_a_capture)
+{
+    struct scene scene;
+    open_alone(&scene);
+    make_it_a_habit(&scene);
+    cenote_group *group = NULL;
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    EXPECT_EQ(reserved(&scene), 400 * MIB);
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    EXPECT_EQ(reserved(&scene), 0);
+    close_alone(&scene);
 }
 
 CASE(after_a_pause_it_is_no_habit)
 {
     struct scene scene;
-    open_thrifty(&scene, 0, 0, 0.01);
+    open_alone(&scene);
     make_it_a_habit(&scene);
     sim_advance(11000 * MSEC);
     step_and_empty(&scene, 400 * MIB);
     EXPECT_EQ(reserved(&scene), 0);
-    scene_close(&scene);
+    close_alone(&scene);
 }
 
 /* Memory that is not taken again is never kept. */
 CASE(what_shrinks_is_no_habit)
 {
     struct scene scene;
-    open_thrifty(&scene, 0, 0, 0.01);
+    open_alone(&scene);
     for (size_t bytes = 400 * MIB; bytes; bytes -= 10 * MIB) {
         void *block;
         DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &block));
@@ -195,7 +312,7 @@ CASE(what_shrinks_is_no_habit)
         EXPECT_EQ(reserved(&scene), 0);
         sim_advance(STEP);
     }
-    scene_close(&scene);
+    close_alone(&scene);
 }
 
 CASE(without_a_budget_often_means_nothing)

@@ -124,6 +124,16 @@ void scenario_plain_runs_short(struct act *act)
     segments_run_short(act);
 }
 
+void scenario_guarded(struct act *act)
+{
+    segments(act);
+}
+
+void scenario_guarded_runs_short(struct act *act)
+{
+    segments_run_short(act);
+}
+
 /* What was allowed to one segment is allowed to the next, once the first is back. */
 void scenario_segments_within_a_limit(struct act *act)
 {

@@ -86,6 +86,14 @@ def test_nothing_is_built(refuse, tmp_path):
     assert "libcenote_sim.so is not there" in refuse("--sim", "8GiB", CENOTE_BUILD=str(tmp_path / "half"))
 
 
+def test_files_that_cannot_be(refuse, tmp_path):
+    assert "does not end in .html" in refuse("--report", "memory.txt")
+    assert "use --allocator cenote" in refuse("--allocator", "native", "--report", "memory.html")
+    assert "CENOTE says 'off' already" in refuse("--report", "memory.html", CENOTE="off")
+    assert "there is no folder" in refuse("--json", tmp_path / "nowhere/figures.json")
+    assert "expected one argument" in refuse("--report", program=False)
+
+
 def test_version_help_and_nonsense(run):
     assert re.fullmatch(r"cenote \d+\.\d+\.\d+\n", run("--version").stdout)
     for arguments in (["--help"], ["run", "--help"], ["run", "-h"]):

@@ -237,6 +237,25 @@ def test_a_table_for_terminals(capsys):
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["trace", "ns"], ["[bold]x", "12"]]
 
 
+def test_a_picture_of_many_traces_shows_the_waste(tmp_path):
+    """A bar for each run, as long as its waste; the one without memory says so."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+    drawn = []
+    runs = [{"trace": f"t{i}", "allocator": name, "page_bytes": 2 * MIB if name == "cenote" else None, "capacity_bytes": 1 << 30, "lag": 0.0,
+             "requested_peak_bytes": 100 * MIB, "waste_percent": None if (name, i) == ("native", 3) else 10.0 * i + 1,
+             "oom_record": 7 if (name, i) == ("native", 3) else None} for i in range(7) for name in ("cenote", "native")]
+    save = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda figure, *a, **k: (drawn.append(figure), save(figure, *a, **k)))
+        replay_report.plot(str(tmp_path / "many.png"), [None] * 7, runs)
+    axis = drawn[0].axes[0]
+    assert [bar.get_width() for bar in axis.patches][:14] == [run["waste_percent"] or 0 for run in runs]
+    said = [text.get_text() for text in axis.texts]
+    assert said[7] == "out of memory" and said[6] == "+31.0 %" and [label.get_text() for label in axis.get_yticklabels()][6] == "t6\n100 MiB"
+    assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")
+
+
 # --- replays
 
 TRACE = [*(f"a,{i},{(i % 7 + 1) * 3 * MIB + i},{i % 3},{i % 2}" for i in range(60)), *(f"u,{i},,{(i + 1) % 3},{i % 2}" for i in range(0, 60, 4)), "s",

@@ -107,7 +107,7 @@ CASE(malformed_values_are_told_what_is_allowed)
     expect_refused("page_mib:8:9", "8:9");
     expect_refused("address_ratio:0", "from 1 to 64");
     expect_refused("trim_every:1000001", "1000000");
-    expect_refused("provider:cuda", "auto, vmm, async or plain");
+    expect_refused("provider:cuda", "auto, vmm, async, plain or guard");
     expect_refused("harvest_budget:1.5", "harvest_budget");
     expect_refused("harvest_budget:-1", "off");
     expect_refused("harvest_budget:nan", "nan");
@@ -254,7 +254,8 @@ CASE(fields_out_of_range_are_refused)
     EXPECT_FIELD(page_mib, 32, CENOTE_OK);
     EXPECT_FIELD(page_mib, 12, CENOTE_BAD_OPTION);
     EXPECT_FIELD(page_mib, UINT32_MAX, CENOTE_BAD_OPTION);
-    EXPECT_FIELD(provider, 4, CENOTE_BAD_OPTION);
+    EXPECT_FIELD(provider, 4, CENOTE_OK);
+    EXPECT_FIELD(provider, 5, CENOTE_BAD_OPTION);
     EXPECT_FIELD(address_ratio, 0, CENOTE_BAD_OPTION);
     EXPECT_FIELD(harvest_budget, -0.5, CENOTE_OK);
     EXPECT_FIELD(harvest_budget, 1.01, CENOTE_BAD_OPTION);

@@ -357,7 +357,7 @@ def test_threads_train_while_others_ask(told):
         with torch.cuda.stream(torch.cuda.Stream()):
             model = network()
             optimizer = torch.optim.Adam(model.parameters())
-            for _ in range(40):
+            for _ in range(20):
                 learn(optimizer, model(batch()).square().mean())
 
     threads = [threading.Thread(target=train) for _ in range(3)]

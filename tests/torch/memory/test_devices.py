@@ -236,3 +236,23 @@ def test_a_batch_is_scattered_and_gathered():
     parts = comm.scatter(whole, [0, 1, 2, 3])
     assert [part.device.index for part in parts] == [0, 1, 2, 3]
     assert torch.equal(torch.cat([part.cpu() for part in parts]), whole)
+
+
+def test_a_device_that_is_not_used_has_no_context():
+    """A context takes hundreds of MB of its device: a rank that sees all devices and works on one must not take them on the others."""
+    code = """
+    import ctypes, torch
+    def has_context(device):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        assert not ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        return active.value
+    torch.cuda.set_device(2)
+    block = torch.empty(1 << 20, device="cuda")
+    del block
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(1)
+    torch.cuda.memory_stats(1), torch.cuda.memory_snapshot(), torch.cuda.memory_summary(3)
+    torch.cuda.set_per_process_memory_fraction(0.5, 3)
+    print([has_context(device) for device in (1, 2, 3)])
+    """
+    assert forked(code).stdout == "[0, 1, 0]\n"

@@ -1,0 +1,182 @@
+/*
+ * calls.c: every call of cenote.h that asks something of a pool, made with arguments that are right, where none of them may be served: in
+ * a callback that must not call, in a fork. And the other way round: has each pointer of cenote.h been given as NULL?
+ */
+#include "tests/death/misuse.h"
+
+#include <ctype.h>
+#include <unistd.h>
+
+/* --------------------------------------------------------------------------------------------------------------------- every call */
+
+static struct {
+    int wanted, last;
+    int made;
+} tally;
+
+static void answered(const char *call, int error)
+{
+    tally.made++;
+    if (error != tally.wanted)
+        printf("\n    %s answers %d\n", call, tally.last = error);
+}
+
+#define ASK(call) answered(#call, call)
+
+static void call_pools(struct scenery *s, cenote_group *group)
+{
+    cenote_pool *pool = s->scene.pool, *other;
+    cenote_stats stats = {.struct_size = sizeof stats};
+    size_t count;
+    uint64_t bytes;
+    ASK(cenote_pool_create(0, NULL, &other));
+    ASK(cenote_pool_default(0, &other));
+    ASK(cenote_pool_destroy(pool));
+    ASK(cenote_pool_set_limit(pool, 0));
+    ASK(cenote_pool_set_trim_above(pool, 0.5));
+    ASK(cenote_pool_grant(pool, 0));
+    ASK(cenote_pool_on_shortage(pool, NULL, NULL));
+    ASK(cenote_pool_watch(pool, NULL, NULL));
+    ASK(cenote_pool_stats(pool, &stats));
+    ASK(cenote_reset_peaks(pool));
+    ASK(cenote_reset_totals(pool));
+    ASK(cenote_rows(pool, CENOTE_BY_TAG, NULL, 0, &count));
+    ASK(cenote_steps(pool, NULL, 0, &count));
+    ASK(cenote_pieces(pool, group, NULL, 0, &count));
+    ASK(cenote_pool_set_user(pool, "somebody"));
+    ASK(cenote_record(pool, 100));
+    ASK(cenote_record_save(pool, "/dev/null"));
+    ASK(cenote_snapshot(pool, "/dev/null"));
+    ASK(cenote_pool_check(pool));
+    ASK(cenote_trim(pool, 0, 0));
+    ASK(cenote_step(pool));
+    ASK(cenote_on_moment(NULL, NULL));
+    ASK(cenote_group_reserved(group, &bytes));
+}
+
+static void call_blocks(struct scenery *s, cenote_group *group)
+{
+    cenote_pool *pool = s->scene.pool;
+    CUstream stream = s->scene.stream[A];
+    cenote_group *next;
+    cenote_block found;
+    cenote_share share = {{0}};
+    char *at = s->live[0].at;
+    void *block;
+    ASK(cenote_alloc(pool, 512, stream, &block));
+    ASK(cenote_alloc_aligned(pool, 512, 512, stream, &block));
+    ASK(cenote_alloc_at(pool, NULL, at, 512, stream));
+    ASK(cenote_free(at));
+    ASK(cenote_free_sized(at, s->live[0].bytes));
+    ASK(cenote_use(at, s->scene.stream[B]));
+    ASK(cenote_use_on(at, 0, s->scene.stream[B]));
+    ASK(cenote_find(at, &found));
+    ASK(cenote_block_kind(at, CENOTE_KIND_GRADIENTS));
+    ASK(cenote_pin(at, 512));
+    ASK(cenote_unpin(at, 512));
+    ASK(cenote_export(at, &share));
+    ASK(cenote_import(&share, sizeof share, 0, &block));
+    ASK(cenote_import_close(at));
+    ASK(cenote_stream_retire(pool, stream));
+    ASK(cenote_stream_immortal(pool, stream));
+    ASK(cenote_group_create(pool, "next", 0, NULL, &next));
+    ASK(cenote_group_change(group, 0));
+    ASK(cenote_group_alloc(group, 512, 512, stream, &block));
+    ASK(cenote_capture_begin(group, stream));
+    ASK(cenote_capture_end(group, stream));
+    ASK(cenote_group_destroy(group));
+}
+
+/* Those that say how it went by the length of a text: 0, but for an explanation, which says why there is none. */
+static void call_texts(struct scenery *s)
+{
+    cenote_marked marked = {.name = ""};
+    char text[512];
+    int nothing = tally.wanted;
+    ASK(cenote_growth(s->scene.pool, 2, text, sizeof text) ? -1 : nothing);
+    ASK(cenote_mark(s->scene.pool, "here", &marked, text, sizeof text) ? -1 : nothing);
+    ASK(cenote_explain(s->scene.pool, 0, text, sizeof text) < 120 && strstr(text, ".") ? nothing : -1);
+}
+
+int call_everything(struct scenery *s, cenote_group *group, int error)
+{
+    tally.wanted = tally.last = error;
+    call_texts(s);
+    call_pools(s, group);
+    call_blocks(s, group);
+    EXPECT(tally.made >= 40);
+    return tally.last;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- every NULL */
+
+#define ARGUMENTS_MOST 8
+
+/* The arguments between the brackets after `open`, with spaces at their ends cut off. */
+static int split(const char *open, char out[ARGUMENTS_MOST][128])
+{
+    int count = 0, depth = 0;
+    size_t length = 0;
+    for (const char *c = open + 1; *c && count < ARGUMENTS_MOST; c++) {
+        bool ends = depth == 0 && (*c == ',' || *c == ')');
+        if (!ends && length < 127 && (length || !isspace((unsigned char)*c)))
+            out[count][length++] = *c;
+        depth += (*c == '(' || *c == '{') - (*c == ')' || *c == '}');
+        if (!ends)
+            continue;
+        out[count++][length] = 0;
+        length = 0;
+        if (*c == ')')
+            break;
+    }
+    return count;
+}
+
+/* Does the text of a case call `function` with NULL as its argument `at`? */
+static bool is_given(const struct misuse *list, int count, const char *function, int at)
+{
+    char call[96], arguments[ARGUMENTS_MOST][128];
+    snprintf(call, sizeof call, "%s(", function);
+    for (int i = 0; i < count; i++) {
+        const char *found = strstr(list[i].name, call);
+        if (found && split(found + strlen(call) - 1, arguments) > at && !strcmp(arguments[at], "NULL"))
+            return true;
+    }
+    return false;
+}
+
+static bool is_pointer(const char *parameter)
+{
+    return strchr(parameter, '*') || strstr(parameter, "_fn ");
+}
+
+int nulls_missing(const struct misuse *list, int count)
+{
+    static char header[128 << 10];
+    char parameters[ARGUMENTS_MOST][128], function[64];
+    int missing = 0, pointers = 0;
+    FILE *file = fopen("include/cenote/cenote.h", "r");
+    if (file) {
+        header[fread(header, 1, sizeof header - 1, file)] = 0;
+        fclose(file);
+    }
+    for (const char *at = header; (at = strstr(at, "\nCENOTE_API ")); at++) {
+        const char *name = strstr(at, "cenote_"), *open = strchr(at + 1, '(');
+        while (name && name + strcspn(name, "( *;\n") != open)
+            name = strstr(name + 1, "cenote_");
+        snprintf(function, sizeof function, "%.*s", (int)(open - name), name);
+        int most = split(open, parameters);
+        for (int i = 0; i < most; i++) {
+            bool given = !is_pointer(parameters[i]) || is_given(list, count, function, i);
+            pointers += is_pointer(parameters[i]);
+            missing += !given;
+            if (!given)
+                printf("FAILED no case gives NULL as `%s` to %s\n", parameters[i], function);
+        }
+    }
+    if (pointers < 50)
+        printf("FAILED include/cenote/cenote.h was not found or not understood: %d pointers\n", pointers);
+    else
+        printf("each of the %d pointers in the parameters of cenote.h is given as NULL\n", pointers - missing);
+    return missing + (pointers < 50);
+}

@@ -1,0 +1,136 @@
+/*
+ * nulls.c: NULL for every pointer in the parameters of cenote.h; calls.c compares with the header. The text of the call is the case's name.
+ */
+#include "tests/death/misuse.h"
+
+#define NULLED_AT(line, text, error, words, aborts, call)                 \
+    MISUSE_AS(text, null_##line, error, words, aborts)                    \
+    {                                                                     \
+        struct givens g = givens_of(s);                                   \
+        return close_group(g.group, call);                                \
+    }
+#define NULLED(line, text, error, words, aborts, call) NULLED_AT(line, text, error, words, aborts, call)
+#define WRONG(error, words, call) NULLED(__LINE__, #call, error, words, true, call)
+#define INVALID(words, call) NULLED(__LINE__, #call, CENOTE_INVALID, words, true, call)
+#define RIGHT(result, call) NULLED(__LINE__, #call, result, NULL, false, call)
+
+struct givens {
+    cenote_pool    *pool, *made;
+    cenote_group   *group, *next;
+    CUstream        stream;
+    void           *block;
+    cenote_block    found;
+    cenote_options  options;
+    cenote_stats    stats;
+    cenote_share    share;
+    cenote_row      row;
+    cenote_piece    piece;
+    cenote_step_note note;
+    cenote_marked   marked;
+    size_t          count;
+    uint64_t        bytes;
+    char            text[128];
+};
+
+static struct givens givens_of(struct scenery *s)
+{
+    struct givens g = {.pool = s->scene.pool, .stream = s->scene.stream[A], .options = scene_options(), .group = group_of(s, 0)};
+    g.stats.struct_size = sizeof g.stats;
+    DONE(cenote_pool_stats(g.pool, &g.stats));
+    return g;
+}
+
+#define NO_POOL "the pool is NULL: cenote_pool_default or cenote_pool_create gives one"
+#define NO_GROUP "the group is NULL: cenote_group_create gives one"
+
+/* clang-format off: one call a line */
+INVALID("options is NULL", cenote_options_default(NULL))
+INVALID("options is NULL", cenote_options_parse(NULL, ""))
+INVALID("conf is NULL", cenote_options_parse(&g.options, NULL))
+INVALID("the last argument is NULL", cenote_pool_default(0, NULL))
+RIGHT(CENOTE_OK, cenote_pool_create(0, NULL, &g.made) || cenote_pool_destroy(g.made))
+INVALID("the last argument is NULL", cenote_pool_create(0, &g.options, NULL))
+INVALID(NO_POOL, cenote_pool_destroy(NULL))
+INVALID(NO_POOL, cenote_pool_set_limit(NULL, 0))
+INVALID(NO_POOL, cenote_pool_set_trim_above(NULL, 0))
+RIGHT(-1, cenote_pool_device(NULL))
+RIGHT(-1, cenote_pool_provider(NULL))
+INVALID(NO_POOL, cenote_pool_grant(NULL, 0))
+INVALID(NO_POOL, cenote_pool_on_shortage(NULL, NULL, NULL))
+RIGHT(CENOTE_OK, cenote_pool_on_shortage(g.pool, NULL, NULL))
+INVALID(NO_POOL, cenote_pool_watch(NULL, NULL, NULL))
+RIGHT(CENOTE_OK, cenote_pool_watch(g.pool, NULL, NULL))
+INVALID(NO_POOL, cenote_alloc(NULL, 512, g.stream, &g.block))
+INVALID("the last argument is NULL", cenote_alloc(g.pool, 512, g.stream, NULL))
+INVALID("the last argument is NULL", cenote_alloc(g.pool, 0, g.stream, NULL))
+INVALID(NO_POOL, cenote_alloc_aligned(NULL, 512, 512, g.stream, &g.block))
+INVALID("the last argument is NULL", cenote_alloc_aligned(g.pool, 512, 512, g.stream, NULL))
+RIGHT(CENOTE_OK, cenote_free(NULL))
+RIGHT(CENOTE_OK, cenote_free_sized(NULL, 0))
+RIGHT(CENOTE_OK, cenote_use(NULL, g.stream))
+RIGHT(CENOTE_OK, cenote_use_on(NULL, 0, g.stream))
+INVALID("the address is NULL", cenote_find(NULL, &g.found))
+INVALID("the last argument is NULL", cenote_find(s->live[0].at, NULL))
+WRONG(CENOTE_NOT_OURS, "name what lies in live blocks", cenote_pin(NULL, 512))
+WRONG(CENOTE_NOT_OURS, "name what lies in live blocks", cenote_unpin(NULL, 512))
+INVALID("the address is NULL", cenote_export(NULL, &g.share))
+INVALID("the last argument is NULL", cenote_export(s->live[0].at, NULL))
+INVALID("needs a share and a place", cenote_import(NULL, sizeof g.share, 0, &g.block))
+INVALID("needs a share and a place", cenote_import(&g.share, sizeof g.share, 0, NULL))
+WRONG(CENOTE_NOT_OURS, "was not imported", cenote_import_close(NULL))
+INVALID(NO_POOL, cenote_stream_retire(NULL, g.stream))
+INVALID(NO_POOL, cenote_stream_immortal(NULL, g.stream))
+INVALID(NO_POOL, cenote_trim(NULL, 0, 0))
+INVALID(NO_POOL, cenote_step(NULL))
+INVALID(NO_POOL, cenote_group_create(NULL, "x", 0, NULL, &g.next))
+RIGHT(CENOTE_OK, cenote_group_create(g.pool, NULL, 0, NULL, &g.next) || cenote_group_destroy(g.next))
+RIGHT(CENOTE_OK, cenote_group_create(g.pool, "x", 0, NULL, &g.next) || cenote_group_destroy(g.next))
+INVALID("the last argument is NULL", cenote_group_create(g.pool, "x", 0, NULL, NULL))
+INVALID(NO_GROUP, cenote_group_change(NULL, 0))
+INVALID(NO_GROUP, cenote_group_destroy(NULL))
+INVALID("needs a group and a place", cenote_group_reserved(NULL, &g.bytes))
+INVALID("needs a group and a place", cenote_group_reserved(g.group, NULL))
+INVALID(NO_GROUP, cenote_group_alloc(NULL, 512, 512, g.stream, &g.block))
+INVALID("the last argument is NULL", cenote_group_alloc(g.group, 512, 512, g.stream, NULL))
+INVALID(NO_POOL, cenote_alloc_at(NULL, NULL, s->live[0].at, 512, g.stream))
+INVALID("address that an earlier block had", cenote_alloc_at(g.pool, NULL, NULL, 512, g.stream))
+INVALID(NO_GROUP, cenote_capture_begin(NULL, g.stream))
+INVALID(NO_GROUP, cenote_capture_end(NULL, g.stream))
+INVALID("needs an open pool", cenote_pool_stats(NULL, &g.stats))
+INVALID("with its struct_size set", cenote_pool_stats(g.pool, NULL))
+INVALID("with its struct_size set", cenote_pool_stats(g.pool, &(cenote_stats){.struct_size = 0}))
+INVALID(NO_POOL, cenote_reset_peaks(NULL))
+INVALID(NO_POOL, cenote_reset_totals(NULL))
+RIGHT(0, (int)cenote_stats_text(NULL, g.text, sizeof g.text))
+RIGHT(0, cenote_stats_text(&g.stats, NULL, sizeof g.text) < 500)
+RIGHT(0, (int)cenote_stats_json(NULL, g.text, sizeof g.text))
+RIGHT(0, cenote_stats_json(&g.stats, NULL, sizeof g.text) < 500)
+INVALID("a tag needs a name", cenote_tag_push(NULL))
+INVALID("needs an address and a kind", cenote_block_kind(NULL, CENOTE_KIND_GRADIENTS))
+INVALID(NO_POOL, cenote_rows(NULL, CENOTE_BY_TAG, &g.row, 1, &g.count))
+RIGHT(CENOTE_OK, cenote_rows(g.pool, CENOTE_BY_TAG, NULL, 9, &g.count))
+INVALID("a place for the count", cenote_rows(g.pool, CENOTE_BY_TAG, &g.row, 1, NULL))
+INVALID(NO_POOL, cenote_steps(NULL, &g.note, 1, &g.count))
+RIGHT(CENOTE_OK, cenote_steps(g.pool, NULL, 9, &g.count))
+INVALID("the last argument is NULL", cenote_steps(g.pool, &g.note, 1, NULL))
+RIGHT(0, cenote_explain(NULL, 0, g.text, sizeof g.text) == 0)
+RIGHT(0, cenote_explain(g.pool, 0, NULL, sizeof g.text) < 100)
+INVALID(NO_POOL, cenote_pool_set_user(NULL, "x"))
+INVALID("has 1 to", cenote_pool_set_user(g.pool, NULL))
+RIGHT(CENOTE_OK, cenote_on_moment(NULL, NULL))
+RIGHT(0, (int)cenote_site_text(1, NULL, sizeof g.text))
+INVALID(NO_POOL, cenote_growth(NULL, 2, g.text, sizeof g.text) ? -1 : CENOTE_INVALID)
+RIGHT(0, cenote_step(g.pool) || cenote_step(g.pool) || cenote_growth(g.pool, 2, NULL, sizeof g.text) < 10)
+INVALID(NO_POOL, cenote_mark(NULL, "x", &g.marked, g.text, sizeof g.text) ? -1 : CENOTE_INVALID)
+INVALID("needs a name and the mark before", cenote_mark(g.pool, NULL, &g.marked, g.text, sizeof g.text) ? -1 : CENOTE_INVALID)
+INVALID("needs a name and the mark before", cenote_mark(g.pool, "x", NULL, g.text, sizeof g.text) ? -1 : CENOTE_INVALID)
+RIGHT(0, cenote_mark(g.pool, "x", &g.marked, NULL, sizeof g.text) < 5)
+INVALID(NO_POOL, cenote_pieces(NULL, NULL, &g.piece, 1, &g.count))
+RIGHT(CENOTE_OK, cenote_pieces(g.pool, NULL, NULL, 9, &g.count))
+INVALID("the last argument is NULL", cenote_pieces(g.pool, NULL, &g.piece, 1, NULL))
+INVALID(NO_POOL, cenote_record(NULL, 1))
+INVALID(NO_POOL, cenote_record_save(NULL, "/dev/null"))
+INVALID("needs the name of a file", cenote_record(g.pool, 100) ? -1 : cenote_record_save(g.pool, NULL))
+INVALID(NO_POOL, cenote_snapshot(NULL, "/dev/null"))
+INVALID("needs the name of a file", cenote_snapshot(g.pool, NULL))
+INVALID(NO_POOL, cenote_pool_check(NULL))

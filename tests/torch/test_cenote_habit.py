@@ -1,0 +1,57 @@
+"""torch.cuda.empty_cache() after each step: cheap once it is a habit, and whoever looks sees what they asked for."""
+
+import json
+
+import pytest
+
+import simulated
+
+pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
+
+SHAPE = "capacity:4GiB,context_bytes:300MiB,spend_cost:1"  # the driver takes the time that it would take
+PROGRAM = """
+import ctypes, json, sys, torch
+
+def step():
+    block = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    del block
+    torch.cuda.empty_cache()
+
+def left():
+    left, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert not ctypes.CDLL("libcuda.so.1").cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total))
+    return left.value >> 20
+
+step()
+first = left()
+for _ in range(40):
+    step()
+said = {"kept": first - left()}
+"""
+
+
+def told(code: str, **environ: str) -> dict:
+    return json.loads(simulated.fresh(PROGRAM + code + "\nprint(json.dumps(said))", SHAPE, **environ).stdout)
+
+
+LOOKS = ["torch.cuda.memory_reserved()", "torch.cuda.memory_stats()", "torch.cuda.memory_snapshot()", "torch.cuda.mem_get_info()",
+         "torch.accelerator.get_memory_info()"]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_looks_sees_it_gone(look):
+    said = told(f"{look}\nsaid['after'] = first - left()\nstep()\nsaid['again'] = first - left()")
+    assert said == {"kept": 256, "after": 0, "again": 256}
+
+
+def test_reserved_as_it_is_seen():
+    assert told("said['reserved'] = torch.cuda.memory_reserved()") == {"kept": 256, "reserved": 0}
+
+
+def test_what_was_freed_later_is_not_owed():
+    said = told("block = torch.empty(64 << 20, device='cuda', dtype=torch.uint8)\ndel block\nsaid['reserved'] = torch.cuda.memory_reserved() >> 20")
+    assert said == {"kept": 256, "reserved": 64}
+
+
+def test_without_a_budget_everything_goes():
+    assert told("", CENOTE_CONF="harvest_budget:off") == {"kept": 0}
