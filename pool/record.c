@@ -36,6 +36,7 @@ struct ring_entry {
     uint64_t at;
     uint64_t stream;                /* its key */
     uint64_t bytes : 48, op : 2, tag : MARK_TAG_BITS;
+    uint64_t reserved;              /* by the pool then */
 };
 _Static_assert(sizeof(struct ring_entry) == RECORD_BYTES && MARK_TAG_BITS == 14, "48 + 2 + 14 bits are a word");
 static const char ops[4] = {'a', 'f', 'u', 's'};
@@ -50,7 +51,8 @@ static uint64_t now_ns(void)
 void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint64_t stream, uint32_t tag)
 {
     struct ring *r = &pool->ring;
-    r->entries[r->next] = (struct ring_entry){now_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag};
+    r->entries[r->next] = (struct ring_entry){now_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag,
+                                              pool->pages.reserved};
     r->next = r->next + 1 < r->room ? r->next + 1 : 0;
     *(r->count < r->room ? &r->count : &r->lost) += 1;
 }
@@ -99,6 +101,7 @@ struct copy {
     size_t piece_count;
     size_t entry_bytes, piece_bytes;
     uint64_t begun_ns;              /* when the first of them may have happened */
+    uint64_t reserved;              /* now */
     struct index first;             /* address of a block that was live then -> see live_at_the_beginning */
     struct index ids;               /* address of a block that is live where the writer is -> its id */
     struct index streams;           /* key -> number */
@@ -142,6 +145,7 @@ static int copy_open(struct copy *c, cenote_pool *pool)
         whole = entries <= c->entry_bytes / sizeof *c->entries && pieces <= c->piece_bytes / sizeof *c->pieces;
         if (whole && recording)
             copy_ring(c, &pool->ring);
+        c->reserved = pool->pages.reserved;
         lock_give(&pool->lock);
     }
     return recording ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first");
@@ -208,7 +212,7 @@ static bool write_one(struct copy *c, const struct ring_entry *e, uint32_t id)
         bit_set(c->tags, r.tag);
         label_path(r.tag, label, sizeof label);
     }
-    records_write_labelled(c->writer, &r, e->at, label);
+    records_write_labelled(c->writer, &r, e->at, label, e->reserved);
     return true;
 }
 
@@ -225,9 +229,10 @@ static bool write_born(struct copy *c, const struct ring_entry *e)
 static bool write_first(struct copy *c)
 {
     bool fine = true;
+    uint64_t reserved = c->count ? c->entries[0].reserved : c->reserved;
     for (size_t i = 0; fine && i < c->piece_count; i++) {
         const cenote_piece *p = &c->pieces[i];
-        struct ring_entry e = {c->begun_ns, p->address, p->stream_id, p->requested, 0, p->tag & MARK_TAG};
+        struct ring_entry e = {c->begun_ns, p->address, p->stream_id, p->requested, 0, p->tag & MARK_TAG, reserved};
         if (p->state == CENOTE_PIECE_LIVE && index_find(&c->first, p->address) == i + 1)
             fine = write_born(c, &e);
     }
@@ -237,6 +242,7 @@ static bool write_first(struct copy *c)
             continue;
         e.ns = c->begun_ns;
         e.op = 0;
+        e.reserved = reserved;
         fine = write_born(c, &e);
     }
     return fine;

@@ -10,7 +10,7 @@
 
 #include "pool/pool.h"
 
-#define RECORD_BYTES 32
+#define RECORD_BYTES 40
 
 int  record_open(cenote_pool *pool);    /* as the options say, and CENOTE_TRACE */
 void record_close(cenote_pool *pool);   /* what CENOTE_TRACE asked for is written */

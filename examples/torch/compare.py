@@ -16,9 +16,12 @@ import sys
 import tempfile
 from typing import Any, NamedTuple, Optional
 
-from cenote.replay_report import COLORS
-
 from table import Progress
+
+try:
+    from cenote.replay_report import COLORS
+except ImportError:
+    sys.exit(f"compare.py: {sys.executable} has no cenote: `pip install .` there, or `make run` and then .venv/bin/python")
 
 CAPACITY = "80GiB"
 ALLOCATORS = {"native": "native", "expandable": "expandable segments", "cenote": "cenote"}
@@ -173,7 +176,7 @@ def main() -> int:
     failed = [run for run in runs if not run.is_good()]
     for run in failed:
         last = "\n".join(run.log.splitlines()[-6:])
-        print(f"\nunder {run.allocator} it failed with status {run.status}; its last lines:\n{last}", file=sys.stderr)
+        print(f"\nunder {run.allocator} it ended with status {run.status}; its last lines:\n{last}", file=sys.stderr)
     return 1 if failed else 0
 
 

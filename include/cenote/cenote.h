@@ -478,7 +478,7 @@ typedef struct cenote_piece {
 CENOTE_API int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count);
 
 /*
- * The pool writes down what it hands out and takes back: the last so many records from now on, 32 bytes each. 0: it stops and forgets them.
+ * The pool writes down what it hands out and takes back: the last so many records from now on, 40 bytes each. 0: it stops and forgets them.
  * The option `record` does the same from its opening.
  */
 CENOTE_API int cenote_record(cenote_pool *pool, uint64_t records);

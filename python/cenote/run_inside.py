@@ -64,7 +64,10 @@ class Summary:
         reset = self.torch._C._cuda_resetPeakMemoryStats
 
         def note_and_reset(device: int) -> Any:
-            self.note()
+            try:
+                self.note()
+            except Exception:  # the program is not to see that it is watched
+                pass
             return reset(device)
         self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
         if self.figures_path:
@@ -80,20 +83,15 @@ class Summary:
 
     def counters(self, device: int) -> dict[str, int]:
         """Requested and reserved bytes now and at most, and what the allocator counts of its calls."""
-        try:
-            stats = self.torch.cuda.memory_stats(device)
-            found = {"requested_peak": stats.get("requested_bytes.all.peak", 0), "reserved_peak": stats.get("reserved_bytes.all.peak", 0),
-                     "reserved": stats.get("reserved_bytes.all.current", 0), "retries": stats.get("num_alloc_retries", 0),
-                     "driver_calls": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0)}
-        except RuntimeError:  # an allocator that keeps no account for PyTorch: cenote without its adapter
-            found = {}
-        if self.is_ours() and found.get("reserved_peak", 1):  # a device that was never used is left alone
+        if self.is_ours():  # asked past PyTorch, whose question has cenote do what it has put off
             from cenote import reports
             ours: Any = reports.stats(device)
-            found.setdefault("requested_peak", ours["requested"].peak)
-            found.setdefault("reserved_peak", ours["reserved"].peak)
-            found.update(reserved=ours["reserved"].current, retries=ours["retries"], driver_calls=ours["driver_calls"], trims=ours["trims"])
-        return found
+            return {"requested_peak": ours["requested"].peak, "reserved_peak": ours["reserved"].peak, "reserved": ours["reserved"].current,
+                    "retries": ours["retries"], "driver_calls": ours["driver_calls"], "trims": ours["trims"]}
+        stats = self.torch.cuda.memory_stats(device)
+        return {"requested_peak": stats.get("requested_bytes.all.peak", 0), "reserved_peak": stats.get("reserved_bytes.all.peak", 0),
+                "reserved": stats.get("reserved_bytes.all.current", 0), "retries": stats.get("num_alloc_retries", 0),
+                "driver_calls": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0)}
 
     def note(self) -> dict[int, dict[str, int]]:
         """The peaks so far, of what any device has held. The program may reset its own, and does not lower ours."""
@@ -102,10 +100,10 @@ class Summary:
             return found
         for device in range(self.torch.cuda.device_count()):
             now = self.counters(device)
-            if not now.get("reserved_peak") and device not in self.peaks:
+            if not now["reserved_peak"] and device not in self.peaks:
                 continue
             known = self.peaks.setdefault(device, [0, 0])
-            known[:] = max(known[0], now.get("requested_peak", 0)), max(known[1], now.get("reserved_peak", 0))
+            known[:] = max(known[0], now["requested_peak"]), max(known[1], now["reserved_peak"])
             found[device] = {**now, "requested_peak": known[0], "reserved_peak": known[1]}
         return found
 
@@ -194,8 +192,9 @@ def line(found: dict[str, Any]) -> str:
     requested, reserved = found["requested_peak"], found["reserved_peak"]
     parts = [f"peak requested {requested / GIB:.2f} GiB" if requested else "requests are not counted", f"peak reserved {reserved / GIB:.2f} GiB"]
     parts += [f"waste {100 * (reserved / requested - 1):.1f} %"] if requested else []
-    for name, word in (("driver_calls", "driver call"), ("trims", "trim")):
-        parts += [f"{found[name]:,} {word}{'s' * (found[name] != 1)}"] if found[name] is not None else []
+    calls, trims = found["driver_calls"], found["trims"]
+    parts += [f"{calls:,} driver call{'s' * (calls != 1)}"] if calls else []  # cudaMallocAsync counts none
+    parts += [f"{trims:,} trim{'s' * (trims != 1)}"] if trims is not None else []
     return f"{', '.join(parts)} ({where})"
 
 

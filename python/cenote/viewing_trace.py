@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from cenote.viewing_history import Broken, History
 
-MOST = {"id": 1 << 54, "bytes": 1 << 63, "stream": 1 << 16, "device": 64, "tag": 1 << 16, "address": 1 << 63}
+MOST = {"id": 1 << 54, "bytes": 1 << 63, "stream": 1 << 16, "device": 64, "tag": 1 << 16, "address": 1 << 63, "reserved": 1 << 63}
 LONGEST_LINE = 1 << 16
 
 
@@ -16,6 +16,7 @@ class TraceReader:
         self.histories: dict[int, History] = {}
         self.live: dict[int, tuple[History, int]] = {}  # id -> where its block is
         self.labels: dict[int, str] = {}
+        self.reserved: dict[int, int] = {}  # by device, where the reader is
         self.steps = 0
         self.last = 0.0
         self.columns: list[str] = []
@@ -68,7 +69,12 @@ class TraceReader:
             if "address" not in self.at:
                 history.address = None
                 history.notes.append("This trace has no column address: it does not tell where blocks lay.")
-            history.notes.append("A trace does not tell what was reserved, nor which pages lay under the blocks: a snapshot does.")
+            if "reserved" in self.at:
+                history.reserved = type(history.change)("q")
+                history.reserved_first = self.reserved.get(device, 0)
+                history.notes.append("A trace does not tell which pages lay under the blocks: a snapshot does.")
+            else:
+                history.notes.append("This trace does not tell what was reserved, nor which pages lay under the blocks: a snapshot does.")
             history.steps.extend([0] * self.steps)
             for name in ("tag", "stream"):
                 history.division(name)
@@ -90,6 +96,15 @@ class TraceReader:
             names, numbers = history.division(name)
             numbers.append(names.number(key, f"{name} {key}"))
         self.live[number] = (history, block)
+
+    def hold(self, fields: list[bytes]) -> None:
+        """What the pool of the device held from the driver when this was recorded; nothing said: as before."""
+        device = self.number(fields, "device")
+        if fields[self.at["reserved"]]:
+            self.reserved[device] = self.number(fields, "reserved")
+        history = self.histories.get(device)
+        if history is not None and history.reserved is not None:
+            history.reserved.extend([self.reserved.get(device, 0)] * (len(history.time) - len(history.reserved)))
 
     def find(self, fields: list[bytes]) -> tuple[History, int, int]:
         number = self.number(fields, "id", None)
@@ -126,6 +141,8 @@ class TraceReader:
             if fields[op] not in does:
                 raise self.fail(f"op is {fields[op][:40].decode('ascii', 'backslashreplace')!r}, which is none of a, f, u, s")
             does[fields[op]](fields, self.time(fields))
+            if "reserved" in self.at:
+                self.hold(fields)
         if not self.histories:
             raise Broken(f"{self.title} has no allocation in it: there is nothing to draw")
         for history in self.histories.values():

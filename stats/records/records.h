@@ -55,8 +55,8 @@ void                   records_write(struct records_writer *writer, const struct
 bool                   records_finish(struct records_writer *writer); /* false: errno says why; what was at `path` before is still there */
 void                   records_abandon(struct records_writer *writer);
 
-/* With two columns more, which readers of records ignore: where the block lay, and the name of the tag where it is new. */
+/* With three columns more, which readers of records ignore: where the block lay, the name of the tag where it is new, what the pool holds. */
 struct records_writer *records_create_labelled(const char *path);
-void records_write_labelled(struct records_writer *writer, const struct record *record, uint64_t address, const char *label);
+void records_write_labelled(struct records_writer *writer, const struct record *record, uint64_t address, const char *label, uint64_t reserved);
 
 #endif

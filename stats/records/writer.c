@@ -33,7 +33,7 @@ struct records_writer *records_create(const char *path)
 
 struct records_writer *records_create_labelled(const char *path)
 {
-    return create(path, ",address,label");
+    return create(path, ",address,label,reserved");
 }
 
 static void write_common(struct file *file, const struct record *r)
@@ -54,7 +54,7 @@ static bool is_odd(char c)
     return (unsigned char)c < 0x20 || c == 0x7f || c == ',' || c == '"' || c == '%';
 }
 
-void records_write_labelled(struct records_writer *writer, const struct record *record, uint64_t address, const char *label)
+void records_write_labelled(struct records_writer *writer, const struct record *record, uint64_t address, const char *label, uint64_t reserved)
 {
     struct file *file = file_of(writer);
     write_common(file, record);
@@ -65,7 +65,7 @@ void records_write_labelled(struct records_writer *writer, const struct record *
         else
             file_write(file, label, 1);
     }
-    file_write(file, "\n", 1);
+    file_print(file, ",%" PRIu64 "\n", reserved);
 }
 
 bool records_finish(struct records_writer *writer)

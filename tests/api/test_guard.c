@@ -45,7 +45,8 @@ static void make(void *arg)
             _exit(250);
     }
     CUdeviceptr at = device_address(block) + m->from;
-    CUresult result = m->copies ? cuMemcpyDtoHAsync(host, at, m->to - m->from, scene.stream[A]) : sim_launch_touch(scene.stream[A], at, m->to - m->from);
+    CUresult result = m->copies ? cuMemcpyDtoHAsync(host, at, m->to - m->from, scene.stream[A]) :
+                      sim_launch_touch(scene.stream[A], at, m->to - m->from);
     if (!result)
         result = cuCtxSynchronize();
     _exit(result == CUDA_ERROR_ILLEGAL_ADDRESS ? 1 : result == CUDA_ERROR_INVALID_VALUE ? 2 : result ? 255 : 0);

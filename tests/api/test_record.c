@@ -279,10 +279,10 @@ CASE(what_a_ring_has_lost)
     scene_close(&p.scene);
 }
 
-static void expect_record(const char *start, const void *address, const char *label)
+static void expect_record(const char *start, const void *address, const char *label, size_t reserved)
 {
     char line[200];
-    snprintf(line, sizeof line, "%s,%" PRIuPTR ",%s\n", start, (uintptr_t)address, label);
+    snprintf(line, sizeof line, "%s,%" PRIuPTR ",%s,%zu\n", start, (uintptr_t)address, label, reserved);
     expect_line(line);
 }
 
@@ -301,12 +301,12 @@ CASE(streams_and_tags_have_numbers_and_names)
     DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[B], &block[3]));
     DONE(cenote_use(block[3], p.scene.stream[C]));
     DONE(cenote_record_save(p.scene.pool, path));
-    expect_line("t_us,op,id,bytes,stream,device,tag,address,label\n");
-    expect_record(",a,1,1000,0,0,2", block[0], "train/a%2Cb %2250%25%22 \xc3\xa9");
-    expect_record(",a,2,2000,1,0,2", block[1], "");
-    expect_record(",a,3,3000,2,0,1", block[2], "train");
-    expect_record(",a,4,3145728,1,0,0", block[3], "");
-    expect_record(",u,4,3145728,2,0,0", block[3], "");
+    expect_line("t_us,op,id,bytes,stream,device,tag,address,label,reserved\n");
+    expect_record(",a,1,1000,0,0,2", block[0], "train/a%2Cb %2250%25%22 \xc3\xa9", 2 * MIB);
+    expect_record(",a,2,2000,1,0,2", block[1], "", 4 * MIB);
+    expect_record(",a,3,3000,2,0,1", block[2], "train", 6 * MIB);
+    expect_record(",a,4,3145728,1,0,0", block[3], "", 8 * MIB);
+    expect_record(",u,4,3145728,2,0,0", block[3], "", 8 * MIB);
     for (int i = 0; i < 4; i++)
         DONE(cenote_free(block[i]));
     close_program();

@@ -86,6 +86,22 @@ def test_a_trace_is_read(small):
     assert dict(zip(picture.groups("tag"), picture.stack("tag")[5])) == {"no tag": 64 * MIB - 100, "act": 32 * MIB, NASTY: 8 * MIB}
 
 
+def test_what_was_reserved(small, tmp_path):
+    """As cenote records it; where a line says nothing it is as before."""
+    lines = small.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    held = ["reserved", 8 * MIB, 40 * MIB, "", "", 40 * MIB, 104 * MIB]
+    path = tmp_path / "held.csv"
+    path.write_text("".join(f"{line},{held[i] if i < len(held) else ''}\n" for i, line in enumerate(lines)), encoding="utf-8")
+    history, = viewing.read(str(path))
+    picture = viewing_page.Condensed(history)
+    assert picture.series()["reserved"] == [0, 8 * MIB, *[40 * MIB] * 3, *[104 * MIB] * 5]
+    assert not any("reserved" in note for note in history.notes)
+    assert "reserved" not in viewing_page.Condensed(viewing.read(str(small))[0]).series()
+    path.write_text(path.read_text(encoding="utf-8").replace(f",{104 * MIB}", ",-1"), encoding="utf-8")
+    with pytest.raises(Broken, match="held.csv:7: reserved is '-1', which is no number that it can be"):
+        viewing.read(str(path))
+
+
 def test_no_peak_is_lost(tmp_path):
     """100,000 records, one of which is the highest for the time of one record; the points are a few thousand."""
     random.seed(3)
