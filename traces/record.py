@@ -49,7 +49,7 @@ class Program(NamedTuple):
 
     name: str
     steps: int  # few enough for a small file, enough for what is hard about the program to come again
-    addresses: bool = False  # where blocks lay: for `cenote view` alone, and a third of the file
+    addresses: bool = False  # where blocks lay and what was reserved: for `cenote view` alone, and a third of the file
     ranks: int = 1
     launch: tuple[str, ...] = ()  # what starts the ranks
 
@@ -137,7 +137,7 @@ def pack(path: pathlib.Path, to: pathlib.Path, with_addresses: bool) -> None:
     """Small, and the same bytes for the same records: whole microseconds, gzip without a date and a name."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         columns = file.readline().rstrip("\n").split(",")
-        time_at, kept = columns.index("t_us"), [i for i, name in enumerate(columns) if name != "address" or with_addresses]
+        time_at, kept = columns.index("t_us"), [i for i, name in enumerate(columns) if name not in ("address", "reserved") or with_addresses]
         lines = [",".join(columns[i] for i in kept)]
         for line in file:
             fields = line.rstrip("\n").split(",")

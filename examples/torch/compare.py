@@ -76,7 +76,7 @@ def run_all(sim: Optional[str], script: list[str]) -> list[Run]:
         progress.end(allocator, "done" if result.is_good() else "FAILED")
         return result
 
-    at_a_time = min(len(ALLOCATORS), os.cpu_count() or 1) if sim else 1
+    at_a_time = len(ALLOCATORS) if sim else 1
     with tempfile.TemporaryDirectory(prefix="cenote-") as folder, concurrent.futures.ThreadPoolExecutor(at_a_time) as executor:
         runs = list(executor.map(one, ALLOCATORS))
     progress.close()

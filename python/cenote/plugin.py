@@ -64,12 +64,12 @@ def install() -> None:
     try:
         made = adapter.make(adapter.describe(torch))
         hook_up(made)
+        settle_before_looking(torch)
     except NotMade as why:
         made = fall_back(torch, str(why))
         _note = str(why)
     _adapter = made
     os.environ[VARIABLE] = "on"
-    settle_before_looking(torch)
     stepping.watch(torch)
     moment.watch(torch, made)
     if environment.is_on(environment.LABELS, os.environ):

@@ -18,7 +18,7 @@ ABOUT = """Makes a picture of what a program's memory was used for: a page to cl
 recorded trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")) or a memory snapshot of
 PyTorch (torch.cuda.memory._dump_snapshot("x.pickle"))."""
 MORE = """examples:
-  CENOTE_TRACE=train.csv.gz cenote run --sim 80GiB --allocator cenote train.py
+  cenote run --sim 80GiB --allocator cenote --trace train.csv.gz train.py
   cenote view train.csv.gz                            writes train.html
   cenote view train.csv.gz snapshot.json -o all.html  both in one page
   cenote view snapshot.pickle -o memory.png           needs matplotlib"""
