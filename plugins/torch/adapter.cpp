@@ -82,6 +82,7 @@ void *Adapter::take_directly(size_t bytes)
     C10_CUDA_CHECK(cudaMalloc(&block, bytes));
     std::lock_guard<std::mutex> hold(direct_lock_);
     direct_.insert(block);
+    has_direct_.store(true, std::memory_order_relaxed);
     return block;
 }
 
@@ -161,6 +162,8 @@ void Adapter::raw_delete(void *block)
 
 void Adapter::delete_unseen(void *block)
 {
+    if (C10_UNLIKELY(has_direct_.load(std::memory_order_relaxed)) && give_directly(block))
+        return;
     cenote_block known;
     bool watched = C10_UNLIKELY(c10::memoryProfilingEnabled()) && !cenote_find(block, &known);
     int error = cenote_free(block);
@@ -169,8 +172,7 @@ void Adapter::delete_unseen(void *block)
             report(block, -static_cast<int64_t>(known.requested), known.pool, static_cast<DeviceIndex>(cenote_pool_device(known.pool)));
         return;
     }
-    std::string words = cenote_message();
-    TORCH_CHECK(error == CENOTE_NOT_OURS && give_directly(block), "invalid device pointer: ", block, ": ", words);
+    TORCH_CHECK(false, "invalid device pointer: ", block, ": ", cenote_message());
 }
 
 void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream)

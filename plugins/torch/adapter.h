@@ -193,6 +193,7 @@ private:
     std::atomic<bool> enabled_{true};
     std::mutex direct_lock_;
     std::unordered_set<void *> direct_; /* taken while it was switched off */
+    std::atomic<bool> has_direct_{false}; /* since then */
     std::atomic<bool> has_routes_{false};
     std::mutex pools_lock_;
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
