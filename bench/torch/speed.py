@@ -1,11 +1,12 @@
 """What does a block cost PyTorch under its native allocator, and under cenote?
 
-    python bench/torch/speed.py [--json] [--check] [--rounds N]
+    python bench/torch/speed.py [--json] [--check] [--rounds N] [--recording]
 
 Both in one process, on a simulated GPU, in rounds that alternate, so that a disturbance hits both or is voted out; the medians are compared: one
 block of one size taken and given back, random churn over many live blocks, tensors made and dropped. Times are CPU time of PyTorch, the allocators
 and the simulated driver, of which a warm allocator asks nothing. --check ends with status 1 where cenote is not as many times faster as CASES
-demands. The loops are C++ (speed.cpp), compiled as cenote's adapter is; `torch.empty` from Python stands beside them as information.
+demands. With --recording both write down what they do: PyTorch its history, without stacks, cenote the records of a trace. The loops are C++
+(speed.cpp), compiled as cenote's adapter is; `torch.empty` from Python stands beside them as information.
 """
 import argparse
 import ctypes
@@ -24,7 +25,7 @@ SIM = "80GiB"
 ROUNDS = 31
 KIB, MIB = 1 << 10, 1 << 20
 CHURN = (2000, 512, 16 * MIB)  # live blocks, from which size to which: each doubling equally likely
-NAMES = ("native", "cenote")
+RECORDS = 1_000_000  # that are kept, with --recording
 
 
 class Case(NamedTuple):
@@ -129,6 +130,15 @@ def begin_both(loops: Any) -> None:
         loops.speed_begin(which)
 
 
+def record_both(loops: Any) -> None:
+    import cenote
+    import torch
+    loops.speed_use(0)
+    torch.cuda.memory._record_memory_history(context=None, max_entries=RECORDS)
+    loops.speed_use(1)
+    cenote.record(RECORDS)
+
+
 def measure(case: Case, loops: Any, rounds: int) -> list[float]:
     """The median of each, in ns."""
     for which in range(2):
@@ -150,6 +160,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
     parser.add_argument("--check", action="store_true", help="status 1 where cenote is not as fast as it has to be")
     parser.add_argument("--rounds", metavar="N", type=int, default=ROUNDS)
+    parser.add_argument("--recording", action="store_true", help="both write down what they do")
     parser.add_argument("--only", metavar="WORD", default="", help="cases whose name begins with WORD")
     options = parser.parse_args()
     if "libcenote_sim.so" not in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8"):
@@ -157,9 +168,11 @@ def main() -> int:
     import torch
     loops = compile_loops()
     begin_both(loops)
+    if options.recording:
+        record_both(loops)
     if options.json:
         print(json.dumps({"date": str(datetime.date.today()), "machine": machine(), "gpu": f"simulated, {SIM}", "torch": torch.__version__,
-                          "rounds": options.rounds}))
+                          "rounds": options.rounds, "recording": options.recording}))
     else:
         print(f"torch {torch.__version__}, simulated GPU; ns of CPU time, median of {options.rounds} rounds.\n"
               f"{'case':<20} {'native':>8} {'cenote':>8} {'times':>7} {'at least':>9}")
