@@ -1,8 +1,8 @@
 /*
  * record.c: the last so many allocations and frees of a pool, kept in a ring and written as a trace when asked for.
  *
- * The ring is one mapping of our own that the system fills with memory as it is written. What is in it was written under the pool's lock,
- * in the order in which it happened. A trace is made of a copy of the ring and of the blocks that are live at the same moment, without the
+ * The ring is one mapping of our own. The system puts memory under it when recording is switched on: doing so record by record would cost
+ * more than the records, under the lock. What is in it was written under the pool's lock, in the order in which it happened. A trace is made of a copy of the ring and of the blocks that are live at the same moment, without the
  * lock: from those two follows, backwards, what was live when the oldest record was written. That comes first, so that a trace is whole
  * whatever the ring has lost.
  *
@@ -29,6 +29,8 @@
 
 #define RECORDS_MOST 1000000000u    /* as options.def says */
 #define RECORDS_FOR_ENVIRONMENT (1u << 20)
+#define SYSTEM_PAGE 4096u           /* or more: then some pages are written twice */
+#define RECORDS_FILLED (1u << 22)   /* chosen: 160 MiB, some 0.1 s; what a longer ring has beyond that is filled as it is written */
 
 /* No device has 2^48 bytes. */
 struct ring_entry {
@@ -57,6 +59,15 @@ void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint6
     *(r->count < r->room ? &r->count : &r->lost) += 1;
 }
 
+/* The system puts memory under the beginning of a new ring. Written, as reading it would only map the page of zeros. */
+static void fill(struct ring_entry *entries, uint64_t count)
+{
+    uint64_t filled = count < RECORDS_FILLED ? count : RECORDS_FILLED;
+    madvise(entries, count * sizeof *entries, MADV_HUGEPAGE); /* fewer faults; a refusal costs nothing else */
+    for (uint64_t i = 0; i < filled; i += SYSTEM_PAGE / sizeof *entries)
+        *(volatile uint64_t *)&entries[i].ns = 0;
+}
+
 /* The ring of the pool becomes another one, and the old one goes. */
 static void change_ring(cenote_pool *pool, struct ring next)
 {
@@ -76,7 +87,7 @@ static int start(cenote_pool *pool, uint64_t records)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a ring of %llu records of %zu bytes", (unsigned long long)records,
                          sizeof *ring.entries);
     if (records)
-        madvise(ring.entries, records * sizeof *ring.entries, MADV_HUGEPAGE); /* fewer faults under the lock; a refusal costs nothing else */
+        fill(ring.entries, records);
     change_ring(pool, ring);
     return CENOTE_OK;
 }

@@ -18,7 +18,7 @@ from cenote import bindings, environment, stepping
 
 LINE, FIGURES, REPORT = environment.SUMMARY, environment.FIGURES, environment.REPORT
 STEPS_MOST = 4096  # that are kept; of more, every second one
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 BOOKS = 32  # words of room for struct sim_books, which has fewer
 COST_NS = 13  # the place of cost_ns in it
 
@@ -185,13 +185,23 @@ class Summary:
         say(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser")
 
 
+def size(bytes: int) -> str:
+    return f"{bytes / GIB:.2f} GiB" if bytes >= GIB else f"{bytes / MIB:.2f} MiB"
+
+
+def waste(requested: int, reserved: int) -> str:
+    """In per cent, unless what is there is so little that the smallest reservation is many times as much."""
+    share = 100 * (reserved / requested - 1)
+    return f"waste {share:.1f} %" if share < 1000 else f"waste {size(reserved - requested)}"
+
+
 def line(found: dict[str, Any]) -> str:
     where = f"{found['allocator']}{' on a simulated GPU' if found['is_simulated'] else ''}"
     where += f", {found['devices']} GPUs together" if found["devices"] > 1 else ""
     where += f", rank {found['rank']}" if found["rank"] else ""
     requested, reserved = found["requested_peak"], found["reserved_peak"]
-    parts = [f"peak requested {requested / GIB:.2f} GiB" if requested else "requests are not counted", f"peak reserved {reserved / GIB:.2f} GiB"]
-    parts += [f"waste {100 * (reserved / requested - 1):.1f} %"] if requested else []
+    parts = [f"peak requested {size(requested)}" if requested else "requests are not counted", f"peak reserved {size(reserved)}"]
+    parts += [waste(requested, reserved)] if requested else []
     calls, trims = found["driver_calls"], found["trims"]
     parts += [f"{calls:,} driver call{'s' * (calls != 1)}"] if calls else []  # cudaMallocAsync counts none
     parts += [f"{trims:,} trim{'s' * (trims != 1)}"] if trims is not None else []

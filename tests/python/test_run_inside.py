@@ -191,11 +191,22 @@ def trained(clean, tmp_path):
     return call
 
 
+@pytest.mark.parametrize("requested, reserved, words", (
+    (512, 8 << 20, "peak requested 0.00 MiB, peak reserved 8.00 MiB, waste 8.00 MiB, "),
+    (900 << 20, 1 << 30, "peak requested 900.00 MiB, peak reserved 1.00 GiB, waste 13.8 %, "),
+    (0, 1 << 30, "requests are not counted, peak reserved 1.00 GiB, "),
+))
+def test_figures_are_as_small_as_they_are(requested, reserved, words):
+    found = {"allocator": "cenote", "is_simulated": False, "devices": 1, "rank": 0, "requested_peak": requested, "reserved_peak": reserved,
+             "driver_calls": 1, "trims": None}
+    assert run_inside.line(found) == words + "1 driver call (cenote)"
+
+
 @pytest.mark.torch
 @pytest.mark.simulation
 def test_under_cenote_with_a_report(trained, tmp_path):
     said, figures = trained("--report", tmp_path / "memory.html")
-    assert re.search(r"^cenote: peak requested 0\.0\d GiB, peak reserved 0\.\d\d GiB, waste [\d.]+ %, [\d,]+ driver calls, 1 trim "
+    assert re.search(r"^cenote: peak requested \d+\.\d\d MiB, peak reserved \d+\.\d\d MiB, waste [\d.]+ %, [\d,]+ driver calls, 1 trim "
                      r"\(cenote on a simulated GPU\)$", said, re.MULTILINE), said
     assert re.search(r"^cenote: \S*memory\.html: [\d.]+ MB; open it in a browser$", said, re.MULTILINE), said
     page = (tmp_path / "memory.html").read_text()
