@@ -100,31 +100,29 @@ static int refuse_block(struct host *h, const void *block)
     return error_set(CENOTE_DOUBLE_FREE, 0, "no block is live at %p: it was freed, or never handed out", block);
 }
 
-/* The opened host and the record of a block's start; NULL and why not. */
-static struct host *find_start(const void *block, record **r, int *error)
+/* The opened host and the record of a block's start; NULL, and the caller is told why not by refuse_start. */
+static inline struct host *find_start(const void *block, record **r)
 {
     struct host *h = atomic_load_explicit(&host_opened, memory_order_acquire);
-    *error = driver_is_forked() ? refuse_forked() : CENOTE_OK;
-    if (*error)
+    if (!h || !host_holds(h, block) || (uint64_t)block % HOST_GRAIN || driver_is_forked())
         return NULL;
-    if (h && host_holds(h, block) && (uint64_t)block % HOST_GRAIN == 0) {
-        *r = record_of(h, (uint64_t)block);
-        if (atomic_load_explicit(*r, memory_order_acquire) & RECORD_LIVE)
-            return h;
-    }
-    *error = refuse_block(h, block);
-    return NULL;
+    *r = record_of(h, (uint64_t)block);
+    return atomic_load_explicit(*r, memory_order_acquire) & RECORD_LIVE ? h : NULL;
+}
+
+static int refuse_start(const void *block)
+{
+    return driver_is_forked() ? refuse_forked() : refuse_block(atomic_load(&host_opened), block);
 }
 
 int cenote_host_free(void *block)
 {
-    int error;
     record *r;
     if (!block)
         return CENOTE_OK;
-    struct host *h = find_start(block, &r, &error);
+    struct host *h = find_start(block, &r);
     if (!h)
-        return error;
+        return refuse_start(block);
     struct thread *t = thread_mine(h);
     if (!t)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
@@ -140,10 +138,9 @@ int cenote_host_free(void *block)
 
 int cenote_host_use(void *block, int device, cenote_stream stream)
 {
-    int error;
     record *r;
-    struct host *h = find_start(block, &r, &error);
-    return h ? uses_note(h, (uint64_t)block, device, stream) : error;
+    struct host *h = find_start(block, &r);
+    return h ? uses_note(h, (uint64_t)block, device, stream) : refuse_start(block);
 }
 
 /* Blocks are found by their records; the one that holds an address starts in the same piece, at or before it. */

@@ -16,7 +16,7 @@
  *     ---------------> registered -----------------------> live pieces ----------------> all free -------------> gone
  *
  * LOCKING, in rising rank: `opening` (LOCK_POOLS) what opens and closes; `growing` (LOCK_TURN) the one thread that registers or
- * unregisters, held across driver calls; what a thread keeps is behind a flag of its own, set while jemalloc works; `lock`
+ * unregisters, held across driver calls; what a thread keeps is behind flags of its own (threads.c), set while jemalloc works; `lock`
  * (LOCK_ADDRESSES) chunks, pieces and uses, for a few instructions, also inside jemalloc's hooks. No driver call is made under the last two.
  */
 #ifndef CENOTE_HOST_HOST_H
@@ -59,7 +59,7 @@ struct tally { uint64_t requested, allocated, blocks; };
 
 struct node {
     struct ranges  free[2];         /* pieces, of chunks for small and for big ones; `lock` */
-    _Atomic uint64_t flush_bytes;   /* a thread may count so much before it says so: a 64th of what is registered, 1 MiB at least */
+    _Atomic int64_t flush_bytes;    /* a thread may count so much before it says so: a 64th of what is registered, 1 MiB at least */
     unsigned       arena;           /* of jemalloc */
     _Atomic uint64_t in[3], out[3], peak[3]; /* requested, allocated, blocks; flushed from threads */
     cenote_level   registered;      /* this and the rest: `lock` */
@@ -87,7 +87,8 @@ struct spare_events { CUevent event[EVENTS_MOST]; uint32_t count; };
 struct recent { uint64_t at, bytes; };
 
 struct thread {                     /* kept for the next thread when one ends */
-    atomic_bool busy;               /* its owner is at work, or somebody looks into it */
+    atomic_bool busy;               /* its owner is at work */
+    atomic_bool wanted;             /* somebody looks into it, or waits to */
     struct thread *next;            /* all there ever were */
     atomic_bool taken;
     uint32_t    unflushed;          /* blocks counted since the counts were flushed */
@@ -98,6 +99,12 @@ struct thread {                     /* kept for the next thread when one ends */
         struct tally in, out;
     } node[NODES_MOST];
 };
+
+struct thread_here {                /* what the calling thread keeps */
+    struct thread *thread;
+    uint64_t of;                    /* number of the host it belongs to: that may have been closed, and another opened */
+};
+extern _Thread_local struct thread_here thread_here;
 
 struct host {
     uint64_t number;                /* no two that are opened have the same */
@@ -130,6 +137,7 @@ struct host {
     struct spare_events *events[DEVICES_MAX];
 
     struct thread *_Atomic threads;
+    bool     has_membarrier;        /* of the system */
 };
 
 extern struct host *_Atomic host_opened;
@@ -199,13 +207,21 @@ void cache_flush(int cache);
 void cache_destroy(int cache);
 
 /* --- threads.c */
-struct thread *thread_mine(struct host *h);                             /* NULL: no memory */
+void threads_open(struct host *h);
+struct thread *thread_begins(struct host *h);                           /* the calling one; NULL: no memory */
 void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, uint32_t *claim, uint64_t *wanted);
 void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested);
 enum flush { FLUSH_COUNTS, FLUSH_PIECES, FLUSH_ALL };                   /* each with those before; all: what jemalloc keeps, too */
 void threads_flush(struct host *h, enum flush what);
 void thread_drop_caches(struct thread *t);
 void threads_close(struct host *h);
+
+/* Of the calling thread. NULL: no memory. */
+static inline struct thread *thread_mine(struct host *h)
+{
+    struct thread_here *here = &thread_here;
+    return here->thread && here->of == h->number ? here->thread : thread_begins(h);
+}
 
 /* --- uses.c */
 int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);

@@ -96,6 +96,7 @@ static int open_new(const cenote_host_options *given)
     h->number = ++number;
     h->opened = host_now();
     lock_open(&h->growing, LOCK_TURN);
+    threads_open(h);
     error = host_options_check(given, &h->options);
     h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
     if (!error)

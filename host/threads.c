@@ -2,37 +2,75 @@
  * threads.c: what a thread keeps for itself, so that taking and giving a block usually touches nothing that others touch: one of
  * jemalloc's caches for each node, the last few blocks it freed, and counts.
  *
- * It is all behind a lock of the thread's own, which nobody wants but those who look for memory before more is registered, and those who
- * read the counts. When a thread ends it gives back what it kept, and the structure waits for the next thread.
+ * Others look into it seldom: who needs memory before more is registered, and who reads the counts. So the owner's way in is two plain
+ * instructions, and the visitor pays: it says that it wants in, makes the system run a memory barrier on every processor that runs this
+ * process (membarrier), after which either it sees the owner inside or the owner sees that it is wanted. Where the system has no such call
+ * both write and read in one order for all, which costs the owner as much as all else on the way of a block.
  *
- * LOCKING: a thread's lock is taken here. `lock` may be taken inside it, by pieces.c, also from jemalloc's hooks.
+ *     owner     busy = 1; is it wanted? then busy = 0, wait, again                  busy = 0
+ *     visitor   wanted = 1 (one at a time); barrier; wait until not busy            wanted = 0
+ *
+ * When a thread ends it gives back what it kept, and the structure waits for the next thread.
+ *
+ * LOCKING: what a thread keeps is for its owner inside enter and leave, and for a visitor inside visit and end_visit. `lock` may be taken
+ * there, by pieces.c, also from jemalloc's hooks.
  */
+#include <linux/membarrier.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "host/host.h"
 
 #define FLUSH_BLOCKS 64u        /* counts reach those of the node after so many blocks, or `flush_bytes` */
 
-static _Thread_local struct {
-    struct thread *thread;
-    uint64_t of;            /* number of the host it belongs to: that may have been closed, and another opened */
-} mine;
+_Thread_local struct thread_here thread_here;
 static pthread_key_t ending;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void flush(struct host *h, struct thread *t, enum flush what);
 
-/* Nearly always free: a mutex would cost more than all else on the way of a block. */
-static void enter(struct thread *t)
+static void enter(const struct host *h, struct thread *t)
 {
-    while (atomic_exchange_explicit(&t->busy, true, memory_order_acquire))
-        sched_yield();
+    for (;;) {
+        if (h->has_membarrier) {
+            atomic_store_explicit(&t->busy, true, memory_order_relaxed);
+            atomic_signal_fence(memory_order_seq_cst);
+        } else
+            atomic_store(&t->busy, true);
+        if (!atomic_load(&t->wanted))
+            return;
+        atomic_store_explicit(&t->busy, false, memory_order_release);
+        while (atomic_load(&t->wanted))
+            sched_yield();
+    }
 }
 
 static void leave(struct thread *t)
 {
     atomic_store_explicit(&t->busy, false, memory_order_release);
+}
+
+/* A system that takes the call back (a filter that came later): a millisecond is longer than any processor keeps a write to itself. */
+static void visit(const struct host *h, struct thread *t)
+{
+    while (atomic_exchange(&t->wanted, true))
+        sched_yield();
+    if (h->has_membarrier && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0))
+        usleep(1000);
+    while (atomic_load(&t->busy))
+        sched_yield();
+}
+
+static void end_visit(struct thread *t)
+{
+    atomic_store_explicit(&t->wanted, false, memory_order_release);
+}
+
+void threads_open(struct host *h)
+{
+    h->has_membarrier = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }
 
 void thread_drop_caches(struct thread *t)
@@ -48,10 +86,10 @@ static void thread_ends(void *arg)
 {
     struct thread *t = arg;
     struct host *h = atomic_load(&host_opened);
-    mine.thread = NULL;
-    if (!h || h->number != mine.of || driver_is_forked())
+    thread_here.thread = NULL;
+    if (!h || h->number != thread_here.of || driver_is_forked())
         return;
-    enter(t);
+    enter(h, t);
     flush(h, t, FLUSH_ALL);
     thread_drop_caches(t);
     leave(t);
@@ -87,10 +125,8 @@ static struct thread *make(struct host *h)
     return t;
 }
 
-struct thread *thread_mine(struct host *h)
+struct thread *thread_begins(struct host *h)
 {
-    if (mine.thread && mine.of == h->number)
-        return mine.thread;
     pthread_once(&once, make_key);
     struct thread *t = take_left(h);
     if (!t)
@@ -99,8 +135,8 @@ struct thread *thread_mine(struct host *h)
         atomic_store(&t->taken, false);
         t = NULL;
     }
-    mine.thread = t;
-    mine.of = h->number;
+    thread_here.thread = t;
+    thread_here.of = h->number;
     return t;
 }
 
@@ -115,7 +151,7 @@ static void flush_quantity(struct node *n, int q, uint64_t in, uint64_t out)
         ;
 }
 
-/* LOCKING: the thread's. */
+/* LOCKING: inside, as owner or visitor. */
 static void flush_counts(struct host *h, struct thread *t)
 {
     t->unflushed = 0;
@@ -130,12 +166,26 @@ static void flush_counts(struct host *h, struct thread *t)
     }
 }
 
-static void count(struct host *h, struct thread *t, int node, struct tally *tally, uint64_t requested, uint64_t allocated)
+/*
+ * Counts a block that was taken, or given back. What has not been said is less than `flush_bytes` of blocks taken, so that peaks are right
+ * to that; of blocks given back it may also be as much as the last one, or each pair of calls with a large block would say so twice.
+ */
+static void count_taken(struct host *h, struct thread *t, int node, uint64_t requested, uint64_t allocated)
 {
-    tally->requested += requested;
-    tally->allocated += allocated;
-    tally->blocks++;
-    if (++t->unflushed >= FLUSH_BLOCKS || tally->requested >= atomic_load_explicit(&h->node[node].flush_bytes, memory_order_relaxed))
+    struct per_node *p = &t->node[node];
+    p->in = (struct tally){p->in.requested + requested, p->in.allocated + allocated, p->in.blocks + 1};
+    int64_t unsaid = (int64_t)(p->in.requested - p->out.requested);
+    if (++t->unflushed >= FLUSH_BLOCKS || unsaid >= atomic_load_explicit(&h->node[node].flush_bytes, memory_order_relaxed))
+        flush_counts(h, t);
+}
+
+static void count_given(struct host *h, struct thread *t, int node, uint64_t requested, uint64_t allocated)
+{
+    struct per_node *p = &t->node[node];
+    p->out = (struct tally){p->out.requested + requested, p->out.allocated + allocated, p->out.blocks + 1};
+    int64_t unsaid = (int64_t)(p->out.requested - p->in.requested);
+    bool many = unsaid >= atomic_load_explicit(&h->node[node].flush_bytes, memory_order_relaxed) && unsaid > (int64_t)requested;
+    if (++t->unflushed >= FLUSH_BLOCKS || many)
         flush_counts(h, t);
 }
 
@@ -203,7 +253,7 @@ void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, u
 {
     struct per_node *p = &t->node[node];
     uint64_t held = round_up(bytes, bytes > h->large ? HOST_PAGE : HOST_GRAIN);
-    enter(t);
+    enter(h, t);
     uint64_t at = take(h, p, node, &held, claim, wanted);
     if (at) {
         record *r = record_of(h, at);
@@ -211,7 +261,7 @@ void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, u
         if (bytes > h->large)
             atomic_store_explicit(r + 1, held, memory_order_relaxed);
         atomic_store_explicit(r, RECORD_LIVE | bytes, memory_order_release);
-        count(h, t, node, &p->in, bytes, held);
+        count_taken(h, t, node, bytes, held);
     }
     leave(t);
     return (void *)at;
@@ -220,13 +270,13 @@ void *thread_alloc(struct host *h, struct thread *t, int node, uint64_t bytes, u
 /* Its record says no more that it is live. */
 void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t requested)
 {
-    int node = chunk_under(h, at)->node;
+    int node = h->nodes > 1 ? chunk_under(h, at)->node : 0;
     struct per_node *p = &t->node[node];
     bool large = requested > h->large;
     record *r = record_of(h, at);
     uint64_t held = large ? atomic_load_explicit(r + 1, memory_order_relaxed) : round_up(requested, HOST_GRAIN);
-    enter(t);
-    count(h, t, node, &p->out, requested, held);
+    enter(h, t);
+    count_given(h, t, node, requested, held);
     if (large)
         atomic_store_explicit(r + 1, 0, memory_order_relaxed);
     atomic_store_explicit(r, 0, memory_order_release);
@@ -234,7 +284,7 @@ void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t request
     leave(t);
 }
 
-/* LOCKING: the thread's. */
+/* LOCKING: inside, as owner or visitor. */
 static void flush(struct host *h, struct thread *t, enum flush what)
 {
     flush_counts(h, t);
@@ -250,9 +300,9 @@ static void flush(struct host *h, struct thread *t, enum flush what)
 void threads_flush(struct host *h, enum flush what)
 {
     for (struct thread *t = atomic_load(&h->threads); t; t = t->next) {
-        enter(t);
+        visit(h, t);
         flush(h, t, what);
-        leave(t);
+        end_visit(t);
     }
     for (int node = 0; what == FLUSH_ALL && node < h->nodes; node++)
         arena_purge(&h->node[node]);
@@ -265,5 +315,5 @@ void threads_close(struct host *h)
         next = t->next;
         memory_unmap(t, sizeof(*t));
     }
-    mine.thread = NULL;
+    thread_here.thread = NULL;
 }

@@ -186,16 +186,12 @@ template <class Peer> void staging(Asked<Peer> &asked, int checkpoints)
 
 template <class Peer> void pairs(Peer &peer, size_t bytes, int count, double *ns)
 {
-    double best = 1e9;
-    for (int round = 0; round < 5; round++) {
-        double begun = now();
-        for (int i = 0; i < count; i++) {
-            auto held = peer.take(bytes);
-            peer.give(held);
-        }
-        best = std::min(best, (now() - begun) / count * 1e9);
+    double begun = now();
+    for (int i = 0; i < count; i++) {
+        auto held = peer.take(bytes);
+        peer.give(held);
     }
-    *ns = best;
+    *ns = (now() - begun) / count * 1e9;
 }
 
 template <class Peer> void measure(Peer peer, const char *program, size_t bytes, int count, double *result)

@@ -24,6 +24,7 @@ PEERS = ("cudaHostAlloc", "torch", "cenote")
 PROGRAMS = {"loader": 2000, "offload": 3, "staging": 3}
 PAIRS = {"4 KiB": 4 << 10, "10 KiB": 10 << 10, "100 KiB": 100 << 10, "1 MiB": 1 << 20, "20 MiB": 20 << 20}
 COUNT = 20000
+ROUNDS = 15
 
 
 def compile_programs(folder: str) -> str:
@@ -63,14 +64,17 @@ def main() -> None:
                 requested, held, ns = bench(peer, program, 0, count)
                 rows.append({"program": program, "peer": peer, "requested": requested, "held": held, "ratio": held / requested, "ns": ns})
         for name, size in PAIRS.items():
-            for peer in PEERS:
-                rows.append({"pair": name, "peer": peer, "ns": bench(peer, "pair", size, COUNT // (20 if peer == "cudaHostAlloc" else 1))[0]})
+            best = {peer: float("inf") for peer in PEERS}
+            for _ in range(ROUNDS):  # peers take turns, so that whatever slows the machine slows all
+                for peer in PEERS:
+                    best[peer] = min(best[peer], bench(peer, "pair", size, COUNT // (20 if peer == "cudaHostAlloc" else 1))[0])
+            rows += [{"pair": name, "peer": peer, "ns": ns} for peer, ns in best.items()]
     if "--json" in sys.argv:
         print(json.dumps({"torch": torch.__version__, "rows": rows}))
         return
     for row in rows:
         if "pair" in row:
-            print(f"{'pair of ' + row['pair']:16} {row['peer']:14} {row['ns']:10.0f} ns")
+            print(f"{'pair of ' + row['pair']:16} {row['peer']:14} {row['ns']:10.1f} ns")
         else:
             print(f"{row['program']:16} {row['peer']:14} requested {row['requested'] / 2**20:8.1f} MiB  held {row['held'] / 2**20:8.1f} MiB"
                   f"  ratio {row['ratio']:.3f}  {row['ns']:8.0f} ns per pair")
