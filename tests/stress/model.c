@@ -5,6 +5,8 @@
  * other streams read it behind an event, announced by cenote_use. Long work is strewn in, so that the device is behind by an amount that
  * changes. The rest of the interface is mixed in as it would be in a program that uses all of it at once.
  *
+ * With others beside it, it puts some blocks where another thread finds and frees them.
+ *
  * It checks nothing itself: failures are counted, so that models can run in threads. Contents are judged by the simulated card.
  */
 #include "tests/stress/model.h"
@@ -116,7 +118,10 @@ static void give(struct model *m, struct model_block *b)
     launch(m, sim_launch_expect, b, m->stream[b->stream]);
     b->at = NULL;
     m->requested -= b->bytes;
-    if (pick(m, 2)) {
+    if (m->shelf && b->stream < m->shared && pick(m, 2)) {
+        at = atomic_exchange(&m->shelf->at[pick(m, 64)], at);
+        MUST(cenote_free(at) == CENOTE_OK);
+    } else if (pick(m, 2)) {
         MUST(cenote_free(at) == CENOTE_OK);
     } else {
         MUST(cenote_free_sized(at, b->bytes + 1) == CENOTE_WRONG_SIZE);
@@ -386,8 +391,17 @@ void model_let_go(struct model *m)
         MUST(cenote_group_destroy(m->group[i]) == CENOTE_OK);
 }
 
+bool model_clear_shelf(struct model_shelf *shelf)
+{
+    bool cleared = true;
+    for (int i = 0; i < 64; i++)
+        cleared &= cenote_free(atomic_exchange(&shelf->at[i], NULL)) == CENOTE_OK;
+    return cleared;
+}
+
 void model_close(struct model *m)
 {
+    m->shelf = NULL;
     for (int i = 0; i < MODEL_BLOCKS; i++)
         if (m->block[i].at)
             give(m, &m->block[i]);

@@ -19,6 +19,11 @@ struct model_block {
     bool     pinned;
 };
 
+/* Blocks that whoever comes next frees. Of shared streams alone: theirs are there as long as the shelf. */
+struct model_shelf {
+    char *_Atomic at[64];
+};
+
 struct model_pin {          /* outlives its block */
     char  *at;
     size_t bytes;
@@ -35,6 +40,7 @@ struct model {
     size_t        capacity;
     CUstream      stream[MODEL_STREAMS];
     int           shared;   /* the first so many belong to somebody else */
+    struct model_shelf *shelf; /* NULL: every block is freed by the thread that took it */
     struct model_block block[MODEL_BLOCKS];
     struct model_pin   pin[4];
     cenote_group *group[MODEL_GROUPS];
@@ -54,6 +60,7 @@ void model_use_source(struct model *m); /* the open group draws from functions o
 bool model_gives_up_a_block(struct model *m); /* for callbacks; false: it has none */
 void model_run(struct model *m, int operations);
 void model_let_go(struct model *m);  /* of a lost context: gives back what needs no driver */
-void model_close(struct model *m);  /* gives everything back */
+void model_close(struct model *m);  /* gives everything back; the shelf is empty by then */
+bool model_clear_shelf(struct model_shelf *shelf);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * test_soak.c: random programs on random cards under random settings, driver calls failing at random in some. Short by default; long as
- * environment variables say: SOAK_SEED (the first), SOAK_RUNS (how many seeds), SOAK_STEPS (operations of each thread).
+ * test_soak.c: random programs on random cards under random settings, driver calls failing at random in some; up to 16 threads that free each
+ * other's blocks, while somebody trims, checks and draws the pool beside them. Short by default; long as environment variables say: SOAK_SEED
+ * (the first), SOAK_RUNS (how many seeds), SOAK_STEPS (operations of a thread, where there are four).
  */
 #include "tests/stress/model.h"
 
@@ -8,14 +9,18 @@
 
 #include <pthread.h>
 
-#define THREADS_MOST 4
+#define THREADS_MOST 16
+#define SNAPSHOT "/dev/null"
 
 struct soak {
     struct model model[THREADS_MOST];
+    struct model_shelf shelf;
     CUcontext    context;
-    int          threads;
+    int          threads;           /* 0: as many as the seed says, all threads together doing what four would */
+    int          running;           /* of them */
     int          steps;
     bool         faults, shares_streams;
+    atomic_bool  over;              /* for the one who looks on */
 };
 
 static uint64_t asked_for(const char *name, uint64_t otherwise)
@@ -53,7 +58,9 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
 {
     static const uint64_t lags[] = {0, MSEC / 5, 2 * MSEC, 20 * MSEC};
     static const enum cenote_provider providers[] = {CENOTE_VMM, CENOTE_VMM, CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
+    static const int threads[] = {2, 3, 5, 8, THREADS_MOST};
     uint64_t random = seed;
+    k->running = k->threads ? k->threads : threads[seed % 5];
     cenote_options options = scene_options();
     options.provider = providers[pick(&random, 5)];
     bool moves = options.provider == CENOTE_VMM;
@@ -65,17 +72,19 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
     scene_open_with(scene, &shape, &options);
-    for (int i = 0; i < k->threads; i++) {
+    for (int i = 0; i < k->running; i++) {
         model_open(&k->model[i], scene->pool, seed * THREADS_MOST + (uint64_t)i);
-        k->model[i].alone = k->threads == 1;
+        k->model[i].alone = k->running == 1;
         k->model[i].moves = moves;
         k->model[i].faults = k->faults;
         if (pick(&random, 3) == 0)
             model_use_source(&k->model[i]);
-        if (k->shares_streams)
+        if (k->shares_streams) {
             model_share_streams(&k->model[i], scene->stream, SCENE_STREAMS);
+            k->model[i].shelf = &k->shelf;
+        }
     }
-    if (k->threads == 1 && pick(&random, 2))
+    if (k->running == 1 && pick(&random, 2))
         DONE(cenote_pool_on_shortage(scene->pool, shortage, &k->model[0]));
     k->context = scene->context;
 }
@@ -90,24 +99,69 @@ static void *run_model(void *arg)
     struct runner *r = arg;
     if (cuCtxPushCurrent(r->soak->context))
         r->model->failures++;
-    model_run(r->model, r->soak->steps);
+    model_run(r->model, r->soak->running == 1 ? r->soak->steps : r->soak->steps * 4 / r->soak->running);
     if (cuCtxPopCurrent(NULL))
         r->model->failures++;
     return NULL;
 }
 
+/* Looks at everything beside those who work, and trims: nothing of it may stand in their way, or be wrong. */
+static void *look_on(void *arg)
+{
+    struct runner *r = arg;
+    struct model *m = r->model;
+    static char text[1 << 16];
+    cenote_row rows[64];
+    size_t count;
+    uint64_t random = (uint64_t)r->soak->running;
+    if (cuCtxPushCurrent(r->soak->context))
+        m->failures++;
+    while (!m->failures && !atomic_load(&r->soak->over)) {
+        cenote_stats stats = {.struct_size = sizeof stats};
+        uint64_t what = pick(&random, 7);
+        int error = what == 0   ? cenote_trim(m->pool, pick(&random, 64) * MIB, pick(&random, 4) ? 0 : CENOTE_TRIM_WAIT)
+                    : what == 1 ? cenote_pool_check(m->pool)
+                    : what == 2 ? cenote_snapshot(m->pool, SNAPSHOT)
+                    : what == 3 ? cenote_rows(m->pool, (int)pick(&random, 3), rows, 64, &count)
+                    : what == 4 ? cenote_reset_peaks(m->pool)
+                                : cenote_pool_stats(m->pool, &stats);
+        if (what == 6)
+            cenote_explain(m->pool, pick(&random, 1 << 30), text, sizeof text);
+        bool excused = what == 0 && r->soak->faults && (error == CENOTE_DRIVER || error == CENOTE_DEVICE_LOST);
+        if (error && !excused) {
+            m->failures++;
+            m->what = "who looks on was refused";
+            snprintf(m->message, sizeof m->message, "call %llu: %s", (unsigned long long)what, cenote_message());
+        }
+    }
+    if (cuCtxPopCurrent(NULL))
+        m->failures++;
+    return NULL;
+}
+
 static void run_models(struct soak *k)
 {
-    pthread_t threads[THREADS_MOST];
+    pthread_t threads[THREADS_MOST], onlooker;
     struct runner runners[THREADS_MOST];
-    for (int i = 0; i < k->threads; i++) {
+    static struct model looking;
+    looking = (struct model){.pool = k->model[0].pool};
+    struct runner looks = {k, &looking};
+    k->over = false;
+    if (k->running > 1)
+        DONE(pthread_create(&onlooker, NULL, look_on, &looks));
+    for (int i = 0; i < k->running; i++) {
         runners[i] = (struct runner){k, &k->model[i]};
         DONE(pthread_create(&threads[i], NULL, run_model, &runners[i]));
     }
-    for (int i = 0; i < k->threads; i++)
+    for (int i = 0; i < k->running; i++)
         DONE(pthread_join(threads[i], NULL));
+    k->over = true;
+    if (k->running > 1)
+        DONE(pthread_join(onlooker, NULL));
+    if (looking.failures)
+        fprintf(stderr, "\n%s: %s\n", looking.what, looking.message);
+    EXPECT_EQ(looking.failures, 0);
 }
-
 
 static void run_soak(struct soak *k, uint64_t seed)
 {
@@ -115,7 +169,8 @@ static void run_soak(struct soak *k, uint64_t seed)
     open_soak(k, &scene, seed);
     run_models(k);
     fault_disarm();
-    for (int i = 0; i < k->threads; i++) {
+    EXPECT(model_clear_shelf(&k->shelf));
+    for (int i = 0; i < k->running; i++) {
         model_close(&k->model[i]);
         if (k->model[i].failures)
             fprintf(stderr, "\nsoak with seed %llu: %s (model.c:%d): %s\n", (unsigned long long)seed, k->model[i].what, k->model[i].line,
@@ -210,19 +265,19 @@ CASE(one_thread_with_faults)
 
 CASE(threads)
 {
-    static struct soak soak = {.threads = THREADS_MOST};
+    static struct soak soak = {0};
     run_soaks(&soak);
 }
 
 CASE(sharing_streams)
 {
-    static struct soak soak = {.threads = THREADS_MOST, .shares_streams = true};
+    static struct soak soak = {.shares_streams = true};
     run_soaks(&soak);
 }
 
 CASE(threads_under_faults)
 {
-    static struct soak soak = {.threads = THREADS_MOST, .faults = true};
+    static struct soak soak = {.faults = true, .shares_streams = true};
     run_soaks(&soak);
 }
 
