@@ -27,19 +27,21 @@ SLOW  = -LE 'bench|slow|install'
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARIES=$(CURDIR)/build-debug/sim .venv/bin/python -m pytest
 
-.PHONY: help build run test deep bench table check format faults fuzz gpu install clean
+.PHONY: help build run test deep bench table check format faults fuzz mutants coverage gpu install clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
 	@echo 'make run      a training program of PyTorch under its own allocators and cenote: a table, and a picture in build/run.png'
 	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
-	@echo 'make deep     slower: thread sanitizer, valgrind, clang-tidy, cppcheck'
+	@echo 'make deep     slower: thread sanitizer, long random programs and fuzzing, valgrind, clang-tidy, cppcheck'
 	@echo 'make bench    benchmarks, PyTorch included'
 	@echo 'make table    twelve programs of PyTorch libraries on the simulated GPU: what each allocator of PyTorch reserves (10 minutes)'
 	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
 	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
 	@echo 'make faults   fails every driver call of every scenario on purpose, once and for good'
 	@echo 'make fuzz     fuzzing with clang, SECONDS=60'
+	@echo 'make mutants  puts deliberate bugs into the sources, one at a time: does a test notice? ONLY="WORD..." for some of them'
+	@echo 'make coverage which branches of pool/ the tests take, and why the rest is not taken (clang)'
 	@echo 'make gpu      the tests that need no simulation, on the real driver'
 	@echo 'make install  PREFIX=/usr/local'
 	@echo 'make clean    removes the build folders'
@@ -94,6 +96,8 @@ deep:
 	$(PYTEST) -m deep tests/python
 	$(call build_in,build-tsan,$(DEBUG) -DCENOTE_SANITIZE=thread)
 	$(CTEST) --test-dir build-tsan $(SLOW)
+	SOAK_RUNS=200 build-debug/tests/test-stress-soak
+	@$(MAKE) --no-print-directory fuzz SECONDS=600
 	@tools/deep build-debug
 
 bench: build
@@ -127,6 +131,17 @@ fuzz:
 	$(call build_in,build-fuzz,$(FUZZ))
 	@fuzz/run build-fuzz $(SECONDS)
 
+COVERAGE = -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCENOTE_DEBUG=0 -DCENOTE_COVERAGE=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+
+coverage:
+	@tools/setup coverage
+	$(call build_in,build-coverage,$(COVERAGE))
+	@tools/coverage/run build-coverage
+
+mutants:
+	@tools/setup test
+	@tests/mutants/run $(ONLY)
+
 gpu:
 	@tools/setup test
 	$(call build_in,build-debug,$(DEBUG))
@@ -138,4 +153,4 @@ install: build
 	@cmake --install build
 
 clean:
-	rm -rf build build-debug build-asan build-clang build-tsan build-fuzz
+	rm -rf build build-mutants build-debug build-asan build-clang build-tsan build-fuzz build-coverage

@@ -117,7 +117,7 @@ bool table_open(struct table *t, size_t item_size, uint32_t most)
 {
     CHECK(item_size >= sizeof(uint32_t)); /* a free item holds the number of the next */
     CHECK(item_size % _Alignof(uint32_t) == 0);
-    if (!most || most == UINT32_MAX || item_size > SIZE_MAX / 4 / most)
+    if (!most || most == UINT32_MAX || item_size > SIZE_MAX / 4 / most || memory_fails_on_order())
         return false;
 
     struct table opened = {.item_size = item_size, .most = most + 1, .used = 1}; /* item 0 takes room, too */

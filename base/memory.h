@@ -22,7 +22,7 @@ bool memory_make_room(void **memory, size_t *bytes, size_t needed);
 /* Bytes in use by all of us: what memory_map gave and tables have committed. */
 size_t memory_in_use(void);
 
-/* For fault tests: the n-th memory_map or table growth from now fails, and if `persistent` all after it. 0: none. */
+/* For fault tests: the n-th memory_map, table_open or table growth from now fails, and if `persistent` all after it. 0: none. */
 void memory_fail(uint64_t nth, bool persistent);
 uint64_t memory_failed(void); /* how many did since */
 bool     memory_fails_on_order(void); /* for those who have others take memory, as for the stack of a thread: is it to fail? */

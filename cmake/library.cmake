@@ -40,3 +40,11 @@ set_target_properties(cenote_shared PROPERTIES EXPORT_NAME cenote)
 # For our own tests and programs, which look inside.
 add_library(cenote_inside STATIC $<TARGET_OBJECTS:cenote_objects>)
 target_link_libraries(cenote_inside PRIVATE Threads::Threads ${CMAKE_DL_LIBS} cenote_flags)
+
+# Branches are counted where they are taken, in a file that a process shares with its forks: tools/coverage/run. clang alone has it.
+if(CENOTE_COVERAGE)
+    target_compile_options(cenote_objects PRIVATE -fprofile-instr-generate -fcoverage-mapping "SHELL:-mllvm -runtime-counter-relocation")
+    target_link_options(cenote_shared PRIVATE -fprofile-instr-generate)
+    target_link_options(cenote_static INTERFACE -fprofile-instr-generate)
+    target_link_options(cenote_inside INTERFACE -fprofile-instr-generate)
+endif()

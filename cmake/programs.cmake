@@ -34,9 +34,11 @@ endfunction()
 
 if(TARGET cenote_records)
     cenote_program(cenote-replay tools/replay)
+    cenote_program(cenote-fuzz tools/waste ${CMAKE_SOURCE_DIR}/tools/replay/replay.c ${CMAKE_SOURCE_DIR}/tools/replay/trace.c
+        ${CMAKE_SOURCE_DIR}/bench/common.c)
     cenote_program(cenote-traces traces)
 else()
-    message(STATUS "no zlib: cenote-replay and cenote-traces are left out")
+    message(STATUS "no zlib: cenote-replay, cenote-fuzz and cenote-traces are left out")
 endif()
 
 file(GLOB bench_shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*.c)

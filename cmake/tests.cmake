@@ -7,6 +7,9 @@ if(NOT CENOTE_CUNIT)
 endif()
 
 set(test_seconds 120)
+if(CENOTE_COVERAGE)
+    set(test_seconds 600)
+endif()
 # Which of its GPUs somebody may use is no concern of the simulated ones.
 set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:")
 
@@ -59,3 +62,9 @@ foreach(path ${folders})
         cenote_script_test(${source} ${folder})
     endforeach()
 endforeach()
+
+# A library of a program's own, for what becomes of it at the end of a process.
+add_library(processes-guest MODULE ${CMAKE_SOURCE_DIR}/tests/processes/guest/guest.c)
+target_link_libraries(processes-guest PRIVATE cenote_flags)
+set_target_properties(processes-guest PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+add_dependencies(test-processes-exit processes-guest)

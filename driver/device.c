@@ -102,6 +102,31 @@ static uint64_t ask_used(const struct device *d)
     return result || left > total ? UINT64_MAX : total - left;
 }
 
+/* No other context has it, before and after. 0: not known. */
+static unsigned long long ask_id(const struct device *d, CUcontext context)
+{
+    unsigned long long id = 0;
+    return d->driver->cuCtxGetId && d->driver->cuCtxGetId(context, &id) == CUDA_SUCCESS ? id : 0;
+}
+
+/*
+ * Has the program reset the device? That ends the context, with our events and what memory came from it, and keeps its handle: whoever retains
+ * it next gets another context under the same. Nothing of the old one may be named to the driver then.
+ */
+static bool was_reset(struct device *d)
+{
+    unsigned long long id = 0;
+    if (atomic_load(&d->was_reset))
+        return true;
+    if (!d->context_id)
+        return false;
+    CUresult result = d->driver->cuCtxGetId(device_context(d), &id);
+    bool reset = result ? result == CUDA_ERROR_CONTEXT_IS_DESTROYED || result == CUDA_ERROR_INVALID_CONTEXT : id != d->context_id;
+    if (reset)
+        atomic_store(&d->was_reset, true);
+    return reset;
+}
+
 CUresult device_prepare(struct device *d)
 {
     CUcontext context = device_context(d);
@@ -110,8 +135,10 @@ CUresult device_prepare(struct device *d)
         return CUDA_SUCCESS;
     lock_take(&opening);
     context = device_context(d);
-    if (!context && !(result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle)))
+    if (!context && !(result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle))) {
+        d->context_id = ask_id(d, context);
         atomic_store(&d->context, context);
+    }
     lock_give(&opening);
     return result;
 }
@@ -119,6 +146,8 @@ CUresult device_prepare(struct device *d)
 static CUresult push_context(struct device *d)
 {
     CUresult result = device_prepare(d);
+    if (!result && was_reset(d))
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!result)
         result = d->driver->cuCtxPushCurrent(device_context(d));
     if (!result && !atomic_load_explicit(&d->was_asked, memory_order_relaxed) && !atomic_exchange(&d->was_asked, true))
@@ -150,6 +179,7 @@ static int open_first(struct device *d, int ordinal)
         return error_set(CENOTE_DRIVER, result, "device %d does not say what it can do: %s", ordinal, driver_result_name(result));
     atomic_store(&d->before, UINT64_MAX);
     atomic_store(&d->was_asked, false);
+    atomic_store(&d->was_reset, false);
     open_gate(d);
     return CENOTE_OK;
 }

@@ -21,6 +21,8 @@ struct device {
     const struct driver *driver;
     int         ordinal;
     CUdevice    handle;
+    unsigned long long context_id;  /* of the context when it was retained; 0: the driver does not say */
+    atomic_bool was_reset;     /* the context has ended, and all that was in it */
     _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: nobody has entered */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
@@ -42,6 +44,12 @@ void           device_close(struct device *device);
 static inline CUcontext device_context(const struct device *device)
 {
     return atomic_load_explicit(&device->context, memory_order_acquire);
+}
+
+/* The device does nothing for us any more, for good: the context is lost, which `result` may say, or the program has reset the device. */
+static inline bool device_is_lost(const struct device *device, CUresult result)
+{
+    return driver_result_is_sticky(result) || atomic_load_explicit(&device->was_reset, memory_order_relaxed);
 }
 
 /* Has the driver make the context, if it is not there. */

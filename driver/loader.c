@@ -9,9 +9,12 @@
  *       ^ |                           +--> forked: in the child
  *       +-+ failed: try again
  *
+ * From the first try on this code is never unloaded: threads of ours may run in it, pools live in it, and the driver knows addresses of it.
+ *
  * LOCKING: `loading` guards all that is not atomic, and is held while the driver initialises. Once loaded, driver_table is one atomic read.
  */
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -25,7 +28,7 @@
 static struct lock loading = LOCK_INITIALIZER(LOCK_GLOBAL);
 
 static const struct driver *_Atomic published; /* NULL: not loaded, exiting or forked */
-static atomic_bool touched;                    /* cuInit was called here and did not fail: a fork cannot use the driver */
+static atomic_bool touched;                    /* it is being loaded, or cuInit did not fail: a fork cannot use the driver */
 static atomic_bool exiting;
 static atomic_bool forked;
 static _Atomic int version;
@@ -86,6 +89,35 @@ static void process_forked(void)
     atomic_store(&published, NULL);
 }
 
+/* Whatever dlclose is told. Where this code is part of a program nothing has to be done. */
+static bool stay_loaded(void)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    if (!dladdr1((void *)(uintptr_t)stay_loaded, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
+        return true;
+    return !*map->l_name || dlopen(map->l_name, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+static bool watches_forks;
+
+/* Before anybody can be inside. Handlers cannot be taken back: there is one. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    watches_forks = watches_forks || !pthread_atfork(NULL, NULL, process_forked);
+}
+
+static int watch_process(void)
+{
+    static bool stays;
+    watch_forks();
+    if (!watches_forks)
+        return fail(CENOTE_OUT_OF_HOST_MEMORY, "no memory to watch for forks");
+    if (!stays && !(stays = stay_loaded()))
+        return fail(CENOTE_OUT_OF_HOST_MEMORY, "the library cannot be kept loaded: %s", dlerror());
+    return CENOTE_OK;
+}
+
 /* --- starting the driver */
 
 static int find_entries(void)
@@ -141,13 +173,6 @@ static int refuse(CUresult result)
 
 static int start(const struct driver *driver)
 {
-    /* Before cuInit, which may take a second in which another thread forks. Kept over failed loads: handlers cannot be taken back. */
-    static bool is_watching_forks;
-    if (!is_watching_forks && pthread_atfork(NULL, NULL, process_forked))
-        return fail(CENOTE_OUT_OF_HOST_MEMORY, "no memory to watch for forks");
-    is_watching_forks = true;
-
-    atomic_store(&touched, true);
     CUresult result = driver->cuInit(0);
     atomic_store(&touched, result == CUDA_SUCCESS);
     if (result != CUDA_SUCCESS)
@@ -160,17 +185,28 @@ static int start(const struct driver *driver)
     return devices ? CENOTE_OK : refuse(CUDA_ERROR_NO_DEVICE);
 }
 
-/* Holds `loading`. */
-static int load(void)
+/* Finding a driver and starting it may take a second, in which another thread forks: its child cannot use what is half done. */
+static int find_and_start(const struct driver **driver)
 {
+    atomic_store(&touched, true);
     int error = open_library();
     if (!error)
         error = find_entries();
-    if (error)
+    if (error) {
+        atomic_store(&touched, false);
         return error;
+    }
+    *driver = interposed ? interposed(&found) : &found;
+    return start(*driver);
+}
 
-    const struct driver *driver = interposed ? interposed(&found) : &found;
-    error = start(driver);
+/* Holds `loading`. */
+static int load(void)
+{
+    const struct driver *driver;
+    int error = watch_process();
+    if (!error)
+        error = find_and_start(&driver);
     if (error)
         return error;
 

@@ -42,26 +42,40 @@ static size_t choose_size(struct world *w, const struct pool *p)
 }
 
 /* The capture stream, while it captures, serves only the pool that was told of it. */
+static bool is_taken(const struct world *w, int pool, int stream)
+{
+    bool captures = w->capturing >= 0 && w->pool[w->capturing].device == w->pool[pool].device;
+    return captures && w->capturing != pool && stream == CAPTURE_STREAM;
+}
+
 static int choose_stream(struct world *w, int pool)
 {
     int stream = (int)input_below(w->in, STREAMS);
-    bool taken = w->capturing >= 0 && w->capturing != pool && w->pool[w->capturing].device == w->pool[pool].device;
-    return taken && stream == CAPTURE_STREAM ? CAPTURE_STREAM + 1 : stream;
+    return is_taken(w, pool, stream) ? CAPTURE_STREAM + 1 : stream;
 }
 
-static int ask(struct world *w, int pool, size_t bytes, int stream, size_t *alignment, void **at)
+/* A block of a group with that flag has its pages to itself. Where they do not move their size is not known. */
+static bool is_whole(const struct pool *p, int group)
 {
-    struct pool *p = &w->pool[pool];
+    return group < GROUPS && group != GROUP_SOURCE && p->flags[group] & CENOTE_GROUP_WHOLE && cenote_pool_provider(p->pool) == CENOTE_VMM;
+}
+
+static int ask(struct world *w, struct block *taken, size_t *alignment, void **at)
+{
+    static const int groups[] = {GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUPS, GROUPS, GROUPS, GROUPS, GROUP_WHOLE};
+    struct pool *p = &w->pool[taken->pool];
+    CUstream stream = world_stream(w, taken->pool, taken->stream);
     uint8_t kind = input_byte(w->in);
-    bool grouped = (kind & 7) < GROUP_GRAPHS && !world_is_capturing(w, pool, stream);
+    taken->group = world_is_capturing(w, taken->pool, taken->stream) ? GROUPS : groups[kind & 7];
+    taken->whole = is_whole(p, taken->group);
     *alignment = 512;
     if (kind & 16)
         *alignment = (size_t)1 << (input_byte(w->in) & 31);
-    if (grouped)
-        return cenote_group_alloc(p->group[kind & 7], bytes, *alignment, world_stream(w, pool, stream), at);
+    if (taken->group < GROUPS)
+        return cenote_group_alloc(p->group[taken->group], taken->bytes, *alignment, stream, at);
     if (kind & 16)
-        return cenote_alloc_aligned(p->pool, bytes, *alignment, world_stream(w, pool, stream), at);
-    return cenote_alloc(p->pool, bytes, world_stream(w, pool, stream), at);
+        return cenote_alloc_aligned(p->pool, taken->bytes, *alignment, stream, at);
+    return cenote_alloc(p->pool, taken->bytes, stream, at);
 }
 
 static void op_take(struct world *w)
@@ -77,7 +91,7 @@ static void op_take(struct world *w)
     bool by_thread = taken.stream >= CREATED; /* default streams are those of the current context */
     int device = by_thread ? w->pool[pool].device : w->shape.devices - 1;
     world_enter(w, device);
-    int error = ask(w, pool, taken.bytes, taken.stream, &alignment, &at);
+    int error = ask(w, &taken, &alignment, &at);
     world_say(w, "  pool %d, stream %d, %zu bytes at %p: %s", pool, taken.stream, taken.bytes, at, cenote_error_name(error));
     JUDGE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
     JUDGE(current == w->device[device].context || world_excuses(w, CENOTE_DRIVER));
@@ -92,6 +106,41 @@ static void op_take(struct world *w)
     JUDGE((uintptr_t)at % 512 == 0 && (uintptr_t)at % alignment == 0);
     JUDGE(!b->at); /* the shortage callback only gives */
     block_taken(w, b, taken);
+}
+
+/*
+ * Where the last block of this place lay, with its size, in its group and on its stream: to restore what was recorded. In part of it somebody
+ * else may live by now, and in a live one nothing can be put.
+ */
+static void op_put(struct world *w)
+{
+    struct block *b = &w->block[input_below(w->in, BLOCKS)];
+    struct pool *p = &w->pool[b->pool];
+    if (!p->pool || !b->was || is_taken(w, b->pool, b->stream) || world_is_capturing(w, b->pool, b->stream))
+        return;
+    struct block put = {.at = b->at ? b->at : b->was, .bytes = b->bytes, .pool = b->pool, .stream = b->stream, .group = b->group};
+    put.whole = is_whole(p, put.group);
+    world_enter(w, p->device);
+    int error = cenote_alloc_at(p->pool, put.group < GROUPS ? p->group[put.group] : NULL, put.at, put.bytes, world_stream(w, put.pool, put.stream));
+    world_say(w, "  pool %d, stream %d, %zu bytes at %p: %s", put.pool, put.stream, put.bytes, (void *)put.at, cenote_error_name(error));
+    JUDGE(world_excuses(w, error) || error == CENOTE_INVALID || (error == CENOTE_OUT_OF_MEMORY && !b->at));
+    if (error)
+        return;
+    JUDGE(!b->at); /* the shortage callback only gives */
+    block_taken(w, b, put);
+}
+
+static void op_export(struct world *w)
+{
+    struct share *s = &w->share[input_below(w->in, SHARES)];
+    struct block *b = block_any(w, true);
+    if (b)
+        share_export(w, s, b);
+}
+
+static void op_import(struct world *w)
+{
+    share_import(w, &w->share[input_below(w->in, SHARES)]);
 }
 
 static void op_give(struct world *w)
@@ -270,12 +319,30 @@ static void op_limit(struct world *w)
 static void op_renew_group(struct world *w)
 {
     int pool = any_pool(w);
-    enum group group = (enum group)input_below(w->in, GROUP_GRAPHS);
+    uint8_t choice = input_byte(w->in);
+    enum group group = choice < 252 ? (enum group)(choice % GROUP_GRAPHS) : GROUP_WHOLE;
     if (!w->pool[pool].pool)
         return;
     world_say(w, "  pool %d, group %d", pool, (int)group);
     JUDGE(cenote_group_destroy(w->pool[pool].group[group]) == CENOTE_OK);
     group_open(w, pool, group);
+}
+
+/* What is free in it may serve others, or blocks get their pages to themselves, from now on. That it is private is for good. */
+static void op_change_group(struct world *w)
+{
+    static const enum group groups[] = {GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_WHOLE};
+    struct pool *p = &w->pool[any_pool(w)];
+    uint8_t how = input_byte(w->in);
+    enum group group = groups[how & 3];
+    unsigned flags = (how & 4 ? CENOTE_GROUP_LEND : 0) | (how & 8 ? CENOTE_GROUP_WHOLE : 0) | (p->flags[group] & CENOTE_GROUP_PRIVATE);
+    if (!p->pool)
+        return;
+    world_say(w, "  group %d: flags %u", (int)group, flags);
+    JUDGE(cenote_group_change(p->group[group], flags ^ CENOTE_GROUP_PRIVATE) == CENOTE_INVALID);
+    JUDGE(cenote_group_change(p->group[group], flags) == CENOTE_OK);
+    p->flags[group] = flags;
+    w->lends_source = w->lends_source || (group == GROUP_SOURCE && flags & CENOTE_GROUP_LEND);
 }
 
 static void op_renew_pool(struct world *w)
@@ -355,14 +422,9 @@ static void op_replay(struct world *w)
 
 /* ----------------------------------------------------------------------------------------------------------------- faults and misuse */
 
-/* One driver call fails, once: the n-th of a name, or of any. */
 static void op_fault(struct world *w)
 {
-    static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_SUPPORTED};
-    int call = (int)input_below(w->in, DRIVER_CALLS + 1);
-    uint8_t how = input_byte(w->in);
-    world_say(w, "  %s, call %d", call < DRIVER_CALLS ? driver_call_name((enum driver_call)call) : "any", 1 + (how >> 2 & 15));
-    fault_arm(call < DRIVER_CALLS ? driver_call_name((enum driver_call)call) : NULL, 1 + (how >> 2 & 15), errors[how & 3], false);
+    world_arm(w);
 }
 
 /* Each mistake has its error and changes nothing. */
@@ -451,10 +513,12 @@ static void operate(struct world *w)
     while (chosen >= ops[op].weight)
         chosen -= ops[op++].weight;
     w->fired = fault_fired();
-    world_say(w, "%s", ops[op].name);
+    world_say(w, "%s (%zu bytes left)", ops[op].name, w->in->left);
     ops[op].run(w);
-    if (fault_fired() != w->fired)
+    if (fault_fired() != w->fired) {
         world_say(w, "  the fault fired");
+        w->has_failed = true;
+    }
     world_judge(w);
 }
 

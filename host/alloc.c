@@ -92,7 +92,7 @@ int cenote_host_alloc(int device, size_t bytes, void **block)
 /* What is wrong with an address that no live block begins at. */
 static int refuse_block(struct host *h, const void *block)
 {
-    cenote_host_block holding;
+    cenote_host_block holding = {.start = NULL};
     if (!h || !host_holds(h, block))
         return error_set(CENOTE_NOT_OURS, 0, "%p was not handed out by cenote_host_alloc", block);
     if (cenote_host_find(block, &holding) == CENOTE_OK)

@@ -96,12 +96,13 @@ uint32_t chunk_reserve(struct host *h, uint64_t bytes)
     return number;
 }
 
-/* Its memory goes back to the system; the addresses stay ours. */
+/* Its memory goes back to the system, or does so when the addresses are used again. Those stay ours. */
 void chunk_unreserve(struct host *h, uint32_t number)
 {
     struct chunk *c = chunk_at(h, number);
     uint32_t from = (uint32_t)((c->at - (uint64_t)h->base) / UNIT);
-    mmap((void *)c->at, c->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    void *gone = mmap((void *)c->at, c->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    (void)gone;
     madvise((void *)record_of(h, c->at), c->bytes / HOST_GRAIN * sizeof(record), MADV_DONTNEED);
     bits_clear(h->taken, from, from + (uint32_t)(c->bytes / UNIT));
     lock_take(&h->lock);

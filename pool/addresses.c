@@ -81,10 +81,9 @@ static void unchain(entry *e, struct region *r, uint64_t granule)
         atomic_store_explicit(e, next, memory_order_release);
         return;
     }
-    while (first && first->shares_granule != r)
+    while (first->shares_granule != r)
         first = first->shares_granule;
-    if (first)
-        first->shares_granule = next;
+    first->shares_granule = next;
 }
 
 bool addresses_add(struct region *r)
@@ -98,6 +97,19 @@ bool addresses_add(struct region *r)
         chain(entry_at(g, false), r);
     lock_give(&writers);
     return room;
+}
+
+bool addresses_are_taken(uint64_t base, uint64_t bytes)
+{
+    bool taken = false;
+    lock_take(&writers);
+    for (uint64_t g = base >> GRANULE_SHIFT; g <= (base + bytes - 1) >> GRANULE_SHIFT && !taken; g++) {
+        entry *e = entry_at(g, false);
+        for (const struct region *r = e ? atomic_load(e) : NULL; r && r->base < base + bytes; r = r->shares_granule)
+            taken |= base < region_end(r);
+    }
+    lock_give(&writers);
+    return taken;
 }
 
 void addresses_remove(struct region *r)

@@ -10,6 +10,7 @@ void           addresses_free_region(struct region *r);
 
 bool           addresses_add(struct region *r);    /* false: no host memory, or addresses out of range */
 void           addresses_remove(struct region *r);
+bool           addresses_are_taken(uint64_t base, uint64_t bytes); /* does some region lie there? */
 
 /*
  * A region that may hold the address, or NULL. To be sure look at its pool, take that pool's lock, and look at the region again. Without a

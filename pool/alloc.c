@@ -270,7 +270,8 @@ enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w)
     w->slab = slab_at_address(w->region, at);
     if (w->slab) {
         const struct slab *s = slab_of(&pool->slabs, w->slab);
-        if (at >= s->at && at < s->at + (uint64_t)s->items * s->item_bytes)
+        CHECK(at >= s->at); /* a slab begins with its granule */
+        if (at < s->at + (uint64_t)s->items * s->item_bytes)
             return locate_item(pool, at, w);
         w->slab = 0;
     }

@@ -5,15 +5,13 @@
  *     no thread --- first such pool ---> it sleeps, looks, sleeps --- the process begins to exit ---> it sleeps
  *
  * A fork has none. The thread is nice, and while it looks after a pool it is on the processors near that pool's device, as far as the process
- * may use those. It runs code of this library for good, so once there is a thread the library stays loaded. Of the program's functions it calls
- * the watch function and the clock. If there can be no thread the pool works without, and its counter `background` is 0.
+ * may use those. It runs code of this library for good, which stays loaded (driver/loader.c). Of the program's functions it calls the watch
+ * function and the clock. If there can be no thread the pool works without, and its counter `background` is 0.
  *
  * LOCKING: `visiting` is held while the thread is at one pool, also across driver calls. Who takes it knows that the thread is at none.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
-#include <link.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -115,21 +113,11 @@ static void process_exits(void)
     }
 }
 
-/* Where this code is part of a program nothing has to be done. */
-static bool stay_loaded(void)
-{
-    Dl_info info;
-    struct link_map *map = NULL;
-    if (!dladdr1((void *)(uintptr_t)stay_loaded, &info, (void **)&map, RTLD_DL_LINKMAP) || !map)
-        return false;
-    return !*map->l_name || dlopen(map->l_name, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
-}
-
 /* LOCKING: `visiting`. */
 static bool start(void)
 {
     static bool is_watching; /* over failed starts too: handlers cannot be taken back */
-    is_watching = is_watching || (stay_loaded() && !atexit(process_exits));
+    is_watching = is_watching || !atexit(process_exits);
     errno = is_watching ? 0 : ENOMEM;
     return is_watching && thread_start("cenote", look_after_pools);
 }

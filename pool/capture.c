@@ -26,7 +26,7 @@ static int check_group(const cenote_group *group)
     int error = pool_usable(group->pool);
     if (error)
         return error;
-    return group->destroyed || !group->number ?
+    return group->destroyed ?
            error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name) :
            CENOTE_OK;
 }

@@ -56,6 +56,10 @@ bool elsewhere_is_done(cenote_pool *pool, struct use *u)
 {
     if (u->done)
         return true;
+    if (atomic_load(&u->other->was_reset)) { /* with its events */
+        u->event = NULL;
+        return u->done = true;
+    }
     bool done = u->freed <= pool->done_elsewhere[u->other->ordinal];
     lock_give(&pool->lock);
     if (device_visit(u->other)) {

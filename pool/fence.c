@@ -101,15 +101,16 @@ void fences_all_done(struct fences *f, tick covers)
         f->begun = covers;
 }
 
-/* Invariant 15: fences due are in order, and none covers more than was begun; nothing is done or begun before it was freed. */
+/* Invariant 15: fences due are in order (so there are no more than the ring holds), and none covers more than was begun; nothing is done or
+   begun before it was freed. */
 bool fences_are_valid(const struct fences *f)
 {
     tick before = 0;
     for (uint32_t i = 0; i < f->count; i++) {
         tick covers = f->due[(f->first + i) % FENCES_DUE_MAX].covers;
-        if (covers <= before && i)
+        if (covers <= before)
             return false;
         before = covers;
     }
-    return f->count <= FENCES_DUE_MAX && before <= f->begun && f->begun <= f->now && f->done <= f->now;
+    return before <= f->begun && f->begun <= f->now && f->done <= f->now;
 }

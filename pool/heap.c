@@ -37,7 +37,7 @@ static bool fits(struct heap *h, const struct asker *who, const struct region *r
 {
     uint64_t at = align_up(from, alignment);
     place->slid = false;
-    while (at >= from && at < to && to - at >= place->size) {
+    while (at < to && to - at >= place->size) {
         struct slots under = slots_under(r, at, place->size);
         bool blocked = false;
         uint32_t slot = under.from;

@@ -5,13 +5,15 @@
  * may read the name without a lock. A thread's own place in the tree is one word of its own storage. The road of an allocation reads it in
  * programs that push tags; that storage is the usual, slower kind, because the faster one may run out where a library is loaded late.
  *
- * LOCKING: the lock of the labels guards the adding of nodes.
+ * LOCKING: the lock of the labels guards the adding of nodes. A fork waits until nobody has it, so that a child may go on.
  */
 #include "pool/label.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
@@ -65,9 +67,20 @@ static uint32_t bucket_of(uint32_t outer, const char *name)
 static uint32_t find(uint32_t bucket, uint32_t outer, const char *name)
 {
     uint32_t tag = atomic_load_explicit(&buckets[bucket], memory_order_acquire);
-    while (tag && (node_of(tag)->outer != outer || strcmp(node_of(tag)->name, name)))
+    while (tag && (node_of(tag)->outer != outer || strcmp(node_of(tag)->name, name) != 0))
         tag = node_of(tag)->next;
     return tag;
+}
+
+static void before_fork(void) { lock_take(&lock); }
+static void after_fork(void) { lock_give(&lock); }
+
+/* LOCKING: the lock of the labels. */
+static bool open_nodes(void)
+{
+    static bool watches_forks; /* over failures too: handlers cannot be taken back */
+    watches_forks = watches_forks || !pthread_atfork(before_fork, after_fork, after_fork);
+    return watches_forks && table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MOST + 1);
 }
 
 /* Somebody else may have added it meanwhile. 0: no memory, or too many. */
@@ -75,7 +88,7 @@ static uint32_t add(uint32_t bucket, uint32_t outer, const char *name)
 {
     lock_take(&lock);
     uint32_t tag = find(bucket, outer, name);
-    if (!tag && (nodes.items || table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MOST + 1)) && (tag = table_take(&nodes))) {
+    if (!tag && (nodes.items || open_nodes()) && (tag = table_take(&nodes))) {
         struct node *n = node_of(tag);
         n->outer = outer;
         n->next = atomic_load_explicit(&buckets[bucket], memory_order_relaxed);
@@ -144,13 +157,11 @@ void label_path(uint32_t tag, char *text, size_t room)
 {
     char path[256];
     size_t from = sizeof(path) - 1;
-    bool whole = true;
     path[from] = 0;
-    for (; tag && whole; tag = node_of(tag)->outer) {
+    for (; tag; tag = node_of(tag)->outer) {
         const char *name = node_of(tag)->name;
         size_t length = strlen(name);
-        whole = from > length;
-        if (!whole)
+        if (from <= length)
             break;
         if (path[from])
             path[--from] = '/';
@@ -158,15 +169,13 @@ void label_path(uint32_t tag, char *text, size_t room)
         memcpy(path + from, name, length);
     }
     size_t length = sizeof(path) - 1 - from;
-    if (whole && length < room) {
+    if (!tag && length < room) {
         memcpy(text, path + from, length + 1);
         return;
     }
-    size_t kept = length < room - 4 ? length : room - 4;
-    const char *end = path + sizeof(path) - 1 - kept;
-    while (kept && ((unsigned char)*end & 0xc0) == 0x80) { /* not in the middle of a character */
+    CHECK(length >= room - 4); /* a name has CENOTE_TAG_BYTES at most */
+    const char *end = path + sizeof(path) - 1 - (room - 4);
+    while (((unsigned char)*end & 0xc0) == 0x80) /* not in the middle of a character */
         end++;
-        kept--;
-    }
     snprintf(text, room, "...%s", end);
 }

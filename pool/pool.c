@@ -28,6 +28,20 @@ static struct lock  global = LOCK_INITIALIZER(LOCK_POOLS);
 static cenote_pool *pools;                      /* open and closed ones */
 static cenote_pool *defaults[DEVICES_MAX];
 
+/*
+ * In the child of a fork somebody who is not there may have the lock, in his first call. Where the driver was not touched yet there is no pool,
+ * and the child may begin.
+ */
+static void process_forked(void)
+{
+    lock_open(&global, LOCK_POOLS);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, process_forked);
+}
+
 /* ----------------------------------------------------------------------------------------------------------- what others ask of a pool */
 
 _Atomic(uint32_t) pool_strict_callbacks;
@@ -80,14 +94,15 @@ int pool_usable(const cenote_pool *pool)
 /* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
 int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
 {
-    if (!driver_result_is_sticky(result))
+    if (!device_is_lost(pool->device, result))
         return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->device->ordinal, driver_result_name(result));
     lock_take(&pool->lock);
     if (!pool->lost)
         pool->lost = result;
     lock_give(&pool->lock);
-    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): restart the process",
-                     pool->device->ordinal, driver_result_name(result), call);
+    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->device->ordinal,
+                     driver_result_name(result), call, driver_result_is_sticky(result) ? "restart the process" :
+                     "the program has reset the device; free the blocks, destroy all pools of the device, and make new ones");
 }
 
 struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
@@ -194,7 +209,7 @@ static int choose_page(const cenote_pool *pool, uint32_t *shift)
 {
     uint64_t least = pool->device->granularity ? pool->device->granularity : 2u << 20;
     uint64_t bytes = (uint64_t)pool->options.page_mib << 20;
-    if (bytes && (bytes < least || bytes % least))
+    if (bytes && bytes < least) /* both are powers of two */
         return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB", pool->options.page_mib,
                          pool->device->ordinal, (unsigned long long)(least >> 20));
     if (!bytes) {
@@ -389,6 +404,8 @@ static void give_everything_back(cenote_pool *pool)
     for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
     guard_forget(pool);
+    if (atomic_load(&pool->device->was_reset))
+        pool->event_count = 0; /* they have ended with their context */
     while (pool->event_count)
         pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
     if (pool->driver_pool && pool->device->driver->cuMemPoolDestroy(pool->driver_pool))
@@ -422,8 +439,10 @@ static int close_for_calls(cenote_pool *pool, CUresult *result)
         return error;
     if (!*result && !(*result = pool->lost) && device_context(pool->device))
         *result = pool->device->driver->cuCtxSynchronize();
-    if (*result && !pool->lost && !driver_result_is_sticky(*result))
+    if (*result && !pool->lost && !device_is_lost(pool->device, *result))
         return pool_driver_error(pool, *result, "waiting for the device");
+    if (atomic_load(&pool->device->was_reset))
+        *result = CUDA_SUCCESS; /* nothing runs any more, and what belongs to no context is still there to be given back */
     if (!*result)
         pending_release_all(pool);
     if (!*result && pool->pending_count)

@@ -22,7 +22,7 @@ static uint32_t bin_of(uint64_t size)
     if (units < RANGE_LISTS)
         return (uint32_t)units;
     uint32_t log = 63 - (uint32_t)__builtin_clzll(units);
-    return RANGE_LISTS + (log - 6) * 16 + (uint32_t)(units >> (log - 4)) - 16; /* the first five bits are 16 to 31 */
+    return RANGE_LISTS + (log - 6) * 16 + (uint32_t)(units >> (log - 4)) - 16; /* the first five bits are 16 to 31; below RANGE_BINS - 1 */
 }
 
 static uint32_t priority(uint32_t block)
@@ -206,7 +206,7 @@ uint32_t ranges_at_least(const struct ranges *r, uint64_t size)
     struct block key = {.size = size, .at = 0};
     uint32_t bin = bin_of(size);
     uint32_t found = bin < RANGE_LISTS ? r->bins[bin] : first_from(r, r->bins[bin], &key, false);
-    return found || bin + 1 == RANGE_BINS ? found : first_of_bins(r, bin + 1);
+    return found ? found : first_of_bins(r, bin + 1);
 }
 
 uint32_t ranges_next(const struct ranges *r, uint32_t block)
@@ -214,5 +214,5 @@ uint32_t ranges_next(const struct ranges *r, uint32_t block)
     const struct block *key = block_of(r->blocks, block);
     uint32_t bin = key->bin;
     uint32_t found = bin < RANGE_LISTS ? key->larger : first_from(r, r->bins[bin], key, true);
-    return found || bin + 1 == RANGE_BINS ? found : first_of_bins(r, bin + 1);
+    return found ? found : first_of_bins(r, bin + 1);
 }

@@ -2,9 +2,9 @@
  * record.c: the last so many allocations and frees of a pool, kept in a ring and written as a trace when asked for.
  *
  * The ring is one mapping of our own. The system puts memory under it when recording is switched on: doing so record by record would cost
- * more than the records, under the lock. What is in it was written under the pool's lock, in the order in which it happened. A trace is made of a copy of the ring and of the blocks that are live at the same moment, without the
- * lock: from those two follows, backwards, what was live when the oldest record was written. That comes first, so that a trace is whole
- * whatever the ring has lost.
+ * more than the records, under the lock. What is in it was written under the pool's lock, in the order in which it happened. A trace is made
+ * of a copy of the ring and of the blocks that are live at the same moment, without the lock: from those two follows, backwards, what was
+ * live when the oldest record was written. That comes first, so that a trace is whole whatever the ring has lost.
  *
  *            cenote_record, option record                cenote_record again, 0, end of the pool
  *     off -----------------------------------> recording ----------------------------------------> off
@@ -333,7 +333,7 @@ static void save_for_environment(cenote_pool *pool)
 {
     char path[PATH_MAX];
     const char *chosen = secure_getenv("CENOTE_TRACE");
-    if (!chosen || !*chosen || !pool->trace_number || driver_is_forked())
+    if (!chosen || !*chosen || !pool->trace_number)
         return;
     if (!trace_path(chosen, pool->trace_number, path))
         fprintf(stderr, "cenote: CENOTE_TRACE is too long\n");
@@ -341,9 +341,14 @@ static void save_for_environment(cenote_pool *pool)
         fprintf(stderr, "cenote: no trace was written: %s\n", cenote_message());
 }
 
-/* Of pools that are open still: the default ones always are. No driver call is made. */
+/*
+ * Of pools that are open still: the default ones always are. No driver call is made. In a fork somebody who is not there may have the locks;
+ * who exits from a watch function has some himself.
+ */
 static void process_ends(void)
 {
+    if (pool_refuses())
+        return;
     for (cenote_pool *pool = NULL; (pool = pool_next_on_device(NULL, pool));)
         save_for_environment(pool);
 }

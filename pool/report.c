@@ -36,7 +36,7 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
     s->harvestable = sums.harvestable;
     s->address_space = pool->pages.addresses;
     s->pending_blocks = pool->pending_count;
-    s->arenas = pool->arenas.used ? pool->arenas.used - 1 - pool->arenas.free_count : 0;
+    s->arenas = pool->arenas.used - 1 - pool->arenas.free_count;
     s->captures = pool->capture_count;
     s->background = pool->attended;
     s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +

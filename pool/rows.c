@@ -59,7 +59,7 @@ void rows_reset(cenote_pool *pool, bool peaks)
         reset(&group_of(pool, number)->row, pool->epoch, peaks);
     for (uint32_t i = 0; i < SIZE_ROWS; i++)
         reset(&pool->by_size[i], pool->epoch, peaks);
-    for (uint32_t tag = 0; tag < pool->by_tag.committed && pool->is_labelled; tag++)
+    for (uint32_t tag = 0; tag < pool->by_tag.committed; tag++)
         reset(tag_row(pool, tag), pool->epoch, peaks);
     for (uint32_t i = 0; i < CENOTE_KINDS; i++)
         reset(&pool->by_kind[i], pool->epoch, peaks);

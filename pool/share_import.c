@@ -72,7 +72,7 @@ static uint32_t take_view(const struct view *like, bool *is_new)
     uint32_t number = index_find(&by_identity, key_of_view(like));
     const struct view *v = number ? view_at(number) : like;
     *is_new = !number || v->device != like->device || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
-              memcmp(v->exporter, like->exporter, sizeof v->exporter);
+              memcmp(v->exporter, like->exporter, sizeof v->exporter) != 0;
     if (*is_new) {
         bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MOST)) &&
                     (imports.items || table_open(&imports, sizeof(struct import), VIEWS_MOST));
@@ -125,10 +125,10 @@ static uint32_t claim_idle(uint32_t number)
     return number;
 }
 
-/* Gives back what nobody uses, but during a capture (rule 5). LOCKING: none, not inside a device. */
+/* Gives back what nobody uses, but during a capture (rule 5). Not for a fork. LOCKING: none, not inside a device. */
 void share_sweep(void)
 {
-    if (driver_is_exiting() || driver_is_forked() || !idle)
+    if (driver_is_exiting() || !idle)
         return;
     for (uint32_t number = 0; (number = claim_idle(number));) {
         struct view *v = view_at(number);

@@ -286,7 +286,7 @@ static bool wait_elsewhere(struct climb *c)
 }
 
 /* The wait begins, or goes on as long as there is something to wait for; then it is the others' turn, once. */
-static bool climb_by_waiting(struct climb *c)
+static void climb_by_waiting(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     if (c->rung == RUNG_CALLBACK) {
@@ -295,23 +295,26 @@ static bool climb_by_waiting(struct climb *c)
         c->limit = pool->pages.fences.now;
         lock_give(&pool->lock);
         if (pool->pending_count && wait_elsewhere(c))
-            return true;
+            return;
     }
     if (wait_a_while(c))
-        return true;
+        return;
     c->rung = RUNG_OTHERS;
     turn_end(pool);
     trim_others(pool, CENOTE_TRIM_WAIT);
     c->driver = turn_resume(pool);
-    return true;
 }
 
 /* One rung up, and what belongs to it. False: there is none left. */
 static bool climb_higher(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (c->rung >= RUNG_CALLBACK)
-        return c->rung != RUNG_OTHERS && climb_by_waiting(c);
+    if (c->rung == RUNG_OTHERS)
+        return false;
+    if (c->rung >= RUNG_CALLBACK) {
+        climb_by_waiting(c);
+        return true;
+    }
     if (c->rung == RUNG_BUDGET) {
         lock_take(&pool->lock);
         pool->stats.retries++;
@@ -320,7 +323,7 @@ static bool climb_higher(struct climb *c)
     c->rung++;
     if (c->rung == RUNG_HARVEST)
         gather(c);
-    else if (c->rung == RUNG_CALLBACK && !borrow(c) && ask_others(c)) {
+    else if (!borrow(c) && ask_others(c)) {
         c->rung = RUNG_HARVEST; /* and once more up from there */
         c->driver = wait_poll(pool, UINT64_MAX);
         gather(c);

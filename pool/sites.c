@@ -18,6 +18,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "pool/label.h"
+#include "pool/pool.h"
 
 #define BUCKETS (1u << 16)
 #define OURS_MOST 8     /* functions of cenote's between the walk and the caller */
@@ -61,7 +62,7 @@ static uint32_t find(const struct site *wanted)
     uint32_t number = atomic_load_explicit(&buckets[wanted->hash % BUCKETS], memory_order_acquire);
     for (; number; number = site_of(number)->next) {
         const struct site *s = site_of(number);
-        if (s->hash == wanted->hash && s->count == wanted->count && !memcmp(s->frames, wanted->frames, s->count * sizeof s->frames[0]))
+        if (!memcmp(s->frames, wanted->frames, sizeof s->frames)) /* what is not used is 0 */
             break;
     }
     return number;
@@ -91,8 +92,8 @@ uint64_t site_mark(const void *caller, uint32_t frames)
 
 static const char *file_name(const char *path)
 {
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    return slash ? slash + 1 : path ? path : "?";
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 /* "train+0x1c (a.out+0x12ab)"; the address is that of the call, not of what comes after it. */
@@ -115,6 +116,8 @@ size_t cenote_site_text(uint32_t number, char *text, size_t size)
     size = text ? size : 0;
     if (size)
         text[0] = 0;
+    if (driver_is_forked()) /* somebody who is not in this process may have the lock */
+        return 0;
     lock_take(&lock);
     uint32_t known = sites.items ? sites.used : 0;
     lock_give(&lock);

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/utf8.h"
 #include "stats/options.h"
 
@@ -41,7 +42,8 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
                cenote_version(), s->now_ns, pool->device->ordinal, options_provider_name((int)pool->provider), yes(pool->is_default),
                (int)s->lost, s->stats.capacity, s->stats.limit, s->stats.page_bytes, s->trim_above, s->pins, s->steps, s->records,
                s->records_lost);
-    file_write(f, counters, length < sizeof counters ? length : 0);
+    CHECK(length < sizeof counters);
+    file_write(f, counters, length);
 }
 
 static uint32_t number_of(const cenote_group *group)
@@ -149,8 +151,9 @@ static void write_sites(const struct snapshot *s, struct file *f)
     bool is_first = true;
     file_print(f, ",\n\"sites\":{");
     for (uint32_t site = 1; site < s->parts[PART_SITES].count * 64; site++) {
-        if (!bit_is_set(bits, site) || !cenote_site_text(site, text, sizeof text))
+        if (!bit_is_set(bits, site))
             continue;
+        cenote_site_text(site, text, sizeof text);
         file_print(f, "%s\n\"%" PRIu32 "\":", is_first ? "" : ",", site);
         write_text(f, text);
         is_first = false;

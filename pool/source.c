@@ -208,8 +208,8 @@ static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
 {
     if (source_guards(pool, a))
         return guard_give(pool, at, bytes);
-    if (!callback_of(pool, a))
-        return pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
+    if (!callback_of(pool, a)) /* a reset has taken it already, and the address may be another's */
+        return atomic_load(&pool->device->was_reset) || pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
     const cenote_source source = *callback_of(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */
@@ -262,7 +262,8 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     lock_take(&pool->lock);
     pool->promised -= promised;
     lock_give(&pool->lock);
-    bool usable = !*driver && !(at % BLOCK_BYTES);
+    bool is_ours = !*driver && callback_of(pool, a) && addresses_are_taken(at, bytes); /* an address names one block */
+    bool usable = !*driver && !is_ours && !(at % BLOCK_BYTES);
     if (usable)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
     if (usable && publish_segment(pool, a, at, bytes))
@@ -271,7 +272,9 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
         give_segment(pool, a, at, bytes);
-        return at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
+        return is_ours ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx that cenote has already, in a block of its own or "
+                                   "by an earlier take: have it take from elsewhere", (unsigned long long)at) :
+               at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
                                             (unsigned long long)at, BLOCK_BYTES) : no_memory();
     }
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");

@@ -296,7 +296,7 @@ int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
 /* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
 int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
 {
-    uint64_t key;
+    uint64_t key = 0;
     uint32_t probe;
     int error = pool_usable(pool);
     if (error || (error = stream_key(pool, stream, &key)))
@@ -304,7 +304,7 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (find_immortal(pool, stream, &key))
         return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
     lock_take(&pool->lock);
-    for (uint32_t group = 0; group < pool->groups.used || group == 0; group++) {
+    for (uint32_t group = 0; group < pool->groups.used; group++) {
         struct arena *a = find_arena(pool, group, key, &probe);
         if (!a)
             continue;

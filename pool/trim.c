@@ -293,10 +293,10 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
 }
 
 /* What stays because a periodic trim has its budget. LOCKING: the turn. */
-static uint64_t thrift(const cenote_pool *pool, uint64_t keep)
+static uint64_t thrift(const cenote_pool *pool)
 {
     uint64_t allowance = regret_allowance(pool), reserved = pool->pages.reserved;
-    return reserved > allowance && reserved - allowance > keep ? reserved - allowance : keep;
+    return reserved > allowance ? reserved - allowance : 0;
 }
 
 static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
@@ -311,7 +311,7 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
     if (error)
         return error;
     if (flags & PERIODIC)
-        keep = thrift(pool, keep);
+        keep = thrift(pool);
     if (flags & CENOTE_TRIM_OFTEN) {
         tick idle = regret_mark(pool);
         if (regret_forbids(pool)) {

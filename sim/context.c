@@ -34,8 +34,8 @@ CUresult context_usable(uint32_t context)
 {
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!slots_is_live(&model.contexts, context) || !context_at(context)->held)
-        return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "a context is used that nobody holds any more");
+    if (!slots_is_live(&model.contexts, context) || !context_is_alive(context_at(context)))
+        return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "a context is used that nobody holds any more, or that was reset");
     return context_at(context)->lost;
 }
 
@@ -62,8 +62,6 @@ static CUresult start(uint32_t number)
     c->id = ++context_ids;
     c->all_done = c->blocking_done = 0;
     c->peers = 0;
-    c->held = 1;
-    model.books.contexts++;
     return CUDA_SUCCESS;
 }
 
@@ -79,9 +77,8 @@ static CUresult stop(uint32_t number)
     modules_close_all(number);
     allocations_close_all(number);
     device_give(c->device, model.shape.context_bytes, true);
-    model.books.contexts -= c->held;
-    c->held = 0;
     c->legacy = 0;
+    c->lost = CUDA_SUCCESS;
     return CUDA_SUCCESS;
 }
 
@@ -94,7 +91,7 @@ CUresult context_init(unsigned flags)
     if (!visible_count())
         return CUDA_ERROR_NO_DEVICE;
     model.initialised = true;
-    return CUDA_SUCCESS;
+    return model.shape.shuts_down && !model_watch_exit() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 CUresult context_retain_primary(CUcontext *context, CUdevice device)
@@ -105,14 +102,11 @@ CUresult context_retain_primary(CUcontext *context, CUdevice device)
         return CUDA_ERROR_INVALID_DEVICE;
     uint32_t number = model.devices[device].primary;
     struct context *c = context_at(number);
-    if (!c->held) {
-        CUresult result = start(number);
-        if (result)
-            return result;
-    } else {
-        c->held++;
-        model.books.contexts++;
-    }
+    CUresult result = context_is_alive(c) ? CUDA_SUCCESS : start(number);
+    if (result)
+        return result;
+    c->held++;
+    model.books.contexts++;
     *context = slots_handle(&model.contexts, number);
     return CUDA_SUCCESS;
 }
@@ -125,19 +119,21 @@ CUresult context_release_primary(CUdevice device)
     struct context *c = context_at(number);
     if (!c->held)
         return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: released more often than retained");
-    if (c->held == 1)
-        return stop(number);
+    CUresult result = c->held == 1 && context_is_alive(c) ? stop(number) : CUDA_SUCCESS;
+    if (result)
+        return result;
     c->held--;
     model.books.contexts--;
     return CUDA_SUCCESS;
 }
 
+/* It ends the context and releases it for nobody: whoever has retained it has to release it still. The next to retain it finds a new one. */
 CUresult context_reset_primary(CUdevice device)
 {
     if (!device_exists(device))
         return CUDA_ERROR_INVALID_DEVICE;
     uint32_t number = model.devices[device].primary;
-    return context_at(number)->held ? stop(number) : CUDA_SUCCESS;
+    return context_is_alive(context_at(number)) ? stop(number) : CUDA_SUCCESS;
 }
 
 CUresult context_primary_state(CUdevice device, unsigned *flags, int *active)
@@ -148,7 +144,7 @@ CUresult context_primary_state(CUdevice device, unsigned *flags, int *active)
     if (flags)
         *flags = c->flags;
     if (active)
-        *active = c->held > 0;
+        *active = context_is_alive(c);
     return CUDA_SUCCESS;
 }
 
@@ -180,8 +176,11 @@ CUresult context_create(CUcontext *context, unsigned flags, CUdevice device)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *context_at(number) = (struct context){.device = device, .flags = flags};
     CUresult result = start(number);
-    if (!result)
+    if (!result) {
+        context_at(number)->held = 1;
+        model.books.contexts++;
         result = push(number);
+    }
     if (result) {
         slots_give(&model.contexts, number);
         return result;
@@ -214,6 +213,7 @@ CUresult context_destroy(CUcontext context)
     CUresult result = stop(number);
     if (result)
         return result;
+    model.books.contexts--;
     struct thread *t = model_thread();
     if (t->depth && t->stack[t->depth - 1] == number)
         t->depth--;
@@ -288,6 +288,8 @@ CUresult context_id(CUcontext context, unsigned long long *id)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!id)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!context_is_alive(context_at(number)))
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *id = context_at(number)->id;
     return CUDA_SUCCESS;
 }

@@ -132,7 +132,7 @@ void sim_lose_context(int device, CUresult error)
 {
     model_lock();
     for (uint32_t i = 1; i < model.contexts.used; i++)
-        if (slots_is_live(&model.contexts, i) && context_at(i)->device == device && context_at(i)->held)
+        if (slots_is_live(&model.contexts, i) && context_at(i)->device == device && context_is_alive(context_at(i)))
             context_lose(i, error);
     model_unlock();
 }

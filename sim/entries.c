@@ -57,8 +57,9 @@ static CUresult check(const struct entry *e)
 /* Holds the lock when it returns CUDA_SUCCESS. */
 static CUresult call_begin(struct entry *e)
 {
-    if (model_is_forked())
-        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult gone = model_gone();
+    if (gone)
+        return gone;
     if (model_thread()->in_host_function)
         return model_refuse_call(e->name);
     model_lock();
@@ -137,8 +138,9 @@ void entries_count_reset(void)
 #define CALL_DEVICE(label, capture, function, arguments) CALL_UNDER_LOCK(label, DEVICE, capture, function, arguments)
 #define CALL_CONTEXT(label, capture, function, arguments) CALL_UNDER_LOCK(label, CONTEXT, capture, function, arguments)
 #define CALL_NOTHING(label, capture, function, arguments)                      \
-    if (model_is_forked())                                                     \
-        return CUDA_ERROR_NOT_INITIALIZED;                                     \
+    CUresult gone = model_gone();                                              \
+    if (gone)                                                                  \
+        return gone;                                                           \
     count_unlocked();                                                          \
     return function arguments
 

@@ -36,8 +36,9 @@ CUresult sim_launch_kernel(CUstream stream, const char *name)
     struct stream *s;
     if (!name)
         name = "kernel";
-    if (model_is_forked())
-        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult gone = model_gone();
+    if (gone)
+        return gone;
     if (model_thread()->in_host_function)
         return model_refuse_call(name);
     model_lock();

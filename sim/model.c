@@ -31,6 +31,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_exit_key;
 static _Atomic bool forked;
+static _Atomic bool ended;
 static _Atomic uint64_t threads_seen;
 static _Thread_local struct thread this_thread;
 
@@ -114,6 +115,7 @@ void model_start(const struct sim_shape *shape)
     model.cost_owed = 0;
     model.initialised = false;
     atomic_store(&forked, false);
+    atomic_store(&ended, false);
     model.last_violation[0] = 0;
     atomic_fetch_add(&model.epoch, 1);
     clock_reset();
@@ -174,6 +176,25 @@ void model_unlock(void)
 bool model_is_forked(void)
 {
     return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+CUresult model_gone(void)
+{
+    if (model_is_forked())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return atomic_load_explicit(&ended, memory_order_relaxed) ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+}
+
+static void process_exits(void)
+{
+    atomic_store(&ended, model.shape.shuts_down);
+}
+
+bool model_watch_exit(void)
+{
+    static bool watches;
+    watches = watches || !atexit(process_exits);
+    return watches;
 }
 
 struct thread *model_thread(void)

@@ -42,10 +42,10 @@ struct device {
 struct context {
     int      device;
     bool     primary;
-    uint32_t held;              /* retains of a primary context; 1 of any other; 0: not alive */
+    uint32_t held;              /* retains of a primary context, which a reset leaves as they are; 1 of any other */
     unsigned flags;
     CUresult lost;              /* the sticky error, once there is one */
-    _Atomic uint32_t legacy;    /* its default stream while alive; read without the lock */
+    _Atomic uint32_t legacy;    /* its default stream; 0: not alive; read without the lock */
     uint64_t id;                /* unique */
     uint64_t all_done;          /* when all work put on it so far is done */
     uint64_t blocking_done;     /* the same for streams that wait for the default stream */
@@ -99,6 +99,8 @@ extern struct model model;
 void model_lock(void);      /* starts the model at the first call */
 void model_unlock(void);
 bool model_is_forked(void); /* needs no lock */
+CUresult model_gone(void);  /* what every call is refused with: in a fork, or as the driver has ended with the process; needs no lock */
+bool model_watch_exit(void);    /* from the next exit on the driver ends with the process; false: no memory */
 struct thread *model_thread(void);
 void model_wait(pthread_cond_t *what, uint64_t ns);     /* drops the lock meanwhile; 0: however long it takes */
 void model_nap(uint64_t ns);                            /* sleeps without the lock */
@@ -124,6 +126,7 @@ uint32_t context_current(void);     /* 0: none */
 CUresult context_usable(uint32_t context);
 void     context_lose(uint32_t context, CUresult error);
 static inline struct context *context_at(uint32_t number) { return slots_at(&model.contexts, number); }
+static inline bool context_is_alive(const struct context *c) { return c->legacy != 0; }
 CUresult context_init(unsigned flags);
 CUresult context_retain_primary(CUcontext *context, CUdevice device);
 CUresult context_release_primary(CUdevice device);

@@ -39,6 +39,7 @@ struct sim_shape {
     bool     reuse_handles;   /* a new stream gets the handle of the last destroyed one, as real drivers do (default true) */
     bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
     bool     spend_cost;      /* driver calls take the host as long as their modelled cost (default false) */
+    bool     shuts_down;      /* at exit, by a handler that cuInit sets up, the driver ends: calls answer CUDA_ERROR_DEINITIALIZED (default false) */
     char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };
 

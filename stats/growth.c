@@ -137,7 +137,8 @@ static size_t keep_survivors(cenote_piece *pieces, size_t count, uint64_t last, 
     for (size_t i = 0; i < count; i++)
         if (pieces[i].state == CENOTE_PIECE_LIVE && pieces[i].born + 1 < last && pieces[i].born + 1 + steps >= last && last >= 2)
             pieces[kept++] = pieces[i];
-    qsort(pieces, kept, sizeof *pieces, by_label);
+    if (kept)
+        qsort(pieces, kept, sizeof *pieces, by_label);
     return kept;
 }
 

@@ -4,8 +4,8 @@
  *     bench-record [--json] [--check]
  *
  * The same pairs of an allocation and its free with recording off and on, in rounds that alternate; the difference is that of two records, on a
- * ring that is new and on one that has wrapped. Switching it on takes a while: the system puts memory under the ring. Then a million live blocks: how long a snapshot
- * and a trace of them take, how large they are, and how long another thread had to wait for its pair meanwhile.
+ * ring that is new and on one that has wrapped. Switching it on takes a while: the system puts memory under the ring. Then a million live
+ * blocks: how long a snapshot and a trace of them take, how large they are, and how long another thread had to wait for its pair meanwhile.
  *
  * --check fails if a record costs more than RECORD_NS_MOST: the issue's bound.
  */

@@ -29,7 +29,19 @@ static bool overlaps(const struct block *a, const struct block *b)
     return a->at < b->at + b->bytes && b->at < a->at + a->bytes;
 }
 
-/* The owner of every byte: nobody else's. */
+/* Pages begin at multiples of their size. Only those that move are known to be of that size. */
+bool block_has_its_pages(const struct world *w, const struct block *b)
+{
+    uintptr_t page = w->pool[b->pool].page_bytes, from = (uintptr_t)b->at / page, to = ((uintptr_t)b->at + b->bytes - 1) / page;
+    for (int i = 0; i < BLOCKS; i++) {
+        const struct block *o = &w->block[i];
+        if (o != b && o->at && o->pool == b->pool && (uintptr_t)o->at / page <= to && ((uintptr_t)o->at + o->bytes - 1) / page >= from)
+            return false;
+    }
+    return true;
+}
+
+/* The owner of every byte: nobody else's; and of every page, where a block has its pages to itself. */
 void block_taken(struct world *w, struct block *b, struct block taken)
 {
     for (int i = 0; i < BLOCKS; i++)
@@ -39,6 +51,8 @@ void block_taken(struct world *w, struct block *b, struct block taken)
     b->readable = true;
     b->graph = world_is_capturing(w, b->pool, b->stream) ? w->graph : -1;
     w->pool[b->pool].requested += b->bytes;
+    for (int i = 0; i < BLOCKS; i++)
+        JUDGE(!w->block[i].at || !w->block[i].whole || block_has_its_pages(w, &w->block[i]));
     world_enter(w, w->pool[b->pool].device);
     launch(sim_launch_fill, b, world_stream(w, b->pool, b->stream));
 }
@@ -67,6 +81,7 @@ void block_give(struct world *w, struct block *b)
 {
     void *at = b->at;
     block_last_look(w, b);
+    b->was = at;
     b->at = NULL;
     w->pool[b->pool].requested -= b->bytes;
     world_enter(w, w->pool[b->pool].device);

@@ -176,8 +176,8 @@ void group_open(struct world *w, int pool, enum group group)
 {
     struct pool *p = &w->pool[pool];
     cenote_source source = {source_take, source_give, (void *)(uintptr_t)p->device};
-    unsigned flags = group == GROUP_PRIVATE || group == GROUP_GRAPHS ? CENOTE_GROUP_PRIVATE : 0;
-    JUDGE(cenote_group_create(p->pool, "fuzz", flags, group == GROUP_SOURCE ? &source : NULL, &p->group[group]) == CENOTE_OK);
+    p->flags[group] = group == GROUP_PRIVATE || group == GROUP_GRAPHS ? CENOTE_GROUP_PRIVATE : group == GROUP_WHOLE ? CENOTE_GROUP_WHOLE : 0;
+    JUDGE(cenote_group_create(p->pool, "fuzz", p->flags[group], group == GROUP_SOURCE ? &source : NULL, &p->group[group]) == CENOTE_OK);
 }
 
 static cenote_options choose_options(struct world *w)
@@ -191,6 +191,9 @@ static cenote_options choose_options(struct world *w)
     options.harvest_budget = budgets[a >> 6];
     options.trim_every = b & 3;
     options.limit = b & 4 ? 0.5 : 0;
+    if ((b >> 3 & 7) == 7)
+        options.provider = CENOTE_GUARD;
+    options.decay_ms = b >> 6 == 3;
     options.clock = clock_ns;
     return options;
 }
@@ -204,9 +207,10 @@ void pool_open(struct world *w, int pool)
     p->device = (int)input_below(w->in, (uint64_t)w->shape.devices);
     cenote_options options = choose_options(w);
     int error = cenote_pool_create(p->device, &options, &p->pool);
-    world_say(w, "pool %d on device %d: %s", pool, p->device, cenote_error_name(error));
+    world_say(w, "pool %d on device %d, provider %u: %s", pool, p->device, options.provider, cenote_error_name(error));
     if (error) {
-        bool lacks = (options.provider == CENOTE_VMM && !w->shape.vmm) || (options.provider == CENOTE_ASYNC && !w->shape.pools);
+        bool maps = options.provider == CENOTE_VMM || options.provider == CENOTE_GUARD;
+        bool lacks = (maps && !w->shape.vmm) || (options.provider == CENOTE_ASYNC && !w->shape.pools);
         JUDGE(world_excuses(w, error) || (error == CENOTE_NOT_SUPPORTED && lacks));
         p->pool = NULL;
         return;
@@ -348,6 +352,7 @@ void world_close(struct world *w)
     for (int i = 0; i < BLOCKS; i++)
         if (w->block[i].at)
             block_give(w, &w->block[i]);
+    shares_close(w);
     for (; w->tags; w->tags--)
         JUDGE(cenote_tag_pop() == CENOTE_OK);
     JUDGE(cenote_phase_set(CENOTE_PHASE_NONE) == CENOTE_OK);

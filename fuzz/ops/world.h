@@ -18,12 +18,13 @@
 #define BLOCKS  48
 #define GRAPHS  3
 #define PINS    3
+#define SHARES  3
 #define CAPTURE_STREAM 0    /* graphs are captured and replayed there, in order, as graphs that share memory must be */
 #define CREATED 4           /* streams of a device, beside its two default ones */
 #define STREAMS (CREATED + 2)
 
 /* Graphs have a group to themselves: a replay writes to what its capture freed, so nobody else may live there. */
-enum group { GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_GRAPHS, GROUPS };
+enum group { GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_GRAPHS, GROUP_WHOLE, GROUPS };
 
 struct device {
     CUcontext context;
@@ -37,6 +38,7 @@ struct pool {
     size_t       page_bytes;
     uint64_t     requested;     /* by blocks that are live */
     cenote_group *group[GROUPS];
+    unsigned     flags[GROUPS]; /* of the groups, as they are now */
     CUgraphExec  graph[GRAPHS];
     bool         gives;         /* the shortage callback is in place */
 };
@@ -48,6 +50,9 @@ struct block {
     int      pool;
     int      stream;            /* index on its device: handles change while blocks live */
     bool     readable;          /* its stream still is the one it was taken on, and may be given work that reads it */
+    int      group;             /* enum group, GROUPS: none */
+    bool     whole;             /* it has its pages to itself */
+    char    *was;               /* where the last block of this place lay; the rest but contents is as it was then */
     int      graph;             /* contents appear when this graph is replayed; -1: of no graph */
 };
 
@@ -57,6 +62,14 @@ struct pin {                    /* outlives its block */
     int    pool;
 };
 
+struct share {                  /* outlives its block, too */
+    cenote_share share;
+    uint64_t pattern;           /* of the block that it names; 0: none */
+    int      block;
+    size_t   inside;            /* how far inside the block it points */
+    void    *here;              /* imported, NULL: not */
+};
+
 struct world {
     struct input *in;
     struct sim_shape shape;
@@ -64,8 +77,11 @@ struct world {
     struct pool   pool[POOLS];
     struct block  block[BLOCKS];
     struct pin    pin[PINS];
+    struct share  share[SHARES];
     uint64_t      serial;       /* of patterns: no two blocks have the same */
     uint64_t      fired;        /* faults, when the operation under way began */
+    bool          has_failed;   /* some fault has fired */
+    bool          lends_source; /* blocks outside all groups may lie in memory of the program's own */
     int           capturing;    /* pool of the one open capture, -1: none */
     int           graph;        /* being captured */
     int           tags;         /* pushed */
@@ -95,6 +111,15 @@ void block_taken(struct world *w, struct block *b, struct block taken);
 void block_give(struct world *w, struct block *b);
 void block_read(struct world *w, const struct block *b, int stream);
 void block_last_look(struct world *w, struct block *b); /* no work that reads it can be put on its stream from now on */
+bool block_has_its_pages(const struct world *w, const struct block *b); /* nobody else's byte lies on a page of it */
 struct block *block_any(struct world *w, bool live);    /* the input's choice; NULL: the chosen one is not live (or is) */
+
+void world_arm(struct world *w);            /* faults.c: a driver call is going to fail */
+
+/* --- shares.c */
+
+void share_export(struct world *w, struct share *s, struct block *b);
+void share_import(struct world *w, struct share *s);    /* or closes what was imported */
+void shares_close(struct world *w);                     /* all of them, when their blocks are gone */
 
 #endif

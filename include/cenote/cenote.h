@@ -264,7 +264,7 @@ CENOTE_API int cenote_step(cenote_pool *pool);
 
 /*
  * Where a group gets its memory from, if not from the driver. Both are called with no lock held and may call cenote, but take must not
- * allocate from its own group; NULL from take means "no more".
+ * allocate from its own group, and gives memory that is no block of cenote's; NULL from take means "no more".
  */
 typedef struct cenote_source {
     void *(*take)(size_t bytes, cenote_stream stream, void *arg);

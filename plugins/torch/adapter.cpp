@@ -172,6 +172,8 @@ void Adapter::delete_unseen(void *block)
             report(block, -static_cast<int64_t>(known.requested), known.pool, static_cast<DeviceIndex>(cenote_pool_device(known.pool)));
         return;
     }
+    if (error == CENOTE_FORKED) /* a child drops its copy of a tensor: the memory is the parent's */
+        return;
     TORCH_CHECK(false, "invalid device pointer: ", block, ": ", cenote_message());
 }
 

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import sys
+import zlib
 from typing import IO, Any, Iterable, Iterator, Optional, Union, cast
 from urllib.parse import unquote
 
@@ -18,6 +19,7 @@ Path = Union[str, "os.PathLike[str]"]
 Table = dict[str, Any]
 
 STATES = {"live": "active_allocated", "pending": "active_awaiting_free", "free": "inactive"}
+DEVICES_MOST = 64
 COLUMNS = ("t_us", "op", "bytes", "stream", "device", "tag", "address", "label")
 
 
@@ -38,7 +40,7 @@ def read_snapshot(path: Path) -> Table:
     try:
         with _opened(path) as file:
             snapshot = json.load(file)
-    except (ValueError, EOFError, gzip.BadGzipFile) as problem:
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error, RecursionError) as problem:
         raise Broken(f"{os.fspath(path)} is no snapshot: {problem}") from None
     if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
         raise Broken(f"{os.fspath(path)} is no snapshot of a pool")
@@ -54,7 +56,7 @@ def read_trace(path: Path) -> Iterator[dict[str, str]]:
             if lacking:
                 raise Broken(f"{os.fspath(path)}: no column {lacking[0]}; a trace that cenote_record_save wrote has it")
             yield from reader
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as problem:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as problem:
         raise Broken(f"{os.fspath(path)} is no trace: {problem}") from None
 
 
@@ -149,6 +151,8 @@ def _events(trace: Iterable[dict[str, str]], device: int, waiting: set[int]) -> 
 def to_memory_viz(snapshot: Table, trace: Optional[Iterable[dict[str, str]]] = None) -> Table:
     """What torch.cuda.memory._snapshot() would say of the pool. `trace`: of the same pool, saved just before, for the viewer's time lines."""
     device = snapshot["pool"]["device"]
+    if not 0 <= device < DEVICES_MOST:
+        raise Broken(f"device {str(device)[:40]} of the snapshot does not exist")
     names = _Names(snapshot)
     segments = [_segment(snapshot, segment, names) for segment in snapshot["segments"] if segment["address"]]
     waiting = {block["address"] for segment in segments for block in segment["blocks"] if block["state"] == "active_awaiting_free"}
@@ -162,7 +166,13 @@ def to_memory_viz(snapshot: Table, trace: Optional[Iterable[dict[str, str]]] = N
 
 def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None) -> None:
     """The same, from files to a file."""
-    data = to_memory_viz(read_snapshot(snapshot), read_trace(trace) if trace is not None else None)
+    try:
+        data = to_memory_viz(read_snapshot(snapshot), read_trace(trace) if trace is not None else None)
+    except Broken:
+        raise
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
+        files = os.fspath(snapshot) + (f" or {os.fspath(trace)}" if trace is not None else "")
+        raise Broken(f"{files} is not whole: {type(problem).__name__}: {str(problem)[:80]}") from None
     with open(picture, "wb") as file:
         pickle.dump(data, file)
 

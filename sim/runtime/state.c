@@ -163,7 +163,8 @@ cudaError_t cudaDeviceReset(void)
     CUcontext context = result ? NULL : atomic_exchange(&primary[device], NULL);
     if (context) {
         atomic_store(&ended[device], context);
-        result = cuDevicePrimaryCtxReset(device);   /* lets go of it too */
+        result = cuDevicePrimaryCtxReset(device);
+        cuDevicePrimaryCtxRelease(device);          /* a reset ends it and leaves it retained */
         symbols_forget(device);
         atomic_fetch_add(&resets, 1);
     }

@@ -87,6 +87,8 @@ class Snapshot:
                 maps[page] = maps.get(page, 0) + 1
                 expect(page in self.pages, f"slot {spot} maps page {page}, which is not there")
                 equal("h" in slot["marks"], self.pages[page]["home"] == list(spot), f"the home of page {page}")
+                if "s" in slot["marks"]:
+                    equal(self.pages[page]["freed"], slot["freed"], f"when page {page} was last used")
                 if "b" in slot["marks"] and "t" not in slot["marks"]:
                     expect(page not in busy, f"page {page} lies under live bytes twice")
                     busy[page] = spot

@@ -147,6 +147,63 @@ CASE(the_same_again)
     scene_close(&scene);
 }
 
+/* What was freed last is handed out again at once only where a search would end there, too. */
+CASE(freed_last_is_not_preferred)
+{
+    struct scene scene;
+    struct held first, second, tight, wall[3], next;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&first, scene.pool, 5 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&wall[0], scene.pool, MIB, scene.stream[A]));
+    REQUIRE(held_take(&second, scene.pool, 5 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&wall[1], scene.pool, MIB, scene.stream[A]));
+    REQUIRE(held_take(&tight, scene.pool, 3 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&wall[2], scene.pool, MIB, scene.stream[A]));
+    held_give(&first);
+    held_give(&second);
+    REQUIRE(held_take(&next, scene.pool, 5 * MIB, scene.stream[A]));
+    EXPECT_EQ(next.at, first.at); /* of equal ranges the lower one */
+    held_give(&next);
+    held_give(&tight);
+    held_give(&wall[1]); /* between two free ranges: what is left of it is no block any more */
+    REQUIRE(held_take(&next, scene.pool, MIB, scene.stream[A]));
+    EXPECT_EQ(next.at, first.at); /* 5 MiB fit better than 9 */
+    held_give(&next);
+    held_give(&wall[0]);
+    held_give(&wall[2]);
+    scene_close(&scene);
+}
+
+/*
+ * In front of a place that has all it needs lie slots that are in flight. Whether the device is done with those by now is asked now and then,
+ * the more rarely the more often in vain, but not never again.
+ */
+CASE(a_place_in_flight_is_asked_for_now_and_then)
+{
+    struct scene scene;
+    struct held hole, behind, kept, wide;
+    void *block;
+    scene_open(&scene, 64 * MIB);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&hole, scene.pool, 6 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&behind, scene.pool, 2 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&kept, scene.pool, 2 * MIB, scene.stream[A]));
+    held_give(&hole);
+    REQUIRE(held_take(&wide, scene.pool, 10 * MIB, scene.stream[A])); /* takes the pages of the hole along */
+    held_give(&behind);
+    uint64_t before = scene_stats(scene.pool).slow_allocs;
+    for (int i = 0; i < 40; i++) {
+        DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &block));
+        EXPECT_EQ(block, behind.at);
+        DONE(cenote_free(block));
+    }
+    uint64_t asked = scene_stats(scene.pool).slow_allocs - before;
+    EXPECT(asked >= 3 && asked <= 8);
+    held_give(&kept);
+    held_give(&wide);
+    scene_close(&scene);
+}
+
 CASE(found_by_any_address)
 {
     struct scene scene;
@@ -176,6 +233,40 @@ CASE(found_by_any_address)
 }
 
 /* Errors have a name and a meaning; the message belongs to the thread and stays until its next failure. */
+/* Freed by mistake, in every state that memory can be in, told by any address of it. */
+CASE(addresses_of_no_live_block)
+{
+    struct scene scene;
+    struct held held, waits;
+    scene_open(&scene, 64 * MIB);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&waits, scene.pool, 3 * MIB, scene.stream[A]));
+    EXPECT_EQ(cenote_free(held.at + 40 * MIB), CENOTE_NOT_OURS); /* of this pool's addresses, and nothing was ever there */
+    DONE(cenote_use(waits.at, scene.stream[B]));
+    held_give(&waits);
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+    EXPECT_EQ(cenote_free(waits.at + 700), CENOTE_DOUBLE_FREE);
+    EXPECT(strstr(cenote_message(), "waits for the streams") != NULL);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* The block that was freed last, asked for at its address. */
+CASE(put_back_at_once)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    held_give(&held);
+    DONE(cenote_alloc_at(scene.pool, NULL, held.at, 3 * MIB, scene.stream[A]));
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 1);
+    held = held_of(held.at, 3 * MIB, scene.stream[A]);
+    held_give(&held);
+    scene_close(&scene);
+}
+
 CASE(errors_in_words)
 {
     char kept[512];

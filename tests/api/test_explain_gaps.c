@@ -32,7 +32,7 @@ static int tell_memory(void *device, struct nvml_memory *memory)
 static struct {
     int result;
     unsigned count;
-    struct nvml_process list[4];
+    struct nvml_process list[20];
 } listed;
 
 static int list_computing(void *device, unsigned *count, struct nvml_process *list)
@@ -89,6 +89,12 @@ CASE(management_library_with_other_answers)
     EXPECT(says("this process has 132.00 MiB memory in use"));
     EXPECT(keeps_quiet_of("300.00 MiB"));
 
+    listed.count = 20; /* more than are told one by one */
+    for (unsigned i = 1; i < listed.count; i++)
+        listed.list[i] = (struct nvml_process){me + 1000000 + i, i % 2 ? NVML_UNKNOWN : MIB, 7, 0};
+    explain_now(scene.pool);
+    EXPECT(says(" more"));
+
     listed.count = 3; /* amounts that are not told */
     listed.list[0].bytes = NVML_UNKNOWN;
     listed.list[1] = (struct nvml_process){me + 1000000, NVML_UNKNOWN, 7, 0};
@@ -100,6 +106,43 @@ CASE(management_library_with_other_answers)
     EXPECT(says("this process is not in NVML's list"));
     nvml_interpose(NULL);
     held_give(&held);
+    scene_close(&scene);
+}
+
+/* Nothing is ours yet: those that are listed are others, whoever they are. */
+CASE(strangers_beside_an_empty_pool)
+{
+    struct scene scene;
+    open_scene(&scene, NULL);
+    nvml_interpose(&fake);
+    listed.result = 0;
+    listed.count = 1;
+    listed.list[0] = (struct nvml_process){(unsigned)getpid() + 1000000, 300 * MIB, 7, 0};
+    explain_now(scene.pool);
+    EXPECT(keeps_quiet_of("container"));
+    EXPECT(says("300.00 MiB"));
+    nvml_interpose(NULL);
+    EXPECT(cenote_explain(scene.pool, 0, NULL, 100) > 0);
+    EXPECT_EQ(cenote_pool_set_user(scene.pool, "caf\xc3\xa9"), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_set_user(scene.pool, "del\x7f"), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
+/* A private group that was destroyed keeps its live blocks, and nothing of it is idle. */
+CASE(a_group_that_is_gone_and_its_block_is_not)
+{
+    struct scene scene;
+    cenote_group *group;
+    void *block = NULL;
+    open_scene(&scene, NULL);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 100 * MIB, 512, scene.stream[A], &block));
+    DONE(cenote_group_destroy(group));
+    explain_now(scene.pool);
+    EXPECT(says("100.00 MiB in 1 block"));
+    EXPECT(says("100.00 MiB allocated in private pools"));
+    EXPECT(says("0 bytes  unexplained"));
+    DONE(cenote_free(block));
     scene_close(&scene);
 }
 
@@ -135,6 +178,7 @@ CASE(no_pool)
     cenote_pool *pool;
     EXPECT(cenote_explain(NULL, 0, text, sizeof text) > 0);
     EXPECT(says("is NULL"));
+    EXPECT(cenote_explain(NULL, 0, NULL, 100) > 0);
     open_scene(&scene, NULL);
     DONE(cenote_pool_create(0, NULL, &pool));
     DONE(cenote_pool_destroy(pool));

@@ -2,6 +2,7 @@
  * test_groups.c: groups, captures as the calls pair up, groups that live on a program's own memory, and pins as calls.
  * Not: what replays do to memory (tests/hazard/capture.c), what a pin protects (tests/hazard/pages.c).
  */
+#include "driver/driver.h"
 #include "tests/api/scene.h"
 
 #define CARD (64 * MIB)
@@ -194,6 +195,128 @@ CASE(a_group_on_memory_of_the_program)
     DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(source.given, source.taken);
     scene_close(&scene);
+}
+
+/* What a source gives is no block of cenote's, and is given once: an address names one block. */
+static void *take_from_group(size_t bytes, cenote_stream stream, void *arg)
+{
+    void *block = NULL;
+    return cenote_group_alloc(*(cenote_group **)arg, bytes, 512, stream, &block) ? NULL : block;
+}
+
+static void give_to_group(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)stream, (void)arg;
+    DONE(cenote_free_sized(memory, bytes));
+}
+
+static void *take_the_same(size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)bytes, (void)stream;
+    return *(void **)arg;
+}
+
+static void give_nothing(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)memory, (void)bytes, (void)stream, (void)arg;
+}
+
+CASE(a_source_of_memory_that_cenote_has)
+{
+    struct scene scene;
+    cenote_group *below = NULL, *above = NULL;
+    void *block = NULL, *again = NULL, *same;
+    CUdeviceptr memory;
+    scene_open(&scene, CARD);
+    struct source source = {scene.pool, 48 * MIB, 0, 0};
+    cenote_source first = {source_take, source_give, &source}, second = {take_from_group, give_to_group, &below},
+                  third = {take_the_same, give_nothing, &same};
+    DONE(cenote_group_create(scene.pool, "below", 0, &first, &below));
+    DONE(cenote_group_create(scene.pool, "above", 0, &second, &above));
+    EXPECT_EQ(cenote_group_alloc(above, 3 * MIB, 512, scene.stream[A], &block), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "that cenote has already") != NULL);
+    EXPECT(source.taken > 0);
+    EXPECT_EQ(scene_stats(scene.pool).blocks.current, 0); /* it was given back */
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_group_destroy(above));
+    DONE(cenote_group_destroy(below));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(source.given, source.taken);
+
+    DONE(cuMemAlloc(&memory, 40 * MIB));
+    same = (void *)(uintptr_t)memory;
+    DONE(cenote_group_create(scene.pool, "same", 0, &third, &above));
+    DONE(cenote_group_alloc(above, 15 * MIB, 512, scene.stream[A], &block));
+    EXPECT_EQ(cenote_group_alloc(above, 39 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
+    same = (char *)same + MIB;
+    EXPECT_EQ(cenote_group_alloc(above, 30 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(above));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cuMemFree(memory));
+    scene_close(&scene);
+}
+
+CASE(half_a_source)
+{
+    struct scene scene;
+    struct source source = {0};
+    cenote_source takes = {source_take, NULL, &source}, gives = {NULL, source_give, &source}, whole = {source_take, source_give, &source};
+    cenote_group *group = NULL;
+    scene_open(&scene, CARD);
+    EXPECT_EQ(cenote_group_create(scene.pool, "g", 0, &takes, &group), CENOTE_INVALID);
+    EXPECT_EQ(cenote_group_create(scene.pool, "g", 0, &gives, &group), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "both take and give") != NULL);
+    EXPECT_EQ(cenote_group_create(scene.pool, "g", 1u << 30, &whole, &group), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "flags 0x40000000") != NULL);
+    EXPECT_EQ(group, NULL);
+    scene_close(&scene);
+}
+
+/* The last look at the device before a capture finds that its context is lost: there is no capture. */
+CASE(a_context_that_is_lost_before_a_capture)
+{
+    struct scene scene;
+    struct held held;
+    cenote_group *group = NULL;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    held_give(&held);
+    fault_arm("cuEventQuery", 1, CUDA_ERROR_LAUNCH_FAILED, false);
+    EXPECT_EQ(cenote_capture_begin(group, scene.stream[A]), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    EXPECT_EQ(cenote_capture_end(group, scene.stream[A]), CENOTE_CAPTURE);
+    DONE(cenote_group_destroy(group));
+    cenote_pool_destroy(scene.pool);
+    sim_reset(NULL);
+    scene_is_open = false;
+}
+
+/* The driver does not say any more who a stream is: the handle does. */
+CASE(captures_end_in_any_order_when_the_context_is_lost)
+{
+    struct scene scene;
+    cenote_group *group[2] = {NULL, NULL};
+    scene_open(&scene, CARD);
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group[i]));
+        DONE(cenote_capture_begin(group[i], scene.stream[i]));
+    }
+    fault_arm("cuStreamGetId", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
+    EXPECT_EQ(cenote_capture_end(group[1], scene.stream[C]), CENOTE_CAPTURE);
+    for (int i = 2; i-- > 0;)
+        DONE(cenote_capture_end(group[i], scene.stream[i]));
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_group_destroy(group[i]));
+    EXPECT(fault_fired() >= 3);
+    fault_disarm();
+    cenote_pool_destroy(scene.pool);
+    sim_reset(NULL);
+    scene_is_open = false;
 }
 
 CASE(group_sizes_and_alignments)

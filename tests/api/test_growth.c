@@ -2,10 +2,14 @@
  * test_growth.c: what has grown is named: by step, label and the function that allocated it; marks say what changed. Texts are looked at for
  * what a reader needs, not word by word.
  */
+#include "base/memory.h"
+#include "pool/label.h"
+#include "pool/sites.h"
 #include "tests/api/scene.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
 
 #define CARD (256 * MIB)
 #define TEXT 8192
@@ -72,11 +76,40 @@ static cenote_piece piece_of(struct scene *scene, const void *block)
     return (cenote_piece){0};
 }
 
+/* The first site of the process: neither the table nor its first item gets memory. */
+CASE(without_host_memory_a_block_has_no_site)
+{
+    for (uint64_t nth = 1; nth <= 2; nth++) {
+        memory_fail(nth, true);
+        EXPECT_EQ(site_mark(__builtin_return_address(0), 4), 0);
+        EXPECT_EQ(memory_failed(), 1);
+        memory_fail(0, false);
+    }
+    EXPECT(mark_site(site_mark(__builtin_return_address(0), 4)) != 0);
+}
+
+/* Callers that no walk of the stack meets, as where code has no tables for it, are sites of one function. */
+CASE(callers_that_are_not_on_the_stack)
+{
+    char words[256];
+    uint32_t site[5000];
+    int again = 0;
+    for (uintptr_t i = 0; i < 5000; i++)
+        site[i] = mark_site(site_mark((void *)(0x1001 + i), 16));
+    for (uintptr_t i = 0; i < 5000; i++)
+        again += mark_site(site_mark((void *)(0x1001 + i), 3)) == site[i];
+    EXPECT_EQ(again, 5000);
+    REQUIRE(cenote_site_text(site[0x234], words, sizeof words));
+    EXPECT_TEXT_EQ(words, "0x1234");
+    REQUIRE(cenote_site_text(mark_site(site_mark((char *)getauxval(AT_SYSINFO_EHDR) + 8, 1)), words, sizeof words));
+    EXPECT(strstr(words, "vdso") && !strchr(words, '/')); /* an object without a path */
+}
+
 CASE(a_leak_is_named)
 {
     struct scene scene;
     void *kept[12], *parameters[4];
-    open_with_sites(&scene, 4);
+    open_with_sites(&scene, 16);
     for (int i = 0; i < 4; i++)
         parameters[i] = clean_function(&scene, 8 * MIB);
     DONE(cenote_tag_push("train"));

@@ -3,6 +3,7 @@
  *
  * After that the context is lost, so each such mistake is made in a process of its own, which says what the driver answered.
  */
+#include "driver/driver.h"
 #include "tests/api/scene.h"
 #include "tests/base/child.h"
 
@@ -166,6 +167,17 @@ CASE(addresses_go_back)
     sim_books(&books);
     EXPECT(books.used <= 64 * MIB);
     EXPECT(books.reservations >= 4096 && books.reservations < 4200);
+
+    uint64_t before = books.reservations;
+    for (int i = 0; i < 10; i++) { /* refused once, they are offered once more */
+        fault_arm("cuMemAddressFree", 1, CUDA_ERROR_UNKNOWN, false);
+        DONE(cenote_alloc(scene.pool, 1000, scene.stream[A], &block));
+        DONE(cenote_free(block));
+        EXPECT_EQ(fault_fired(), 1);
+    }
+    fault_disarm();
+    sim_books(&books);
+    EXPECT_EQ(books.reservations, before);
     scene_close(&scene);
 }
 
@@ -180,6 +192,51 @@ CASE(memory_runs_out_and_comes_back)
         hoard_give(&hoard);
         scene_judge(&scene);
     }
+    scene_close(&scene);
+}
+
+/* What a block that failed was in the middle of stays until the driver takes it; at the latest when the pool goes, which asks twice. */
+CASE(a_pool_that_goes_with_a_block_half_done)
+{
+    int refused = 0;
+    for (uint64_t nth = 1; nth < 40; nth++) {
+        struct scene scene;
+        void *block = NULL;
+        open_guarded(&scene, CARD);
+        DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
+        DONE(cenote_free(block));
+        fault_arm(NULL, nth, CUDA_ERROR_UNKNOWN, true);
+        int error = cenote_alloc(scene.pool, MIB, scene.stream[B], &block);
+        fault_disarm();
+        refused += error != 0;
+        if (!error)
+            DONE(cenote_free(block));
+        fault_arm("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN, false);
+        scene_destroy_pool(&scene);
+        fault_disarm();
+        scene_close(&scene);
+        if (!error)
+            break;
+    }
+    EXPECT(refused >= 3 && refused < 39);
+}
+
+/* A driver that deals in larger pieces than most: gaps and blocks are whole ones. */
+CASE(a_coarse_granularity)
+{
+    struct scene scene;
+    struct held held[3];
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.provider = CENOTE_GUARD;
+    options.page_mib = 8;
+    shape.granularity = 4 * MIB;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < 3; i++)
+        REQUIRE(held_take(&held[i], scene.pool, (size_t)(i + 1) * MIB, scene.stream[A]));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 12 * MIB);
+    for (int i = 0; i < 3; i++)
+        held_give(&held[i]);
     scene_close(&scene);
 }
 

@@ -226,6 +226,109 @@ CASE(mistakes_are_told)
     close_peers(&p);
 }
 
+CASE(no_access_to_what_is_guarded)
+{
+    struct peers p;
+    open_peers(&p, CENOTE_GUARD, 2);
+    EXPECT_EQ(cenote_pool_grant(p.scene.pool, 1), CENOTE_NOT_SUPPORTED);
+    EXPECT(strstr(cenote_message(), "guard") != NULL);
+    close_peers(&p);
+}
+
+/* The program has let the other device in before, as PyTorch does at a first copy between two. */
+CASE(a_context_that_is_let_in_already)
+{
+    struct peers p;
+    struct held held;
+    open_peers(&p, CENOTE_PLAIN, 2);
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cuCtxEnablePeerAccess(p.scene.context, 0));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    REQUIRE(held_take(&held, p.scene.pool, 3 * MIB, p.scene.stream[A]));
+    visit(&p, &held);
+    held_give(&held);
+    close_peers(&p);
+}
+
+/* The numbers of regions that are gone are passed over. */
+CASE(regions_that_have_gone)
+{
+    struct peers p;
+    struct held held[2];
+    open_peers(&p, CENOTE_VMM, 2);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(held_take(&held[i], p.scene.pool, 5 * MIB, p.scene.stream[i]));
+    held_give(&held[0]);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[0]));
+    DONE(cenote_trim(p.scene.pool, 5 * MIB, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_grant(p.scene.pool, 1));
+    visit(&p, &held[1]);
+    held_give(&held[1]);
+    close_peers(&p);
+}
+
+/* What a failed allocation could not undo lies in no block: the grant passes over it. */
+CASE(slots_that_could_not_be_undone)
+{
+    int refused = 0;
+    for (uint64_t nth = 1; nth < 20; nth++) {
+        struct peers p;
+        struct held held;
+        void *block = NULL;
+        open_peers(&p, CENOTE_VMM, 2);
+        REQUIRE(held_take(&held, p.scene.pool, 5 * MIB, p.scene.stream[A]));
+        fault_arm(NULL, nth, CUDA_ERROR_UNKNOWN, true);
+        int error = cenote_alloc(p.scene.pool, 6 * MIB, p.scene.stream[A], &block);
+        fault_disarm();
+        refused += error != 0;
+        DONE(cenote_pool_grant(p.scene.pool, 1));
+        visit(&p, &held);
+        DONE(cenote_free(block));
+        held_give(&held);
+        close_peers(&p);
+        if (!error)
+            break;
+    }
+    EXPECT(refused >= 5 && refused < 19);
+}
+
+/* A block that two other devices use waits for both, and the one that was done first is not asked again. */
+CASE(two_other_devices_that_are_done_one_after_the_other)
+{
+    struct peers p;
+    struct held held;
+    CUcontext third;
+    CUstream slow;
+    open_peers(&p, CENOTE_VMM, 3);
+    DONE(cuDevicePrimaryCtxRetain(&third, 2));
+    DONE(cuCtxPushCurrent(third));
+    DONE(cuStreamCreate(&slow, CU_STREAM_NON_BLOCKING));
+    sim_set_lag(MSEC);
+    DONE(sim_launch_wait(slow, 10 * MSEC));
+    DONE(cuCtxPopCurrent(NULL));
+    REQUIRE(held_take(&held, p.scene.pool, 3 * MIB, p.scene.stream[A]));
+    DONE(cenote_use_on(held.at, 2, slow));
+    DONE(cenote_use_on(held.at, 1, p.stream)); /* is looked at first */
+    held_give(&held);
+    for (int i = 0; i < 3; i++) {
+        sim_advance(2 * MSEC);
+        DONE(cenote_trim(p.scene.pool, 0, 0));
+        EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 1);
+    }
+    sim_advance(20 * MSEC);
+    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
+    scene_destroy_pool(&p.scene);
+    DONE(cuCtxPushCurrent(third));
+    DONE(cuStreamDestroy(slow));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cuDevicePrimaryCtxRelease(2));
+    DONE(cenote_pool_create(0, NULL, &p.scene.pool));
+    close_peers(&p);
+}
+
 CASE(a_device_that_cannot_reach_the_other)
 {
     struct sim_shape shape = scene_card(CARD);
@@ -242,12 +345,13 @@ CASE(a_device_that_cannot_reach_the_other)
 /* A refusal half way: nobody has access to a part, and the next call succeeds. */
 CASE(all_or_nothing)
 {
-    static const char *const call[] = {"cuMemSetAccess", "cuMemPoolSetAccess", "cuCtxEnablePeerAccess"};
-    for (int i = 0; i < 3; i++)
+    static const char *const call[] = {"cuMemSetAccess", "cuMemPoolSetAccess", "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess"};
+    static const unsigned of[] = {CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN, CENOTE_ASYNC};
+    for (int i = 0; i < 4; i++)
         for (uint64_t nth = 1; nth <= (i ? 1 : 3); nth++) {
             struct peers p;
             struct held held[3];
-            open_peers(&p, providers[i], 2);
+            open_peers(&p, of[i], 2);
             for (int stream = 0; stream < SCENE_STREAMS; stream++) /* each in a region of its own */
                 REQUIRE(held_take(&held[stream], p.scene.pool, 5 * MIB, p.scene.stream[stream]));
             fault_arm(call[i], nth, CUDA_ERROR_OUT_OF_MEMORY, false);

@@ -79,6 +79,10 @@ CASE(blocks_of_all_kinds_are_in_the_picture)
     held_give(&small[1]);
     held_give(&small[3]);
     held_give(&gap);
+    DONE(cenote_use(small[4].at, scene.stream[B])); /* freed later it waits, as any block does */
+    order(scene.stream[A], scene.stream[B]);
+    held_linger(&small[4], scene.stream[B]);
+    held_give(&small[4]);
     DONE(cenote_use(shared.at, scene.stream[A]));
     held_linger(&shared, scene.stream[A]);
     held_give(&shared);
@@ -90,13 +94,14 @@ CASE(blocks_of_all_kinds_are_in_the_picture)
     EXPECT_EQ((uintptr_t)p->stream, (uintptr_t)scene.stream[A]);
     p = piece_at(scene.pool, NULL, shared.at);
     EXPECT(p && p->state == CENOTE_PIECE_PENDING && p->requested == 3 * MIB);
+    p = piece_at(scene.pool, NULL, small[4].at);
+    EXPECT(p && p->state == CENOTE_PIECE_PENDING && p->requested == 700);
     p = piece_at(scene.pool, NULL, small[1].at);
     EXPECT(p && p->state == CENOTE_PIECE_FREE);
 
     DONE(cuCtxSynchronize());
     held_give(&small[0]);
     held_give(&small[2]);
-    held_give(&small[4]);
     held_give(&large);
     DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(draw(scene.pool, NULL), 0);

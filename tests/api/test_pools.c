@@ -48,7 +48,8 @@ CASE(page_size_follows_the_card)
     static const struct {
         uint64_t capacity;
         uint64_t page;
-    } cards[] = {{64 * MIB, 2 * MIB}, {16 * GIB, 2 * MIB}, {32 * GIB, 4 * MIB}, {80 * GIB, 8 * MIB}, {141 * GIB, 16 * MIB}};
+    } cards[] = {{64 * MIB, 2 * MIB}, {16 * GIB, 2 * MIB}, {32 * GIB, 4 * MIB}, {80 * GIB, 8 * MIB}, {141 * GIB, 16 * MIB},
+                 {700 * GIB, 32 * MIB}};
     for (size_t i = 0; i < sizeof cards / sizeof cards[0]; i++) {
         struct scene scene;
         struct sim_shape shape = scene_card(cards[i].capacity);
@@ -56,6 +57,21 @@ CASE(page_size_follows_the_card)
         create_and_destroy(NULL, cards[i].page);
         scene_close(&scene);
     }
+}
+
+/* A limit says how much there will be, unless there is less anyway. */
+CASE(page_size_follows_the_limit)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(32 * GIB);
+    cenote_options options;
+    scene_open_card(&scene, &shape);
+    DONE(cenote_options_default(&options));
+    options.limit = (double)(16 * GIB);
+    create_and_destroy(&options, 2 * MIB);
+    options.limit = (double)(80 * GIB);
+    create_and_destroy(&options, 4 * MIB);
+    scene_close(&scene);
 }
 
 CASE(options_out_of_range)
@@ -366,6 +382,10 @@ CASE(the_default_pool)
     void *block;
     sim_reset(&shape);
     DONE(cuInit(0));
+    setenv("CENOTE_CONF", "nonsense:1", 1);
+    EXPECT_EQ(cenote_pool_default(0, &pool), CENOTE_BAD_OPTION);
+    EXPECT_EQ(pool, NULL);
+    unsetenv("CENOTE_CONF");
     DONE(cenote_pool_default(0, &pool));
     DONE(cenote_pool_default(0, &same));
     REQUIRE(pool != NULL);

@@ -121,7 +121,7 @@ static void battery_giving_back(struct scene *scene)
 static void battery_groups_and_captures(struct scene *scene)
 {
     cenote_group *group = NULL;
-    struct held temporary;
+    struct held temporary, large;
     CUgraph graph = NULL;
     CUgraphExec exec = NULL;
     struct hoard hoard;
@@ -130,9 +130,13 @@ static void battery_groups_and_captures(struct scene *scene)
     DONE(cuStreamBeginCapture(scene->stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(held_take(&temporary, scene->pool, 6 * MIB, scene->stream[A]));
     held_give(&temporary);
+    REQUIRE(held_take(&large, scene->pool, 40 * MIB, scene->stream[A])); /* as much as a driver's pool would have */
+    held_give(&large);
     DONE(cuStreamEndCapture(scene->stream[A], &graph));
     DONE(cenote_capture_end(group, scene->stream[A]));
     REQUIRE(graph != NULL);
+    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT)); /* nothing of it: replays come */
+    EXPECT(scene_stats(scene->pool).reserved.current >= 40 * MIB);
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cuGraphDestroy(graph));
 
@@ -157,6 +161,31 @@ static void battery(enum cenote_provider provider)
     battery_giving_back(&scene);
     battery_groups_and_captures(&scene);
     scene_close(&scene);
+}
+
+/* What comes and goes counts against the limit as long as it is there. */
+static void limited(enum cenote_provider provider)
+{
+    struct scene scene;
+    struct held held;
+    open_on(&scene, provider);
+    DONE(cenote_pool_set_limit(scene.pool, 64 * MIB));
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
+        EXPECT(scene_stats(scene.pool).reserved.current <= 64 * MIB);
+        held_give(&held);
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    }
+    EXPECT(!held_take(&held, scene.pool, 65 * MIB, scene.stream[A]));
+    scene_close(&scene);
+}
+
+CASE(limits_on_all_of_them)
+{
+    limited(CENOTE_VMM);
+    limited(CENOTE_ASYNC);
+    limited(CENOTE_PLAIN);
+    limited(CENOTE_GUARD);
 }
 
 CASE(battery_on_vmm)

@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "stats/records/records.h"
 #include "tests/api/scene.h"
 
@@ -346,6 +348,48 @@ CASE(mistakes_are_told_and_nothing_is_lost)
     expect_refused(cenote_record_save(p.scene.pool, longer), CENOTE_FILE, "too long");
     save_and_expect(p.events); /* the ring is as it was */
     close_program();
+}
+
+/* Host memory for a trace is asked for in many pieces. Without one of them there is no trace, and the next try has all it needs. */
+CASE(a_trace_without_host_memory)
+{
+    int refused = 0, error = 1;
+    open_program(8, 100);
+    for (int i = 0; i < 6000; i++)
+        act();
+    for (; error && refused < 100; refused += error != 0) {
+        memory_fail((uint64_t)refused + 1, false);
+        error = cenote_record_save(p.scene.pool, path);
+        memory_fail(0, false);
+        EXPECT(!error || error == CENOTE_OUT_OF_HOST_MEMORY);
+        EXPECT_EQ(access(path, F_OK), error ? -1 : 0);
+    }
+    EXPECT(refused >= 5);
+    save_and_expect(100);
+    close_program();
+}
+
+/* A trace is asked for when the pool is opened, and written by the process that opened it unless the name has gone. */
+CASE(an_environment_that_changes)
+{
+    struct scene scene;
+    int status;
+    scene_open(&scene, 64 * MIB);
+    setenv("CENOTE_TRACE", path, 1);
+    scene_close(&scene);
+    EXPECT_EQ(access(path, F_OK), -1);
+    scene_open(&scene, 64 * MIB);
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child)
+        exit(0); /* runs what is registered for the end */
+    REQUIRE(waitpid(child, &status, 0) == child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(access(path, F_OK), -1);
+    setenv("CENOTE_TRACE", "", 1);
+    scene_close(&scene);
+    EXPECT_EQ(access(path, F_OK), -1);
+    unsetenv("CENOTE_TRACE");
 }
 
 /* A disk that fills up leaves the trace that was there, and nothing beside it. */

@@ -152,6 +152,22 @@ CASE(no_budget_no_thrift)
     scene_close(&scene);
 }
 
+/* Segments that are too small for what comes next make room for it as long as that may cost something; then they stay. */
+CASE(replacing_segments_has_a_budget)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.charge_cost = true;
+    options.provider = CENOTE_PLAIN;
+    options.harvest_budget = 0;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < 10; i++)
+        step(&scene, (size_t)(20 + 4 * i) * MIB);
+    EXPECT_EQ(reserved(&scene), 360 * MIB); /* all but the first */
+    scene_close(&scene);
+}
+
 /* ------------------------------------------------------------------------------------- trims that say that they come often */
 
 /* A step, and then what torch.cuda.empty_cache() asks for. */
@@ -285,6 +301,23 @@ CASE(what_is_owed_waits_for_a_capture)
     DONE(cenote_group_destroy(group));
     DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
     EXPECT_EQ(reserved(&scene), 0);
+    close_alone(&scene);
+}
+
+/* What a trim gave back is regretted once, when it is taken again, and not for whatever is taken later. */
+CASE(nothing_is_regretted_twice)
+{
+    struct scene scene;
+    open_alone(&scene);
+    step_and_empty(&scene, 200 * MIB);
+    for (int i = 0; i < 20; i++) {
+        step(&scene, 200 * MIB);
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* asked for: nobody's regret */
+    }
+    for (int i = 0; i < 12; i++) {
+        step_and_empty(&scene, 20 * MIB);
+        EXPECT_EQ(reserved(&scene), 0);
+    }
     close_alone(&scene);
 }
 

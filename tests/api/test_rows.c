@@ -2,6 +2,7 @@
  * test_rows.c: the allocated bytes of a pool divided by arena, group, size, tag, phase and kind, and what steps leave behind, against
  * what a program knows itself. Not: the text printed from them.
  */
+#include "base/memory.h"
 #include "tests/api/scene.h"
 
 #include <pthread.h>
@@ -78,6 +79,20 @@ static void check_sums(cenote_pool *pool)
     DONE(cenote_pool_check(pool));
 }
 
+/* The first tag of the process: neither the table nor its first item gets memory. */
+CASE(no_host_memory_for_tags)
+{
+    for (uint64_t nth = 1; nth <= 2; nth++) {
+        memory_fail(nth, true);
+        EXPECT_EQ(cenote_tag_push("first"), CENOTE_OUT_OF_HOST_MEMORY);
+        EXPECT_EQ(memory_failed(), 1);
+        memory_fail(0, false);
+        EXPECT_EQ(cenote_tag_pop(), CENOTE_INVALID);
+    }
+    DONE(cenote_tag_push("first"));
+    DONE(cenote_tag_pop());
+}
+
 CASE(without_labels_all_is_in_one_row)
 {
     struct scene scene;
@@ -132,6 +147,34 @@ CASE(tags_nest)
     scene_close(&scene);
 }
 
+/* The same name in many places: some of them meet in the table of names. */
+CASE(tags_of_one_name_are_apart)
+{
+    enum { PLACES = 1200 };
+    static cenote_row all[2 * PLACES + 64];
+    struct scene scene;
+    char name[32];
+    size_t count, apart = 0;
+    void *block[PLACES];
+    scene_open(&scene, CARD);
+    for (int i = 0; i < PLACES; i++) {
+        snprintf(name, sizeof name, "place %d", i);
+        DONE(cenote_tag_push(name));
+        DONE(cenote_tag_push("x"));
+        block[i] = take(&scene, 512, A);
+        DONE(cenote_tag_pop());
+        DONE(cenote_tag_pop());
+    }
+    DONE(cenote_rows(scene.pool, CENOTE_BY_TAG, all, sizeof all / sizeof *all, &count));
+    REQUIRE(count <= sizeof all / sizeof *all);
+    for (size_t i = 0; i < count; i++)
+        apart += strstr(all[i].name, "/x") && all[i].blocks == 1;
+    EXPECT_EQ(apart, PLACES);
+    for (int i = 0; i < PLACES; i++)
+        DONE(cenote_free(block[i]));
+    scene_close(&scene);
+}
+
 CASE(bad_names_of_tags)
 {
     char long_name[CENOTE_TAG_BYTES + 2];
@@ -168,6 +211,35 @@ CASE(a_deep_path_keeps_its_end)
     for (int depth = 0; depth < 12; depth++)
         DONE(cenote_tag_pop());
     DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
+/* "..." and not in the middle of a character, wherever the cut is. */
+CASE(a_path_that_just_does_not_fit)
+{
+    struct scene scene;
+    scene_open(&scene, CARD);
+    for (int more = 0; more < 4; more++) {
+        char name[CENOTE_TAG_BYTES + 1] = "";
+        memset(name, 'x', 15 + (size_t)more);
+        for (size_t length = strlen(name); length + 3 <= CENOTE_TAG_BYTES; length += 3)
+            strcpy(name + length, "\xe2\x82\xac");
+        for (int depth = 0; depth < 4; depth++)
+            DONE(cenote_tag_push(name));
+        void *block = take(&scene, MIB, A);
+        size_t count = read_rows(scene.pool, CENOTE_BY_TAG);
+        for (size_t i = 0; i < count; i++) {
+            if (!rows[i].allocated.current)
+                continue;
+            const char *kept = rows[i].name + 3;
+            EXPECT(!strncmp(rows[i].name, "...", 3) && strlen(kept) >= 186);
+            EXPECT(((unsigned char)*kept & 0xc0) != 0x80);
+            EXPECT(!strcmp(kept + strlen(kept) - strlen(name), name));
+        }
+        DONE(cenote_free(block));
+        for (int depth = 0; depth < 4; depth++)
+            DONE(cenote_tag_pop());
+    }
     scene_close(&scene);
 }
 
@@ -303,7 +375,17 @@ CASE(at_peak_is_what_it_was)
 CASE(resets_leave_no_row_out)
 {
     struct scene scene;
+    cenote_group *group = NULL;
+    void *of_group;
     scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "grouped", 0, NULL, &group));
+    DONE(cenote_group_alloc(group, 10 * MIB, 512, scene.stream[A], &of_group));
+    DONE(cenote_free(of_group));
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_GROUP, "grouped").allocated.peak, 10 * MIB);
+    DONE(cenote_reset_peaks(scene.pool));
+    EXPECT_EQ(row_named(scene.pool, CENOTE_BY_GROUP, "grouped").allocated.peak, 0);
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* and it is gone */
     DONE(cenote_tag_push("gone"));
     void *block = take(&scene, 10 * MIB, A);
     DONE(cenote_tag_pop());
@@ -410,18 +492,74 @@ CASE(steps)
         for (uint64_t step = 0; step < 3; step++)
             if (pieces[i].state == CENOTE_PIECE_LIVE && pieces[i].address == (uint64_t)(uintptr_t)kept[step])
                 EXPECT_EQ(pieces[i].born, step);
+    DONE(cenote_step(scene.pool));
+    DONE(cenote_steps(scene.pool, notes, 1, &count));
+    EXPECT_EQ(notes[0].peak, 3 * MIB); /* nothing was allocated, but that is what lived when it began */
     for (int step = 0; step < 3; step++)
         DONE(cenote_free(kept[step]));
     for (int step = 0; step < CENOTE_STEPS_KEPT + 10; step++)
         DONE(cenote_step(scene.pool));
     DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
     EXPECT_EQ(count, CENOTE_STEPS_KEPT);
-    EXPECT_EQ(notes[0].step, CENOTE_STEPS_KEPT + 13);
-    EXPECT_EQ(notes[CENOTE_STEPS_KEPT - 1].step, 14);
+    EXPECT_EQ(notes[0].step, CENOTE_STEPS_KEPT + 14);
+    EXPECT_EQ(notes[CENOTE_STEPS_KEPT - 1].step, 15);
     EXPECT_EQ(cenote_steps(scene.pool, NULL, 0, NULL), CENOTE_INVALID);
     EXPECT_EQ(cenote_rows(scene.pool, CENOTE_BY_KIND + 1, rows, ROWS, &count), CENOTE_INVALID);
     EXPECT_EQ(cenote_rows(scene.pool, -1, rows, ROWS, &count), CENOTE_INVALID);
     scene_close(&scene);
+}
+
+/* Rows for new tags need host memory: a block is refused, and one that changes its kind keeps the one it has. */
+CASE(no_host_memory_for_rows)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(4 * MIB);
+    cenote_options options = scene_options();
+    cenote_row row;
+    void *block = NULL, *more = NULL;
+    char name[32];
+    scene_open_with(&scene, &shape, &options);
+    block = take(&scene, MIB, A);
+    for (int i = 0; i < 3000; i++) {
+        snprintf(name, sizeof name, "row %d", i);
+        DONE(cenote_tag_push(name));
+        if (i < 2999)
+            DONE(cenote_tag_pop());
+    }
+    memory_fail(1, true);
+    EXPECT_EQ(cenote_block_kind(block, CENOTE_KIND_GRADIENTS), CENOTE_OUT_OF_HOST_MEMORY);
+    EXPECT_EQ(cenote_alloc(scene.pool, MIB, scene.stream[A], &more), CENOTE_OUT_OF_HOST_MEMORY);
+    memory_fail(0, false);
+    row = row_named(scene.pool, CENOTE_BY_KIND, "gradients");
+    EXPECT_EQ(row.allocated.current, 0);
+    DONE(cenote_block_kind(block, CENOTE_KIND_GRADIENTS));
+    more = take(&scene, MIB, A);
+    check_sums(scene.pool);
+    DONE(cenote_tag_pop());
+    DONE(cenote_free(block));
+    DONE(cenote_free(more));
+    scene_close(&scene);
+}
+
+/* The last case: what is used up stays so. Paths that are known can still be used, and each is found among all. */
+CASE(a_program_has_so_many_tags)
+{
+    char name[16];
+    int number = 0, error = 0, again = 0;
+    while (!error && number <= CENOTE_TAGS_MOST) {
+        snprintf(name, sizeof name, "%d", number);
+        error = cenote_tag_push(name);
+        number += !error;
+        DONE(error ? 0 : cenote_tag_pop());
+    }
+    EXPECT_EQ(error, CENOTE_OUT_OF_HOST_MEMORY);
+    EXPECT(strstr(cenote_message(), "use a name again") != NULL);
+    EXPECT_EQ(cenote_tag_pop(), CENOTE_INVALID); /* nothing was pushed */
+    for (int i = 0; i < number; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        again += !cenote_tag_push(name) && !cenote_tag_pop();
+    }
+    EXPECT_EQ(again, number);
 }
 
 SCENES_MAIN("rows")

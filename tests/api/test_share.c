@@ -533,6 +533,29 @@ CASE(a_driver_that_refuses_exportable_pages)
     scene_close(&scene);
 }
 
+/* The first page of a block can be shared, the one behind it cannot. */
+CASE(one_page_of_a_block_cannot_be_shared)
+{
+    struct scene scene;
+    cenote_share share;
+    struct held held[2], both;
+    scene_open(&scene, 64 * MIB);
+    REQUIRE(held_take(&held[0], scene.pool, 2 * MIB, scene.stream[A]));
+    fault_arm("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED, false);
+    REQUIRE(held_take(&held[1], scene.pool, 2 * MIB, scene.stream[A]));
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    DONE(cenote_export(held[0].at, &share));
+    EXPECT_EQ(cenote_export(held[1].at, &share), CENOTE_NOT_SUPPORTED);
+    held_give(&held[0]);
+    held_give(&held[1]);
+    REQUIRE(held_take(&both, scene.pool, 4 * MIB, scene.stream[A]));
+    EXPECT_EQ(both.at, held[0].at);
+    EXPECT_EQ(cenote_export(both.at, &share), CENOTE_NOT_SUPPORTED);
+    held_give(&both);
+    scene_close(&scene);
+}
+
 /* Each call of an import of a segment, refused once: nothing stays. */
 CASE(segments_that_the_driver_refuses)
 {

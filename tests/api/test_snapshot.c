@@ -51,13 +51,19 @@ static void judge(void)
     EXPECT_EQ(run("python3 -B tests/api/judge_snapshot.py '%s'/*%s", folder, ""), 0);
 }
 
-static void expect_words(const char *words)
+static const char *last_words(void)
 {
-    static char contents[1 << 20];
+    static char contents[8 << 20];
     FILE *file = fopen(file_name(written - 1), "rb");
     REQUIRE(file != NULL);
     contents[fread(contents, 1, sizeof contents - 1, file)] = 0;
     fclose(file);
+    return contents;
+}
+
+static void expect_words(const char *words)
+{
+    const char *contents = last_words();
     EXPECT(strstr(contents, words) != NULL);
     if (!strstr(contents, words))
         fprintf(stderr, "no \"%s\" in\n%.3000s\n", words, contents);
@@ -126,6 +132,95 @@ CASE(every_layer_has_something)
     DONE(cuGraphDestroy(captured));
     DONE(cenote_group_destroy(graph));
     DONE(cenote_group_destroy(odd));
+    scene_close(&scene);
+}
+
+/* So many blocks that the copy is made twice; blocks that wait for an event and for another device, two captures, and sites. */
+CASE(more_than_fits_at_first)
+{
+    enum { MANY = 20000 };
+    static void *small[MANY];
+    struct scene scene;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    cenote_group *groups[2];
+    CUcontext other;
+    CUstream far;
+    struct held held, used[2];
+    shape.lag = MSEC;
+    shape.devices = 2;
+    options.sites = 4;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cuDevicePrimaryCtxRetain(&other, 1));
+    DONE(cuCtxPushCurrent(other));
+    DONE(cuStreamCreate(&far, CU_STREAM_NON_BLOCKING));
+    DONE(sim_launch_wait(far, 10 * MSEC));
+    DONE(cuCtxPopCurrent(NULL));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(held_take(&used[i], scene.pool, 3 * MIB, scene.stream[A]));
+    DONE(cenote_use_on(used[0].at, 1, far));
+    DONE(cenote_use(used[1].at, NULL));
+    DONE(sim_launch_wait(NULL, 10 * MSEC));
+    for (int i = 0; i < 2; i++)
+        held_give(&used[i]);
+    for (int i = 0; i < MANY; i++)
+        REQUIRE(!cenote_alloc(scene.pool, 512, scene.stream[C], &small[i]));
+    snap(scene.pool);
+    expect_words("\"sites\":{\n\"1\":\"");
+    EXPECT(strstr(last_words(), ",1,\"device\"]") && strstr(last_words(), ",0,\"event\"]"));
+    for (int i = 0; i < MANY; i++)
+        REQUIRE(!cenote_free(small[i]));
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_group_create(scene.pool, i ? "second" : "first \x7f", CENOTE_GROUP_PRIVATE, NULL, &groups[i]));
+        DONE(cenote_capture_begin(groups[i], scene.stream[i]));
+    }
+    snap(scene.pool);
+    expect_words("first \\u007f");
+    EXPECT(strstr(last_words(), "},{\"group\":2,") != NULL);
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_capture_end(groups[i], scene.stream[i]));
+        DONE(cenote_group_destroy(groups[i]));
+    }
+    DONE(cuCtxSynchronize());
+    DONE(cuCtxPushCurrent(other));
+    DONE(cuCtxSynchronize());
+    DONE(cuStreamDestroy(far));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
+    snap(scene.pool);
+    judge();
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* The number of an arena that is gone is passed over, in each list. */
+CASE(an_arena_that_is_gone)
+{
+    struct scene scene;
+    struct held held[2];
+    cenote_group *group;
+    cenote_row rows[4];
+    uint64_t bytes;
+    size_t count;
+    scene_open(&scene, 64 * MIB);
+    DONE(cenote_group_create(scene.pool, "group", 0, NULL, &group));
+    for (int i = 0; i < 2; i++)
+        REQUIRE(held_take(&held[i], scene.pool, 3 * MIB, scene.stream[i]));
+    held_give(&held[0]);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[0]));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).arenas, 1);
+    snap(scene.pool);
+    expect_words("\"arenas\":[\n{\"arena\":2,");
+    DONE(cenote_rows(scene.pool, CENOTE_BY_ARENA, rows, 4, &count));
+    EXPECT_EQ(count, 1);
+    DONE(cenote_group_reserved(group, &bytes));
+    EXPECT_EQ(bytes, 0);
+    judge();
+    DONE(cenote_group_destroy(group));
+    held_give(&held[1]);
     scene_close(&scene);
 }
 

@@ -2,6 +2,7 @@
  * test_stats.c: what a pool says about itself agrees with what a program did, at every moment.
  * Not: the texts printed from it (tests/stats/).
  */
+#include "pool/pool.h"
 #include "tests/api/scene.h"
 
 #include <stddef.h>
@@ -156,6 +157,7 @@ CASE(peaks_and_totals_start_again)
     s = scene_stats(scene.pool);
     EXPECT_EQ(s.allocated.peak, 5 * MIB);
     EXPECT_EQ(s.reserved.peak, s.reserved.current);
+    EXPECT_EQ(s.cached.peak, s.cached.current);
     EXPECT_EQ(s.allocated.total_in, 20 * MIB);
 
     DONE(cenote_reset_totals(scene.pool));
@@ -220,6 +222,87 @@ CASE(struct_of_other_versions)
 }
 
 /* At most 1 % of reserved + 64 B per live block + 256 KiB. */
+static void expect_broken(cenote_pool *pool, const char *rule)
+{
+    EXPECT_EQ(cenote_pool_check(pool), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), rule) != NULL);
+}
+
+/* Books that are wrong by a little, in each of their parts, and then right again. */
+CASE(a_check_finds_what_is_wrong)
+{
+    struct scene scene;
+    struct held large, small, tagged;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&large, scene.pool, 5 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&small, scene.pool, 700, scene.stream[A]));
+    cenote_pool *pool = scene.pool;
+    struct arena *a = arena_of(pool, 1);
+
+#define WRONG(rule, field, by)          \
+    do {                                \
+        (field) += (by);                \
+        expect_broken(pool, rule);      \
+        (field) -= (by);                \
+        DONE(cenote_pool_check(pool));  \
+    } while (0)
+
+    WRONG("invariant 9:", pool->pages.reserved, 1);
+    WRONG("invariant 11:", region_of(&pool->pages, a->heap.regions)->top, 512);
+    WRONG("invariant 16:", a->slabs.empty, 1);
+    WRONG("invariant 17: reserved", pool->stats.reserved.current, 1);
+    WRONG("invariant 17: requested", pool->stats.requested.current, MIB);
+    WRONG("invariant 17: requested", pool->stats.active.current, (uint64_t)-MIB);
+    WRONG("invariant 17: active", pool->stats.active.current, 64 * MIB);
+    WRONG("invariant 18:", region_of(&pool->pages, a->heap.regions)->edges[0], 1);
+    WRONG("invariant 20: arenas", a->row.current, 512);
+    WRONG("invariant 20: arenas", pool->by_size[0].current, 512);
+    pool->by_kind[0].current += 512; /* is not kept before the first label */
+    DONE(cenote_pool_check(pool));
+    pool->by_kind[0].current -= 512;
+    DONE(cenote_tag_push("labelled"));
+    REQUIRE(held_take(&tagged, pool, 3 * MIB, scene.stream[B]));
+    DONE(cenote_tag_pop());
+    WRONG("invariant 20: kinds", pool->by_kind[0].current, 512);
+    WRONG("invariant 20: kinds", pool->by_phase[1].current, 512);
+    WRONG("invariant 20: kinds", TABLE_AT(struct row, &pool->by_tag, 0)->current, 512);
+    held_give(&tagged);
+    held_give(&small);
+    held_give(&large);
+    scene_close(&scene);
+}
+
+/* A block remembers the step that it was born after, as far as its mark can count. */
+CASE(more_steps_than_a_mark_holds)
+{
+    struct scene scene;
+    struct held held;
+    cenote_piece piece;
+    size_t count;
+    scene_open(&scene, CARD);
+    scene.pool->steps = MARK_STEPS_MOST - 1;
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_step(scene.pool));
+    REQUIRE(held_take(&held, scene.pool, 2 * MIB, scene.stream[A]));
+    DONE(cenote_pieces(scene.pool, NULL, &piece, 1, &count));
+    EXPECT_EQ(piece.address, (uint64_t)(uintptr_t)held.at);
+    EXPECT_EQ(piece.born, MARK_STEPS_MOST);
+    held_give(&held);
+    scene_close(&scene);
+}
+
+CASE(a_pool_that_is_gone_has_no_statistics)
+{
+    struct scene scene;
+    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_pool *gone;
+    scene_open(&scene, CARD);
+    DONE(cenote_pool_create(0, NULL, &gone));
+    DONE(cenote_pool_destroy(gone));
+    EXPECT_EQ(cenote_pool_stats(gone, &stats), CENOTE_INVALID);
+    scene_close(&scene);
+}
+
 CASE(bookkeeping_is_small)
 {
     enum { MANY = 100000 };

@@ -53,6 +53,54 @@ CASE(retired_streams_let_go)
     scene_close(&scene);
 }
 
+/* A new stream takes over what a retired one has left, but not before the device is done with it. */
+CASE(retired_streams_let_go_when_the_device_is_done)
+{
+    struct scene scene;
+    struct held held, next;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&held, scene.pool, 12 * MIB, scene.stream[A]));
+    held_linger(&held, scene.stream[A]);
+    DONE(cenote_free(held.at));
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    REQUIRE(held_take(&next, scene.pool, 12 * MIB, scene.stream[B]));
+    EXPECT(!held_overlap(&next, &held));
+    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but now it is known */
+    REQUIRE(held_take(&held, scene.pool, 12 * MIB, scene.stream[C]));
+    EXPECT_EQ(scene_stats(scene.pool).arenas, 2);
+    held_give(&held);
+    held_give(&next);
+    scene_close(&scene);
+}
+
+/* Blocks that wait for immortal streams come back one after the other, each once. */
+CASE(blocks_wait_for_immortal_streams)
+{
+    struct scene scene;
+    struct held held;
+    struct sim_books books;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    DONE(cenote_stream_immortal(scene.pool, scene.stream[B]));
+    for (int i = 0; i < 40; i++) {
+        for (int k = 0; k <= i % 3; k++) {
+            REQUIRE(held_take(&held, scene.pool, i % 2 ? 3 * MIB : 700, scene.stream[A]));
+            order(scene.stream[A], scene.stream[B]);
+            held_linger(&held, scene.stream[B]);
+            DONE(cenote_use(held.at, scene.stream[B]));
+            DONE(cenote_free(held.at));
+        }
+        EXPECT_EQ(scene_stats(scene.pool).pending_blocks, i % 3 + 1);
+        DONE(cuStreamSynchronize(scene.stream[B]));
+        DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
+        EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    }
+    sim_books(&books);
+    EXPECT(books.events <= 20); /* three at a time, and some fences: they serve again */
+    scene_close(&scene);
+}
+
 CASE(immortal_streams)
 {
     struct scene scene;
@@ -97,7 +145,99 @@ CASE(many_short_lived_streams)
     scene_close(&scene);
 }
 
+/* Those beyond the table's room are asked for as before. Default streams are immortal by themselves. */
+CASE(more_immortal_streams_than_are_kept)
+{
+    enum { MANY = 1500 };
+    static CUstream streams[MANY];
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    DONE(cenote_stream_immortal(scene.pool, NULL));
+    DONE(cenote_stream_immortal(scene.pool, CU_STREAM_PER_THREAD));
+    for (int i = 0; i < MANY; i++) {
+        DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+        DONE(cenote_stream_immortal(scene.pool, streams[i]));
+        DONE(cenote_stream_immortal(scene.pool, streams[i])); /* once is enough */
+    }
+    for (int i = 0; i < MANY; i += 100) {
+        REQUIRE(held_take(&held, scene.pool, 512, streams[i]));
+        held_give(&held);
+    }
+    scene_destroy_pool(&scene);
+    for (int i = 0; i < MANY; i++)
+        DONE(cuStreamDestroy(streams[i]));
+    scene_close(&scene);
+}
+
+/* The stream that a block was used on has gone, and its handle names one that was declared immortal: no event is recorded on that. */
+CASE(an_immortal_stream_with_the_handle_of_another)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    CUstream old = scene.stream[C];
+    DONE(cenote_use(held.at, old));
+    DONE(cuStreamDestroy(old));
+    DONE(cuStreamCreate(&scene.stream[C], CU_STREAM_NON_BLOCKING));
+    REQUIRE_EQ(scene.stream[C], old);
+    DONE(cenote_stream_immortal(scene.pool, scene.stream[C]));
+    held_give(&held);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    scene_destroy_pool(&scene);
+    scene_close(&scene);
+}
+
+/* There are so many events and no more: blocks beyond them wait for a fence, and all come back. */
+CASE(more_waiting_blocks_than_events)
+{
+    enum { MANY = 5000 };
+    static void *blocks[MANY];
+    struct scene scene;
+    scene_open(&scene, CARD);
+    sim_set_lag(MSEC);
+    DONE(sim_launch_wait(NULL, 10 * MSEC));
+    for (int i = 0; i < MANY; i++) {
+        REQUIRE(!cenote_alloc(scene.pool, 512, scene.stream[A], &blocks[i]));
+        REQUIRE(!cenote_use(blocks[i], NULL));
+    }
+    for (int i = 0; i < MANY; i++)
+        REQUIRE(!cenote_free(blocks[i]));
+    EXPECT(scene_stats(scene.pool).pending_blocks > 4096);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    scene_close(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- threads */
+
+static void *use_per_thread(void *arg)
+{
+    const struct held *held = arg;
+    return cenote_use(held->at, CU_STREAM_PER_THREAD) ? NULL : arg;
+}
+
+/* Of another thread's default stream nobody else can record an event: a fence takes its place. */
+CASE(used_by_a_thread_and_freed_by_another)
+{
+    struct scene scene;
+    struct held held;
+    pthread_t thread;
+    void *used = NULL;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, 3 * MIB, scene.stream[A]));
+    DONE(pthread_create(&thread, NULL, use_per_thread, &held));
+    DONE(pthread_join(thread, &used));
+    EXPECT_EQ(used, &held);
+    held_give(&held);
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    scene_close(&scene);
+}
 
 /* Works on the thread's own default stream and counts what went wrong: checks are for the main thread. */
 struct worker {

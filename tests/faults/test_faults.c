@@ -46,7 +46,8 @@ static const struct way ways[] = {
 #undef BOTH
 #define WAYS (sizeof ways / sizeof *ways)
 
-/* Of later calls every `stride`-th is tried, beginning elsewhere for each way and scenario. */
+/* Of calls of the driver every `stride`-th is tried, beginning elsewhere for each way and scenario; of demands for memory, which are few, a
+   fourth of that. */
 static unsigned stride = 16;
 static unsigned survived, lost;
 
@@ -140,13 +141,14 @@ static void sweep(const char *name, void (*scenario)(struct act *), const struct
     REQUIRE(passes);
     scenarios++;
     for (unsigned way = 0; way < WAYS; way++) {
-        injection = (struct injection){ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + scenarios) % stride};
+        unsigned step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : stride;
+        injection = (struct injection){ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + scenarios) % step};
         do {
             if (try_one(name, scenario, ground, &injection, &shown))
                 survived += report->fired;
             else
                 lost++;
-            injection.nth += stride;
+            injection.nth += step;
         } while ((report->fired || !report->judged) && injection.nth < INJECTIONS_MOST);
         EXPECT(injection.nth < INJECTIONS_MOST);
     }

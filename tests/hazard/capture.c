@@ -119,20 +119,58 @@ void hazard_captured_temporary_that_another_stream_wants(void)
 }
 
 /* The replay still runs on a stream that the memory never saw when the group goes and a third stream takes everything. */
-void hazard_capture_on_one_stream_replay_on_another_then_release(void)
+static void replay_on_another_stream_then_release(bool moved)
 {
     struct scene scene;
     struct held result;
     hazard_open(&scene, CARD);
+    if (moved) { /* the graph's pages come from where others lived: their old places have them, too */
+        hazard_whole_card(&scene, CARD, scene.stream[C]);
+        DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
+    }
     cenote_group *group = private_group(&scene);
     CUgraphExec exec = capture_work(&scene, group, 24 * MIB, &result);
 
+    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* what was freed in the capture is done with, but for replays */
     DONE(cuGraphLaunch(exec, scene.stream[B]));
     held_linger(&result, scene.stream[B]);
     order(scene.stream[B], scene.stream[A]);
     DONE(cuGraphExecDestroy(exec));
     DONE(cenote_free(result.at));
     DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+void hazard_capture_on_one_stream_replay_on_another_then_release(void)
+{
+    replay_on_another_stream_then_release(false);
+    replay_on_another_stream_then_release(true);
+}
+
+/* The graph's pages were once those of an ordinary group. That one ends, and its old places say nothing about whose they are now. */
+void hazard_group_whose_pages_went_to_a_graph(void)
+{
+    struct scene scene;
+    struct held old, result;
+    cenote_group *group = NULL;
+    hazard_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "before", 0, NULL, &group));
+    REQUIRE(group_take(&old, group, 40 * MIB, scene.stream[A]));
+    held_give(&old);
+    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
+    cenote_group *graphs = private_group(&scene);
+    CUgraphExec exec = capture_work(&scene, graphs, 24 * MIB, &result);
+    EXPECT(scene_stats(scene.pool).pages_harvested >= 12);
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cuGraphLaunch(exec, scene.stream[A]));
+    held_expect(&result, scene.stream[A]);
+    scene_judge(&scene);
+
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_free(result.at));
+    DONE(cenote_group_destroy(graphs));
     hazard_whole_card(&scene, CARD, scene.stream[C]);
     scene_close(&scene);
 }

@@ -115,6 +115,8 @@ static void new_stream_with_an_old_handle(bool retired)
     struct held block, next;
     hazard_open(&scene, CARD);
     CUstream old = scene.stream[A];
+    REQUIRE(held_take(&next, scene.pool, 12 * MIB, old)); /* it is known already */
+    held_give(&next);
     REQUIRE(held_take(&block, scene.pool, 12 * MIB, old));
     held_linger(&block, old);
     DONE(cenote_free(block.at));

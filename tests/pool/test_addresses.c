@@ -233,4 +233,21 @@ CASE(structures_are_used_again_and_start_zeroed)
     addresses_free_region(again);
 }
 
+/* Any byte in common, wherever in the granules they share. */
+CASE(what_is_taken)
+{
+    uint64_t kib = 1024;
+    REQUIRE(add(BASE + 100 * kib, 100 * kib) && add(BASE + 300 * kib, 5 * GRANULE));
+    EXPECT(!addresses_are_taken(BASE, 100 * kib)); /* ends where it begins */
+    EXPECT(addresses_are_taken(BASE, 100 * kib + 1));
+    EXPECT(addresses_are_taken(BASE + 150 * kib, 1));
+    EXPECT(!addresses_are_taken(BASE + 200 * kib, 100 * kib)); /* between the two */
+    EXPECT(addresses_are_taken(BASE + 200 * kib, 100 * kib + 1));
+    EXPECT(addresses_are_taken(BASE + 3 * GRANULE, 2 * GRANULE));
+    EXPECT(addresses_are_taken(BASE + 4 * GRANULE, 9 * GRANULE));
+    EXPECT(!addresses_are_taken(BASE + 300 * kib + 5 * GRANULE, 20 * GRANULE));
+    EXPECT(!addresses_are_taken(BASE - 100 * GRANULE, 100 * GRANULE));
+    drop_all();
+}
+
 SUITE_MAIN_AROUND("addresses", NULL, drop_all)

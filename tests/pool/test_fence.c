@@ -117,6 +117,14 @@ CASE(an_answer_about_a_reused_event_changes_nothing)
     EXPECT_EQ(f.count, 1);
 }
 
+CASE(an_answer_about_a_fence_that_another_thread_retired)
+{
+    tick covers = record(1);
+    EXPECT_EQ(fences_mark_done(&f, covers), event(1));
+    EXPECT_EQ(fences_mark_done(&f, covers), NULL); /* its event was handed back once */
+    EXPECT_EQ(f.done, covers);
+}
+
 CASE(a_full_ring_refuses_until_one_is_done)
 {
     tick first = record(1);
@@ -185,6 +193,13 @@ CASE(validity_sees_what_is_wrong)
     EXPECT(!fences_are_valid(&f));
     f = sound;
     f.done = f.now + 1;
+    EXPECT(!fences_are_valid(&f));
+    f = sound;
+    f.begun = f.now + 1;
+    EXPECT(!fences_are_valid(&f));
+    f = sound;
+    for (f.count = 0; f.count <= FENCES_DUE_MAX; f.count++) /* more than the ring holds: the first comes again */
+        f.due[f.count % FENCES_DUE_MAX].covers = f.begun = f.now = f.count + 1;
     EXPECT(!fences_are_valid(&f));
 }
 

@@ -315,6 +315,77 @@ CASE(a_region_that_could_not_leave_comes_back)
     EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
+/* While it was out somebody took the last pieces there are: it waits as one virgin range, and is whole again when a block comes. */
+CASE(a_segment_that_comes_back_without_host_memory)
+{
+    struct region *r = store_segment(10 * KIB, 1);
+    heap_add_region(&heap, r);
+    heap_remove_region(&heap, r);
+    while (blocks.free_count || blocks.used < blocks.committed)
+        table_take(&blocks);
+    memory_fail(1, true);
+    heap_restore_region(&heap, r);
+    memory_fail(0, false);
+    EXPECT_EQ(r->top, r->base);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    uint32_t block = take(4 * KIB);
+    EXPECT_EQ(at_of(block), r->base);
+    EXPECT_EQ(r->top, region_end(r));
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    give(block);
+}
+
+/* Only where it was, and only if all of it is free. */
+CASE(a_block_has_to_be_at_its_place)
+{
+    struct place place;
+    struct region *low = add_region(4);
+    uint32_t block = take(3 * STORE_PAGE);
+    uint64_t at = at_of(block);
+    struct region *high = add_region(4);
+    take(2 * STORE_PAGE);
+    give(block);
+    store_finish();
+    REQUIRE_EQ(heap.regions, high->number); /* is looked at first, and begins above */
+    EXPECT_EQ(heap_find_at(&heap, &who, at, 3 * STORE_PAGE, &place), FIT_NOW);
+    EXPECT_EQ(heap_find_at(&heap, &who, at + STORE_PAGE, 2 * STORE_PAGE, &place), FIT_NOW);
+    EXPECT_EQ(heap_find_at(&heap, &who, at + STORE_PAGE, 4 * STORE_PAGE, &place), FIT_NOT);
+    EXPECT_EQ(heap_find_at(&heap, &who, high->base, 512, &place), FIT_NOT); /* is in use */
+    EXPECT_EQ(heap_find_at(&heap, &who, high->top, 512, &place), FIT_NOT); /* nothing was ever there */
+    EXPECT_EQ(heap_find_at(&heap, &who, low->base - STORE_PAGE, 512, &place), FIT_NOT);
+}
+
+/* The end of a segment, where it has room for the block as it is aligned. */
+CASE(a_block_at_the_end_of_a_segment)
+{
+    struct place place;
+    store_region(1, 2, false); /* of another heap, at an address that is a multiple of much */
+    struct region *r = store_segment(10 * KIB, 1);
+    EXPECT_EQ(heap_find_last(&heap, KIB, 512, &place), FIT_NOT); /* it is not here yet */
+    heap_add_region(&heap, r);
+    EXPECT_EQ(heap_find_last(&heap, 11 * KIB, 512, &place), FIT_NOT);
+    EXPECT_EQ(heap_find_last(&heap, KIB, 16 * KIB << 20, &place), FIT_NOT); /* the last such address lies before it */
+    REQUIRE_EQ(heap_find_last(&heap, 3 * KIB, 2 * KIB, &place), FIT_NOW);
+    EXPECT_EQ(place.at, r->base + 6 * KIB);
+    give(heap_take(&heap, &place));
+    EXPECT_EQ(heap_find_last(&heap, KIB, 512, &place), FIT_NOT); /* a block has been in it */
+}
+
+/* A segment is not cut, pages are. */
+CASE(a_whole_segment)
+{
+    struct place place;
+    struct region *r = add_region(4);
+    EXPECT_EQ(heap_find(&heap, &who, KIB, 512, &place), FIT_WITH_PAGES);
+    heap_widen(&heap, &place); /* beyond the top */
+    EXPECT_EQ(place.size, KIB);
+    give(take(KIB));
+    EXPECT_EQ(heap_find(&heap, &who, KIB, 512, &place), FIT_NOW);
+    EXPECT(place.range && place.region == r->number);
+    heap_widen(&heap, &place);
+    EXPECT_EQ(place.size, KIB);
+}
+
 CASE(freeing_needs_no_host_memory)
 {
     add_region(8);
@@ -341,6 +412,61 @@ CASE(chosen_again_only_where_it_is_the_best_fit)
     give(large);
     give(wall);
     give(last);
+}
+
+/* The rule that is told with the change made, and none when it is undone. */
+#define EXPECT_BROKEN(rule_of, rule, field, value)                  \
+    do {                                                            \
+        __typeof__(field) was = (field);                            \
+        (field) = (value);                                          \
+        const char *broken = rule_of(&heap);                        \
+        EXPECT(broken && !strncmp(broken, rule, strlen(rule)));     \
+        (field) = was;                                              \
+        EXPECT_EQ(rule_of(&heap), NULL);                            \
+    } while (0)
+
+/* In 20 slots: a block over three, a hole, two in one slot, one that ends where its last slot ends, and nothing behind them. */
+CASE(each_rule_sees_what_is_wrong)
+{
+    struct region *r = add_region(20);
+    take(2 * 64 * KIB + KIB);
+    uint32_t hole = take(4 * 64 * KIB), small = take(KIB);
+    take(2 * KIB);
+    take(64 * KIB - 4 * KIB);
+    give(hole);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    EXPECT_EQ(heap_broken_cover(&heap), NULL);
+
+    struct block *b = block_of(&blocks, small), *free = block_of(&blocks, b->before);
+    REQUIRE_EQ(free->state, BLOCK_FREE);
+    EXPECT_BROKEN(heap_broken_rule, "11:", b->at, b->at + 512);
+    EXPECT_BROKEN(heap_broken_rule, "11:", b->before, small);
+    EXPECT_BROKEN(heap_broken_rule, "11:", b->region, b->region + 1);
+    EXPECT_BROKEN(heap_broken_rule, "11:", b->size, 0);
+    EXPECT_BROKEN(heap_broken_rule, "11:", b->size, b->size + 1);
+    EXPECT_BROKEN(heap_broken_rule, "12:", b->state, BLOCK_FREE);
+    EXPECT_BROKEN(heap_broken_rule, "11:", r->top, r->top + 512);
+    EXPECT_BROKEN(heap_broken_rule, "11:", r->last_block, small);
+
+    for (uint32_t slot = 0; slot < r->slots; slot++) {
+        EXPECT_BROKEN(heap_broken_cover, "18:", r->edges[slot], r->edges[slot] + 1);
+        EXPECT_BROKEN(heap_broken_cover, "18:", r->busy[0], r->busy[0] ^ 1ull << slot);
+    }
+
+    struct region *newer = add_region(4);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    take(12 * 64 * KIB);
+    while (newer->top == newer->base)
+        take(64 * KIB);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    heap.regions = r->number; /* the order turned round */
+    r->next = newer->number;
+    newer->next = 0;
+    EXPECT(!strncmp(heap_broken_rule(&heap), "13:", 3));
+    heap.regions = newer->number;
+    newer->next = r->number;
+    r->next = 0;
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
 SUITE_MAIN_AROUND("heap", open_all, close_all)

@@ -100,6 +100,29 @@ CASE(a_move_that_did_not_happen_changes_nothing)
     EXPECT_EQ(page_of(&store, page)->freed, before.freed);
 }
 
+/* Mapped once, but its mapping is being changed, or it is lifted for another slot: the slot does not speak for it yet. */
+CASE(a_page_on_its_way_is_not_sole)
+{
+    struct region *r = first;
+    uint32_t page = store_page_at(r, 0);
+    store_map(page, r, 3);
+    bit_set(r->transit, 0);
+    pages_unlink(&store, r, 3);
+    EXPECT(!bit_is_set(r->sole, 0));
+    bit_clear(r->transit, 0);
+    pages_settle(&store, page);
+    EXPECT(bit_is_set(r->sole, 0));
+    EXPECT_EQ(pages_broken_rule(&store), NULL);
+
+    store_map(page, r, 3);
+    struct page_past past = pages_lift(&store, page, (struct spot){r->number, 5});
+    pages_unlink(&store, r, 3);
+    EXPECT(!bit_is_set(r->sole, 0));
+    pages_drop(&store, page, past);
+    EXPECT(bit_is_set(r->sole, 0));
+    EXPECT_EQ(pages_broken_rule(&store), NULL);
+}
+
 CASE(a_page_counts_the_pins_of_slots_that_come_and_go)
 {
     uint32_t page = store_page_at(first, 0);
@@ -109,6 +132,20 @@ CASE(a_page_counts_the_pins_of_slots_that_come_and_go)
     EXPECT_EQ(pages_broken_rule(&store), NULL);
     pages_unlink(&store, first, 1);
     EXPECT_EQ(page_of(&store, page)->pins, 0);
+    EXPECT_EQ(pages_broken_rule(&store), NULL);
+}
+
+/* A page that is on its way back to the driver serves nobody, not even at its home; if the driver will not have it, it does again. */
+CASE(a_leaving_page_serves_nobody)
+{
+    uint32_t page = store_page_at(first, 0), blocked_to;
+    store_map(page, first, 5);
+    EXPECT_EQ(missing_in(first, 0, 1, &blocked_to) + missing_in(first, 5, 6, &blocked_to), 0);
+    pages_leave(&store, page);
+    EXPECT_EQ(missing_in(first, 0, 1, &blocked_to), 1);
+    EXPECT_EQ(missing_in(first, 5, 6, &blocked_to), 1);
+    pages_stay(&store, page);
+    EXPECT_EQ(missing_in(first, 0, 1, &blocked_to) + missing_in(first, 5, 6, &blocked_to), 0);
     EXPECT_EQ(pages_broken_rule(&store), NULL);
 }
 
@@ -182,6 +219,7 @@ CASE(each_rule_sees_what_is_wrong)
 
     struct page *p = page_of(&store, page), *q = page_of(&store, sole);
     EXPECT_BROKEN("1:", bit_set(r->sole, 9), bit_clear(r->sole, 9));
+    EXPECT_BROKEN("1:", bit_set(r->home, 9), bit_clear(r->home, 9));
     EXPECT_BROKEN("2:", bit_set(r->busy, 9), bit_clear(r->busy, 9));
     EXPECT_BROKEN("3:", bit_set(r->busy, 0), bit_clear(r->busy, 0));
     EXPECT_BROKEN("3:", bit_clear(r->busy, 3), bit_set(r->busy, 3));
@@ -189,7 +227,9 @@ CASE(each_rule_sees_what_is_wrong)
     EXPECT_BROKEN("4:", bit_set(r->home, 3), bit_clear(r->home, 3));
     EXPECT_BROKEN("5:", q->owner.region = 1, q->owner.region = 0);
     EXPECT_BROKEN("5:", bit_set(r->sole, 0), bit_clear(r->sole, 0));
+    EXPECT_BROKEN("5:", bit_set(r->transit, 1), bit_clear(r->transit, 1));
     EXPECT_BROKEN("6:", p->maps = 3, p->maps = 2);
+    EXPECT_BROKEN("6:", p->maps = 1, p->maps = 2);
     EXPECT_BROKEN("6:", r->next_alias[3].slot = 2; r->next_alias[3].region = 1, r->next_alias[3].slot = r->next_alias[3].region = 0);
     EXPECT_BROKEN("7:", r->pins[3] = 1, r->pins[3] = 0);
     EXPECT_BROKEN("8:", page_of(&store, spare)->maps = 1, page_of(&store, spare)->maps = 0);
@@ -197,6 +237,10 @@ CASE(each_rule_sees_what_is_wrong)
     EXPECT_BROKEN("9:", store.reserved += STORE_PAGE, store.reserved -= STORE_PAGE);
     EXPECT_BROKEN("14:", r->freed[1] = store.fences.now + 1, r->freed[1] = 0);
     EXPECT_BROKEN("15:", store.fences.done = store.fences.now + 1, store.fences.done = store.fences.now);
+
+    bit_clear(r->busy, 3); /* what is on its way is owned and not yet under live bytes */
+    bit_set(r->transit, 3);
+    EXPECT_EQ(pages_broken_rule(&store), NULL);
 }
 
 SUITE_MAIN_AROUND("pages", open_world, store_close)

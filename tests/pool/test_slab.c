@@ -137,6 +137,14 @@ CASE(the_rule_sees_what_is_wrong)
     s->pending[0] = 1;
     EXPECT(slabs_broken_rule(&slabs));
     *s = sound;
+    s->free[1] = s->pending[1] = 1;
+    s->free_items++;
+    EXPECT(slabs_broken_rule(&slabs));
+    *s = sound;
+    s->free[0] = s->free[1] = 0; /* a full slab in a bin */
+    s->free_items = 0;
+    EXPECT(slabs_broken_rule(&slabs));
+    *s = sound;
     s->class = 3;
     EXPECT(slabs_broken_rule(&slabs));
     *s = sound;

@@ -282,4 +282,39 @@ CASE(a_lost_context_is_lost_until_it_is_reset)
     EXPECT_OK(cuMemAlloc(&at, 512));
 }
 
+/* It ends the context, and the memory and events in it; who has retained it releases it still, and the next to retain it finds another. */
+CASE(a_reset_releases_nothing)
+{
+    CUcontext again;
+    CUdeviceptr at;
+    CUevent event;
+    unsigned flags;
+    int active = 1;
+    unsigned long long before = 0, after = 0;
+    uint64_t held = simulated_books().contexts;
+    EXPECT_OK(cuCtxGetId(machine_context, &before));
+    EXPECT_OK(cuMemAlloc(&at, 512));
+    EXPECT_OK(cuEventCreate(&event, 0));
+    EXPECT_OK(cuDevicePrimaryCtxReset(0));
+    EXPECT_EQ(simulated_books().contexts, held);
+    EXPECT_EQ(simulated_books().allocations, 0);
+    EXPECT_EQ(simulated_books().events, 0);
+    EXPECT_OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    EXPECT_EQ(active, 0);
+    EXPECT_EQ(cuCtxGetId(machine_context, &after), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(simulated_violations(), 0);
+    EXPECT_OK(cuDevicePrimaryCtxReset(0)); /* of nothing */
+    EXPECT_OK(cuDevicePrimaryCtxRetain(&again, 0));
+    EXPECT_EQ(again, machine_context);
+    EXPECT_OK(cuCtxGetId(machine_context, &after));
+    EXPECT(after != before);
+    EXPECT_OK(cuMemAlloc(&at, 512));
+    for (uint64_t i = 0; i <= held; i++)
+        EXPECT_OK(cuDevicePrimaryCtxRelease(0));
+    EXPECT_EQ(simulated_books().contexts, 0);
+    EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(simulated_violations(), 1);
+    EXPECT_OK(cuDevicePrimaryCtxRetain(&machine_context, 0));
+}
+
 SUITE_MAIN_AROUND("simulated device: hazards", begin, NULL)

@@ -77,7 +77,7 @@ def fresh(code: str, shape: str = SHAPE, timeout: float = 120, check: bool = Tru
 NURSERY = """
 import json, os, signal, sys, torch
 for line in sys.stdin:
-    code, environ, output, seconds = json.loads(line)
+    code, environ, output, seconds, whole = json.loads(line)
     child = os.fork()
     if child:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -87,6 +87,9 @@ for line in sys.stdin:
     signal.alarm(seconds)
     os.environ.clear()
     os.environ.update(environ)
+    if whole:
+        exec(compile(code, "<forked>", "exec"))
+        sys.exit()
     status = 1
     try:
         exec(compile(code, "<forked>", "exec"), {"__name__": "__main__"})
@@ -109,11 +112,14 @@ def nursery() -> tuple:
     return process, folder, itertools.count()
 
 
-def forked(code: str, shape: str = SHAPE, timeout: int = 120, check: bool = True, **environ: str) -> subprocess.CompletedProcess:
-    """Like fresh, in a tenth of a second: the process has imported PyTorch before. Not for variables that are read by the import."""
+def forked(
+    code: str, shape: str = SHAPE, timeout: int = 120, check: bool = True, whole: bool = False, **environ: str
+) -> subprocess.CompletedProcess:
+    """Like fresh, in a tenth of a second: the process has imported PyTorch before. Not for variables that are read by the import. `whole`: it
+    ends as Python does, with all that runs then."""
     process, folder, numbers = nursery()
     output = f"{folder.name}/{next(numbers)}"
-    print(json.dumps([textwrap.dedent(code), environment(shape, **environ), output, timeout]), file=process.stdin, flush=True)
+    print(json.dumps([textwrap.dedent(code), environment(shape, **environ), output, timeout, whole]), file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:
         raise RuntimeError(f"the process that imports PyTorch for others has ended: exit status {process.wait()}")

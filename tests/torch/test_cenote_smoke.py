@@ -156,6 +156,10 @@ def test_a_fraction_is_a_limit():
     torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.cuda.get_per_process_memory_fraction() == 1.0
     assert block(1100 * MIB).is_cuda
+    torch.cuda.set_per_process_memory_fraction(0.0)  # of nothing, and not of everything
+    with pytest.raises(torch.OutOfMemoryError):
+        block(1100 * MIB)
+    torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1])
@@ -180,6 +184,33 @@ def test_recorded_memory_waits_while_the_gpu_is_behind(sim):
         assert at not in [other.data_ptr() for other in others]
         torch.cuda.synchronize()
         del others
+
+
+def test_recorded_memory_waits_for_the_default_stream_of_another_device(sim):
+    """It has the handle of the own device's."""
+    a = block(12 * MIB, "cuda:0")
+    at = a.data_ptr()
+    with torch.cuda.device(1):
+        sim.work(torch.cuda.default_stream(1), LONG)
+    a.record_stream(torch.cuda.default_stream(1))
+    del a
+    assert block(12 * MIB, "cuda:0").data_ptr() != at
+    torch.cuda.synchronize(1)
+
+
+def test_a_stream_of_the_program_is_gone_before_the_free(sim):
+    """Its handle is not given to the driver any more: that would be a violation of CUDA's rules."""
+    driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+    sim.set_lag(10**6)
+    foreign = torch.cuda.ExternalStream(handle.value)
+    a = block(12 * MIB)
+    at = a.data_ptr()
+    sim.work(foreign, LONG)
+    a.record_stream(foreign)
+    assert driver.cuStreamDestroy_v2(handle) == 0
+    del a
+    assert block(12 * MIB).data_ptr() != at
 
 
 def test_memory_of_others_is_recorded_without_harm():

@@ -37,6 +37,8 @@ struct player {
     CUstream                 *streams; /* device by device; NULL: the legacy default stream, or not created yet */
     void                    **blocks;  /* block -> what cenote_alloc returned; NULL: none */
     uint64_t                  now_ns;  /* the trace's time, running on from one repetition to the next */
+    uint64_t                  live;    /* bytes asked for */
+    uint64_t                  peak;    /* of what was reserved, so far */
 };
 
 static bool fail(struct player *p, const char *what, const char *why)
@@ -74,12 +76,26 @@ static bool find_stream(struct player *p, const struct record *r, CUstream *stre
 
 /* -------------------------------------------------------------------------------------------------------------------- records */
 
+/* Memory is only taken by allocations. */
+static void note_peak(struct player *p, uint64_t bytes)
+{
+    struct sim_books books;
+    sim_books(&books);
+    p->live += bytes;
+    if (p->peak < books.used_peak) {
+        p->peak = books.used_peak;
+        p->result->live_at_peak = p->live;
+    }
+}
+
 static bool play_alloc(struct player *p, const struct record *r, CUstream stream)
 {
     void **block = &p->blocks[r->block];
     int error = cenote_alloc(p->pools[r->device], r->bytes, stream, block);
-    if (!error)
+    if (!error) {
+        note_peak(p, r->bytes);
         return true;
+    }
     *block = NULL;
     p->result->ooms++;
     return error == CENOTE_OUT_OF_MEMORY || fail(p, "cenote_alloc", cenote_message());
@@ -105,6 +121,7 @@ static bool play_record(struct player *p, const struct record *r)
         return play_alloc(p, r, stream);
     case RECORD_FREE:
         p->blocks[r->block] = NULL;
+        p->live -= block ? r->bytes : 0;
         return !cenote_free(block) || fail(p, "cenote_free", cenote_message());
     case RECORD_USE:
         return !block || !cenote_use(block, stream) || fail(p, "cenote_use", cenote_message());
@@ -173,6 +190,7 @@ static bool read_figures(struct player *p, struct figures *figures)
             return fail(p, "cenote_pool_stats", cenote_message());
         figures->moved += stats.pages_unmapped;
         figures->waits += stats.waits;
+        p->result->page_bytes = stats.page_bytes;
         figures->metadata += stats.metadata;
     }
     return true;
@@ -270,7 +288,7 @@ void replay_apart(const struct trace *trace, const struct replay_plan *plan, str
     pid_t child = pipe(ends) ? -1 : fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever ends the parent means this replay too */
-        replay(trace, plan, result);
+        (plan->play ? plan->play : replay)(trace, plan, result);
         _exit(write(ends[1], result, sizeof(*result)) == sizeof(*result) ? 0 : 1);
     }
     ssize_t got = 0;

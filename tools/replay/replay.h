@@ -6,7 +6,12 @@
 
 #include "tools/replay/trace.h"
 
+struct replay_plan;
+struct replay_result;
+typedef void (*replay_fn)(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);
+
 struct replay_plan {
+    replay_fn      play;     /* NULL: cenote; or another allocator on the simulated GPU, in whose result only what it knows is set */
     cenote_options options;
     uint64_t       capacity; /* bytes per device */
     double         lag;      /* the GPU runs behind by that part of the trace's records */
@@ -16,6 +21,8 @@ struct replay_plan {
 /* Plain data: it travels between processes. Bytes and calls are sums over all devices. */
 struct replay_result {
     uint64_t reserved_peak, address_peak;    /* by the driver's own books */
+    uint64_t live_at_peak;                   /* bytes asked for by live blocks when most was reserved, for the first time */
+    uint64_t page_bytes;                     /* 0: no pages */
     uint64_t calls_first, calls_last;        /* handles created, mapped and unmapped in the first and the last repetition */
     uint64_t calls_other;                    /* all other driver calls of all repetitions that cenote counts */
     uint64_t waits, ooms, metadata;

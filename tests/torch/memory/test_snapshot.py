@@ -201,6 +201,8 @@ def test_history_is_bounded():
     recorded = entries()
     torch.cuda.memory._record_memory_history(enabled=None)
     assert len(recorded) <= 21
+    times = [entry["time_us"] for entry in recorded]
+    assert times == sorted(times)  # the newest of all, and none that is older in between
     assert recorded[-2]["action"] == "free_completed" or recorded[-1]["action"] in ("free_completed", "snapshot")
 
 

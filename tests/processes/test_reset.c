@@ -1,0 +1,277 @@
+/*
+ * test_reset.c: the context goes from under live pools: the device is reset, the context is lost, or a context of the program's own ends. The
+ * books of the simulated card judge: nothing of the old context is named to the driver, and what is left is given back.
+ */
+#include <pthread.h>
+
+#include "tests/processes/process.h"
+
+static const unsigned providers[] = {CENOTE_VMM, CENOTE_PLAIN, CENOTE_ASYNC, CENOTE_GUARD};
+
+#define PROVIDERS (sizeof providers / sizeof providers[0])
+
+static struct scene scene;
+static struct held  live[3];
+
+static void open_provider(unsigned provider)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.provider = provider;
+    shape.devices = 2;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < 3; i++)
+        live[i] = take_one(&scene, (size_t)(i + 1) * 900 * KIB);
+    struct held freed = take_one(&scene, 30 * MIB), used = take_one(&scene, 3 * MIB);
+    held_give(&freed);
+    DONE(cenote_use(used.at, scene.stream[B]));
+    held_give(&used); /* waits for the other stream */
+    DONE(cenote_trim(scene.pool, 0, 0)); /* there is a fence */
+    DONE(cuCtxSynchronize());
+}
+
+/* Its streams go with it; the program lets go of its context, too. */
+static void reset(void)
+{
+    DONE(cuDevicePrimaryCtxReset(0));
+    for (int i = 0; i < SCENE_STREAMS; i++)
+        scene.stream[i] = NULL;
+}
+
+/* The answer to all that wants something of the device; what is bookkeeping goes on. */
+static void expect_lost(const char *words)
+{
+    void *block = NULL;
+    cenote_stats stats = scene_stats(scene.pool);
+    EXPECT_EQ(cenote_alloc(scene.pool, 90 * MIB, scene.stream[A], &block), CENOTE_DEVICE_LOST);
+    EXPECT(strstr(cenote_message(), words));
+    EXPECT(!block);
+    EXPECT_EQ(cenote_alloc(scene.pool, 512, scene.stream[A], &block), CENOTE_DEVICE_LOST); /* lost is lost, also where the driver is not needed */
+    EXPECT_EQ(cenote_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+    EXPECT_EQ(scene_stats(scene.pool).requested.current, stats.requested.current);
+    DONE(cenote_pool_check(scene.pool));
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_free(live[i].at));
+    EXPECT(cenote_free(live[0].at) != CENOTE_OK);
+    DONE(cenote_step(scene.pool));
+    EXPECT_EQ(scene_stats(scene.pool).requested.current, 0);
+    DONE(cenote_pool_check(scene.pool));
+}
+
+/* Pool and context go, and with new ones the device serves: nothing of the old is in the way. */
+static void begin_anew(void)
+{
+    struct sim_books books;
+    CUcontext popped;
+    scene_destroy_pool(&scene);
+    DONE(cuCtxPopCurrent(&popped));
+    DONE(cuDevicePrimaryCtxRelease(0));
+    sim_books(&books);
+    EXPECT_EQ(books.used + books.reserved + books.handles + books.mappings + books.reservations + books.allocations + books.pools, 0);
+    EXPECT_EQ(books.events + books.streams + books.contexts, 0);
+    EXPECT_EQ(books.violations, 0);
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
+
+    cenote_options options = scene_options();
+    DONE(cuDevicePrimaryCtxRetain(&scene.context, 0));
+    DONE(cuCtxPushCurrent(scene.context));
+    for (int i = 0; i < SCENE_STREAMS; i++)
+        DONE(cuStreamCreate(&scene.stream[i], CU_STREAM_NON_BLOCKING));
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    struct held next = take_one(&scene, 200 * MIB);
+    held_give(&next);
+    scene_close(&scene);
+}
+
+ENDS_WITH(a_reset_under_live_pools, 0)
+{
+    for (size_t i = 0; i < PROVIDERS; i++) {
+        open_provider(providers[i]);
+        reset();
+        expect_lost("has reset the device");
+        begin_anew();
+    }
+}
+
+/* Somebody has made the context live again, under its old handle, before cenote looks. */
+ENDS_WITH(a_reset_and_a_new_context_under_live_pools, 0)
+{
+    for (size_t i = 0; i < PROVIDERS; i++) {
+        CUcontext again;
+        CUdeviceptr theirs;
+        open_provider(providers[i]);
+        reset();
+        DONE(cuDevicePrimaryCtxRetain(&again, 0));
+        EXPECT_EQ(again, scene.context);
+        DONE(cuStreamCreate(&scene.stream[A], CU_STREAM_NON_BLOCKING));
+        DONE(cuMemAlloc(&theirs, 3 * MIB)); /* it may lie where a segment of ours did */
+        expect_lost("has reset the device");
+        DONE(sim_launch_touch(scene.stream[A], theirs, 3 * MIB));
+        DONE(cuCtxSynchronize());
+        DONE(cuStreamDestroy(scene.stream[A]));
+        DONE(cuMemFree(theirs));
+        DONE(cuDevicePrimaryCtxRelease(0));
+        begin_anew();
+    }
+}
+
+/* An error that nothing follows; after it CUDA allows a reset, and the process goes on. */
+ENDS_WITH(a_lost_context_and_then_a_reset, 0)
+{
+    for (size_t i = 0; i < PROVIDERS; i++) {
+        open_provider(providers[i]);
+        sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+        expect_lost("CUDA_ERROR_ILLEGAL_ADDRESS");
+        reset();
+        begin_anew();
+    }
+}
+
+/* Without a reset the memory stays until the process ends; frees and the destruction succeed all the same. */
+ENDS_WITH(a_lost_context, 0)
+{
+    for (size_t i = 0; i < PROVIDERS; i++) {
+        open_provider(providers[i]);
+        sim_lose_context(0, CUDA_ERROR_LAUNCH_FAILED);
+        expect_lost("CUDA_ERROR_LAUNCH_FAILED");
+        scene_destroy_pool(&scene);
+        scene_is_open = false;
+    }
+}
+
+/* All pools of the device have to go before one can be made: the first of the new ones says so. */
+ENDS_WITH(two_pools_of_a_reset_device, 0)
+{
+    cenote_pool *second = NULL, *third = NULL;
+    cenote_options options = scene_options();
+    void *block;
+    open_provider(CENOTE_VMM);
+    DONE(cenote_pool_create(0, &options, &second));
+    reset();
+    expect_lost("destroy all pools of the device");
+    EXPECT_EQ(cenote_pool_create(0, &options, &third), CENOTE_OK); /* no driver call yet */
+    EXPECT_EQ(cenote_alloc(third, MIB, NULL, &block), CENOTE_DEVICE_LOST);
+    DONE(cenote_pool_destroy(third));
+    DONE(cenote_pool_destroy(second));
+    begin_anew();
+}
+
+/* A default pool is never destroyed: that device is over for cenote's callers in this process. */
+ENDS_WITH(the_default_pool_of_a_reset_device, 0)
+{
+    struct sim_shape shape = scene_card(CARD);
+    void *block, *more;
+    scene_open_card(&scene, &shape);
+    DONE(cenote_pool_default(0, &scene.pool));
+    DONE(cenote_alloc(scene.pool, MIB, NULL, &block));
+    reset();
+    EXPECT_EQ(cenote_alloc(scene.pool, 80 * MIB, NULL, &more), CENOTE_DEVICE_LOST);
+    DONE(cenote_free(block));
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_INVALID);
+    DONE(cenote_pool_default(0, &scene.pool));
+    EXPECT_EQ(cenote_alloc(scene.pool, MIB, NULL, &block), CENOTE_DEVICE_LOST);
+    scene_is_open = false;
+}
+
+/* Blocks wait for streams of another device, which is reset: nothing runs there any more. */
+ENDS_WITH(another_device_is_reset, 0)
+{
+    CUcontext context;
+    CUstream stream;
+    open_provider(CENOTE_VMM);
+    DONE(cuDevicePrimaryCtxRetain(&context, 1));
+    DONE(cuCtxPushCurrent(context));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(sim_launch_wait(stream, 1000 * MSEC));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_use_on(live[0].at, 1, stream));
+    held_give(&live[0]);
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+    DONE(cuDevicePrimaryCtxReset(1));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    struct held more = take_one(&scene, 20 * MIB); /* this device serves on */
+    held_give(&more);
+    held_give(&live[1]);
+    held_give(&live[2]);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    scene_close(&scene);
+}
+
+/* Pools are of the primary context, whichever was current. Streams of another are refused, also when it has ended. */
+ENDS_WITH(a_context_of_the_program_ends, 0)
+{
+    CUcontext own;
+    CUstream theirs;
+    void *block = NULL;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    scene_open_card(&scene, &shape);
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&theirs, CU_STREAM_NON_BLOCKING));
+    DONE(cenote_pool_create(0, &options, &scene.pool)); /* while `own` is current */
+    live[0] = take_one(&scene, 3 * MIB);
+    DONE(cuCtxDestroy(own));
+    CUcontext current = NULL;
+    DONE(cuCtxGetCurrent(&current));
+    EXPECT_EQ(current, scene.context);
+    live[1] = take_one(&scene, 30 * MIB);
+    sim_set_quiet(true);
+    EXPECT(cenote_alloc(scene.pool, MIB, theirs, &block) != CENOTE_OK && cenote_message()[0]); /* a stream that is gone */
+    held_give(&live[0]);
+    held_give(&live[1]);
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_pool_destroy(scene.pool));
+    scene_is_open = false;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- in the middle */
+
+static void *come_and_go(void *number)
+{
+    for (unsigned i = 0; i < 400; i++) {
+        void *block = NULL;
+        cuCtxSetCurrent(scene.context);
+        int error = cenote_alloc(scene.pool, (1 + i % 61) * 300 * KIB, CU_STREAM_PER_THREAD, &block);
+        if (!error && cenote_free(block))
+            return number;
+        if (i % 9 == 0)
+            cenote_trim(scene.pool, 0, 0);
+        if (error && error != CENOTE_DEVICE_LOST && error != CENOTE_DRIVER && error != CENOTE_OUT_OF_MEMORY)
+            return number;
+    }
+    return NULL;
+}
+
+/* CUDA forbids it; nothing crashes or hangs, and the pool can be destroyed. */
+static void in_the_middle(void)
+{
+    pthread_t threads[3];
+    void *failed;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    options.decay_ms = 1;
+    options.background = 1;
+    scene_open_with(&scene, &shape, &options);
+    sim_set_quiet(true);
+    for (uintptr_t i = 0; i < 3; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, come_and_go, (void *)(i + 1)));
+    usleep(2000);
+    DONE(cuDevicePrimaryCtxReset(0));
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], &failed);
+        EXPECT(!failed);
+    }
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_pool_destroy(scene.pool));
+    scene_is_open = false;
+}
+
+CASE(a_reset_in_the_middle_of_everything)
+{
+    for (int i = 0; i < 12; i++)
+        EXPECT_EQ(status_of(in_the_middle), 0);
+}
+
+PROCESSES_MAIN("resets")

@@ -1,0 +1,28 @@
+"""cenote-fuzz has models of PyTorch's allocators; here they and the real ones play the same traces and reserve the same."""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FUZZ = pathlib.Path(os.environ.get("CENOTE_BUILD") or ROOT / "build").resolve() / "bin/cenote-fuzz"
+
+
+@pytest.mark.simulation
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not FUZZ.exists(), reason="cenote-fuzz is not built")
+def test_the_models_reserve_what_pytorch_reserves(run, tmp_path):
+    traces = [ROOT / "traces/worst" / f"{name}.csv.gz" for name in ("native", "cenote", "expandable", "async")]
+    figures = tmp_path / "out.json"
+    done = run("replay", "--under", "native,expandable", "--json", figures, *traces)
+    assert done.returncode == 0, done.stderr
+    real = {(line["trace"], line["allocator"]): line["reserved_peak_bytes"] for line in json.loads(figures.read_text())["runs"]}
+    for path in traces:
+        said = subprocess.run([FUZZ, "--json", path], capture_output=True, text=True, timeout=100)
+        assert said.returncode == 0, said.stderr
+        model = json.loads(said.stdout)
+        for allocator in ("native", "expandable"):
+            assert model[f"{allocator}_reserved_bytes"] == real[path.name.removesuffix(".csv.gz"), allocator]

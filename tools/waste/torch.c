@@ -1,0 +1,443 @@
+/*
+ * torch.c: models of PyTorch's caching allocator: as it is by default, and with expandable segments.
+ *
+ * What is modelled is where blocks go and what is reserved; nothing is stored. Requests are rounded to 512 bytes. Up to 1 MiB they go to
+ * the small pool, larger ones to the large pool, of their stream; a free block of one pool and stream serves no other. The smallest that
+ * is large enough is taken, at the lowest address of equals, and split if what is left over is worth it.
+ *
+ *   native       the smallest free block lacks: a segment of 2 MiB for small ones, of 20 MiB below 10 MiB, else of a multiple of 2 MiB
+ *   expandable   it lacks: the addresses of the pool and stream are mapped further, by pages of 2 MiB, or 20 MiB in the large pool
+ *
+ * Memory goes back only when the device has no more: then all that lies free in whole segments or pages, and the request is tried again.
+ * A block that another stream used comes back when the device has got that far, at the next allocation.
+ *
+ * This is a model and nobody's code; tests/python/test_waste.py compares it with the real allocator. Settings are the defaults; one device.
+ *
+ * LOCKING: none.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/waste/models.h"
+
+#define MIB (1ull << 20)
+#define ROUNDING 512
+#define SMALL_MOST MIB                      /* of a request; and the least that is worth splitting off a large native block */
+#define SMALL_SEGMENT (2 * MIB)
+#define LARGE_SEGMENT (20 * MIB)
+#define LARGE_OWN (10 * MIB)                /* from here on a request has a segment of its own size */
+#define ADDRESSES_APART (1ull << 50)        /* segments that grow lie so far apart */
+#define TICK_NS 1000                        /* device time per record, as in tools/replay */
+
+struct block {
+    struct block *before, *after; /* in its segment, by address; NULL: none */
+    uint64_t      at, size;
+    uint32_t      pool;
+    bool          taken, mapped;
+    uint64_t      due;            /* while pending: when the device is done; */
+    struct block *next_pending;
+};
+
+/* Free blocks of one stream and size class, in order of size and address. */
+struct pool {
+    struct block **free;
+    uint32_t       count, room;
+    struct block  *first;         /* of its expandable segment; NULL: none yet */
+};
+
+struct model {
+    struct pool         *pools;     /* stream * 2 + is large */
+    struct block       **blocks;    /* by the trace's numbers */
+    bool                *used;      /* on another stream, likewise */
+    struct block        *pending;   /* freed, and the device is not done; in order */
+    struct block       **pending_end;
+    uint64_t             capacity, reserved, address, now, lag, live;
+    bool                 expandable, no_memory;
+    struct replay_result *result;
+};
+
+static bool is_large(const struct block *b)
+{
+    return b->pool % 2;
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- free blocks */
+
+/* The place of the first free block that is not smaller than `size`, and at `at` or behind among equals. */
+static uint32_t place_of(const struct pool *pool, uint64_t size, uint64_t at)
+{
+    uint32_t low = 0, high = pool->count;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        const struct block *b = pool->free[middle];
+        if (b->size < size || (b->size == size && b->at < at))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void add_free(struct model *m, struct block *b)
+{
+    struct pool *pool = &m->pools[b->pool];
+    if (pool->count == pool->room) {
+        uint32_t room = pool->room ? pool->room * 2 : 64;
+        struct block **larger = realloc(pool->free, room * sizeof(*larger));
+        if (!larger) {
+            m->no_memory = true;
+            return;
+        }
+        pool->free = larger;
+        pool->room = room;
+    }
+    uint32_t place = place_of(pool, b->size, b->at);
+    memmove(&pool->free[place + 1], &pool->free[place], (pool->count++ - place) * sizeof(b));
+    pool->free[place] = b;
+}
+
+static void remove_free(struct model *m, const struct block *b)
+{
+    struct pool *pool = &m->pools[b->pool];
+    uint32_t place = place_of(pool, b->size, b->at);
+    memmove(&pool->free[place], &pool->free[place + 1], (--pool->count - place) * sizeof(b));
+}
+
+static struct block *make_block(struct model *m, uint32_t pool, uint64_t at, uint64_t size)
+{
+    struct block *b = calloc(1, sizeof(*b));
+    m->no_memory |= !b;
+    if (b)
+        *b = (struct block){.at = at, .size = size, .pool = pool, .mapped = true};
+    return b;
+}
+
+/* What lies behind the first `size` bytes becomes a block of its own, on no list. NULL: no host memory. */
+static struct block *cut(struct model *m, struct block *b, uint64_t size)
+{
+    struct block *rest = make_block(m, b->pool, b->at + size, b->size - size);
+    if (!rest)
+        return NULL;
+    rest->mapped = b->mapped;
+    rest->before = b;
+    rest->after = b->after;
+    if (rest->after)
+        rest->after->before = rest;
+    b->after = rest;
+    b->size = size;
+    return rest;
+}
+
+/* `b` and what follows it are one; `next` is gone. */
+static void join(struct model *m, struct block *b, struct block *next)
+{
+    b->size += next->size;
+    b->after = next->after;
+    if (b->after)
+        b->after->before = b;
+    if (m->pools[b->pool].first == next)
+        m->pools[b->pool].first = b;
+    free(next);
+}
+
+static bool can_join(const struct block *a, const struct block *b)
+{
+    return a && b && !a->taken && !b->taken && a->mapped == b->mapped;
+}
+
+/* With its free neighbours, mapped as it is. It is on no list itself, they are if they are mapped. */
+static struct block *join_around(struct model *m, struct block *b)
+{
+    if (can_join(b, b->after)) {
+        if (b->mapped)
+            remove_free(m, b->after);
+        join(m, b, b->after);
+    }
+    if (can_join(b->before, b)) {
+        struct block *before = b->before;
+        if (b->mapped)
+            remove_free(m, before);
+        join(m, before, b);
+        return before;
+    }
+    return b;
+}
+
+static void put_free(struct model *m, struct block *b)
+{
+    b->taken = false;
+    add_free(m, join_around(m, b));
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- reserving */
+
+static bool reserve(struct model *m, uint64_t bytes)
+{
+    if (m->reserved + bytes > m->capacity)
+        return false;
+    m->reserved += bytes;
+    return true;
+}
+
+static struct block *new_segment(struct model *m, uint32_t pool, uint64_t size)
+{
+    uint64_t own = (size + SMALL_SEGMENT - 1) / SMALL_SEGMENT * SMALL_SEGMENT;
+    uint64_t bytes = size <= SMALL_MOST ? SMALL_SEGMENT : size < LARGE_OWN ? LARGE_SEGMENT : own;
+    if (!reserve(m, bytes))
+        return NULL;
+    m->address += bytes;
+    return make_block(m, pool, m->address - bytes, bytes);
+}
+
+static uint64_t page_of(const struct block *b)
+{
+    return is_large(b) ? LARGE_SEGMENT : SMALL_SEGMENT;
+}
+
+/* The first pages of an unmapped block, as many as `size` needs; joined with its neighbours and free. */
+static struct block *map_pages(struct model *m, struct block *b, uint64_t size)
+{
+    uint64_t page = page_of(b), bytes = (size + page - 1) / page * page;
+    if (!reserve(m, bytes))
+        return NULL;
+    if (bytes < b->size && !cut(m, b, bytes))
+        return NULL;
+    b->mapped = true;
+    b = join_around(m, b);
+    add_free(m, b);
+    return b;
+}
+
+/* The lowest addresses with room, that begin with an unmapped block or with the free one before it. */
+static struct block *find_room(struct block *first, uint64_t size)
+{
+    for (struct block *b = first; b; b = b->after) {
+        if (b->taken || (b->mapped && !(b->after && !b->after->mapped)))
+            continue;
+        uint64_t bytes = 0;
+        for (struct block *c = b; c && !c->taken && bytes < size; c = c->after)
+            bytes += c->size;
+        if (bytes >= size)
+            return b;
+    }
+    return NULL;
+}
+
+/* On no list; NULL: the device has no more. */
+static struct block *grow(struct model *m, uint32_t number, uint64_t size)
+{
+    struct pool *pool = &m->pools[number];
+    if (!pool->first) {
+        uint64_t page = number % 2 ? LARGE_SEGMENT : SMALL_SEGMENT;
+        pool->first = make_block(m, number, number * ADDRESSES_APART, ADDRESSES_APART / page * page);
+        if (!pool->first)
+            return NULL;
+        pool->first->mapped = false;
+    }
+    struct block *b = find_room(pool->first, size);
+    if (b && !b->mapped)
+        b = map_pages(m, b, size);
+    while (b && b->size < size)
+        b = map_pages(m, b->after, size - b->size);
+    if (b)
+        remove_free(m, b);
+    return b;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- giving back */
+
+/* The whole pages of a free block go; what is left of it at its ends stays free. */
+static void unmap_pages(struct model *m, struct block *b)
+{
+    uint64_t page = page_of(b), base = b->pool * ADDRESSES_APART;
+    uint64_t begin = (b->at - base + page - 1) / page * page + base, end = (b->at - base + b->size) / page * page + base;
+    struct block *rest;
+    if (begin >= end)
+        return;
+    remove_free(m, b);
+    if (begin > b->at) {
+        rest = cut(m, b, begin - b->at);
+        add_free(m, b);
+        b = rest;
+    }
+    if (b && b->at + b->size > end && (rest = cut(m, b, end - b->at)))
+        add_free(m, rest);
+    if (!b)
+        return;
+    m->reserved -= end - begin;
+    b->mapped = false;
+    join_around(m, b);
+}
+
+/* All pools of all streams. */
+static void give_back(struct model *m, uint32_t pools)
+{
+    for (uint32_t i = 0; i < pools && !m->no_memory; i++) {
+        struct pool *pool = &m->pools[i];
+        uint32_t count = pool->count;
+        struct block **all = malloc((count + 1) * sizeof(*all));
+        m->no_memory |= !all;
+        if (!all)
+            return;
+        if (count)
+            memcpy(all, pool->free, count * sizeof(*all));
+        for (uint32_t j = 0; j < count; j++) {
+            struct block *b = all[j];
+            if (m->expandable)
+                unmap_pages(m, b);
+            else if (!b->before && !b->after) {
+                remove_free(m, b);
+                m->reserved -= b->size;
+                free(b);
+            }
+        }
+        free(all);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------------------------------- calls */
+
+static void settle(struct model *m, uint64_t now)
+{
+    while (m->pending && m->pending->due <= now) {
+        struct block *b = m->pending;
+        m->pending = b->next_pending;
+        if (!m->pending)
+            m->pending_end = &m->pending;
+        put_free(m, b);
+    }
+}
+
+/* What a block could grow to: the addresses behind it may be unmapped. */
+static uint64_t growable(const struct block *b)
+{
+    return b->size + (b->after && !b->after->mapped ? b->after->size : 0);
+}
+
+static struct block *find_free(struct model *m, uint32_t number, uint64_t size)
+{
+    struct pool *pool = &m->pools[number];
+    uint32_t place = place_of(pool, size, 0);
+    if (place == pool->count)
+        return NULL;
+    if (m->expandable)
+        while (place + 1 < pool->count && growable(pool->free[place + 1]) < growable(pool->free[place]))
+            place++;
+    struct block *b = pool->free[place];
+    remove_free(m, b);
+    return b;
+}
+
+static struct block *more(struct model *m, uint32_t pool, uint64_t size)
+{
+    return m->expandable ? grow(m, pool, size) : new_segment(m, pool, size);
+}
+
+static void play_alloc(struct model *m, const struct record *r, uint32_t pools)
+{
+    uint64_t size = r->bytes < ROUNDING ? ROUNDING : (r->bytes + ROUNDING - 1) / ROUNDING * ROUNDING;
+    uint32_t pool = r->stream * 2 + (size > SMALL_MOST);
+    settle(m, m->now);
+    struct block *b = find_free(m, pool, size);
+    if (!b)
+        b = more(m, pool, size);
+    if (!b && !m->no_memory) {
+        settle(m, UINT64_MAX); /* it waits for the device */
+        give_back(m, pools);
+        b = more(m, pool, size);
+    }
+    m->blocks[r->block] = b;
+    m->used[r->block] = false;
+    if (!b) {
+        m->result->ooms++;
+        return;
+    }
+    b->taken = true;
+    uint64_t left = b->size - size;
+    if (pool % 2 && !m->expandable ? left > SMALL_MOST : left >= ROUNDING) {
+        struct block *rest = cut(m, b, size);
+        if (rest)
+            add_free(m, rest);
+    }
+    m->live += r->bytes;
+    if (m->result->reserved_peak < m->reserved) {
+        m->result->reserved_peak = m->reserved;
+        m->result->live_at_peak = m->live;
+    }
+}
+
+static void play_free(struct model *m, const struct record *r)
+{
+    struct block *b = m->blocks[r->block];
+    if (!b)
+        return;
+    m->blocks[r->block] = NULL;
+    m->live -= r->bytes;
+    if (!m->used[r->block]) {
+        put_free(m, b);
+        return;
+    }
+    b->due = m->now + m->lag;
+    b->next_pending = NULL;
+    *m->pending_end = b;
+    m->pending_end = &b->next_pending;
+}
+
+/* Every block is in one list of neighbours; each is freed by its first. */
+static void end(struct model *m, const struct trace *trace, uint32_t pools)
+{
+    settle(m, UINT64_MAX);
+    for (uint32_t i = 0; m->blocks && i <= trace->blocks; i++)
+        if (m->blocks[i])
+            put_free(m, m->blocks[i]);
+    for (uint32_t i = 0; m->pools && i < pools; i++) {
+        struct pool *pool = &m->pools[i];
+        for (uint32_t j = 0; j < pool->count && !pool->first; j++) /* native: all is free, so each segment is one block */
+            free(pool->free[j]);
+        for (struct block *b = pool->first, *after; b; b = after) {
+            after = b->after;
+            free(b);
+        }
+        free(pool->free);
+    }
+    free(m->pools);
+    free(m->blocks);
+    free(m->used);
+}
+
+static void play(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, bool expandable)
+{
+    uint32_t pools = trace->streams * 2;
+    struct model m = {.capacity = plan->capacity, .address = MIB, .expandable = expandable, .result = result,
+                      .lag = (uint64_t)(plan->lag * (double)trace->in_file) * TICK_NS,
+                      .pools = calloc(pools, sizeof(*m.pools)), .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)),
+                      .used = calloc(trace->blocks + 1, sizeof(*m.used))};
+    memset(result, 0, sizeof(*result));
+    m.pending_end = &m.pending;
+    m.no_memory = !m.pools || !m.blocks || !m.used;
+    for (size_t i = 0; i < trace->count && !m.no_memory; i++) {
+        const struct record *r = &trace->records[i];
+        m.now += TICK_NS;
+        if (r->op == RECORD_ALLOC)
+            play_alloc(&m, r, pools);
+        else if (r->op == RECORD_FREE)
+            play_free(&m, r);
+        else if (r->op == RECORD_USE)
+            m.used[r->block] |= m.blocks[r->block] && m.blocks[r->block]->pool / 2 != r->stream;
+    }
+    if (m.no_memory) {
+        result->failed = 1;
+        strcpy(result->message, "no host memory");
+    }
+    end(&m, trace, pools);
+}
+
+void play_native(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
+{
+    play(trace, plan, result, false);
+}
+
+void play_expandable(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)
+{
+    play(trace, plan, result, true);
+}
