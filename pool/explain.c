@@ -81,7 +81,7 @@ static void look_at_groups(const cenote_pool *pool, struct facts *f)
             continue;
         look_at_arena(pool, a, f);
         const cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
-        if (g && a->is_private && !g->destroyed && !g->row.blocks && !g->captures)
+        if (g && a->is_private && !g->row.blocks && !g->captures) /* of a destroyed one none is private */
             f->idle += pieces_reserved(pool, a);
     }
 }

@@ -21,8 +21,9 @@ static uint64_t gap(const cenote_pool *pool) { return pool->device->granularity;
 static void give_addresses(cenote_pool *pool, struct guard_kept *kept)
 {
     const struct device *d = pool->device;
-    if (kept->bytes && region_unreserve(d, kept->base, kept->bytes + gap(pool)))
-        region_unreserve(d, kept->base, kept->bytes + gap(pool)); /* a refusal is asked for once more */
+    uint64_t bytes = kept->bytes + gap(pool);
+    if (kept->bytes && region_unreserve(d, kept->base, bytes) && region_unreserve(d, kept->base, bytes))
+        return; /* refused twice: whoever forgets next asks again */
     kept->bytes = 0;
 }
 

@@ -75,12 +75,10 @@ static uint32_t find(uint32_t bucket, uint32_t outer, const char *name)
 static void before_fork(void) { lock_take(&lock); }
 static void after_fork(void) { lock_give(&lock); }
 
-/* LOCKING: the lock of the labels. */
-static bool open_nodes(void)
+/* Before anybody can have the lock. */
+__attribute__((constructor)) static void watch_forks(void)
 {
-    static bool watches_forks; /* over failures too: handlers cannot be taken back */
-    watches_forks = watches_forks || !pthread_atfork(before_fork, after_fork, after_fork);
-    return watches_forks && table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MOST + 1);
+    pthread_atfork(before_fork, after_fork, after_fork);
 }
 
 /* Somebody else may have added it meanwhile. 0: no memory, or too many. */
@@ -88,7 +86,7 @@ static uint32_t add(uint32_t bucket, uint32_t outer, const char *name)
 {
     lock_take(&lock);
     uint32_t tag = find(bucket, outer, name);
-    if (!tag && (nodes.items || open_nodes()) && (tag = table_take(&nodes))) {
+    if (!tag && (nodes.items || table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MOST + 1)) && (tag = table_take(&nodes))) {
         struct node *n = node_of(tag);
         n->outer = outer;
         n->next = atomic_load_explicit(&buckets[bucket], memory_order_relaxed);

@@ -113,10 +113,10 @@ static void copy_pages(struct snapshot *s, const struct pages *p)
     s->used += fits ? 0 : p->table.used * sizeof(struct page_note);
 }
 
-/* Live bytes lie on a page or on one that comes (invariant 2), and pins on a page that stays. */
+/* Live bytes lie on a page or on one that comes (invariant 2), pins on a page that stays, and a broken slot has kept its page. */
 static bool is_noted(const struct region *r, uint32_t slot)
 {
-    return r->page[slot] || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot);
+    return r->page[slot] || bit_is_set(r->transit, slot);
 }
 
 static void copy_slots(struct snapshot *s, const struct region *r)

@@ -294,6 +294,27 @@ CASE(slots_that_could_not_be_undone)
     EXPECT(refused >= 5 && refused < 19);
 }
 
+/* Each call about a stream of another device is refused once: the use is noted, or is refused and works the next time. */
+CASE(another_device_that_cannot_be_asked)
+{
+    int refused = 0;
+    bool fired = true;
+    for (uint64_t nth = 1; fired && nth < 40; nth++) {
+        struct peers p;
+        struct held held;
+        open_peers(&p, CENOTE_VMM, 2);
+        REQUIRE(held_take(&held, p.scene.pool, 3 * MIB, p.scene.stream[A]));
+        fault_arm(NULL, nth, CUDA_ERROR_UNKNOWN, false);
+        refused += cenote_use(held.at, p.stream) != CENOTE_OK;
+        fired = fault_fired();
+        fault_disarm();
+        DONE(cenote_use(held.at, p.stream));
+        held_give(&held);
+        close_peers(&p);
+    }
+    EXPECT(!fired && refused >= 3);
+}
+
 /* A block that two other devices use waits for both, and the one that was done first is not asked again. */
 CASE(two_other_devices_that_are_done_one_after_the_other)
 {

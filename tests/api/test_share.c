@@ -568,6 +568,9 @@ CASE(segments_that_the_driver_refuses)
     fault_arm("cuIpcOpenMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
     EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
     EXPECT_EQ(fault_fired(), 1);
+    fault_arm("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
     fault_arm("cuIpcCloseMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
     DONE(import(&share, &here));
     DONE(cenote_import_close(here));

@@ -230,7 +230,7 @@ ENDS_WITH(a_context_of_the_program_ends, 0)
 
 static void *come_and_go(void *number)
 {
-    for (unsigned i = 0; i < 400; i++) {
+    for (unsigned i = 0; i < 150; i++) {
         void *block = NULL;
         cuCtxSetCurrent(scene.context);
         int error = cenote_alloc(scene.pool, (1 + i % 61) * 300 * KIB, CU_STREAM_PER_THREAD, &block);
@@ -270,7 +270,7 @@ static void in_the_middle(void)
 
 CASE(a_reset_in_the_middle_of_everything)
 {
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < 5; i++)
         EXPECT_EQ(status_of(in_the_middle), 0);
 }
 

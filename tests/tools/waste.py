@@ -3,6 +3,7 @@ import gzip
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -83,6 +84,18 @@ class Waste(unittest.TestCase):
         done = subprocess.run([BIN / "cenote-replay", *arguments], capture_output=True, text=True, timeout=100)
         got = json.loads(done.stdout)
         self.assertEqual((got["live_peak_bytes"], got["reserved_peak_bytes"]), (small["live_peak_bytes"], small["cenote_reserved_bytes"]))
+
+    def test_an_allocator_that_fails(self):
+        """Without addresses the simulated GPU does not start: the search ends, and the trace is kept."""
+        done = subprocess.run([BIN / "cenote-fuzz", *SMALL, "--out", self.path("a.csv")], capture_output=True, text=True, timeout=100,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
+        if "Sanitizer" in done.stderr:
+            self.skipTest("a sanitizer needs the addresses for itself")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("cenote-fuzz: cenote failed: ", done.stderr)
+        self.assertIn(f"the trace that did it is {self.path('a.csv')}", done.stderr)
+        (line,) = self.lines("--capacity", "8GiB", self.path("a.csv"))
+        self.assertGreater(line["records"], 1)
 
     def test_the_pattern_is_said_in_words(self):
         done = fuzz(*SMALL)

@@ -74,6 +74,7 @@ assert at not in {other.data_ptr() for other in others}
 del graph, others
 torch.cuda.synchronize()
 torch._C._host_emptyCache()
+assert torch.cuda.host_memory_stats()["active_requests.current"] == 0, torch.cuda.host_memory_stats()
 assert driver.sim_registered(None) <= 1    # what jemalloc keeps of small blocks
 """
 

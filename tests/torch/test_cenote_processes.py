@@ -148,11 +148,17 @@ def test_interrupts_while_allocating():
     code = """
         import gc, signal, threading, torch
         torch.empty(1, device="cuda")
-        side, kept, seen, passes = torch.cuda.Stream(), [], 0, 0
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        side, kept, seen, inside = torch.cuda.Stream(), [], 0, False
+        def interrupt(*_):
+            global inside
+            if inside:
+                inside = False
+                raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
         while seen < 150:
             try:
+                inside = True
                 for size in range(1, 40):
                     x = torch.empty(size * 100_000, dtype=torch.uint8, device="cuda")
                     x.record_stream(side)
@@ -160,7 +166,7 @@ def test_interrupts_while_allocating():
                     if size % 13 == 0:
                         torch.cuda.empty_cache()
                         kept.clear()
-                passes += 1
+                inside = False
             except KeyboardInterrupt:
                 seen += 1
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -277,6 +277,18 @@ def test_a_pool_that_does_not_split():
         del live
 
 
+def test_a_pool_in_use_outlives_a_reset_of_peaks():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        a = block(3 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+    assert pool.use_count() == 1
+    with torch.cuda.use_mem_pool(pool):
+        b = block(3 * MIB)
+    assert len(pool.snapshot()) > 0
+    del a, b, pool
+
+
 def test_a_pool_counts_who_uses_it():
     pool = torch.cuda.MemPool()
     alone = pool.use_count()

@@ -76,6 +76,9 @@ def test_segments_do_not_overlap():
     live = [block(size) for size in (100, 70_000, 3 * MIB, 33 * MIB)]
     ranges = sorted((s["address"], s["address"] + s["total_size"]) for s in torch.cuda.memory_snapshot())
     assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:]))
+    live += [block(400 * MIB), block(400 * MIB)]  # more than hangs together
+    addresses = [s["address"] for s in segments()]
+    assert addresses == sorted(addresses)
     del live
 
 
@@ -103,6 +106,7 @@ def test_a_block_that_waits_for_a_stream(sim):
     a.record_stream(side)
     del a
     assert find(at)["state"] in ("active_pending_free", "active_awaiting_free")
+    assert sum(s["allocated_size"] for s in segments()) == torch.cuda.memory_allocated()
     torch.cuda.synchronize()
     block(100)
     assert at not in {b["address"] for s in segments() for b in s["blocks"] if b["state"] != "inactive"}
