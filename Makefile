@@ -106,6 +106,7 @@ bench: build
 	@.venv/bin/python bench/torch/speed.py --json
 	@.venv/bin/python bench/torch/driver_time.py --json
 	@.venv/bin/python bench/torch/trim.py --json
+	@GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384 .venv/bin/python build/bin/cenote run --sim 80GiB bench/host/run.py --json
 
 table: build
 	@tools/setup test

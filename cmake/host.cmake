@@ -13,7 +13,8 @@ file(GLOB host_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/host/*.c)
 add_library(cenote_host_objects OBJECT ${host_sources} ${CMAKE_SOURCE_DIR}/driver/topology.c)
 target_include_directories(cenote_host_objects SYSTEM PRIVATE ${CENOTE_HWLOC_INCLUDE})
 target_link_libraries(cenote_host_objects PRIVATE cenote_flags)
-target_compile_options(cenote_host_objects PRIVATE -fvisibility=hidden)
+# Counts that are written one by one are not to be read in pairs: the processor would wait for each.
+target_compile_options(cenote_host_objects PRIVATE -fvisibility=hidden -fno-tree-slp-vectorize)
 
 # What it uses of base/, driver/, pool/ranges.c and stats/quantity.c it holds a copy of, hidden: it does not need libcenote.so.
 set(host_exports ${CMAKE_SOURCE_DIR}/cenote_host.map)
