@@ -165,6 +165,63 @@ CASE(during_a_capture_nothing_goes)
     scene_close(&scene);
 }
 
+#define SEGMENTS 80                 /* more than are picked at a time */
+
+struct begins {                     /* a source that begins a capture when the first segment comes back */
+    cenote_group *captured;
+    CUstream stream;
+    int taken, given;
+};
+
+static void *take_from_driver(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream;
+    ((struct begins *)arg)->taken++;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
+}
+
+static void give_and_begin(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    struct begins *begins = arg;
+    (void)bytes, (void)stream;
+    if (!begins->given++)
+        EXPECT_EQ(cenote_capture_begin(begins->captured, begins->stream), CENOTE_OK);
+    DONE(cuMemFree(device_address(memory)));
+}
+
+/* What was picked by then still goes, but nothing more, and no page. */
+CASE(a_capture_that_begins_in_the_middle_ends_it)
+{
+    struct scene scene;
+    struct held held;
+    struct begins begins = {0};
+    cenote_source source = {take_from_driver, give_and_begin, &begins};
+    cenote_group *group;
+    static void *block[SEGMENTS];
+    scene_open(&scene, 4 * GIB);
+    DONE(cenote_group_create(scene.pool, "source", 0, &source, &group));
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &begins.captured));
+    begins.stream = scene.stream[A];
+    for (int i = 0; i < SEGMENTS; i++)
+        DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[B], &block[i]));
+    for (int i = 0; i < SEGMENTS; i++)
+        DONE(cenote_free(block[i]));
+    REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[B]));
+    held_give(&held);
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(begins.taken, SEGMENTS);
+    DONE(cenote_trim(scene.pool, 0, 0));
+    EXPECT(begins.given > 0 && begins.given < SEGMENTS);
+    EXPECT_EQ(reserved(&scene), 10 * MIB + (size_t)(SEGMENTS - begins.given) * 20 * MIB);
+    DONE(cenote_capture_end(begins.captured, begins.stream));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(begins.given, SEGMENTS);
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_group_destroy(begins.captured));
+    scene_close(&scene);
+}
+
 static void open_trimming(struct scene *scene, uint32_t trim_every)
 {
     struct sim_shape shape = scene_card(CARD);

@@ -72,7 +72,21 @@ del host
 others = [torch.empty(1 << 20, pin_memory=True) for _ in range(10)]
 assert at not in {other.data_ptr() for other in others}
 del graph, others
+
+# Emptying the cache while a graph is captured does not wait for the device.
+late, other, graph = torch.empty(1 << 20, pin_memory=True), torch.cuda.Stream(), torch.cuda.CUDAGraph()
 torch.cuda.synchronize()
+driver.sim_set_lag(ctypes.c_uint64(400_000_000))
+with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+    with torch.cuda.stream(other):
+        here.copy_(late, non_blocking=True)
+        event = other.record_event()
+    del late
+    torch._C._host_emptyCache()
+    assert not event.query()
+del graph
+torch.cuda.synchronize()
+driver.sim_set_lag(ctypes.c_uint64(0))
 torch._C._host_emptyCache()
 assert torch.cuda.host_memory_stats()["active_requests.current"] == 0, torch.cuda.host_memory_stats()
 assert driver.sim_registered(None) <= 1    # what jemalloc keeps of small blocks
