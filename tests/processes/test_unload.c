@@ -103,8 +103,8 @@ static void expect_no_more(struct weight before)
     struct weight after = weight_now();
     EXPECT(after.threads <= before.threads);
     EXPECT(after.files <= before.files);
-    EXPECT(after.mappings <= before.mappings + 3); /* the C library's own */
-    if (after.mappings > before.mappings + 3)
+    EXPECT(after.mappings < before.mappings + ROUNDS / 4); /* one a round would be more; the C library and sanitizers come and go with some */
+    if (after.mappings >= before.mappings + ROUNDS / 4)
         printf("%u mappings, then %u\n", before.mappings, after.mappings);
 }
 
