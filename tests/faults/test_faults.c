@@ -3,7 +3,8 @@
  *
  * For each scenario of scenarios.def and each way to fail: the first call fails, then the second, and so on until the scenario passes
  * untouched; once alone, and once with all calls after it. Each injection is a process of its own, forked before the driver is loaded, so
- * that one that crashes or hangs is one lost, and that nothing is left over from the one before. judge.c says what survived.
+ * that one that crashes or hangs is one lost, and that nothing is left over from the one before. judge.c says what survived. Ways to fail are
+ * tried beside each other, each by a process of its own, as many at a time as there are processors.
  *
  *     program             a selection, for every run of the tests: of later calls only some
  *     program short       more of them
@@ -52,12 +53,20 @@ static unsigned stride = 16;
 static unsigned survived, lost;
 
 /* What the child tells. */
-static struct report {
+struct report {
     bool fired;
     bool judged;
     char call[48];
     char words[512];
-} *report;
+};
+
+/* Of one way to fail, told by the process that tries it. */
+static struct outcome {
+    struct report report;
+    unsigned survived, lost;
+} *outcomes;
+
+static struct report *report;   /* of this process's way */
 
 /* ---------------------------------------------------------------------------------------------------------------------- one injection */
 
@@ -117,11 +126,11 @@ static bool try_one(const char *name, void (*scenario)(struct act *), const stru
     int status = 0;
     memset(report, 0, sizeof *report);
     pid_t child = fork();
-    REQUIRE(child >= 0);
     if (!child)
         inject(scenario, ground, injection);
-    REQUIRE(waitpid(child, &status, 0) == child);
-    if (WIFEXITED(status) && !WEXITSTATUS(status) && report->judged)
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        snprintf(report->words, sizeof report->words, "there was no process for it");
+    else if (WIFEXITED(status) && !WEXITSTATUS(status) && report->judged)
         return true;
     if ((*shown)++ < LOST_SHOWN)
         tell_loss(name, injection, status);
@@ -130,27 +139,64 @@ static bool try_one(const char *name, void (*scenario)(struct act *), const stru
 
 /* ------------------------------------------------------------------------------------------------------------------------ one scenario */
 
+struct trial {
+    const char *name;
+    void (*scenario)(struct act *);
+    const struct ground *ground;
+    unsigned number;            /* of the scenario */
+};
+
+static void sweep_way(const struct trial *t, unsigned way, struct outcome *outcome)
+{
+    unsigned shown = 0, step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : stride;
+    struct injection injection = {ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + t->number) % step};
+    *outcome = (struct outcome){0};
+    report = &outcome->report;
+    do {
+        if (try_one(t->name, t->scenario, t->ground, &injection, &shown))
+            outcome->survived += report->fired;
+        else
+            outcome->lost++;
+        injection.nth += step;
+    } while ((report->fired || !report->judged) && injection.nth < INJECTIONS_MOST);
+    outcome->lost += injection.nth >= INJECTIONS_MOST;
+}
+
+static void wait_for_one(void)
+{
+    int status = 0;
+    EXPECT(wait(&status) > 0);
+    EXPECT_EQ(status, 0);
+}
+
 /* The scenario is its own measure: it must pass as it is before anything is injected. */
 static void sweep(const char *name, void (*scenario)(struct act *), const struct ground *ground)
 {
     static unsigned scenarios;
-    unsigned shown = 0, lost_before = lost;
-    struct injection injection = {.kind = FAULT_NONE};
-    bool passes = try_one(name, scenario, ground, &injection, &shown);
+    unsigned shown = 0, running = 0, lost_before = lost;
+    struct trial trial = {name, scenario, ground, ++scenarios};
+    report = &outcomes->report;
+    bool passes = try_one(name, scenario, ground, &(struct injection){.kind = FAULT_NONE}, &shown);
     lost += !passes;
     REQUIRE(passes);
-    scenarios++;
     for (unsigned way = 0; way < WAYS; way++) {
-        unsigned step = ways[way].kind == FAULT_MEMORY ? (stride + 3) / 4 : stride;
-        injection = (struct injection){ways[way].kind, ways[way].error, ways[way].persistent, 1 + (way + scenarios) % step};
-        do {
-            if (try_one(name, scenario, ground, &injection, &shown))
-                survived += report->fired;
-            else
-                lost++;
-            injection.nth += step;
-        } while ((report->fired || !report->judged) && injection.nth < INJECTIONS_MOST);
-        EXPECT(injection.nth < INJECTIONS_MOST);
+        if (running == (unsigned)sysconf(_SC_NPROCESSORS_ONLN)) {
+            wait_for_one();
+            running--;
+        }
+        pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (!child) {
+            sweep_way(&trial, way, &outcomes[way]);
+            _exit(0);
+        }
+        running++;
+    }
+    while (running--)
+        wait_for_one();
+    for (unsigned way = 0; way < WAYS; way++) {
+        survived += outcomes[way].survived;
+        lost += outcomes[way].lost;
     }
     EXPECT_EQ(lost - lost_before, 0);
 }
@@ -169,8 +215,8 @@ int main(int argc, char **argv)
     int word = 1;
     if (argc > word && (!strcmp(argv[word], "short") || !strcmp(argv[word], "long")))
         stride = argv[word++][0] == 's' ? 4 : 1;
-    report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (report == MAP_FAILED)
+    outcomes = mmap(NULL, WAYS * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (outcomes == MAP_FAILED)
         return 2;
     int failed = test_run("faults", argc > word ? argv[word] : "", NULL, NULL);
     printf("%u injections survived, %u lost\n", survived, lost);
