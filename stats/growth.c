@@ -157,7 +157,8 @@ static size_t gather(cenote_piece *pieces, size_t count, uint64_t last, struct h
         }
         heaps[made++] = h;
     }
-    qsort(heaps, made, sizeof *heaps, by_bytes);
+    if (made)
+        qsort(heaps, made, sizeof *heaps, by_bytes);
     return made;
 }
 
