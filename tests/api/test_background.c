@@ -1,7 +1,6 @@
 /*
  * test_background.c: the thread that gives back what has decayed: what it does, how it behaves among the program's threads, and what becomes
  * of it. Every case runs in a child, because a process has one such thread and keeps it; this process never loads the driver.
- *
  * The pools' clock is the simulated one, and its time passes while the cases wait for the thread.
  */
 #include <dirent.h>
@@ -75,22 +74,20 @@ static void take_and_give(cenote_pool *pool, size_t bytes, CUstream stream)
     held_give(&held);
 }
 
-/* Time passes until so much is reserved. False: it never is. */
-static bool becomes(cenote_pool *pool, uint64_t bytes)
-{
-    for (int i = 0; i < PATIENCE && reserved(pool) != bytes; i++) {
-        sim_advance(MSEC);
-        usleep(1000);
-    }
-    return reserved(pool) == bytes;
-}
-
 static void let_pass(int ms)
 {
     for (int i = 0; i < ms; i++) {
         sim_advance(MSEC);
         usleep(1000);
     }
+}
+
+/* Time passes until so much is reserved. False: it never is. */
+static bool becomes(cenote_pool *pool, uint64_t bytes)
+{
+    for (int i = 0; i < PATIENCE && reserved(pool) != bytes; i++)
+        let_pass(1);
+    return reserved(pool) == bytes;
 }
 
 /* The thread is nice: on a busy machine its turn comes later. */
@@ -119,17 +116,25 @@ static pid_t find_thread(void)
     return found;
 }
 
+/* Also when the thread sleeps for minutes as the pool is made, because of another one. */
 IN_A_CHILD(gives_back_while_the_program_does_nothing)
 {
     struct scene scene;
     struct held held;
-    open_attended(&scene);
+    cenote_options options = background_options(), drowsy = options;
+    struct sim_shape shape = scene_card(CARD);
+    drowsy.decay_ms = 3600000;
+    scene_open_with(&scene, &shape, &drowsy);
+    cenote_pool *first = scene.pool;
+    let_pass(20);
+    DONE(cenote_pool_create(0, &options, &scene.pool));
     REQUIRE(held_take(&held, scene.pool, 6 * MIB, scene.stream[A]));
     take_and_give(scene.pool, 100 * MIB, scene.stream[B]);
     EXPECT(becomes(scene.pool, 6 * MIB));
     EXPECT_EQ(scene_stats(scene.pool).decayed, 100 * MIB);
     held_give(&held);
     EXPECT(becomes(scene.pool, 0));
+    DONE(cenote_pool_destroy(first));
     scene_close(&scene);
 }
 
@@ -149,7 +154,6 @@ IN_A_CHILD(only_pools_with_the_option_are_looked_after)
     EXPECT_EQ(scene_stats(scene.pool).background, 0);
     EXPECT_EQ(find_thread(), 0);
     scene_destroy_pool(&scene);
-
     options.decay_ms = DECAY;
     DONE(cenote_pool_create(0, &options, &scene.pool));
     EXPECT_EQ(scene_stats(scene.pool).background, 1);
@@ -254,7 +258,6 @@ IN_A_CHILD(it_is_near_the_device_it_looks_after)
     scene_close(&scene);
 }
 
-/* A processor that the process may not use is not used, also if it is the nearest. */
 IN_A_CHILD(it_stays_where_the_process_may_be)
 {
     struct scene scene;
@@ -268,7 +271,6 @@ IN_A_CHILD(it_stays_where_the_process_may_be)
     scene_close(&scene);
 }
 
-/* The topology of another machine says nothing about this one. */
 IN_A_CHILD(another_machine_is_no_guide)
 {
     struct scene scene;
@@ -301,7 +303,6 @@ IN_A_CHILD(the_system_gives_no_thread)
     EXPECT_EQ(scene_stats(scene.pool).background, 0);
     EXPECT(strstr(cenote_message(), "no background thread"));
     EXPECT_EQ(find_thread(), 0);
-
     take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
     for (int i = 0; i < 3 * DECAY; i++) {
         sim_advance(MSEC);
@@ -309,7 +310,6 @@ IN_A_CHILD(the_system_gives_no_thread)
     }
     EXPECT_EQ(reserved(scene.pool), 0);
     scene_destroy_pool(&scene);
-
     DONE(cenote_pool_create(0, &options, &scene.pool)); /* the next one has it */
     EXPECT_EQ(scene_stats(scene.pool).background, 1);
     take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
