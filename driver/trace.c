@@ -7,8 +7,8 @@
  * LOCKING: none. Tallies are single words changed atomically; the three of one entry point may be read at slightly different moments.
  */
 #include <stdatomic.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "driver/driver.h"
 
 static struct driver table;
@@ -29,9 +29,7 @@ static uint64_t now_ns(void)
     clock_fn now = atomic_load_explicit(&clock_now, memory_order_acquire);
     if (now)
         return now(atomic_load_explicit(&clock_arg, memory_order_relaxed));
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+    return clock_ns();
 }
 
 /* Set it while no call is under way: a call that sees two clocks tallies nonsense. */

@@ -25,6 +25,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/clock.h"
 #include "base/index.h"
 #include "base/lock.h"
 #include "base/memory.h"
@@ -145,7 +146,6 @@ extern struct lock host_opening;
 
 /* --- open.c */
 struct host *host_get(int *error);              /* opens with the defaults where nobody has */
-uint64_t host_now(void);
 struct device *host_device(struct host *h, int ordinal, int *error);
 int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
 

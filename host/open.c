@@ -7,7 +7,6 @@
  *
  * LOCKING: `host_opening` guards opening, closing, and the opening of devices.
  */
-#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -20,13 +19,6 @@
 struct host *_Atomic host_opened;
 static struct topology *volatile reachable; /* by those who look for leaks, too: a struct host is none of malloc's memory */
 struct lock host_opening = LOCK_INITIALIZER(LOCK_POOLS);
-
-uint64_t host_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 const char *cenote_host_message(void)
 {
@@ -94,7 +86,7 @@ static int open_new(const cenote_host_options *given)
     if (!h)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
     h->number = ++number;
-    h->opened = host_now();
+    h->opened = clock_ns();
     lock_open(&h->growing, LOCK_TURN);
     threads_open(h);
     error = host_options_check(given, &h->options);
@@ -254,7 +246,7 @@ int cenote_host_step(void)
     struct host *h = atomic_load(&host_opened);
     if (!h || driver_is_forked() || driver_is_exiting())
         return CENOTE_OK;
-    uint64_t step = atomic_fetch_add(&h->steps, 1) + 1, every = h->options.trim_every, now = host_now();
+    uint64_t step = atomic_fetch_add(&h->steps, 1) + 1, every = h->options.trim_every, now = clock_ns();
     uint64_t decay = h->options.decay_ms * 1000000ull;
     if (every && step % every == 0)
         return trim(h, 0, step >= every ? step - every : 0, 0);

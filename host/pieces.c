@@ -195,7 +195,7 @@ static void release(struct host *h, uint32_t piece)
     }
     set_free(h, piece);
     if (c->live == 0) {
-        c->idle_since = host_now();
+        c->idle_since = clock_ns();
         c->idle_step = atomic_load_explicit(&h->steps, memory_order_relaxed);
     }
 }

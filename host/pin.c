@@ -91,11 +91,11 @@ static int enter(struct host *h, struct device *d, uint32_t number, uint32_t *pi
     struct chunk *c = chunk_at(h, number);
     if (!place(h, c))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the system has no memory for %llu bytes to be pinned", (unsigned long long)c->bytes);
-    uint64_t begun = host_now();
+    uint64_t begun = clock_ns();
     CUresult result = d->driver->cuMemHostRegister((void *)c->at, c->bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result)
         return refuse(result, c->bytes);
-    uint64_t ns = host_now() - begun;
+    uint64_t ns = clock_ns() - begun;
     c->strayed = has_strayed(h, c);
     *piece = chunk_enter(h, number);
     if (*piece) {
@@ -123,11 +123,11 @@ static CUresult unregister(const struct chunk *c)
 static bool leave(struct host *h, uint32_t number)
 {
     struct chunk *c = chunk_at(h, number);
-    uint64_t begun = host_now();
+    uint64_t begun = clock_ns();
     CUresult result = unregister(c);
     if (result && !driver_result_is_sticky(result))
         result = unregister(c); /* a refusal is asked for once more */
-    count(h, c, false, host_now() - begun);
+    count(h, c, false, clock_ns() - begun);
     if (result) {
         struct chunk kept = *c;
         chunk_stay(h, number);
@@ -154,13 +154,13 @@ static bool within_budget(const struct host *h)
     uint64_t spent = 0;
     for (int node = 0; node < h->nodes; node++)
         spent += h->node[node].registration_ns + h->node[node].unregistration_ns;
-    return spent * 100 <= (host_now() - h->opened) * h->options.budget_percent || h->options.budget_percent == 100;
+    return spent * 100 <= (clock_ns() - h->opened) * h->options.budget_percent || h->options.budget_percent == 100;
 }
 
 /* Makes room below the limit, and keeps what is not used small. LOCKING: `growing`, in the device. */
 static int make_room(struct host *h, uint64_t *bytes, uint64_t needed)
 {
-    uint64_t decay = h->options.decay_ms * NS_PER_MS, now = host_now();
+    uint64_t decay = h->options.decay_ms * NS_PER_MS, now = clock_ns();
     release(h, 0, now > decay ? now - decay : 0, UINT64_MAX);
     if (within_budget(h))
         release(h, h->registered > *bytes ? h->registered - *bytes : 0, UINT64_MAX, UINT64_MAX);

@@ -14,9 +14,9 @@
 #include "pool/pool.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "pool/count.h"
 #include "pool/record.h"
 #include "stats/options.h"
@@ -159,18 +159,11 @@ void pool_close_device(struct device *device)
     lock_give(&global);
 }
 
-static uint64_t system_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t pool_now(const cenote_pool *pool)
 {
     struct callback c;
     if (!pool->options.clock)
-        return system_now();
+        return clock_ns();
     callback_begin(&c, pool, NULL);
     uint64_t now = pool->options.clock(pool->options.clock_arg);
     callback_end();

@@ -20,10 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "stats/records/records.h"
 
@@ -43,17 +43,11 @@ struct ring_entry {
 _Static_assert(sizeof(struct ring_entry) == RECORD_BYTES && MARK_TAG_BITS == 14, "48 + 2 + 14 bits are a word");
 static const char ops[4] = {'a', 'f', 'u', 's'};
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t); /* not the pool's own clock: that may be the program's, and this is under the lock */
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
+/* By the system's clock: the pool's may be the program's, and this is under the lock. */
 void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint64_t stream, uint32_t tag)
 {
     struct ring *r = &pool->ring;
-    r->entries[r->next] = (struct ring_entry){now_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag,
+    r->entries[r->next] = (struct ring_entry){clock_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag,
                                               pool->pages.reserved};
     r->next = r->next + 1 < r->room ? r->next + 1 : 0;
     *(r->count < r->room ? &r->count : &r->lost) += 1;
@@ -80,7 +74,7 @@ static void change_ring(cenote_pool *pool, struct ring next)
 
 static int start(cenote_pool *pool, uint64_t records)
 {
-    struct ring ring = {.room = records, .begun_ns = now_ns()};
+    struct ring ring = {.room = records, .begun_ns = clock_ns()};
     if (records > RECORDS_MOST)
         return error_set(CENOTE_INVALID, 0, "%llu records: a ring holds up to %u", (unsigned long long)records, RECORDS_MOST);
     if (records && !(ring.entries = memory_map(records * sizeof *ring.entries)))

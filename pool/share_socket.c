@@ -20,9 +20,9 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 int share_patience = 100;
@@ -167,13 +167,6 @@ bool share_is_own(const uint64_t exporter[2])
 
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /*
  * The answer, or none (not trusted). What others write to us is passed over. Once the question is on its way empty letters find out whether
  * the exporter is still there.
@@ -182,11 +175,11 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
 {
     const struct timeval tenth = {0, 100000};
     struct letter letter = {.length = -1, .file = -1};
-    uint64_t until = now_ns() + (uint64_t)share_patience * (uint64_t)tenth.tv_usec * 1000;
+    uint64_t until = clock_ns() + (uint64_t)share_patience * (uint64_t)tenth.tv_usec * 1000;
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tenth, sizeof tenth);
     setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &tenth, sizeof tenth);
     bool sent = false;
-    while (!letter.trusted && now_ns() < until) { /* not counted: signals that the program handles cut a try short */
+    while (!letter.trusted && clock_ns() < until) { /* not counted: signals that the program handles cut a try short */
         ssize_t went = sendto(s, q, sent ? 0 : sizeof *q, MSG_NOSIGNAL | (sent ? MSG_DONTWAIT : 0), (const struct sockaddr *)name, length);
         if (went < 0 && errno == ECONNREFUSED)
             break;

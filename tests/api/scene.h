@@ -177,6 +177,21 @@ static inline CUdeviceptr device_address(const void *at)
     return (CUdeviceptr)(uintptr_t)at;
 }
 
+/* Functions of a source that takes from the driver. */
+static inline void *take_source(size_t bytes, cenote_stream stream, void *arg)
+{
+    CUdeviceptr at = 0;
+    (void)stream, (void)arg;
+    DONE(cuMemAlloc(&at, bytes));
+    return (void *)(uintptr_t)at;
+}
+
+static inline void give_source(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)bytes, (void)stream, (void)arg;
+    DONE(cuMemFree(device_address(memory)));
+}
+
 /* The contents differ from MiB to MiB: memory that lies under a block twice shows too. */
 static inline void held_launch(const struct held *held, CUresult (*work)(CUstream, CUdeviceptr, uint64_t, size_t), CUstream stream)
 {

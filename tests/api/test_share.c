@@ -450,20 +450,6 @@ CASE(a_close_waits_for_the_device)
     close_pair(&p); /* an unmapping under the kernel would be a violation */
 }
 
-static void *take_source(size_t bytes, cenote_stream stream, void *arg)
-{
-    CUdeviceptr at = 0;
-    (void)stream, (void)arg;
-    DONE(cuMemAlloc(&at, bytes));
-    return (void *)(uintptr_t)at;
-}
-
-static void give_source(void *memory, size_t bytes, cenote_stream stream, void *arg)
-{
-    (void)bytes, (void)stream, (void)arg;
-    DONE(cuMemFree(device_address(memory)));
-}
-
 CASE(async_memory_cannot_be_shared)
 {
     struct scene scene;

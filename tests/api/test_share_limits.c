@@ -139,20 +139,6 @@ CASE(one_share_on_two_devices)
 
 /* ------------------------------------------------------------------------------------------------------------------- kinds of memory */
 
-static void *take_source(size_t bytes, cenote_stream stream, void *arg)
-{
-    CUdeviceptr at = 0;
-    (void)stream, (void)arg;
-    DONE(cuMemAlloc(&at, bytes));
-    return (void *)(uintptr_t)at;
-}
-
-static void give_source(void *memory, size_t bytes, cenote_stream stream, void *arg)
-{
-    (void)bytes, (void)stream, (void)arg;
-    DONE(cuMemFree(device_address(memory)));
-}
-
 static int export_of_group(unsigned provider, unsigned flags, const cenote_source *source)
 {
     struct scene scene;

@@ -104,20 +104,26 @@ ENDS_WITH(a_timer_while_threads_allocate, 0)
     scene_close(&scene);
 }
 
+/* A card of this process's name, with another process on it. */
+static void open_beside(struct other *other)
+{
+    char name[64], text[128];
+    snprintf(name, sizeof name, "signals-%d", (int)getpid());
+    snprintf(text, sizeof text, "capacity:256MiB,context_bytes:0,machine:%s", name);
+    other_start(other, text, CENOTE_VMM);
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    snprintf(shape.machine, sizeof shape.machine, "%s", name);
+    scene_open_with(&scene, &shape, &options);
+}
+
 /* Questions to another process and their answers, page by page. */
 ENDS_WITH(a_timer_while_memory_is_shared, 0)
 {
     struct other other;
     cenote_share share;
-    char name[64], text[128];
     uint64_t there;
-    snprintf(name, sizeof name, "signals-%d", (int)getpid());
-    snprintf(text, sizeof text, "capacity:256MiB,context_bytes:0,machine:%s", name);
-    other_start(&other, text, CENOTE_VMM);
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options options = scene_options();
-    snprintf(shape.machine, sizeof shape.machine, "%s", name);
-    scene_open_with(&scene, &shape, &options);
+    open_beside(&other);
     DONE(other_take(&other, 40 * MIB, 7, &share, &there));
     begin_signals();
     for (int i = 0; i < 60; i++) {
@@ -143,17 +149,10 @@ ENDS_WITH(a_timer_while_an_exporter_is_stopped, 0)
 {
     struct other other;
     cenote_share share;
-    char name[64], text[128];
     uint64_t there;
     void *at = NULL;
     pthread_t waker;
-    snprintf(name, sizeof name, "stopped-%d", (int)getpid());
-    snprintf(text, sizeof text, "capacity:256MiB,context_bytes:0,machine:%s", name);
-    other_start(&other, text, CENOTE_VMM);
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options options = scene_options();
-    snprintf(shape.machine, sizeof shape.machine, "%s", name);
-    scene_open_with(&scene, &shape, &options);
+    open_beside(&other);
     DONE(other_take(&other, 4 * MIB, 7, &share, &there));
     kill(other.process, SIGSTOP);
     EXPECT(waitpid(other.process, NULL, WUNTRACED) == other.process);
