@@ -373,6 +373,14 @@ uint64_t heap_addresses_used(const struct heap *h)
     return used;
 }
 
+uint64_t heap_addresses(const struct heap *h)
+{
+    uint64_t bytes = 0;
+    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next)
+        bytes += region_of(h->pages, number)->bytes;
+    return bytes;
+}
+
 static const char *broken_rule_of_region(struct heap *h, struct region *r)
 {
     uint64_t at = r->base;

@@ -59,6 +59,7 @@ void     heap_add_region(struct heap *h, struct region *r);
 bool     heap_region_is_empty(const struct heap *h, const struct region *r);
 void     heap_remove_region(struct heap *h, struct region *r);
 void     heap_restore_region(struct heap *h, struct region *r);
+uint64_t heap_addresses(const struct heap *h);
 uint64_t heap_addresses_used(const struct heap *h);
 
 const char *heap_broken_rule(struct heap *h);    /* NULL, or the invariant that does not hold */

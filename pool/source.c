@@ -17,8 +17,9 @@
 #include "base/check.h"
 #include "pool/count.h"
 
-#define REGION_SHARE       8                /* a region has this part of the device's memory at least: few borders, cheap addresses */
-#define REGION_SLOTS_LEAST 32u              /* and so many slots, on small cards */
+#define REGION_SHARE       8                /* a region has this part of the device's memory: few borders, cheap addresses */
+#define REGION_SLOTS_LEAST 32u              /* and so many slots at least, on small cards and where the pool has many addresses */
+#define ADDRESSES_CHEAP    8                /* chosen: up to so many times the device's memory; more only many streams come to */
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
 #define SEGMENT_ASYNC      (32ull << 20)    /* what a driver's pool grows by at least: less comes from cuMemAlloc */
@@ -99,12 +100,25 @@ static int no_memory(void)
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+/*
+ * By habit a share of the device's memory, for a block cannot lie across the border of two regions. A pool with thousands of streams would
+ * run out of addresses that way: from ADDRESSES_CHEAP on the first region of an arena is small, and each later one as large as all it has.
+ */
+static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
+{
+    uint64_t page = 1ull << pool->pages.shift, least = REGION_SLOTS_LEAST * page, habit = round_up(pool->device->capacity / REGION_SHARE, page);
+    lock_take(&pool->lock);
+    bool cheap = pool->pages.addresses < ADDRESSES_CHEAP * pool->device->capacity;
+    uint64_t held = heap_addresses(&a->heap), bytes = cheap || held > habit ? habit : held;
+    lock_give(&pool->lock);
+    return bytes < least ? least : bytes;
+}
+
 /* As large as regions are by habit, or as the device has addresses for: at least what the request needs. */
-static CUresult reserve_generously(cenote_pool *pool, uint64_t least, uint64_t *base, uint64_t *bytes)
+static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uint64_t least, uint64_t *base, uint64_t *bytes)
 {
     uint64_t page = 1ull << pool->pages.shift;
-    *bytes = round_up(pool->device->capacity / REGION_SHARE, page);
-    *bytes = *bytes < REGION_SLOTS_LEAST * page ? REGION_SLOTS_LEAST * page : *bytes;
+    *bytes = region_bytes(pool, a);
     *bytes = *bytes < least ? least : *bytes;
     CUresult result = region_reserve(pool->device, *bytes, page, base);
     while (result && *bytes > least && !driver_result_is_sticky(result)) {
@@ -117,10 +131,10 @@ static CUresult reserve_generously(cenote_pool *pool, uint64_t least, uint64_t *
 static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     uint64_t base, bytes, least = round_up(q->size, 1ull << pool->pages.shift);
-    *driver = reserve_generously(pool, least, &base, &bytes);
+    *driver = reserve_generously(pool, a, least, &base, &bytes);
     if (*driver && !driver_result_is_sticky(*driver)) { /* addresses of groups and streams that are gone come back with their pages */
         trim_to(pool, 0, UINT64_MAX);
-        *driver = reserve_generously(pool, least, &base, &bytes);
+        *driver = reserve_generously(pool, a, least, &base, &bytes);
     }
     if (driver_result_is_sticky(*driver))
         return pool_driver_error(pool, *driver, "cuMemAddressReserve");
