@@ -334,7 +334,7 @@ static void op_change_group(struct world *w)
     static const enum group groups[] = {GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_WHOLE};
     struct pool *p = &w->pool[any_pool(w)];
     uint8_t how = input_byte(w->in);
-    enum group group = groups[how & 3];
+    enum group group = how & 16 ? GROUP_GRAPHS : groups[how & 3];
     unsigned flags = (how & 4 ? CENOTE_GROUP_LEND : 0) | (how & 8 ? CENOTE_GROUP_WHOLE : 0) | (p->flags[group] & CENOTE_GROUP_PRIVATE);
     if (!p->pool)
         return;

@@ -145,6 +145,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     }
     struct place place;
     struct asker who = pool_asker(pool, a);
+    a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->visitors += !served;

@@ -37,6 +37,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t slides;                /* of those, still to come: places that have slid are taken without asking */
     tick     last_freed;
     bool     is_private;            /* rule 4 */
+    bool     captured;              /* private, and drawn from while a capture was open: replays may write to its memory. Never again false */
     bool     retired;               /* its stream is gone: another may take the arena over */
     _Atomic(bool) is_own;           /* the driver was asked: its stream is of the pool's device */
 };

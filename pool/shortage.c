@@ -189,6 +189,13 @@ static enum step attempt(struct climb *c)
 
 /* -------------------------------------------------------------------------------------------------------------------------- the rungs */
 
+/* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
+static bool may_lend(const cenote_pool *pool, const struct arena *a)
+{
+    const cenote_group *g = a->number && a->group ? group_of(pool, a->group) : NULL;
+    return g && !g->destroyed && g->flags & CENOTE_GROUP_LEND && !a->captured && !a->retired;
+}
+
 /* A group that lends may have a place for it, in the order of the same stream. */
 static bool borrow(struct climb *c)
 {
@@ -197,8 +204,7 @@ static bool borrow(struct climb *c)
     lock_take(&pool->lock);
     for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
-        const cenote_group *g = a->number && a->group ? group_of(pool, a->group) : NULL;
-        if (!g || g->destroyed || !(g->flags & CENOTE_GROUP_LEND) || a->stream != c->arena->stream || !pool_reserve_books(pool, c->request->mark))
+        if (!may_lend(pool, a) || a->stream != c->arena->stream || !pool_reserve_books(pool, c->request->mark))
             continue;
         struct request q = {.bytes = c->request->bytes,
                             .mark = c->request->mark,

@@ -259,7 +259,9 @@ CENOTE_API int cenote_step(cenote_pool *pool);
 /* ------------------------------------------------------------------------------------------------------- groups and captures */
 
 #define CENOTE_GROUP_PRIVATE 1u /* addresses and the memory under them stay fixed until the group is destroyed: for CUDA graphs */
-#define CENOTE_GROUP_LEND    2u /* when memory runs out, allocations outside all groups may take what is free here, on the same stream */
+/* When memory runs out, allocations outside all groups may take what is free here, on the same stream: if the group is private, only on streams
+   that have drawn nothing from it while a capture was open on the device, for a graph writes to what was captured at each replay. */
+#define CENOTE_GROUP_LEND    2u
 #define CENOTE_GROUP_WHOLE   4u /* a block shares no page and no segment with another */
 
 /*

@@ -428,3 +428,76 @@ void hazard_slots_of_a_graph_are_not_remapped(void)
     hazard_whole_card(&scene, CARD, scene.stream[C]);
     scene_close(&scene);
 }
+
+/*
+ * The group lends what is free in it, but nothing that a graph may write to: not on the stream that captured, nor on one that had memory of the
+ * group while the capture was open, because it may have joined.
+ */
+void hazard_graph_whose_group_lends(void)
+{
+    struct scene scene;
+    struct held result, joined, apart, lent;
+    struct hoard others[2];
+    cenote_group *group = NULL;
+    hazard_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "lender", CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND, NULL, &group));
+    REQUIRE(group_take(&apart, group, 8 * MIB, scene.stream[C])); /* before any capture: this may be lent */
+    held_give(&apart);
+
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    REQUIRE(group_take(&joined, group, 6 * MIB, scene.stream[B]));
+    held_give(&joined);
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    CUgraphExec exec = capture_work(&scene, group, 20 * MIB, &result);
+
+    for (int i = 0; i < 2; i++) {
+        hoard_take(&others[i], scene.pool, 2 * MIB, scene.stream[i ? B : A]);
+        for (int k = 0; k < others[i].count; k++)
+            EXPECT(!held_overlap(&others[i].held[k], &joined));
+    }
+    REQUIRE(held_take(&lent, scene.pool, 8 * MIB, scene.stream[C]));
+    EXPECT(held_overlap(&lent, &apart));
+    DONE(cuCtxSynchronize());
+    DONE(cuGraphLaunch(exec, scene.stream[A]));
+    held_expect(&result, scene.stream[A]);
+    DONE(cuCtxSynchronize());
+    for (int i = 0; i < 2; i++)
+        hoard_give(&others[i]);
+    held_give(&lent);
+    scene_judge(&scene);
+
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cenote_free(result.at));
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}
+
+/* A new stream has the handle of one that was retired, whose work goes on: what that left in a group that lends is not the new one's. */
+void hazard_retired_stream_of_a_group_that_lends(void)
+{
+    struct scene scene;
+    struct held last;
+    struct hoard next;
+    cenote_group *group = NULL;
+    hazard_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "lender", CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND, NULL, &group));
+    CUstream old = scene.stream[A];
+    REQUIRE(group_take(&last, group, 20 * MIB, old));
+    held_linger(&last, old);
+    DONE(cenote_free(last.at));
+    DONE(cenote_stream_retire(scene.pool, old));
+    DONE(cuStreamDestroy(old));
+    DONE(cuStreamCreate(&scene.stream[A], CU_STREAM_NON_BLOCKING));
+    REQUIRE_EQ(scene.stream[A], old);
+
+    hoard_take(&next, scene.pool, 2 * MIB, scene.stream[A]);
+    EXPECT(next.bytes > 0);
+    for (int i = 0; i < next.count; i++)
+        EXPECT(!held_overlap(&next.held[i], &last));
+    hoard_give(&next);
+    scene_judge(&scene);
+    DONE(cenote_group_destroy(group));
+    hazard_whole_card(&scene, CARD, scene.stream[C]);
+    scene_close(&scene);
+}

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 
+import simulated
 from contents import LONG, MIB, block, copied, fails_before, fill, filled, holds, overlap, places, release
 
 
@@ -331,3 +332,27 @@ def test_statistics_of_several_pools():
     assert all(size >= (i + 1) * 20 * MIB for i, size in enumerate(held))
     assert sum(held) <= torch.cuda.memory_reserved()
     del live
+
+
+@pytest.mark.skipif(not simulated.allocator(), reason="the native allocator lends what a replay writes to")
+def test_a_last_resort_keeps_what_graphs_write_to(sim):
+    """What was captured stays with its graphs; what no capture saw, on another stream, is lent."""
+    release()
+    pool, graph, apart = torch.cuda.MemPool(use_on_oom=True), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    source = filled(32 * MIB, 3)
+    with torch.cuda.stream(apart), torch.cuda.use_mem_pool(pool):
+        block(48 * MIB)
+    with torch.cuda.graph(graph, pool=pool.id):
+        between = source.clone()
+        target = between.clone()
+        del between
+    captured = torch.cuda.graph.default_capture_stream
+    sim.set_foreign(0, torch.cuda.mem_get_info()[0])
+    with torch.cuda.stream(captured), pytest.raises(torch.OutOfMemoryError):
+        block(32 * MIB)
+    with torch.cuda.stream(apart):
+        lent = filled(48 * MIB, 5)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert holds(target, 3) and holds(lent, 5)
+    del lent, target, source
