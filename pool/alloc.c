@@ -119,31 +119,50 @@ static int no_books(void)
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block");
 }
 
+/*
+ * The arena that serves, with the pool's lock held. NULL without it: *error says why, or that nothing is wrong, but the stream is new here
+ * and whose it is (`is_own`) comes first.
+ */
+static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool is_own, int *error)
+{
+    struct arena *a = NULL;
+    lock_take(&pool->lock);
+    q->mark |= pool->born;
+    CUresult lost = pool->lost;
+    bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
+    bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
+    if (has_room) {
+        group = group_of_stream(pool, group, key);
+        a = is_own ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
+    }
+    if (a)
+        return a;
+    lock_give(&pool->lock);
+    if (lost)
+        *error = pool_driver_error(pool, lost, "an earlier call");
+    else if (is_gone)
+        *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
+    else if (!has_room || is_own)
+        *error = no_books();
+    return NULL;
+}
+
 static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
 {
     uint64_t key;
+    struct arena *a;
+    struct place place;
+    bool is_own = false;
     int error = stream_key(pool, stream, &key);
     if (error)
         return error;
 
-    lock_take(&pool->lock);
+    while (!(a = lock_arena(pool, group, q, stream, key, is_own, &error))) {
+        if (error || (error = stream_check_own(pool, stream, key)))
+            return error;
+        is_own = true;
+    }
     bool tend = pool->pending_count && ++pool->untended >= TEND_EVERY;
-    if (pool->lost) {
-        lock_give(&pool->lock);
-        return pool_driver_error(pool, pool->lost, "an earlier call");
-    }
-    if (group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed)) {
-        lock_give(&pool->lock);
-        return error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
-    }
-    q->mark |= pool->born;
-    group = group_of_stream(pool, group, key);
-    struct arena *a = pool_reserve_books(pool, q->mark) ? stream_arena(pool, group, key, stream) : NULL;
-    if (!a) {
-        lock_give(&pool->lock);
-        return no_books();
-    }
-    struct place place;
     struct asker who = pool_asker(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
@@ -154,9 +173,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         pending_tend(pool);
     if (served)
         return CENOTE_OK;
-    if (!atomic_load_explicit(&a->is_own, memory_order_relaxed) && !(error = stream_check_own(pool, stream, key)))
-        atomic_store_explicit(&a->is_own, true, memory_order_relaxed);
-    error = error ? error : shortage_serve(pool, a, q, at);
+    error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->visitors--;
     pool->stats.slow_allocs++;

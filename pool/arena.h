@@ -39,7 +39,6 @@ struct arena {                      /* guarded by the pool's lock */
     bool     is_private;            /* rule 4 */
     bool     captured;              /* private, and drawn from while a capture was open: replays may write to its memory. Never again false */
     bool     retired;               /* its stream is gone: another may take the arena over */
-    _Atomic(bool) is_own;           /* the driver was asked: its stream is of the pool's device */
 };
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);

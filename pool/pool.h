@@ -240,7 +240,8 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
+struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
+struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
 
 /* --- alloc.c: what an address stands for */

@@ -55,6 +55,12 @@ static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, 
     return NULL;
 }
 
+static int no_stream(const cenote_pool *pool, CUstream stream, CUresult result)
+{
+    return error_set(CENOTE_INVALID, result, "stream %p is no stream of device %d: %s", (void *)stream, pool->device->ordinal,
+                     driver_result_name(result));
+}
+
 /* LOCKING: none of the pool's locks; this may ask the driver. */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
@@ -73,8 +79,7 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
         if (result && result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE)
             return pool_driver_error(pool, result, "cuStreamGetId");
         if (result)
-            return error_set(CENOTE_INVALID, result, "stream %p is no stream of device %d: %s", (void *)stream, pool->device->ordinal,
-                             driver_result_name(result));
+            return no_stream(pool, stream, result);
         *key = id & (KEY_LEGACY - 1);
     }
     return CENOTE_OK;
@@ -115,18 +120,22 @@ static CUresult ask_context(struct device *own, CUstream stream, CUcontext *cont
 }
 
 /*
- * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. A driver that does not say is believed.
- * LOCKING: as stream_key.
+ * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. Asked before an arena gets the key, never
+ * again, and also while a capture is open: CUDA allows the question then. A driver that cannot say it of this stream is believed; one that
+ * fails to answer is asked by the next call. LOCKING: as stream_key.
  */
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
 {
     CUcontext context;
     CUdevice ordinal;
     struct device *own = pool->device;
-    if (is_default(key) || atomic_load(&own->captures) || device_prepare(own))
+    CHECK(lock_none_above(LOCK_CONTEXT));
+    if (is_default(key))
         return CENOTE_OK;
     CUresult result = ask_context(own, stream, &context, &ordinal);
-    if (driver_result_is_sticky(result))
+    if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
+        return no_stream(pool, stream, result);
+    if (result && result != CUDA_ERROR_NOT_SUPPORTED)
         return pool_driver_error(pool, result, "cuStreamGetCtx");
     if (result || context == device_context(own))
         return CENOTE_OK;
@@ -240,8 +249,8 @@ static struct arena *new_arena(cenote_pool *pool, uint32_t group)
     return a;
 }
 
-/* The arena of (group, key), made or taken over if there is none. NULL: no host memory. LOCKING: the pool's lock. */
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
+/* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
+struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
 {
     uint32_t probe;
     struct arena *a = pool->last_arena;
@@ -249,7 +258,20 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUst
         return a;
     a = find_arena(pool, group, key, &probe);
     if (a)
-        return pool->last_arena = a;
+        pool->last_arena = a;
+    return a;
+}
+
+/*
+ * The same, made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out without another
+ * question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory. LOCKING: the pool's lock.
+ */
+struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
+{
+    uint32_t probe;
+    struct arena *a = find_arena(pool, group, key, &probe);
+    if (a) /* of another thread's making, by now */
+        return a;
     if (!index_reserve(&pool->by_stream, 1))
         return NULL;
     a = find_idle(pool, group);
@@ -260,7 +282,6 @@ struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key, CUst
     a->stream = key;
     a->handle = handle;
     a->retired = false;
-    atomic_store_explicit(&a->is_own, false, memory_order_relaxed);
     if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
         index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
     return a;

@@ -315,6 +315,99 @@ CASE(another_device_that_cannot_be_asked)
     EXPECT(!fired && refused >= 3);
 }
 
+/* Every call that takes memory on a stream refuses the other device's, whatever there is that could serve it at once. */
+static void expect_refusals(struct peers *p, cenote_group *group, void *free_place)
+{
+    void *block = NULL;
+    for (size_t bytes = 700; bytes <= 7 * MIB; bytes *= 100) {
+        EXPECT_EQ(cenote_alloc(p->scene.pool, bytes, p->stream, &block), CENOTE_INVALID);
+        EXPECT(strstr(cenote_message(), "of device 1") != NULL);
+        EXPECT_EQ(cenote_group_alloc(group, bytes, 512, p->stream, &block), CENOTE_INVALID);
+    }
+    EXPECT_EQ(cenote_alloc_at(p->scene.pool, NULL, free_place, 3 * MIB, p->stream), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "of device 1") != NULL);
+    EXPECT_EQ(cenote_capture_begin(group, p->stream), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "of device 1") != NULL);
+}
+
+/* A stream takes memory of the pool, leaves it empty, and is retired. */
+static void *leave_an_arena(struct peers *p)
+{
+    CUstream stream;
+    void *small, *large;
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cenote_alloc(p->scene.pool, 700, stream, &small));
+    DONE(cenote_alloc(p->scene.pool, 3 * MIB, stream, &large));
+    DONE(cenote_free(small));
+    DONE(cenote_free(large));
+    DONE(cenote_stream_retire(p->scene.pool, stream));
+    DONE(cuStreamDestroy(stream));
+    DONE(cenote_trim(p->scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
+    return large;
+}
+
+/* An arena that is free to be taken over has all it needs in place; while a capture is open the driver is asked all the same. */
+CASE(a_stream_of_another_device_gets_no_arena)
+{
+    struct peers p;
+    cenote_group *group;
+    void *block;
+    open_peers(&p, CENOTE_VMM, 2);
+    DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    expect_refusals(&p, group, (void *)(uintptr_t)(4 * MIB));
+    expect_refusals(&p, group, leave_an_arena(&p));
+
+    DONE(cenote_capture_begin(group, p.scene.stream[A]));
+    expect_refusals(&p, group, leave_an_arena(&p));
+    DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[A], &block)); /* its own streams may come as ever */
+    DONE(cenote_free(block));
+    DONE(cenote_capture_end(group, p.scene.stream[A]));
+    expect_refusals(&p, group, leave_an_arena(&p)); /* nothing was remembered */
+
+    DONE(cenote_stream_immortal(p.scene.pool, p.stream));
+    expect_refusals(&p, group, leave_an_arena(&p));
+    DONE(cenote_group_destroy(group));
+    close_peers(&p);
+}
+
+/* With so many arenas a new stream takes over an idle one. */
+CASE(a_stream_of_another_device_takes_over_no_idle_arena)
+{
+    enum { MANY = 80 };
+    struct peers p;
+    CUstream streams[MANY];
+    void *block = NULL;
+    open_peers(&p, CENOTE_VMM, 2);
+    for (int i = 0; i < MANY; i++)
+        DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i <= MANY; i++) { /* the first again: what is in place lies in the arena that is taken over first */
+        DONE(cenote_alloc(p.scene.pool, 3 * MIB, streams[i % MANY], &block));
+        DONE(cenote_free(block));
+        DONE(cenote_trim(p.scene.pool, UINT64_MAX, i % MANY ? 0 : CENOTE_TRIM_WAIT));
+    }
+    EXPECT_EQ(cenote_alloc(p.scene.pool, 3 * MIB, p.stream, &block), CENOTE_INVALID);
+    for (int i = 0; i < MANY; i++)
+        DONE(cuStreamDestroy(streams[i]));
+    close_peers(&p);
+}
+
+/* The driver does not answer: the stream gets nothing, and is asked after again. One that cannot say it of this stream is believed. */
+CASE(a_stream_that_the_driver_does_not_place)
+{
+    struct peers p;
+    void *block = NULL;
+    open_peers(&p, CENOTE_VMM, 2);
+    leave_an_arena(&p);
+    fault_arm("cuStreamGetCtx", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(cenote_alloc(p.scene.pool, 700, p.stream, &block), CENOTE_DRIVER);
+    EXPECT_EQ(cenote_alloc(p.scene.pool, 700, p.stream, &block), CENOTE_INVALID);
+    fault_arm("cuStreamGetCtx", 1, CUDA_ERROR_NOT_SUPPORTED, false);
+    DONE(cenote_alloc(p.scene.pool, 700, p.scene.stream[B], &block));
+    fault_disarm();
+    DONE(cenote_free(block));
+    close_peers(&p);
+}
+
 /* A block that two other devices use waits for both, and the one that was done first is not asked again. */
 CASE(two_other_devices_that_are_done_one_after_the_other)
 {
