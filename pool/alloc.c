@@ -176,6 +176,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->visitors--;
+    idle_note(pool, a); /* its stream or group may have gone meanwhile */
     pool->stats.slow_allocs++;
     lock_give(&pool->lock);
     return error;
@@ -355,14 +356,16 @@ void pool_give(cenote_pool *pool, const struct where *w, tick freed)
     count_inactive(pool, w->requested);
     if (w->slab) {
         arena_give_item(w->arena, w->slab, w->item, freed);
-        return;
+    } else {
+        pool_settle(pool);
+        arena_note_free(w->arena, freed);
+        block_of(&pool->blocks, w->block)->state = BLOCK_RESTING;
+        pool->resting.block = w->block;
+        pool->resting.arena = w->arena;
+        pool->resting.freed = freed;
     }
-    pool_settle(pool);
-    arena_note_free(w->arena, freed);
-    block_of(&pool->blocks, w->block)->state = BLOCK_RESTING;
-    pool->resting.block = w->block;
-    pool->resting.arena = w->arena;
-    pool->resting.freed = freed;
+    if (!w->arena->live && !w->arena->queue)
+        idle_note(pool, w->arena);
 }
 
 static int free_block(void *address, bool sized, size_t bytes)

@@ -14,7 +14,7 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
 {
     heap_open(&a->heap, pages, blocks, a->number, is_private);
     a->slabs = (struct slabs){.table = slabs};
-    a->is_private = is_private;
+    a->is_private = a->without_slabs = is_private;
 }
 
 /* What serves it. Private arenas have no slabs: what a capture recorded must be restorable block by block. */

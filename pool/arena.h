@@ -22,6 +22,11 @@ struct request {
     bool     last;                  /* ends where its segment ends, in which no block has been before: provider guard */
 };
 
+/* Arenas by number, first come first, see idle.c. */
+struct idle_queue {
+    uint32_t first, last;
+};
+
 struct arena {                      /* guarded by the pool's lock */
     struct heap  heap;
     struct slabs slabs;
@@ -36,9 +41,15 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t in_vain;               /* slides that followed the last question to the device which did not help; each such doubles them */
     uint32_t slides;                /* of those, still to come: places that have slid are taken without asking */
     tick     last_freed;
+    uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
+    uint32_t before_of_stream, next_of_stream;  /* those of the same stream that are found by it */
+    uint32_t before_idle, next_idle;
+    struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
     bool     is_private;            /* rule 4 */
-    bool     captured;              /* private, and drawn from while a capture was open: replays may write to its memory. Never again false */
-    bool     retired;               /* its stream is gone: another may take the arena over */
+    bool     captured;              /* private, and drawn from while a capture was open: replays may write to its memory, until its group is destroyed */
+    bool     without_slabs;         /* its regions have no room for slabs: it was made for a private group, and stays in such */
+    bool     is_known;              /* found by its stream and group */
+    bool     retired;               /* its stream or group is gone: another may take the arena over */
 };
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);

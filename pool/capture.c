@@ -6,8 +6,8 @@
  * waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
  * have looked before has left the device, or waits for an event there and will look again.
  *
- *     cenote_group_create            cenote_group_destroy                last block freed, device done, trimmed
- *   --------------------> in use -------------------------> destroyed ------------------------------------------> gone
+ *     cenote_group_create            cenote_group_destroy                last block freed: its arenas are others' (idle.c)
+ *   --------------------> in use -------------------------> destroyed --------------------------------------------------> gone
  *                          | ^
  *            capture_begin v | capture_end
  *                         capturing
@@ -87,23 +87,42 @@ static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tic
     }
 }
 
-/* Arenas of the group become ordinary ones. A fence that begins from now on covers every replay. LOCKING: the pool's lock. */
-static void release_arenas(cenote_pool *pool, const cenote_group *group)
+/* An arena of a private group becomes an ordinary one. A fence that begins from now on covers every replay. LOCKING: the pool's lock. */
+static void release_arena(cenote_pool *pool, struct arena *a, tick now)
 {
+    for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next) {
+        struct region *r = region_of(&pool->pages, region);
+        for (uint32_t slot = 0; slot < r->slots && region_slot_at(r, slot) < r->top; slot++) /* beyond the top no page ever was */
+            release_slot(pool, r, slot, now);
+    }
+    a->last_freed = now;
+    a->is_private = false;
+    heap_fix(&a->heap, false);
+}
+
+/* Its number may be another group's from now on. LOCKING: the pool's lock. */
+void group_forget(cenote_pool *pool, cenote_group *group)
+{
+    uint32_t number = group->number;
+    group->number = 0;
+    table_give(&pool->groups, number);
+}
+
+/* LOCKING: the pool's lock. */
+static void end_group(cenote_pool *pool, cenote_group *group)
+{
+    uint32_t next = group->first_arena;
     pool_settle(pool);
-    tick now = fences_stamp(&pool->pages.fences);
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
-        struct arena *a = arena_of(pool, number);
-        if (!a->number || a->group != group->number)
-            continue;
-        for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next) {
-            struct region *r = region_of(&pool->pages, region);
-            r->fixed = false;
-            for (uint32_t slot = 0; slot < r->slots; slot++)
-                release_slot(pool, r, slot, now);
-        }
-        a->last_freed = now;
-        a->is_private = a->heap.fixed = false;
+    tick now = group->flags & CENOTE_GROUP_PRIVATE ? fences_stamp(&pool->pages.fences) : 0;
+    group->destroyed = true;
+    if (!next)
+        group_forget(pool, group); /* it never had any */
+    while (next) {
+        struct arena *a = arena_of(pool, next);
+        next = a->next_of_group;
+        if (a->is_private)
+            release_arena(pool, a, now);
+        idle_end(pool, a);
     }
 }
 
@@ -117,14 +136,8 @@ int cenote_group_destroy(cenote_group *group)
     lock_take(&pool->lock);
     if (group->captures)
         error = CENOTE_CAPTURE;
-    else {
-        group->destroyed = true;
-        release_arenas(pool, group);
-        if (!group->arenas) { /* it never had any */
-            table_give(&pool->groups, group->number);
-            group->number = 0;
-        }
-    }
+    else
+        end_group(pool, group);
     lock_give(&pool->lock);
     lock_give(&pool->turn);
     return error ? error_set(error, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name) : CENOTE_OK;

@@ -28,6 +28,14 @@ void heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32
     h->ranges.blocks = blocks;
 }
 
+/* The heap of a private group whose group is gone, and of the next one that takes it over. */
+void heap_fix(struct heap *h, bool fixed)
+{
+    h->fixed = fixed && !BREAKS(4);
+    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next)
+        region_of(h->pages, number)->fixed = h->fixed;
+}
+
 /*
  * The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. Behind a slot nothing can be
  * done about the look starts again, so that each slot is looked at once, however many are in flight.
@@ -251,6 +259,8 @@ uint32_t heap_take(struct heap *h, const struct place *place)
     at_number(h, block)->state = BLOCK_LIVE;
     at_number(h, block)->uses = 0;
     pages_own(h->pages, r, place->under.from, place->under.to);
+    if (r->fixed)
+        pages_fix(h->pages, r, place->under.from, place->under.to);
     CHECK_SLOW(!heap_broken_rule(h));
     return block;
 }
@@ -360,6 +370,7 @@ void heap_restore_region(struct heap *h, struct region *r)
     r->next = *link;
     *link = r->number;
     r->top = r->base;
+    r->fixed = h->fixed;
     if (region_is_segment(r) && table_reserve(h->ranges.blocks, 1))
         close_top(h, r); /* all of it is there; without host memory it waits until it is the newest */
 }

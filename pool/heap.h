@@ -47,6 +47,7 @@ enum fit {
 };
 
 void     heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed);
+void     heap_fix(struct heap *h, bool fixed);
 enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place);
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place);

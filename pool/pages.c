@@ -52,9 +52,19 @@ void pages_look_anew(struct pages *s)
     }
 }
 
+/*
+ * In a fixed region what was ever used there stays mapped. A page that is not fixed, or another arena's, comes from the life that the region
+ * had before a private group took it over: no graph knows it.
+ */
+static bool mapping_is_fixed(const struct pages *s, const struct region *r, uint32_t slot)
+{
+    const struct page *p = page_of(s, r->page[slot]);
+    return r->fixed && p->fixed && p->arena == r->arena;
+}
+
 static bool slot_may_be_unmapped(const struct pages *s, const struct asker *who, const struct region *r, uint32_t slot)
 {
-    return who->may_unmap && !r->fixed && !r->pins[slot] && (fence_is_done(&s->fences, r->freed[slot]) || BREAKS(3));
+    return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_is_done(&s->fences, r->freed[slot]) || BREAKS(3));
 }
 
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
@@ -107,6 +117,14 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
         CHECK(!p->owner.region || spot_is(p->owner, r->number, slot)); /* invariant 3: one owner */
         p->owner = (struct spot){r->number, slot};
     }
+}
+
+/* A block of a private group came to the slots: their pages stay with it (rule 4). Those in transit are fixed when they are lifted. */
+void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
+{
+    for (uint32_t slot = from; slot < to; slot++)
+        if (!bit_is_set(r->transit, slot))
+            page_of(s, r->page[slot])->fixed = true;
 }
 
 void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed)

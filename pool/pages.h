@@ -22,7 +22,7 @@ struct page {
     uint32_t    mark;               /* epoch of the last look that met it: tells twice from once */
     uint32_t    pins;               /* cenote_pin calls on slots that map it */
     uint32_t    next_spare;
-    bool        fixed;              /* belongs to a private arena and never leaves it, until the group is released */
+    bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */
     bool        leaving;            /* being given back to the driver */
     bool        shareable;          /* the driver gives out file descriptors of it */
     uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
@@ -65,6 +65,7 @@ bool pages_lack(struct pages *s, const struct asker *who, const struct region *r
 
 /* Live bytes come to, or leave, the slots [from, to). */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);
+void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to);
 void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed);
 
 /* The chain of slots that map a page. */

@@ -65,6 +65,8 @@ struct cenote_group {
     bool          destroyed;        /* its arenas go on until they are empty */
     uint32_t      captures;         /* open ones that go to it */
     uint32_t      arenas;           /* of this group */
+    uint32_t      first_arena;      /* of these, through next_of_group */
+    struct idle_queue idle;         /* those without a block, see idle.c */
     struct row    row;              /* its part of the allocated bytes */
     cenote_source source;
     char          name[32];
@@ -155,6 +157,9 @@ struct cenote_pool {
     struct index   exported;        /* block address -> export, see share.c */
     struct index   by_stream;       /* arena key -> arena */
     struct arena  *last_arena;      /* found last: most programs use one stream at a time */
+    struct idle_queue idle;         /* arenas of no group without a block, see idle.c */
+    struct idle_queue over[2];      /* those of streams and groups that are gone; [1] without slabs */
+    struct idle_queue orphans;      /* those of destroyed groups whose source has to take back what they hold */
     struct {
         uint32_t      block;        /* 0: none */
         struct arena *arena;
@@ -235,7 +240,9 @@ struct device *pool_open_device(int ordinal, int *error);  /* for those who need
 void pool_close_device(struct device *device);
 
 /* --- streams.c */
-#define STREAM_KEY_LEGACY (1ull << 62)
+#define STREAM_KIND_SHIFT  62       /* see streams.c */
+#define STREAM_KIND_HANDLE 3
+#define STREAM_KEY_LEGACY (1ull << STREAM_KIND_SHIFT)
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
@@ -243,6 +250,17 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
 struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
+
+/* --- idle.c: arenas without a block. LOCKING: the pool's lock */
+void idle_note(cenote_pool *pool, struct arena *a);
+void idle_end(cenote_pool *pool, struct arena *a);
+struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key);
+struct arena *idle_take_orphan(cenote_pool *pool);
+void idle_forget(cenote_pool *pool, struct arena *a);
+void idle_forget_empty(cenote_pool *pool);
+
+/* --- capture.c. LOCKING: the pool's lock */
+void group_forget(cenote_pool *pool, cenote_group *group);
 
 /* --- alloc.c: what an address stands for */
 enum found { FOUND_LIVE, FOUND_PENDING, FOUND_INSIDE, FOUND_FREE, FOUND_NOTHING };
@@ -343,6 +361,7 @@ uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
 void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
+void     trim_orphans(cenote_pool *pool);
 
 /* --- decay.c: with the most pages that may go; true: there are more */
 #define DECAY_BATCH      32u    /* where nobody waits for memory: a few milliseconds */

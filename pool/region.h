@@ -33,7 +33,7 @@ struct region {
     uint32_t next;                  /* next region of that arena, 0: last */
     uint32_t first_block;           /* lowest block or free range, 0: none */
     uint32_t last_block;            /* highest one */
-    bool     fixed;                 /* of a private arena: what is mapped stays mapped, see rule 4 */
+    bool     fixed;                 /* of a private arena: what was used there stays mapped, see rule 4 */
     bool     foreign;               /* a segment of a cenote_source: only the program's function takes it back */
     uint64_t top;                   /* addresses from here on are in no block and no free range */
     _Atomic(struct cenote_pool *) pool;   /* NULL: not in use. Readable without a lock, see addresses.h */

@@ -82,7 +82,7 @@ static struct region *open_region(const struct arena *a, uint64_t base, uint64_t
     struct region *r = addresses_new_region();
     if (!r)
         return NULL;
-    if (region_open(r, base, bytes, shift, !a->is_private)) {
+    if (region_open(r, base, bytes, shift, !a->without_slabs)) {
         if (addresses_add(r))
             return r;
         region_close(r);
@@ -315,6 +315,8 @@ int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUr
     if (callback && callback_runs(callback))
         return error_set(CENOTE_INVALID, 0, "the take function of group \"%s\" allocates from its own group: have it take from elsewhere",
                          group_of(pool, a->group)->name);
+    if (callback)
+        trim_orphans(pool);
     return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
 }
 

@@ -16,14 +16,15 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-#define KIND_SHIFT  62
+#define KIND_SHIFT  STREAM_KIND_SHIFT
 #define KEY_LEGACY  STREAM_KEY_LEGACY
 #define KEY_THREAD  (2ull << KIND_SHIFT)
-#define KEY_HANDLE  (3ull << KIND_SHIFT)
+#define KEY_HANDLE  ((uint64_t)STREAM_KIND_HANDLE << KIND_SHIFT)
 #define DEVICE_SHIFT 48     /* in keys of default streams */
 #define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
-#define ARENAS_IDLE 64          /* with this many arenas, a new stream takes over an idle one instead of making another */
+#define ANY_GROUP   UINT32_MAX  /* leads to the first of a stream's arenas */
+#define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks who else wants the lock */
 
 static uint64_t thread_key(void)
 {
@@ -211,42 +212,59 @@ static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key,
     return NULL;
 }
 
+/* The first of the arenas of a stream, and where that is found, or would be. */
+static uint32_t first_of_stream(const cenote_pool *pool, uint64_t key, uint64_t *where)
+{
+    uint32_t number = 0;
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        *where = arena_key(ANY_GROUP, key, probe);
+        number = index_find(&pool->by_stream, *where);
+        if (!number || arena_of(pool, number)->stream == key)
+            break;
+    }
+    return number;
+}
+
+/* There is room in the index for two entries. */
+static void enter_stream(cenote_pool *pool, struct arena *a)
+{
+    uint64_t where;
+    uint32_t first = first_of_stream(pool, a->stream, &where);
+    a->before_of_stream = first;
+    a->next_of_stream = first ? arena_of(pool, first)->next_of_stream : 0;
+    if (a->next_of_stream)
+        arena_of(pool, a->next_of_stream)->before_of_stream = a->number;
+    if (first)
+        arena_of(pool, first)->next_of_stream = a->number;
+    else
+        index_add(&pool->by_stream, where, a->number);
+    a->is_known = true;
+}
+
+static void leave_stream(cenote_pool *pool, struct arena *a)
+{
+    uint64_t where;
+    if (a->next_of_stream)
+        arena_of(pool, a->next_of_stream)->before_of_stream = a->before_of_stream;
+    if (a->before_of_stream) {
+        arena_of(pool, a->before_of_stream)->next_of_stream = a->next_of_stream;
+    } else if (first_of_stream(pool, a->stream, &where) == a->number) {
+        index_remove(&pool->by_stream, where);
+        if (a->next_of_stream)
+            index_add(&pool->by_stream, where, a->next_of_stream); /* in the place of the one just removed */
+    }
+    a->is_known = false;
+}
+
 /* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
 void stream_forget(cenote_pool *pool, struct arena *a)
 {
+    if (!a->is_known)
+        return;
+    leave_stream(pool, a);
     for (uint32_t probe = 0; probe < PROBES; probe++)
         if (index_find(&pool->by_stream, arena_key(a->group, a->stream, probe)) == a->number)
             index_remove(&pool->by_stream, arena_key(a->group, a->stream, probe));
-}
-
-/*
- * An arena that a new stream may have: it holds no blocks, and the device is done with all it ever held. Streams that come and go would
- * otherwise leave an arena each behind.
- */
-static struct arena *find_idle(cenote_pool *pool, uint32_t group)
-{
-    bool many = pool->arenas.used - pool->arenas.free_count > ARENAS_IDLE;
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
-        struct arena *a = arena_of(pool, number);
-        if (a->number && a->group == group && !a->is_private && !a->live && !a->visitors && (a->retired || many) &&
-            fence_is_done(&pool->pages.fences, a->last_freed))
-            return a;
-    }
-    return NULL;
-}
-
-static struct arena *new_arena(cenote_pool *pool, uint32_t group)
-{
-    uint32_t number = table_take(&pool->arenas);
-    if (!number)
-        return NULL;
-    struct arena *a = arena_of(pool, number);
-    a->number = number;
-    a->group = group;
-    if (group)
-        group_of(pool, group)->arenas++;
-    arena_open(a, &pool->pages, &pool->blocks, &pool->slabs, group && (group_of(pool, group)->flags & CENOTE_GROUP_PRIVATE));
-    return a;
 }
 
 /* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
@@ -272,18 +290,13 @@ struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, 
     struct arena *a = find_arena(pool, group, key, &probe);
     if (a) /* of another thread's making, by now */
         return a;
-    if (!index_reserve(&pool->by_stream, 1))
-        return NULL;
-    a = find_idle(pool, group);
-    if (a)
-        stream_forget(pool, a);
-    else if (!(a = new_arena(pool, group)))
+    if (!index_reserve(&pool->by_stream, 2) || !(a = idle_take(pool, group, key)))
         return NULL;
     a->stream = key;
     a->handle = handle;
-    a->retired = false;
     if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
         index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
+    enter_stream(pool, a);
     return a;
 }
 
@@ -317,22 +330,18 @@ int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
 /* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
 int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
 {
-    uint64_t key = 0;
-    uint32_t probe;
+    uint64_t key = 0, where;
+    uint32_t first = 0;
     int error = pool_usable(pool);
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
     if (find_immortal(pool, stream, &key))
         return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
-    lock_take(&pool->lock);
-    for (uint32_t group = 0; group < pool->groups.used; group++) {
-        struct arena *a = find_arena(pool, group, key, &probe);
-        if (!a)
-            continue;
-        arena_flush(a);
-        stream_forget(pool, a);
-        a->retired = true;
-    }
-    lock_give(&pool->lock);
+    do {
+        lock_take(&pool->lock);
+        for (int i = 0; i < RETIRED_AT_A_TIME && (first = first_of_stream(pool, key, &where)); i++)
+            idle_end(pool, arena_of(pool, first));
+        lock_give(&pool->lock);
+    } while (first);
     return CENOTE_OK;
 }

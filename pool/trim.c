@@ -15,6 +15,7 @@
 #include "pool/record.h"
 
 #define BATCH    64             /* pages picked at a time */
+#define ORPHANS  8              /* segments of destroyed groups that go before another is taken */
 #define PERIODIC (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
 
 /* What may go. */
@@ -197,29 +198,40 @@ static void release_if_empty(cenote_pool *pool, uint32_t number)
         source_close_region(r);
 }
 
-static void forget_arena(cenote_pool *pool, struct arena *a)
+/* A segment of the arena that may go, leaving; 0: none. LOCKING: the pool's lock. */
+static uint32_t leave_segment(cenote_pool *pool, const struct arena *a)
 {
-    uint32_t number = a->number, group = a->group;
-    stream_forget(pool, a);
-    a->number = 0;
-    table_give(&pool->arenas, number);
-    if (group && --group_of(pool, group)->arenas == 0) {
-        group_of(pool, group)->number = 0;
-        table_give(&pool->groups, group);
+    for (uint32_t number = a->heap.regions; number; number = region_of(&pool->pages, number)->next) {
+        const struct region *r = region_of(&pool->pages, number);
+        struct page *p = page_of(&pool->pages, r->page[0]);
+        bool owned = bit_is_set(r->sole, 0) ? bit_is_set(r->busy, 0) : p->owner.region != 0;
+        if (!r->page[0] || owned || p->leaving || p->pins || !fence_is_done(&pool->pages.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed))
+            continue;
+        pages_leave(&pool->pages, r->page[0]);
+        return r->page[0];
     }
+    return 0;
 }
 
-/* Arenas of destroyed groups and retired streams that hold nothing any more are forgotten; with its last arena a group goes. */
-static void forget_arenas(cenote_pool *pool)
+/*
+ * What destroyed groups hold of their own sources serves no other group: some of it goes back before another source is asked for memory.
+ * LOCKING: the turn, which is let go of around the sources.
+ */
+void trim_orphans(cenote_pool *pool)
 {
-    lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
-        struct arena *a = arena_of(pool, number);
-        bool over = a->number && (a->group ? group_of(pool, a->group)->destroyed : a->retired);
-        if (over && !a->live && !a->visitors && !a->heap.regions && fence_is_done(&pool->pages.fences, a->last_freed))
-            forget_arena(pool, a);
+    for (int looks = 0; looks < ORPHANS; looks++) {
+        uint32_t page = 0;
+        lock_take(&pool->lock);
+        pool_settle(pool);
+        struct arena *a = atomic_load(&pool->device->captures) ? NULL : idle_take_orphan(pool);
+        if (a && !(page = leave_segment(pool, a)) && !a->heap.regions)
+            idle_forget(pool, a);
+        else if (a)
+            idle_note(pool, a); /* there may be more */
+        lock_give(&pool->lock);
+        if (!a || (page && !release_segment(pool, page)))
+            return;
     }
-    lock_give(&pool->lock);
 }
 
 /* LOCKING: as for trim_to. */
@@ -237,7 +249,9 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
         release_if_empty(pool, number);
     if (pool->driver_pool)
         pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
-    forget_arenas(pool);
+    lock_take(&pool->lock);
+    idle_forget_empty(pool);
+    lock_give(&pool->lock);
     return bytes;
 }
 

@@ -172,6 +172,9 @@ CASE(what_keeps_a_slot_from_being_unmapped)
     r->pins[0] = 0;
     r->fixed = true;
     missing_in(r, 0, 1, &blocked_to);
+    EXPECT_EQ(blocked_to, 0); /* mapped before a private group took the region over */
+    page_of(&store, page)->fixed = true;
+    missing_in(r, 0, 1, &blocked_to);
     EXPECT_EQ(blocked_to, 1);
 }
 

@@ -1,0 +1,219 @@
+/*
+ * idle.c: arenas without a block, and which stream gets them next.
+ *
+ * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next one takes it over, as it lies: no
+ * driver call, and the tables do not grow. An arena may be taken over once the device is done with all that it ever held; at once by the
+ * stream whose it was, for that stream's own order is enough. Not so after captures, whose replays may run on any stream.
+ *
+ *             last block freed           stream retired, or group destroyed
+ *    in use ------------------> idle ------------------------------------------> over ----> taken over by any stream and group
+ *           <------------------                                                   | no region left: forgotten by a trim
+ *             its stream again      | more than ARENAS_IDLE exist: taken over by a stream of the same group
+ *
+ * Memory of a program's own source goes to no other group: the arenas of such a group that was destroyed wait until what they hold is given
+ * back (trim_orphans). Nor do regions of private groups go to others: they have no room for slabs.
+ *
+ * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle arena whose stream
+ * allocates again stays in its queue until it is looked at: neither an allocation nor a free of a busy stream touches a queue.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+#define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
+#define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
+
+static struct arena *first_of(const cenote_pool *pool, const struct idle_queue *q)
+{
+    return q->first ? arena_of(pool, q->first) : NULL;
+}
+
+static void enter(cenote_pool *pool, struct idle_queue *q, struct arena *a)
+{
+    CHECK(!a->queue);
+    a->queue = q;
+    a->before_idle = q->last;
+    a->next_idle = 0;
+    *(q->last ? &arena_of(pool, q->last)->next_idle : &q->first) = a->number;
+    q->last = a->number;
+}
+
+static void leave(cenote_pool *pool, struct arena *a)
+{
+    struct idle_queue *q = a->queue;
+    if (!q)
+        return;
+    *(a->before_idle ? &arena_of(pool, a->before_idle)->next_idle : &q->first) = a->next_idle;
+    *(a->next_idle ? &arena_of(pool, a->next_idle)->before_idle : &q->last) = a->before_idle;
+    a->queue = NULL;
+}
+
+static void join_group(cenote_pool *pool, struct arena *a, uint32_t group)
+{
+    a->group = group;
+    if (!group)
+        return;
+    cenote_group *g = group_of(pool, group);
+    a->before_of_group = 0;
+    a->next_of_group = g->first_arena;
+    if (g->first_arena)
+        arena_of(pool, g->first_arena)->before_of_group = a->number;
+    g->first_arena = a->number;
+    g->arenas++;
+}
+
+/* With its last arena a destroyed group goes. */
+static void leave_group(cenote_pool *pool, struct arena *a)
+{
+    cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
+    a->group = 0;
+    if (!g)
+        return;
+    *(a->before_of_group ? &arena_of(pool, a->before_of_group)->next_of_group : &g->first_arena) = a->next_of_group;
+    if (a->next_of_group)
+        arena_of(pool, a->next_of_group)->before_of_group = a->before_of_group;
+    if (--g->arenas == 0 && g->destroyed)
+        group_forget(pool, g);
+}
+
+/* It holds no block: it joins its queue, if it is in none. An arena that is over belongs to no group any more. */
+void idle_note(cenote_pool *pool, struct arena *a)
+{
+    cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
+    bool over = a->retired || (g && g->destroyed), sourced = g && g->has_source;
+    if (a->live || a->visitors || a->queue)
+        return;
+    if (over && !sourced) {
+        a->retired = true;
+        leave_group(pool, a);
+        enter(pool, &pool->over[a->without_slabs], a);
+    } else {
+        enter(pool, sourced && g->destroyed ? &pool->orphans : g ? &g->idle : &pool->idle, a);
+    }
+}
+
+/* Its stream has retired, or its group was destroyed: nothing is allocated from it any more. */
+void idle_end(cenote_pool *pool, struct arena *a)
+{
+    arena_flush(a);
+    stream_forget(pool, a);
+    a->retired = true;
+    leave(pool, a);
+    idle_note(pool, a);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- taking over */
+
+static bool is_complete(const cenote_pool *pool, const struct arena *a)
+{
+    return fence_is_done(&pool->pages.fences, a->last_freed);
+}
+
+/* Where a driver has no ids for streams, a key may be another stream's by now. */
+static bool has_its_order(const struct arena *a, uint64_t key)
+{
+    return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->without_slabs;
+}
+
+static struct arena *find_over(const cenote_pool *pool, uint64_t key, bool is_private, bool with_regions)
+{
+    const struct idle_queue *q = &pool->over[is_private];
+    struct arena *a = first_of(pool, q), *newest = q->last ? arena_of(pool, q->last) : NULL;
+    if (a && !is_complete(pool, a))
+        a = newest && has_its_order(newest, key) ? newest : NULL;
+    return a && (with_regions || !a->heap.regions) ? a : NULL;
+}
+
+/* One of the group's own, which live streams have left empty. Those that are not empty after all leave the queue. */
+static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
+{
+    bool many = pool->arenas.used - pool->arenas.free_count > ARENAS_IDLE;
+    struct arena *a;
+    for (int looks = 0; looks < LOOKS && (a = first_of(pool, q)); looks++) {
+        leave(pool, a);
+        if (!a->live && !a->visitors && (many || a->retired) && !a->is_private && is_complete(pool, a))
+            return a;
+        if (!a->live)
+            enter(pool, q, a);
+    }
+    return NULL;
+}
+
+static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool is_private)
+{
+    if (pool->resting.arena == a)
+        pool_settle(pool);
+    leave(pool, a);
+    stream_forget(pool, a);
+    leave_group(pool, a);
+    join_group(pool, a, group);
+    a->retired = a->captured = false;
+    a->is_private = is_private;
+    heap_fix(&a->heap, is_private);
+}
+
+static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_private)
+{
+    uint32_t number = table_take(&pool->arenas);
+    if (!number)
+        return NULL;
+    struct arena *a = arena_of(pool, number);
+    a->number = number;
+    join_group(pool, a, group);
+    arena_open(a, &pool->pages, &pool->blocks, &pool->slabs, is_private);
+    return a;
+}
+
+/* An arena for a stream that has none: one that is over, or idle, or a new one. NULL: no host memory. */
+struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key)
+{
+    cenote_group *g = group ? group_of(pool, group) : NULL;
+    bool is_private = g && g->flags & CENOTE_GROUP_PRIVATE;
+    struct arena *a = find_over(pool, key, is_private, !g || !g->has_source);
+    if (!a)
+        a = find_idle(pool, g ? &g->idle : &pool->idle);
+    if (!a)
+        return make_arena(pool, group, is_private);
+    take_over(pool, a, group, is_private);
+    return a;
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- forgetting */
+
+static void forget_those_of(cenote_pool *pool, struct idle_queue *q)
+{
+    for (struct arena *a = first_of(pool, q), *next; a; a = next) {
+        next = a->next_idle ? arena_of(pool, a->next_idle) : NULL;
+        if (!a->heap.regions && is_complete(pool, a))
+            idle_forget(pool, a);
+    }
+}
+
+/* Nothing names it any more. LOCKING: the turn, too. */
+void idle_forget(cenote_pool *pool, struct arena *a)
+{
+    uint32_t number = a->number;
+    leave(pool, a);
+    leave_group(pool, a);
+    a->number = 0;
+    table_give(&pool->arenas, number);
+}
+
+/* Arenas that are over and hold nothing any more. LOCKING: the turn, too. */
+void idle_forget_empty(cenote_pool *pool)
+{
+    forget_those_of(pool, &pool->over[false]);
+    forget_those_of(pool, &pool->over[true]);
+    forget_those_of(pool, &pool->orphans);
+}
+
+/* An arena of a destroyed group that the source has to take back what it holds of, out of its queue: the caller brings it back. NULL: none. */
+struct arena *idle_take_orphan(cenote_pool *pool)
+{
+    struct arena *a = first_of(pool, &pool->orphans);
+    if (!a || !is_complete(pool, a))
+        return NULL;
+    leave(pool, a);
+    return a;
+}
