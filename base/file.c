@@ -1,8 +1,10 @@
 /*
  * file.c: a text file on its way to the disk.
  *
- * It is written beside its place, under a name of its own that ends in .part, and takes the place when all of it has reached the disk's
- * books: a full disk or an end of the process leaves what was there before. What is no plain file, a device, a pipe, a link, is written as it is.
+ * It is written beside its place, under a random name that ends in .part and that is new, and takes the place when all of it has reached the
+ * disk's books: a full disk or an end of the process leaves what was there before. What is no plain file, a device or a pipe, is written as it
+ * is, and so is what a symbolic link of this user's or of root's leads to. A link of another user is refused: the folder may be /tmp, and the
+ * name one that can be guessed. python/cenote/writing.py does the same.
  *
  * The buffer is memory of our own. zlib is not: it is looked for when the first path ends in .gz, so that the library needs none.
  *
@@ -14,11 +16,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -27,6 +31,9 @@
 
 #define BUFFER_BYTES (1u << 16)
 #define NO_ZLIB ENOPKG
+#define LINK_REFUSED ELOOP /* what open says, too, if a link came after the look */
+#define LINK_BYTES_MOST (PATH_MAX - 1)
+#define TRIES 16 /* of random names */
 
 struct zlib {
     void *(*open)(int fd, const char *mode);
@@ -58,17 +65,63 @@ static bool zlib_find(struct zlib *z)
     return z->open && z->write && z->close;
 }
 
+/* A new file beside the place. */
+static int open_beside(struct file *f)
+{
+    f->beside = true;
+    for (int tries = 0; tries < TRIES; tries++) {
+        unsigned char random[6];
+        if (getrandom(random, sizeof random, 0) != sizeof random)
+            return errno;
+        snprintf(f->part, sizeof f->part, "%s.%02x%02x%02x%02x%02x%02x.part", f->path, random[0], random[1], random[2], random[3], random[4],
+                 random[5]);
+        f->fd = open(f->part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (f->fd >= 0 || errno != EEXIST)
+            break;
+    }
+    return f->fd < 0 ? errno : 0;
+}
+
+/* What is there, as it is. */
+static int open_place(struct file *f, const char *path, int flags)
+{
+    f->fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC | flags, 0666);
+    return f->fd < 0 ? errno : 0;
+}
+
+/* Where the link leads that is open as `link`: its own text counts, not what has its name by then. */
+static int open_linked(struct file *f, int link)
+{
+    struct statfs system;
+    if (!fstatfs(link, &system) && system.f_type == PROC_SUPER_MAGIC)
+        return open_place(f, f->path, 0); /* its text is no path, as "pipe:[4711]" is none */
+    char *text = f->part; /* unused so far */
+    const char *slash = strrchr(f->path, '/');
+    ssize_t length = readlinkat(link, "", text, LINK_BYTES_MOST);
+    if (length <= 0)
+        return length ? errno : ENOENT;
+    text[length] = 0;
+    size_t before = *text == '/' || !slash ? 0 : (size_t)(slash + 1 - f->path);
+    if (before + (size_t)length >= sizeof f->part)
+        return ENAMETOOLONG;
+    memmove(text + before, text, (size_t)length + 1);
+    memcpy(text, f->path, before);
+    return open_place(f, text, O_CREAT);
+}
+
 static int open_file(struct file *f)
 {
-    static _Atomic(unsigned) files;
     struct stat found;
-    f->beside = lstat(f->path, &found) || S_ISREG(found.st_mode);
-    if (f->beside)
-        snprintf(f->part, sizeof f->part, "%s.%d-%u.part", f->path, (int)getpid(), atomic_fetch_add(&files, 1));
+    int seen = open(f->path, O_PATH | O_NOFOLLOW | O_CLOEXEC), error;
+    if (seen < 0 || fstat(seen, &found) || S_ISREG(found.st_mode))
+        error = open_beside(f);
+    else if (!S_ISLNK(found.st_mode))
+        error = open_place(f, f->path, O_NOFOLLOW);
     else
-        memcpy(f->part, f->path, sizeof f->path);
-    f->fd = open(f->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    return f->fd < 0 ? errno : 0;
+        error = found.st_uid && found.st_uid != geteuid() ? LINK_REFUSED : open_linked(f, seen);
+    if (seen >= 0)
+        close(seen);
+    return error;
 }
 
 static int begin(struct file *f, const char *path)
@@ -176,6 +229,8 @@ void file_abandon(struct file *f)
 
 int file_error(const char *path)
 {
-    const char *words = errno == NO_ZLIB ? "libz.so.1 was not found: give a name that does not end in .gz" : strerror(errno);
+    const char *words = errno == NO_ZLIB        ? "libz.so.1 was not found: give a name that does not end in .gz"
+                        : errno == LINK_REFUSED ? "a symbolic link of another user is not followed"
+                                                : strerror(errno);
     return error_set(errno == ENOMEM ? CENOTE_OUT_OF_HOST_MEMORY : CENOTE_FILE, 0, "%.256s: %s", path, words);
 }

@@ -2,8 +2,10 @@
 
 PyTorch's interface changes with its versions, so the sources come with the package and are compiled where they are used, with the machine's own
 compiler: some seconds, once. The result is kept in the user's cache folder, in a folder for everything it was made from but the compiler, under the
-compiler's name and version. A machine without a compiler takes what another compiler left there.
+compiler's name and version. A machine without a compiler takes what another compiler left there. Only what no other user can have changed is loaded
+(trusted.py).
 """
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -17,9 +19,10 @@ import tempfile
 import time
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Iterator, NamedTuple, Optional, Sequence
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 
-from cenote import places
+from cenote import places, trusted, writing
+from cenote.trusted import Folder
 
 SECONDS = 300  # a compiler that takes longer is taken for stuck
 FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
@@ -43,6 +46,13 @@ class Torch(NamedTuple):
 class Compiler(NamedTuple):
     command: tuple[str, ...]
     says: str  # its name and version
+
+
+class Library(NamedTuple):
+    """A compiled adapter. What is loaded is the open file: its path may name another one by then."""
+
+    path: str
+    descriptor: int
 
 
 def describe(torch: ModuleType) -> Torch:
@@ -129,43 +139,53 @@ def cache_folder() -> str:
     return os.path.join(root, "cenote")
 
 
-def own_folder(name: str) -> str:
-    """A folder that nobody else can write: libraries are loaded from it. Where the cache cannot be, one that lives as long as the process."""
-    folder = os.path.join(cache_folder(), name)
+def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
+    """A folder that no other user can change: a library is loaded from it. Where the cache cannot be, one that lives as long as the process."""
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.stat(folder)
-        if status.st_uid == os.geteuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    except OSError:
-        pass
+        return trusted.own_folder(os.path.join(cache_folder(), name))
+    except OSError as why:
+        tell(f"cenote: the adapter is compiled at each start, because its cache cannot be used: {why}")
     import atexit
-    folder = tempfile.mkdtemp(prefix="cenote-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    path = tempfile.mkdtemp(prefix="cenote-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return trusted.made_by_us(path)
 
 
-def any_library(folder: str) -> Optional[str]:
-    return next((os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".so")), None)
+def opened_library(folder: Folder, name: str) -> Optional[Library]:
+    """None where it is not there, or others may have written it."""
+    try:
+        return Library(os.path.join(folder.path, name), trusted.open_file(folder, name))
+    except OSError:
+        return None
+
+
+def any_library(folder: Folder) -> Optional[Library]:
+    names = [name for name in sorted(os.listdir(folder.place())) if name.endswith(".so")]
+    return next(filter(None, (opened_library(folder, name) for name in names)), None)
 
 
 @contextmanager
-def locked(folder: str) -> Iterator[None]:
+def locked(folder: Folder) -> Iterator[None]:
     """One process at a time. Where files cannot be locked several compile the same thing, and the last one's is kept."""
-    with open(os.path.join(folder, "lock"), "w", encoding="utf-8") as file:
+    file = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder.descriptor)
+    try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
             pass
         yield
+    finally:
+        os.close(file)
 
 
 # --- making it
 
-def run(command: Sequence[str], folder: str) -> None:
-    """NotMade with the compiler's first errors when it fails."""
+def run(command: Sequence[str], folder: Folder) -> None:
+    """NotMade with the compiler's first errors when it fails. Its files, those on the way among them, lie in `folder`."""
+    variables = {**os.environ, "TMPDIR": "."}
     try:
-        done = subprocess.run(list(command), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS)
+        done = subprocess.run(list(command), cwd=folder.place(), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise NotMade(f"{command[0]} did not end within {SECONDS} s") from None
     if done.returncode:
@@ -174,7 +194,7 @@ def run(command: Sequence[str], folder: str) -> None:
         raise NotMade(f"{command[0]} failed: " + "; ".join(line.strip() for line in errors[:3]))
 
 
-def compile_into(target: str, torch: Torch, tool: Compiler) -> None:
+def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler) -> None:
     """Whole or not at all. All sources at once: PyTorch's headers take far longer to read than they do."""
     ours, library = places.torch_folder(), places.library()
     torch_include, torch_lib = os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
@@ -182,22 +202,34 @@ def compile_into(target: str, torch: Torch, tool: Compiler) -> None:
     # In messages and in the library a file has the name that it has in the repository, not one of this machine's.
     names = {ours: "plugins/torch", torch_include: "torch/include"}
     flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
-    part = tempfile.mkdtemp(prefix="part-", dir=os.path.dirname(target))
-    try:
-        with open(os.path.join(part, "all.cpp"), "w", encoding="utf-8") as file:
-            file.writelines(f'#include "{name}"\n' for name in sorted(os.listdir(ours)) if name.endswith(".cpp"))
+    with trusted.passing_folder(folder, "part-") as part:
+        with os.fdopen(writing.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
+            file.writelines(f'#include "{source}"\n' for source in sorted(os.listdir(ours)) if source.endswith(".cpp"))
         # libcenote and PyTorch are in the process when this is loaded, and found by their sonames: no path to them is kept.
         libraries = [library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
         run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
-        os.replace(os.path.join(part, "adapter.so"), target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        os.chmod("adapter.so", 0o700, dir_fd=part.descriptor)  # whatever umask says
+        os.rename("adapter.so", name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)
 
 
 def make(torch: Torch) -> str:
-    """The path of the adapter for this torch, made now unless it was before. Raises NotMade."""
+    """The path of the adapter for this torch, made now unless it was before. Raises NotMade. For people: `opened` is what to load."""
+    library = opened(torch)
+    os.close(library.descriptor)
+    return library.path
+
+
+def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None) -> Library:
+    """The same, open. `tell` is told in a line why it is not kept."""
     tool = compiler()
-    folder = own_folder(entry_name(torch))
+    folder = own_folder(entry_name(torch), tell)
+    try:
+        return in_folder(folder, torch, tool)
+    finally:
+        folder.close()
+
+
+def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler]) -> Library:
     if tool is None:
         found = any_library(folder)
         if found:
@@ -205,20 +237,41 @@ def make(torch: Torch) -> str:
         wanted = os.environ.get("CXX")
         cure = f"CXX={wanted} does not run" if wanted else "install g++, or name one in CXX"
         raise NotMade(f"there is no C++ compiler: {cure}")
-    target = os.path.join(folder, digest(tool.says.encode()) + ".so")
-    if os.path.exists(target):
-        return target
+    name = digest(tool.says.encode()) + ".so"
     came = time.time()
+    library = opened_library(folder, name) or made_alone(folder, name, torch, tool, came)
+    if library is None:
+        raise NotMade(f"what was compiled is not in {folder.path}, or others may write to it")
+    return library
+
+
+def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: float) -> Optional[Library]:
+    """While no other process makes it. One that waited takes what the other has made, or its failure."""
+    failure = name + ".failed"
     with locked(folder):
-        if os.path.exists(target):
-            return target
-        failure = target + ".failed"
-        if os.path.exists(failure) and os.stat(failure).st_mtime >= came:  # while we waited for another rank, which failed
-            raise NotMade(read(failure).decode(errors="replace"))
+        library = opened_library(folder, name)
+        if library is not None:
+            return library
+        said = failed_since(folder, failure, came)
+        if said is not None:
+            raise NotMade(said)
         try:
-            compile_into(target, torch, tool)
+            compile_into(folder, name, torch, tool)
         except NotMade as why:
-            with open(failure, "w", encoding="utf-8") as file:
-                file.write(str(why))
+            with writing.replacing(folder.descriptor, failure, 0o600) as file:
+                file.write(str(why).encode())
             raise
-    return target
+        return opened_library(folder, name)
+
+
+def failed_since(folder: Folder, name: str, came: float) -> Optional[str]:
+    try:
+        with os.fdopen(trusted.open_file(folder, name), encoding="utf-8", errors="replace") as file:
+            return file.read() if os.fstat(file.fileno()).st_mtime >= came else None
+    except OSError:
+        return None
+
+
+def load(library: Library) -> ctypes.CDLL:
+    """By its descriptor, which stays open for those that look the library up by its name: debuggers, and what prints stacks."""
+    return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{library.descriptor}")

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Iterable, NamedTuple, Optional, Sequence
 
-from cenote import elf
+from cenote import elf, trusted, writing
 
 # NVIDIA's libraries by the start of their file names, and how names of entry points begin where these have no version to tell whose they are.
 LIBRARIES = {
@@ -144,8 +144,12 @@ def cache_path(key: str) -> str:
 
 def cached(path: str, key: str) -> Optional[str]:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
+        folder = trusted.folder(os.path.dirname(path))
+        try:
+            with os.fdopen(trusted.open_file(folder, os.path.basename(path)), encoding="utf-8", errors="surrogateescape") as file:
+                text = file.read()
+        finally:
+            folder.close()
     except OSError:
         return None
     start = key + "\n"
@@ -153,13 +157,14 @@ def cached(path: str, key: str) -> Optional[str]:
 
 
 def keep(path: str, key: str, answer: str) -> None:
-    """Whole or not at all; a cache that cannot be written is no harm."""
-    part = f"{path}.{os.getpid()}"
+    """A cache that cannot be written is no harm."""
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(part, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(f"{key}\n{answer}\0")
-        os.replace(part, path)
+        folder = trusted.own_folder(os.path.dirname(path))
+        try:
+            with writing.replacing(folder.descriptor, os.path.basename(path), 0o600) as file:
+                file.write(f"{key}\n{answer}\0".encode("utf-8", "surrogateescape"))
+        finally:
+            folder.close()
     except OSError:
         pass
 

@@ -102,23 +102,15 @@ def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
                       "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
         return
     yield Finding("compiler", FINE, tool.says)
-    cache = adapter.cache_folder()
-    if not os.access(next(path for path in ancestors(cache) if os.path.exists(path)), os.W_OK):
-        yield Finding("adapter cache", REMARK, f"{cache} cannot be written: the adapter is compiled at each start",
-                      "name a writable folder in XDG_CACHE_HOME")
+    said: list[str] = []
     try:
-        yield Finding("adapter", FINE, adapter.make(described))
+        made = adapter.opened(described, said.append)
+        os.close(made.descriptor)
+        for text in said:
+            yield Finding("adapter cache", REMARK, text.removeprefix("cenote: "), "name a folder that you alone can write to in XDG_CACHE_HOME")
+        yield Finding("adapter", FINE, made.path)
     except adapter.NotMade as why:
         yield Finding("adapter", WRONG, " ".join(str(why).split()), "cenote works through CUDAPluggableAllocator then, with less")
-
-
-def ancestors(path: str) -> Iterator[str]:
-    while True:
-        yield path
-        parent = os.path.dirname(path)
-        if parent == path:
-            return
-        path = parent
 
 
 # --- the driver and its devices
@@ -246,7 +238,11 @@ def on_the_simulated_gpu(options: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "cenote", "run", *size, "-m", "cenote", "doctor"] + (["--json"] if options.json else [])
     folder = os.path.dirname(places.HERE)
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode
+    variables = {**os.environ, "PYTHONPATH": path}
+    if not places.is_installed():
+        variables["CENOTE_BUILD"] = places.build_folder()
+    # Not in the current folder, which python -m begins with: others may write to it.
+    return subprocess.run(command, cwd=folder, env=variables).returncode
 
 
 def main(arguments: Sequence[str]) -> int:

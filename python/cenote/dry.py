@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any, Optional, Sequence
 
-from cenote import command, dry_search, dry_verdict, environment, quantity, run
+from cenote import command, dry_search, dry_verdict, environment, quantity, run, writing
 from cenote.dry_verdict import Outcome
 from cenote.environment import Mistake, Wish
 from cenote.places import NotBuilt
@@ -184,16 +184,14 @@ def check_output(path: Optional[str]) -> None:
     """What would be a pity to find out at the end."""
     if path is not None:
         try:
-            open(path, "ab").close()
+            writing.check(path)
         except (OSError, ValueError) as problem:
             raise Mistake(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 def write_json(path: Optional[str], content: dict[str, Any]) -> None:
     if path is not None:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
+        writing.write(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def dry_run(options: argparse.Namespace, program: list[str]) -> int:

@@ -17,7 +17,7 @@ import traceback
 from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
-from cenote import bindings, environment, hooks, places_in_code, stepping
+from cenote import bindings, environment, hooks, places_in_code, stepping, writing
 from cenote.moment import Moment
 
 FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
@@ -193,9 +193,7 @@ class Watch:
                    "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(content, file)
-        os.replace(path + ".new", path)
+        writing.write(path, json.dumps(content).encode())
 
     def error(self) -> Optional[dict[str, Any]]:
         """The exception that ended the program."""

@@ -15,6 +15,8 @@ import zlib
 from typing import IO, Any, Iterable, Iterator, Optional, Union, cast
 from urllib.parse import unquote
 
+from cenote import writing
+
 Path = Union[str, "os.PathLike[str]"]
 Table = dict[str, Any]
 
@@ -173,7 +175,7 @@ def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
         files = os.fspath(snapshot) + (f" or {os.fspath(trace)}" if trace is not None else "")
         raise Broken(f"{files} is not whole: {type(problem).__name__}: {str(problem)[:80]}") from None
-    with open(picture, "wb") as file:
+    with writing.whole(os.fspath(picture)) as file:
         pickle.dump(data, file)
 
 

@@ -74,19 +74,19 @@ def gradients(module: Any) -> int:
     return sum(found.values())
 
 
-def entry(path: str) -> Any:
+def entry(adapter: ctypes.CDLL) -> Any:
     """The adapter's, which lets go of what the owner of Python's lock may wait for; where there is none, libcenote's own."""
-    on_moment: Any = getattr(ctypes.CDLL(path), "cenote_torch_on_moment", None) or bindings.function("cenote_on_moment")
+    on_moment: Any = getattr(adapter, "cenote_torch_on_moment", None) or bindings.function("cenote_on_moment")
     on_moment.restype, on_moment.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]
     return on_moment
 
 
-def watch(torch: ModuleType, path: str) -> None:
-    """Has libcenote ask, from now on until Python ends. `path`: of the adapter."""
+def watch(torch: ModuleType, adapter: ctypes.CDLL) -> None:
+    """Has libcenote ask, from now on until Python ends."""
     if _kept:
         return
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(MomentStruct), ctypes.c_void_p)(Moment(torch).look)
-    on_moment = entry(path)
+    on_moment = entry(adapter)
     on_moment(function, None)
     _kept.extend((function, on_moment))
     atexit.register(stop)

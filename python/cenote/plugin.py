@@ -62,23 +62,23 @@ def install() -> None:
     check_settings(torch)
     ctypes.CDLL(places.library(), ctypes.RTLD_GLOBAL)  # the adapter finds it by its soname
     try:
-        made = adapter.make(adapter.describe(torch))
-        hook_up(made)
+        made = adapter.opened(adapter.describe(torch), say)
+        library = hook_up(made)
         settle_before_looking(torch)
+        _adapter = made.path
     except NotMade as why:
-        made = fall_back(torch, str(why))
-        _note = str(why)
-    _adapter = made
+        library = fall_back(torch, str(why))
+        _adapter, _note = places.pluggable_library(), str(why)
     os.environ[VARIABLE] = "on"
     stepping.watch(torch)
-    moment.watch(torch, made)
+    moment.watch(torch, library)
     if environment.is_on(environment.LABELS, os.environ):
         hooks.label(torch, True)
 
 
-def hook_up(path: str) -> None:
+def hook_up(made: adapter.Library) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(path)
+        library = adapter.load(made)
     except OSError as error:
         raise NotMade(f"what was compiled cannot be loaded: {error}") from None
     why = ctypes.create_string_buffer(ROOM)
@@ -89,6 +89,7 @@ def hook_up(path: str) -> None:
         library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
         if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
             raise RuntimeError(f"cenote.install, {environment.HOST}=on: {why.value.decode(errors='replace')}")
+    return library
 
 
 def settle_before_looking(torch: ModuleType) -> None:
@@ -104,10 +105,10 @@ def settle_before_looking(torch: ModuleType) -> None:
     torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = mem_get_info
 
 
-def fall_back(torch: ModuleType, why: str) -> str:
+def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
     """The road without a compiler."""
     path = places.pluggable_library()
-    library: Any = ctypes.CDLL(path)
+    library = ctypes.CDLL(path)
 
     def address(name: str) -> int:
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -120,7 +121,7 @@ def fall_back(torch: ModuleType, why: str) -> str:
     inside.set_memory_fraction_fn(address("cenote_pluggable_fraction"))
     torch.cuda.memory.change_current_allocator(allocator)
     say(FALLBACK.format(version=torch.__version__, why=why))
-    return path
+    return library
 
 
 def check_settings(torch: ModuleType) -> None:

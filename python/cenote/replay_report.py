@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, NamedTuple, Sequence
 
-from cenote import places
+from cenote import places, writing
 from cenote.tracing import Trace
 
 Run = dict[str, Any]
@@ -201,7 +201,8 @@ def plot_waste(path: str, runs: Sequence[Run]) -> None:
     of = {under(run): run["allocator"] for run in runs}
     axis.legend([axis.barh([0], [0], color=COLORS[name]) for name in of.values()], list(of), loc="lower right", fontsize=9, frameon=False)
     axis.set_title("Simulated GPU, " + " or ".join(dict.fromkeys(size(run["capacity_bytes"]) for run in runs)), fontsize=10, loc="left")
-    figure.savefig(path, dpi=130, format="png")
+    with writing.whole(path) as file:
+        figure.savefig(file, dpi=130, format="png")
 
 
 def plot_time(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
@@ -216,7 +217,8 @@ def plot_time(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
     for i, (trace, axis) in enumerate(zip(traces, axes.flat)):
         draw(axis, trace, [run for run in runs if run["_number"] == i])
     figure.suptitle("Device memory held, simulated GPU", fontsize=11)
-    figure.savefig(path, dpi=130, format="png")
+    with writing.whole(path) as file:
+        figure.savefig(file, dpi=130, format="png")
 
 
 def draw(axis: Any, trace: Trace, runs: Sequence[Run]) -> None:
@@ -246,7 +248,6 @@ def write(options: argparse.Namespace, traces: Sequence[Trace], runs: Sequence[R
     else:
         print_table(runs)
         if options.json is not None:
-            with open(options.json, "w", encoding="utf-8") as file:
-                file.write(as_json(runs))
+            writing.write(options.json, as_json(runs).encode())
     if options.plot is not None:
         plot(options.plot, traces, runs)

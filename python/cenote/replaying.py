@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from cenote import command, environment, places, quantity, replay_report, run, tracing
+from cenote import command, environment, places, quantity, replay_report, run, tracing, writing
 from cenote.environment import Mistake, Wish
 from cenote.tracing import Trace
 
@@ -70,7 +70,9 @@ class Worker:
         variables = environment.prepare(wish, old, preload)
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
-        program = f"import sys; sys.path.insert(0, {os.path.dirname(places.HERE)!r}); from cenote import playing; sys.exit(playing.main())"
+        # Without the current folder, which python -c begins with: others may write to it.
+        program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
+                   "from cenote import playing; sys.exit(playing.main())")
         self.process = subprocess.Popen([sys.executable, "-c", program, allocator], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True)
 
@@ -269,7 +271,7 @@ def check_outputs(options: argparse.Namespace) -> None:
     for path in (options.json, options.plot):
         if path not in (None, "-"):
             try:
-                open(path, "ab").close()
+                writing.check(path)
             except (OSError, ValueError) as problem:
                 raise Mistake(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
 

@@ -1,10 +1,11 @@
 """What a device's memory is for, in words and figures: one function of libcenote behind each of these. No state but what marks compare with."""
 import ctypes
 import os
+import pickle
 import sys
 from typing import NamedTuple, Union
 
-from cenote import bindings
+from cenote import bindings, writing
 from cenote.bindings import WAIT, Device, Error, Level, LevelStruct, RowStruct
 
 MOST = (1 << 64) - 1
@@ -109,7 +110,8 @@ def draw(path: str, pool: int) -> None:
     """PyTorch's own picture, with the history that it may have recorded; where PyTorch is not, or has none to give, ours of the one device."""
     torch = bindings.torch_with_gpu()
     if torch is not None and torch.cuda.get_allocator_backend() == "cenote":
-        torch.cuda.memory._dump_snapshot(path)
+        with writing.whole(path) as file:  # as torch.cuda.memory._dump_snapshot does, which writes what is there over
+            pickle.dump(torch.cuda.memory._snapshot(), file)
         return
     import tempfile
 

@@ -14,7 +14,7 @@ import time
 from types import ModuleType
 from typing import Any, Optional
 
-from cenote import bindings, environment, stepping
+from cenote import bindings, environment, stepping, writing
 
 LINE, FIGURES, REPORT = environment.SUMMARY, environment.FIGURES, environment.REPORT
 STEPS_MOST = 4096  # that are kept; of more, every second one
@@ -166,10 +166,7 @@ class Summary:
                 say(f"{path}: {problem}")
 
     def write_figures(self, path: str, found: dict[str, Any]) -> None:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
-        os.replace(path + ".new", path)
+        writing.write(path, (json.dumps(found, indent=1) + "\n").encode())
 
     def write_report(self, path: str, found: dict[str, Any]) -> None:
         """What `cenote view` makes of the trace of each device."""
@@ -181,7 +178,7 @@ class Summary:
                 reports.save_trace(trace, device)
                 histories += viewing.read(trace)
         data = viewing.draw(histories, path)
-        viewing.write(path, data)
+        writing.write(path, data)
         say(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser")
 
 

@@ -9,7 +9,7 @@ import sys
 import zlib
 from typing import IO, NoReturn, Sequence, cast
 
-from cenote import viewing_page, viewing_pytorch, viewing_snapshot
+from cenote import viewing_page, viewing_pytorch, viewing_snapshot, writing
 from cenote.viewing_history import Broken, History
 from cenote.viewing_trace import TraceReader
 
@@ -72,19 +72,6 @@ def output_of(options: argparse.Namespace) -> str:
     return cast(str, options.o)
 
 
-def write(path: str, data: bytes) -> None:
-    """Whole or not at all."""
-    beside = f"{path}.{os.getpid()}.part"
-    try:
-        with open(beside, "wb") as file:
-            file.write(data)
-        os.replace(beside, path)
-    except OSError:
-        if os.path.exists(beside):
-            os.unlink(beside)
-        raise
-
-
 def draw(histories: list[History], path: str) -> bytes:
     tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else None
     if path.endswith(".html"):
@@ -108,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         histories = [history for name in options.files for history in read(name)]
         data = draw(histories, path)
-        write(path, data)
+        writing.write(path, data)
     except Broken as problem:
         fail(str(problem))
     except OSError as problem:

@@ -1,0 +1,167 @@
+"""Files are written whole or not at all, also where other users may have put something under any name that can be guessed."""
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from conftest import ROOT
+
+from cenote import dry, memory_viz, replay_report, run_inside, viewing, writing
+
+OTHER = 65534
+SECRET = b"what the other user wants to have overwritten"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links to another user")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a link under every name that could be guessed; `secret` is what they lead to."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    for name in ("x.json", "x.html", "x.pickle"):
+        for guess in (f"{name}.{os.getpid()}.part", f"{name}.new", f"{name}.{os.getpid()}", f"{name}.{os.getpid()}-0.part", f"{name}.part"):
+            (tmp_path / guess).symlink_to("secret")
+    return tmp_path
+
+
+def parts(folder):
+    return [path for path in folder.iterdir() if path.name.endswith(".part") and not path.is_symlink()]
+
+
+WRITERS = {
+    "view": ("x.html", lambda path: viewing.writing.write(path, b"[]")),
+    "figures": ("x.json", lambda path: run_inside.Summary.write_figures(None, path, [])),
+    "dry run": ("x.json", lambda path: dry.write_json(path, [])),
+    "replay": ("x.json", lambda path: replay_report.writing.write(path, b"[]")),
+    "picture": ("x.pickle", lambda path: memory_viz.writing.write(path, b"[]")),
+}
+
+
+@pytest.mark.parametrize("who", WRITERS)
+def test_links_under_names_that_can_be_guessed_are_not_followed(place, who):
+    name, write = WRITERS[who]
+    write(str(place / name))
+    assert (place / name).read_text().strip() == "[]" and not (place / name).is_symlink()
+    assert (place / "secret").read_bytes() == SECRET and parts(place) == []
+
+
+def test_no_file_of_the_package_is_written_otherwise():
+    """Whoever opens a file for writing says so in writing.py, or in a folder that this process has made for itself."""
+    private = {"tracing.py": 1}  # save: into the folder of a replay
+    for path in sorted((ROOT / "python/cenote").glob("*.py")):
+        text = path.read_text()
+        found = sum(text.count(word) for word in ('"wb")', '"w")', '"w", encoding', '"ab")', "os.replace(", "O_CREAT"))
+        if path.name not in ("writing.py", "adapter.py"):
+            assert found == private.get(path.name, 0), path.name
+
+
+def test_what_was_there_stays_when_writing_fails(place):
+    (place / "x.json").write_text("before")
+    with pytest.raises(ZeroDivisionError):
+        with writing.whole(str(place / "x.json")) as file:
+            file.write(b"half")
+            assert len(parts(place)) == 1
+            raise ZeroDivisionError
+    assert (place / "x.json").read_text() == "before" and parts(place) == []
+    writing.write(str(place / "x.json"), b"after")
+    assert (place / "x.json").read_text() == "after"
+
+
+def test_the_mode_is_that_of_any_new_file(place):
+    old = os.umask(0o027)
+    try:
+        writing.write(str(place / "x.json"), b"")
+        assert stat.S_IMODE((place / "x.json").stat().st_mode) == 0o640
+    finally:
+        os.umask(old)
+
+
+def test_a_name_that_was_taken_meanwhile_is_not_followed(place, monkeypatch):
+    """The other user puts a link under the random name after it was chosen, which is as early as it can be known."""
+    inside = os.urandom
+
+    def known(count):
+        chosen = inside(count)
+        (place / f"x.json.{chosen.hex()}.part").symlink_to("secret")
+        return chosen
+    monkeypatch.setattr(os, "urandom", known)
+    with pytest.raises(FileExistsError):
+        writing.write(str(place / "x.json"), b"[]")
+    assert (place / "secret").read_bytes() == SECRET
+
+
+def test_a_link_that_comes_after_the_look_replaces_nothing(place, monkeypatch):
+    """The place was a pipe when it was looked at, and is a link of the other user's when it is opened."""
+    os.mkfifo(place / "x.json")
+    inside = writing.as_it_is
+
+    def looked(folder, name):
+        found = inside(folder, name)
+        (place / "x.json").unlink()
+        (place / "x.json").symlink_to("secret")
+        return found
+    monkeypatch.setattr(writing, "as_it_is", looked)
+    with pytest.raises(OSError):
+        writing.write(str(place / "x.json"), b"[]")
+    assert (place / "secret").read_bytes() == SECRET
+
+
+@as_root
+def test_a_link_of_another_user_is_refused(place):
+    (place / "x.json").symlink_to("secret")
+    os.lchown(place / "x.json", OTHER, OTHER)
+    for call in (lambda: writing.write(str(place / "x.json"), b""), lambda: writing.check(str(place / "x.json"))):
+        with pytest.raises(OSError, match="symbolic link of another user") as caught:
+            call()
+        assert caught.value.filename == str(place / "x.json")
+    assert (place / "secret").read_bytes() == SECRET
+
+
+@pytest.mark.parametrize("target", ["near", "{}/near", "second"])
+def test_links_of_our_own_are_followed(place, target):
+    (place / "second").symlink_to("near")
+    (place / "x.json").symlink_to(target.format(place))
+    writing.write(str(place / "x.json"), b"1")
+    assert (place / "near").read_bytes() == b"1" and (place / "x.json").is_symlink()
+
+
+def test_pipes_and_devices(place):
+    os.mkfifo(place / "x.json")
+    writing.check(str(place / "x.json"))  # nobody reads yet
+    read = []
+    reader = threading.Thread(target=lambda: read.append((place / "x.json").read_bytes()))
+    reader.start()
+    writing.write(str(place / "x.json"), b"1")
+    reader.join()
+    assert read == [b"1"] and stat.S_ISFIFO((place / "x.json").stat().st_mode)
+    writing.write("/dev/null", b"2")
+    with pytest.raises(OSError, match="No space"):
+        writing.write("/dev/full", b"3")
+
+
+def test_standard_output(tmp_path):
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); from cenote import writing; writing.write(sys.argv[1], b'[1]')"
+    for name in ("/dev/stdout", "/proc/self/fd/1"):
+        done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, check=True)
+        assert json.loads(done.stdout) == [1]
+    assert os.path.islink("/dev/stdout")
+
+
+@pytest.mark.parametrize("name, why", [("none/x", "No such file"), ("", "Is a directory"), ("secret/x", "Not a directory"),
+                                       ("folder", "Is a directory")])
+def test_places_where_nothing_can_be_written(place, name, why):
+    (place / "folder").mkdir()
+    for call in (lambda path: writing.write(path, b""), writing.check):
+        with pytest.raises(OSError, match=why) as caught:
+            call(f"{place}/{name}")
+        assert caught.value.filename == f"{place}/{name}"
+    assert parts(place) == []
+
+
+def test_a_check_loses_nothing(place):
+    (place / "x.json").write_text("before")
+    writing.check(str(place / "x.json"))
+    writing.check(str(place / "new.json"))
+    assert (place / "x.json").read_text() == "before" and not (place / "new.json").exists() and parts(place) == []
