@@ -40,7 +40,7 @@ int main(void)
         must(cenote_host_free(block), "cenote_host_free"); /* its memory serves another batch when the copy is done */
     }
 
-    cenote_host_stats stats = {.struct_size = sizeof stats};
+    cenote_host_stats stats;
     must(cenote_host_read_stats(-1, &stats), "cenote_host_read_stats");
     cenote_host_report(report, sizeof report);
     printf("%d batches through %.1f MiB of pinned memory, registered in %llu steps\n%s", BATCHES, (double)stats.registered.peak / (1 << 20),

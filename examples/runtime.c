@@ -55,7 +55,7 @@ static double mib(uint64_t bytes)
 
 static cenote_stats stats_of(struct runtime *r)
 {
-    cenote_stats stats = {.struct_size = sizeof(stats)};
+    cenote_stats stats;
     must(cenote_pool_stats(r->pool, &stats) == CENOTE_OK, "cenote_pool_stats");
     return stats;
 }

@@ -10,6 +10,7 @@
  */
 #include "base/check.h"
 #include "base/error.h"
+#include "base/sized.h"
 #include "host/host.h"
 
 static int refuse_forked(void)
@@ -144,14 +145,15 @@ int cenote_host_use(void *block, int device, cenote_stream stream)
 }
 
 /* Blocks are found by their records; the one that holds an address starts in the same piece, at or before it. */
-int cenote_host_find(const void *address, cenote_host_block *block)
+int(cenote_host_find)(const void *address, cenote_host_block *block, size_t size)
 {
     uint64_t begin, bytes, at = (uint64_t)address / HOST_GRAIN * HOST_GRAIN;
     struct host *h = atomic_load_explicit(&host_opened, memory_order_acquire);
     if (driver_is_forked())
         return refuse_forked();
-    if (!block)
-        return error_set(CENOTE_INVALID, 0, "block is NULL");
+    int error = sized_check(size, "cenote_host_block");
+    if (error || !block)
+        return error ? error : error_set(CENOTE_INVALID, 0, "block is NULL");
     uint64_t word = 0;
     bool held = h && host_holds(h, address) && piece_holding(h, at, &begin, &bytes);
     if (held && (atomic_load(record_of(h, begin)) & RECORD_REQUESTED) > h->large)
@@ -162,6 +164,7 @@ int cenote_host_find(const void *address, cenote_host_block *block)
     if (!(word & RECORD_LIVE) || (uint64_t)address - at >= (word & RECORD_REQUESTED))
         return error_set(CENOTE_NOT_OURS, 0, "%p lies in no live block of pinned memory", address);
     const struct chunk *c = chunk_under(h, at);
-    *block = (cenote_host_block){(void *)at, word & RECORD_REQUESTED, topology_system_number(h->topology, c->node), c->bound};
+    cenote_host_block found = {(void *)at, word & RECORD_REQUESTED, topology_system_number(h->topology, c->node), c->bound};
+    sized_out(block, size, &found, sizeof(found));
     return CENOTE_OK;
 }

@@ -151,7 +151,7 @@ int  host_node(struct host *h, int device, int *error); /* the node that serves 
 
 /* --- options.c */
 uint64_t host_memlock(void);                    /* bytes; 0: no limit */
-int  host_options_check(const cenote_host_options *given, cenote_host_options *full);
+int  host_options_check(const cenote_host_options *given, size_t size, cenote_host_options *full);
 
 /* --- pieces.c */
 bool pieces_open(struct host *h, uint64_t bytes);

@@ -78,7 +78,7 @@ static void close_parts(struct host *h)
 }
 
 /* The driver is not asked for yet: a process that has only opened may fork. LOCKING: `host_opening`. */
-static int open_new(const cenote_host_options *given)
+static int open_new(const cenote_host_options *given, size_t size)
 {
     static uint64_t number;
     int error;
@@ -89,7 +89,7 @@ static int open_new(const cenote_host_options *given)
     h->opened = clock_ns();
     lock_open(&h->growing, LOCK_TURN);
     threads_open(h);
-    error = host_options_check(given, &h->options);
+    error = host_options_check(given, size, &h->options);
     h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
     if (!error)
         error = open_parts(h);
@@ -102,13 +102,13 @@ static int open_new(const cenote_host_options *given)
     return CENOTE_OK;
 }
 
-int cenote_host_open(const cenote_host_options *options)
+int(cenote_host_open)(const cenote_host_options *options, size_t size)
 {
     if (driver_is_forked())
         return error_set(CENOTE_FORKED, 0, "this process is a fork of one that uses CUDA: start it anew (spawn) instead");
     lock_take(&host_opening);
     int error = atomic_load(&host_opened) ? error_set(CENOTE_BUSY, 0, "pinned memory is open already: its options come before the first block")
-                                          : open_new(options);
+                                          : open_new(options, size);
     lock_give(&host_opening);
     return error;
 }
@@ -123,7 +123,7 @@ struct host *host_get(int *error)
     if (h)
         return h;
     lock_take(&host_opening);
-    *error = atomic_load(&host_opened) ? CENOTE_OK : open_new(NULL);
+    *error = atomic_load(&host_opened) ? CENOTE_OK : open_new(NULL, 0);
     h = atomic_load(&host_opened);
     lock_give(&host_opening);
     return h;

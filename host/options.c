@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "host/host.h"
 #include "stats/quantity.h"
 
@@ -131,15 +132,13 @@ static int parse_item(cenote_host_options *options, const char *text, size_t len
 static void presets(cenote_host_options *options)
 {
     memset(options, 0, sizeof(*options));
-    options->struct_size = sizeof(*options);
     for (size_t i = 0; i < OPTIONS; i++)
         put(&table[i], options, table[i].preset);
 }
 
-int cenote_host_options_default(cenote_host_options *options)
+/* Defaults, then CENOTE_HOST_CONF; the defaults alone if that has a mistake. */
+static int set_defaults(cenote_host_options *options)
 {
-    if (!options)
-        return error_set(CENOTE_INVALID, 0, "options is NULL");
     presets(options);
     const char *conf = getenv("CENOTE_HOST_CONF");
     cenote_host_options tried = *options;
@@ -154,16 +153,28 @@ int cenote_host_options_default(cenote_host_options *options)
     return CENOTE_OK;
 }
 
-/* What was given, in range; the defaults for NULL. */
-int host_options_check(const cenote_host_options *given, cenote_host_options *full)
+int(cenote_host_options_default)(cenote_host_options *options, size_t size)
 {
-    if (!given)
-        return cenote_host_options_default(full);
-    if (given->struct_size != sizeof(*given))
-        return error_set(CENOTE_INVALID, 0, "options.struct_size is %zu; start from cenote_host_options_default()", given->struct_size);
+    cenote_host_options full;
+    int error = sized_check(size, "cenote_host_options");
+    if (error || !options)
+        return error ? error : error_set(CENOTE_INVALID, 0, "options is NULL");
+    error = set_defaults(&full);
+    sized_out(options, size, &full, sizeof(full));
+    return error;
+}
+
+/* What was given, in range; for what the program's header does not have, and for NULL, the defaults. */
+int host_options_check(const cenote_host_options *given, size_t size, cenote_host_options *full)
+{
+    presets(full);
+    int error = !given || size < sizeof(*full) ? set_defaults(full) : CENOTE_OK;
+    if (error || (given && (error = sized_in(full, sizeof(*full), given, size, "cenote_host_options"))))
+        return error;
+    if (full->unused)
+        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_host_options_default()");
     for (size_t i = 0; i < OPTIONS; i++)
-        if (!in_range(&table[i], get(&table[i], given)))
-            return error_set(CENOTE_BAD_OPTION, 0, "option %s cannot be %g", table[i].name, get(&table[i], given));
-    *full = *given;
+        if (!in_range(&table[i], get(&table[i], full)))
+            return error_set(CENOTE_BAD_OPTION, 0, "option %s cannot be %g", table[i].name, get(&table[i], full));
     return CENOTE_OK;
 }

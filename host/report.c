@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "host/host.h"
 #include "stats/quantity.h"
 
@@ -49,25 +50,25 @@ static void add_node(cenote_host_stats *stats, const struct node *n)
 #undef GAUGE
 }
 
-int cenote_host_read_stats(int node, cenote_host_stats *stats)
+int(cenote_host_read_stats)(int node, cenote_host_stats *stats, size_t size)
 {
-    int error = CENOTE_OK;
-    if (!stats || stats->struct_size != sizeof(*stats))
-        return error_set(CENOTE_INVALID, 0, "stats is NULL, or its struct_size is not sizeof(cenote_host_stats)");
+    cenote_host_stats sum = {0};
+    int error = sized_check(size, "cenote_host_stats");
+    if (error || !stats)
+        return error ? error : error_set(CENOTE_INVALID, 0, "stats is NULL");
     struct host *h = host_get(&error);
     if (!h)
         return error;
     int chosen = node < 0 ? -1 : topology_node_named(h->topology, node);
     if (node >= 0 && (chosen < 0 || chosen >= h->nodes))
         return error_set(CENOTE_INVALID, 0, "there is no NUMA node %d", node);
-    memset(stats, 0, sizeof(*stats));
-    stats->struct_size = sizeof(*stats);
     threads_flush(h, FLUSH_COUNTS);
     lock_take(&h->lock);
     for (int i = 0; i < h->nodes; i++)
         if (chosen < 0 || chosen == i)
-            add_node(stats, &h->node[i]);
+            add_node(&sum, &h->node[i]);
     lock_give(&h->lock);
+    sized_out(stats, size, &sum, sizeof(sum));
     return CENOTE_OK;
 }
 
@@ -115,7 +116,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct text *text, const c
 static void say_node(struct text *text, struct host *h, int node)
 {
     char registered[QUANTITY_TEXT], allocated[QUANTITY_TEXT];
-    cenote_host_stats s = {.struct_size = sizeof(s)};
+    cenote_host_stats s;
     int number = topology_system_number(h->topology, node);
     if (cenote_host_read_stats(number, &s))
         return;

@@ -439,9 +439,14 @@ int pool_find(const void *address, cenote_block *block, int answer)
     return live ? CENOTE_OK : misuse(found, address, &w, answer);
 }
 
-int cenote_find(const void *address, cenote_block *block)
+int(cenote_find)(const void *address, cenote_block *block, size_t size)
 {
-    return pool_find(address, block, ERROR_ANSWER);
+    cenote_block found;
+    int error = sized_check(size, "cenote_block");
+    if (error || (error = pool_find(address, block ? &found : NULL, ERROR_ANSWER)))
+        return error;
+    sized_out(block, size, &found, sizeof found);
+    return CENOTE_OK;
 }
 
 /* Notes the stream once for each block. */

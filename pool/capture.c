@@ -33,14 +33,15 @@ static int check_group(const cenote_group *group)
 
 /* ------------------------------------------------------------------------------------------------------------------------------ groups */
 
-int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *source, cenote_group **group)
+int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *given, cenote_group **group, size_t size)
 {
+    cenote_source source = {0};
     int error = pool_usable(pool);
-    if (error)
+    if (error || (given && (error = sized_in(&source, sizeof source, given, size, "cenote_source"))))
         return error;
-    if (!group || flags & ~GROUP_FLAGS || (source && (!source->take || !source->give)))
+    if (!group || flags & ~GROUP_FLAGS || (given && (!source.take || !source.give)))
         return error_set(CENOTE_INVALID, 0, !group ? "nowhere to put the group: the last argument is NULL" :
-                         source && (!source->take || !source->give) ? "a source needs both take and give" :
+                         given && (!source.take || !source.give) ? "a source needs both take and give" :
                          "flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known", flags);
     lock_take(&pool->lock);
     uint32_t number = table_take(&pool->groups);
@@ -48,9 +49,8 @@ int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, con
         cenote_group *g = group_of(pool, number);
         *g = (cenote_group){.pool = pool, .number = number, .flags = flags};
         strncpy(g->name, name ? name : "unnamed", sizeof g->name - 1);
-        g->has_source = source != NULL;
-        if (source)
-            g->source = *source;
+        g->has_source = given != NULL;
+        g->source = source;
         *group = g;
     }
     lock_give(&pool->lock);

@@ -20,16 +20,18 @@
 static struct lock moment_lock = LOCK_INITIALIZER(LOCK_GLOBAL);
 static cenote_moment_fn moment_function;
 static void *moment_arg;
+static size_t moment_size; /* of the cenote_moment that the function knows */
 static _Thread_local bool is_asking; /* the program's function runs on this thread */
 
-int cenote_on_moment(cenote_moment_fn function, void *arg)
+int(cenote_on_moment)(cenote_moment_fn function, void *arg, size_t size)
 {
     int error = pool_process_usable();
-    if (error)
+    if (error || (error = sized_check(size, "cenote_moment")))
         return error;
     lock_take(&moment_lock);
     moment_function = function;
     moment_arg = arg;
+    moment_size = size;
     lock_give(&moment_lock);
     return CENOTE_OK;
 }
@@ -230,12 +232,17 @@ static void ask_program(cenote_pool *pool, struct facts *f)
     lock_take(&moment_lock);
     cenote_moment_fn function = moment_function;
     void *arg = moment_arg;
+    size_t size = moment_size;
     lock_give(&moment_lock);
     is_asking = true;
     struct callback c;
     callback_begin(&c, pool, &moment_lock);
-    if (function)
-        function(pool, &f->moment, arg);
+    if (function) {
+        union { cenote_moment moment; char room[SIZED_MOST]; } told; /* one of a later header has room, too */
+        sized_out(&told, size, &f->moment, sizeof f->moment);
+        function(pool, &told.moment, arg);
+        memcpy(&f->moment, &told, size < sizeof f->moment ? size : sizeof f->moment);
+    }
     callback_end();
     is_asking = false;
 }
@@ -248,7 +255,7 @@ static void gather(cenote_pool *pool, uint64_t bytes, struct facts *f, struct pr
                         .capacity = pool->device->capacity, .left = FACTS_UNKNOWN, .before = pool->device->before, .own = FACTS_UNKNOWN};
     f->gap = driver_is_exiting() ? FACTS_EXITING : pool->lost ? FACTS_LOST : FACTS_WHOLE;
     f->capturing = atomic_load(&pool->device->captures) != 0;
-    f->moment = (cenote_moment){.struct_size = sizeof f->moment, .bytes = bytes, .phase = cenote_phase_now(), .keeps_history = -1};
+    f->moment = (cenote_moment){.bytes = bytes, .phase = cenote_phase_now(), .keeps_history = -1};
     look_at_pool(pool, f);
     f->ours = f->reserved + f->elsewhere;
     if (f->gap == FACTS_WHOLE)

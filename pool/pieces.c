@@ -10,8 +10,7 @@
 #include "pool/pool.h"
 
 struct picture {
-    cenote_piece *pieces;
-    size_t room, count;
+    struct sized_list *list;
     cenote_piece form;              /* what the pieces of the segment that is being drawn have in common */
 };
 
@@ -20,20 +19,17 @@ static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t request
 {
     if (!size)
         return;
-    if (p->count < p->room) {
-        cenote_piece *piece = &p->pieces[p->count];
-        *piece = p->form;
-        piece->address = at;
-        piece->size = size;
-        piece->requested = requested;
-        piece->state = state;
-        piece->tag = mark_tag(mark);
-        piece->kind = (uint8_t)mark_kind(mark);
-        piece->phase = (uint8_t)mark_phase(mark);
-        piece->born = mark_born(mark);
-        piece->site = mark_site(mark);
-    }
-    p->count++;
+    cenote_piece piece = p->form;
+    piece.address = at;
+    piece.size = size;
+    piece.requested = requested;
+    piece.state = state;
+    piece.tag = mark_tag(mark);
+    piece.site = mark_site(mark);
+    piece.kind = (uint8_t)mark_kind(mark);
+    piece.phase = (uint8_t)mark_phase(mark);
+    piece.born = mark_born(mark);
+    sized_add(p->list, &piece, sizeof piece);
 }
 
 /*
@@ -119,10 +115,10 @@ static void draw_spares(struct picture *p, const cenote_pool *pool)
     draw(p, 0, bytes, 0, 0, CENOTE_PIECE_FREE);
 }
 
-/* What lies where; how many pieces there are, of which `room` are filled in. LOCKING: the pool's lock. */
-size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room)
+/* Adds what lies where. LOCKING: the pool's lock. */
+void pieces_draw(cenote_pool *pool, cenote_group *group, struct sized_list *list)
 {
-    struct picture p = {.pieces = pieces, .room = pieces ? room : 0};
+    struct picture p = {.list = list};
     pool_settle(pool);
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
@@ -134,7 +130,6 @@ size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces,
     }
     if (!group)
         draw_spares(&p, pool);
-    return p.count;
 }
 
 static int group_is_gone(const cenote_group *group)
@@ -142,18 +137,20 @@ static int group_is_gone(const cenote_group *group)
     return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed and holds nothing any more: no call may name it", group->name);
 }
 
-int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count)
+int(cenote_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size)
 {
+    struct sized_list l = {.items = pieces, .room = pieces ? room : 0, .size = size};
     int error = pool_usable(pool);
-    if (error)
+    if (error || (error = sized_check(size, "cenote_piece")))
         return error;
     if (!count || (group && group->pool != pool))
         return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
     if (group && !group->number)
         return group_is_gone(group);
     lock_take(&pool->lock);
-    *count = pieces_draw(pool, group, pieces, room);
+    pieces_draw(pool, group, &l);
     lock_give(&pool->lock);
+    *count = l.count;
     return CENOTE_OK;
 }
 

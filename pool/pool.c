@@ -322,13 +322,13 @@ static int create(int device, const cenote_options *options, cenote_pool **resul
     return CENOTE_OK;
 }
 
-int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool)
+int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool **pool, size_t size)
 {
     cenote_options full;
     if (!pool)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
     int error = pool_process_usable();
-    if (error || (error = options_check(options, &full)))
+    if (error || (error = options_check(options, size, &full)))
         return error;
     lock_take(&global);
     error = create(device, &full, pool);
@@ -352,7 +352,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
     lock_take(&global);
     bool is_new = !defaults[device];
-    if (!defaults[device] && !(error = options_check(NULL, &options)) && !(error = create(device, &options, &defaults[device]))) {
+    if (!defaults[device] && !(error = options_check(NULL, 0, &options)) && !(error = create(device, &options, &defaults[device]))) {
         defaults[device]->is_default = true;
         defaults[device]->opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
     }

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/lock.h"
+#include "base/sized.h"
 #include "pool/addresses.h"
 #include "pool/arena.h"
 #include "pool/fill.h"
@@ -298,9 +299,9 @@ const char *rows_broken_rule(const cenote_pool *pool);
 void steps_note(cenote_pool *pool, uint64_t now);
 
 /* --- the answers to cenote_pieces, cenote_rows, cenote_steps, cenote_pool_stats. LOCKING: the pool's lock */
-size_t pieces_draw(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room);
-size_t rows_list(cenote_pool *pool, enum cenote_division division, cenote_row *rows, size_t room);
-size_t steps_list(const cenote_pool *pool, cenote_step_note *notes, size_t room);
+void pieces_draw(cenote_pool *pool, cenote_group *group, struct sized_list *list);
+void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *list);
+void steps_list(const cenote_pool *pool, struct sized_list *list);
 cenote_stats report_stats(cenote_pool *pool);
 
 /* --- pending.c */

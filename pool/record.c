@@ -146,7 +146,9 @@ static int copy_open(struct copy *c, cenote_pool *pool)
         lock_take(&pool->lock);
         recording = pool->ring.entries != NULL;
         entries = pool->ring.count;
-        pieces = c->piece_count = pieces_draw(pool, NULL, c->pieces, c->piece_bytes / sizeof *c->pieces);
+        struct sized_list list = {.items = c->pieces, .room = c->piece_bytes / sizeof *c->pieces, .size = sizeof *c->pieces};
+        pieces_draw(pool, NULL, &list);
+        pieces = c->piece_count = list.count;
         whole = entries <= c->entry_bytes / sizeof *c->entries && pieces <= c->piece_bytes / sizeof *c->pieces;
         if (whole && recording)
             copy_ring(c, &pool->ring);

@@ -3,8 +3,6 @@
  *
  * Levels and counts are kept as they happen (count.h). Gauges are walked together here, when somebody asks.
  */
-#include <string.h>
-
 #include "base/check.h"
 #include "pool/count.h"
 #include "pool/record.h"
@@ -59,7 +57,7 @@ static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
     }
 }
 
-/* All but what is constant and what the caller says. LOCKING: the pool's lock. */
+/* LOCKING: the pool's lock. */
 cenote_stats report_stats(cenote_pool *pool)
 {
     pool_settle(pool);
@@ -80,18 +78,17 @@ int cenote_version(void)
     return CENOTE_VERSION;
 }
 
-int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats)
+int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
 {
     if (pool_refuses())
         return pool_process_usable();
-    if (!pool || !pool->open || !stats || stats->struct_size < offsetof(cenote_stats, page_bytes) + sizeof stats->page_bytes)
-        return error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a cenote_stats with its struct_size set");
-    size_t wanted = stats->struct_size < sizeof *stats ? stats->struct_size : sizeof *stats;
+    int error = sized_check(size, "cenote_stats");
+    if (error || !pool || !pool->open || !stats)
+        return error ? error : error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a place for the counters");
     lock_take(&pool->lock);
     cenote_stats s = report_stats(pool);
     lock_give(&pool->lock);
-    s.struct_size = wanted;
-    memcpy(stats, &s, wanted);
+    sized_out(stats, size, &s, sizeof s);
     return CENOTE_OK;
 }
 

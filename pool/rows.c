@@ -69,90 +69,89 @@ void rows_reset(cenote_pool *pool, bool peaks)
 
 /* -------------------------------------------------------------------------------------------------------------------------- questions */
 
-struct listing {
-    cenote_row *rows;
-    size_t room, count;
-    uint64_t epoch;
-};
-
 /*
- * The next row, to be given its name, or a place for one there is no room for. NULL: it never held anything. After a reset of totals the peak
- * tells that, after a reset of peaks the totals; after both there is nothing left to add up.
+ * The row, to be given its name. False: it never held anything. After a reset of totals the peak tells that, after a reset of peaks the
+ * totals; after both there is nothing left to add up.
  */
-static cenote_row *list(struct listing *l, const struct row *r, uint64_t key, uint64_t reserved)
+static bool has_row(const cenote_pool *pool, const struct row *r, uint64_t key, uint64_t reserved, cenote_row *row)
 {
-    static _Thread_local cenote_row beyond;
     if (!r->total_in && !r->held && !r->peak && !reserved)
-        return NULL;
-    cenote_row *row = l->count < l->room ? &l->rows[l->count] : &beyond;
-    l->count++;
-    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == l->epoch ? r->at_peak : r->current, .reserved = reserved};
+        return false;
+    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == pool->epoch ? r->at_peak : r->current, .reserved = reserved};
     row->allocated = (cenote_level){r->current, r->peak, r->total_in, r->total_in + r->held - r->current};
-    return row;
+    return true;
 }
 
-static void list_arenas(struct listing *l, const cenote_pool *pool)
+static void list_arenas(struct sized_list *l, const cenote_pool *pool)
 {
+    cenote_row row;
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
-        cenote_row *row = a->number ? list(l, &a->row, a->stream, pieces_reserved(pool, a)) : NULL;
-        if (!row)
+        if (!a->number || !has_row(pool, &a->row, a->stream, pieces_reserved(pool, a), &row))
             continue;
-        row->group = a->group ? group_of(pool, a->group) : NULL;
-        row->stream = a->handle;
-        snprintf(row->name, sizeof(row->name), "%s%sstream %llu", row->group ? row->group->name : "", row->group ? ", " : "",
+        row.group = a->group ? group_of(pool, a->group) : NULL;
+        row.stream = a->handle;
+        snprintf(row.name, sizeof row.name, "%s%sstream %llu", row.group ? row.group->name : "", row.group ? ", " : "",
                  (unsigned long long)a->stream);
+        sized_add(l, &row, sizeof row);
     }
 }
 
-static void list_groups(struct listing *l, cenote_pool *pool)
+static void list_groups(struct sized_list *l, cenote_pool *pool)
 {
+    cenote_row row;
     for (uint32_t number = 1; number < pool->groups.used; number++) {
         cenote_group *g = group_of(pool, number);
         uint64_t reserved = 0;
         for (uint32_t i = 1; i < pool->arenas.used && g->number; i++)
             if (arena_of(pool, i)->number && arena_of(pool, i)->group == number)
                 reserved += pieces_reserved(pool, arena_of(pool, i));
-        cenote_row *row = g->number ? list(l, &g->row, number, reserved) : NULL;
-        if (!row)
+        if (!g->number || !has_row(pool, &g->row, number, reserved, &row))
             continue;
-        row->group = g;
-        snprintf(row->name, sizeof(row->name), "%s", g->name);
+        row.group = g;
+        snprintf(row.name, sizeof row.name, "%s", g->name);
+        sized_add(l, &row, sizeof row);
     }
 }
 
-static void list_sizes(struct listing *l, const cenote_pool *pool)
+static void list_sizes(struct sized_list *l, const cenote_pool *pool)
 {
+    cenote_row row;
     for (uint32_t i = 0; i < SIZE_ROWS; i++) {
         uint64_t most = i < CLASS_COUNT ? class_bytes(i) : 512ull << (i - CLASS_COUNT);
-        cenote_row *row = list(l, &pool->by_size[i], most, 0);
-        if (row)
-            snprintf(row->name, sizeof(row->name), "%s to %llu", i < CLASS_COUNT ? "slab" : "block", (unsigned long long)most);
+        if (!has_row(pool, &pool->by_size[i], most, 0, &row))
+            continue;
+        snprintf(row.name, sizeof row.name, "%s to %llu", i < CLASS_COUNT ? "slab" : "block", (unsigned long long)most);
+        sized_add(l, &row, sizeof row);
     }
 }
 
-static void list_tags(struct listing *l, const cenote_pool *pool)
+static void list_tags(struct sized_list *l, const cenote_pool *pool)
 {
+    cenote_row row;
     struct row all = all_of(pool);
     for (uint32_t tag = 0; tag < (pool->is_labelled ? pool->by_tag.committed : 1); tag++) {
-        cenote_row *row = list(l, pool->is_labelled ? tag_row(pool, tag) : &all, tag, 0);
-        if (row)
-            label_path(tag, row->name, sizeof(row->name));
+        if (!has_row(pool, pool->is_labelled ? tag_row(pool, tag) : &all, tag, 0, &row))
+            continue;
+        label_path(tag, row.name, sizeof row.name);
+        sized_add(l, &row, sizeof row);
     }
 }
 
-static void list_named(struct listing *l, const cenote_pool *pool, const struct row *rows, const char *const names[], size_t count)
+static void list_named(struct sized_list *l, const cenote_pool *pool, const struct row *rows, const char *const names[], size_t count)
 {
+    cenote_row row;
     struct row all = all_of(pool);
     for (size_t i = 0; i < (pool->is_labelled ? count : 1); i++) {
-        cenote_row *row = list(l, pool->is_labelled ? &rows[i] : &all, i, 0);
-        if (row)
-            snprintf(row->name, sizeof(row->name), "%s", names[i]);
+        if (!has_row(pool, pool->is_labelled ? &rows[i] : &all, i, 0, &row))
+            continue;
+        snprintf(row.name, sizeof row.name, "%s", names[i]);
+        sized_add(l, &row, sizeof row);
     }
 }
 
-/* How many rows the division has, of which `room` are filled in. LOCKING: the pool's lock. */
-size_t rows_list(cenote_pool *pool, enum cenote_division division, cenote_row *rows, size_t room)
+/* Adds the rows of the division. LOCKING: the pool's lock. */
+void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *l)
 {
 #define KIND(name, text) text,
 #define PHASE(name, kind, text) text,
@@ -164,29 +163,29 @@ size_t rows_list(cenote_pool *pool, enum cenote_division division, cenote_row *r
     };
 #undef KIND
 #undef PHASE
-    struct listing l = {.rows = rows, .room = room, .epoch = pool->epoch};
     switch (division) {
-    case CENOTE_BY_ARENA: list_arenas(&l, pool); break;
-    case CENOTE_BY_GROUP: list_groups(&l, pool); break;
-    case CENOTE_BY_CLASS: list_sizes(&l, pool); break;
-    case CENOTE_BY_TAG: list_tags(&l, pool); break;
-    case CENOTE_BY_PHASE: list_named(&l, pool, pool->by_phase, phases, CENOTE_PHASES); break;
-    default: list_named(&l, pool, pool->by_kind, kinds, CENOTE_KINDS);
+    case CENOTE_BY_ARENA: list_arenas(l, pool); break;
+    case CENOTE_BY_GROUP: list_groups(l, pool); break;
+    case CENOTE_BY_CLASS: list_sizes(l, pool); break;
+    case CENOTE_BY_TAG: list_tags(l, pool); break;
+    case CENOTE_BY_PHASE: list_named(l, pool, pool->by_phase, phases, CENOTE_PHASES); break;
+    default: list_named(l, pool, pool->by_kind, kinds, CENOTE_KINDS);
     }
-    return l.count;
 }
 
-int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count)
+int(cenote_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size)
 {
+    struct sized_list l = {.items = rows, .room = rows ? room : 0, .size = size};
     int error = pool_usable(pool);
-    if (error)
+    if (error || (error = sized_check(size, "cenote_row")))
         return error;
     if (division < CENOTE_BY_ARENA || division > CENOTE_BY_KIND || !count)
         return error_set(CENOTE_INVALID, 0, "cenote_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND, division);
     lock_take(&pool->lock);
     pool_settle(pool);
-    *count = rows_list(pool, (enum cenote_division)division, rows, rows ? room : 0);
+    rows_list(pool, (enum cenote_division)division, &l);
     lock_give(&pool->lock);
+    *count = l.count;
     return CENOTE_OK;
 }
 

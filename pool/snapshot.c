@@ -38,6 +38,12 @@ static void *list_of(const struct snapshot *s)
     return s->used < s->room ? s->memory + s->used : NULL;
 }
 
+static struct sized_list begin_list(struct snapshot *s, enum part part, size_t size)
+{
+    begin(s, part);
+    return (struct sized_list){.items = list_of(s), .room = room_for(s, size), .size = size};
+}
+
 static void listed(struct snapshot *s, enum part part, size_t size, size_t count)
 {
     s->parts[part].count = count;
@@ -46,14 +52,18 @@ static void listed(struct snapshot *s, enum part part, size_t size, size_t count
 
 static void copy_lists(struct snapshot *s, cenote_pool *pool)
 {
+    struct sized_list l;
     for (enum cenote_division d = CENOTE_BY_ARENA; d <= CENOTE_BY_KIND; d++) {
-        begin(s, PART_ROWS + d);
-        listed(s, PART_ROWS + d, sizeof(cenote_row), rows_list(pool, d, list_of(s), room_for(s, sizeof(cenote_row))));
+        l = begin_list(s, PART_ROWS + d, sizeof(cenote_row));
+        rows_list(pool, d, &l);
+        listed(s, PART_ROWS + d, l.size, l.count);
     }
-    begin(s, PART_STEPS);
-    listed(s, PART_STEPS, sizeof(cenote_step_note), steps_list(pool, list_of(s), room_for(s, sizeof(cenote_step_note))));
-    begin(s, PART_PIECES);
-    listed(s, PART_PIECES, sizeof(cenote_piece), pieces_draw(pool, NULL, list_of(s), room_for(s, sizeof(cenote_piece))));
+    l = begin_list(s, PART_STEPS, sizeof(cenote_step_note));
+    steps_list(pool, &l);
+    listed(s, PART_STEPS, l.size, l.count);
+    l = begin_list(s, PART_PIECES, sizeof(cenote_piece));
+    pieces_draw(pool, NULL, &l);
+    listed(s, PART_PIECES, l.size, l.count);
 }
 
 static void copy_arenas(struct snapshot *s, const cenote_pool *pool)
@@ -177,7 +187,6 @@ static void copy(struct snapshot *s, cenote_pool *pool)
 {
     s->used = 0;
     s->stats = report_stats(pool);
-    s->stats.struct_size = sizeof s->stats;
     s->steps = pool->steps;
     s->trim_above = pool->trim_above;
     s->lost = pool->lost;

@@ -18,24 +18,25 @@ void steps_note(cenote_pool *pool, uint64_t now)
     pool->step_peak = s->allocated.current;
 }
 
-/* How many are kept, of which `room` are filled in, the newest first. LOCKING: the pool's lock. */
-size_t steps_list(const cenote_pool *pool, cenote_step_note *notes, size_t room)
+/* Adds those that are kept, the newest first. LOCKING: the pool's lock. */
+void steps_list(const cenote_pool *pool, struct sized_list *l)
 {
     size_t kept = pool->steps < CENOTE_STEPS_KEPT ? (size_t)pool->steps : CENOTE_STEPS_KEPT;
-    for (size_t i = 0; i < kept && i < room; i++)
-        notes[i] = pool->notes[(pool->steps - 1 - i) % CENOTE_STEPS_KEPT];
-    return kept;
+    for (size_t i = 0; i < kept; i++)
+        sized_add(l, &pool->notes[(pool->steps - 1 - i) % CENOTE_STEPS_KEPT], sizeof *pool->notes);
 }
 
-int cenote_steps(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count)
+int(cenote_steps)(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size)
 {
+    struct sized_list l = {.items = notes, .room = notes ? room : 0, .size = size};
     int error = pool_usable(pool);
-    if (error)
+    if (error || (error = sized_check(size, "cenote_step_note")))
         return error;
     if (!count)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the count: the last argument is NULL");
     lock_take(&pool->lock);
-    *count = steps_list(pool, notes, notes ? room : 0);
+    steps_list(pool, &l);
     lock_give(&pool->lock);
+    *count = l.count;
     return CENOTE_OK;
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/sized.h"
 #include "stats/out.h"
 #include "stats/quantity.h"
 
@@ -55,34 +56,34 @@ static int read_mark(cenote_pool *pool, const char *name, cenote_marked *now)
     return error;
 }
 
-size_t cenote_mark(cenote_pool *pool, const char *name, cenote_marked *last, char *text, size_t size)
+size_t(cenote_mark)(cenote_pool *pool, const char *name, cenote_marked *mark, char *text, size_t room, size_t size)
 {
-    struct out out = {text, size, 0};
-    cenote_marked now;
+    struct out out = {text, room, 0};
+    cenote_marked last = {0}, now;
     char bytes[QUANTITY_TEXT];
-    if (!name || !last) {
+    if (!name || !mark) {
         error_set(CENOTE_INVALID, 0, "cenote_mark needs a name and the mark before, zeros at first");
         return 0;
     }
-    if (read_mark(pool, name, &now))
+    if (sized_in(&last, sizeof last, mark, size, "cenote_marked") || read_mark(pool, name, &now))
         return 0;
     out_print(&out, "%s: live %s", now.name, quantity_write_bytes(bytes, now.live));
-    if (last->name[0]) {
+    if (last.name[0]) {
         out_print(&out, ", ");
-        print_change(&out, last->live, now.live);
-        out_print(&out, " since %.*s", (int)sizeof(last->name) - 1, last->name);
+        print_change(&out, last.live, now.live);
+        out_print(&out, " since %.*s", (int)sizeof(last.name) - 1, last.name);
     }
     for (int kind = 0, shown = 0; kind < CENOTE_KINDS; kind++) {
-        if (!now.kinds[kind] && !last->kinds[kind])
+        if (!now.kinds[kind] && !last.kinds[kind])
             continue;
         out_print(&out, "%s%s %s", shown++ ? ", " : "; ", kinds[kind], quantity_write_bytes(bytes, now.kinds[kind]));
-        if (last->name[0] && now.kinds[kind] != last->kinds[kind]) {
+        if (last.name[0] && now.kinds[kind] != last.kinds[kind]) {
             out_print(&out, " (");
-            print_change(&out, last->kinds[kind], now.kinds[kind]);
+            print_change(&out, last.kinds[kind], now.kinds[kind]);
             out_print(&out, ")");
         }
     }
-    *last = now;
+    sized_out(mark, size, &now, sizeof now);
     return out.length;
 }
 

@@ -4,14 +4,14 @@
  * Each row becomes one entry of a table that knows where its field lies, so that reading, checking and storing are written once. While
  * it is on its way every value is a double: counts are far below 2^53, where that is exact.
  *
- * VERSIONS. A program may have been compiled with an older header (its struct is shorter than ours) or a newer one (longer). Fields are
- * only ever added at the end, so the first is filled as far as it reaches, and the second is accepted while what we do not know is zero.
+ * A program may have the struct of an older or a newer header: base/sized.c. What it cannot say is what CENOTE_CONF says.
  *
  * LOCKING: none; the environment is read, nothing is kept.
  */
 #include "stats/options.h"
 
 #include "base/error.h"
+#include "base/sized.h"
 #include "stats/quantity.h"
 
 #include <stdbool.h>
@@ -21,8 +21,6 @@
 #include <strings.h>
 
 #define ITEM_BYTES 128          /* longest "name:value" */
-#define LARGEST_STRUCT 4096     /* a struct_size beyond this is garbage, not a newer version */
-#define SMALLEST_STRUCT (offsetof(cenote_options, page_mib) + sizeof(uint32_t))
 #define SMALLEST_LIMIT 512      /* bytes; the smallest block */
 #define LARGEST_LIMIT 0x1p63
 
@@ -234,7 +232,7 @@ static char *trimmed(char *text)
 }
 
 /* One "name:value" of `length` characters; an empty one says nothing, so that "$CENOTE_CONF,limit:1GiB" works when CENOTE_CONF is unset. */
-static int parse_item(cenote_options *options, const char *text, size_t length)
+static int parse_item(cenote_options *options, size_t size, const char *text, size_t length)
 {
     char copy[ITEM_BYTES];
     if (length >= sizeof(copy))
@@ -259,7 +257,7 @@ static int parse_item(cenote_options *options, const char *text, size_t length)
     const struct option *o = option_find(name, &nearest);
     if (!o)
         return error_set(CENOTE_BAD_OPTION, 0, "there is no option \"%s\"; the nearest is \"%s\"", name, nearest);
-    if (o->offset + o->size > options->struct_size)
+    if (o->offset + o->size > size)
         return error_set(CENOTE_BAD_OPTION, 0, "option %s is newer than the header this program was compiled with", o->name);
     double number;
     if (!option_read(o, value, &number) || !option_in_range(o, number))
@@ -268,50 +266,26 @@ static int parse_item(cenote_options *options, const char *text, size_t length)
     return CENOTE_OK;
 }
 
-/* Sets what `conf` says; the last one wins where an option is named twice. On an error some may be set: callers work on a copy. */
-static int parse(cenote_options *options, const char *conf)
+/* Sets what `conf` says of the first `size` bytes; the last one wins where an option is named twice. On an error some may be set: callers work
+ * on a copy. */
+static int parse(cenote_options *options, size_t size, const char *conf)
 {
     for (;;) {
         size_t length = strcspn(conf, ",");
-        int error = parse_item(options, conf, length);
+        int error = parse_item(options, size, conf, length);
         if (error || !conf[length])
             return error;
         conf += length + 1;
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ versions */
+/* -------------------------------------------------------------------------------------------------------------- whole structs */
 
 void options_presets(cenote_options *options)
 {
     memset(options, 0, sizeof(*options));
-    options->struct_size = sizeof(*options);
     for (size_t i = 0; i < OPTIONS; i++)
         option_put(&table[i], options, table[i].preset);
-}
-
-/* The fields that lie within `size` bytes of the struct, except struct_size. */
-static void copy_fields(cenote_options *to, const cenote_options *from, size_t size)
-{
-    for (size_t i = 0; i < OPTIONS; i++)
-        if (table[i].offset + table[i].size <= size)
-            memcpy((char *)to + table[i].offset, (const char *)from + table[i].offset, table[i].size);
-    if (offsetof(cenote_options, clock) + sizeof(from->clock) <= size)
-        to->clock = from->clock;
-    if (offsetof(cenote_options, clock_arg) + sizeof(from->clock_arg) <= size)
-        to->clock_arg = from->clock_arg;
-}
-
-static int check_version(const cenote_options *options)
-{
-    if (!options)
-        return error_set(CENOTE_INVALID, 0, "options is NULL");
-    if (options->struct_size < SMALLEST_STRUCT || options->struct_size > LARGEST_STRUCT)
-        return error_set(CENOTE_INVALID, 0, "options.struct_size is %zu; start from cenote_options_default()", options->struct_size);
-    for (size_t i = sizeof(*options); i < options->struct_size; i++)
-        if (((const char *)options)[i])
-            return error_set(CENOTE_INVALID, 0, "the program sets an option that this version of cenote does not know (byte %zu)", i);
-    return CENOTE_OK;
 }
 
 /* Defaults, then CENOTE_CONF; the defaults alone if that has a mistake. */
@@ -322,51 +296,48 @@ static int set_defaults(cenote_options *options)
     if (!conf)
         return CENOTE_OK;
     cenote_options tried = *options;
-    int error = parse(&tried, conf);
+    int error = parse(&tried, sizeof(tried), conf);
     if (error)
         return error_set(error, 0, "CENOTE_CONF: %s", cenote_message());
     *options = tried;
     return CENOTE_OK;
 }
 
-int cenote_options_default(cenote_options *options)
+int(cenote_options_default)(cenote_options *options, size_t size)
 {
-    return options ? set_defaults(options) : error_set(CENOTE_INVALID, 0, "options is NULL");
-}
-
-int cenote_options_parse(cenote_options *options, const char *conf)
-{
-    int error = check_version(options);
-    if (error)
-        return error;
-    if (!conf)
-        return error_set(CENOTE_INVALID, 0, "conf is NULL");
-
-    cenote_options tried;
-    options_presets(&tried);
-    copy_fields(&tried, options, options->struct_size);
-    tried.struct_size = options->struct_size;
-    error = parse(&tried, conf);
-    if (!error)
-        copy_fields(options, &tried, options->struct_size);
+    cenote_options full;
+    int error = sized_check(size, "cenote_options");
+    if (error || !options)
+        return error ? error : error_set(CENOTE_INVALID, 0, "options is NULL");
+    error = set_defaults(&full);
+    sized_out(options, size, &full, sizeof(full));
     return error;
 }
 
-int options_check(const cenote_options *given, cenote_options *full)
+int(cenote_options_parse)(cenote_options *options, const char *conf, size_t size)
 {
-    int error = given ? check_version(given) : set_defaults(full);
-    if (!given && !error && full->abort)
-        error_abort_on_misuse();
-    if (error || !given)
-        return error;
+    cenote_options tried;
+    options_presets(&tried);
+    int error = sized_in(&tried, sizeof(tried), options, size, "cenote_options");
+    if (error || !conf)
+        return error ? error : error_set(CENOTE_INVALID, 0, "conf is NULL");
+    error = parse(&tried, size, conf);
+    if (!error)
+        sized_out(options, size, &tried, sizeof(tried));
+    return error;
+}
 
+int options_check(const cenote_options *given, size_t size, cenote_options *full)
+{
     cenote_options checked;
     options_presets(&checked);
-    if (given->struct_size < sizeof(checked) && (error = set_defaults(&checked)))
+    int error = !given || size < sizeof(checked) ? set_defaults(&checked) : CENOTE_OK;
+    if (error || (given && (error = sized_in(&checked, sizeof(checked), given, size, "cenote_options"))))
         return error;
-    copy_fields(&checked, given, given->struct_size);
     if (checked.abort)
         error_abort_on_misuse();
+    if (checked.unused)
+        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_options_default()");
     for (size_t i = 0; i < OPTIONS; i++) {
         double value = option_get(&table[i], &checked);
         char shown[32];

@@ -5,10 +5,10 @@
 #include <cenote/cenote.h>
 
 /*
- * Copies what a program gave, which may be the struct of an older or newer header, or NULL, to a full struct of ours. What the program
+ * Copies what a program gave, the struct of an older or newer header with its size, or NULL, to a full struct of ours. What the program
  * cannot say comes from CENOTE_CONF, then from the defaults. CENOTE_INVALID or CENOTE_BAD_OPTION if something is wrong with it.
  */
-int options_check(const cenote_options *given, cenote_options *full);
+int options_check(const cenote_options *given, size_t size, cenote_options *full);
 
 /* The defaults of options.def, whatever CENOTE_CONF says. */
 void options_presets(cenote_options *options);

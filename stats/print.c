@@ -2,12 +2,13 @@
  * print.c: the counters of counters.def as a table for people and as JSON for programs.
  *
  * Both are made from the struct alone and call nobody: they work on a pool that is lost, and in a report of out of memory. A struct of
- * an older header is shorter than ours: what lies beyond its end is not printed.
+ * an older header is shorter than ours: what it has no room for is not printed.
  *
  * LOCKING: none; no state.
  */
 #include <cenote/cenote.h>
 
+#include "base/sized.h"
 #include "stats/out.h"
 #include "stats/quantity.h"
 
@@ -36,15 +37,9 @@ static const struct counter {
 
 #define COLUMN 12 /* width of a number; the widest are "1023 MiB" and counts below 10^12 */
 
-/* The first counter must be whole: a shorter struct, or none, cannot be meant. */
-static bool stats_are_valid(const cenote_stats *stats)
+static bool is_reached(const struct counter *c, size_t size)
 {
-    return stats && stats->struct_size >= counters[0].offset + counters[0].size;
-}
-
-static bool is_reached(const struct counter *c, const cenote_stats *stats)
-{
-    return c->offset + c->size <= stats->struct_size;
+    return c->offset + c->size <= size;
 }
 
 static const uint64_t *values_of(const struct counter *c, const cenote_stats *stats)
@@ -72,16 +67,17 @@ static void print_head(struct out *out, const cenote_stats *stats)
     out_print(out, "%-16s %*s %*s %*s %*s\n", "", COLUMN, "current", COLUMN, "peak", COLUMN, "total in", COLUMN, "total out");
 }
 
-size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t size)
+size_t(cenote_stats_text)(const cenote_stats *given, char *text, size_t room, size_t size)
 {
-    if (!stats_are_valid(stats))
+    cenote_stats stats = {0};
+    if (sized_in(&stats, sizeof stats, given, size, "cenote_stats"))
         return 0;
-    struct out out = {text, size, 0};
+    struct out out = {text, room, 0};
     bool was_level = true;
-    print_head(&out, stats);
-    for (size_t i = 0; i < COUNTERS && is_reached(&counters[i], stats); i++) {
+    print_head(&out, &stats);
+    for (size_t i = 0; i < COUNTERS && is_reached(&counters[i], size); i++) {
         const struct counter *c = &counters[i];
-        const uint64_t *values = values_of(c, stats);
+        const uint64_t *values = values_of(c, &stats);
         bool is_level = c->kind == LEVEL;
         if (was_level && !is_level)
             out_print(&out, "\n");
@@ -94,15 +90,16 @@ size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t size)
     return out.length;
 }
 
-size_t cenote_stats_json(const cenote_stats *stats, char *text, size_t size)
+size_t(cenote_stats_json)(const cenote_stats *given, char *text, size_t room, size_t size)
 {
-    if (!stats_are_valid(stats))
+    cenote_stats stats = {0};
+    if (sized_in(&stats, sizeof stats, given, size, "cenote_stats"))
         return 0;
-    struct out out = {text, size, 0};
-    out_print(&out, "{\"page_bytes\":%" PRIu64 ",\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64, stats->page_bytes, stats->capacity,
-              stats->limit);
-    for (size_t i = 0; i < COUNTERS && is_reached(&counters[i], stats); i++) {
-        const uint64_t *values = values_of(&counters[i], stats);
+    struct out out = {text, room, 0};
+    out_print(&out, "{\"page_bytes\":%" PRIu64 ",\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64, stats.page_bytes, stats.capacity,
+              stats.limit);
+    for (size_t i = 0; i < COUNTERS && is_reached(&counters[i], size); i++) {
+        const uint64_t *values = values_of(&counters[i], &stats);
         out_print(&out, ",\"%s\":", counters[i].name);
         if (counters[i].kind == LEVEL)
             out_print(&out, "{\"current\":%" PRIu64 ",\"peak\":%" PRIu64 ",\"total_in\":%" PRIu64 ",\"total_out\":%" PRIu64 "}", values[0],

@@ -81,8 +81,7 @@ struct Cenote {
     double held()
     {
         cenote_host_stats s;
-        s.struct_size = sizeof s;
-        stats(-1, &s);
+        stats(-1, &s, sizeof s);
         return (double)s.registered.peak;
     }
 };

@@ -68,7 +68,7 @@ static void take_random(struct load *load, cenote_pool *pool, const struct plan 
 static void report(const struct plan *plan, const struct load *load, cenote_pool *pool, double cpu_ns)
 {
     struct sim_books books;
-    cenote_stats stats = {.struct_size = sizeof(stats)};
+    cenote_stats stats;
     sim_books(&books);
     if (cenote_pool_stats(pool, &stats))
         bench_fail("cenote_pool_stats");

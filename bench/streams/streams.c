@@ -79,7 +79,7 @@ static void shift(struct stream *from, struct stream *to, cenote_pool *pool, uin
 static void report(const struct plan *plan, cenote_pool *pool)
 {
     struct sim_books books;
-    cenote_stats stats = {.struct_size = sizeof(stats)};
+    cenote_stats stats;
     uint64_t sum = 0;
     sim_books(&books);
     for (int i = 0; i < STREAMS; i++)

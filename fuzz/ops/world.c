@@ -56,7 +56,7 @@ void world_judge(struct world *w)
 
 static void judge_identities(const struct pool *p)
 {
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     JUDGE(cenote_pool_stats(p->pool, &s) == CENOTE_OK);
     JUDGE(s.reserved.current == s.allocated.current + s.cached.current);
     JUDGE(s.requested.current <= s.allocated.current);
@@ -69,7 +69,7 @@ static void judge_identities(const struct pool *p)
 static void judge_picture(const struct pool *p)
 {
     static cenote_piece pieces[1 << 16];
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     size_t count;
     uint64_t size = 0, requested = 0, pending = 0;
     JUDGE(cenote_pool_stats(p->pool, &s) == CENOTE_OK);
@@ -202,7 +202,7 @@ static cenote_options choose_options(struct world *w)
 void pool_open(struct world *w, int pool)
 {
     struct pool *p = &w->pool[pool];
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     memset(p, 0, sizeof *p);
     p->device = (int)input_below(w->in, (uint64_t)w->shape.devices);
     cenote_options options = choose_options(w);
@@ -246,7 +246,7 @@ static void close_graphs(struct pool *p)
 /* What is free can be had again: all of it goes back to the driver, and the pool serves on. */
 static void judge_empty(struct world *w, struct pool *p)
 {
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     void *block = NULL;
     world_enter(w, p->device);
     JUDGE(cenote_pool_set_limit(p->pool, 0) == CENOTE_OK);

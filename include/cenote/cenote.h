@@ -18,6 +18,13 @@
  *   All calls may be made from any thread. None of them makes another device or context current for the caller.
  *   A stream is a CUstream or cudaStream_t of the device's primary context: 0 is the legacy default stream, (cenote_stream)2 the
  *   per-thread default stream of the calling thread.
+ *   A program runs with libraries that are newer or older than its header. Later versions append members to structs, never move one, and
+ *   append values to enumerations: a program takes a value that it does not know for none of those it knows.
+ *   So the last argument of a function that takes or fills a struct is the size that the program's header gives that struct, in an array
+ *   one element. A macro of the same name adds it: programs write cenote_find(address, &block). The caller adds it where no macro does:
+ *   through a pointer to the function, or in another language. Nothing beyond it is read or written. Members that only the library has
+ *   are at their defaults. Members that only the program has come out as zero, and CENOTE_INVALID says that one going in is not zero.
+ *   Two structs never change: cenote_level, which lies inside others, and cenote_share, which travels.
  */
 #ifndef CENOTE_H
 #define CENOTE_H
@@ -67,10 +74,9 @@ enum cenote_provider {
 
 /*
  * How a pool behaves; options.def says what each field means. Start from cenote_options_default(), which also reads the environment
- * variable CENOTE_CONF ("page_mib:8,limit:80%"), then set what you want. Newer libraries accept the struct of older headers.
+ * variable CENOTE_CONF ("page_mib:8,limit:80%"), then set what you want.
  */
 typedef struct cenote_options {
-    size_t   struct_size;      /* set by cenote_options_default */
     uint32_t page_mib;
     uint32_t trim_every;
     uint32_t address_ratio;
@@ -85,13 +91,16 @@ typedef struct cenote_options {
     uint32_t background;
     uint32_t sites;            /* functions */
     uint32_t abort;            /* 1: the process, at a mistake */
+    uint32_t unused;           /* 0 */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
-CENOTE_API int cenote_options_default(cenote_options *options);
+CENOTE_API int cenote_options_default(cenote_options *options, size_t size);
+#define cenote_options_default(...) cenote_options_default(__VA_ARGS__, sizeof(cenote_options))
 
 /* Sets what `conf` says ("name:value,name:value"). CENOTE_BAD_OPTION names the mistake and leaves `options` as it was. */
-CENOTE_API int cenote_options_parse(cenote_options *options, const char *conf);
+CENOTE_API int cenote_options_parse(cenote_options *options, const char *conf, size_t size);
+#define cenote_options_parse(...) cenote_options_parse(__VA_ARGS__, sizeof(cenote_options))
 
 /* The table of options as text, one line each. */
 CENOTE_API const char *cenote_options_help(void);
@@ -102,7 +111,8 @@ CENOTE_API const char *cenote_options_help(void);
 CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
 
 /* A pool of one's own. `options` may be NULL for the defaults. */
-CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool);
+CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool, size_t size);
+#define cenote_pool_create(...) cenote_pool_create(__VA_ARGS__, sizeof(cenote_options))
 
 /* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned or a capture is open. */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
@@ -187,11 +197,12 @@ typedef struct cenote_block {
     cenote_group *group;      /* NULL: none */
     uint64_t      stream_id;  /* of its stream: cuStreamGetId of a created one, a number of our own for default streams */
     cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
-    uint32_t      used;       /* streams named by cenote_use: if any, the block waits for them when it is freed */
+    uint64_t      used;       /* streams named by cenote_use: if any, the block waits for them when it is freed */
 } cenote_block;
 
 /* The live block that holds `address`, which may lie inside it. */
-CENOTE_API int cenote_find(const void *address, cenote_block *block);
+CENOTE_API int cenote_find(const void *address, cenote_block *block, size_t size);
+#define cenote_find(...) cenote_find(__VA_ARGS__, sizeof(cenote_block))
 
 /*
  * Memory registered with NCCL, UCX or a network card: those remember which physical memory lies under an address. Between pin and
@@ -275,7 +286,9 @@ typedef struct cenote_source {
 } cenote_source;
 
 /* An arena family of its own. `name` is for reports; `source` may be NULL. */
-CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *source, cenote_group **group);
+CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *source, cenote_group **group,
+                                   size_t size);
+#define cenote_group_create(...) cenote_group_create(__VA_ARGS__, sizeof(cenote_source))
 
 /* LEND and WHOLE may change at any time, for what is allocated from then on; PRIVATE is for good. */
 CENOTE_API int cenote_group_change(cenote_group *group, unsigned flags);
@@ -312,7 +325,6 @@ typedef struct cenote_level {
 
 /* Every counter of counters.def. Of an arena family of its own, or of a whole pool. */
 typedef struct cenote_stats {
-    size_t struct_size;   /* set by the caller: sizeof(cenote_stats) */
     uint64_t page_bytes;  /* of the pool */
     uint64_t capacity;    /* of the device */
     uint64_t limit;       /* of the pool, 0: none */
@@ -325,18 +337,21 @@ typedef struct cenote_stats {
 #undef GAUGE
 } cenote_stats;
 
-CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats);
+CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats, size_t size);
+#define cenote_pool_stats(...) cenote_pool_stats(__VA_ARGS__, sizeof(cenote_stats))
 
 /* Peaks start again from what is current; totals and counts start again from zero. */
 CENOTE_API int cenote_reset_peaks(cenote_pool *pool);
 CENOTE_API int cenote_reset_totals(cenote_pool *pool);
 
 /*
- * The counters as text or JSON, like snprintf: writes at most `size` bytes, always ends them with 0, returns the length of the whole
+ * The counters as text or JSON, like snprintf: writes at most `room` bytes, always ends them with 0, returns the length of the whole
  * text, or 0 if `stats` is not valid.
  */
-CENOTE_API size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t size);
-CENOTE_API size_t cenote_stats_json(const cenote_stats *stats, char *text, size_t size);
+CENOTE_API size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t room, size_t size);
+#define cenote_stats_text(...) cenote_stats_text(__VA_ARGS__, sizeof(cenote_stats))
+CENOTE_API size_t cenote_stats_json(const cenote_stats *stats, char *text, size_t room, size_t size);
+#define cenote_stats_json(...) cenote_stats_json(__VA_ARGS__, sizeof(cenote_stats))
 
 /* ----------------------------------------------------------------------------------------- what memory is for: steps, tags, kinds */
 
@@ -345,7 +360,8 @@ enum cenote_kind {
 #define KIND(name, text) CENOTE_KIND_##name,
 #include <cenote/kinds.def>
 #undef KIND
-    CENOTE_KINDS
+    CENOTE_KINDS,
+    CENOTE_KINDS_MOST = 16 /* of any version */
 };
 enum cenote_phase {
 #define PHASE(name, kind, text) CENOTE_PHASE_##name,
@@ -389,7 +405,8 @@ typedef struct cenote_row {
 enum cenote_division { CENOTE_BY_ARENA, CENOTE_BY_GROUP, CENOTE_BY_CLASS, CENOTE_BY_TAG, CENOTE_BY_PHASE, CENOTE_BY_KIND };
 
 /* The pool divided one way, at one moment. Rows that never held anything are left out. Room and count as for cenote_pieces. */
-CENOTE_API int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count);
+CENOTE_API int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size);
+#define cenote_rows(...) cenote_rows(__VA_ARGS__, sizeof(cenote_row))
 
 /* What a step left behind. Levels in bytes. */
 typedef struct cenote_step_note {
@@ -401,7 +418,8 @@ typedef struct cenote_step_note {
 
 /* The last steps, up to CENOTE_STEPS_KEPT of them, the newest first. Room and count as for cenote_pieces. */
 #define CENOTE_STEPS_KEPT 256
-CENOTE_API int cenote_steps(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count);
+CENOTE_API int cenote_steps(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size);
+#define cenote_steps(...) cenote_steps(__VA_ARGS__, sizeof(cenote_step_note))
 
 /*
  * What the device's memory is used for and what to do about it, in words: what was tried (`bytes` that could not be had; 0: nothing failed),
@@ -417,7 +435,6 @@ CENOTE_API int cenote_pool_set_user(cenote_pool *pool, const char *name);
 
 /* What only the program knows of the moment at which an explanation is made. Every field comes with what cenote knows. */
 typedef struct cenote_moment {
-    size_t   struct_size;    /* of cenote; fields beyond it are not there */
     uint64_t bytes;          /* that could not be had; 0: nothing failed */
     int32_t  phase;          /* enum cenote_phase; comes as cenote_phase_now() */
     int32_t  keeps_history;  /* do operations keep what a backward needs (torch.is_grad_enabled())? 1, 0; comes as -1: not known */
@@ -431,7 +448,8 @@ typedef struct cenote_moment {
  * process; NULL takes it away, and another thread may still be inside it when that returns.
  */
 typedef void (*cenote_moment_fn)(cenote_pool *pool, cenote_moment *moment, void *arg);
-CENOTE_API int cenote_on_moment(cenote_moment_fn function, void *arg);
+CENOTE_API int cenote_on_moment(cenote_moment_fn function, void *arg, size_t size);
+#define cenote_on_moment(...) cenote_on_moment(__VA_ARGS__, sizeof(cenote_moment))
 
 /*
  * Where a block was allocated: the site of a cenote_piece as text, the innermost function first. For pools with the option `sites`, which says
@@ -450,11 +468,12 @@ CENOTE_API size_t cenote_growth(cenote_pool *pool, uint32_t steps, char *text, s
 typedef struct cenote_marked {
     char     name[64];
     uint64_t live;
-    uint64_t kinds[CENOTE_KINDS];
+    uint64_t kinds[CENOTE_KINDS_MOST]; /* by enum cenote_kind; room for later ones */
 } cenote_marked;
 
 /* One line: what is live here, the change since the mark before, and both by kind. Like snprintf; 0 with an error in cenote_message(). */
-CENOTE_API size_t cenote_mark(cenote_pool *pool, const char *name, cenote_marked *last, char *text, size_t size);
+CENOTE_API size_t cenote_mark(cenote_pool *pool, const char *name, cenote_marked *last, char *text, size_t room, size_t size);
+#define cenote_mark(...) cenote_mark(__VA_ARGS__, sizeof(cenote_marked))
 
 enum cenote_piece_state { CENOTE_PIECE_FREE, CENOTE_PIECE_LIVE, CENOTE_PIECE_PENDING };
 
@@ -467,17 +486,19 @@ typedef struct cenote_piece {
     cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
     uint64_t      stream_id;  /* as in cenote_block */
     uint32_t      state;      /* enum cenote_piece_state */
-    uint32_t      tag;        /* of a block: the key of its row, as the next two. 0: none */
-    uint8_t       kind, phase;
-    uint64_t      born;       /* steps that were over when it was allocated */
+    uint32_t      tag;        /* of a block: the key of its row, as kind and phase. 0: none */
     uint32_t      site;       /* where it was allocated, see cenote_site_text; 0: not known */
+    uint8_t       kind, phase;
+    uint16_t      unused;     /* 0 */
+    uint64_t      born;       /* steps that were over when it was allocated */
 } cenote_piece;
 
 /*
  * What lies where, at one moment: in the group, or with NULL in all the memory that is reserved. Fills in at most `room` pieces and sets
  * *count to how many there are, so that a caller with too little room can ask again.
  */
-CENOTE_API int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count);
+CENOTE_API int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size);
+#define cenote_pieces(...) cenote_pieces(__VA_ARGS__, sizeof(cenote_piece))
 
 /*
  * The pool writes down what it hands out and takes back: the last so many records from now on, 40 bytes each. 0: it stops and forgets them.

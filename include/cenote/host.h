@@ -11,8 +11,8 @@
  *     cenote_host_use(block, 0, stream);
  *     cenote_host_free(block);         ... handed out again when the copy is done
  *
- * It is a library of its own, libcenote_host.so, which needs jemalloc and hwloc and not libcenote.so. Results, errors (errors.def) and
- * threads are as cenote.h says. Memory that could not be pinned is never handed out.
+ * It is a library of its own, libcenote_host.so, which needs jemalloc and hwloc and not libcenote.so. Results, errors (errors.def),
+ * threads and the sizes of structs are as cenote.h says. Memory that could not be pinned is never handed out.
  */
 #ifndef CENOTE_HOST_H
 #define CENOTE_HOST_H
@@ -30,7 +30,6 @@ CENOTE_API const char *cenote_host_message(void);
 
 /* host_options.def says what each field means. Start from cenote_host_options_default(). */
 typedef struct cenote_host_options {
-    size_t      struct_size;
     uint32_t    chunk_mib;
     uint32_t    large_kib;
     int32_t     node;          /* -1: nearest */
@@ -38,16 +37,19 @@ typedef struct cenote_host_options {
     uint32_t    decay_ms;
     uint32_t    trim_every;
     uint32_t    budget_percent;
+    uint32_t    unused;        /* 0 */
     double      limit;         /* above 1: bytes; up to 1: part of the machine's memory; below 0: RLIMIT_MEMLOCK */
     const char *topology;      /* hwloc's XML of a machine, by path; NULL: this one. Read during the call alone */
 } cenote_host_options;
 
 /* Fills in the defaults, then what CENOTE_HOST_CONF says ("limit:50%,chunk_mib:16"). A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
-CENOTE_API int cenote_host_options_default(cenote_host_options *options);
+CENOTE_API int cenote_host_options_default(cenote_host_options *options, size_t size);
+#define cenote_host_options_default(...) cenote_host_options_default(__VA_ARGS__, sizeof(cenote_host_options))
 CENOTE_API const char *cenote_host_options_help(void);
 
 /* Optional: the first block opens with the defaults. CENOTE_BUSY when it is open already. NULL: the defaults. */
-CENOTE_API int cenote_host_open(const cenote_host_options *options);
+CENOTE_API int cenote_host_open(const cenote_host_options *options, size_t size);
+#define cenote_host_open(...) cenote_host_open(__VA_ARGS__, sizeof(cenote_host_options))
 
 /* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live. No other call may be under way. */
 CENOTE_API int cenote_host_close(void);
@@ -74,7 +76,8 @@ typedef struct cenote_host_block {
 } cenote_host_block;
 
 /* The live block that holds `address`, which may lie inside it. CENOTE_NOT_OURS: there is none. */
-CENOTE_API int cenote_host_find(const void *address, cenote_host_block *block);
+CENOTE_API int cenote_host_find(const void *address, cenote_host_block *block, size_t size);
+#define cenote_host_find(...) cenote_host_find(__VA_ARGS__, sizeof(cenote_host_block))
 
 /* --------------------------------------------------------------------------------------------------------- giving memory back */
 
@@ -87,7 +90,6 @@ CENOTE_API int cenote_host_step(void);
 /* ---------------------------------------------------------------------------------------------------------------- statistics */
 
 typedef struct cenote_host_stats {
-    size_t struct_size;   /* set by the caller: sizeof(cenote_host_stats) */
 #define LEVEL(name, unit, text) cenote_level name;
 #define COUNT(name, unit, text) uint64_t name;
 #define GAUGE(name, unit, text) uint64_t name;
@@ -98,7 +100,8 @@ typedef struct cenote_host_stats {
 } cenote_host_stats;
 
 /* Of one NUMA node, or of all together (-1; then a peak is the sum of theirs). */
-CENOTE_API int cenote_host_read_stats(int node, cenote_host_stats *stats);
+CENOTE_API int cenote_host_read_stats(int node, cenote_host_stats *stats, size_t size);
+#define cenote_host_read_stats(...) cenote_host_read_stats(__VA_ARGS__, sizeof(cenote_host_stats))
 
 /* Peaks start again from what is current. */
 CENOTE_API int cenote_host_reset_peaks(void);

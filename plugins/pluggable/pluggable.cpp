@@ -53,7 +53,6 @@ ENTRY void cenote_pluggable_reset(void)
 ENTRY void cenote_pluggable_fraction(double fraction, int device)
 {
     cenote_stats stats;
-    stats.struct_size = sizeof stats;
     cenote_pool *pool = pool_of(device);
     if (cenote_pool_stats(pool, &stats))
         throw std::runtime_error(cenote_message());

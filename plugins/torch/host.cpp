@@ -52,7 +52,7 @@ public:
     PinnedAllocator(const char *path, at::HostAllocator *before) : call_(path), before_(before)
     {
         /* Now, while the program can still choose: jemalloc may not be there, or an option may be wrong. */
-        int error = call_.open(nullptr);
+        int error = call_.open(nullptr, 0);
         TORCH_CHECK(!error || error == CENOTE_BUSY, call_.message());
     }
 
@@ -141,7 +141,7 @@ void PinnedAllocator::take_back(void *block)
 bool PinnedAllocator::record_event(void *at, void *context, c10::Stream stream)
 {
     cenote_host_block block;
-    if (call_.find(context, &block) && call_.find(at, &block))
+    if (call_.find(context, &block, sizeof block) && call_.find(at, &block, sizeof block))
         return before_ && before_->record_event(at, context, stream);
     cudaStream_t on = c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, stream).stream();
     TORCH_CHECK(!call_.use(block.start, stream.device_index(), on), "cenote: ", call_.message());
@@ -159,8 +159,7 @@ void PinnedAllocator::empty_cache()
 cenote_host_stats PinnedAllocator::read() const
 {
     cenote_host_stats stats{};
-    stats.struct_size = sizeof stats;
-    TORCH_CHECK(!call_.read_stats(-1, &stats), "cenote: ", call_.message());
+    TORCH_CHECK(!call_.read_stats(-1, &stats, sizeof stats), "cenote: ", call_.message());
     return stats;
 }
 

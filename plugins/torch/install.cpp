@@ -21,7 +21,7 @@ static void install()
     c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
     allocator.store(adapter);
     c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
-    cenote_torch_on_moment(nullptr, nullptr);
+    cenote_torch_on_moment(nullptr, nullptr, sizeof(cenote_moment));
 }
 
 int cenote_torch_install(char *why, size_t room)

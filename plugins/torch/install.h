@@ -20,4 +20,4 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(
  * cenote_on_moment for functions that take Python's lock: while they run no call of this thread is inside the adapter. Whether operations keep
  * history is filled in already.
  */
-extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg);
+extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size);

@@ -82,8 +82,8 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
 
 } // namespace cenote_torch
 
-int cenote_torch_on_moment(cenote_moment_fn function, void *arg)
+int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size)
 {
     cenote_torch::set_moment(function, arg);
-    return cenote_on_moment(&cenote_torch::tell_moment, nullptr);
+    return (cenote_on_moment)(&cenote_torch::tell_moment, nullptr, size);
 }

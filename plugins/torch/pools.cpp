@@ -221,7 +221,6 @@ void Adapter::empty_pool(DeviceIndex device, MempoolId_t id)
             std::swap(idle, found->second.idle);
     }
     cenote_stats stats = {};
-    stats.struct_size = sizeof stats;
     if (!idle || cenote_pool_stats(pool(device), &stats))
         return;
     int error = cenote_trim(pool(device), stats.reserved.current > idle ? stats.reserved.current - idle : 0, CENOTE_TRIM_WAIT);

@@ -97,8 +97,8 @@ class StepStruct(ctypes.Structure):
 class PieceStruct(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("size", ctypes.c_uint64), ("requested", ctypes.c_uint64), ("segment", ctypes.c_uint64),
                 ("group", ctypes.c_void_p), ("stream", ctypes.c_void_p), ("stream_id", ctypes.c_uint64), ("state", ctypes.c_uint32),
-                ("tag", ctypes.c_uint32), ("kind", ctypes.c_uint8), ("phase", ctypes.c_uint8), ("born", ctypes.c_uint64),
-                ("site", ctypes.c_uint32)]
+                ("tag", ctypes.c_uint32), ("site", ctypes.c_uint32), ("kind", ctypes.c_uint8), ("phase", ctypes.c_uint8),
+                ("unused", ctypes.c_uint16), ("born", ctypes.c_uint64)]
     address: int
     size: int
     requested: int
@@ -108,16 +108,15 @@ class PieceStruct(ctypes.Structure):
     stream_id: int
     state: int
     tag: int
+    site: int
     kind: int
     phase: int
     born: int
-    site: int
 
 
 class MomentStruct(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("bytes", ctypes.c_uint64), ("phase", ctypes.c_int32), ("keeps_history", ctypes.c_int32),
+    _fields_ = [("bytes", ctypes.c_uint64), ("phase", ctypes.c_int32), ("keeps_history", ctypes.c_int32),
                 ("training_peak", ctypes.c_uint64), ("gradients", ctypes.c_uint64)]
-    struct_size: int
     bytes: int
     phase: int
     keeps_history: int
@@ -125,11 +124,11 @@ class MomentStruct(ctypes.Structure):
     gradients: int
 
 
-@cache
-def marked_struct() -> type[ctypes.Structure]:
-    """cenote_marked, with as many kinds as there are."""
-    fields = [("name", ctypes.c_char * 64), ("live", ctypes.c_uint64), ("kinds", ctypes.c_uint64 * len(kinds()))]
-    return type("MarkedStruct", (ctypes.Structure,), {"_fields_": fields})
+class MarkedStruct(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 64), ("live", ctypes.c_uint64), ("kinds", ctypes.c_uint64 * 16)]
+    name: bytes
+    live: int
+    kinds: Sequence[int]
 
 
 FREE, LIVE, PENDING = range(3)  # PieceStruct.state
@@ -139,36 +138,36 @@ FREE, LIVE, PENDING = range(3)  # PieceStruct.state
 def stats_struct() -> type[ctypes.Structure]:
     """cenote_stats, from counters.def."""
     types: dict[str, Any] = {"LEVEL": LevelStruct, "COUNT": ctypes.c_uint64, "GAUGE": ctypes.c_uint64}
-    head = [("struct_size", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in ("page_bytes", "capacity", "limit"))]
-    fields = head + [(row[1], types[row[0]]) for row in table("counters.def")]
+    fields = [(name, ctypes.c_uint64) for name in ("page_bytes", "capacity", "limit")]
+    fields += [(row[1], types[row[0]]) for row in table("counters.def")]
     return type("StatsStruct", (ctypes.Structure,), {"_fields_": fields})
 
 
-# --- functions of cenote.h
+# --- functions of cenote.h. Those that take a struct take its size as their last argument
 
 _pool, _out, _size, _count = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_message": (ctypes.c_char_p, []),
     "cenote_error_name": (ctypes.c_char_p, [ctypes.c_int]),
     "cenote_pool_default": (ctypes.c_int, [ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]),
-    "cenote_pool_stats": (ctypes.c_int, [_pool, _out]),
+    "cenote_pool_stats": (ctypes.c_int, [_pool, _out, _size]),
     "cenote_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
     "cenote_step": (ctypes.c_int, [_pool]),
-    "cenote_steps": (ctypes.c_int, [_pool, _out, _size, _count]),
+    "cenote_steps": (ctypes.c_int, [_pool, _out, _size, _count, _size]),
     "cenote_tag_push": (ctypes.c_int, [ctypes.c_char_p]),
     "cenote_tag_pop": (ctypes.c_int, []),
     "cenote_tag_share": (ctypes.c_int, []),
     "cenote_phase_set": (ctypes.c_int, [ctypes.c_int]),
     "cenote_phase_now": (ctypes.c_int, []),
     "cenote_block_kind": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
-    "cenote_rows": (ctypes.c_int, [_pool, ctypes.c_int, _out, _size, _count]),
-    "cenote_pieces": (ctypes.c_int, [_pool, ctypes.c_void_p, _out, _size, _count]),
-    "cenote_mark": (ctypes.c_size_t, [_pool, ctypes.c_char_p, _out, _out, _size]),
+    "cenote_rows": (ctypes.c_int, [_pool, ctypes.c_int, _out, _size, _count, _size]),
+    "cenote_pieces": (ctypes.c_int, [_pool, ctypes.c_void_p, _out, _size, _count, _size]),
+    "cenote_mark": (ctypes.c_size_t, [_pool, ctypes.c_char_p, _out, _out, _size, _size]),
     "cenote_explain": (ctypes.c_size_t, [_pool, ctypes.c_uint64, _out, _size]),
     "cenote_record": (ctypes.c_int, [_pool, ctypes.c_uint64]),
     "cenote_record_save": (ctypes.c_int, [_pool, ctypes.c_char_p]),
     "cenote_snapshot": (ctypes.c_int, [_pool, ctypes.c_char_p]),
-    "cenote_on_moment": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    "cenote_on_moment": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, _size]),
     "cenote_site_text": (ctypes.c_size_t, [ctypes.c_uint32, _out, _size]),
 }
 WAIT = 1  # CENOTE_TRIM_WAIT
@@ -231,7 +230,7 @@ def all_of(name: str, struct: type[Struct], *arguments: Any) -> Sequence[Struct]
     room, count = 256, ctypes.c_size_t()
     while True:
         items = (struct * room)()
-        call(name, *arguments, items, room, ctypes.byref(count))
+        call(name, *arguments, items, room, ctypes.byref(count), ctypes.sizeof(struct))
         if count.value <= room:
             return items[:count.value]
         room = count.value + count.value // 8

@@ -58,7 +58,7 @@ def library() -> Iterator[Finding]:
     yield Finding("library", FINE, f"cenote {places.version()}, {path}")
     options = ctypes.create_string_buffer(4096)
     default = bindings.loaded().cenote_options_default
-    if default(options):
+    if default(options, ctypes.c_size_t(len(options))):
         yield Finding("CENOTE_CONF", WRONG, bindings.message(), "docs/options.md has all options; unset CENOTE_CONF for the defaults")
     elif os.environ.get("CENOTE_CONF"):
         yield Finding("CENOTE_CONF", FINE, os.environ["CENOTE_CONF"])
@@ -166,8 +166,7 @@ def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
         yield Finding(what, WRONG, f"{name.value.decode()}: {error}", advice)
         return
     stats = bindings.stats_struct()()
-    stats.struct_size = ctypes.sizeof(stats)
-    bindings.call("cenote_pool_stats", pool, ctypes.byref(stats))
+    bindings.call("cenote_pool_stats", pool, ctypes.byref(stats), ctypes.sizeof(stats))
     provider = bindings.loaded().cenote_pool_provider(pool)
     yield Finding(what, FINE, f"{name.value.decode()}, {stats.capacity / (1 << 30):.1f} GiB, pages of {stats.page_bytes >> 20} MiB")
     chosen = PROVIDERS[provider]

@@ -33,7 +33,7 @@ LEAST = 64 << 10  # bytes a step
 PAUSE_MOST = 256  # steps between two searches that find nothing new
 CHEAP = 0.01  # part of the time that looking for histories may take
 HISTORY_OBJECTS, HISTORY_OPERATIONS = 1500, 500
-PIECE = struct.Struct("=QQ40xII8xQ8x")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
+PIECE = struct.Struct("=QQ40xII8xQ")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
 
 
 class Books:
@@ -52,7 +52,7 @@ class Books:
         count = ctypes.c_size_t()
         while True:
             buffer = (bindings.PieceStruct * self.room)()
-            bindings.call("cenote_pieces", self.pool, None, buffer, self.room, ctypes.byref(count))
+            bindings.call("cenote_pieces", self.pool, None, buffer, self.room, ctypes.byref(count), PIECE.size)
             if count.value <= self.room:
                 return memoryview(buffer).cast("B")[: count.value * PIECE.size]
             self.room = count.value + count.value // 4
@@ -72,7 +72,7 @@ class Books:
         """The library knows the peak of the steps that it counts."""
         note, count = bindings.StepStruct(), ctypes.c_size_t()
         if is_counted:
-            bindings.call("cenote_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count))
+            bindings.call("cenote_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count), ctypes.sizeof(note))
         self.ends.append((step, self.live, note.peak))
 
     def blocks(self, step: int) -> list[Block]:

@@ -34,8 +34,6 @@ class Moment:
             pass
 
     def fill(self, moment: MomentStruct) -> None:
-        if moment.struct_size < ctypes.sizeof(MomentStruct):
-            return
         frame = self.frame_of(2)  # who called into PyTorch; None on a thread of autograd's
         module = self.frames.outermost_module(frame)
         keeps = self.is_grad_enabled()
@@ -77,7 +75,7 @@ def gradients(module: Any) -> int:
 def entry(adapter: ctypes.CDLL) -> Any:
     """The adapter's, which lets go of what the owner of Python's lock may wait for; where there is none, libcenote's own."""
     on_moment: Any = getattr(adapter, "cenote_torch_on_moment", None) or bindings.function("cenote_on_moment")
-    on_moment.restype, on_moment.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]
+    on_moment.restype, on_moment.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return on_moment
 
 
@@ -87,11 +85,11 @@ def watch(torch: ModuleType, adapter: ctypes.CDLL) -> None:
         return
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(MomentStruct), ctypes.c_void_p)(Moment(torch).look)
     on_moment = entry(adapter)
-    on_moment(function, None)
+    on_moment(function, None, ctypes.sizeof(MomentStruct))
     _kept.extend((function, on_moment))
     atexit.register(stop)
 
 
 def stop() -> None:
     if _kept:
-        _kept[1](None, None)
+        _kept[1](None, None, ctypes.sizeof(MomentStruct))

@@ -35,7 +35,7 @@ class Mark(NamedTuple):
 
 
 LINE = 4096
-_last: dict[int, ctypes.Structure] = {}  # by device: cenote_marked of the last mark
+_last: dict[int, bindings.MarkedStruct] = {}  # by device, of the last mark
 
 
 def number(value: int, what: str, most: int = MOST) -> int:
@@ -57,9 +57,8 @@ def path_of(path: Path) -> str:
 
 def stats(device: Device = None) -> dict[str, Union[int, Level]]:
     found = bindings.stats_struct()()
-    found.struct_size = ctypes.sizeof(found)
-    bindings.call("cenote_pool_stats", bindings.pool(device), ctypes.byref(found))
-    values = {name: getattr(found, name) for name, *_ in found._fields_ if name != "struct_size"}
+    bindings.call("cenote_pool_stats", bindings.pool(device), ctypes.byref(found), ctypes.sizeof(found))
+    values = {name: getattr(found, name) for name, *_ in found._fields_}
     return {name: bindings.level(value) if isinstance(value, LevelStruct) else value for name, value in values.items()}
 
 
@@ -78,10 +77,10 @@ def rows(by: str = "tag", device: Device = None) -> list[Row]:
 def mark(name: str, device: Device = None) -> Mark:
     encoded = bindings.text_bytes(name, "the name of a mark")
     at = bindings.device_number(device)
-    pool, last = bindings.pool(at), _last.setdefault(at, bindings.marked_struct()())
+    pool, last = bindings.pool(at), _last.setdefault(at, bindings.MarkedStruct())
     before = last.live if last.name else 0
     text = ctypes.create_string_buffer(LINE)
-    if not bindings.function("cenote_mark")(pool, encoded, ctypes.byref(last), text, LINE):
+    if not bindings.function("cenote_mark")(pool, encoded, ctypes.byref(last), text, LINE, ctypes.sizeof(last)):
         raise Error(bindings.message())
     print("cenote: " + text.value.decode(errors="replace"), file=sys.stderr)
     live: int = last.live

@@ -158,7 +158,7 @@ static inline void scene_close(struct scene *scene)
 
 static inline cenote_stats scene_stats(cenote_pool *pool)
 {
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     DONE(cenote_pool_stats(pool, &stats));
     return stats;
 }

@@ -571,23 +571,23 @@ IN_A_CHILD(the_library_is_unloaded)
     snprintf(path, sizeof path, "%s/libcenote.so", program);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     REQUIRE(library);
-    int (*create)(int, const cenote_options *, cenote_pool **);
+    int (*create)(int, const cenote_options *, cenote_pool **, size_t);
     int (*alloc)(cenote_pool *, size_t, cenote_stream, void **);
     int (*release)(void *);
-    int (*stats)(cenote_pool *, cenote_stats *);
+    int (*stats)(cenote_pool *, cenote_stats *, size_t);
     *(void **)&create = dlsym(library, "cenote_pool_create");
     *(void **)&alloc = dlsym(library, "cenote_alloc");
     *(void **)&release = dlsym(library, "cenote_free");
     *(void **)&stats = dlsym(library, "cenote_pool_stats");
     cenote_pool *pool;
     void *block;
-    DONE(create(0, NULL, &pool));
+    DONE(create(0, NULL, &pool, 0));
     DONE(alloc(pool, 20 * MIB, NULL, &block));
     DONE(release(block));
     dlclose(library);
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     for (int i = 0; i < PATIENCE; i++) {
-        DONE(stats(pool, &s));
+        DONE(stats(pool, &s, sizeof s));
         if (!s.reserved.current)
             break;
         usleep(1000);

@@ -152,7 +152,7 @@ static void *source_take(size_t bytes, cenote_stream stream, void *arg)
 {
     struct source *source = arg;
     CUdeviceptr at;
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     (void)stream;
     if (bytes > source->left || cenote_pool_stats(source->pool, &stats) || cuMemAlloc(&at, bytes)) /* no lock is held */
         return NULL;

@@ -99,39 +99,6 @@ CASE(options_out_of_range)
     scene_close(&scene);
 }
 
-/* A program compiled against another header: an older one has fewer fields, a newer one has fields this library cannot know. */
-CASE(options_of_other_versions)
-{
-    struct scene scene;
-    struct sim_shape shape = scene_card(CARD);
-    cenote_pool *pool;
-    struct {
-        cenote_options known;
-        char more[64];
-    } newer;
-    scene_open_card(&scene, &shape);
-
-    cenote_options older = scene_options();
-    older.struct_size = offsetof(cenote_options, trim_every);
-    older.trim_every = UINT32_MAX; /* not part of it */
-    older.provider = 99;
-    create_and_destroy(&older, 2 * MIB);
-
-    memset(&newer, 0, sizeof newer);
-    newer.known = scene_options();
-    newer.known.struct_size = sizeof newer;
-    create_and_destroy(&newer.known, 2 * MIB);
-    newer.more[63] = 1; /* something is asked for that this library does not know */
-    EXPECT_EQ(cenote_pool_create(0, &newer.known, &pool) == CENOTE_OK, false);
-    EXPECT(cenote_message()[0] != 0);
-
-    cenote_options none = scene_options();
-    none.struct_size = 0;
-    EXPECT_EQ(cenote_pool_create(0, &none, &pool), CENOTE_INVALID);
-    EXPECT(strstr(cenote_message(), "struct_size"));
-    scene_close(&scene);
-}
-
 CASE(options_from_the_environment)
 {
     struct scene scene;

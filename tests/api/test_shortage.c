@@ -55,7 +55,7 @@ struct helper {
 static int free_one(cenote_pool *pool, size_t bytes, void *arg)
 {
     struct helper *helper = arg;
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     helper->calls++;
     helper->asked = bytes;
     if (cenote_pool_stats(pool, &stats)) /* no lock is held */

@@ -198,29 +198,6 @@ CASE(no_driver_calls_on_a_warm_pool)
     scene_close(&scene);
 }
 
-CASE(struct_of_other_versions)
-{
-    struct scene scene;
-    struct {
-        cenote_stats stats;
-        uint64_t more[4];
-    } newer;
-    scene_open(&scene, CARD);
-    memset(&newer, 0xaa, sizeof newer);
-    newer.stats.struct_size = offsetof(cenote_stats, limit); /* an older header: nothing behind its end is written */
-    DONE(cenote_pool_stats(scene.pool, &newer.stats));
-    EXPECT_EQ(newer.stats.capacity, CARD);
-    EXPECT_EQ(newer.stats.limit, 0xaaaaaaaaaaaaaaaau);
-    newer.stats.struct_size = sizeof newer; /* a newer one: the size says how much was filled in */
-    DONE(cenote_pool_stats(scene.pool, &newer.stats));
-    EXPECT_EQ(newer.stats.struct_size, sizeof newer.stats);
-    EXPECT_EQ(newer.more[0], 0xaaaaaaaaaaaaaaaau);
-    newer.stats.struct_size = 0;
-    EXPECT_EQ(cenote_pool_stats(scene.pool, &newer.stats), CENOTE_INVALID);
-    EXPECT(strstr(cenote_message(), "struct_size"));
-    scene_close(&scene);
-}
-
 /* At most 1 % of reserved + 64 B per live block + 256 KiB. */
 static void expect_broken(cenote_pool *pool, const char *rule)
 {
@@ -294,7 +271,7 @@ CASE(more_steps_than_a_mark_holds)
 CASE(a_pool_that_is_gone_has_no_statistics)
 {
     struct scene scene;
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     cenote_pool *gone;
     scene_open(&scene, CARD);
     DONE(cenote_pool_create(0, NULL, &gone));

@@ -6,6 +6,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/check"))
+import abi  # noqa: E402
 import layers  # noqa: E402
 import lengths  # noqa: E402
 import library  # noqa: E402
@@ -90,6 +91,41 @@ class Words(unittest.TestCase):
     def test_a_path_of_one_machine(self):
         self.assertEqual(len(problems(words, a_dot_md="see /ho" + "me/me/x\n")), 1)
         self.assertEqual(problems(words, a_dot_md="see docs/ho" + "me/x and framework/x\n"), [])
+
+
+class Abi(unittest.TestCase):
+    def changed(self, path: str, old: str, new: str) -> list[str]:
+        """Of this tree with one change."""
+        with tempfile.TemporaryDirectory() as folder:
+            for source in [*ROOT.glob("include/cenote/*"), *ROOT.glob("tools/check/abi.*")]:
+                copy = pathlib.Path(folder, source.relative_to(ROOT))
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_text(source.read_text())
+            text = pathlib.Path(folder, path).read_text()
+            self.assertIn(old, text)
+            pathlib.Path(folder, path).write_text(text.replace(old, new, 1))
+            return abi.check(Tree(pathlib.Path(folder))).problems
+
+    def test_what_is_appended_is_fine(self):
+        self.assertEqual(self.changed("include/cenote/kinds.def", 'KIND(WORKSPACES, "workspaces")', 'KIND(WORKSPACES, "workspaces")\nKIND(X, "x")'), [])
+        self.assertEqual(self.changed("include/cenote/cenote.h", "    uint32_t unused;           /* 0 */\n", "    uint32_t more;\n    uint64_t most;\n"), [])
+
+    def test_what_is_inserted_is_not(self):
+        self.assertIn("cenote_stats.ooms has moved", "".join(self.changed("include/cenote/counters.def", "COUNT(ooms", 'COUNT(x, calls, "x")\nCOUNT(ooms')))
+        self.assertIn("CENOTE_KIND_BUFFERS has", "".join(self.changed("include/cenote/kinds.def", "KIND(BUFFERS", 'KIND(X, "x")\nKIND(BUFFERS')))
+
+    def test_a_struct_has_no_holes(self):
+        self.assertIn("padding", "".join(self.changed("include/cenote/cenote.h", "    uint32_t unused;           /* 0 */\n", "")))
+
+    def test_a_function_takes_the_size_of_its_struct(self):
+        line = "#define cenote_find(...) cenote_find(__VA_ARGS__, sizeof(cenote_block))\n"
+        self.assertEqual(len(self.changed("include/cenote/cenote.h", line, "")), 1)
+        self.assertEqual(len(self.changed("include/cenote/cenote.h", "cenote_marked *last, char *text, size_t room, size_t size)",
+                                          "cenote_marked *last, char *text, size_t room)")), 1)
+
+    def test_a_struct_has_rows(self):
+        self.assertEqual(len(self.changed("include/cenote/cenote.h", "typedef struct cenote_level {", "typedef struct cenote_new {\n    int x;\n} cenote_new;\n"
+                                          "typedef struct cenote_level {")), 1)
 
 
 class Library(unittest.TestCase):

@@ -26,7 +26,7 @@ static void answered(const char *call, int error)
 static void call_pools(struct scenery *s, cenote_group *group)
 {
     cenote_pool *pool = s->scene.pool, *other;
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     size_t count;
     uint64_t bytes;
     ASK(cenote_pool_create(0, NULL, &other));

@@ -90,7 +90,7 @@ static int create_with(cenote_options options)
     return error;
 }
 
-MISUSE(an_option_that_only_a_newer_version_knows, CENOTE_INVALID, "an option that this version of cenote does not know")
+MISUSE(an_option_that_only_a_newer_version_knows, CENOTE_INVALID, "use a newer one, or leave it zero")
 {
     struct {
         cenote_options known;
@@ -98,25 +98,32 @@ MISUSE(an_option_that_only_a_newer_version_knows, CENOTE_INVALID, "an option tha
     } newer = {.known = scene_options()};
     cenote_pool *pool;
     (void)s;
-    newer.known.struct_size = sizeof newer;
-    DONE(cenote_pool_create(0, &newer.known, &pool) || cenote_pool_destroy(pool)); /* newer, but it asks for nothing new */
+    DONE((cenote_pool_create)(0, &newer.known, &pool, sizeof newer) || cenote_pool_destroy(pool)); /* newer, but it asks for nothing new */
     newer.more[63] = 1;
-    EXPECT_EQ(cenote_options_parse(&newer.known, "page_mib:2"), CENOTE_INVALID);
-    return cenote_pool_create(0, &newer.known, &pool);
+    EXPECT_EQ((cenote_options_parse)(&newer.known, "page_mib:2", sizeof newer), CENOTE_INVALID);
+    return (cenote_pool_create)(0, &newer.known, &pool, sizeof newer);
 }
 
-MISUSE(options_that_were_never_filled_in, CENOTE_INVALID, "start from cenote_options_default()")
+MISUSE(a_size_that_no_struct_has, CENOTE_INVALID, "the last argument is its size, sizeof(cenote_options)")
 {
-    static const size_t garbage[] = {0, 1, 7, 8, 11, 4097, 1u << 20, SIZE_MAX / 2, SIZE_MAX};
+    static const size_t garbage[] = {0, 4097, 1u << 20, SIZE_MAX / 2, SIZE_MAX};
+    cenote_pool *pool = NULL;
     int error = CENOTE_OK;
     (void)s;
     for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
         cenote_options options = scene_options();
-        options.struct_size = garbage[i];
-        EXPECT_EQ(cenote_options_parse(&options, "page_mib:2"), CENOTE_INVALID);
-        EXPECT_EQ(error = create_with(options), CENOTE_INVALID);
+        EXPECT_EQ((cenote_options_parse)(&options, "page_mib:2", garbage[i]), CENOTE_INVALID);
+        EXPECT_EQ(error = (cenote_pool_create)(0, &options, &pool, garbage[i]), CENOTE_INVALID);
     }
     return error;
+}
+
+MISUSE(options_whose_unused_member_is_set, CENOTE_INVALID, "start from cenote_options_default()")
+{
+    cenote_options options = scene_options();
+    (void)s;
+    options.unused = 1;
+    return create_with(options);
 }
 
 MISUSE(options_out_of_range, CENOTE_BAD_OPTION, "option limit cannot be")

@@ -162,7 +162,7 @@ void scenario_abilities_are_none(struct act *act)
 void scenario_questions(struct act *act)
 {
     struct act_block *held = act_take(act, act->scene.pool, 9 * MIB, act->scene.stream[A]);
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     cenote_options options;
     cenote_block found;
     char text[4096];

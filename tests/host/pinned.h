@@ -49,7 +49,7 @@ static inline void pinned_close(struct scene *scene)
 
 static inline cenote_host_stats pinned_stats(void)
 {
-    cenote_host_stats stats = {.struct_size = sizeof stats};
+    cenote_host_stats stats;
     DONE(cenote_host_read_stats(-1, &stats));
     return stats;
 }

@@ -47,7 +47,7 @@ CASE(mistakes_in_options_are_named)
         unsetenv("CENOTE_HOST_CONF");
     }
     EXPECT_EQ(cenote_host_options_default(NULL), CENOTE_INVALID);
-    options.struct_size = 4;
+    options.unused = 1;
     EXPECT_EQ(cenote_host_open(&options), CENOTE_INVALID);
     EXPECT(strstr(cenote_host_options_help(), "chunk_mib"));
 }

@@ -88,7 +88,7 @@ CASE(nodes_do_not_mix)
                 DONE(cenote_host_free(block[device][(i * 7 + round) % 200]));
     }
     for (int node = 0; node < 2; node++) {
-        cenote_host_stats stats = {.struct_size = sizeof stats};
+        cenote_host_stats stats;
         DONE(cenote_host_read_stats(node, &stats));
         EXPECT_EQ(stats.blocks.total_in, 600);
         EXPECT_EQ(stats.blocks.current, 0);

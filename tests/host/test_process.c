@@ -25,7 +25,7 @@ static void in_the_fork(void)
 {
     void *block = NULL;
     cenote_host_block found;
-    cenote_host_stats stats = {.struct_size = sizeof stats};
+    cenote_host_stats stats;
     EXPECT_EQ(cenote_host_alloc(0, 100, &block), CENOTE_FORKED);
     EXPECT(strstr(cenote_host_message(), "spawn"));
     EXPECT_EQ(cenote_host_free(inherited), CENOTE_FORKED);

@@ -50,7 +50,7 @@ static void open_busy(void)
 static void expect_end(struct held *live)
 {
     void *block = NULL;
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     uint64_t calls = driver_calls();
     EXPECT_EQ(cenote_alloc(scene.pool, 20 * MIB, scene.stream[A], &block), CENOTE_EXITING);
     EXPECT(strstr(cenote_message(), "exiting"));
@@ -252,7 +252,7 @@ ENDS_WITH(a_thread_local_destructor_after_main, 0)
 
 static void *come_and_go(void *number)
 {
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     CUstream stream = scene.stream[(uintptr_t)number % SCENE_STREAMS];
     cuCtxSetCurrent(scene.context);
     for (unsigned i = 0;; i++) {

@@ -43,7 +43,7 @@ ENDS_WITH(before_the_first_call_both_may_go_on, 0)
 static void refused_everything(void)
 {
     cenote_pool *pool;
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     cenote_block found;
     cenote_share share = {{0}};
     void *block;

@@ -13,7 +13,7 @@
 static char library_path[600];
 
 static struct {
-    int (*create)(int, const cenote_options *, cenote_pool **);
+    int (*create)(int, const cenote_options *, cenote_pool **, size_t);
     int (*destroy)(cenote_pool *);
     int (*alloc)(cenote_pool *, size_t, cenote_stream, void **);
     int (*give)(void *);
@@ -137,7 +137,7 @@ ENDS_WITH(a_fork_after_it_is_gone, 0)
 static cenote_pool *new_pool(void)
 {
     cenote_pool *pool = NULL;
-    DONE(its.create(0, NULL, &pool));
+    DONE(its.create(0, NULL, &pool, 0));
     REQUIRE(pool);
     return pool;
 }

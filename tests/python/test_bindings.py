@@ -46,7 +46,7 @@ def simulated(clean):
 def mirrored(bindings):
     return {"cenote_level": bindings.LevelStruct, "cenote_row": bindings.RowStruct, "cenote_step_note": bindings.StepStruct,
             "cenote_piece": bindings.PieceStruct, "cenote_moment": bindings.MomentStruct, "cenote_stats": bindings.stats_struct(),
-            "cenote_marked": bindings.marked_struct()}
+            "cenote_marked": bindings.MarkedStruct}
 
 
 def test_structs_lie_as_the_compiler_lays_them(bindings, tmp_path):

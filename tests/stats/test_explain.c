@@ -13,7 +13,7 @@ static struct facts calm(void)
 {
     return (struct facts){.user = "cenote", .capacity = 16 * GIB, .left = 5 * GIB + 512 * MIB, .before = 512 * MIB, .moves = true, .page = 2 * MIB,
                           .reserved = 10 * GIB, .allocated = 10 * GIB, .blocks = 100, .own = 10 * GIB + 512 * MIB,
-                          .moment = {.struct_size = sizeof(cenote_moment), .keeps_history = -1}};
+                          .moment = {.keeps_history = -1}};
 }
 
 static void add_process(struct facts *f, enum facts_kin kin, uint64_t bytes)

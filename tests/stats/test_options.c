@@ -33,7 +33,7 @@ static void expect_refused(const char *conf, const char *word)
 CASE(defaults_are_those_of_the_table)
 {
     cenote_options options = fresh();
-    EXPECT_EQ(options.struct_size, sizeof(options));
+    EXPECT_EQ(options.unused, 0);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);
     EXPECT_EQ(options.address_ratio, 4);
@@ -88,7 +88,7 @@ CASE(unknown_names_are_told_the_nearest)
     expect_refused("PAGE_MIB:8", "page_mib");
     expect_refused("limits:1", "\"limit\"");
     expect_refused("trim_evry:1", "trim_every");
-    expect_refused("struct_size:8", "there is no option");
+    expect_refused("unused:8", "there is no option");
     expect_refused("clock:0", "there is no option");
     expect_refused(":8", "there is no option");
 }
@@ -169,10 +169,10 @@ CASE(null_means_the_defaults_and_the_environment)
 {
     cenote_options full;
     setenv("CENOTE_CONF", "address_ratio:7", 1);
-    EXPECT_EQ(options_check(NULL, &full), CENOTE_OK);
+    EXPECT_EQ(options_check(NULL, 0, &full), CENOTE_OK);
     EXPECT_EQ(full.address_ratio, 7);
     setenv("CENOTE_CONF", "address_ratio:x", 1);
-    EXPECT_EQ(options_check(NULL, &full), CENOTE_BAD_OPTION);
+    EXPECT_EQ(options_check(NULL, 0, &full), CENOTE_BAD_OPTION);
     unsetenv("CENOTE_CONF");
 }
 
@@ -181,11 +181,9 @@ CASE(an_older_struct_is_taken_as_far_as_it_reaches)
     cenote_options given = fresh(), full;
     given.page_mib = 4;
     given.trim_every = 9;
-    given.address_ratio = 60; /* beyond the end that we set now */
-    given.struct_size = offsetof(cenote_options, address_ratio);
+    given.address_ratio = 60; /* beyond the end that we give */
     setenv("CENOTE_CONF", "page_mib:8,address_ratio:7", 1);
-    EXPECT_EQ(options_check(&given, &full), CENOTE_OK);
-    EXPECT_EQ(full.struct_size, sizeof(full));
+    EXPECT_EQ(options_check(&given, offsetof(cenote_options, address_ratio), &full), CENOTE_OK);
     EXPECT_EQ(full.page_mib, 4);
     EXPECT_EQ(full.trim_every, 9);
     EXPECT_EQ(full.address_ratio, 7); /* the program cannot say it, the user can */
@@ -193,16 +191,41 @@ CASE(an_older_struct_is_taken_as_far_as_it_reaches)
     unsetenv("CENOTE_CONF");
 }
 
+/* Each option that the program's header lacks is what the user says. */
+CASE(an_older_struct_lacks_each_member_in_turn)
+{
+    const size_t sizes[] = {
+#define MEMBER(type, member, offset, bytes) !strcmp(#type, "cenote_options") ? (offset) + (bytes) : 0,
+#define VALUE(name, number)
+#include "tools/check/abi.def"
+#undef MEMBER
+#undef VALUE
+    };
+    cenote_options given = fresh(), user, full;
+    given.page_mib = 4, given.trim_every = 9, given.address_ratio = 5, given.provider = CENOTE_PLAIN, given.limit = 0.5;
+    given.harvest_budget = 0.5, given.clock_arg = &given, given.trim_above = 0.5, given.record = 9, given.decay_ms = 9, given.sites = 9;
+    setenv("CENOTE_CONF", "page_mib:8,trim_every:7,address_ratio:7,provider:vmm,limit:0.7,harvest_budget:0.7,trim_above:0.7,record:7,decay_ms:7,"
+           "background:1,sites:7", 1);
+    EXPECT_EQ(cenote_options_default(&user), CENOTE_OK);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (!sizes[i])
+            continue;
+        EXPECT_EQ(options_check(&given, sizes[i], &full), CENOTE_OK);
+        EXPECT(!memcmp(&full, &given, sizes[i]));
+        EXPECT(!memcmp((char *)&full + sizes[i], (char *)&user + sizes[i], sizeof(full) - sizes[i]));
+    }
+    unsetenv("CENOTE_CONF");
+}
+
 CASE(text_fills_an_older_struct_no_further_than_it_reaches)
 {
-    cenote_options given = fresh();
-    given.struct_size = offsetof(cenote_options, limit);
-    cenote_options before = given;
-    EXPECT_EQ(cenote_options_parse(&given, "page_mib:8"), CENOTE_OK);
+    const size_t size = offsetof(cenote_options, limit);
+    cenote_options given = fresh(), before = given;
+    EXPECT_EQ((cenote_options_parse)(&given, "page_mib:8", size), CENOTE_OK);
     EXPECT_EQ(given.page_mib, 8);
     given.page_mib = before.page_mib;
     EXPECT(!memcmp(&given, &before, sizeof(given)));
-    EXPECT_EQ(cenote_options_parse(&given, "limit:1GiB"), CENOTE_BAD_OPTION);
+    EXPECT_EQ((cenote_options_parse)(&given, "limit:1GiB", size), CENOTE_BAD_OPTION);
     EXPECT(message_has("newer"));
     EXPECT(!memcmp(&given, &before, sizeof(given)));
 }
@@ -214,28 +237,35 @@ CASE(a_newer_struct_is_taken_while_what_we_do_not_know_is_zero)
         char           tail[32];
     } newer = {.known = fresh()};
     cenote_options full;
-    newer.known.struct_size = sizeof(newer);
     newer.known.page_mib = 2;
-    EXPECT_EQ(options_check(&newer.known, &full), CENOTE_OK);
+    EXPECT_EQ(options_check(&newer.known, sizeof(newer), &full), CENOTE_OK);
     EXPECT_EQ(full.page_mib, 2);
-    EXPECT_EQ(full.struct_size, sizeof(full));
-    EXPECT_EQ(cenote_options_parse(&newer.known, "page_mib:4"), CENOTE_OK);
-    EXPECT_EQ(newer.known.struct_size, sizeof(newer));
+    EXPECT_EQ((cenote_options_parse)(&newer.known, "page_mib:4", sizeof(newer)), CENOTE_OK);
     newer.tail[31] = 1;
-    EXPECT_EQ(options_check(&newer.known, &full), CENOTE_INVALID);
-    EXPECT_EQ(cenote_options_parse(&newer.known, "page_mib:8"), CENOTE_INVALID);
+    EXPECT_EQ(options_check(&newer.known, sizeof(newer), &full), CENOTE_INVALID);
+    EXPECT_EQ((cenote_options_parse)(&newer.known, "page_mib:8", sizeof(newer)), CENOTE_INVALID);
     EXPECT_EQ(newer.known.page_mib, 4);
 }
 
-CASE(a_struct_size_that_cannot_be_is_refused)
+CASE(a_size_that_cannot_be_is_refused)
 {
-    static const size_t sizes[] = {0, 1, sizeof(size_t), offsetof(cenote_options, page_mib) + 3, 1 << 20, SIZE_MAX};
+    static const size_t sizes[] = {0, 4097, 1 << 20, SIZE_MAX};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         cenote_options given = fresh(), full;
-        given.struct_size = sizes[i];
-        EXPECT_EQ(options_check(&given, &full), CENOTE_INVALID);
-        EXPECT(message_has("struct_size"));
+        EXPECT_EQ(options_check(&given, sizes[i], &full), CENOTE_INVALID);
+        EXPECT(message_has("sizeof(cenote_options)"));
+        EXPECT_EQ((cenote_options_default)(&given, sizes[i]), CENOTE_INVALID);
+        EXPECT_EQ((cenote_options_parse)(&given, "", sizes[i]), CENOTE_INVALID);
     }
+}
+
+/* A later version may have an option there. */
+CASE(what_is_unused_is_zero)
+{
+    cenote_options given = fresh(), full;
+    given.unused = 1;
+    EXPECT_EQ(options_check(&given, sizeof(given), &full), CENOTE_INVALID);
+    EXPECT(message_has("unused"));
 }
 
 /* What a program writes into the struct itself is judged as text is. */
@@ -248,7 +278,7 @@ CASE(fields_out_of_range_are_refused)
         cenote_options given = fresh();                                                      \
         given.field = value;                                                                 \
         full = sentinel;                                                                     \
-        EXPECT_EQ(options_check(&given, &full), result);                                     \
+        EXPECT_EQ(options_check(&given, sizeof(given), &full), result);                                     \
         EXPECT((result) ? message_has(#field) && !memcmp(&full, &sentinel, sizeof(full)) : full.field == given.field); \
     } while (0)
     EXPECT_FIELD(page_mib, 32, CENOTE_OK);

@@ -260,7 +260,7 @@ static void change_limit(struct model *m)
 
 static void check_books(struct model *m)
 {
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     MUST(cenote_pool_stats(m->pool, &s) == CENOTE_OK);
     MUST(s.reserved.current == s.allocated.current + s.cached.current);
     MUST(s.requested.current <= s.allocated.current);
@@ -320,7 +320,7 @@ static void operate(struct model *m)
 
 void model_open(struct model *m, cenote_pool *pool, uint64_t seed)
 {
-    cenote_stats s = {.struct_size = sizeof s};
+    cenote_stats s;
     memset(m, 0, sizeof *m);
     m->pool = pool;
     m->random = seed * 0x9e3779b97f4a7c15u + 1;

@@ -117,7 +117,7 @@ static void *look_on(void *arg)
     if (cuCtxPushCurrent(r->soak->context))
         m->failures++;
     while (!m->failures && !atomic_load(&r->soak->over)) {
-        cenote_stats stats = {.struct_size = sizeof stats};
+        cenote_stats stats;
         uint64_t what = pick(&random, 7);
         int error = what == 0   ? cenote_trim(m->pool, pick(&random, 64) * MIB, pick(&random, 4) ? 0 : CENOTE_TRIM_WAIT)
                     : what == 1 ? cenote_pool_check(m->pool)

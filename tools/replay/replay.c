@@ -136,7 +136,7 @@ static void note_addresses(struct player *p)
 {
     uint64_t used = 0;
     for (uint32_t d = 0; d < p->trace->devices; d++) {
-        cenote_stats stats = {.struct_size = sizeof(stats)};
+        cenote_stats stats;
         if (cenote_pool_stats(p->pools[d], &stats) == CENOTE_OK)
             used += stats.address_used;
     }
@@ -185,7 +185,7 @@ static bool read_figures(struct player *p, struct figures *figures)
             figures->moved += tallies[call].calls;
     }
     for (uint32_t d = 0; d < p->trace->devices; d++) {
-        cenote_stats stats = {.struct_size = sizeof(stats)};
+        cenote_stats stats;
         if (cenote_pool_stats(p->pools[d], &stats))
             return fail(p, "cenote_pool_stats", cenote_message());
         figures->moved += stats.pages_unmapped;

@@ -21,9 +21,10 @@ def counters(*names: str) -> tuple:
         stats = torch.cuda.memory_stats()
         return stats["num_device_alloc"], stats["num_device_free"]
     library, pool = ctypes.CDLL("libcenote.so.0"), ctypes.c_void_p()
-    stats, text = (ctypes.c_size_t * 512)(4096), ctypes.create_string_buffer(1 << 16)
-    assert library.cenote_pool_default(0, ctypes.byref(pool)) == 0 and library.cenote_pool_stats(pool, stats) == 0
-    library.cenote_stats_json(stats, text, ctypes.c_size_t(len(text)))
+    stats, text = (ctypes.c_size_t * 512)(), ctypes.create_string_buffer(1 << 16)
+    size = ctypes.c_size_t(ctypes.sizeof(stats))
+    assert library.cenote_pool_default(0, ctypes.byref(pool)) == 0 and library.cenote_pool_stats(pool, stats, size) == 0
+    library.cenote_stats_json(stats, text, ctypes.c_size_t(len(text)), size)
     now = json.loads(text.value)
     return tuple(now[name] for name in names)
 

@@ -1,0 +1,38 @@
+"""
+Programs of older headers keep working: what abi.def has of structs and values is still there (abi.c), every struct of the headers has rows
+there, and every function with a struct takes its size, which a macro adds (rule 14 of docs/design.md).
+"""
+import re
+import subprocess
+
+from tree import Report, Tree
+
+TABLE, SOURCE = "tools/check/abi.def", "tools/check/abi.c"
+HEADERS = ("include/cenote/cenote.h", "include/cenote/host.h")
+CLOSED = {"cenote_level", "cenote_share"}  # they never change
+STRUCT = re.compile(r"^typedef struct (cenote_\w+) \{", re.MULTILINE)
+FUNCTION = re.compile(r"^CENOTE_API\b[^;]*?\b(cenote_\w+)\(([^;]*)\);\n(.*)", re.MULTILINE)
+FLAGS = "-std=c11 -Wall -Wextra -Wpadded -Werror -fsyntax-only -I. -Iinclude".split()
+
+
+def unsized(text: str, structs: set[str]) -> list[str]:
+    """Functions that take a struct, but not its size through a macro in the next line."""
+    found = []
+    for name, parameters, next_line in FUNCTION.findall(text):
+        given = [word for word in re.findall(r"\w+", parameters) if word in structs or word.removesuffix("_fn") in structs]
+        for struct in dict.fromkeys(word.removesuffix("_fn") for word in given):
+            macro = f"#define {name}(...) {name}(__VA_ARGS__, sizeof({struct}))"
+            if not parameters.endswith("size_t size") or next_line != macro:
+                found.append(f"{name} takes a {struct}: its last argument is `size_t size`, and the next line is {macro}")
+    return found
+
+
+def check(tree: Tree) -> Report:
+    texts = {path: tree.text(path) for path in HEADERS}
+    structs = {name for text in texts.values() for name in STRUCT.findall(text)}
+    rows = re.findall(r"^(MEMBER|VALUE)\((\w+)", tree.text(TABLE), re.MULTILINE)
+    result = subprocess.run(["cc", *FLAGS, SOURCE], cwd=tree.root, capture_output=True, text=True)
+    problems = [line for line in result.stderr.splitlines() if "error:" in line]
+    problems += [f"{name} has no rows in {TABLE}" for name in sorted(structs - {name for kind, name in rows if kind == "MEMBER"})]
+    problems += [f"{path}: {problem}" for path, text in texts.items() for problem in unsized(text, structs - CLOSED)]
+    return Report(f"{len(rows)} rows of {TABLE} against the headers, {len(structs)} structs", problems)
