@@ -36,8 +36,9 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
 {
     q->last = source_guards(pool, a);
     q->whole = q->last || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
+    q->alone = q->whole && !source_moves_pages(pool, a);
     request_make(q, !a->is_private && !q->whole && !q->at);
-    if (q->whole && source_moves_pages(pool, a))
+    if (q->whole && !q->alone)
         request_cover_pages(q, 1ull << pool->pages.shift);
 }
 

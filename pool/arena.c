@@ -40,14 +40,15 @@ void request_cover_pages(struct request *q, uint64_t page)
 /* A place in the heap for the block, or for the slab that a small one is to come from. */
 enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, struct place *place)
 {
+    if (q->at & (q->alignment - 1))
+        return FIT_NOT; /* whole pages do not begin there */
+    if (q->last && !q->at)
+        return heap_find_last(&a->heap, q->size, q->alignment, place);
+    if (q->alone)
+        return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
     if (q->at)
         return heap_find_at(&a->heap, who, q->at, q->size, place);
-    if (q->last)
-        return heap_find_last(&a->heap, q->size, q->alignment, place);
-    enum fit fit = heap_find(&a->heap, who, q->size, q->alignment, place);
-    if (fit == FIT_NOW && q->whole)
-        heap_widen(&a->heap, place);
-    return fit;
+    return heap_find(&a->heap, who, q->size, q->alignment, place);
 }
 
 /* The block that heap_take took has its pages: it becomes what was asked for. Its address. */

@@ -19,6 +19,7 @@ struct request {
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
     bool     whole;                 /* shares no page and no segment with another block */
+    bool     alone;                 /* the same where memory is segments: it has one to itself */
     bool     last;                  /* ends where its segment ends, in which no block has been before: provider guard */
 };
 

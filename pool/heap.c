@@ -184,11 +184,23 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
     return place->at >= r->base ? FIT_NOW : FIT_NOT;
 }
 
-/* A segment is not cut: the place takes what lies behind it too. Where there are pages the request covers whole ones already. */
-void heap_widen(struct heap *h, struct place *place)
+/*
+ * A segment in which nothing lies, the smallest that will do, for a block that shares its with no other: the place reaches to the end, and
+ * heap_take leaves nothing in front of it. `at`: where it has to begin, 0: anywhere. FIT_NOT: another segment is needed.
+ */
+enum fit heap_find_alone(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place)
 {
-    if (place->range && region_is_segment(region_of(h->pages, place->region)))
-        place->size = at_number(h, place->range)->at + at_number(h, place->range)->size - place->at;
+    for (uint32_t range = ranges_at_least(&h->ranges, size); range; range = ranges_next(&h->ranges, range)) {
+        const struct block *b = at_number(h, range);
+        struct region *r = region_of(h->pages, b->region);
+        uint64_t end = b->at + b->size;
+        *place = (struct place){.size = size, .range = range, .alone = true};
+        if (b->size != r->bytes || (at && (at < b->at || at >= end)) || !fits(h, who, r, at ? at : b->at, end, alignment, place))
+            continue;
+        place->size = end - place->at;
+        return FIT_NOW;
+    }
+    return FIT_NOT;
 }
 
 /* --------------------------------------------------------------------------------------------------------------- pieces of a region */
@@ -236,6 +248,25 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
     return range;
 }
 
+/* The free range keeps its first `size` bytes, which no block gets before drop_margin. */
+static void make_margin(struct heap *h, uint32_t range, uint64_t size)
+{
+    ranges_remove(&h->ranges, range);
+    at_number(h, range)->size = size;
+    at_number(h, range)->state = BLOCK_MARGIN;
+}
+
+/* The block has the margin in front of it, if there is one: it goes with the block. */
+static void drop_margin(struct heap *h, struct region *r, struct block *b)
+{
+    uint32_t margin = b->before;
+    if (!margin || at_number(h, margin)->state != BLOCK_MARGIN)
+        return;
+    b->at = at_number(h, margin)->at;
+    b->size += at_number(h, margin)->size;
+    remove_piece(h, r, margin);
+}
+
 /* The place becomes a live block, cut out of its free range. What pages it lacks fill.c brings. At most three table items are needed. */
 uint32_t heap_take(struct heap *h, const struct place *place)
 {
@@ -247,7 +278,10 @@ uint32_t heap_take(struct heap *h, const struct place *place)
 
     if (from < place->at) { /* the range keeps the front */
         block = insert_after(h, r, range, place->at, place->size);
-        ranges_resize(&h->ranges, range, from, place->at - from);
+        if (place->alone)
+            make_margin(h, range, place->at - from);
+        else
+            ranges_resize(&h->ranges, range, from, place->at - from);
         if (end < to)
             ranges_add(&h->ranges, insert_after(h, r, block, end, to - end));
     } else if (end < to) { /* it keeps the rest */
@@ -270,6 +304,7 @@ void heap_give_back(struct heap *h, uint32_t block)
 {
     struct block *b = at_number(h, block);
     struct region *r = region_of(h->pages, b->region);
+    drop_margin(h, r, b);
     uint32_t before = b->before && at_number(h, b->before)->state == BLOCK_FREE ? b->before : 0;
     uint32_t after = b->after && at_number(h, b->after)->state == BLOCK_FREE ? b->after : 0;
     CHECK(b->state != BLOCK_FREE);
@@ -395,7 +430,7 @@ uint64_t heap_addresses(const struct heap *h)
 static const char *broken_rule_of_region(struct heap *h, struct region *r)
 {
     uint64_t at = r->base;
-    bool free_before = false;
+    bool free_before = false, margin_before = false;
     uint32_t last = 0;
     for (uint32_t block = r->first_block; block; block = at_number(h, block)->after) {
         struct block *b = at_number(h, block);
@@ -404,8 +439,12 @@ static const char *broken_rule_of_region(struct heap *h, struct region *r)
             return "11: the pieces of a region tile it up to its top";
         if (is_free && free_before)
             return "12: no two free ranges touch";
+        bool is_margin = b->state == BLOCK_MARGIN;
+        if (is_margin ? last || !b->after : margin_before && (is_free || b->after))
+            return "21: a margin and a block that is not free are all of a segment";
         at += b->size;
         free_before = is_free;
+        margin_before = is_margin;
         last = block;
     }
     return at != r->top || last != r->last_block ? "11: the pieces of a region tile it up to its top" : NULL;
@@ -440,7 +479,7 @@ static bool region_is_covered(struct heap *h, const struct region *r)
     for (uint32_t block = r->first_block; block; block = at_number(h, block)->after) {
         const struct block *b = at_number(h, block);
         struct slots under = slots_under(r, b->at, b->size);
-        if (b->state == BLOCK_FREE)
+        if (b->state == BLOCK_FREE || b->state == BLOCK_MARGIN)
             continue;
         if (under.from > slot) {
             if (!slots_say(r, slot, slot + 1, edges, edges != 0) || !slots_say(r, slot + 1, under.from, 0, false))

@@ -35,6 +35,7 @@ struct place {
     struct slots under;         /* it */
     uint32_t missing;           /* pages it lacks */
     bool     grows;             /* reaches beyond the top */
+    bool     alone;             /* nothing else may come to lie in its region */
     bool     slid;              /* not at the start of its range: what lies there waits for the device */
     bool     in_flight;         /* some range was large enough, but waits for the device */
 };
@@ -51,7 +52,7 @@ void     heap_fix(struct heap *h, bool fixed);
 enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place);
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place);
-void     heap_widen(struct heap *h, struct place *place);
+enum fit heap_find_alone(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place);
 bool     heap_would_choose(const struct heap *h, uint32_t block);
 uint32_t heap_take(struct heap *h, const struct place *place);
 void     heap_give(struct heap *h, uint32_t block, tick freed);

@@ -185,7 +185,7 @@ static uint64_t async_bytes(uint64_t size, uint64_t held)
 
 static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t size)
 {
-    uint64_t plain = source_guards(pool, a) ? 0 : plain_bytes(size); /* what the block needs */
+    uint64_t plain = plain_bytes(size); /* what the block needs */
     if (provider_of(pool, a) != CENOTE_ASYNC)
         return plain;
     lock_take(&pool->lock);
@@ -302,7 +302,7 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
 {
     uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
     uint64_t unit = source_guards(pool, a) && pool->device->granularity > SEGMENT_UNIT ? pool->device->granularity : SEGMENT_UNIT;
-    uint64_t least = round_up(q->size + slack, unit), habit = segment_bytes(pool, a, q->size);
+    uint64_t least = round_up(q->size + slack, unit), habit = q->alone ? least : segment_bytes(pool, a, q->size);
     int error = try_segment(pool, a, habit > least ? habit : least, driver);
     return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
 }

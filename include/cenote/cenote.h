@@ -273,7 +273,7 @@ CENOTE_API int cenote_step(cenote_pool *pool);
 /* When memory runs out, allocations outside all groups may take what is free here, on the same stream: if the group is private, only on streams
    that have drawn nothing from it while a capture was open on the device, for a graph writes to what was captured at each replay. */
 #define CENOTE_GROUP_LEND    2u
-#define CENOTE_GROUP_WHOLE   4u /* a block shares no page and no segment with another */
+#define CENOTE_GROUP_WHOLE   4u /* a block that is allocated with this shares no page and no segment with another, earlier or later */
 
 /*
  * Where a group gets its memory from, if not from the driver. Both are called with no lock held and may call cenote, but take must not

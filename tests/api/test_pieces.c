@@ -313,4 +313,134 @@ CASE(blocks_that_are_whole_have_a_segment_each)
     }
 }
 
+/* Where segments are, from the notices of a watch function. */
+#define SEGMENTS 64
+static struct segment {
+    char  *at;
+    size_t bytes;
+} segments[SEGMENTS];
+
+static void note_segment(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+{
+    (void)pool, (void)arg;
+    for (int i = 0; i < SEGMENTS; i++)
+        if (change == CENOTE_MAPPED ? !segments[i].at : change == CENOTE_UNMAPPING && segments[i].at == address) {
+            segments[i] = (struct segment){change == CENOTE_MAPPED ? address : NULL, bytes};
+            return;
+        }
+}
+
+static int segment_of(const void *at)
+{
+    int i = 0;
+    while (i < SEGMENTS && !((const char *)at >= segments[i].at && (const char *)at < segments[i].at + segments[i].bytes))
+        i++;
+    return i;
+}
+
+/* At addresses that are aligned to nothing but 512. */
+static void *take_crooked(size_t bytes, cenote_stream stream, void *arg)
+{
+    char *memory = take(bytes + 512, stream, arg);
+    return memory ? memory + 512 : NULL;
+}
+
+static void give_crooked(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    give((char *)memory - 512, bytes + 512, stream, arg);
+}
+
+static void *group_block(cenote_group *group, size_t bytes, size_t alignment, CUstream stream)
+{
+    void *block = NULL;
+    DONE(cenote_group_alloc(group, bytes, alignment, stream, &block));
+    EXPECT_EQ((uintptr_t)block % alignment, 0);
+    EXPECT(segment_of(block) < SEGMENTS);
+    return block;
+}
+
+/* None of the others lies in the segment of the first. */
+static void expect_alone(void *const *blocks, int count)
+{
+    for (int i = 1; i < count; i++)
+        EXPECT(segment_of(blocks[0]) != segment_of(blocks[i]));
+}
+
+static void scene_of_segments(unsigned provider, const cenote_source *source)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    cenote_group *group = NULL;
+    void *blocks[5];
+    options.provider = provider;
+    taken = given = 0;
+    memset(segments, 0, sizeof segments);
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_pool_watch(scene.pool, note_segment, NULL));
+    DONE(cenote_group_create(scene.pool, "later", 0, source, &group));
+    blocks[1] = group_block(group, 300 * KIB, 512, scene.stream[A]);
+    blocks[2] = group_block(group, 700, 512, scene.stream[A]); /* in a slab */
+    void *gap = group_block(group, 400 * KIB, 512, scene.stream[A]);
+    DONE(cenote_free(gap));
+
+    DONE(cenote_group_change(group, CENOTE_GROUP_WHOLE));
+    blocks[0] = group_block(group, 400 * KIB, 256 * KIB, scene.stream[A]); /* what lies in front of it stays its own, too */
+    blocks[3] = group_block(group, 700, 512, scene.stream[A]);
+    expect_alone(blocks, 4);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, group, gap, 400 * KIB, scene.stream[A]), CENOTE_INVALID); /* beside others */
+    void *at = blocks[3];
+    DONE(cenote_free(at));
+    DONE(cenote_alloc_at(scene.pool, group, at, 700, scene.stream[A]));
+    expect_true_picture(scene.pool);
+    DONE(cenote_pool_check(scene.pool));
+
+    DONE(cenote_group_change(group, 0)); /* those that are there keep what they were promised */
+    for (int i = 0; i < 4; i++) {
+        blocks[4] = group_block(group, i % 2 ? 100 * KIB : 512, 512, scene.stream[A]);
+        expect_alone(blocks, 5);
+        DONE(cenote_free(blocks[4]));
+    }
+    for (int i = 0; i < 4; i++)
+        DONE(cenote_free(blocks[i]));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    EXPECT_EQ(given, taken);
+    scene_close(&scene);
+}
+
+/* Whatever the segment is, however the block is aligned in it, and whatever the group was before and becomes afterwards. */
+CASE(whole_blocks_among_others_have_a_segment_each)
+{
+    static const cenote_source straight = {take, give, NULL}, crooked = {take_crooked, give_crooked, NULL};
+    scene_of_segments(CENOTE_VMM, &straight);
+    scene_of_segments(CENOTE_VMM, &crooked);
+    scene_of_segments(CENOTE_PLAIN, NULL);
+    scene_of_segments(CENOTE_ASYNC, NULL);
+    scene_of_segments(CENOTE_GUARD, NULL);
+    scene_of_segments(CENOTE_GUARD, &crooked);
+}
+
+/* Among pages, where an earlier block lay that shared its pages, no block comes to lie that must not. */
+CASE(whole_blocks_are_not_put_back_beside_others)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    void *blocks[3];
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "later", 0, NULL, &group));
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_group_alloc(group, 5 * MIB, 512, scene.stream[A], &blocks[i]));
+    DONE(cenote_free(blocks[1]));
+    DONE(cenote_group_change(group, CENOTE_GROUP_WHOLE));
+    EXPECT_EQ(cenote_alloc_at(scene.pool, group, blocks[1], 2 * MIB, scene.stream[A]), CENOTE_INVALID);
+    DONE(cenote_alloc_at(scene.pool, group, (char *)blocks[1] + MIB, 2 * MIB, scene.stream[A])); /* a page of its own */
+    DONE(cenote_free((char *)blocks[1] + MIB));
+    DONE(cenote_free(blocks[0]));
+    DONE(cenote_free(blocks[2]));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: pieces")

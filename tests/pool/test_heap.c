@@ -371,21 +371,6 @@ CASE(a_block_at_the_end_of_a_segment)
     EXPECT_EQ(heap_find_last(&heap, KIB, 512, &place), FIT_NOT); /* a block has been in it */
 }
 
-/* A segment is not cut, pages are. */
-CASE(a_whole_segment)
-{
-    struct place place;
-    struct region *r = add_region(4);
-    EXPECT_EQ(heap_find(&heap, &who, KIB, 512, &place), FIT_WITH_PAGES);
-    heap_widen(&heap, &place); /* beyond the top */
-    EXPECT_EQ(place.size, KIB);
-    give(take(KIB));
-    EXPECT_EQ(heap_find(&heap, &who, KIB, 512, &place), FIT_NOW);
-    EXPECT(place.range && place.region == r->number);
-    heap_widen(&heap, &place);
-    EXPECT_EQ(place.size, KIB);
-}
-
 CASE(freeing_needs_no_host_memory)
 {
     add_region(8);
@@ -424,6 +409,40 @@ CASE(chosen_again_only_where_it_is_the_best_fit)
         (field) = was;                                              \
         EXPECT_EQ(rule_of(&heap), NULL);                            \
     } while (0)
+
+/* All of a segment, whatever the alignment leaves in front of the block. */
+CASE(a_block_alone_in_its_segment)
+{
+    struct place place;
+    store_region(1, 2, false); /* of another heap, at an address that is a multiple of much */
+    struct region *r = store_segment(10 * KIB + 512, 1), *larger = store_segment(20 * KIB, 1);
+    EXPECT_EQ(heap_find_alone(&heap, &who, 0, KIB, 512, &place), FIT_NOT); /* they are not here yet */
+    heap_add_region(&heap, larger);
+    heap_add_region(&heap, r);
+    REQUIRE_EQ(heap_find_alone(&heap, &who, r->base + 3 * KIB, KIB, 512, &place), FIT_NOW);
+    EXPECT_EQ(place.at, r->base + 3 * KIB);
+    EXPECT_EQ(place.size, 7 * KIB + 512);
+    uint32_t block = heap_take(&heap, &place);
+    EXPECT_EQ(heap_broken_rule(&heap), NULL);
+    EXPECT_EQ(heap_broken_cover(&heap), NULL);
+    EXPECT_EQ(heap_find_at(&heap, &who, r->base, 512, &place), FIT_NOT); /* its margin */
+    REQUIRE_EQ(heap_find(&heap, &who, KIB, 512, &place), FIT_NOW);
+    EXPECT_EQ(place.region, larger->number);
+
+    struct block *margin = block_of(&blocks, r->first_block);
+    EXPECT_EQ(margin->state, BLOCK_MARGIN);
+    EXPECT_BROKEN(heap_broken_rule, "21:", block_of(&blocks, block)->state, BLOCK_FREE);
+    EXPECT_BROKEN(heap_broken_rule, "21:", block_of(&blocks, block)->state, BLOCK_MARGIN);
+    give(block);
+    EXPECT_EQ(r->first_block, r->last_block);
+    REQUIRE_EQ(heap_find_alone(&heap, &who, 0, KIB, 512, &place), FIT_NOW); /* the smaller one again */
+    EXPECT_EQ(place.region, r->number);
+    uint32_t small = take(11 * KIB); /* in the larger one: only the smaller is empty */
+    EXPECT_EQ(heap_find_alone(&heap, &who, 0, KIB, 512, &place), FIT_NOW);
+    EXPECT_EQ(place.region, r->number);
+    EXPECT_EQ(heap_find_alone(&heap, &who, larger->base + 15 * KIB, KIB, 512, &place), FIT_NOT);
+    give(small);
+}
 
 /* In 20 slots: a block over three, a hole, two in one slot, one that ends where its last slot ends, and nothing behind them. */
 CASE(each_rule_sees_what_is_wrong)
