@@ -3,9 +3,9 @@
 JOBS ?= $(shell nproc)
 SECONDS ?= 60
 
-# Expanded when a recipe runs: by then tools/setup may have installed what they look for.
-GENERATOR = $(shell command -v ninja >/dev/null && echo -G Ninja)
-CCACHE = $(shell command -v ccache >/dev/null && echo -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+# For the shell: make expands all lines of a recipe before it runs the first, and tools/setup in that one may install what they look for.
+GENERATOR = $$(command -v ninja >/dev/null && echo -G Ninja)
+CCACHE = $$(command -v ccache >/dev/null && echo -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 # $(call build_in,FOLDER,OPTIONS): configure once with a generator that stays, then build.
 define build_in
@@ -27,7 +27,7 @@ SLOW  = -LE 'bench|slow|install'
 FORKS = -LE 'bench|slow|install|faults|processes'
 
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
-PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD=$(CURDIR)/build-debug CENOTE_SIM_LIBRARIES=$(CURDIR)/build-debug/sim .venv/bin/python -m pytest
+PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
 .PHONY: help build run test deep bench table check format faults fuzz mutants coverage gpu install clean
 
