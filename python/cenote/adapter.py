@@ -134,15 +134,10 @@ def entry_name(torch: Torch) -> str:
     return f"torch-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
 
 
-def cache_folder() -> str:
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(root, "cenote")
-
-
 def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
     """A folder that no other user can change: a library is loaded from it. Where the cache cannot be, one that lives as long as the process."""
     try:
-        return trusted.own_folder(os.path.join(cache_folder(), name))
+        return trusted.own_folder(os.path.join(places.cache_folder(), name))
     except OSError as why:
         tell(f"cenote: the adapter is compiled at each start, because its cache cannot be used: {why}")
     import atexit

@@ -6,7 +6,7 @@ whatever the program starts (workers, ranks, a shell) gets it too.
 import os
 from typing import Mapping, NamedTuple, Optional
 
-from cenote import quantity
+from cenote import places, quantity
 
 
 class Mistake(Exception):
@@ -151,7 +151,7 @@ def is_same_size(one: str, other: str) -> bool:
 
 def merge_preload(library: str, old: str) -> str:
     """First, and once. The dynamic linker splits the variable at spaces and colons and knows no quotes."""
-    if any(character in library for character in ": \t\n"):
+    if any(character in library for character in places.SPLITS):
         raise Mistake(f"{library} cannot be preloaded: its path has a space or a colon")
     others = [name for name in old.replace(":", " ").split() if name != library]
     return ":".join([library, *others])

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable
 
+    from cenote.trusted import Folder
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
 build = os.path.join(TREE, "build")  # build/bin/cenote says which one it is in
@@ -37,8 +39,51 @@ def find(installed: str, in_tree: str) -> str:
 
 
 def simulation_folder() -> str:
-    """The folder of the simulated GPU: libcenote_sim.so and, under their real names, the libraries that it brings."""
-    return find("sim", os.path.join(build_folder(), "sim"))
+    """The folder of the simulated GPU: libcenote_sim.so and, under their real names, the libraries that it brings. LD_PRELOAD may name it."""
+    return plain(find("sim", os.path.join(build_folder(), "sim")))
+
+
+SPLITS = " :\t\n"  # where the dynamic linker splits LD_PRELOAD; it knows no quotes
+
+
+def plain(folder: str) -> str:
+    """A name of this folder that LD_PRELOAD may hold: its own, or a link's to it. Its own, too, if there is no place for a link."""
+    if not any(character in folder for character in SPLITS):
+        return folder
+    import hashlib
+    import tempfile
+
+    from cenote import trusted
+    link = "folder-" + hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    for path in (cache_folder(), os.path.join(tempfile.gettempdir(), f"cenote-{os.geteuid()}")):
+        if any(character in path for character in SPLITS):
+            continue
+        try:
+            place = trusted.own_folder(path)
+        except OSError:
+            continue
+        try:
+            have_link(place, link, folder)
+        finally:
+            place.close()
+        return os.path.join(path, link)
+    return folder
+
+
+def have_link(place: Folder, name: str, folder: str) -> None:
+    try:
+        if os.readlink(name, dir_fd=place.descriptor) == folder:
+            return
+    except OSError:
+        pass
+    new = name + "-" + os.urandom(8).hex()  # other processes do the same; the last one's stays
+    os.symlink(folder, new, dir_fd=place.descriptor)
+    os.replace(new, name, src_dir_fd=place.descriptor, dst_dir_fd=place.descriptor)
+
+
+def cache_folder() -> str:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(root, "cenote")
 
 
 def library() -> str:

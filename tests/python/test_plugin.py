@@ -46,7 +46,7 @@ def kept(tmp_path_factory):
 def gpu(python, kept, simulation_library):
     """The same on a simulated GPU, with the adapter of an earlier test."""
     def call(code, **variables):
-        preload = {"LD_PRELOAD": str(simulation_library), "CENOTE_SIM": "capacity:4GiB"}
+        preload = {"LD_PRELOAD": f"{places.plain(str(simulation_library.parent))}/libcenote_sim.so", "CENOTE_SIM": "capacity:4GiB"}
         return python(code, **{**preload, "XDG_CACHE_HOME": kept, **variables})
     return call
 

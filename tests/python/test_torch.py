@@ -199,8 +199,8 @@ def test_libraries_of_nvidias_are_all_simulated(gpu, simulation_library):
     code = DEVICE + """
 torch.empty(1, device="cuda")
 import re
-paths = {line.split()[-1] for line in open("/proc/self/maps") if re.search(r"lib(cu|nccl|nv)[^/]*\\\\.so", line)}
-print(*sorted(paths))
+paths = {line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if re.search(r"lib(cu|nccl|nv)[^/]*\\\\.so", line)}
+print(*sorted(paths), sep="\\n")
 """.replace("\\\\", "\\")
-    paths = [pathlib.Path(path) for path in gpu(code=code)[0].split()]
+    paths = [pathlib.Path(path) for path in gpu(code=code)]
     assert len(paths) > 10 and {path.parent for path in paths} == {simulation_library.parent}

@@ -13,6 +13,9 @@ import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "python"))
+from cenote import places  # noqa: E402  (needs the path above)
+
 SHAPE = "capacity:4GiB,devices:4,context_bytes:300MiB"
 
 
@@ -39,7 +42,7 @@ def folder() -> pathlib.Path:
 
 def environment(shape: str = SHAPE, **more: str) -> dict:
     """An environment in which PyTorch finds a simulated GPU of this shape."""
-    preload = str(folder() / "libcenote_sim.so")
+    preload = os.path.join(places.plain(str(folder().absolute())), "libcenote_sim.so")
     others = [p for p in os.environ.get("LD_PRELOAD", "").split(":") if p and not p.endswith("libcenote_sim.so")]
     inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     simulation = {"LD_PRELOAD": ":".join([preload, *others]), "CENOTE_SIM": shape, "CENOTE_SIM_LIBRARIES": str(folder())}
