@@ -6,10 +6,6 @@ if(NOT CENOTE_CUNIT)
     message(FATAL_ERROR "CUnit was not found; `tools/setup` installs it (Debian: libcunit1-dev). -DCENOTE_TESTS=OFF builds without tests.")
 endif()
 
-set(test_seconds 120)
-if(CENOTE_COVERAGE)
-    set(test_seconds 600)
-endif()
 # Which of its GPUs somebody may use is no concern of the simulated ones.
 set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:")
 
@@ -28,12 +24,12 @@ function(cenote_test source folder)
     endif()
     set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     add_test(NAME ${folder}/${name} COMMAND ${program} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS ${folder} ${test_sees_all})
+    set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS ${folder} ${test_sees_all})
     if(folder STREQUAL host) # at a fork jemalloc holds more locks than the thread sanitizer can count
         set_tests_properties(${folder}/${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=detect_deadlocks=0")
     endif()
     if(folder STREQUAL libraries)
-        set_tests_properties(${folder}/${name} PROPERTIES ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/libraries/leaks.txt:print_suppressions=0")
+        set_tests_properties(${folder}/${name} PROPERTIES ENVIRONMENT "LSAN_OPTIONS=suppressions=tests/libraries/leaks.txt:print_suppressions=0")
     endif()
 endfunction()
 
@@ -41,7 +37,7 @@ function(cenote_script_test source folder)
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE test_ "" name ${name})
     add_test(NAME ${folder}/${name} COMMAND bash ${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS ${folder} ${test_sees_all}
+    set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS ${folder} ${test_sees_all}
         ENVIRONMENT "CENOTE_BIN=${CMAKE_BINARY_DIR}/bin;CENOTE_BUILD=${CMAKE_BINARY_DIR};CUDA_INCLUDE=${CENOTE_CUDA_INCLUDE}")
 endfunction()
 

@@ -11,6 +11,7 @@
 #define CENOTE_TESTS_API_OTHER_H
 
 #include "tests/api/scene.h"
+#include "tests/patience.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -79,6 +80,10 @@ static inline int take_here(cenote_pool *pool, struct order *o)
 /* A child that lives on with what it inherited, and can do nothing with it. */
 static inline int fork_here(struct order *o)
 {
+    int  ends[2];
+    char word = 0;
+    if (pipe(ends))
+        return -1;
     pid_t child = fork();
     if (child == 0) {
         cenote_share share;
@@ -86,12 +91,15 @@ static inline int fork_here(struct order *o)
             _exit(1);
         close(OTHER_SOCKET);
         prctl(PR_SET_PDEATHSIG, 0);
-        sleep(5);
+        if (write(ends[1], &word, 1) == 1)
+            sleep(patience(60)); /* until it is killed */
         _exit(0);
     }
-    usleep(20000);
+    close(ends[1]);
     o->pattern = (uint64_t)child;
-    return child < 0 || waitpid(child, NULL, WNOHANG); /* it is there still */
+    bool came = child > 0 && read(ends[0], &word, 1) == 1;
+    close(ends[0]);
+    return !came;
 }
 
 static inline int do_order(cenote_pool *pool, struct order *o)
@@ -182,7 +190,7 @@ static inline void other_start(struct other *other, const char *shape, unsigned 
 {
     int ends[2];
     struct order o;
-    struct timeval patience = {.tv_sec = OTHER_PATIENCE};
+    struct timeval most = {.tv_sec = patience(OTHER_PATIENCE)};
     fflush(NULL);
     REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
     other->process = fork();
@@ -191,7 +199,7 @@ static inline void other_start(struct other *other, const char *shape, unsigned 
         become_other(ends[1], shape, provider);
     close(ends[1]);
     other->socket = ends[0];
-    setsockopt(other->socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(other->socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     REQUIRE(recv(other->socket, &o, sizeof o, 0) == (ssize_t)sizeof o);
     REQUIRE_EQ(o.error, 0);
 }

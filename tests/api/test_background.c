@@ -15,10 +15,10 @@
 #include "base/memory.h"
 #include "driver/driver.h"
 #include "tests/api/scene.h"
+#include "tests/patience.h"
 
 #define CARD     (256 * MIB)
 #define DECAY    8                  /* ms: the thread looks every millisecond */
-#define PATIENCE 10000              /* looks of a case at what the thread should have done */
 
 /* The exit status of a child that runs `body`; 128 and more: a signal. */
 static int status_of(void (*body)(void))
@@ -26,7 +26,7 @@ static int status_of(void (*body)(void))
     unsigned before = CU_get_number_of_failures();
     pid_t child = fork();
     if (!child) {
-        alarm(60);
+        alarm(patience(60));
         body();
         if (CU_get_number_of_failures() > before)
             CU_basic_show_failures(CU_get_failure_list());
@@ -85,16 +85,24 @@ static void let_pass(int ms)
 /* Time passes until so much is reserved. False: it never is. */
 static bool becomes(cenote_pool *pool, uint64_t bytes)
 {
-    for (int i = 0; i < PATIENCE && reserved(pool) != bytes; i++)
-        let_pass(1);
+    for (struct wait wait = {0}; reserved(pool) != bytes && wait_on(&wait);)
+        sim_advance(MSEC);
     return reserved(pool) == bytes;
+}
+
+/* The same of what has decayed: that is counted after the pages have gone. */
+static bool decays(cenote_pool *pool, uint64_t bytes)
+{
+    for (struct wait wait = {0}; scene_stats(pool).decayed < bytes && wait_on(&wait);)
+        sim_advance(MSEC);
+    return scene_stats(pool).decayed == bytes;
 }
 
 /* The thread is nice: on a busy machine its turn comes later. */
 static void until_a_fault_fires(void)
 {
-    for (int i = 0; i < PATIENCE && !fault_fired(); i++)
-        let_pass(1);
+    for (struct wait wait = {0}; !fault_fired() && wait_on(&wait);)
+        sim_advance(MSEC);
 }
 
 /* The number of our thread in the system, 0: there is none. */
@@ -131,7 +139,7 @@ IN_A_CHILD(gives_back_while_the_program_does_nothing)
     REQUIRE(held_take(&held, scene.pool, 6 * MIB, scene.stream[A]));
     take_and_give(scene.pool, 100 * MIB, scene.stream[B]);
     EXPECT(becomes(scene.pool, 6 * MIB));
-    EXPECT_EQ(scene_stats(scene.pool).decayed, 100 * MIB);
+    EXPECT(decays(scene.pool, 100 * MIB));
     held_give(&held);
     EXPECT(becomes(scene.pool, 0));
     DONE(cenote_pool_destroy(first));
@@ -473,7 +481,7 @@ static void the_fork(void)
 {
     void *block;
     is_fork = true;
-    alarm(10);
+    alarm(patience(10));
     EXPECT_EQ(find_thread(), 0);
     EXPECT_EQ(cenote_alloc(family.pool, MIB, family.stream[A], &block), CENOTE_FORKED);
     EXPECT_EQ(cenote_step(family.pool), CENOTE_FORKED);
@@ -586,12 +594,10 @@ IN_A_CHILD(the_library_is_unloaded)
     DONE(release(block));
     dlclose(library);
     cenote_stats s;
-    for (int i = 0; i < PATIENCE; i++) {
+    struct wait wait = {0};
+    do
         DONE(stats(pool, &s, sizeof s));
-        if (!s.reserved.current)
-            break;
-        usleep(1000);
-    }
+    while (s.reserved.current && wait_on(&wait));
     EXPECT_EQ(s.background, 1);
     EXPECT_EQ(s.reserved.current, 0);
     EXPECT(find_thread());

@@ -5,6 +5,7 @@
  * A holder is this program, started anew, that takes memory and keeps it until its pipe closes.
  */
 #include "tests/api/explain.h"
+#include "tests/patience.h"
 
 /* ------------------------------------------------------------------------------------------------------------------ other processes */
 
@@ -72,10 +73,10 @@ static void end(struct holder *h, size_t left)
 {
     size_t now = 0, total;
     close(h->pipe);
-    for (int i = 0; i < 3000 && now < left; i++) {
+    struct wait wait = {0};
+    do
         DONE(cuMemGetInfo(&now, &total));
-        usleep(1000);
-    }
+    while (now < left && wait_on(&wait));
     EXPECT(now >= left);
     while (waitpid(-1, NULL, WNOHANG) > 0)
         ;

@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/patience.h"
+
 #define CARD (64 * MIB)
 #define MISUSES_MOST 512
 #define SECONDS_MOST 30 /* for one case: it hangs */
@@ -102,7 +104,7 @@ static void be_child(const struct misuse *m, bool aborts, int out)
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    alarm(SECONDS_MOST);
+    alarm(patience(SECONDS_MOST));
     if (aborts)
         setenv("CENOTE_CONF", "abort:1", 1);
     else

@@ -16,6 +16,7 @@
 #include "tests/faults/scenarios.h"
 
 #include "base/memory.h"
+#include "tests/patience.h"
 
 #include <setjmp.h>
 #include <sys/mman.h>
@@ -89,7 +90,7 @@ static void inject(void (*scenario)(struct act *), const struct ground *ground, 
     static struct act act;
     jmp_buf out;
     unsigned before = CU_get_number_of_failure_records();
-    alarm(SECONDS_MOST);
+    alarm(patience(SECONDS_MOST));
     CU_get_current_test()->pJumpBuf = &out;
     if (!setjmp(out)) {
         act_begin(&act, ground, injection);

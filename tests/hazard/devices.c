@@ -6,6 +6,7 @@
 
 #include "driver/device.h"
 #include "tests/hazard/hazards.h"
+#include "tests/patience.h"
 
 #define CARD (64 * MIB)
 
@@ -306,7 +307,7 @@ void hazard_visit_while_a_capture_is_announced(void)
     REQUIRE(device_visit(there));
     device_visit_end(there);
     pthread_create(&announcing, NULL, announce, there);
-    alarm(20); /* or it would hang */
+    alarm(patience(20)); /* or it would hang */
     while (device_visit(there))
         device_visit_end(there);
     alarm(0);

@@ -5,6 +5,7 @@
  */
 #include "driver/driver.h"
 #include "tests/hazard/hazards.h"
+#include "tests/patience.h"
 
 #include <errno.h>
 #include <time.h>
@@ -225,9 +226,7 @@ static uint64_t clock_with_an_intruder(void *arg)
     if (atomic_fetch_sub(&intruder->looks_left, 1) == 1) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 200 * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        until.tv_sec += patience(2);
         sem_post(&intruder->go);
         while (sem_timedwait(&intruder->done, &until))
             if (errno != EINTR) {

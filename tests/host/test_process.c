@@ -4,12 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/patience.h"
+
 /* The exit status of a child that runs `body`; 128 and more: a signal. */
 static int status_of(void (*body)(void))
 {
     pid_t child = fork();
     if (!child) {
-        alarm(60);
+        alarm(patience(60));
         body();
         exit(CU_get_number_of_failures() ? 1 : 0);
     }

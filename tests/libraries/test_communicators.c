@@ -4,11 +4,13 @@
  */
 #include <pthread.h>
 #include <spawn.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/libraries/nccl_world.h"
+#include "tests/patience.h"
 
 static struct id shared;
 static int results[RANKS];
@@ -122,11 +124,15 @@ CASE(ranks_that_disagree_are_told)
     EXPECT_EQ(ncclAllReduce((void *)world[0].from, (void *)world[0].to, 4, INT32, SUM, world[0].comm, world[0].stream), USAGE);
 }
 
+static atomic_int waiter;
+
 static void *wait_alone(void *argument)
 {
     struct rank *own = argument;
+    comm its = own->comm;
     cuCtxSetCurrent(own->context);
-    results[0] = ncclAllReduce((void *)own->from, (void *)own->to, 4, INT32, SUM, own->comm, own->stream);
+    atomic_store(&waiter, gettid());
+    results[0] = ncclAllReduce((void *)own->from, (void *)own->to, 4, INT32, SUM, its, own->stream);
     return NULL;
 }
 
@@ -140,7 +146,9 @@ CASE(abort_ends_a_wait)
     world[1].comm = pair[1];
     results[0] = -1;
     REQUIRE(!pthread_create(&thread, NULL, wait_alone, &world[0]));
-    usleep(100000);
+    for (struct wait wait = {0}; !atomic_load(&waiter) && wait_on(&wait);)
+        ;
+    EXPECT(wait_until_asleep(atomic_load(&waiter)));
     EXPECT_EQ(results[0], -1);
     OK(ncclCommAbort(world[0].comm));
     world[0].comm = NULL;
@@ -164,7 +172,7 @@ static int end_group_after(void *(*work)(void *))
     results[0] = -1;
     REQUIRE(!pthread_create(&thread, NULL, work, own));
     clock_gettime(CLOCK_REALTIME, &most);
-    most.tv_sec += 10;
+    most.tv_sec += patience(10);
     bool came = !pthread_timedjoin_np(thread, NULL, &most);
     EXPECT(came);
     int result = ncclGroupEnd();

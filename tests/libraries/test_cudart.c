@@ -8,6 +8,7 @@
 
 #include "sim/sim.h"
 #include "tests/harness.h"
+#include "tests/patience.h"
 
 #define OK(call) EXPECT_EQ(call, cudaSuccess)
 #define MUST(call) REQUIRE_EQ(call, cudaSuccess)
@@ -552,7 +553,7 @@ CASE(forked_children_register_code)
     for (int i = 0; i < 100; i++) {
         pid_t child = fork();
         if (!child) {
-            alarm(10);
+            alarm(patience(10));
             __cudaRegisterFunction(__cudaRegisterFatBinary(NULL), stranger + 0, NULL, "_Z5childv", -1, NULL, NULL, NULL, NULL, NULL);
             _exit(0);
         }

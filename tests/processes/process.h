@@ -8,6 +8,7 @@
 #define CENOTE_TESTS_PROCESSES_PROCESS_H
 
 #include "tests/api/scene.h"
+#include "tests/patience.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -37,7 +38,7 @@ static inline int status_of(void (*body)(void))
     pid_t child = fork();
     if (!child) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-        alarm(HANGS);
+        alarm(patience(HANGS));
         failures_inherited = CU_get_number_of_failure_records();
         the_child_is = getpid();
         body();

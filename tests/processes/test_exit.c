@@ -274,11 +274,11 @@ static void *come_and_go(void *number)
     return NULL;
 }
 
-static unsigned patience;
+static unsigned pause_us;
 
 static void *leave(void *unused)
 {
-    usleep(patience);
+    usleep(pause_us);
     exit(7);
     return unused;
 }
@@ -307,7 +307,7 @@ static void a_crowd(void)
 CASE(exit_by_one_of_many_threads)
 {
     for (int i = 0; i < 25; i++) {
-        patience = (unsigned)i * 217;
+        pause_us = (unsigned)i * 217;
         EXPECT_EQ(status_of(a_crowd), 7);
     }
 }

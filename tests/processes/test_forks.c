@@ -85,7 +85,7 @@ static bool at_once;
 
 static void the_child(void)
 {
-    alarm(20);
+    alarm(patience(20));
     refused_everything();
     served_words();
     if (at_once)
@@ -250,7 +250,7 @@ static void *name_things(void *unused)
 
 static void name_one(void)
 {
-    alarm(10);
+    alarm(patience(10));
     int error = cenote_tag_push("of the child");
     EXPECT(error == CENOTE_OK || error == CENOTE_OUT_OF_HOST_MEMORY); /* the others may have had the last */
     _exit(failures_said());
@@ -287,7 +287,7 @@ static void child_of_a_start(void)
 {
     cenote_pool *pool = NULL;
     void *block = NULL;
-    alarm(20);
+    alarm(patience(20));
     int error = cenote_pool_default(0, &pool);
     EXPECT(error == CENOTE_OK || error == CENOTE_FORKED);
     if (!error)

@@ -140,7 +140,8 @@ ENDS_WITH(a_timer_while_memory_is_shared, 0)
 /* The patience with an exporter that does not answer is counted in time, not in signals: it is stopped for longer than they would allow. */
 static void *wake(void *process)
 {
-    usleep(600000);
+    for (struct wait wait = {0}; (int)atomic_load(&heard) <= share_patience && wait_on(&wait);)
+        ;
     kill((pid_t)(uintptr_t)process, SIGCONT);
     return NULL;
 }
@@ -156,7 +157,7 @@ ENDS_WITH(a_timer_while_an_exporter_is_stopped, 0)
     DONE(other_take(&other, 4 * MIB, 7, &share, &there));
     kill(other.process, SIGSTOP);
     EXPECT(waitpid(other.process, NULL, WUNTRACED) == other.process);
-    share_patience = TENTHS;
+    share_patience = 10 * (int)patience(10);
     begin_signals();
     REQUIRE(!pthread_create(&waker, NULL, wake, (void *)(uintptr_t)other.process));
     DONE(cenote_import(&share, sizeof share, 0, &at));

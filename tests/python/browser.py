@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 import time
 
+from patience import patience
+
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 SECONDS = 30
 KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Enter": 13, "Escape": 27, "Tab": 9}
@@ -75,7 +77,7 @@ class Browser:
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self.writes, data):]
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + patience(SECONDS)
         while True:
             answer = self._message(until)
             if answer.get("id") == self.number:
@@ -86,7 +88,7 @@ class Browser:
 
     def open(self, path):
         self.call("Page.navigate", url=pathlib.Path(path).resolve().as_uri())
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + patience(SECONDS)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._message(until))
         self.settle()

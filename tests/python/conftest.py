@@ -9,10 +9,12 @@ import sys
 import pytest
 
 import browser
+import patience
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 sys.dont_write_bytecode = True
+patience.stretch()
 
 OURS = ("CENOTE", "CENOTE_SUMMARY", "CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_VISIBLE_DEVICES")
 SECONDS = 120

@@ -3,6 +3,7 @@ import threading
 import time
 
 from cenote import engine
+from patience import patience
 
 
 def in_thread(function):
@@ -38,7 +39,7 @@ def test_backward_waits_for_a_look_and_nested_ones_for_nothing():
         thread = in_thread(lambda: engine.run(nested, (), {}))
         time.sleep(0.1)
         order.append("look is over")
-    thread.join(10)
+    thread.join(patience(10))
     assert order == ["look is over", "nested"]
 
 

@@ -9,6 +9,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tests/patience.h"
+
 #define AGENT_SOCKET 3
 #define PATIENCE 30     /* s for an answer */
 
@@ -245,7 +247,7 @@ void agent_start_seeing(struct agent *a, const char *shape, const char *visible)
 {
     int ends[2];
     struct message m;
-    struct timeval patience = {.tv_sec = PATIENCE};
+    struct timeval most = {.tv_sec = patience(PATIENCE)};
     fflush(NULL);
     REQUIRE(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
     a->process = fork();
@@ -254,7 +256,7 @@ void agent_start_seeing(struct agent *a, const char *shape, const char *visible)
         become_agent(ends[1], shape, visible);
     close(ends[1]);
     a->socket = ends[0];
-    setsockopt(a->socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(a->socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
     int file;
     REQUIRE(receive_message(a->socket, &m, &file));
     REQUIRE_OK((CUresult)m.result);

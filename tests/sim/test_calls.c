@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include "tests/sim/simulated.h"
+#include "tests/patience.h"
 
 #define BYTES 4096
-#define PATIENCE 20000      /* ms */
 
 static CUstream stream, other;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* the program's; Python's is like it */
@@ -26,8 +26,8 @@ static void begin(void)
 
 static bool comes(const _Atomic bool *flag)
 {
-    for (int i = 0; i < PATIENCE && !atomic_load(flag); i++)
-        usleep(1000);
+    for (struct wait wait = {0}; !atomic_load(flag) && wait_on(&wait);)
+        ;
     return atomic_load(flag);
 }
 
@@ -233,8 +233,8 @@ CASE(the_end_of_a_user_object_may_wait_for_its_thread)
     EXPECT_OK(cuUserObjectRelease(object, 1));
     EXPECT_EQ(atomic_load(&calls), 0);
     pthread_mutex_unlock(&lock);
-    for (int i = 0; i < PATIENCE && !atomic_load(&calls); i++)
-        usleep(1000);
+    for (struct wait wait = {0}; !atomic_load(&calls) && wait_on(&wait);)
+        ;
     EXPECT_EQ(atomic_load(&calls), 1);
 }
 

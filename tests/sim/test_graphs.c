@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "tests/sim/simulated.h"
+#include "tests/patience.h"
 
 #if CUDA_VERSION >= 13000
 #define DEPENDENCIES(node, nodes, count) cuGraphNodeGetDependencies(node, nodes, NULL, count)
@@ -434,8 +435,8 @@ static void CUDA_CB end_object(void *pointer)
 /* Another thread counts. */
 static int ended_soon(void)
 {
-    for (int i = 0; i < 20000 && !ended; i++)
-        usleep(1000);
+    for (struct wait wait = {0}; !ended && wait_on(&wait);)
+        ;
     return ended;
 }
 

@@ -5,6 +5,9 @@ import pathlib
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from patience import patience  # noqa: E402  (needs the path above)
+
 REPLAY = pathlib.Path(os.environ["CENOTE_BIN"]) / "cenote-replay"
 SECONDS = 30  # the slowest takes under two
 SMALLEST = 600e6  # live bytes; below that, one page more or less is a percent
@@ -47,9 +50,9 @@ def replay(limits: Limits, path: pathlib.Path, *arguments: str) -> dict | None:
     """Its figures; None, and a broken limit, if it fails or never ends."""
     command = [REPLAY, "--json", "--repeat", "4", *arguments, path]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience(SECONDS))
     except subprocess.TimeoutExpired:
-        limits.broken.append(f"{path.name} {' '.join(arguments)}: not done after {SECONDS} s")
+        limits.broken.append(f"{path.name} {' '.join(arguments)}: not done after {patience(SECONDS)} s")
         return None
     if done.returncode:
         limits.broken.append(f"{path.name} {' '.join(arguments)}: {done.stderr.strip()}")

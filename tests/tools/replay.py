@@ -3,8 +3,12 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from patience import patience  # noqa: E402  (needs the path above)
 
 REPLAY = pathlib.Path(os.environ["CENOTE_BIN"]) / "cenote-replay"
 MIB = 1 << 20
@@ -24,7 +28,7 @@ NATIVE = {
 
 
 def replay(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([REPLAY, *arguments], capture_output=True, text=True, timeout=100)
+    return subprocess.run([REPLAY, *arguments], capture_output=True, text=True, timeout=patience(100))
 
 
 class Replay(unittest.TestCase):

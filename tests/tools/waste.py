@@ -5,8 +5,12 @@ import os
 import pathlib
 import resource
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from patience import patience  # noqa: E402  (needs the path above)
 
 BIN = pathlib.Path(os.environ["CENOTE_BIN"])
 WORST = pathlib.Path("traces/worst")
@@ -19,7 +23,7 @@ MOST_WASTE = {"cenote": 640, "native": 17, "expandable": 80, "async": 65}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([BIN / "cenote-fuzz", *arguments], capture_output=True, text=True, timeout=100)
+    return subprocess.run([BIN / "cenote-fuzz", *arguments], capture_output=True, text=True, timeout=patience(100))
 
 
 class Waste(unittest.TestCase):
@@ -81,13 +85,13 @@ class Waste(unittest.TestCase):
     def test_figures_are_those_of_cenote_replay(self):
         _, small = self.lines(*SMALL, "--options", "page_mib:4,harvest_budget:off", "--out", self.path("a.csv"))
         arguments = ("--json", "--capacity", "8GiB", "--page-mib", "4", "--harvest-budget", "off", self.path("a.csv"))
-        done = subprocess.run([BIN / "cenote-replay", *arguments], capture_output=True, text=True, timeout=100)
+        done = subprocess.run([BIN / "cenote-replay", *arguments], capture_output=True, text=True, timeout=patience(100))
         got = json.loads(done.stdout)
         self.assertEqual((got["live_peak_bytes"], got["reserved_peak_bytes"]), (small["live_peak_bytes"], small["cenote_reserved_bytes"]))
 
     def test_an_allocator_that_fails(self):
         """Without addresses the simulated GPU does not start: the search ends, and the trace is kept."""
-        done = subprocess.run([BIN / "cenote-fuzz", *SMALL, "--out", self.path("a.csv")], capture_output=True, text=True, timeout=100,
+        done = subprocess.run([BIN / "cenote-fuzz", *SMALL, "--out", self.path("a.csv")], capture_output=True, text=True, timeout=patience(100),
                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
         if "Sanitizer" in done.stderr:
             self.skipTest("a sanitizer needs the addresses for itself")

@@ -13,8 +13,11 @@ import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "python"))
-from cenote import places  # noqa: E402  (needs the path above)
+sys.path += [str(ROOT / "python"), str(ROOT / "tests")]
+import patience  # noqa: E402  (needs the paths above)
+from cenote import places  # noqa: E402
+
+patience.stretch()
 
 SHAPE = "capacity:4GiB,devices:4,context_bytes:300MiB"
 
@@ -122,7 +125,7 @@ def forked(
     ends as Python does, with all that runs then."""
     process, folder, numbers = nursery()
     output = f"{folder.name}/{next(numbers)}"
-    print(json.dumps([textwrap.dedent(code), environment(shape, **environ), output, timeout, whole]), file=process.stdin, flush=True)
+    print(json.dumps([textwrap.dedent(code), environment(shape, **environ), output, patience.patience(timeout), whole]), file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:
         raise RuntimeError(f"the process that imports PyTorch for others has ended: exit status {process.wait()}")

@@ -38,16 +38,17 @@ class Process:
 
     def run(self, module: str, name: str, arguments: dict) -> None:
         import pytest
+        from patience import patience
 
         try:
             os.write(self._ask, pickle.dumps((module, name, arguments)))
         except BrokenPipeError:
             raise Ended(f"the process of the test had ended with status {self.end()}") from None
-        ready, _, _ = select.select([self._answer], [], [], SECONDS)
+        ready, _, _ = select.select([self._answer], [], [], patience(SECONDS))
         answer = os.read(self._answer, 1 << 16) if ready else b""
         if not answer:
             status = self.end()
-            raise Ended(f"the process of the test ended with status {status}" if ready else f"no answer in {SECONDS} s")
+            raise Ended(f"the process of the test ended with status {status}" if ready else f"no answer in {patience(SECONDS)} s")
         outcome, words = json.loads(answer)
         if outcome == "skipped":
             pytest.skip(words)

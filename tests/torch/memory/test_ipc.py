@@ -11,6 +11,7 @@ import torch.multiprocessing
 import simulated
 from contents import MIB, block, fill, filled, holds, overlap, release
 from elsewhere import elsewhere
+from patience import patience
 
 SHAPE = f"{simulated.SHAPE},machine:memory{os.getpid()}"
 run = elsewhere(SHAPE)
@@ -118,10 +119,10 @@ class Other:
     def __getattr__(self, name):
         def call(*arguments):
             self._inbox.put((name, *arguments))
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + patience(60)
             while self._outbox.empty() and self.process.is_alive() and time.monotonic() < deadline:
                 time.sleep(0.001)
-            fine, answer = self._outbox.get(timeout=5)
+            fine, answer = self._outbox.get(timeout=patience(5))
             assert fine, answer
             return answer
 
