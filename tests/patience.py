@@ -1,7 +1,7 @@
 """How long a test waits for what has to come: patience(20) is 20 seconds of a quiet machine of 2026, in seconds of this one.
 
-The factor is CENOTE_TEST_PATIENCE, which `make test` measures, or else it is measured here once: at least 4, because a machine may become busier while a
-test runs. tests/patience.h is the same for C.
+The factor is CENOTE_TEST_PATIENCE, which `make test` measures, or else it is measured here once: at least 4, because a machine may become busier
+while a test runs. tests/patience.h is the same for C.
 """
 
 import functools

@@ -125,7 +125,8 @@ def forked(
     ends as Python does, with all that runs then."""
     process, folder, numbers = nursery()
     output = f"{folder.name}/{next(numbers)}"
-    print(json.dumps([textwrap.dedent(code), environment(shape, **environ), output, patience.patience(timeout), whole]), file=process.stdin, flush=True)
+    order = [textwrap.dedent(code), environment(shape, **environ), output, patience.patience(timeout), whole]
+    print(json.dumps(order), file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:
         raise RuntimeError(f"the process that imports PyTorch for others has ended: exit status {process.wait()}")
