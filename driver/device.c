@@ -91,6 +91,7 @@ static void open_gate(struct device *d)
     pthread_rwlockattr_init(&attributes);
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     pthread_rwlock_init(&d->gate, &attributes);
+    pthread_rwlock_init(&d->quiet, &attributes);
     pthread_rwlockattr_destroy(&attributes);
 }
 
@@ -204,6 +205,7 @@ void device_close(struct device *d)
     if (--d->opened)
         return;
     pthread_rwlock_destroy(&d->gate);
+    pthread_rwlock_destroy(&d->quiet);
     if (device_context(d) && !driver_is_exiting() && !driver_is_forked())
         release_context(d);
     atomic_store(&d->context, NULL);
@@ -212,13 +214,18 @@ void device_close(struct device *d)
 /* What device_leave has to give back. */
 static _Thread_local struct {
     bool inside, pushed, has_mode;
+    bool waits;         /* inside, and the gate is open */
     CUstreamCaptureMode mode;
 } scope;
 
+bool device_may_wait(void)
+{
+    return !scope.inside || scope.waits;
+}
+
+/* The gate has been passed. */
 static CUresult enter(struct device *d, bool makes)
 {
-    CHECK(!scope.inside);
-    pthread_rwlock_rdlock(&d->gate);
     scope.inside = true;
     scope.pushed = scope.has_mode = false;
     if (driver_is_exiting() || driver_is_forked())
@@ -235,18 +242,31 @@ static CUresult enter(struct device *d, bool makes)
 
 CUresult device_enter(struct device *d)
 {
+    CHECK(!scope.inside);
+    pthread_rwlock_rdlock(&d->gate);
     return enter(d, true);
+}
+
+bool device_try_enter(struct device *d, CUresult *result)
+{
+    CHECK(!scope.inside);
+    if (pthread_rwlock_tryrdlock(&d->gate))
+        return false;
+    *result = enter(d, true);
+    return true;
 }
 
 CUresult device_enter_as_it_is(struct device *d)
 {
+    CHECK(!scope.inside);
+    pthread_rwlock_rdlock(&d->gate);
     return enter(d, false);
 }
 
 void device_leave(struct device *d)
 {
     CUcontext popped;
-    CHECK(scope.inside);
+    CHECK(scope.inside && !scope.waits);
     if (scope.pushed)
         d->driver->cuCtxPopCurrent(&popped);
     if (scope.has_mode)
@@ -275,21 +295,54 @@ void device_visit_end(struct device *other)
 
 void device_wait_begin(struct device *d)
 {
-    CHECK(scope.inside);
+    CHECK(scope.inside && !scope.waits);
+    CHECK(lock_none_above(LOCK_BACKGROUND)); /* the gate is passed again afterwards, and comes before all locks */
+    scope.waits = true;
     pthread_rwlock_unlock(&d->gate);
 }
 
 void device_wait_end(struct device *d)
 {
     pthread_rwlock_rdlock(&d->gate);
+    scope.waits = false;
+}
+
+/* For lack of an event. It would end a capture, so none begins meanwhile. LOCKING: the gate is open. */
+static CUresult wait_for_context(struct device *d)
+{
+    pthread_rwlock_rdlock(&d->quiet);
+    CUresult result = atomic_load(&d->captures) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxSynchronize();
+    pthread_rwlock_unlock(&d->quiet);
+    return result;
+}
+
+CUresult device_wait(struct device *d)
+{
+    const struct driver *t = d->driver;
+    CUevent event = NULL;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    if (atomic_load(&d->captures))
+        return CUDA_ERROR_NOT_READY;
+    if (t->cuCtxRecordEvent && !(result = t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)))
+        result = t->cuCtxRecordEvent(device_context(d), event);
+    if (!driver_result_is_sticky(result)) {
+        device_wait_begin(d);
+        result = result ? wait_for_context(d) : t->cuEventSynchronize(event);
+        device_wait_end(d);
+    }
+    if (event && t->cuEventDestroy(event))
+        t->cuEventDestroy(event); /* it would be lost: a refusal is asked for once more */
+    return result;
 }
 
 void device_announce_capture(struct device *d)
 {
     CHECK(!scope.inside);
+    pthread_rwlock_wrlock(&d->quiet);
     pthread_rwlock_wrlock(&d->gate);
     atomic_fetch_add(&d->captures, BREAKS(5) ? 0 : 1);
     pthread_rwlock_unlock(&d->gate);
+    pthread_rwlock_unlock(&d->quiet);
 }
 
 void device_end_capture(struct device *d)

@@ -5,7 +5,12 @@
  * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). No capture is announced while
  * a thread is inside: `captures` does not rise between enter and leave. Enter and leave do not nest.
  *
- * LOCKING: the gate is taken for reading by enter, before any other lock, and for writing by an announcement, with no other lock.
+ * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile. A driver without cuCtxRecordEvent can be waited for as
+ * a whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: who passes there is
+ * not held up.
+ *
+ * LOCKING: the gate is taken for reading by enter, before any other lock, and for writing by an announcement, with `quiet` alone. `quiet` is
+ * taken for reading while the gate is open, with no other lock, and for writing by an announcement.
  */
 #ifndef CENOTE_DRIVER_DEVICE_H
 #define CENOTE_DRIVER_DEVICE_H
@@ -34,6 +39,7 @@ struct device {
     bool        has_files;     /* pages can go to other processes as file descriptors */
     atomic_uint captures;      /* open on any pool of the device */
     pthread_rwlock_t gate;     /* readers: threads inside */
+    pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
 
 /* The device, retained once more. NULL and a CENOTE_ error, told to error_set. */
@@ -60,6 +66,9 @@ CUresult device_enter(struct device *device);
 CUresult device_enter_as_it_is(struct device *device); /* for those who give back: where no context is, none is made */
 void     device_leave(struct device *device);
 
+/* As device_enter, but for who must not wait: false, and nothing to leave, while a capture is being announced. */
+bool device_try_enter(struct device *device, CUresult *result);
+
 /*
  * In the context of another device for a few short calls, by a thread that is inside its own. False: not now, a capture is being announced
  * there or the driver refuses. It never waits at the gate: somebody there may be on a visit here.
@@ -68,8 +77,15 @@ bool device_visit(struct device *other);
 void device_visit_end(struct device *other);
 
 /* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */
-void     device_wait_begin(struct device *device);
-void     device_wait_end(struct device *device);
+void device_wait_begin(struct device *device);
+void device_wait_end(struct device *device);
+bool device_may_wait(void); /* this thread keeps no gate shut */
+
+/*
+ * Waits, with the gate open, for all that was put on the device so far. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with
+ * no lock. Afterwards look at `captures` again.
+ */
+CUresult device_wait(struct device *device);
 
 /* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
 void device_announce_capture(struct device *device);

@@ -8,8 +8,9 @@
  */
 #include <stdatomic.h>
 
+#include "base/check.h"
 #include "base/clock.h"
-#include "driver/driver.h"
+#include "driver/device.h"
 
 static struct driver table;
 static const struct driver *_Atomic inner;
@@ -57,6 +58,13 @@ static const struct driver *called(void)
 #define WRAP_timed(wrapper, call, name, parameters, arguments) \
     static CUresult wrapper parameters \
     { \
+        uint64_t begun = now_ns(); \
+        return tally(call, begun, called()->name arguments); \
+    }
+#define WRAP_waits(wrapper, call, name, parameters, arguments) \
+    static CUresult wrapper parameters \
+    { \
+        CHECK(device_may_wait()); \
         uint64_t begun = now_ns(); \
         return tally(call, begun, called()->name arguments); \
     }

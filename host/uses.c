@@ -230,6 +230,15 @@ bool uses_poll(struct host *h, struct thread *t, bool everything)
     return any;
 }
 
+/* Waits on the host, with the gate open, for the event; without one for the whole context. LOCKING: inside. */
+static CUresult wait_outside(struct device *d, CUevent event)
+{
+    device_wait_begin(d);
+    CUresult result = event ? d->driver->cuEventSynchronize(event) : d->driver->cuCtxSynchronize();
+    device_wait_end(d);
+    return result;
+}
+
 /* Waits on the host for all that was put on every open device. The first error; a device that is lost does nothing any more. */
 static CUresult wait_for_devices(struct host *h)
 {
@@ -240,7 +249,7 @@ static CUresult wait_for_devices(struct host *h)
             continue;
         CUresult result = device_enter(d);
         if (!result)
-            result = d->driver->cuCtxSynchronize();
+            result = wait_outside(d, NULL);
         device_leave(d);
         if (result && (!first || !driver_result_is_sticky(result)))
             first = result;
@@ -258,7 +267,7 @@ static CUresult wait_for_events(struct host *h)
             struct device *d = atomic_load(&h->devices[u->device]);
             result = device_enter(d);
             if (!result && u->event)
-                result = d->driver->cuEventSynchronize(u->event);
+                result = wait_outside(d, u->event);
             device_leave(d);
         }
     return result;

@@ -87,15 +87,15 @@ static uint64_t waited_for(const cenote_pool *pool)
     return devices;
 }
 
-/* Not while a capture is open there: it would end it, and none may begin meanwhile. LOCKING: none; not inside. */
+/* Not while a capture is open there. A context that is lost does no work any more. LOCKING: none; not inside. */
 static bool wait_for(struct device *other)
 {
     CUresult result = device_enter(other);
-    bool may = !result && !atomic_load(&other->captures);
-    if (may)
-        result = other->driver->cuCtxSynchronize();
+    bool entered = !result;
+    if (entered)
+        result = device_wait(other);
     device_leave(other);
-    return may && (!result || driver_result_is_sticky(result));
+    return entered && (!result || driver_result_is_sticky(result));
 }
 
 /*

@@ -51,10 +51,14 @@ static CUevent record(cenote_pool *pool, const struct use *u)
     return NULL;
 }
 
-/* Records an event for each use, where that can be done, and appends the block to the list. The uses belong to us alone until then. */
+/*
+ * Records an event for each use, where that can be done at once, and appends the block to the list. The uses belong to us alone until then. A free
+ * waits for nothing (rule 15): while a capture is being announced it is as if it were open.
+ */
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
-    bool entered = device_enter(pool->device) == CUDA_SUCCESS && !pool->lost;
+    CUresult result;
+    bool inside = device_try_enter(pool->device, &result), entered = inside && !result && !pool->lost;
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
         if (entered && u->other)
@@ -63,7 +67,8 @@ void pending_record(cenote_pool *pool, uint32_t uses)
             u->event = record(pool, u);
         u->needs_fence = !u->event && !u->other;
     }
-    device_leave(pool->device);
+    if (inside)
+        device_leave(pool->device);
 
     lock_take(&pool->lock);
     use_of(pool, uses)->next_pending = 0;

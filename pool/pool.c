@@ -390,9 +390,6 @@ static int may_be_destroyed(cenote_pool *pool)
  */
 static void give_everything_back(cenote_pool *pool)
 {
-    lock_take(&pool->lock);
-    wait_is_over(pool, pool->pages.fences.now);
-    lock_give(&pool->lock);
     trim_flush(pool);
     for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
@@ -418,31 +415,56 @@ static void forget_regions(cenote_pool *pool)
     }
 }
 
-/*
- * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. *result: of entering the device; not
- * zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
- * LOCKING: the turn.
- */
-static int close_for_calls(cenote_pool *pool, CUresult *result)
+static int check_unused(cenote_pool *pool, tick *freed)
 {
     lock_take(&pool->lock);
     int error = may_be_destroyed(pool);
+    *freed = pool->pages.fences.now;
     lock_give(&pool->lock);
+    return error;
+}
+
+/*
+ * Waits for the device, if the pool may be destroyed as it is: nothing is in flight of what was freed up to *freed. *result: of entering the
+ * device; not zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
+ * LOCKING: inside, not the turn.
+ */
+static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
+{
+    int error = check_unused(pool, freed);
+    if (!error && !*result)
+        *result = pool->lost;
+    if (!error && !*result && device_context(pool->device))
+        while ((*result = device_wait(pool->device)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
     if (error)
         return error;
-    if (!*result && !(*result = pool->lost) && device_context(pool->device))
-        *result = pool->device->driver->cuCtxSynchronize();
     if (*result && !pool->lost && !device_is_lost(pool->device, *result))
         return pool_driver_error(pool, *result, "waiting for the device");
     if (atomic_load(&pool->device->was_reset))
         *result = CUDA_SUCCESS; /* nothing runs any more, and what belongs to no context is still there to be given back */
-    if (!*result)
-        pending_release_all(pool);
-    if (!*result && pool->pending_count)
+    return CENOTE_OK;
+}
+
+/*
+ * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. `waited`: for all that was freed until then.
+ * LOCKING: the turn, after wait_before_closing.
+ */
+static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
+{
+    int error = CENOTE_OK;
+    if (!result) {
+        lock_take(&pool->lock);
+        wait_is_over(pool, waited);
+        lock_give(&pool->lock);
+        pending_poll(pool);
+    }
+    if (!result && pool->pending_count)
         return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for other devices, which cannot be waited for now",
                          pool->pending_count);
     lock_take(&pool->lock);
-    error = may_be_destroyed(pool); /* another thread may have allocated meanwhile */
+    error = may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
+    if (!error && !result && pool->pages.fences.now != waited)
+        error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
     pool->open = error != CENOTE_OK;
     lock_give(&pool->lock);
     return error;
@@ -465,9 +487,11 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     elsewhere_wait(pool);
     bool attended = background_leave(pool);
+    tick waited;
     CUresult result = device_enter_as_it_is(pool->device);
+    error = wait_before_closing(pool, &waited, &result);
     lock_take(&pool->turn);
-    error = close_for_calls(pool, &result);
+    error = error ? error : close_for_calls(pool, waited, result);
     if (!error && !result)
         give_everything_back(pool);
     turn_end(pool);

@@ -4,15 +4,18 @@
  *     view     a run of another process's pages, mapped for one device, in exactly as many addresses as they need; or a segment, opened
  *     import   an address that cenote_import gave out, and how often. Several may lie in one view: small blocks of one page
  *
- *                map_pages, open_segment             found again: counted            last close                    share_sweep
- *     new view -------------------------> in use <-------------------------> in use ------------> idle, in no index ------------> gone
- *         +--- any failure -----------------------------------------------------------------------> |  ^ refused, or a capture is open
- *                                                                                                   +--+
+ *                map_pages, open_segment             found again: counted       last close, share_sweep
+ *     new view -------------------------> in use <-------------------------> in use ------------------> gone
+ *         |                                                                    |
+ *         +--- any failure --------> idle, in no index <--- the driver refuses +
+ *                                       |  ^ refused, or a capture is open
+ *                           share_sweep v--+
  *
- * What the driver refuses to take back is offered by the next sweep. So a failed import goes back the same way as one that was closed.
+ * The last close waits for the device and takes the mapping away before it returns, because the exporter may free the memory then. During a
+ * capture it is refused, and the import stays open. What the driver refuses to take back is offered by the next sweep.
  *
  * LOCKING: `lock` guards the tables and which view is whose. A view that is new or being swept belongs to one thread, and driver calls
- * are made without the lock, inside the device. Nobody is asked over a socket inside the device.
+ * are made without the lock, inside the device. No question is asked over a socket inside the device.
  */
 #include "pool/share.h"
 
@@ -27,7 +30,7 @@ struct view {
     uint32_t unused;                /* the table chains views given back through it */
     uint32_t uses;                  /* by imports */
     struct device *device;          /* NULL: not in use */
-    bool     sweeping;              /* a thread is at it */
+    bool     sweeping;              /* a thread takes it down */
     bool     whole;                 /* was usable: kernels may be at work on it */
     uint32_t shift;                 /* 0: a segment */
     uint64_t base, pages, mapped;   /* the last in pages */
@@ -97,20 +100,45 @@ static void drop_view(uint32_t number)
     idle++;
 }
 
-/* The driver takes it back, step by step. LOCKING: inside the device; the view is this thread's. */
-static bool take_down(struct view *v)
+/* CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5). Otherwise none begins before the caller leaves. LOCKING: inside. */
+static CUresult settle(struct device *device, bool in_use)
+{
+    CUresult result = in_use ? device_wait(device) : CUDA_SUCCESS;
+    return !result && atomic_load(&device->captures) ? CUDA_ERROR_NOT_READY : result;
+}
+
+/* The driver takes it back, step by step: memory, then addresses. LOCKING: inside the device; the view is this thread's. */
+static CUresult take_down(struct view *v)
 {
     const struct driver *t = v->device->driver;
-    if (v->whole && t->cuCtxSynchronize())
-        return false;
-    v->whole = false;
-    if (v->mapped && (v->shift ? t->cuMemUnmap(v->base, v->mapped << v->shift) : t->cuIpcCloseMemHandle(v->base)))
-        return false;
+    CUresult result = CUDA_SUCCESS;
+    if (v->mapped)
+        result = v->shift ? t->cuMemUnmap(v->base, v->mapped << v->shift) : t->cuIpcCloseMemHandle(v->base);
+    if (result)
+        return result;
     v->mapped = 0;
-    if (v->base && v->shift && region_unreserve(v->device, v->base, v->pages << v->shift))
-        return false;
-    v->base = 0;
-    return true;
+    if (v->base && v->shift)
+        result = region_unreserve(v->device, v->base, v->pages << v->shift);
+    if (!result)
+        v->base = 0;
+    return result;
+}
+
+/* This thread is done with an idle view, which is gone or waits for the next sweep. LOCKING: none, not inside a device. */
+static void end_sweep(uint32_t number, bool gone)
+{
+    lock_take(&lock);
+    struct view *v = view_at(number);
+    struct device *device = v->device;
+    v->sweeping = false;
+    if (gone) {
+        v->device = NULL;
+        table_give(&views, number);
+        idle--;
+    }
+    lock_give(&lock);
+    if (gone)
+        pool_close_device(device);
 }
 
 /* The next idle view after `number`: this thread's from now on. 0: none. */
@@ -133,18 +161,9 @@ void share_sweep(void)
     for (uint32_t number = 0; (number = claim_idle(number));) {
         struct view *v = view_at(number);
         struct device *device = v->device;
-        bool gone = !device_enter(device) && !atomic_load(&device->captures) && take_down(v);
+        bool gone = !device_enter(device) && !settle(device, v->whole) && !take_down(v);
         device_leave(device);
-        lock_take(&lock);
-        v->sweeping = false;
-        if (gone) {
-            v->device = NULL;
-            table_give(&views, number);
-            idle--;
-        }
-        lock_give(&lock);
-        if (gone)
-            pool_close_device(device);
+        end_sweep(number, gone);
     }
 }
 
@@ -221,8 +240,12 @@ static int hand_out(uint32_t view, uint64_t at, void **address)
             index_add(&by_identity, key_of_view(v), view);
     }
     if (number) {
+        if (import_at(number)->view != view) { /* a segment that two threads opened at once: the driver counts, and gave one address */
+            view_at(import_at(number)->view)->uses++;
+            drop_view(view);
+        }
         import_at(number)->count++;
-        v->whole = true;
+        view_at(import_at(number)->view)->whole = true;
         *address = (void *)(uintptr_t)at;
     }
     lock_give(&lock);
@@ -286,23 +309,73 @@ int cenote_import(const cenote_share *share, size_t length, int device, void **a
     return error;
 }
 
-int cenote_import_close(void *address)
+/* --------------------------------------------------------------------------------------------------------------------------- closing */
+
+struct closing {
+    uint64_t key;                   /* of the address */
+    int      device;                /* whose import it is; -1: none */
+    uint32_t view;                  /* that nothing uses any more, this thread's to take down; 0: none */
+};
+
+/* One use less, unless that is the view's last and not `last_too`. False: so it is. */
+static bool close_use(struct closing *c, bool last_too)
 {
-    uint64_t key = key_of_address((uint64_t)(uintptr_t)address);
-    if (pool_refuses())
-        return pool_process_usable();
     lock_take(&lock);
-    uint32_t number = key ? index_find(&by_address, key) : 0;
-    if (number) {
-        drop_view(import_at(number)->view);
+    uint32_t number = c->key ? index_find(&by_address, c->key) : 0, view = number ? import_at(number)->view : 0;
+    bool last = number && view_at(view)->uses == 1, goes = number && (!last || last_too);
+    c->device = number ? view_at(view)->device->ordinal : -1;
+    if (goes) {
+        drop_view(view);
         if (!--import_at(number)->count) {
-            index_remove(&by_address, key);
+            index_remove(&by_address, c->key);
             table_give(&imports, number);
         }
     }
+    if (goes && last) {
+        view_at(view)->sweeping = true;
+        c->view = view;
+    }
     lock_give(&lock);
-    if (!number)
+    return goes || !number;
+}
+
+/* The device is done with it and no capture is open when it goes; another thread may have imported it again meanwhile. */
+static int close_last(struct closing *c)
+{
+    int error;
+    bool open = false;
+    struct device *device = pool_open_device(c->device, &error);
+    if (!device)
+        return error;
+    CUresult result = device_enter(device);
+    result = result ? result : settle(device, true);
+    bool busy = result == CUDA_ERROR_NOT_READY;
+    if (!busy)
+        close_use(c, true);
+    if (c->view) {
+        struct view *v = view_at(c->view);
+        result = result ? result : take_down(v);
+        open = v->mapped != 0;
+    }
+    device_leave(device);
+    if (c->view)
+        end_sweep(c->view, !result);
+    open = open && !device_is_lost(device, result) && !driver_is_exiting();
+    pool_close_device(device);
+    if (busy)
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: the import stays open, close it when the capture has ended", c->device);
+    return open ? refused(result, "closing memory of") : CENOTE_OK;
+}
+
+int cenote_import_close(void *address)
+{
+    struct closing c = {.key = key_of_address((uint64_t)(uintptr_t)address)};
+    if (pool_refuses())
+        return pool_process_usable();
+    int error = close_use(&c, false) ? CENOTE_OK : close_last(&c);
+    if (c.device < 0)
         return error_set(CENOTE_NOT_OURS, 0, "%p was not imported, or was closed already: close each import once, by the address it gave", address);
-    share_sweep();
-    return CENOTE_OK;
+    if (!error)
+        share_sweep();
+    return error;
 }

@@ -168,10 +168,13 @@ bool wait_for_device(cenote_pool *pool, bool everything, CUresult *result)
         *result = pool->device->driver->cuEventSynchronize(fence.event);
         device_wait_end(pool->device);
     } else {
-        *result = pool->device->driver->cuCtxSynchronize(); /* would end a capture: none may begin meanwhile */
+        *result = device_wait(pool->device);
     }
     lock_take(&pool->turn);
-    if (*result)
+    bool waited = *result == CUDA_SUCCESS;
+    if (*result == CUDA_ERROR_NOT_READY) /* a capture has begun */
+        *result = CUDA_SUCCESS;
+    if (!waited)
         return false;
     lock_take(&pool->lock);
     pool->stats.waits++;

@@ -114,7 +114,10 @@ CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
 CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool, size_t size);
 #define cenote_pool_create(...) cenote_pool_create(__VA_ARGS__, sizeof(cenote_options))
 
-/* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned or a capture is open. */
+/*
+ * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or another
+ * thread still frees.
+ */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 
 /* Changes the most physical memory the pool may hold. 0: no limit. What is held above it is given back as far as it is free. */
@@ -236,8 +239,10 @@ CENOTE_API int cenote_export(void *address, cenote_share *share);
 CENOTE_API int cenote_import(const cenote_share *share, size_t length, int device, void **address);
 
 /*
- * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away; while a
- * capture is open that is left to a later call.
+ * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away before it returns:
+ * the exporter may free the block then. CENOTE_BUSY, and nothing happens, while a capture is open on the device: close it when that has ended.
+ * CENOTE_DRIVER: it is closed for the program, but the driver did not take the memory back; later calls offer it again, and until then the exporter
+ * should keep it.
  */
 CENOTE_API int cenote_import_close(void *address);
 

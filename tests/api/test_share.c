@@ -4,6 +4,8 @@
  */
 #include "tests/api/other.h"
 
+#include <pthread.h>
+
 #include "driver/driver.h"
 #include "pool/share.h"
 
@@ -404,7 +406,8 @@ CASE(addresses_are_those_of_the_pages)
 
 /* ------------------------------------------------------------------------------------------------------------ captures, other kinds */
 
-CASE(a_close_during_a_capture_waits_for_its_end)
+/* A mapping that a graph may touch stays, and so does the import: the exporter must not be told that it may free. */
+CASE(a_close_during_a_capture_is_refused)
 {
     struct pair p;
     cenote_share share;
@@ -418,7 +421,8 @@ CASE(a_close_during_a_capture_waits_for_its_end)
     DONE(cuStreamBeginCapture(p.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(import(&share, &here));
     uint64_t mappings = books().mappings;
-    DONE(cenote_import_close(here));
+    EXPECT_EQ(cenote_import_close(here), CENOTE_BUSY);
+    EXPECT(strstr(cenote_message(), "a capture is open on device 0") != NULL);
     EXPECT_EQ(books().mappings, mappings);
     EXPECT(mappings > 0);
     CUgraph graph;
@@ -426,9 +430,13 @@ CASE(a_close_during_a_capture_waits_for_its_end)
     DONE(cenote_capture_end(group, p.scene.stream[A]));
     EXPECT(graph != NULL);
     DONE(cuGraphDestroy(graph));
-    DONE(import(&share, &more)); /* a new mapping, and the old one goes */
+    DONE(import(&share, &more)); /* nothing was closed: the same mapping */
+    EXPECT_EQ(more, here);
     EXPECT_EQ(books().mappings, mappings);
+    EXPECT_EQ(differ(here, 7, 5 * MIB), 0);
     DONE(cenote_import_close(more));
+    EXPECT_EQ(books().mappings, mappings);
+    DONE(cenote_import_close(here));
     EXPECT_EQ(books().mappings, 0);
     DONE(cenote_group_destroy(group));
     close_pair(&p);
@@ -559,10 +567,61 @@ CASE(segments_that_the_driver_refuses)
     EXPECT_EQ(fault_fired(), 1);
     fault_arm("cuIpcCloseMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
     DONE(import(&share, &here));
-    DONE(cenote_import_close(here));
+    EXPECT_EQ(cenote_import_close(here), CENOTE_DRIVER);
     EXPECT_EQ(fault_fired(), 1);
+    EXPECT_EQ(cenote_import_close(here), CENOTE_NOT_OURS); /* for the program it is closed */
     EXPECT(books().allocations > 0);
     fault_disarm();
+    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(books().allocations, 0);
+    close_pair(&p);
+}
+
+#define OPENERS 4
+
+struct opener {
+    const cenote_share *share;
+    pthread_barrier_t  *together;
+    CUcontext           context;
+    int                 failed;
+};
+
+static void *open_together(void *arg)
+{
+    struct opener *o = arg;
+    o->failed += cuCtxPushCurrent(o->context) != CUDA_SUCCESS;
+    for (int round = 0; round < 50; round++) {
+        void *here = NULL;
+        pthread_barrier_wait(o->together);
+        o->failed += import(o->share, &here) != CENOTE_OK;
+        o->failed += sim_launch_touch(NULL, device_address(here), MIB) != CUDA_SUCCESS;
+        pthread_barrier_wait(o->together);
+        o->failed += cenote_import_close(here) != CENOTE_OK;
+    }
+    return NULL;
+}
+
+/* The driver gives the same address to all who open a segment, and counts them: so must we. */
+CASE(segments_that_threads_open_at_once)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    pthread_t threads[OPENERS];
+    struct opener opener[OPENERS];
+    pthread_barrier_t together;
+    open_pair_with(&p, CENOTE_PLAIN);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    pthread_barrier_init(&together, NULL, OPENERS);
+    for (int i = 0; i < OPENERS; i++) {
+        opener[i] = (struct opener){&share, &together, p.scene.context, 0};
+        REQUIRE(!pthread_create(&threads[i], NULL, open_together, &opener[i]));
+    }
+    for (int i = 0; i < OPENERS; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT_EQ(opener[i].failed, 0);
+    }
+    pthread_barrier_destroy(&together);
     DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(books().allocations, 0);
     close_pair(&p);

@@ -104,11 +104,24 @@ void *act_import(struct act *act, const cenote_share *share)
     return NULL;
 }
 
+static bool is_capturing(const struct act *act)
+{
+    bool open = false;
+    for (int i = 0; i < ACT_THINGS; i++)
+        open = open || act->captures[i].open;
+    return open;
+}
+
 void act_close_import(struct act *act, void *at)
 {
     for (int i = 0; at && i < ACT_THINGS; i++)
         if (act->imports[i] == at) {
-            DONE(cenote_import_close(at)); /* whatever the driver says */
+            int error = cenote_import_close(at);
+            if (error == CENOTE_BUSY) { /* a capture is open: act_clear closes it */
+                EXPECT(is_capturing(act));
+                return;
+            }
+            act_done(act, error); /* the driver may have refused, but it is closed */
             act->imports[i] = NULL;
             return;
         }
