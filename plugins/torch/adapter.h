@@ -187,6 +187,7 @@ private:
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
     std::shared_ptr<void> find_received(const std::string &name);
+    void close_received(void *address);
     [[noreturn]] void fail(int error, DeviceIndex device, size_t bytes);
 
     std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
@@ -205,6 +206,7 @@ private:
     std::vector<OutOfMemoryObserver> observers_;
     std::mutex received_lock_;
     std::unordered_map<std::string, std::weak_ptr<void>> received_; /* from other processes, by handle and device */
+    std::vector<void *> unclosed_; /* let go of while a graph was captured */
 };
 
 /* The only one. It is never deleted: tensors may die after every static object. */

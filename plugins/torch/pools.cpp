@@ -325,6 +325,7 @@ void Adapter::end_lost_captures()
     }
     for (const Route &r : lost)
         cenote_capture_end(r.group, r.stream);
+    close_received(nullptr);
 }
 
 void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)

@@ -4,6 +4,9 @@
  * A handle is a cenote_share of the block, and the storage's place in it the offset. PyTorch keeps the sender's block until the last
  * receiver has let go, and expects one pointer for one handle as long as it lives.
  *
+ * A receiver may let go while a graph is captured: cenote refuses to close memory then. Such memory stays open, and is closed at the next of these
+ * calls after the capture, at its end or when the cache is emptied.
+ *
  * LOCKING: `received_lock_` guards what was received. Nothing is imported or closed under it.
  */
 #include "adapter.h"
@@ -34,6 +37,22 @@ std::shared_ptr<void> Adapter::find_received(const std::string &name)
     return known == received_.end() ? nullptr : known->second.lock();
 }
 
+/* Closes what waits to be closed, and `address`, if it is one. */
+void Adapter::close_received(void *address)
+{
+    std::vector<void *> due;
+    {
+        std::lock_guard<std::mutex> hold(received_lock_);
+        due.swap(unclosed_);
+    }
+    if (address)
+        due.push_back(address);
+    auto refused = [](void *each) { return cenote_import_close(each) == CENOTE_BUSY; };
+    due.erase(std::partition(due.begin(), due.end(), refused), due.end());
+    std::lock_guard<std::mutex> hold(received_lock_);
+    unclosed_.insert(unclosed_.end(), due.begin(), due.end());
+}
+
 std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
 {
     DeviceIndex device = c10::cuda::current_device();
@@ -49,7 +68,7 @@ std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
     int error = cenote_import(&share, handle.size(), device, &at);
     TORCH_CHECK(!error, "memory of another process cannot be used here: ", words_of(error));
     std::shared_ptr<void> made(at, [this, name](void *address) {
-        cenote_import_close(address);
+        close_received(address);
         std::lock_guard<std::mutex> hold(received_lock_);
         auto mine = received_.find(name);
         if (mine != received_.end() && mine->second.expired())
