@@ -2,72 +2,10 @@
  * test_share.c: memory shared between processes that share one simulated machine: contents, lifetimes, what is refused, and what it costs
  * in addresses and descriptors. test_share_peers.c has those that do not behave.
  */
-#include "tests/api/other.h"
-
-#include <pthread.h>
+#include "tests/api/pair.h"
 
 #include "driver/driver.h"
 #include "pool/share.h"
-
-static char shape_text[128];
-
-static struct sim_shape shared_card(void)
-{
-    struct sim_shape shape = scene_card(4 * GIB);
-    snprintf(shape.machine, sizeof shape.machine, "cenote-share-%d", (int)getpid());
-    snprintf(shape_text, sizeof shape_text, "capacity:4GiB,context_bytes:0,machine:%s", shape.machine);
-    return shape;
-}
-
-struct pair {
-    struct scene scene;
-    struct other other;
-};
-
-static void open_pair_with(struct pair *p, unsigned provider)
-{
-    struct sim_shape shape = shared_card();
-    cenote_options options = scene_options();
-    options.provider = provider;
-    scene_open_with(&p->scene, &shape, &options);
-    other_start(&p->other, shape_text, provider);
-}
-
-static void open_pair(struct pair *p)
-{
-    open_pair_with(p, CENOTE_VMM);
-}
-
-static void close_pair(struct pair *p)
-{
-    EXPECT_EQ(other_ask(&p->other, BOOKS, 0).error, 0); /* violations */
-    other_end(&p->other);
-    scene_close(&p->scene);
-}
-
-static uint64_t differ(const void *at, uint64_t pattern, size_t bytes)
-{
-    uint64_t words = UINT64_MAX;
-    DONE(differ_here((uint64_t)(uintptr_t)at, pattern, bytes, &words));
-    return words;
-}
-
-static void fill(void *at, uint64_t pattern, size_t bytes)
-{
-    DONE(fill_here((uint64_t)(uintptr_t)at, pattern, bytes));
-}
-
-static int import(const cenote_share *share, void **at)
-{
-    return cenote_import(share, sizeof *share, 0, at);
-}
-
-static struct sim_books books(void)
-{
-    struct sim_books b;
-    sim_books(&b);
-    return b;
-}
 
 /* --------------------------------------------------------------------------------------------------------------------- contents */
 
@@ -404,59 +342,7 @@ CASE(addresses_are_those_of_the_pages)
     close_pair(&p);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ captures, other kinds */
-
-/* A mapping that a graph may touch stays, and so does the import: the exporter must not be told that it may free. */
-CASE(a_close_during_a_capture_is_refused)
-{
-    struct pair p;
-    cenote_share share;
-    cenote_group *group;
-    uint64_t there;
-    void *here, *more;
-    open_pair(&p);
-    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
-    DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-    DONE(cenote_capture_begin(group, p.scene.stream[A]));
-    DONE(cuStreamBeginCapture(p.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DONE(import(&share, &here));
-    uint64_t mappings = books().mappings;
-    EXPECT_EQ(cenote_import_close(here), CENOTE_BUSY);
-    EXPECT(strstr(cenote_message(), "a capture is open on device 0") != NULL);
-    EXPECT_EQ(books().mappings, mappings);
-    EXPECT(mappings > 0);
-    CUgraph graph;
-    DONE(cuStreamEndCapture(p.scene.stream[A], &graph));
-    DONE(cenote_capture_end(group, p.scene.stream[A]));
-    EXPECT(graph != NULL);
-    DONE(cuGraphDestroy(graph));
-    DONE(import(&share, &more)); /* nothing was closed: the same mapping */
-    EXPECT_EQ(more, here);
-    EXPECT_EQ(books().mappings, mappings);
-    EXPECT_EQ(differ(here, 7, 5 * MIB), 0);
-    DONE(cenote_import_close(more));
-    EXPECT_EQ(books().mappings, mappings);
-    DONE(cenote_import_close(here));
-    EXPECT_EQ(books().mappings, 0);
-    DONE(cenote_group_destroy(group));
-    close_pair(&p);
-}
-
-CASE(a_close_waits_for_the_device)
-{
-    struct pair p;
-    cenote_share share;
-    uint64_t there;
-    void *here;
-    open_pair(&p);
-    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
-    DONE(import(&share, &here));
-    DONE(sim_launch_wait(p.scene.stream[A], 50 * MSEC));
-    DONE(sim_launch_expect(p.scene.stream[A], device_address(here), 7, 5 * MIB));
-    DONE(cenote_import_close(here));
-    EXPECT_EQ(books().mappings, 0);
-    close_pair(&p); /* an unmapping under the kernel would be a violation */
-}
+/* ---------------------------------------------------------------------------------------------------------------------- other kinds */
 
 CASE(async_memory_cannot_be_shared)
 {
@@ -548,83 +434,6 @@ CASE(one_page_of_a_block_cannot_be_shared)
     EXPECT_EQ(cenote_export(both.at, &share), CENOTE_NOT_SUPPORTED);
     held_give(&both);
     scene_close(&scene);
-}
-
-/* Each call of an import of a segment, refused once: nothing stays. */
-CASE(segments_that_the_driver_refuses)
-{
-    struct pair p;
-    cenote_share share;
-    uint64_t there;
-    void *here = NULL;
-    open_pair_with(&p, CENOTE_PLAIN);
-    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
-    fault_arm("cuIpcOpenMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
-    EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
-    EXPECT_EQ(fault_fired(), 1);
-    fault_arm("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN, false);
-    EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
-    EXPECT_EQ(fault_fired(), 1);
-    fault_arm("cuIpcCloseMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
-    DONE(import(&share, &here));
-    EXPECT_EQ(cenote_import_close(here), CENOTE_DRIVER);
-    EXPECT_EQ(fault_fired(), 1);
-    EXPECT_EQ(cenote_import_close(here), CENOTE_NOT_OURS); /* for the program it is closed */
-    EXPECT(books().allocations > 0);
-    fault_disarm();
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
-    EXPECT_EQ(books().allocations, 0);
-    close_pair(&p);
-}
-
-#define OPENERS 4
-
-struct opener {
-    const cenote_share *share;
-    pthread_barrier_t  *together;
-    CUcontext           context;
-    int                 failed;
-};
-
-static void *open_together(void *arg)
-{
-    struct opener *o = arg;
-    o->failed += cuCtxPushCurrent(o->context) != CUDA_SUCCESS;
-    for (int round = 0; round < 50; round++) {
-        void *here = NULL;
-        pthread_barrier_wait(o->together);
-        o->failed += import(o->share, &here) != CENOTE_OK;
-        o->failed += sim_launch_touch(NULL, device_address(here), MIB) != CUDA_SUCCESS;
-        pthread_barrier_wait(o->together);
-        o->failed += cenote_import_close(here) != CENOTE_OK;
-    }
-    return NULL;
-}
-
-/* The driver gives the same address to all who open a segment, and counts them: so must we. */
-CASE(segments_that_threads_open_at_once)
-{
-    struct pair p;
-    cenote_share share;
-    uint64_t there;
-    pthread_t threads[OPENERS];
-    struct opener opener[OPENERS];
-    pthread_barrier_t together;
-    open_pair_with(&p, CENOTE_PLAIN);
-    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
-    pthread_barrier_init(&together, NULL, OPENERS);
-    for (int i = 0; i < OPENERS; i++) {
-        opener[i] = (struct opener){&share, &together, p.scene.context, 0};
-        REQUIRE(!pthread_create(&threads[i], NULL, open_together, &opener[i]));
-    }
-    for (int i = 0; i < OPENERS; i++) {
-        pthread_join(threads[i], NULL);
-        EXPECT_EQ(opener[i].failed, 0);
-    }
-    pthread_barrier_destroy(&together);
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
-    EXPECT_EQ(books().allocations, 0);
-    close_pair(&p);
 }
 
 int main(int argc, char **argv)

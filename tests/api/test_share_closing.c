@@ -1,0 +1,144 @@
+/*
+ * test_share_closing.c: how imports end: during captures, after the device, when the driver refuses, and from several threads at once.
+ */
+#include "tests/api/pair.h"
+
+#include <pthread.h>
+
+#include "driver/driver.h"
+
+/* A mapping that a graph may touch stays, and so does the import: the exporter must not be told that it may free. */
+CASE(a_close_during_a_capture_is_refused)
+{
+    struct pair p;
+    cenote_share share;
+    cenote_group *group;
+    uint64_t there;
+    void *here, *more;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, p.scene.stream[A]));
+    DONE(cuStreamBeginCapture(p.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(import(&share, &here));
+    uint64_t mappings = books().mappings;
+    EXPECT_EQ(cenote_import_close(here), CENOTE_BUSY);
+    EXPECT(strstr(cenote_message(), "a capture is open on device 0") != NULL);
+    EXPECT_EQ(books().mappings, mappings);
+    EXPECT(mappings > 0);
+    CUgraph graph;
+    DONE(cuStreamEndCapture(p.scene.stream[A], &graph));
+    DONE(cenote_capture_end(group, p.scene.stream[A]));
+    EXPECT(graph != NULL);
+    DONE(cuGraphDestroy(graph));
+    DONE(import(&share, &more)); /* nothing was closed: the same mapping */
+    EXPECT_EQ(more, here);
+    EXPECT_EQ(books().mappings, mappings);
+    EXPECT_EQ(differ(here, 7, 5 * MIB), 0);
+    DONE(cenote_import_close(more));
+    EXPECT_EQ(books().mappings, mappings);
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(books().mappings, 0);
+    DONE(cenote_group_destroy(group));
+    close_pair(&p);
+}
+
+CASE(a_close_waits_for_the_device)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here;
+    open_pair(&p);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    DONE(import(&share, &here));
+    DONE(sim_launch_wait(p.scene.stream[A], 50 * MSEC));
+    DONE(sim_launch_expect(p.scene.stream[A], device_address(here), 7, 5 * MIB));
+    DONE(cenote_import_close(here));
+    EXPECT_EQ(books().mappings, 0);
+    close_pair(&p); /* an unmapping under the kernel would be a violation */
+}
+
+/* Each call of an import of a segment, refused once: nothing stays. */
+CASE(segments_that_the_driver_refuses)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    void *here = NULL;
+    open_pair_with(&p, CENOTE_PLAIN);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    fault_arm("cuIpcOpenMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_arm("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(import(&share, &here), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_arm("cuIpcCloseMemHandle", 1, CUDA_ERROR_UNKNOWN, false);
+    DONE(import(&share, &here));
+    EXPECT_EQ(cenote_import_close(here), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
+    EXPECT_EQ(cenote_import_close(here), CENOTE_NOT_OURS); /* for the program it is closed */
+    EXPECT(books().allocations > 0);
+    fault_disarm();
+    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(books().allocations, 0);
+    close_pair(&p);
+}
+
+#define OPENERS 4
+
+struct opener {
+    const cenote_share *share;
+    pthread_barrier_t  *together;
+    CUcontext           context;
+    int                 failed;
+};
+
+static void *open_together(void *arg)
+{
+    struct opener *o = arg;
+    o->failed += cuCtxPushCurrent(o->context) != CUDA_SUCCESS;
+    for (int round = 0; round < 50; round++) {
+        void *here = NULL;
+        pthread_barrier_wait(o->together);
+        o->failed += import(o->share, &here) != CENOTE_OK;
+        o->failed += sim_launch_touch(NULL, device_address(here), MIB) != CUDA_SUCCESS;
+        pthread_barrier_wait(o->together);
+        o->failed += cenote_import_close(here) != CENOTE_OK;
+    }
+    return NULL;
+}
+
+/* The driver gives the same address to all who open a segment, and counts them: so must we. */
+CASE(segments_that_threads_open_at_once)
+{
+    struct pair p;
+    cenote_share share;
+    uint64_t there;
+    pthread_t threads[OPENERS];
+    struct opener opener[OPENERS];
+    pthread_barrier_t together;
+    open_pair_with(&p, CENOTE_PLAIN);
+    DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+    pthread_barrier_init(&together, NULL, OPENERS);
+    for (int i = 0; i < OPENERS; i++) {
+        opener[i] = (struct opener){&share, &together, p.scene.context, 0};
+        REQUIRE(!pthread_create(&threads[i], NULL, open_together, &opener[i]));
+    }
+    for (int i = 0; i < OPENERS; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT_EQ(opener[i].failed, 0);
+    }
+    pthread_barrier_destroy(&together);
+    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(books().allocations, 0);
+    close_pair(&p);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && strcmp(argv[1], OTHER_WORD) == 0)
+        return other_main(argv[2]);
+    return test_run("share: closing", argc > 1 ? argv[1] : "", NULL, scene_after);
+}
