@@ -71,7 +71,7 @@ static uint64_t wake_resting(cenote_pool *pool, const struct arena *a, const str
 {
     uint32_t block = pool->resting.block;
     struct block *b = block_of(&pool->blocks, block);
-    if (!block || b->size != q->size || pool->resting.arena != a || b->at % q->alignment || q->at || q->whole)
+    if (!block || b->size != q->size || pool->resting.arena != a || b->at % q->alignment || q->whole)
         return 0;
     if (!heap_would_choose(&a->heap, block))
         return 0;
@@ -82,6 +82,16 @@ static uint64_t wake_resting(cenote_pool *pool, const struct arena *a, const str
     return b->at;
 }
 
+/* The item of a slab that begins just where the request has to lie, if it is free and of its class; or 0. */
+static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct request *q)
+{
+    struct region *r = q->whole || q->bytes > CLASS_BYTES_MAX ? NULL : addresses_find_for_certain(q->at);
+    if (!r || atomic_load(&r->pool) != pool || r->arena != a->number || q->at < r->base || q->at >= region_end(r))
+        return 0;
+    uint32_t slab = slab_at_address(r, q->at);
+    return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
+}
+
 /*
  * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
  * `slide`: the device may be done with them by now, and who has asked it can have the better place. LOCKING: the pool's lock.
@@ -89,7 +99,14 @@ static uint64_t wake_resting(cenote_pool *pool, const struct arena *a, const str
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at)
 {
-    *at = q->class == CLASS_NONE ? wake_resting(pool, a, q) : slab_take(&a->slabs, q->class, q->bytes, q->mark);
+    struct request item;
+    *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
+          q->at ? take_item_at(pool, a, q) : wake_resting(pool, a, q);
+    if (*at && q->at) { /* it counts as what it is */
+        item = *q;
+        item.class = class_of(q->bytes);
+        q = &item;
+    }
     if (!*at) {
         pool_settle(pool);
         enum fit fit = arena_find(a, who, q, place);

@@ -37,17 +37,29 @@ void request_cover_pages(struct request *q, uint64_t page)
     q->alignment = page;
 }
 
+static enum fit find_at(struct arena *a, const struct asker *who, const struct request *q, struct place *place)
+{
+    if (q->alone)
+        return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
+    if (q->at & (q->alignment - 1))
+        return FIT_NOT; /* whole pages do not begin there */
+    return heap_find_at(&a->heap, who, q->at, q->size, place);
+}
+
 /* A place in the heap for the block, or for the slab that a small one is to come from. */
 enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, struct place *place)
 {
-    if (q->at & (q->alignment - 1))
-        return FIT_NOT; /* whole pages do not begin there */
-    if (q->last && !q->at)
+    if (q->at) {
+        enum fit fit = find_at(a, who, q, place);
+        if (fit != FIT_NOT || !a->slabs.empty)
+            return fit;
+        arena_flush(a); /* what lies there may be an empty slab */
+        return find_at(a, who, q, place);
+    }
+    if (q->last)
         return heap_find_last(&a->heap, q->size, q->alignment, place);
     if (q->alone)
-        return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
-    if (q->at)
-        return heap_find_at(&a->heap, who, q->at, q->size, place);
+        return heap_find_alone(&a->heap, who, 0, q->size, q->alignment, place);
     return heap_find(&a->heap, who, q->size, q->alignment, place);
 }
 

@@ -81,16 +81,11 @@ void slab_open(struct slabs *s, uint32_t class, struct region *r, uint64_t at, u
     enter_bin(s, number);
 }
 
-/* An item's address, 0: the class has no slab with a free item. */
-uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t mark)
+static inline uint64_t take_item(struct slabs *s, uint32_t number, uint32_t item, uint64_t requested, uint64_t mark)
 {
-    uint32_t number = s->bins[class];
-    if (!number)
-        return 0;
     struct slab *slab = slab_of(s->table, number);
-    CHECK(slab->free_items);
+    CHECK(slab->free_items && bit_is_set(slab->free, item));
     s->empty -= slab->free_items == slab->items;
-    uint32_t item = slab->free[0] ? (uint32_t)__builtin_ctzll(slab->free[0]) : 64 + (uint32_t)__builtin_ctzll(slab->free[1]);
     bit_clear(slab->free, item);
     slab->requested[item] = (uint16_t)requested;
     slab->uses[item] = 0;
@@ -98,6 +93,26 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t
     if (--slab->free_items == 0)
         leave_bin(s, number);
     return slab->at + (uint64_t)item * slab->item_bytes;
+}
+
+/* An item's address, 0: the class has no slab with a free item. */
+uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t mark)
+{
+    uint32_t number = s->bins[class];
+    if (!number)
+        return 0;
+    const struct slab *slab = slab_of(s->table, number);
+    uint32_t item = slab->free[0] ? (uint32_t)__builtin_ctzll(slab->free[0]) : 64 + (uint32_t)__builtin_ctzll(slab->free[1]);
+    return take_item(s, number, item, requested, mark);
+}
+
+/* The free item of the class that begins at `at`, in the slab that lies there. 0: there is none. */
+uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t at, uint64_t requested, uint64_t mark)
+{
+    const struct slab *slab = slab_of(s->table, number);
+    uint32_t item = (uint32_t)((at - slab->at) / slab->item_bytes);
+    bool is_there = slab->class == class && (at - slab->at) % slab->item_bytes == 0 && item < slab->items && bit_is_set(slab->free, item);
+    return is_there ? take_item(s, number, item, requested, mark) : 0;
 }
 
 /* True: the slab is empty and enough such are kept; the caller closes it. Never fails and allocates nothing (rule 7). */

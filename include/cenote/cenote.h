@@ -308,8 +308,8 @@ CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
 
 /*
- * A block at exactly this address, where an earlier one of the same stream and group (NULL: none) lay and everything is free now: to restore
- * what was recorded. CENOTE_INVALID where it is not.
+ * A block at exactly this address, where an earlier one of the same stream and group (NULL: none) and of this size lay and everything is free
+ * now: to restore what was recorded. CENOTE_INVALID where it is not, or where live blocks of up to 8 KiB and another size are its neighbours.
  */
 CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_t bytes, cenote_stream stream);
 

@@ -219,6 +219,80 @@ CASE(an_address_whose_pages_went_away)
     scene_close(&scene);
 }
 
+/* Small blocks come from slabs; each goes back to its place, wherever in what order, and nothing is put where another lies. */
+CASE(small_blocks_are_put_back)
+{
+    enum { MANY = 300 };
+    static const size_t sizes[] = {1, 512, 513, 1000, 4096, 5000, 6144, 8192};
+    struct scene scene;
+    struct held held[MANY];
+    cenote_group *group = NULL;
+    void *block;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "ordinary", 0, NULL, &group));
+    for (int round = 0; round < 2; round++) {
+        cenote_group *from = round ? group : NULL;
+        for (int i = 0; i < MANY; i++) {
+            size_t bytes = sizes[i % 8];
+            DONE(from ? cenote_group_alloc(from, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block));
+            held[i] = held_of(block, bytes, scene.stream[A]);
+        }
+        for (int i = 0; i < MANY; i += 1 + i % 3)
+            held_give(&held[i]);
+        for (int i = 0; i < MANY; i++)
+            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes + 512, scene.stream[A]), CENOTE_INVALID); /* never so large */
+        for (int i = 0; i < MANY; i += 1 + i % 3) {
+            DONE(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]));
+            held[i] = held_of(held[i].at, held[i].bytes, scene.stream[A]);
+        }
+        for (int i = 0; i < MANY; i++) {
+            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]), CENOTE_INVALID);
+            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[B]), CENOTE_INVALID);
+            EXPECT(strstr(cenote_message(), "not free memory of this stream and group") != NULL);
+        }
+        expect_true_picture(scene.pool);
+        for (int i = 0; i < MANY; i++)
+            held_give(&held[i]);
+    }
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+/* The slab is gone, or empty and only kept for speed: then the place is its heap's. A block that other streams still use is not free. */
+CASE(small_blocks_are_put_back_without_their_slab)
+{
+    struct scene scene;
+    struct held small, large;
+    cenote_block found;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&small, scene.pool, 3000, scene.stream[A]));
+    void *at = small.at;
+    held_give(&small);
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, (char *)at + 512, 3000, scene.stream[A]), CENOTE_OK); /* no item begins there: the slab goes */
+    DONE(cenote_free((char *)at + 512));
+    DONE(cenote_alloc_at(scene.pool, NULL, at, 64 * KIB, scene.stream[A]));
+    large = held_of(at, 64 * KIB, scene.stream[A]);
+    held_give(&large);
+    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_alloc_at(scene.pool, NULL, at, 3000, scene.stream[A]));
+    DONE(cenote_find(at, &found));
+    EXPECT_EQ(found.requested, 3000);
+    DONE(cenote_free_sized(at, 3000));
+
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&small, scene.pool, 3000, scene.stream[A]));
+    order(scene.stream[A], scene.stream[B]);
+    held_linger(&small, scene.stream[B]);
+    DONE(cenote_use(small.at, scene.stream[B]));
+    DONE(cenote_free(small.at));
+    EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A]), CENOTE_INVALID);
+    DONE(cuStreamSynchronize(scene.stream[B]));
+    sim_advance(10 * MSEC);
+    DONE(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A])); /* whoever looks finds it free */
+    DONE(cenote_free(small.at));
+    scene_close(&scene);
+}
+
 CASE(a_group_that_lends)
 {
     struct scene scene;
