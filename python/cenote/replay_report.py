@@ -1,53 +1,18 @@
-"""What `cenote replay` shows: a bar on the way, then a table, JSON, a picture. rich draws the table where it is installed and a terminal looks on."""
+"""What `cenote replay` shows: a table, JSON, a picture. rich draws the table where it is installed and a terminal looks on."""
 import argparse
 import datetime
 import importlib.util
 import json
 import os
 import sys
-import time
 from typing import Any, NamedTuple, Sequence
 
 from cenote import places, writing
 from cenote.tracing import Trace
 
 Run = dict[str, Any]
-WIDTH = 24  # of the bar
 MANY = 6  # traces of which a picture shows no more than the waste
 COLORS = {"native": "#d1495b", "expandable": "#edae49", "cenote": "#00798c"}
-
-
-class Bar:
-    """One line on standard error, on a terminal only."""
-
-    def __init__(self) -> None:
-        self.is_shown = sys.stderr.isatty()
-        self.what = ""
-        self.last = 0.0
-
-    def write(self, text: str) -> None:
-        now = time.monotonic()
-        if self.is_shown and now - self.last > 0.05:
-            self.last = now
-            width = max(20, os.get_terminal_size(2).columns - 1)
-            sys.stderr.write("\r\033[K" + f"{self.what}{text}"[:width])
-            sys.stderr.flush()
-
-    def begin(self, what: str) -> None:
-        self.what, self.last = what, 0.0
-        self.write(" ...")
-
-    def show(self, part: int, whole: int) -> None:
-        filled = WIDTH * part // max(whole, 1)
-        self.write(f" [{'#' * filled}{'.' * (WIDTH - filled)}] {100 * part // max(whole, 1)} %")
-
-    def count(self, records: int) -> None:
-        self.write(f": {records:,} records")
-
-    def clear(self) -> None:
-        if self.is_shown:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
 
 
 # --- the table

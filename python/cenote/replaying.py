@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from cenote import command, environment, places, quantity, replay_report, run, tracing, writing
 from cenote.environment import Mistake, Wish
+from cenote.progress import Bar
 from cenote.tracing import Trace
 
 ALLOCATORS = ("cenote", "native", "expandable")
@@ -121,7 +122,7 @@ class Worker:
 class Stage:
     """The traces, where the workers find them, and the workers."""
 
-    def __init__(self, folder: str, repeat: int, bar: "replay_report.Bar") -> None:
+    def __init__(self, folder: str, repeat: int, bar: Bar) -> None:
         self.folder, self.repeat, self.bar = folder, repeat, bar
         self.workers: dict[str, Worker] = {}
 
@@ -282,7 +283,7 @@ def check_torch() -> None:
                       "cenote-replay replays under cenote alone")
 
 
-def load_all(paths: Sequence[str], folder: str, bar: "replay_report.Bar") -> list[Trace]:
+def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
     """All of them before anything runs. What the workers need goes into `folder`, what the report needs stays."""
     loaded = []
     for i, path in enumerate(paths):
@@ -297,7 +298,7 @@ def load_all(paths: Sequence[str], folder: str, bar: "replay_report.Bar") -> lis
 def replay(options: argparse.Namespace) -> int:
     check_outputs(options)
     check_torch()
-    bar = replay_report.Bar()
+    bar = Bar()
     old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through what is to be done at the end
     try:
         return replay_all(options, bar)
@@ -305,7 +306,7 @@ def replay(options: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, old)
 
 
-def replay_all(options: argparse.Namespace, bar: "replay_report.Bar") -> int:
+def replay_all(options: argparse.Namespace, bar: Bar) -> int:
     with tempfile.TemporaryDirectory(prefix="cenote-replay-") as folder:
         stage = Stage(folder, options.repeat, bar)
         try:

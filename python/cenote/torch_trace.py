@@ -10,13 +10,13 @@ so that nothing but the moment is known of uses. Sizes are as they were asked fo
 A pickle may run code when it is read. This one may not: dicts, lists, strings and numbers is all there is in a snapshot.
 """
 import heapq
-import os
 import pickle
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import IO, Any, Iterable, Iterator, NamedTuple
 
-from cenote.tracing import MOST_DEVICES, A, BrokenTrace, F, Record
+from cenote.inputs import Bounded, TooMuch
+from cenote.records import A, BrokenTrace, F, Record
+from cenote.tracing import MOST_DEVICES
 
-MOST_BYTES = 4 << 30  # of a file: it has to be read as a whole
 LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 Table = dict[str, Any]
 
@@ -35,14 +35,11 @@ class Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot is made of dicts, lists, strings and numbers")
 
 
-def load(path: str) -> Table:
+def load(path: str, file: IO[bytes]) -> Table:
     try:
-        size = os.stat(path).st_size
-        if size > MOST_BYTES:
-            raise BrokenTrace(f"{path}: a snapshot of {size} bytes, more than {MOST_BYTES >> 30} GiB; record fewer events (max_entries), "
-                              "without stacks (stacks='python', context=None)")
-        with open(path, "rb") as file:
-            snapshot = Plain(file).load()
+        snapshot = Plain(Bounded(file)).load()
+    except TooMuch as problem:
+        raise BrokenTrace(f"{path}: a snapshot of {problem}; record fewer events (max_entries), without stacks (stacks='python', context=None)") from None
     except (OSError, MemoryError) as problem:
         raise BrokenTrace(f"{path}: cannot be read: {problem or 'no host memory'}") from None
     except Exception as problem:  # an unpickler raises whatever the bytes make it raise
@@ -113,9 +110,9 @@ def blocks_before(events: Iterable[Event], at_the_end: Iterable[Event]) -> list[
 
 # --- records
 
-def records(path: str) -> Iterator[Record]:
+def records(path: str, file: IO[bytes]) -> Iterator[Record]:
     """As the reader of traces has them."""
-    snapshot = load(path)
+    snapshot = load(path, file)
     traces, segments = snapshot["device_traces"], snapshot["segments"]
     if len(traces) > MOST_DEVICES:
         raise BrokenTrace(f"{path}: {len(traces)} devices; the simulated machine has {MOST_DEVICES} at most")
@@ -141,10 +138,10 @@ def number_blocks(path: str, old: list[Event], events: Iterator[Event], first: i
                 raise BrokenTrace(f"{path}: event {i - len(old)} allocates {e.address:#x}, which is live")
             block = spare.pop() if spare else len(live) + 1
             live[place] = block, e.size
-            yield now, A, block, e.size, streams.setdefault(e.stream, len(streams)), e.device, 0, block
+            yield now, A, block, e.size, streams.setdefault(e.stream, len(streams)), e.device, 0, block, 0, 0
         else:
             if place not in live:
                 raise BrokenTrace(f"{path}: event {i - len(old)} frees {e.address:#x}, which is not live")
             block, size = live.pop(place)
             spare.append(block)
-            yield now, F, block, size, streams.setdefault(e.stream, len(streams)), e.device, 0, block
+            yield now, F, block, size, streams.setdefault(e.stream, len(streams)), e.device, 0, block, 0, 0

@@ -1,38 +1,26 @@
 """What a file says a program allocated and freed, as arrays that playing.py can run through without looking twice.
 
-Two kinds of files: traces (docs/traces.md), read by libcenote_records.so in batches, and PyTorch's memory snapshots (torch_trace.py). Both come as
-tuples of struct record. Here blocks that are never freed are freed at the end, so that a repetition begins as the first one did; those that another
-stream uses are marked at their allocation; and sums are made. Nothing is held of a file but what a replay needs, and no more than MOST records.
+Two kinds of files: traces (records.py) and PyTorch's memory snapshots (torch_trace.py). Both come as tuples of struct record. Here blocks that are
+never freed are freed at the end, so that a repetition begins as the first one did; those that another stream uses are marked at their allocation; and
+sums are made. Nothing is held of a file but what a replay needs, and no more than MOST records.
 """
-import ctypes
 import os
-import stat
-import struct
 import sys
+import zlib
 from array import array
 from typing import Callable, Iterator, NamedTuple, Optional
 
-from cenote import places
-from cenote.environment import Mistake
+from cenote import inputs
+from cenote.records import BATCH, MOST, RECORD, A, BrokenTrace, F, Reader, Record, U
 
 # What playing.py does: of the letters of a trace, and what is not in one. TENSOR: a block that other streams use is one of PyTorch's tensors.
 ALLOC, FREE, TENSOR_ALLOC, TENSOR_FREE, USE, STEP, DEVICE = range(7)
 
-RECORD = struct.Struct("<QI4xQQIIII")  # struct record of stats/records/records.h: t_ns, op, id, bytes, stream, device, tag, block
-A, F, U, S = b"afus"
-BATCH = 1 << 14
-END, ONE, BROKEN = range(3)  # enum records_result
-MOST = 20_000_000  # records of a file; they take 17 bytes each
 MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has. More is no request, but PyTorch's argument is signed
 MOST_DEVICES = 16  # of the simulated machine
 SAMPLES = 600  # points of a picture, about
 
-Record = tuple[int, int, int, int, int, int, int, int]
 Progress = Callable[[int], None]  # told how many records were read
-
-
-class BrokenTrace(Mistake):
-    """The file is not what it should be; the text says where and why, in one line."""
 
 
 class Trace(NamedTuple):
@@ -58,44 +46,20 @@ def name_of(path: str) -> str:
 
 def load(path: str, progress: Optional[Progress] = None) -> Trace:
     """BrokenTrace if there is anything wrong with it."""
-    start = b""
     try:
-        if stat.S_ISREG(os.stat(path).st_mode):  # of a pipe, bytes that were looked at are gone
-            with open(path, "rb") as file:
-                start = file.read(1)
-    except (OSError, ValueError) as problem:
+        with inputs.opened(path) as found:
+            if found.kind == inputs.PYTORCH:
+                from cenote import torch_trace
+                return build(path, torch_trace.records(path, found.file), progress)
+            return build(path, read(found.path, path), progress)
+    except (EOFError, OSError, ValueError, zlib.error) as problem:
         raise BrokenTrace(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
-    if start == b"\x80":  # how pickles begin
-        from cenote import torch_trace
-        return build(path, torch_trace.records(path), progress)
-    return build(path, read(path), progress)
 
 
-# --- the reader of traces
-
-def library() -> ctypes.CDLL:
-    found = ctypes.CDLL(places.records_library())
-    found.records_open.restype, found.records_open.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
-    found.records_batch.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)]
-    found.records_message.restype, found.records_message.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
-    found.records_close.restype, found.records_close.argtypes = None, [ctypes.c_void_p]
-    return found
-
-
-def read(path: str) -> Iterator[Record]:
-    reading = library()
-    reader = reading.records_open(os.fsencode(path))
-    if not reader:
-        raise BrokenTrace(f"{path}: no host memory to read it")
-    try:
-        room, count, got = ctypes.create_string_buffer(BATCH * RECORD.size), ctypes.c_uint32(), ONE
-        while got == ONE:
-            got = reading.records_batch(reader, room, BATCH, ctypes.byref(count))
-            yield from RECORD.iter_unpack(memoryview(room)[:count.value * RECORD.size])
-        if got == BROKEN:
-            raise BrokenTrace(os.fsdecode(reading.records_message(reader)))
-    finally:
-        reading.records_close(reader)
+def read(path: str, title: str) -> Iterator[Record]:
+    with Reader(path, title, MOST) as reader:
+        for batch in reader.batches():
+            yield from RECORD.iter_unpack(batch)
 
 
 # --- what is made of it
@@ -152,7 +116,7 @@ class Builder:
 
     def take(self, record: Record) -> None:
         self.records += 1
-        _, op, _, size, stream, device, _, block = record
+        _, op, _, size, stream, device, _, block, _, _ = record
         if op == A:
             self.alloc(block, size, device, stream)
         elif op == F:
@@ -173,8 +137,8 @@ class Builder:
             self.samples, self.every = [max(pair) for pair in zip(self.samples[::2], self.samples[1::2])], self.every * 2
 
     def build(self) -> Trace:
-        if not self.records:
-            raise BrokenTrace(f"{self.path}: there are no records in it")
+        if not self.devices:
+            raise BrokenTrace(f"{self.path}: there is no allocation in it")
         for block in list(self.born):
             self.free(block)
         return Trace(name_of(self.path), self.records, self.peak, self.devices, list(self.places), self.blocks, self.every, self.samples,
@@ -189,8 +153,7 @@ def build(path: str, records: Iterator[Record], progress: Optional[Progress] = N
         if builder.records % BATCH == 0 and progress is not None:
             progress(builder.records)
         if builder.records > MOST:
-            raise BrokenTrace(f"{path}: more than {MOST:,} records; replay a part of it (`zcat FILE | head -n {MOST}`)")
-    builder.devices = max(builder.devices, 1)  # steps alone have none
+            raise BrokenTrace(f"{path}: more than {MOST} records: record fewer of them (max_entries)")
     return builder.build()
 
 

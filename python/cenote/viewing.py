@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import io
 import os
 import sys
 import zlib
-from typing import IO, NoReturn, Sequence, cast
+from typing import NoReturn, Optional, Sequence, cast
 
-from cenote import viewing_page, viewing_pytorch, viewing_snapshot, writing
+from cenote import inputs, places, viewing_page, viewing_pytorch, viewing_snapshot, writing
+from cenote.progress import Bar
 from cenote.viewing_history import Broken, History
 from cenote.viewing_trace import TraceReader
 
@@ -36,29 +36,26 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def read(path: str) -> list[History]:
+def read(path: str, bar: Optional[Bar] = None) -> list[History]:
     """A history for each device that the file speaks of."""
     title = os.path.basename(path)
-    with open(path, "rb") as raw:
-        zipped = raw.peek(2)[:2] == b"\x1f\x8b"
-        file = cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 16)) if zipped else raw
-        try:
-            return _read(title, cast(io.BufferedReader, file))
-        except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-            raise Broken(f"{title} is a broken gzip file, perhaps half-written: {problem}") from None
+    if bar is not None:
+        bar.begin(f"reading {title}")
+    try:
+        with inputs.opened(path) as found:
+            return _read(title, found, bar)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise Broken(f"{title} is a broken gzip file, perhaps half-written: {problem}") from None
+    except inputs.TooMuch as problem:
+        raise Broken(f"{title} has {problem}: it is not read") from None
 
 
-def _read(title: str, file: io.BufferedReader) -> list[History]:
-    start = file.peek(1)[:256]
-    if not start:
-        raise Broken(f"{title} is empty")
-    if start[:1] == b"\x80":
-        return viewing_pytorch.read(title, file)
-    if start.lstrip()[:1] == b"{":
-        return viewing_snapshot.read(title, file)
-    if b"op" not in start.split(b"\n")[0].split(b","):
-        raise Broken(f"{title} is no trace, no snapshot of a pool and no memory snapshot of PyTorch")
-    return TraceReader(title, file).read()
+def _read(title: str, found: inputs.Input, bar: Optional[Bar]) -> list[History]:
+    if found.kind == inputs.PYTORCH:
+        return viewing_pytorch.read(title, found.file)
+    if found.kind == inputs.POOL:
+        return viewing_snapshot.read(title, found.file)
+    return TraceReader(title, found.path, bar.count if bar is not None else None).read()
 
 
 def output_of(options: argparse.Namespace) -> str:
@@ -72,15 +69,24 @@ def output_of(options: argparse.Namespace) -> str:
     return cast(str, options.o)
 
 
-def draw(histories: list[History], path: str) -> bytes:
-    tell = (lambda line: print(line, file=sys.stderr)) if sys.stderr.isatty() else None
+def draw(histories: list[History], path: str, bar: Optional[Bar] = None) -> bytes:
     if path.endswith(".html"):
-        return viewing_page.page(histories, tell).encode()
+        return viewing_page.page(histories, bar.begin if bar is not None else None).encode()
     try:
         from cenote import viewing_picture
     except ImportError:
         fail("a PNG needs matplotlib: pip install matplotlib; -o NAME.html needs nothing")
     return viewing_picture.png(histories)
+
+
+def make(names: Sequence[str], path: str, bar: Bar) -> bytes:
+    try:
+        histories = [history for name in names for history in read(name, bar)]
+        data = draw(histories, path, bar)
+        writing.write(path, data)
+        return data
+    finally:
+        bar.clear()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -92,11 +98,10 @@ def main(arguments: Sequence[str]) -> int:
     path = output_of(options)
     if len(options.files) > MOST_FILES:
         fail(f"{len(options.files)} files are more than a page can hold, {MOST_FILES}")
+    bar = Bar()
     try:
-        histories = [history for name in options.files for history in read(name)]
-        data = draw(histories, path)
-        writing.write(path, data)
-    except Broken as problem:
+        data = make(options.files, path, bar)
+    except (Broken, places.NotBuilt) as problem:
         fail(str(problem))
     except OSError as problem:
         fail(f"{problem.filename or path}: {problem.strerror or problem}")

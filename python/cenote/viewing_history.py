@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 FOR_EVER = 0xFFFFFFFF  # the moment at which what is never freed is gone
-MOST_RECORDS = 20_000_000  # beyond that it is minutes and gigabytes; no picture gets better by it
+MOST_STEPS = 1 << 15  # that are kept of a history; a page has fewer
 ROUND = 512  # a block counts in units of this many bytes in "allocated", here as in the pool's counters
 
 
@@ -53,7 +53,8 @@ class History:
         self.address: Optional[array[int]] = array("Q")
         self.groups: dict[str, tuple[Names, array[int]]] = {}  # division -> names, and a number for each block
         # steps
-        self.steps = array("L")  # the moment at which each ended
+        self.steps = array("L")  # the moment at which each ended, or each so many-th: `all_steps` ended
+        self.all_steps, self.every = 0, 1
         # held from the driver: None where the file does not tell
         self.reserved: Optional[array[int]] = None  # after each record
         self.reserved_first = 0
@@ -85,6 +86,16 @@ class History:
         self._record(time, -self.size[block], block)
         self.gone[block] = len(self.time)
 
+    def step(self, times: int = 1) -> None:
+        """So many steps have ended. Of more than a picture shows every second one stays, again and again."""
+        for _ in range(times):
+            self.all_steps += 1
+            if self.all_steps % self.every == 0:
+                self.steps.append(len(self.time))
+                if len(self.steps) == MOST_STEPS:
+                    self.steps = self.steps[1::2]
+                    self.every *= 2
+
     def is_moment(self) -> bool:
         return self.moment is not None
 
@@ -92,8 +103,6 @@ class History:
         self.time.append(time)
         self.change.append(change)
         self.block.append(block)
-        if len(self.time) > MOST_RECORDS:
-            raise Broken(f"{self.title} has more than {MOST_RECORDS:,} records: record fewer of them, as CENOTE_CONF=record:1000000 does")
 
     def size_class(self, size: int) -> int:
         """Of what blocks are told apart by when the file says nothing else."""

@@ -166,7 +166,7 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
         "series": {name: packed("d", line) for name, line in series.items()},
         "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stack(division) for x in row))}
                    for division in history.groups if not history.is_moment()},
-        "names": picture.names, "steps": kept_steps, "all_steps": len(steps), "blocks": blocks, "peak": picture.peak, "peaks": peaks,
+        "names": picture.names, "steps": kept_steps, "all_steps": history.all_steps, "blocks": blocks, "peak": picture.peak, "peaks": peaks,
         "ranges": [list(row) for row in ranges], "moment": moment,
     }
 
@@ -176,7 +176,7 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
     views = []
     for history in histories:
         if tell:
-            tell(f"{history.title}: {len(history.time):,} records of device {history.device}")
+            tell(f"drawing {history.title}, {len(history.time):,} records of device {history.device}")
         views.append(_view(Condensed(history, len(histories)), len(histories)))
     # No < in it: no name can end the script that it stands in, whatever bytes it is made of.
     data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

@@ -10,6 +10,7 @@ import pickle
 import re
 from typing import IO, Any, NoReturn, Optional
 
+from cenote.inputs import Bounded
 from cenote.viewing_history import FOR_EVER, Broken, History
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
@@ -29,7 +30,7 @@ class Reader(pickle.Unpickler):
 
 def read(title: str, file: IO[bytes]) -> list[History]:
     try:
-        snapshot = Reader(file).load()
+        snapshot = Reader(Bounded(file)).load()
         traces = snapshot["device_traces"]
         devices = sorted({segment["device"] for segment in snapshot["segments"]} | {device for device, trace in enumerate(traces) if trace})
         histories = [PyTorch(title, device, snapshot).history for device in devices]

@@ -25,9 +25,10 @@
 #define BUFFER_BYTES (1 << 16)
 #define LINE_BYTES 4096
 #define COLUMNS_MOST 64
+#define LIVE_MOST (1ull << 62) /* bytes, so that sums of them fit everywhere */
 #define BLOCKS_MOST (1u << 27) /* live at one time; only address space is set aside for them */
 
-enum column { T_US, OP, ID, BYTES, STREAM, DEVICE, TAG, COLUMNS };
+enum column { T_US, OP, ID, BYTES, STREAM, DEVICE, TAG, ADDRESS, RESERVED, LABEL, COLUMNS };
 
 static const struct {
     const char *name;
@@ -35,6 +36,7 @@ static const struct {
 } columns[COLUMNS] = {
     [T_US] = {"t_us", true},      [OP] = {"op", true},          [ID] = {"id", true},    [BYTES] = {"bytes", true},
     [STREAM] = {"stream", false}, [DEVICE] = {"device", false}, [TAG] = {"tag", false},
+    [ADDRESS] = {"address", false}, [RESERVED] = {"reserved", false}, [LABEL] = {"label", false},
 };
 
 struct live_block {
@@ -52,6 +54,10 @@ struct records_reader {
     uint64_t     t_ns;               /* of the last record */
     struct index ids;                /* id of a live block -> its number in `blocks` */
     struct table blocks;             /* struct live_block */
+    char       **labels;             /* of each tag; NULL: no line had one so far */
+    uint64_t     count, most;        /* records so far, and how many are read at most */
+    uint64_t     live;               /* bytes of all live blocks */
+    bool         names_device;       /* the record at hand says of which device it is */
     bool         broken;
     size_t       begin, end;         /* what is not read yet of `buffer` */
     char         buffer[BUFFER_BYTES];
@@ -229,9 +235,40 @@ static enum records_result read_header(struct records_reader *r)
     return RECORDS_ONE;
 }
 
+/* The first label that a tag has is its name. */
+static enum records_result keep_label(struct records_reader *r, char **fields, uint32_t tag)
+{
+    const char *text = r->column_at[LABEL] < 0 ? "" : fields[r->column_at[LABEL]];
+    if (!*text)
+        return RECORDS_ONE;
+    if (!r->labels)
+        r->labels = calloc(RECORD_STREAMS_MOST, sizeof(*r->labels));
+    if (r->labels && !r->labels[tag])
+        r->labels[tag] = strdup(text);
+    return r->labels && r->labels[tag] ? RECORDS_ONE : fail(r, "no host memory for the name of a tag");
+}
+
+/* What a trace of ours says besides. Empty is not told. */
+static enum records_result read_more(struct records_reader *r, char **fields, struct record *record)
+{
+    const enum column more[2] = {ADDRESS, RESERVED};
+    uint64_t *numbers[2] = {&record->address, &record->reserved};
+    for (int i = 0; i < 2; i++) {
+        int at = r->column_at[more[i]];
+        if (read_column(r, fields, more[i], 1ull << 63, true, numbers[i]) != RECORDS_ONE)
+            return RECORDS_BROKEN;
+        if (at < 0 || !*fields[at])
+            *numbers[i] = RECORD_NOT_TOLD;
+    }
+    return record->op == RECORD_ALLOC ? keep_label(r, fields, record->tag) : RECORDS_ONE;
+}
+
 static enum records_result read_record(struct records_reader *r, struct record *record)
 {
     char *fields[COLUMNS_MOST];
+    if (r->count++ == r->most)
+        return fail(r, "more than %" PRIu64 " records: take a part of it (zcat FILE | head -n %" PRIu64 "), or record fewer of them "
+                    "(CENOTE_CONF=record:1000000)", r->most, r->most);
     int count = split_line(r, fields);
     if (count != r->column_count)
         return fail(r, "the line has %s columns than the header, which has %d", count < r->column_count ? "fewer" : "more",
@@ -247,7 +284,7 @@ static enum records_result read_record(struct records_reader *r, struct record *
     bool is_step = record->op == RECORD_STEP;
     uint64_t stream, device, tag;
     bool fine = read_column(r, fields, ID, RECORD_IDS_MOST, is_step, &record->id) == RECORDS_ONE &&
-                read_column(r, fields, BYTES, 1ull << 63, record->op != RECORD_ALLOC, &record->bytes) == RECORDS_ONE &&
+                read_column(r, fields, BYTES, LIVE_MOST, record->op != RECORD_ALLOC, &record->bytes) == RECORDS_ONE &&
                 read_column(r, fields, STREAM, RECORD_STREAMS_MOST, true, &stream) == RECORDS_ONE &&
                 read_column(r, fields, DEVICE, RECORD_DEVICES_MOST, true, &device) == RECORDS_ONE &&
                 read_column(r, fields, TAG, RECORD_STREAMS_MOST, true, &tag) == RECORDS_ONE;
@@ -257,7 +294,10 @@ static enum records_result read_record(struct records_reader *r, struct record *
     record->device = (uint32_t)device;
     record->tag = (uint32_t)tag;
     record->block = 0;
-    return RECORDS_ONE;
+    if (record->op == RECORD_ALLOC && !record->bytes)
+        return fail(r, "an allocation of 0 bytes");
+    r->names_device = r->column_at[DEVICE] >= 0 && *fields[r->column_at[DEVICE]];
+    return read_more(r, fields, record);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
@@ -281,7 +321,8 @@ static enum records_result begin_life(struct records_reader *r, struct record *r
     live->bytes = record->bytes;
     live->device = record->device;
     record->block = block;
-    return RECORDS_ONE;
+    r->live += record->bytes;
+    return r->live < LIVE_MOST ? RECORDS_ONE : fail(r, "the live blocks have more than 2^62 bytes together");
 }
 
 /* A free, or a use: the block must be live, and what the record says of it must be true, where it says anything. */
@@ -293,10 +334,12 @@ static enum records_result find_life(struct records_reader *r, struct record *re
     const struct live_block *live = table_at(&r->blocks, record->block);
     if (record->bytes && record->bytes != live->bytes)
         return fail(r, "id %" PRIu64 " was allocated with %" PRIu64 " bytes, not %" PRIu64, record->id, live->bytes, record->bytes);
-    if (r->column_at[DEVICE] >= 0 && record->device != live->device)
+    if (r->names_device && record->device != live->device)
         return fail(r, "id %" PRIu64 " was allocated on device %" PRIu32 ", not %" PRIu32, record->id, live->device, record->device);
     record->bytes = live->bytes;
+    record->device = live->device;
     if (record->op == RECORD_FREE) {
+        r->live -= live->bytes;
         index_remove(&r->ids, key_of(record->id));
         table_give(&r->blocks, record->block);
     }
@@ -333,6 +376,7 @@ struct records_reader *records_open(const char *path)
         free(r);
         return NULL;
     }
+    r->most = TRACE_RECORDS_MOST;
     errno = 0;
     r->file = gzopen(path, "rb"); /* reads plain files too */
     if (!r->file)
@@ -363,6 +407,24 @@ enum records_result records_batch(struct records_reader *r, struct record *recor
     return got;
 }
 
+void records_limit(struct records_reader *r, uint64_t most)
+{
+    r->most = most;
+}
+
+bool records_tell(const struct records_reader *r, const char *column)
+{
+    for (int c = 0; c < COLUMNS; c++)
+        if (!strcmp(column, columns[c].name))
+            return r->column_at[c] >= 0;
+    return false;
+}
+
+const char *records_label(const struct records_reader *r, uint32_t tag)
+{
+    return r->labels && tag < RECORD_STREAMS_MOST ? r->labels[tag] : NULL;
+}
+
 uint32_t records_blocks(const struct records_reader *r)
 {
     return r->blocks.used;
@@ -379,6 +441,9 @@ void records_close(struct records_reader *r)
         return;
     if (r->file)
         gzclose(r->file);
+    for (uint32_t tag = 0; r->labels && tag < RECORD_STREAMS_MOST; tag++)
+        free(r->labels[tag]);
+    free(r->labels);
     index_close(&r->ids);
     table_close(&r->blocks);
     free(r->path);

@@ -172,8 +172,9 @@ def test_damaged_snapshots_for_a_replay(tmp_path):
     for attempt in range(TRIES):
         path.write_bytes(damaged(sample("pickle"), choose))
         try:
-            for _ in torch_trace.records(str(path)):
-                pass
+            with open(path, "rb") as file:
+                for _ in torch_trace.records(str(path), file):
+                    pass
         except BrokenTrace as problem:
             assert str(problem) and "\n" not in str(problem)
             refused += 1

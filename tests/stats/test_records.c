@@ -111,6 +111,55 @@ CASE(optional_fields_may_be_missing_or_empty)
     EXPECT_EQ(r.stream, 0);
 }
 
+CASE(a_device_that_is_not_named_is_that_of_the_block)
+{
+    unsigned count;
+    struct record r;
+    char message[1024];
+    put_text("t_us,op,id,bytes,device\n0,a,0,700,3\n0,u,0,,\n1,f,0,,\n");
+    EXPECT_EQ(read_all(&count, &r, message), RECORDS_END);
+    EXPECT_EQ(count, 3);
+    EXPECT_EQ(r.device, 3);
+}
+
+CASE(what_a_trace_of_ours_tells_besides)
+{
+    struct record r;
+    put_text("t_us,op,id,bytes,tag,address,label,reserved\n0,a,1,512,7,4096,a%2Cb,0\n0,f,1,,,,,\n0,a,2,512,7,0,other,9\n0,a,3,512,8,,,\n");
+    struct records_reader *reader = records_open(path);
+    REQUIRE(reader != NULL);
+    EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
+    EXPECT(r.address == 4096 && r.reserved == 0);
+    EXPECT(records_tell(reader, "label") && records_tell(reader, "op") && !records_tell(reader, "stream") && !records_tell(reader, "none"));
+    EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
+    EXPECT(r.address == RECORD_NOT_TOLD && r.reserved == RECORD_NOT_TOLD);
+    EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
+    EXPECT(r.address == 0 && r.reserved == 9);
+    EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
+    EXPECT_TEXT_EQ(records_label(reader, 7), "a%2Cb");
+    EXPECT(!records_label(reader, 8) && !records_label(reader, RECORD_STREAMS_MOST));
+    EXPECT_EQ(records_next(reader, &r), RECORDS_END);
+    records_close(reader);
+}
+
+/* Records of any kind count: those that say little are the ones of which most fit into a small file. */
+CASE(no_more_records_than_asked_for)
+{
+    struct record r;
+    put_text(HEAD "0,a,1,512\n0,u,1,\n0,s,,\n");
+    for (uint64_t most = 2; most <= 3; most++) {
+        struct records_reader *reader = records_open(path);
+        REQUIRE(reader != NULL);
+        records_limit(reader, most);
+        EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
+        EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
+        EXPECT_EQ(records_next(reader, &r), most == 2 ? RECORDS_BROKEN : RECORDS_ONE);
+        EXPECT(most == 3 || strstr(records_message(reader), ":4: more than 2 records: take a part of it"));
+        EXPECT_EQ(records_next(reader, &r), most == 2 ? RECORDS_BROKEN : RECORDS_END);
+        records_close(reader);
+    }
+}
+
 CASE(an_id_may_live_again_and_blocks_are_reused)
 {
     unsigned count;
@@ -181,6 +230,11 @@ CASE(lives_that_cannot_be)
     expect_broken(HEAD "0,a,1,512\n0,f,1,513\n", 3, "512 bytes, not 513");
     expect_broken(HEAD "5,a,1,512\n4,f,1,512\n", 3, "time goes back");
     expect_broken("t_us,op,id,bytes,device\n0,a,1,512,1\n0,f,1,512,0\n", 3, "device 1, not 0");
+    expect_broken(HEAD "0,a,1,0\n", 2, "0 bytes");
+    expect_broken(HEAD "0,a,1,4611686018427387000\n0,a,2,904\n", 3, "more than 2^62 bytes");
+    expect_broken("t_us,op,id,bytes,address\n0,a,1,512,0x7f\n", 2, "address is \"0x7f\"");
+    expect_broken("t_us,op,id,bytes,reserved\n0,a,1,512,-1\n", 2, "reserved is \"-1\"");
+    expect_broken("t_us,op,id,bytes,label,label\n", 1, "column label is there twice");
 }
 
 CASE(files_that_are_no_text)

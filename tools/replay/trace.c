@@ -62,6 +62,7 @@ static bool close_circle(struct trace *trace, size_t *room)
 static void count_in(struct trace *trace, const struct record *r)
 {
     trace->length_ns = r->t_ns;
+    trace->allocations += r->op == RECORD_ALLOC;
     if (trace->devices <= r->device)
         trace->devices = r->device + 1;
     if (trace->streams <= r->stream)
@@ -79,6 +80,10 @@ bool trace_load(struct trace *trace, const char *path)
         count_in(trace, &trace->records[trace->count++]);
     if (reader && got == RECORDS_BROKEN)
         fprintf(stderr, "%s\n", records_message(reader));
+    if (reader && got == RECORDS_END && !trace->allocations) {
+        fprintf(stderr, "%s: there is no allocation in it\n", path);
+        got = RECORDS_BROKEN;
+    }
     trace->in_file = trace->count;
     trace->blocks = reader ? records_blocks(reader) : 0;
     if (!reader || !fits || (got == RECORDS_END && !close_circle(trace, &room))) {

@@ -10,7 +10,7 @@
 struct trace {
     struct record *records;
     size_t         count;        /* with the frees of what the file leaves over */
-    size_t         in_file;
+    size_t         in_file, allocations;
     uint32_t       blocks;       /* `block` of every record lies below */
     uint32_t       devices;      /* so many are named */
     uint32_t       streams;      /* so many per device, with stream 0 */

@@ -1,0 +1,79 @@
+"""What kind of file is this? Known by its first bytes, not by its name: a trace, a snapshot of a pool, a memory snapshot of PyTorch's; plain or gzip.
+
+`cenote view` and `cenote replay` ask here, so that both take a file for the same. What is no plain file, as a pipe, is copied first: it can be looked
+at once only.
+"""
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import tempfile
+import zlib
+from contextlib import contextmanager
+from typing import IO, Iterator, NamedTuple, cast
+
+TRACE, POOL, PYTORCH = "trace", "pool", "pytorch"
+MOST_BYTES = 4 << 30  # of what is copied, and of a snapshot without gzip around it: it has to be read as a whole
+
+
+class TooMuch(ValueError):
+    """More bytes than are read; the text says how many are."""
+
+
+class Bounded:
+    """A file of which no more than MOST_BYTES are read, however small it was when it was zipped. For an unpickler."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.left = file, MOST_BYTES
+        self.took(b"", os.fstat(file.fileno()).st_size)
+
+    def took(self, data: bytes, ahead: int = 0) -> bytes:
+        self.left -= len(data)
+        if self.left < ahead:
+            raise TooMuch(f"more than {MOST_BYTES >> 30} GiB")
+        return data
+
+    def read(self, size: int = -1) -> bytes:
+        return self.took(self.file.read(size if 0 <= size <= self.left else self.left + 1))
+
+    def readline(self, size: int = -1) -> bytes:
+        return self.took(self.file.readline(size if 0 <= size <= self.left else self.left + 1))
+
+
+class Input(NamedTuple):
+    kind: str
+    path: str  # of the plain file, for those that read it themselves
+    file: io.BufferedReader  # at its start, and without gzip
+
+
+def copied(raw: IO[bytes]) -> IO[bytes]:
+    copy, bounded = tempfile.TemporaryFile(), Bounded(raw)
+    while part := bounded.read(1 << 20):
+        copy.write(part)
+    copy.seek(0)
+    return copy
+
+
+def kind_of(file: io.BufferedReader) -> str:
+    """What is broken or empty is taken for a trace, whose reader says what is wrong."""
+    try:
+        start = file.peek(1)[:256]
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return TRACE
+    if start[:1] == b"\x80":  # how pickles begin
+        return PYTORCH
+    return POOL if start.lstrip()[:1] == b"{" else TRACE
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Input]:
+    """Raises what open, gzip and TooMuch raise, also while it is read."""
+    with open(path, "rb") as given:
+        is_plain = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
+        with given if is_plain else copied(given) as raw:
+            buffered = cast(io.BufferedReader, raw)
+            zipped = buffered.peek(2)[:2] == b"\x1f\x8b"
+            file = cast(io.BufferedReader, io.BufferedReader(gzip.GzipFile(fileobj=buffered), 1 << 16) if zipped else buffered)
+            yield Input(kind_of(file), path if is_plain else f"/proc/self/fd/{raw.fileno()}", file)
