@@ -1,4 +1,4 @@
-"""How far something is: one line on standard error that is written again and again on a terminal; elsewhere a line now and then, of what takes long."""
+"""How far something is: one line on standard error that is written again and again on a terminal; elsewhere nothing, or a line now and then."""
 import os
 import sys
 import time
@@ -8,7 +8,9 @@ PATIENCE = 10.0  # seconds of silence, where no terminal looks on
 
 
 class Bar:
-    def __init__(self) -> None:
+    def __init__(self, says_lines: bool = False) -> None:
+        """`says_lines`: also where no terminal looks on."""
+        self.says_lines = says_lines
         self.is_shown = sys.stderr.isatty()
         self.what = ""
         self.last = time.monotonic()
@@ -20,7 +22,7 @@ class Bar:
             width = max(20, os.get_terminal_size(2).columns - 1)
             sys.stderr.write("\r\033[K" + f"{self.what}{text}"[:width])
             sys.stderr.flush()
-        elif not self.is_shown and now - self.last > PATIENCE:
+        elif self.says_lines and not self.is_shown and now - self.last > PATIENCE:
             self.last = now
             sys.stderr.write(f"cenote: {self.what}{text}\n")
             sys.stderr.flush()

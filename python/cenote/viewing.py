@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     path = output_of(options)
     if len(options.files) > MOST_FILES:
         fail(f"{len(options.files)} files are more than a page can hold, {MOST_FILES}")
-    bar = Bar()
+    bar = Bar(says_lines=True)
     try:
         data = make(options.files, path, bar)
     except (Broken, places.NotBuilt) as problem:

@@ -1,7 +1,6 @@
 """`cenote view`, `cenote replay` and `cenote-replay` take a file for the same: good, with the same counts, or broken, at the same line. There is one
 reader of traces, stats/records/reader.c; what this holds is that no other one comes beside it, in what is put around it."""
 import gzip
-import json
 import os
 import pickle
 import random
@@ -233,9 +232,3 @@ def test_progress(tmp_path, monkeypatch, is_terminal):
     assert viewing.main([str(path), "-o", str(tmp_path / "x.html")]) == 0
     assert f": {records.BATCH:,} records" in seen.text and "reading long.csv" in seen.text
     assert ("\r" in seen.text) == is_terminal and (is_terminal or all(line.startswith("cenote: ") for line in seen.text.splitlines()))
-
-
-def test_what_is_quick_says_nothing(tmp_path, run):
-    (tmp_path / "x.csv").write_bytes(GOOD["plain"])
-    done = run("view", "x.csv")
-    assert done.returncode == 0 and done.stderr == "" and json.dumps("x.csv")[1:-1] not in done.stderr
