@@ -21,7 +21,9 @@ CLANG   = -DCMAKE_BUILD_TYPE=Debug -DCENOTE_DEBUG=2 -DCENOTE_WERROR=ON -DCMAKE_C
 
 # What the sanitizer builds leave out, by folder of tests/: they measure time, take minutes there, or build programs that
 # know nothing of sanitizers.
-CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS)
+# Tests have no time-outs of their own: one that hangs ends after CENOTE_TEST_HANGS seconds, which tools/test stretches for this machine.
+CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS) --timeout $${CENOTE_TEST_HANGS:-1200}
+REPORT = "$${CENOTE_TEST_REPORTS:-$$PWD/build-debug}"
 SLOW  = -LE 'bench|slow|install'
 # The thread sanitizer has locks and threads of its own, which a child of a fork waits for.
 FORKS = -LE 'bench|slow|install|faults|processes'
@@ -29,12 +31,13 @@ FORKS = -LE 'bench|slow|install|faults|processes'
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
-.PHONY: help build run test deep bench table check format faults fuzz mutants coverage gpu install clean
+.PHONY: help build run test quick deep bench table check format faults fuzz mutants coverage gpu install clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
 	@echo 'make run      a training program of PyTorch under its own allocators and cenote: a table, and a picture in build/run.png'
 	@echo 'make test     everything a change has to pass: tests, sanitizers, both compilers, make check'
+	@echo 'make quick    what a change in the C sources has to pass before a commit: a part of make test, in a minute once it is built'
 	@echo 'make deep     slower: thread sanitizer, long random programs and fuzzing, valgrind, clang-tidy, cppcheck'
 	@echo 'make bench    benchmarks, PyTorch included'
 	@echo 'make table    twelve programs of PyTorch libraries on the simulated GPU: what each allocator of PyTorch reserves (10 minutes)'
@@ -62,34 +65,51 @@ test:
 	@tools/setup test
 	$(call build_in,build,$(RELEASE))
 	$(call build_in,build-debug,$(DEBUG))
-	$(CTEST) --test-dir build-debug
-	@echo 'Now $(words $(LANES)) lanes, $(JOBS) at a time. Each prints what it did when it is through.'
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=line $(LANES)
-	@tools/check/run
+	@tools/test $(JOBS) $(LANES)
 
-# Lanes of `make test`, the longest first: none needs what another one makes.
-LANES = lane-torch-cenote lane-python lane-torch lane-sanitizers lane-clang
-.PHONY: $(LANES)
+quick:
+	@tools/setup test
+	$(call build_in,build-debug,$(DEBUG))
+	@tools/test $(JOBS) quick sources
+
+# Lanes of `make test`, the longest first: none needs what another one makes. tools/test runs them and counts what they write to REPORT.
+LANES = torch-cenote python torch sanitizers debug torch-apart clang check
+.PHONY: $(LANES:%=lane-%) lane-quick lane-sources
 
 # Growth and explanations in processes of their own: other tests say cenote.step(), which is for good. test_math: kernels write nothing.
-APART = tests/torch/test_cenote_growth.py tests/torch/test_cenote_explain.py
+APART = growth explain
 lane-torch-cenote:
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch $(APART:%=--ignore %) --ignore tests/torch/test_math.py
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_growth.py
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_explain.py
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch $(APART:%=--ignore tests/torch/test_cenote_%.py) --ignore tests/torch/test_math.py --junitxml=$(REPORT)/cenote.xml
+
+lane-torch-apart:
+	for each in $(APART); do CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_$$each.py --junitxml=$(REPORT)/$$each.xml || exit 1; done
 
 lane-python:
-	$(PYTEST) -m "not deep" tests/python
+	$(PYTEST) -m "not deep" tests/python --junitxml=$(REPORT)/python.xml
 
+# PyTorch's own allocator on the simulated GPU: again when one of these, or a test, has changed.
 lane-torch:
-	$(PYTEST) tests/torch
+	@tools/unchanged build-debug/torch.passed env $(PYTEST) tests/torch --junitxml=$(REPORT)/torch.xml
+
+lane-debug:
+	$(CTEST) --test-dir build-debug --output-junit $(REPORT)/debug.xml
+
+lane-quick:
+	$(CTEST) --test-dir build-debug --output-junit $(REPORT)/quick.xml -L '^(base|driver|pool|stats|api|death)$$'
+
+lane-sources:
+	@tools/check/run lengths layers names words
+	@tests/mutants/run --check
 
 lane-sanitizers:
 	$(call build_in,build-asan,$(ASAN))
-	$(CTEST) --test-dir build-asan $(SLOW)
+	$(CTEST) --test-dir build-asan $(SLOW) --output-junit $(REPORT)/sanitizers.xml
 
 lane-clang:
 	$(call build_in,build-clang,$(CLANG))
+
+lane-check:
+	@tools/check/run
 
 deep:
 	@tools/setup deep

@@ -94,11 +94,11 @@ for line in sys.stdin:
     os.environ.clear()
     os.environ.update(environ)
     if whole:
-        exec(compile(code, "<forked>", "exec"))
+        exec(compile(code, "<string>", "exec"))
         sys.exit()
     status = 1
     try:
-        exec(compile(code, "<forked>", "exec"), {"__name__": "__main__"})
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
         status = 0
     except SystemExit as end:
         status = end.code or 0
@@ -110,9 +110,14 @@ for line in sys.stdin:
 """
 
 
+# What is read as Python starts or PyTorch is imported: there is a nursery for each.
+EARLY = ("CENOTE", "CENOTE_LABELS", "CENOTE_SUMMARY", "CENOTE_HOST", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
 @functools.cache
-def nursery() -> tuple:
-    process = subprocess.Popen([sys.executable, "-c", NURSERY], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def nursery(early: tuple) -> tuple:
+    command = [sys.executable, "-c", NURSERY]
+    process = subprocess.Popen(command, env=environment(**dict(early)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     folder = tempfile.TemporaryDirectory(prefix="cenote-forked-")
     atexit.register(process.stdin.close)
     return process, folder, itertools.count()
@@ -121,11 +126,12 @@ def nursery() -> tuple:
 def forked(
     code: str, shape: str = SHAPE, timeout: int = 120, check: bool = True, whole: bool = False, **environ: str
 ) -> subprocess.CompletedProcess:
-    """Like fresh, in a tenth of a second: the process has imported PyTorch before. Not for variables that are read by the import. `whole`: it
-    ends as Python does, with all that runs then."""
-    process, folder, numbers = nursery()
+    """Like fresh, in a tenth of a second: the process has imported PyTorch before. `whole`: it ends as Python does, with all that runs then."""
+    new = environment(shape, **environ)
+    usual = environment()
+    process, folder, numbers = nursery(tuple((name, new[name]) for name in EARLY if name in new and new[name] != usual.get(name)))
     output = f"{folder.name}/{next(numbers)}"
-    order = [textwrap.dedent(code), environment(shape, **environ), output, patience.patience(timeout), whole]
+    order = [textwrap.dedent(code), new, output, patience.patience(timeout), whole]
     print(json.dumps(order), file=process.stdin, flush=True)
     answer = process.stdout.readline()
     if not answer:

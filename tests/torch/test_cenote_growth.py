@@ -324,7 +324,7 @@ def test_the_first_stack_imports_nothing():
             cenote.step()
     print("torch._inductor" in sys.modules, "_inductor" in vars(torch))
     """
-    lines = simulated.fresh(code).stdout.splitlines()
+    lines = simulated.forked(code, whole=True).stdout.splitlines()
     assert "list `kept` of <string>: 4 blocks" in lines[0] and lines[-1] == "False False"
 
 
@@ -390,7 +390,7 @@ def test_another_allocator():
         print(error)
     """
     why = "needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): PyTorch's allocator is native"
-    assert why in simulated.fresh(code, CENOTE="off").stdout
+    assert why in simulated.forked(code, CENOTE="off", whole=True).stdout
 
 
 def test_before_the_first_use_of_a_gpu():
@@ -404,4 +404,4 @@ def test_before_the_first_use_of_a_gpu():
             kept.append(model(torch.randn(256, 256, device="cuda")))
     print(len(said), said[0].holder.split(':')[0])
     """
-    assert simulated.forked(code).stdout == "1 held by list `kept` of <forked>\n"
+    assert simulated.forked(code).stdout == "1 held by list `kept` of <string>\n"

@@ -31,7 +31,7 @@ said = {"kept": first - left()}
 
 
 def told(code: str, **environ: str) -> dict:
-    return json.loads(simulated.fresh(PROGRAM + code + "\nprint(json.dumps(said))", SHAPE, **environ).stdout)
+    return json.loads(simulated.forked(PROGRAM + code + "\nprint(json.dumps(said))", SHAPE, whole=True, **environ).stdout)
 
 
 LOOKS = ["torch.cuda.memory_reserved()", "torch.cuda.memory_stats()", "torch.cuda.memory_snapshot()", "torch.cuda.mem_get_info()",

@@ -124,7 +124,7 @@ def test_a_child_frees_what_its_parent_recorded():
         os._exit(7)
     print(os.waitstatus_to_exitcode(os.wait()[1]), len(torch.cuda.memory_snapshot()))
     """
-    assert simulated.fresh(code).stdout == "7 1\n"
+    assert simulated.forked(code, whole=True).stdout == "7 1\n"
 
 
 @pytest.mark.parametrize("provider, kinds", [("vmm", ["segment_map", "segment_unmap"]), ("plain", ["segment_alloc", "segment_free"])])
@@ -175,6 +175,6 @@ def test_pinned_memory_records_its_own_history():
     s = torch.cuda.memory._snapshot()
     print(len(s["host_segments"]) > 0, [e["action"] for e in s["host_traces"]])
     """
-    native = simulated.fresh(code, CENOTE="off", check=False)
-    ours = simulated.fresh(code, check=False)
+    native = simulated.forked(code, CENOTE="off", check=False, whole=True)
+    ours = simulated.forked(code, check=False, whole=True)
     assert (native.returncode, native.stdout) == (ours.returncode, ours.stdout)

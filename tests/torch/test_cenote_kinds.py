@@ -234,7 +234,7 @@ def test_models_are_copied_and_pickled(labels):
 @pytest.mark.parametrize("wrapped", ["DDP", "FSDP", "fully_shard"])
 def test_flat_and_sharded_parameters(tmp_path, wrapped):
     """One rank: buckets, flat parameters and DTensors are what their blocks are."""
-    done = simulated.fresh(
+    done = simulated.forked(
         f"""
         import sys, torch, cenote
         import torch.distributed as dist
@@ -269,6 +269,7 @@ def test_flat_and_sharded_parameters(tmp_path, wrapped):
         """,
         CENOTE="on",
         timeout=200,
+        whole=True,
     )
     assert done.stdout.endswith("end\n")
 

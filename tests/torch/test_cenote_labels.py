@@ -120,7 +120,7 @@ def test_threads_have_tags_of_their_own(cenote):
 
 
 def test_without_cenote_there_is_one_line():
-    done = simulated.fresh(
+    done = simulated.forked(
         """
         import torch, cenote
         torch.empty(1, device="cuda")
@@ -137,12 +137,13 @@ def test_without_cenote_there_is_one_line():
         print("end")
         """,
         CENOTE="off",
+        whole=True,
     )
     assert done.stdout == "end\n"
 
 
 def test_before_a_gpu_is_used_there_is_one_line():
-    done = simulated.fresh(
+    done = simulated.forked(
         """
         import torch, cenote
         try:
@@ -155,6 +156,7 @@ def test_before_a_gpu_is_used_there_is_one_line():
         print(cenote.rows()[0].name, torch.cuda.is_initialized())
         """,
         CENOTE="on",
+        whole=True,
     )
     assert done.stdout.splitlines() == ["PyTorch has not used a GPU in this process yet: there is no memory to speak of", "early True"]
 

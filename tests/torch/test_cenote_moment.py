@@ -43,7 +43,7 @@ def moment_of(code: str, shape="capacity:512MiB,devices:1", **variables) -> list
                 return self.inner(x)
         x = torch.zeros(100, device="cuda")
         """
-    done = simulated.fresh(textwrap.dedent(start) + textwrap.dedent(code) + "\nprint(seen)", shape=shape, CENOTE="on", **variables)
+    done = simulated.forked(textwrap.dedent(start) + textwrap.dedent(code) + "\nprint(seen)", shape=shape, CENOTE="on", whole=True, **variables)
     assert "Exception ignored" not in said(done.stderr), done.stderr
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
@@ -99,7 +99,7 @@ def test_the_moment_of_other_threads_and_of_the_end():
 
 
 def test_a_moment_that_fails_is_passed_over():
-    done = simulated.fresh(
+    done = simulated.forked(
         """
         import torch, cenote
         from cenote import moment
@@ -114,5 +114,6 @@ def test_a_moment_that_fails_is_passed_over():
             print("out of memory" in str(error))
         """,
         CENOTE="on",
+        whole=True,
     )
     assert done.stdout == "True\n" and done.stderr == ""

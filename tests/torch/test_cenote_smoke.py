@@ -66,7 +66,7 @@ def test_what_is_allocated_and_reserved():
 
 def test_the_keys_are_the_native_ones():
     code = "import torch; torch.empty(1, device='cuda'); print(*torch.cuda.memory_stats())"
-    native = simulated.fresh(code, CENOTE="off").stdout.split()
+    native = simulated.forked(code, CENOTE="off", whole=True).stdout.split()
     block(1)
     assert list(torch.cuda.memory_stats()) == native
 
@@ -250,7 +250,7 @@ print(*(getattr(after, name) - getattr(before, name) for name in ("calls", "hand
 def test_a_step_of_fixed_shapes_calls_no_driver():
     """Not a call more than the native allocator, which makes none then: the calls that there are launch kernels."""
     code = STEPS.format(folder=str(pathlib.Path(__file__).parent))
-    ours, native = simulated.fresh(code).stdout, simulated.fresh(code, CENOTE="off").stdout
+    ours, native = simulated.forked(code, whole=True).stdout, simulated.forked(code, CENOTE="off", whole=True).stdout
     assert ours == native and ours.split()[1:] == ["0"] * 5
 
 
@@ -372,7 +372,7 @@ def test_a_fork_after_the_first_use_is_refused_by_pytorch_and_harmless():
             os._exit(7 if "forked subprocess" in str(error) else 8)
     print(os.waitstatus_to_exitcode(os.wait()[1]), torch.empty(1, device="cuda").device)
     """
-    assert simulated.fresh(code).stdout == "7 cuda:0\n"
+    assert simulated.forked(code, whole=True).stdout == "7 cuda:0\n"
 
 
 def test_the_library_is_sound_after_all_this():

@@ -20,7 +20,7 @@ def machine(name: str) -> str:
 
 
 def test_devices_in_the_order_of_the_list():
-    simulated.fresh(
+    simulated.forked(
         """
         import torch
         assert torch.cuda.device_count() == 2 == torch._C._cuda_getDeviceCount()
@@ -35,23 +35,25 @@ def test_devices_in_the_order_of_the_list():
             raise AssertionError("device 2 is not there")
         """,
         CUDA_VISIBLE_DEVICES="2,0",
+        whole=True,
     )
 
 
 def test_a_uuid_is_as_good():
     uuid = str(torch.cuda.get_device_properties(2).uuid)
-    simulated.fresh(
+    simulated.forked(
         f"""
         import torch
         assert torch._C._cuda_getDeviceCount() == 1
         assert str(torch.cuda.get_device_properties(0).uuid) == "{uuid}"
         """,
         CUDA_VISIBLE_DEVICES=f"GPU-{uuid[:8]}",
+        whole=True,
     )
 
 
 def test_no_device():
-    simulated.fresh(
+    simulated.forked(
         """
         import torch
         assert torch.cuda.device_count() == 0 and not torch.cuda.is_available()
@@ -63,12 +65,13 @@ def test_no_device():
             raise AssertionError("there is a device")
         """,
         CUDA_VISIBLE_DEVICES="",
+        whole=True,
     )
 
 
 def test_set_by_the_program_before_it_uses_cuda():
     """As many programs do: after `import torch`, even after devices were counted."""
-    simulated.fresh(
+    simulated.forked(
         """
         import os, torch
         assert torch.cuda.device_count() == 4
@@ -76,13 +79,14 @@ def test_set_by_the_program_before_it_uses_cuda():
         assert torch.cuda.device_count() == 1
         assert torch.cuda.get_device_properties(0).pci_bus_id == 4
         assert torch.cuda.device_count() == 1
-        """
+        """,
+        whole=True,
     )
 
 
 def test_memory_of_another_process_is_on_the_same_device():
     """One holds memory on its device 1; the other sees it gone from its device 0."""
-    simulated.fresh(
+    simulated.forked(
         f"""
         import os, subprocess, sys, torch
         keep = torch.empty({500 * MIB}, dtype=torch.uint8, device="cuda:1")
@@ -98,6 +102,7 @@ def test_memory_of_another_process_is_on_the_same_device():
         """,
         shape=machine("memory"),
         CUDA_VISIBLE_DEVICES="2,0",
+        whole=True,
     )
 
 

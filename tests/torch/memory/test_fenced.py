@@ -28,7 +28,7 @@ CODE = f"""
 
 
 def test_reserved_memory_stays_with_what_is_live():
-    done = simulated.fresh(CODE, SHAPE, PYTORCH_CUDA_ALLOC_CONF=CONF)
+    done = simulated.forked(CODE, SHAPE, PYTORCH_CUDA_ALLOC_CONF=CONF, whole=True)
     first, last, most = (int(word) for word in done.stdout.split()[-3:])
     assert 200 <= first <= 240 and most == 64 + 91 + 45 + 2 * CYCLES
     if simulated.allocator():
@@ -39,6 +39,6 @@ def test_reserved_memory_stays_with_what_is_live():
 
 def test_without_those_settings_it_is_no_worse():
     """What cenote is to be compared with where nobody set anything."""
-    done = simulated.fresh(CODE, SHAPE)
+    done = simulated.forked(CODE, SHAPE, whole=True)
     _, last, most = (int(word) for word in done.stdout.split()[-3:])
     assert last <= (most + 8 if simulated.allocator() else 700)

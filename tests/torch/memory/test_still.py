@@ -112,7 +112,7 @@ EVALUATING = """
 
 
 def test_evaluation_between_steps_makes_no_driver_call():
-    assert simulated.fresh(EVALUATING.format(root=str(simulated.ROOT))).stdout.split()[-1] == "True"
+    assert simulated.forked(EVALUATING.format(root=str(simulated.ROOT)), whole=True).stdout.split()[-1] == "True"
 
 
 # On a clock that only the test moves: by a real one every step would find another part of the memory in flight.
@@ -147,5 +147,5 @@ BEHIND = """
 @pytest.mark.parametrize("steps", [0.1, 1.5, 3.5])
 def test_no_memory_moves_while_the_gpu_is_behind(steps):
     code = BEHIND.format(root=str(simulated.ROOT), lag=int(steps * STEP_NS))
-    done = simulated.fresh(code, simulated.SHAPE + ",manual_clock:1")
+    done = simulated.forked(code, simulated.SHAPE + ",manual_clock:1", whole=True)
     assert done.stdout.split()[-2:] == ["True", "True"]
