@@ -55,7 +55,7 @@ def plain(folder: str) -> str:
 
     from cenote import trusted
     link = "folder-" + hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    for path in (cache_folder(), os.path.join(tempfile.gettempdir(), f"cenote-{os.geteuid()}")):
+    for path in (cache_folder(), *(os.path.join(above, f"cenote-{os.geteuid()}") for above in (tempfile.gettempdir(), "/tmp"))):
         if any(character in path for character in SPLITS):
             continue
         try:

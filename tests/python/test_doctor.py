@@ -1,6 +1,7 @@
 """`cenote doctor`: each thing that can be wrong is said, with what to do, and the exit status tells."""
 import importlib.util
 import json
+import shlex
 import sys
 
 import pytest
@@ -93,6 +94,6 @@ def test_a_reader_that_has_seen_enough(clean):
     import os
     import subprocess
     build = {name: os.environ[name] for name in ("CENOTE_BUILD",) if name in os.environ}
-    command = f"{sys.executable} -m cenote doctor --sim 1GiB | head -1"
+    command = f"{shlex.quote(sys.executable)} -m cenote doctor --sim 1GiB | head -1"
     done = subprocess.run(command, shell=True, env={**clean, **build}, capture_output=True, text=True)
     assert done.stdout.startswith("ok") and not done.stderr

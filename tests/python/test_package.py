@@ -124,10 +124,10 @@ def test_the_command_is_installed(installed, outside):
 
 
 def test_what_is_installed_is_found(installed, outside):
-    code = ("import cenote, ctypes, sys; ctypes.CDLL(cenote.library()).cenote_version;"
-            "print(cenote.library(), cenote.simulation_folder(), 'torch' in sys.modules)")
-    library, simulation, torch = call(installed, "-c", code, **outside).split()
-    assert str(installed.parents[1]) in library and str(installed.parents[1]) in simulation and torch == "False"
+    code = ("import cenote, ctypes, os, sys; ctypes.CDLL(cenote.library()).cenote_version;"
+            "print(cenote.library(), os.path.realpath(cenote.simulation_folder()), 'torch' in sys.modules, sep='\\n')")
+    library, simulation, torch = call(installed, "-c", code, **outside).splitlines()
+    assert str(installed.parents[1]) in library and str(installed.parents[1].resolve()) in simulation and torch == "False"
 
 
 def test_an_installed_simulated_gpu_runs(installed, outside):
@@ -154,7 +154,8 @@ def test_the_switch_is_installed(installed, outside):
 
 
 def test_a_c_program_is_built_with_what_is_installed(installed, outside):
-    where = call(installed, "-c", "import cenote, os; print(cenote.include_folder(), os.path.dirname(cenote.library()))", **outside).split()
+    code = "import cenote, os; print(cenote.include_folder(), os.path.dirname(cenote.library()), sep='\\n')"
+    where = call(installed, "-c", code, **outside).splitlines()
     source = outside["cwd"] / "program.c"
     source.write_text('#include <cenote/cenote.h>\n#include <stdio.h>\nint main(void) { return printf("%s\\n", cenote_message()) < 0; }\n')
     program = outside["cwd"] / "program"

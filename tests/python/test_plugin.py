@@ -3,6 +3,7 @@ cannot be is said."""
 import importlib.util
 import os
 import pathlib
+import shlex
 import shutil
 import stat
 import subprocess
@@ -190,7 +191,7 @@ def pretended(tmp_path, monkeypatch, simulation_library):
     headers.mkdir(parents=True)
     (headers / "host_defines.h").touch()
     (headers.parent / "cuda_runtime_api.h").touch()
-    for name, value in {"CXX": str(tool), "LOG": str(tmp_path / "log"), "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    for name, value in {"CXX": shlex.quote(str(tool)), "LOG": str(tmp_path / "log"), "XDG_CACHE_HOME": str(tmp_path / "cache"),
                         "CUDA_HOME": str(tmp_path / "cuda"), "CENOTE_BUILD": str(simulation_library.parents[1])}.items():
         monkeypatch.setenv(name, value)
     return tmp_path

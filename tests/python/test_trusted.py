@@ -225,7 +225,7 @@ class TestTheAdapter:
     def test_the_compiler_has_a_folder_of_its_own_for_what_it_leaves(self, pretended):  # noqa: F811
         (pretended / "g++").write_text(COMPILER.replace('echo library', 'pwd >"$LOG.folder"; stat -c %a "$TMPDIR/." >>"$LOG.folder"; echo library'))
         made = pathlib.Path(adapter.make(TORCH))
-        folder, mode = (pretended / "log.folder").read_text().split()
+        folder, mode = (pretended / "log.folder").read_text().splitlines()
         assert os.path.dirname(folder) == str(made.parent) and mode == "700" and not os.path.exists(folder)
 
     def test_a_cache_in_the_middle_of_which_is_a_link(self, pretended, monkeypatch):  # noqa: F811
