@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from conftest import ROOT
-from words import said
+from spoken import said
 
 PROGRAM = ROOT / "examples" / "torch" / "compare.py"
 GIB = 1 << 30

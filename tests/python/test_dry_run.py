@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 from conftest import CENOTE, ROOT
-from words import said
+from spoken import said
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ import time
 import pytest
 from conftest import CENOTE, ROOT
 from patience import patience
-from words import said
+from spoken import said
 
 from cenote import adapter, hook, places
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from cenote import replaying, tracing
-from words import said
+from spoken import said
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "traces/torch"

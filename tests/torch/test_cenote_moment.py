@@ -7,7 +7,7 @@ import pytest
 
 import simulated
 from labelled import only_cenote
-from words import said
+from spoken import said
 
 pytestmark = only_cenote
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import simulated
-from words import said
+from spoken import said
 
 pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
 SHAPE = "capacity:4GiB,devices:1,context_bytes:300MiB,shuts_down:1"

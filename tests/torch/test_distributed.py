@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import simulated
-from words import said
+from spoken import said
 
 torch = pytest.importorskip("torch")
 import ranks  # noqa: E402  (needs torch)
