@@ -74,13 +74,15 @@ static CUresult ask_abilities(struct device *d)
     if (result || !has_vmm || !has_vmm_calls(t))
         return result;
 
+    if (t->cuMemExportToShareableHandle && t->cuMemImportFromShareableHandle)
+        result = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &d->has_files);
+    if (result)
+        return result;
     size_t granularity = 0;
-    CUmemAllocationProp prop = device_page_prop(d);
+    CUmemAllocationProp prop = device_page_prop(d); /* complete by now: the granularity is that of what will be created */
     result = t->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     if (granularity && !(granularity & (granularity - 1)))
         d->granularity = granularity;
-    if (!result && t->cuMemExportToShareableHandle && t->cuMemImportFromShareableHandle)
-        result = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &d->has_files);
     return result;
 }
 

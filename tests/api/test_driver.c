@@ -3,6 +3,7 @@
  * The library loads the driver once per process, so each case runs in a child. The parent itself never touches the driver.
  * Not: calls that fail (test_shortage.c).
  */
+#include "driver/driver.h"
 #include "tests/api/scene.h"
 
 #include <stdlib.h>
@@ -234,6 +235,50 @@ static int exits_with_live_blocks(void)
 CASE(exit_with_live_blocks)
 {
     EXPECT_EQ(in_a_child(exits_with_live_blocks), 0);
+}
+
+/* What the driver is told of memory before it is created, and when it is. */
+static const struct driver *below;
+static CUmemAllocationProp asked_about, created;
+
+static CUresult ask_granularity(size_t *bytes, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags flags)
+{
+    asked_about = *prop;
+    return below->cuMemGetAllocationGranularity(bytes, prop, flags);
+}
+
+static CUresult create_page(CUmemGenericAllocationHandle *page, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    created = *prop;
+    return below->cuMemCreate(page, bytes, prop, flags);
+}
+
+static const struct driver *listen(const struct driver *inner)
+{
+    static struct driver table;
+    below = inner;
+    table = *inner;
+    table.cuMemGetAllocationGranularity = ask_granularity;
+    table.cuMemCreate = create_page;
+    return &table;
+}
+
+static int asks_about_what_it_creates(void)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_pool *pool = NULL;
+    void *block = NULL;
+    driver_interpose(listen);
+    sim_reset(&shape);
+    if (cuInit(0) || cenote_pool_create(0, NULL, &pool) || cenote_alloc(pool, MIB, NULL, &block))
+        return 1;
+    return created.requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || memcmp(&asked_about, &created, sizeof created) != 0;
+}
+
+/* The granularity may depend on what the memory can do: shared, reached by other devices of the machine. */
+CASE(abilities_are_asked_of_the_memory_that_is_created)
+{
+    EXPECT_EQ(in_a_child(asks_about_what_it_creates), 0);
 }
 
 SCENES_MAIN("api: driver")
