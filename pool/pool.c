@@ -70,6 +70,12 @@ bool callback_runs(const void *of)
     return c != NULL;
 }
 
+/* Does this thread run any function of the program? */
+bool callback_is_inside(void)
+{
+    return callbacks != NULL;
+}
+
 int pool_process_usable(void)
 {
     if (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL))
@@ -548,16 +554,4 @@ int cenote_pool_set_trim_above(cenote_pool *pool, double part)
 int cenote_pool_device(const cenote_pool *pool)
 {
     return pool && pool->open ? pool->device->ordinal : -1;
-}
-
-int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg)
-{
-    int error = pool_usable(pool);
-    if (error)
-        return error;
-    lock_take(&pool->lock);
-    pool->on_shortage = function;
-    pool->on_shortage_arg = arg;
-    lock_give(&pool->lock);
-    return CENOTE_OK;
 }

@@ -181,6 +181,9 @@ struct cenote_pool {
     char           user[32];        /* who takes memory from it, for explanations; "": nobody said */
     cenote_shortage_fn on_shortage;
     void          *on_shortage_arg;
+    struct asking *asking;          /* calls of it that run, the latest first, see ask.c */
+    uint64_t       askings;         /* calls begun */
+    _Atomic(uint32_t) askings_over; /* calls ended; slept upon */
     _Atomic(cenote_watch_fn) watch; /* NULL: nobody wants to know; a hint without `watching` */
     void          *watch_arg;
     uint64_t       reserved_peak;   /* since the pool was opened: what its address space is measured against */
@@ -230,6 +233,7 @@ extern _Atomic(uint32_t) pool_strict_callbacks; /* watch functions and clocks th
 void callback_begin(struct callback *c, const cenote_pool *pool, const void *of);
 void callback_end(void);
 bool callback_runs(const void *of);                       /* on this thread */
+bool callback_is_inside(void);
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
@@ -328,6 +332,9 @@ bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);
 
 /* --- explain.c */
 int explain_shortage(cenote_pool *pool, uint64_t bytes);
+
+/* --- ask.c: LOCKING: none */
+bool ask_to_free(cenote_pool *pool, uint64_t bytes);
 
 /* --- shortage.c */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);

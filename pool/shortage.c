@@ -239,19 +239,8 @@ static void trim_others(const cenote_pool *pool, unsigned flags)
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    lock_take(&pool->lock);
-    cenote_shortage_fn function = pool->on_shortage;
-    void *arg = pool->on_shortage_arg;
-    lock_give(&pool->lock);
-
     turn_end(pool);
-    bool freed = false;
-    if (function && !callback_runs(pool) && c->callbacks++ < CALLBACKS_MOST) { /* what it allocates itself does without it */
-        struct callback inside;
-        callback_begin(&inside, pool, pool);
-        freed = function(pool, c->request->bytes, arg);
-        callback_end();
-    }
+    bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes);
     trim_others(pool, 0);
     c->driver = turn_resume(pool);
     return freed && !c->driver;

@@ -140,7 +140,9 @@ CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
- * means it did, and the search starts again. What it allocates itself does without it. One function per pool; NULL takes it away.
+ * means it did, and the search starts again. What it allocates itself does without it. One function per pool; NULL takes it away. The earlier
+ * one is not running any more when that returns, so the function must not wait for the thread that takes it away. A call from inside a
+ * function that cenote called does not wait: then those calls that run on other threads may still be running.
  */
 typedef int (*cenote_shortage_fn)(cenote_pool *pool, size_t bytes, void *arg);
 CENOTE_API int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void *arg);

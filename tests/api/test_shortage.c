@@ -5,6 +5,10 @@
 #include "driver/driver.h"
 #include "tests/api/scene.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
 #define CARD (64 * MIB)
 
 CASE(out_of_memory_and_back)
@@ -93,6 +97,74 @@ CASE(shortage_callback_frees_a_block)
     held_give(&held[0]);
     held_give(&held[2]);
     held_give(&held[3]);
+    scene_close(&scene);
+}
+
+/* A function that is taken away: what another thread learns about it, and it about the other. */
+struct taken_away {
+    cenote_pool *pool;
+    _Atomic(int) running, calls, leaving, over, early;
+    bool from_inside;
+};
+
+static int stay_a_while(cenote_pool *pool, size_t bytes, void *arg)
+{
+    struct taken_away *t = arg;
+    (void)bytes;
+    t->calls++;
+    t->running++;
+    if (t->from_inside)
+        t->over += cenote_pool_on_shortage(pool, NULL, NULL) == CENOTE_OK;
+    else
+        for (int i = 0; i < 200 && !t->over; i++) /* as long as a call that does not wait may need to return; no longer is waited for it */
+            usleep(t->leaving ? 1000 : 100);
+    t->running--;
+    return 1;
+}
+
+static void *run_short(void *arg)
+{
+    struct taken_away *t = arg;
+    void *block = NULL;
+    t->early += cenote_alloc(t->pool, 2 * CARD / 3, NULL, &block) != CENOTE_OUT_OF_MEMORY;
+    return NULL;
+}
+
+static void *take_away(void *arg)
+{
+    struct taken_away *t = arg;
+    t->leaving = 1;
+    t->early += cenote_pool_on_shortage(t->pool, NULL, NULL) != CENOTE_OK;
+    t->early += t->running;
+    t->over = 1;
+    return NULL;
+}
+
+CASE(a_shortage_function_that_is_taken_away_runs_no_more)
+{
+    struct scene scene;
+    struct held held;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&held, scene.pool, CARD / 2, scene.stream[A]));
+    for (int inside = 0; inside < 2; inside++) {
+        struct taken_away t = {.pool = scene.pool, .from_inside = inside};
+        pthread_t short_of_memory[2], other;
+        DONE(cenote_pool_on_shortage(scene.pool, stay_a_while, &t));
+        for (int i = 0; i < 2; i++)
+            DONE(pthread_create(&short_of_memory[i], NULL, run_short, &t));
+        while (!t.calls)
+            sched_yield();
+        if (!inside) {
+            DONE(pthread_create(&other, NULL, take_away, &t));
+            DONE(pthread_join(other, NULL));
+        }
+        for (int i = 0; i < 2; i++)
+            DONE(pthread_join(short_of_memory[i], NULL));
+        EXPECT_EQ(t.early, 0);
+        EXPECT(t.over >= 1 && t.calls <= 2); /* each thread was in it once at most */
+        EXPECT_EQ(t.running, 0);
+    }
+    held_give(&held);
     scene_close(&scene);
 }
 
