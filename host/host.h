@@ -15,13 +15,15 @@
  *          pin_chunk                piece_take, piece_cut                   piece_give              pin_release
  *     ---------------> registered -----------------------> live pieces ----------------> all free -------------> gone
  *
- * LOCKING, in rising rank: `opening` (LOCK_POOLS) what opens and closes; `growing` (LOCK_TURN) the one thread that registers or
- * unregisters, held across driver calls; what a thread keeps is behind flags of its own (threads.c), set while jemalloc works; `lock`
+ * LOCKING, in rising rank: `closing` (LOCK_BACKGROUND) the one thread that closes; `host_opening` (LOCK_POOLS) what opens, closes and ends;
+ * `growing` (LOCK_TURN) the one thread that registers or unregisters; all three are held across driver calls. `walking` has no rank, because it is
+ * held while the gate of a device is left for a wait: the one thread that looks at pending blocks, taken with no lock but `closing`; what a thread keeps is behind flags of its own (threads.c), set while jemalloc works; `lock`
  * (LOCK_ADDRESSES) chunks, pieces and uses, for a few instructions, also inside jemalloc's hooks. No driver call is made under the last two.
  */
 #ifndef CENOTE_HOST_HOST_H
 #define CENOTE_HOST_HOST_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -79,6 +81,7 @@ struct use {                        /* one stream that may be using a block */
     uint64_t stream;                /* who it is */
     CUevent  event;                 /* NULL: none could be recorded; only a wait for the whole device says that it is done */
     int      device;
+    bool     captured;              /* counted in `captured` of the host */
     uint32_t next;                  /* of the same block */
     uint32_t next_pending;          /* first of the next block */
 };
@@ -134,7 +137,8 @@ struct host {
 
     uint32_t pending_first, pending_last;
     atomic_uint pending;            /* blocks */
-    bool     polling;
+    pthread_mutex_t walking;        /* the list of pending blocks */
+    atomic_uint captured;           /* uses of live blocks by streams that were being captured */
     struct spare_events *events[DEVICES_MAX];
 
     struct thread *_Atomic threads;
@@ -227,7 +231,7 @@ static inline struct thread *thread_mine(struct host *h)
 int  uses_note(struct host *h, uint64_t at, int device, CUstream stream);
 void uses_add(struct host *h, uint64_t at, uint64_t word);
 bool uses_poll(struct host *h, struct thread *t, bool everything);
-int  uses_wait(struct host *h, bool all);                            /* CENOTE_OK: something was waited for */
+int  uses_wait(struct host *h, bool devices);                        /* for whole devices, or for events first */
 void uses_close(struct host *h);
 
 #endif

@@ -5,8 +5,10 @@
  *             host_get, cenote_host_open                 cenote_host_close
  *     closed ----------------------------> host_opened ---------------------> closed
  *
- * LOCKING: `host_opening` guards opening, closing, and the opening of devices.
+ * LOCKING: `host_opening` guards opening, closing, the opening of devices, and the end of threads. `closing` is for one that closes, who waits for
+ * devices without `host_opening`: what a device is at may need a thread to end.
  */
+#include <pthread.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -19,6 +21,35 @@
 struct host *_Atomic host_opened;
 static struct topology *volatile reachable; /* by those who look for leaks, too: a struct host is none of malloc's memory */
 struct lock host_opening = LOCK_INITIALIZER(LOCK_POOLS);
+static struct lock closing = LOCK_INITIALIZER(LOCK_BACKGROUND);
+
+/*
+ * In the child of a fork the thread that had a lock does not exist. Where the driver was not touched yet the child may begin: our own locks are made
+ * anew, and no fork happens while a thread is in hwloc, which has a lock that it does not make anew.
+ */
+static pthread_mutex_t in_hwloc = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&in_hwloc);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&in_hwloc);
+}
+
+static void process_forked(void)
+{
+    lock_open(&closing, LOCK_BACKGROUND);
+    lock_open(&host_opening, LOCK_POOLS);
+    after_fork();
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, process_forked);
+}
 
 const char *cenote_host_message(void)
 {
@@ -37,7 +68,9 @@ static uint64_t limit_of(const cenote_host_options *o, uint64_t memory)
 static int open_topology(struct host *h)
 {
     char why[256];
+    pthread_mutex_lock(&in_hwloc);
     h->topology = topology_open(h->options.topology, why, sizeof(why));
+    pthread_mutex_unlock(&in_hwloc);
     if (!h->topology)
         return error_set(CENOTE_BAD_OPTION, 0, "%s", why);
     reachable = h->topology;
@@ -72,7 +105,10 @@ static void close_parts(struct host *h)
         if (h->devices[i])
             device_close(h->devices[i]);
     pieces_close(h);
+    pthread_mutex_lock(&in_hwloc);
     topology_close(h->topology);
+    pthread_mutex_unlock(&in_hwloc);
+    pthread_mutex_destroy(&h->walking);
     lock_close(&h->growing);
     memory_unmap(h, sizeof(*h));
 }
@@ -88,6 +124,7 @@ static int open_new(const cenote_host_options *given, size_t size)
     h->number = ++number;
     h->opened = clock_ns();
     lock_open(&h->growing, LOCK_TURN);
+    pthread_mutex_init(&h->walking, NULL);
     threads_open(h);
     error = host_options_check(given, size, &h->options);
     h->large = h->options.large_kib ? (uint64_t)h->options.large_kib << 10 : UINT64_MAX;
@@ -129,6 +166,7 @@ struct host *host_get(int *error)
     return h;
 }
 
+/* LOCKING: `host_opening`. */
 static uint64_t live_blocks(struct host *h)
 {
     uint64_t blocks = 0;
@@ -138,31 +176,37 @@ static uint64_t live_blocks(struct host *h)
     return blocks;
 }
 
-int cenote_host_close(void)
+/* LOCKING: `host_opening`. */
+static int close_all(struct host *h, int error)
 {
-    if (driver_is_forked() || driver_is_exiting())
-        return error_set(driver_is_forked() ? CENOTE_FORKED : CENOTE_EXITING, 0, "no driver call may be made any more");
-    struct host *h = atomic_load(&host_opened);
-    if (!h)
-        return CENOTE_OK;
-    int error = uses_wait(h, true);
-    if (error && error != CENOTE_DEVICE_LOST)
-        return error;
     uint64_t blocks = live_blocks(h);
     if (blocks)
         return error_set(CENOTE_BUSY, 0, "%llu blocks of pinned memory are live", (unsigned long long)blocks);
-
     for (struct thread *t = atomic_load(&h->threads); t; t = t->next)
         thread_drop_caches(t);
     arenas_close(h);
     pin_release(h, 0, UINT64_MAX, UINT64_MAX);
-    lock_take(&host_opening);
     uint64_t left = h->registered;
     atomic_store(&host_opened, NULL);
     close_parts(h);
-    lock_give(&host_opening);
     return !left ? error : error_set(error ? error : CENOTE_DRIVER, cenote_driver_result(),
                                      "the driver would not unregister %llu bytes: they stay as they are", (unsigned long long)left);
+}
+
+int cenote_host_close(void)
+{
+    if (driver_is_forked() || driver_is_exiting())
+        return error_set(driver_is_forked() ? CENOTE_FORKED : CENOTE_EXITING, 0, "no driver call may be made any more");
+    lock_take(&closing);
+    struct host *h = atomic_load(&host_opened);
+    int error = h ? uses_wait(h, true) : CENOTE_OK;
+    if (h && (!error || error == CENOTE_DEVICE_LOST)) {
+        lock_take(&host_opening);
+        error = close_all(h, error);
+        lock_give(&host_opening);
+    }
+    lock_give(&closing);
+    return error;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- devices */

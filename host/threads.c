@@ -10,9 +10,11 @@
  *     owner     busy = 1; is it wanted? then busy = 0, wait, again                  busy = 0
  *     visitor   wanted = 1 (one at a time); barrier; wait until not busy            wanted = 0
  *
- * When a thread ends it gives back what it kept, and the structure waits for the next thread.
+ * When a thread ends it gives back what it kept, and the structure waits for the next thread. A program cannot know when that happens (a thread
+ * that has been waited for may still be ending, and others end on their own), so it may be while pinned memory is closed: `host_opening` keeps
+ * the two apart.
  *
- * LOCKING: what a thread keeps is for its owner inside enter and leave, and for a visitor inside visit and end_visit. `lock` may be taken
+ * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner inside enter and leave, and for a visitor inside visit and end_visit. `lock` may be taken
  * there, by pieces.c, also from jemalloc's hooks.
  */
 #include <linux/membarrier.h>
@@ -85,15 +87,19 @@ void thread_drop_caches(struct thread *t)
 static void thread_ends(void *arg)
 {
     struct thread *t = arg;
-    struct host *h = atomic_load(&host_opened);
     thread_here.thread = NULL;
-    if (!h || h->number != thread_here.of || driver_is_forked())
+    if (driver_is_forked())
         return;
-    enter(h, t);
-    flush(h, t, FLUSH_ALL);
-    thread_drop_caches(t);
-    leave(t);
-    atomic_store(&t->taken, false);
+    lock_take(&host_opening);
+    struct host *h = atomic_load(&host_opened);
+    if (h && h->number == thread_here.of) {
+        enter(h, t);
+        flush(h, t, FLUSH_ALL);
+        thread_drop_caches(t);
+        leave(t);
+        atomic_store(&t->taken, false);
+    }
+    lock_give(&host_opening);
 }
 
 static void make_key(void)

@@ -8,10 +8,12 @@
  *        use: event recorded         free               all events done
  *     live -----------------> live ---------> pending -------------------> free for the next
  *
- * Where no event can be had (the driver says no, the stream is being captured) the block waits for a trim that waits for the whole device.
+ * Where no event can be had (the driver says no, the stream is being captured) the block waits for the whole device: for a trim that does, or for
+ * an allocation that would fail. That must not be while a graph is captured, for it would end the capture. Who has a graph keeps its blocks, so
+ * while a block that a captured stream uses is live, an allocation does not wait for the device.
  *
- * LOCKING: uses and the list belong to `lock`. Only one thread at a time walks the list (`polling`). The driver is called with no lock,
- * in the device; a live block's uses are touched by its owner alone, a pending one's by whoever walks.
+ * LOCKING: uses and the list belong to `lock`. One thread at a time walks the list (`walking`) and calls the driver meanwhile, in the device;
+ * a live block's uses are touched by its owner alone, a pending one's by the thread that walks.
  */
 #include <unistd.h>
 
@@ -80,11 +82,19 @@ static uint32_t use_of_stream(struct host *h, uint64_t at, int device, uint64_t 
     return use;
 }
 
+static void set_captured(struct host *h, struct use *u, bool captured)
+{
+    if (captured != u->captured)
+        atomic_fetch_add(&h->captured, captured ? 1u : -1u);
+    u->captured = captured;
+}
+
 /* Without an event the use waits for the whole device. LOCKING: in the device. */
 static CUresult record_use(struct host *h, const struct device *d, struct use *u, CUstream stream)
 {
     CUresult result;
-    if (is_captured(d->driver, stream, &result)) {
+    set_captured(h, u, is_captured(d->driver, stream, &result));
+    if (u->captured) {
         if (u->event)
             d->driver->cuEventDestroy(u->event);
         u->event = NULL;
@@ -125,6 +135,8 @@ void uses_add(struct host *h, uint64_t at, uint64_t word)
 {
     uint32_t first = RECORD_USES(word);
     lock_take(&h->lock);
+    for (uint32_t use = first; use; use = use_at(h, use)->next)
+        set_captured(h, use_at(h, use), false);
     use_at(h, first)->next_pending = 0;
     if (h->pending_last)
         use_at(h, h->pending_last)->next_pending = first;
@@ -156,7 +168,7 @@ static bool all_done(struct host *h, uint32_t use)
     return true;
 }
 
-/* The entry after `before` (0: the first) leaves the list, and its uses are gone. Returns its block. LOCKING: `lock`, `polling`. */
+/* The entry after `before` (0: the first) leaves the list, and its uses are gone. Returns its block. LOCKING: `lock`, `walking`. */
 static uint64_t unlink_entry(struct host *h, uint32_t before)
 {
     uint32_t use = before ? use_at(h, before)->next_pending : h->pending_first;
@@ -185,8 +197,11 @@ static uint32_t entry_after(struct host *h, uint32_t before)
     return use;
 }
 
-/* Hands back blocks that nobody uses any more: those at the head of the list, or all (`known`: without asking). True: there were some. */
-static bool walk(struct host *h, struct thread *t, bool everything, bool known)
+/*
+ * Hands back blocks that no device uses any more: those at the head of the list, or all; those up to `known` (0: none) without asking. True: there
+ * were some. LOCKING: `walking`.
+ */
+static bool walk(struct host *h, struct thread *t, bool everything, uint32_t known)
 {
     bool any = false;
     uint32_t before = 0, not_ready = 0, use;
@@ -196,6 +211,7 @@ static bool walk(struct host *h, struct thread *t, bool everything, bool known)
             not_ready++;
             continue;
         }
+        known = use == known ? 0 : known;
         lock_take(&h->lock);
         uint64_t at = unlink_entry(h, before);
         lock_give(&h->lock);
@@ -205,28 +221,12 @@ static bool walk(struct host *h, struct thread *t, bool everything, bool known)
     return any;
 }
 
-static bool begin_walk(struct host *h)
-{
-    lock_take(&h->lock);
-    bool mine = !h->polling;
-    h->polling = true;
-    lock_give(&h->lock);
-    return mine;
-}
-
-static void end_walk(struct host *h)
-{
-    lock_take(&h->lock);
-    h->polling = false;
-    lock_give(&h->lock);
-}
-
 bool uses_poll(struct host *h, struct thread *t, bool everything)
 {
-    if (driver_is_exiting() || !begin_walk(h))
+    if (driver_is_exiting() || pthread_mutex_trylock(&h->walking))
         return false;
-    bool any = walk(h, t, everything, false);
-    end_walk(h);
+    bool any = walk(h, t, everything, 0);
+    pthread_mutex_unlock(&h->walking);
     return any;
 }
 
@@ -257,7 +257,7 @@ static CUresult wait_for_devices(struct host *h)
     return first;
 }
 
-/* For the events of all that is pending. LOCKING: `polling`. */
+/* For the events of all that is pending. LOCKING: `walking`. */
 static CUresult wait_for_events(struct host *h)
 {
     CUresult result = CUDA_SUCCESS;
@@ -273,14 +273,33 @@ static CUresult wait_for_events(struct host *h)
     return result;
 }
 
+/* What is freed during the wait is not covered by it. LOCKING: `walking`. */
+static CUresult wait_for_all(struct host *h, struct thread *t)
+{
+    lock_take(&h->lock);
+    uint32_t last = h->pending_last;
+    lock_give(&h->lock);
+    CUresult result = wait_for_devices(h);
+    walk(h, t, true, !result || driver_result_is_sticky(result) ? last : 0);
+    return result;
+}
+
+/* After a wait for events only those are pending that have none, and what came since. LOCKING: `walking`. */
+static CUresult wait_for_some(struct host *h, struct thread *t)
+{
+    CUresult result = wait_for_events(h);
+    walk(h, t, true, 0);
+    return !result && atomic_load(&h->pending) && !atomic_load(&h->captured) ? wait_for_all(h, t) : result;
+}
+
 int uses_wait(struct host *h, bool devices)
 {
     struct thread *t = thread_mine(h);
-    if (!atomic_load(&h->pending) || driver_is_exiting() || !t || !begin_walk(h))
+    if (!atomic_load(&h->pending) || driver_is_exiting() || !t)
         return CENOTE_OK;
-    CUresult result = devices ? wait_for_devices(h) : wait_for_events(h);
-    walk(h, t, true, devices && (!result || driver_result_is_sticky(result)));
-    end_walk(h);
+    pthread_mutex_lock(&h->walking);
+    CUresult result = devices ? wait_for_all(h, t) : wait_for_some(h, t);
+    pthread_mutex_unlock(&h->walking);
     lock_take(&h->lock);
     h->node[0].waits++;
     lock_give(&h->lock);

@@ -1,6 +1,7 @@
 /* test_process.c: forks, and the end of the process. Every case runs in a child, because it ends it; this process never loads the driver. */
 #include "tests/host/pinned.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,6 +71,39 @@ static void only_opened(void)
 CASE(a_process_that_has_only_opened_may_fork)
 {
     EXPECT_EQ(status_of(only_opened), 0);
+}
+
+static atomic_bool enough;
+
+static void *open_and_close(void *arg)
+{
+    while (!atomic_load(&enough)) {
+        (void)!cenote_host_open(NULL);
+        (void)!cenote_host_close();
+    }
+    return arg;
+}
+
+/* It may be open already, by the thread that is not there. */
+static void opens(void)
+{
+    int error = cenote_host_open(NULL);
+    EXPECT(!error || error == CENOTE_BUSY);
+}
+
+static void forks_while_it_is_opened(void)
+{
+    pthread_t other;
+    REQUIRE_EQ(pthread_create(&other, NULL, open_and_close, NULL), 0);
+    for (int i = 0; i < 100; i++)
+        EXPECT_EQ(status_of(opens), 0);
+    atomic_store(&enough, true);
+    pthread_join(other, NULL);
+}
+
+CASE(a_process_may_fork_while_another_thread_opens)
+{
+    EXPECT_EQ(status_of(forks_while_it_is_opened), 0);
 }
 
 static char *last;

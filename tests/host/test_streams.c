@@ -141,15 +141,66 @@ CASE(a_captured_copy_keeps_the_block)
     card_close(&card);
 }
 
-CASE(when_nothing_else_is_left_it_waits)
+static void open_limited(struct card *card)
 {
-    struct card card;
     struct sim_shape shape = scene_card(64 * MIB);
     cenote_host_options options = pinned_options();
     options.limit = 8 * MIB;
-    scene_open_card(&card.scene, &shape);
+    scene_open_card(&card->scene, &shape);
     DONE(cenote_host_open(&options));
-    DONE(cuMemAlloc(&card.there, BYTES));
+    DONE(cuMemAlloc(&card->there, BYTES));
+}
+
+/* The graph is gone, the device is idle and nothing is live: only the wait for the device, as a trim's, can say so. */
+CASE(a_captured_copy_is_waited_for_when_nothing_else_is_left)
+{
+    struct card card;
+    CUgraph graph;
+    open_limited(&card);
+    CUstream stream = card.scene.stream[A];
+    char *block = pinned_take(6 * MIB);
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cuMemcpyHtoDAsync(card.there, block, BYTES, stream));
+    DONE(cenote_host_use(block, 0, stream));
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_host_free(block));
+    char *other = pinned_take(7 * MIB);
+    EXPECT(other != NULL);
+    EXPECT_EQ(pinned_stats().waits, 1);
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    DONE(cenote_host_free(other));
+    card_close(&card);
+}
+
+/* A block that a graph uses is live while the graph is captured: then the device is not waited for, which would end the capture. */
+CASE(no_allocation_waits_while_a_capture_uses_pinned_memory)
+{
+    struct card card;
+    CUgraph graph;
+    void *other = NULL;
+    open_limited(&card);
+    CUstream stream = card.scene.stream[A];
+    for (int round = 0; round < 2; round++) { /* the block of the first round waits for the device in the second */
+        char *block = pinned_take(3 * MIB);
+        DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        DONE(cuMemcpyHtoDAsync(card.there, block, BYTES, stream));
+        DONE(cenote_host_use(block, 0, stream));
+        if (round)
+            EXPECT_EQ(cenote_host_alloc(0, 3 * MIB, &other), CENOTE_OUT_OF_HOST_MEMORY);
+        DONE(cuStreamEndCapture(stream, &graph));
+        DONE(cuGraphDestroy(graph));
+        DONE(cenote_host_free(block));
+    }
+    DONE(cenote_host_alloc(0, 3 * MIB, &other));
+    DONE(cenote_host_free(other));
+    card_close(&card);
+}
+
+CASE(when_nothing_else_is_left_it_waits)
+{
+    struct card card;
+    open_limited(&card);
     char *block = pinned_take(6 * MIB);
     copy_late(&card, block, card.scene.stream[A]);
     DONE(cenote_host_free(block));

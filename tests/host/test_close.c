@@ -1,0 +1,122 @@
+/*
+ * test_close.c: pinned memory is closed while threads that have used it end, and by two threads at once. What a thread kept is given back once,
+ * by the thread or by the one that closes.
+ */
+#include "tests/host/pinned.h"
+
+#include <pthread.h>
+
+#define ROUNDS 300
+#define THREADS 48
+#define BLOCKS 16 /* that each thread keeps when it ends */
+
+static atomic_int refused;
+static CUcontext context;
+static pthread_barrier_t ends;
+static pthread_key_t before_the_library; /* its destructor runs first, for it was there first */
+
+/* The thread has made its last call; what it keeps is given back next. */
+static void end_together(void *arg)
+{
+    (void)arg;
+    pthread_barrier_wait(&ends);
+}
+
+__attribute__((constructor)) static void make_key(void)
+{
+    pthread_key_create(&before_the_library, end_together);
+}
+
+static void *use_and_end(void *arg)
+{
+    void *block[BLOCKS];
+    cuCtxSetCurrent(context);
+    for (int i = 0; i < BLOCKS; i++)
+        atomic_fetch_add(&refused, cenote_host_alloc(0, i % 8 ? 1 * KIB : 64 * KIB, &block[i]) != CENOTE_OK);
+    for (int i = 0; i < BLOCKS; i++)
+        atomic_fetch_add(&refused, cenote_host_free(block[i]) != CENOTE_OK);
+    pthread_setspecific(before_the_library, &ends);
+    return arg;
+}
+
+static void open_card(struct scene *scene)
+{
+    struct sim_shape shape = scene_card(64 * MIB);
+    scene_open_card(scene, &shape);
+    context = scene->context;
+    atomic_store(&refused, 0);
+}
+
+CASE(threads_end_while_it_closes)
+{
+    struct scene scene;
+    open_card(&scene);
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t thread[THREADS];
+        pthread_barrier_init(&ends, NULL, THREADS + 1);
+        for (int i = 0; i < THREADS; i++)
+            REQUIRE_EQ(pthread_create(&thread[i], NULL, use_and_end, NULL), 0);
+        pthread_barrier_wait(&ends);
+        DONE(cenote_host_close());
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(thread[i], NULL);
+        pthread_barrier_destroy(&ends);
+    }
+    EXPECT_EQ(refused, 0);
+    EXPECT_EQ(pinned_chunks(), 0);
+    pinned_close(&scene);
+}
+
+/* Again, and pinned memory is open anew when the threads of before end. */
+CASE(threads_end_while_it_is_opened_again)
+{
+    struct scene scene;
+    open_card(&scene);
+    for (int round = 0; round < ROUNDS / 4; round++) {
+        pthread_t thread[THREADS];
+        void *block = NULL;
+        pthread_barrier_init(&ends, NULL, THREADS + 1);
+        for (int i = 0; i < THREADS; i++)
+            REQUIRE_EQ(pthread_create(&thread[i], NULL, use_and_end, NULL), 0);
+        pthread_barrier_wait(&ends);
+        DONE(cenote_host_close());
+        DONE(cenote_host_alloc(0, 2 * KIB, &block));
+        DONE(cenote_host_free(block));
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(thread[i], NULL);
+        pthread_barrier_destroy(&ends);
+        DONE(cenote_host_check());
+    }
+    EXPECT_EQ(refused, 0);
+    pinned_close(&scene);
+}
+
+static void *close_it(void *barrier)
+{
+    pthread_barrier_wait(barrier);
+    atomic_fetch_add(&refused, cenote_host_close() != CENOTE_OK);
+    return NULL;
+}
+
+CASE(two_threads_close_at_once)
+{
+    struct scene scene;
+    pthread_barrier_t barrier;
+    open_card(&scene);
+    pthread_barrier_init(&barrier, NULL, 2);
+    for (int round = 0; round < ROUNDS / 2; round++) {
+        pthread_t other;
+        char *block = pinned_take(64 * KIB);
+        DONE(sim_launch_wait(scene.stream[A], MSEC));
+        DONE(cenote_host_use(block, 0, scene.stream[A]));
+        DONE(cenote_host_free(block));
+        REQUIRE_EQ(pthread_create(&other, NULL, close_it, &barrier), 0);
+        close_it(&barrier);
+        pthread_join(other, NULL);
+    }
+    pthread_barrier_destroy(&barrier);
+    EXPECT_EQ(refused, 0);
+    pinned_close(&scene);
+}
+
+SCENES_MAIN("closing")
