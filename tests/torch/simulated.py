@@ -60,6 +60,23 @@ def allocator() -> dict:
     return {"CENOTE": "on", "CENOTE_BUILD": str(folder().parent)} if named == "cenote" else {}
 
 
+# PyTorch gives autograd's threads a copy of the caller's contextvars, and the last to let go of it may be such a thread, after `backward` has
+# returned. It needs Python's lock for that, and in a Python before 3.14 that has begun to end this ends the process, under any allocator:
+# "terminate called without an active exception". So programs of ours wait for that when all else of theirs has ended.
+SETTLES = (
+    "import atexit, contextvars, time, weakref; _copies, _copy = {}, contextvars.copy_context; "
+    "_note = lambda made: _copies.setdefault(id(made), weakref.ref(made, lambda gone, at=id(made): _copies.pop(at, None))) and made; "
+    "contextvars.copy_context = lambda: _note(_copy()); "
+    "atexit.register(lambda: [time.sleep(0.002) for _ in range(5000) if _copies]); "
+)
+
+
+def settling(code: str) -> str:
+    """Lines keep their numbers."""
+    code = textwrap.dedent(code)
+    return SETTLES + code if "backward" in code and code.startswith(("\n", "import ", "from ")) else code
+
+
 def is_loaded() -> bool:
     """The simulated driver is in this process."""
     return "libcenote_sim.so" in pathlib.Path("/proc/self/maps").read_text()
@@ -68,7 +85,7 @@ def is_loaded() -> bool:
 def fresh(code: str, shape: str = SHAPE, timeout: float = 120, check: bool = True, **environ: str) -> subprocess.CompletedProcess:
     """Runs Python code in a process of its own, on a GPU of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
+        [sys.executable, "-c", settling(code)],
         env=environment(shape, **environ),
         timeout=timeout,
         text=True,
@@ -80,7 +97,7 @@ def fresh(code: str, shape: str = SHAPE, timeout: float = 120, check: bool = Tru
 
 
 # Imports PyTorch once, and forks for each line: code, environment, where the output goes, seconds. CUDA is untouched until the child asks.
-NURSERY = """
+NURSERY = SETTLES + """
 import json, os, signal, sys, torch
 for line in sys.stdin:
     code, environ, output, seconds, whole = json.loads(line)
