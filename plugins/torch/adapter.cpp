@@ -3,12 +3,15 @@
  */
 #include "adapter.h"
 
+#include "outward.h"
+
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
+#include <pthread.h>
 
 namespace cenote_torch
 {
@@ -20,11 +23,7 @@ static Adapter *the_adapter;
 /* For tensors: they die in destructors, where nothing may be thrown. */
 static void delete_block(void *block)
 {
-    try {
-        the_adapter->raw_delete(block);
-    } catch (const c10::Error &error) {
-        TORCH_WARN(error.what_without_backtrace());
-    }
+    contain([&] { the_adapter->raw_delete(block); }, [](const char *words) { TORCH_WARN(words); });
 }
 
 cenote_pool *Adapter::pool(DeviceIndex device) const
@@ -70,8 +69,9 @@ void *Adapter::take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream
     int error = C10_UNLIKELY(group != nullptr) ? cenote_group_alloc(group, bytes, 1, stream, &block) : cenote_alloc(from, bytes, stream, &block);
     if (C10_UNLIKELY(error))
         fail(error, device, bytes);
+    Taken taken(block);
     report(block, static_cast<int64_t>(bytes), from, device);
-    return block;
+    return taken.keep();
 }
 
 /* --- while it is switched off: memory of the driver's */
@@ -80,7 +80,7 @@ void *Adapter::take_directly(size_t bytes)
 {
     void *block = nullptr;
     C10_CUDA_CHECK(cudaMalloc(&block, bytes));
-    std::lock_guard<std::mutex> hold(direct_lock_);
+    Hold hold(direct_lock_);
     direct_.insert(block);
     has_direct_.store(true, std::memory_order_relaxed);
     return block;
@@ -89,7 +89,7 @@ void *Adapter::take_directly(size_t bytes)
 bool Adapter::give_directly(void *block)
 {
     {
-        std::lock_guard<std::mutex> hold(direct_lock_);
+        Hold hold(direct_lock_);
         if (!direct_.erase(block))
             return false;
     }
@@ -115,11 +115,12 @@ c10::DataPtr Adapter::allocate(size_t bytes)
             }
         }
         block = take(device, bytes, stream.stream());
-        const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
-        if (C10_UNLIKELY(interp))
-            (*interp)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
     }
-    return owner_of(block, device);
+    c10::DataPtr owner = owner_of(block, device);
+    const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
+    if (C10_UNLIKELY(interp) && block)
+        ask_python([&] { (*interp)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block)); });
+    return owner;
 }
 
 c10::DataPtr Adapter::owner_of(void *block, DeviceIndex device) const
@@ -147,13 +148,20 @@ void *Adapter::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
     return bytes ? take(device_now(), bytes, stream) : nullptr;
 }
 
+/* Whatever it throws, the block goes back. */
+static void trace_free(const c10::impl::PyInterpreter *interp, void *block)
+{
+    contain([&] { ask_python([&] { (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block)); }); },
+            [](const char *words) { TORCH_WARN("who traces memory failed at a free: ", words); });
+}
+
 void Adapter::raw_delete(void *block)
 {
     if (!block)
         return;
     const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
     if (C10_UNLIKELY(interp))
-        (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block));
+        trace_free(interp, block);
     if (C10_UNLIKELY(history_.sees_frees()))
         delete_recorded(block);
     else
@@ -187,7 +195,7 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
     if (is_immortal(stream))
         cenote_stream_immortal(known.pool, stream.stream());
     int error = cenote_use_on(block.get(), stream.device_index(), stream.stream());
-    TORCH_CHECK(!error, "record_stream: ", cenote_message());
+    TORCH_CHECK(!error, "record_stream: ", words_of(error));
 }
 
 /* --- devices */
@@ -197,9 +205,27 @@ static int ask_others(cenote_pool *, size_t, void *)
 {
     Call::Outside outside;
     bool any = false;
-    for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
-        any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    auto ask = [&] {
+        for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+            contain([&] { any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute(); },
+                    [](const char *words) { TORCH_WARN("who was asked to free memory of a GPU failed: ", words); });
+    };
+    contain(ask, [](const char *) {}); /* no host memory: nothing was freed; C is above us */
     return any;
+}
+
+void check(int error)
+{
+    TORCH_CHECK(!error, words_of(error));
+}
+
+static void set_fraction(cenote_pool *pool, double fraction)
+{
+    double bytes = fraction * static_cast<double>(read_stats(pool).capacity);
+    check(cenote_pool_set_limit(pool, fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0));
+    double threshold = c10::CachingAllocator::AcceleratorAllocatorConfig::garbage_collection_threshold();
+    if (threshold > 0) /* without a fraction PyTorch has no threshold either */
+        check(cenote_pool_set_trim_above(pool, threshold));
 }
 
 void Adapter::init(int device_count)
@@ -207,15 +233,18 @@ void Adapter::init(int device_count)
     double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
     if (getenv("PYTORCH_NO_CUDA_MEMORY_CACHING"))
         enabled_ = false;
+    note_use();
     for (int device = static_cast<int>(pools_.size()); device < device_count; device++) {
         cenote_pool *made = nullptr;
-        TORCH_CHECK(!cenote_pool_default(device, &made), "cenote on device ", device, ": ", cenote_message());
+        int error = cenote_pool_default(device, &made);
+        TORCH_CHECK(!error, "cenote on device ", device, ": ", words_of(error));
         cenote_pool_on_shortage(made, &ask_others, nullptr);
         cenote_pool_set_user(made, "PyTorch");
-        pools_.push_back(made);
-        history_.add_device(made);
         if (fraction < 1)
-            setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
+            set_fraction(made, fraction);
+        pools_.reserve(static_cast<size_t>(device_count));
+        history_.add_device(made);
+        pools_.push_back(made); /* nothing throws any more: a device is there with all that belongs to it, or not yet */
     }
 }
 
@@ -228,18 +257,13 @@ double Adapter::getMemoryFraction(DeviceIndex device)
 void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
 {
     TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
-    double bytes = fraction * static_cast<double>(read_stats(pool(device)).capacity);
-    int error = cenote_pool_set_limit(pool(device), fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0);
-    TORCH_CHECK(!error, cenote_message());
-    double threshold = c10::CachingAllocator::AcceleratorAllocatorConfig::garbage_collection_threshold();
-    if (threshold > 0) /* without a fraction PyTorch has no threshold either */
-        TORCH_CHECK(!cenote_pool_set_trim_above(pool(device), threshold), cenote_message());
+    set_fraction(pool(device), fraction);
 }
 
 void Adapter::emptyCache(MempoolId_t id)
 {
     if (id != MempoolId_t{0, 0}) {
-        for (size_t device = 0; device < pools_.size(); device++)
+        for (size_t device = 0; device < pools_.size() && !is_child(); device++)
             empty_pool(static_cast<DeviceIndex>(device), id);
         return;
     }
@@ -250,15 +274,18 @@ void Adapter::emptyCache(MempoolId_t id)
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)
-            TORCH_CHECK(!cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN), cenote_message());
+            check(cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
     }
 }
 
-/* Somebody looks what emptyCache has brought: what it has put off goes now. */
+/* Before a figure is read: what emptyCache has put off, and what a pool that is gone could not give back, goes now. */
 void Adapter::empty_owed(DeviceIndex device)
 {
-    if (cenote_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED))
+    if (cenote_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED)) {
         TORCH_WARN_ONCE("cenote: ", cenote_message());
+        return;
+    }
+    empty_refused(device);
 }
 
 std::pair<size_t, size_t> Adapter::getMemoryInfo(DeviceIndex device)
@@ -279,7 +306,7 @@ void Adapter::cacheInfo(DeviceIndex device, size_t *largest)
 void *Adapter::getBaseAllocation(void *block, size_t *size)
 {
     cenote_block found;
-    TORCH_CHECK(!cenote_find(block, &found), cenote_message());
+    check(cenote_find(block, &found));
     if (size)
         *size = found.size;
     return found.start;
@@ -294,7 +321,7 @@ void Adapter::enablePeerAccess(DeviceIndex device, DeviceIndex peer)
         (void)cudaGetLastError(); /* the runtime remembers it as an error */
     else
         C10_CUDA_CHECK(result);
-    TORCH_CHECK(!cenote_pool_grant(pool(peer), device), cenote_message());
+    check(cenote_pool_grant(pool(peer), device));
 }
 
 /* Where the devices cannot use each other's memory, mapped memory needs the driver's copy between peers. */
@@ -307,14 +334,32 @@ cudaError_t Adapter::memcpyAsync(void *to, int to_device, const void *from, int 
 
 void Adapter::attachOutOfMemoryObserver(OutOfMemoryObserver observer)
 {
-    std::lock_guard<std::mutex> hold(observers_lock_);
+    Hold hold(observers_lock_);
     observers_.push_back(std::move(observer));
+}
+
+/* In a child: what the parent was in the middle of, and what it keeps for itself. Its blocks go in silence, by the shortest road. */
+static void adapter_forked()
+{
+    Asking::forget();
+    the_adapter->forked();
+}
+
+void Adapter::forked()
+{
+    history_.forked();
+    if (!is_child())
+        return;
+    has_direct_ = false;
+    has_routes_ = false;
 }
 
 Adapter *adapter()
 {
-    if (!the_adapter)
+    if (!the_adapter) {
         the_adapter = new Adapter;
+        pthread_atfork(nullptr, nullptr, &adapter_forked);
+    }
     return the_adapter;
 }
 

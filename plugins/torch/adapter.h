@@ -4,22 +4,25 @@
  *
  * LOCKING: none of its own on the way of an allocation. `observers_lock_` guards the list of observers and is not held while they run;
  * `direct_lock_` guards what was taken past cenote, `received_lock_` what came from other processes. None is taken while another is held.
+ * lock.h says what a forked child may do.
  */
 #pragma once
 
 #include <history.h> /* beside this file */
+#include <lock.h>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cenote/cenote.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace cenote_torch {
@@ -65,15 +68,38 @@ public:
     c10::DataPtr allocateWithAddress(size_t bytes, void *address) override { return allocate_at(bytes, address); }
 };
 
+/* A block that was just taken: it goes back if what follows throws. */
+class Taken {
+public:
+    explicit Taken(void *block) : block_(block) {}
+    Taken(const Taken &) = delete;
+    ~Taken()
+    {
+        if (C10_UNLIKELY(block_ != nullptr))
+            cenote_free(block_);
+    }
+    void *get() const { return block_; }
+    void *keep() { return std::exchange(block_, nullptr); }
+
+private:
+    void *block_;
+};
+
 /* pools.cpp */
 struct Foreign;
 
 struct PrivatePool {
-    cenote_group *group = nullptr; /* NULL: released */
+    cenote_group *group = nullptr;
     int uses = 0;
     unsigned flags = 0;         /* CENOTE_GROUP_LEND, CENOTE_GROUP_WHOLE */
     Foreign *foreign = nullptr; /* where its memory comes from, if not from cenote */
-    uint64_t past = 0, idle = 0; /* bytes held when it was released, and those of them that nothing lived on */
+};
+
+/* One that is gone, as statistics and its last empty_cache ask for it. */
+struct Released {
+    DeviceIndex device;
+    MempoolId_t id;
+    uint64_t past, idle; /* bytes held when it was released, and those of them that nothing lived on */
 };
 
 struct Route {
@@ -98,6 +124,8 @@ public:
     void recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream) override;
     void enable(bool value) override { enabled_ = value; }
     bool isEnabled() const override { return enabled_; }
+
+    void forked();
 
     /* devices */
     void init(int device_count) override;
@@ -177,12 +205,17 @@ private:
     c10::DataPtr owner_of(void *block, DeviceIndex device) const;
     PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
+    void remember(const Released &gone);
+    bool is_captured(DeviceIndex device) const;
+    void give_back(DeviceIndex device, uint64_t idle);
     void empty_pool(DeviceIndex device, MempoolId_t id);
+    void empty_refused(DeviceIndex device);
     void empty_owed(DeviceIndex device);
     void add_pool_stats(DeviceIndex device, DeviceStats &stats);
     void end_lost_captures();
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);
     cenote_group *route(DeviceIndex device, cudaStream_t stream);
+    bool delete_live(void *block);
     std::vector<Route>::iterator find_route(DeviceIndex device, MempoolId_t id);
     void *take_directly(size_t bytes);
     bool give_directly(void *block);
@@ -192,19 +225,21 @@ private:
 
     std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
     std::atomic<bool> enabled_{true};
-    std::mutex direct_lock_;
+    Lock direct_lock_;
     std::unordered_set<void *> direct_; /* taken while it was switched off */
     std::atomic<bool> has_direct_{false}; /* since then */
     std::atomic<bool> has_routes_{false};
-    std::mutex pools_lock_;
+    Lock pools_lock_;
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
+    std::deque<Released> released_;              /* the latest ones */
+    std::map<DeviceIndex, uint64_t> refused_;    /* idle bytes of such that could not go back yet */
     std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
     std::vector<Route> routes_;
     std::vector<Route> going_on_; /* captures that were still open when their route ended */
     History history_;
-    std::mutex observers_lock_;
+    Lock observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;
-    std::mutex received_lock_;
+    Lock received_lock_;
     std::unordered_map<std::string, std::weak_ptr<void>> received_; /* from other processes, by handle and device */
     std::vector<void *> unclosed_; /* let go of while a graph was captured */
 };

@@ -17,9 +17,12 @@
  */
 #include "history.h"
 
+#include "outward.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <new>
 
 namespace cenote_torch
 {
@@ -70,34 +73,47 @@ std::vector<TraceEntry> Ring::in_order() const
     return all;
 }
 
-/* --- the gate. Who is inside may enter again without it: see Call. */
+/* --- the gate. Who is inside may enter again without it: see Call. A call that was inside when its thread forked ends in the child as well. */
 
 void Gate::enter()
 {
-    std::unique_lock<std::mutex> hold(lock_);
+    if (is_child())
+        return;
+    std::unique_lock<Lock> hold(lock_);
     changed_.wait(hold, [this] { return !closed_; });
     inside_++;
 }
 
 void Gate::leave()
 {
-    std::lock_guard<std::mutex> hold(lock_);
+    if (is_child())
+        return;
+    Hold hold(lock_);
     if (!--inside_ && closed_)
         changed_.notify_all();
 }
 
 void Gate::close()
 {
-    std::unique_lock<std::mutex> hold(lock_);
+    std::unique_lock<Lock> hold(lock_);
     closed_++;
     changed_.wait(hold, [this] { return !inside_; });
 }
 
 void Gate::open()
 {
-    std::lock_guard<std::mutex> hold(lock_);
+    if (is_child())
+        return;
+    Hold hold(lock_);
     if (!--closed_)
         changed_.notify_all();
+}
+
+/* In a child: the threads that were inside or had closed it are not there. */
+void Gate::renew()
+{
+    new (&changed_) std::condition_variable_any;
+    inside_ = closed_ = 0;
 }
 
 History::Still::Still(History &history) : gate_(Call::current() ? nullptr : &history.gate_)
@@ -161,53 +177,10 @@ Call::Outside::~Outside()
 Context History::gather(RecordContext when) const
 {
     CreateContextFn function = gather_.load(std::memory_order_relaxed);
-    return function && when_.load(std::memory_order_relaxed) >= when ? function() : nullptr;
-}
-
-/* --- words of a thread: it may free memory while it ends, after they are gone */
-
-struct Words {
-    std::vector<std::string> compiling;
-    std::string metadata;
-};
-
-static thread_local Words *said;
-
-static Words &own_words()
-{
-    struct Owner {
-        ~Owner()
-        {
-            delete said;
-            said = nullptr;
-        }
-    };
-    static thread_local Owner owner;
-    (void)owner;
-    if (!said)
-        said = new Words;
-    return *said;
-}
-
-void push_compile_context(std::string text)
-{
-    own_words().compiling.push_back(std::move(text));
-}
-
-void pop_compile_context()
-{
-    if (said && !said->compiling.empty())
-        said->compiling.pop_back();
-}
-
-void set_user_metadata(std::string text)
-{
-    own_words().metadata = std::move(text);
-}
-
-std::string user_metadata()
-{
-    return said ? said->metadata : "";
+    Context found;
+    if (function && when_.load(std::memory_order_relaxed) >= when)
+        ask_python([&] { found = function(); });
+    return found;
 }
 
 /* --- the timeline of a device */
@@ -217,16 +190,21 @@ void Timeline::put(TraceEntry::Action action, size_t at, size_t size, void *stre
 {
     if (!records && trackers.empty())
         return;
-    std::string compiling = said && !said->compiling.empty() ? said->compiling.back() : "N/A";
     TraceEntry entry(action, device, at, size, stream, pool, c10::getApproximateTime(), keeps_stacks ? context : nullptr,
-                     std::move(compiling), user_metadata());
+                     compile_context(), user_metadata());
     dead.push_back(std::move(context)); /* our reference may be the last one */
-    for (const auto &tracker : trackers)
-        tracker(entry);
+    tell(entry);
     if (records && !(skipped >> action & 1) && !ring.join(entry))
         ring.put(std::move(entry), dead);
     else
         dead.push_back(std::move(entry.context_));
+}
+
+/* What they throw stops here: the block is taken or given back, whatever a tracker makes of it. LOCKING: `lock`. */
+void Timeline::tell(const TraceEntry &entry) const
+{
+    for (const auto &tracker : trackers)
+        contain([&] { tracker(entry); }, [](const char *words) { TORCH_WARN("a tracker of allocations failed: ", words); });
 }
 
 /* LOCKING: `lock`. */
@@ -273,7 +251,7 @@ void Timeline::changed(int change, size_t at, size_t size)
     Call *call = Call::current();
     Context context = call ? call->context : nullptr;
     bool segment = whole || history->is_whole(at);
-    std::lock_guard<std::mutex> hold(lock);
+    Hold hold(lock);
     auto block = blocks.find(at);
     switch (change) {
     case CENOTE_MAPPED:
@@ -297,19 +275,17 @@ void Timeline::changed(int change, size_t at, size_t size)
 
 static void hear(cenote_pool *, int change, void *address, size_t bytes, void *timeline)
 {
-    try {
-        static_cast<Timeline *>(timeline)->changed(change, reinterpret_cast<size_t>(address), bytes);
-    } catch (const std::exception &) { /* a tracker's mistake, or no host memory: C is above us, the entry is lost */
-    }
+    contain([&] { static_cast<Timeline *>(timeline)->changed(change, reinterpret_cast<size_t>(address), bytes); },
+            [](const char *) {}); /* no host memory: C is above us, the entry is lost */
 }
 
 /* --- settings */
 
+/* The device is there when this returns; if it throws a second try finds the timeline of the first. */
 void History::add_device(cenote_pool *pool)
 {
-    std::lock_guard<std::mutex> hold(settings_);
-    Timeline &added = timelines_.emplace_back();
-    pools_.push_back(pool);
+    Hold hold(settings_);
+    Timeline &added = pools_.size() < timelines_.size() ? timelines_.back() : timelines_.emplace_back();
     added.history = this;
     added.device = static_cast<DeviceIndex>(cenote_pool_device(pool));
     added.whole = cenote_pool_provider(pool) != CENOTE_VMM;
@@ -318,14 +294,24 @@ void History::add_device(cenote_pool *pool)
     added.keeps_stacks = when_.load() >= RecordContext::ALLOC;
     added.skipped = skipped_;
     added.ring.limit(most_, added.dead);
+    pools_.reserve(pools_.size() + 1);
     if (sees_allocations())
-        TORCH_CHECK(!cenote_pool_watch(pool, &hear, &added), cenote_message());
+        check(cenote_pool_watch(pool, &hear, &added));
+    pools_.push_back(pool);
+}
+
+/* In a child of a process that has used a GPU nothing is recorded: its memory is the parent's. */
+void History::forked()
+{
+    gate_.renew();
+    if (is_child())
+        state_ = 0;
 }
 
 void History::settle(DeviceIndex device, const std::vector<SegmentInfo> &segments)
 {
     Timeline &line = timelines_[static_cast<size_t>(device)];
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     for (const SegmentInfo &each : segments)
         line.settle(each.address, each.total_size, each.stream, each.owner_private_pool_id);
 }
@@ -334,7 +320,7 @@ void History::settle(DeviceIndex device, const std::vector<SegmentInfo> &segment
 void History::watch_all(bool on)
 {
     for (size_t i = 0; i < pools_.size(); i++)
-        TORCH_CHECK(!cenote_pool_watch(pools_[i], on ? &hear : nullptr, &timelines_[i]), cenote_message());
+        check(cenote_pool_watch(pools_[i], on ? &hear : nullptr, &timelines_[i]));
 }
 
 /* Nobody tells any more when a block that waits is free. LOCKING: settings_; the gate is closed. */
@@ -356,7 +342,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
     for (const auto &action : skip)
         skipped |= 1u << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
     std::vector<Context> dead; /* before the locks */
-    std::lock_guard<std::mutex> hold(settings_);
+    Hold hold(settings_);
     Still still(*this);
     if (!clock_)
         clock_.emplace();
@@ -365,7 +351,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
     gather_ = enabled ? gather : nullptr;
     when_ = enabled ? when : RecordContext::NEVER;
     for (Timeline &each : timelines_) {
-        std::lock_guard<std::mutex> hold_timeline(each.lock);
+        Hold hold_timeline(each.lock);
         if (!enabled || clear)
             each.ring.limit(0, dead);
         each.ring.limit(most_, dead);
@@ -374,7 +360,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
         each.skipped = skipped_;
     }
     {
-        std::lock_guard<std::mutex> hold_words(words_lock_);
+        Hold hold_words(words_lock_);
         most_annotations_ = most_;
         if (!enabled || clear)
             annotations_.clear();
@@ -382,7 +368,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
     bool on = enabled || !trackers_.empty();
     watch_all(on);
     for (Timeline &each : timelines_) {
-        std::lock_guard<std::mutex> hold_timeline(each.lock);
+        Hold hold_timeline(each.lock);
         if (!on)
             forget_waiting(each);
         std::move(each.dead.begin(), each.dead.end(), std::back_inserter(dead));
@@ -394,13 +380,13 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
 /* A tracker that comes late is told of what happens from now on; what is there it finds in a snapshot. */
 void History::track(AllocatorTraceTracker tracker)
 {
-    std::lock_guard<std::mutex> hold(settings_);
+    Hold hold(settings_);
     Still still(*this);
     if (!clock_)
         clock_.emplace();
     trackers_.push_back(tracker);
     for (Timeline &each : timelines_) {
-        std::lock_guard<std::mutex> hold_timeline(each.lock);
+        Hold hold_timeline(each.lock);
         each.trackers.push_back(tracker);
     }
     watch_all(true);
@@ -425,7 +411,8 @@ void History::taken(Call &call, const cenote_block &block, MempoolId_t pool)
 {
     Timeline &line = timeline(block);
     auto at = reinterpret_cast<size_t>(block.start);
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
+    line.put(TraceEntry::ALLOC, at, block.requested, block.stream, pool, call.context);
     if (call.context && call.state & RECORDS) {
         auto old = line.blocks.find(at);
         if (old != line.blocks.end())
@@ -433,7 +420,6 @@ void History::taken(Call &call, const cenote_block &block, MempoolId_t pool)
         line.blocks.emplace(at, Remembered{call.context, block.requested, block.stream, pool, false});
         remembered_++;
     }
-    line.put(TraceEntry::ALLOC, at, block.requested, block.stream, pool, call.context);
     collect(line, call);
 }
 
@@ -442,7 +428,7 @@ void History::freeing(Call &call, const cenote_block &block, MempoolId_t pool)
 {
     Timeline &line = timeline(block);
     auto at = reinterpret_cast<size_t>(block.start);
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     auto known = line.blocks.find(at);
     Context context = call.context ? call.context : known != line.blocks.end() ? known->second.context : nullptr;
     line.put(TraceEntry::FREE_REQUESTED, at, block.requested, block.stream, pool, context);
@@ -466,7 +452,7 @@ void History::ran_out(DeviceIndex device, size_t bytes, size_t left)
     if (!call)
         return;
     Timeline &line = timelines_[static_cast<size_t>(device)];
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     line.put(TraceEntry::OOM, left, bytes, call->stream, call->pool, call->context);
     collect(line, *call);
 }
@@ -487,7 +473,7 @@ void History::annotate(const cenote_block &block, MempoolId_t pool, std::string 
     std::string before = user_metadata();
     set_user_metadata(std::move(text));
     {
-        std::lock_guard<std::mutex> hold(line.lock);
+        Hold hold(line.lock);
         line.put(annotation<TraceEntry>(), reinterpret_cast<size_t>(block.start), block.requested, block.stream, pool, call.context);
         collect(line, call);
     }
@@ -498,7 +484,7 @@ void History::add_annotation(DeviceIndex device, const std::vector<std::pair<std
 {
     if (!is_enabled())
         return;
-    std::lock_guard<std::mutex> hold(words_lock_);
+    Hold hold(words_lock_);
     auto &entry = annotations_.emplace_back(device, c10::getApproximateTime());
     for (const auto &[name, value] : text)
         entry.recordUserMetadata(name, value);
@@ -509,7 +495,7 @@ void History::add_annotation(DeviceIndex device, const std::vector<std::pair<std
 void History::snapshot_taken(DeviceIndex device, size_t active)
 {
     Timeline &line = timelines_[static_cast<size_t>(device)];
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     line.put(TraceEntry::SNAPSHOT, 0, active, nullptr, {0, 0}, nullptr);
 }
 
@@ -517,19 +503,19 @@ void History::snapshot_taken(DeviceIndex device, size_t active)
 
 void History::came_whole(void *segment)
 {
-    std::lock_guard<std::mutex> hold(words_lock_);
+    Hold hold(words_lock_);
     segments_.insert(reinterpret_cast<size_t>(segment));
 }
 
 void History::went_whole(void *segment)
 {
-    std::lock_guard<std::mutex> hold(words_lock_);
+    Hold hold(words_lock_);
     segments_.erase(reinterpret_cast<size_t>(segment));
 }
 
 bool History::is_whole(size_t segment)
 {
-    std::lock_guard<std::mutex> hold(words_lock_);
+    Hold hold(words_lock_);
     return segments_.count(segment);
 }
 
@@ -538,7 +524,7 @@ bool History::is_whole(size_t segment)
 Context History::context_of(DeviceIndex device, const void *block)
 {
     Timeline &line = timelines_[static_cast<size_t>(device)];
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     auto known = line.blocks.find(reinterpret_cast<size_t>(block));
     return known == line.blocks.end() ? nullptr : known->second.context;
 }
@@ -546,7 +532,7 @@ Context History::context_of(DeviceIndex device, const void *block)
 void History::add_contexts(DeviceIndex device, SegmentInfo *segments, size_t count)
 {
     Timeline &line = timelines_[static_cast<size_t>(device)];
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     for (size_t i = 0; i < count && !line.blocks.empty(); i++) {
         size_t at = segments[i].address;
         for (BlockInfo &block : segments[i].blocks) {
@@ -561,7 +547,7 @@ void History::add_contexts(DeviceIndex device, SegmentInfo *segments, size_t cou
 std::vector<TraceEntry> History::entries(DeviceIndex device)
 {
     Timeline &line = timelines_[static_cast<size_t>(device)];
-    std::lock_guard<std::mutex> hold(line.lock);
+    Hold hold(line.lock);
     return line.ring.in_order();
 }
 
@@ -569,10 +555,10 @@ std::vector<TraceEntry> History::entries(DeviceIndex device)
 void History::finish(SnapshotInfo &info)
 {
     {
-        std::lock_guard<std::mutex> hold(words_lock_);
+        Hold hold(words_lock_);
         info.external_annotations.assign(annotations_.begin(), annotations_.end());
     }
-    std::lock_guard<std::mutex> hold(settings_);
+    Hold hold(settings_);
     if (!clock_)
         return;
     auto since_epoch = clock_->makeConverter();

@@ -3,6 +3,8 @@
  */
 #pragma once
 
+#include <lock.h> /* beside this file */
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cenote/cenote.h>
 
@@ -23,6 +25,9 @@ namespace cenote_torch {
 using namespace c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
+
+void check(int error); /* of cenote's: throws it */
+
 using Context = std::shared_ptr<c10::GatheredContext>; /* the stack of a call */
 
 /* Entries in order, the newest `most` of them. */
@@ -46,10 +51,11 @@ public:
     void leave();
     void close();
     void open();
+    void renew();
 
 private:
-    std::mutex lock_;
-    std::condition_variable changed_;
+    Lock lock_;
+    std::condition_variable_any changed_;
     unsigned inside_ = 0, closed_ = 0;
 };
 
@@ -105,7 +111,7 @@ struct Timeline {
     History *history;
     DeviceIndex device;
     bool whole; /* memory comes as segments, not as pages */
-    std::mutex lock;
+    Lock lock;
     Ring ring;
     unsigned skipped = 0; /* a bit for each action that the ring leaves out */
     bool records = false, keeps_stacks = false;
@@ -115,15 +121,17 @@ struct Timeline {
     std::vector<Context> dead;
 
     void put(TraceEntry::Action action, size_t at, size_t size, void *stream, MempoolId_t pool, Context context);
+    void tell(const TraceEntry &entry) const;
     void forget(std::unordered_map<size_t, Remembered>::iterator block);
     void settle(size_t at, size_t size, void *stream, MempoolId_t pool);
     Land land(size_t at) const;
     void changed(int change, size_t at, size_t size);
 };
 
-/* The words that PyTorch attaches to what a thread does. */
+/* The words that PyTorch attaches to what a thread does: words.cpp. */
 void push_compile_context(std::string words);
 void pop_compile_context();
+std::string compile_context();
 void set_user_metadata(std::string words);
 std::string user_metadata();
 
@@ -137,6 +145,7 @@ public:
     bool is_enabled() const { return state_.load(std::memory_order_relaxed) & RECORDS; }
 
     void add_device(cenote_pool *pool);
+    void forked();
     void settle(DeviceIndex device, const std::vector<SegmentInfo> &segments);
     void record(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear, const std::vector<std::string> &skip);
     void track(AllocatorTraceTracker tracker);
@@ -181,7 +190,7 @@ private:
     std::atomic<size_t> remembered_{0}; /* blocks in all timelines */
     Gate gate_;
 
-    std::mutex settings_; /* guards what follows; changed with the gate closed */
+    Lock settings_; /* guards what follows; changed with the gate closed */
     std::vector<cenote_pool *> pools_;
     std::deque<Timeline> timelines_; /* by device; grows before a device is used */
     std::vector<AllocatorTraceTracker> trackers_;
@@ -189,7 +198,7 @@ private:
     unsigned skipped_ = 0;
     std::optional<c10::ApproximateClockToUnixTimeConverter> clock_;
 
-    std::mutex words_lock_; /* guards the rest */
+    Lock words_lock_; /* guards the rest */
     std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
     size_t most_annotations_ = 1;
     std::unordered_set<size_t> segments_;

@@ -8,9 +8,12 @@
  * A block allocated while a graph is captured belongs to the graph's pool: freed, it is kept until PyTorch releases the pool, because every
  * replay copies from it or to it.
  *
+ * In a forked child whatever is dropped stays as it is: it is the parent's.
+ *
  * LOCKING: `lock_` guards captures and pools. It is taken by allocations while a capture is open, and by frees while there are blocks of pools.
  */
 #include "install.h"
+#include "lock.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -20,7 +23,6 @@
 #include <cstdio>
 #include <dlfcn.h>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -80,7 +82,7 @@ private:
     HostCalls call_;
     at::HostAllocator *before_;
     cenote_host_stats began_{};      /* totals count from there */
-    std::mutex lock_;
+    Lock lock_;
     std::atomic<int> captures_open_{0}, blocks_in_pools_{0};
     std::vector<std::pair<PoolKey, std::function<bool(c10::Stream)>>> captures_;
     std::map<PoolKey, Pool> pools_;
@@ -98,18 +100,20 @@ static int device_to_serve()
 at::DataPtr PinnedAllocator::allocate(size_t bytes)
 {
     void *block = nullptr;
+    note_use();
     int error = call_.alloc(device_to_serve(), bytes, &block);
     TORCH_CHECK_WITH(OutOfMemoryError, error != CENOTE_OUT_OF_HOST_MEMORY, "cenote: no pinned memory: ", call_.message());
     TORCH_CHECK(!error, "cenote: no pinned memory: ", call_.message());
+    at::DataPtr owner(block, block, give, at::kCPU); /* the filter of a capture may throw */
     if (captures_open_.load(std::memory_order_relaxed) && block)
         enter_pool(block);
-    return {block, block, give, at::kCPU};
+    return owner;
 }
 
 void PinnedAllocator::enter_pool(void *block)
 {
     c10::Stream stream = c10::cuda::getCurrentCUDAStream().unwrap();
-    std::lock_guard<std::mutex> guard(lock_);
+    Hold guard(lock_);
     for (auto &[id, filter] : captures_)
         if (filter(stream)) {
             in_pool_[block] = id;
@@ -126,8 +130,10 @@ void PinnedAllocator::give(void *block)
 /* From destructors: an error has nowhere to go, and in a fork nothing is to be done. */
 void PinnedAllocator::take_back(void *block)
 {
+    if (is_child())
+        return;
     if (blocks_in_pools_.load(std::memory_order_relaxed)) {
-        std::lock_guard<std::mutex> guard(lock_);
+        Hold guard(lock_);
         auto found = in_pool_.find(block);
         if (found != in_pool_.end()) {
             pools_[found->second].freed.push_back(block);
@@ -201,7 +207,7 @@ at::HostStats PinnedAllocator::get_stats()
 
 void PinnedAllocator::begin_allocate_to_pool(MempoolId_t id, std::function<bool(c10::Stream)> filter)
 {
-    std::lock_guard<std::mutex> guard(lock_);
+    Hold guard(lock_);
     PoolKey key{id.first, id.second};
     pools_[key].users++;
     captures_.emplace_back(key, std::move(filter));
@@ -210,7 +216,9 @@ void PinnedAllocator::begin_allocate_to_pool(MempoolId_t id, std::function<bool(
 
 void PinnedAllocator::end_allocate_to_pool(MempoolId_t id)
 {
-    std::lock_guard<std::mutex> guard(lock_);
+    if (is_child())
+        return;
+    Hold guard(lock_);
     for (auto capture = captures_.begin(); capture != captures_.end(); ++capture)
         if (capture->first == PoolKey{id.first, id.second}) {
             captures_.erase(capture);
@@ -224,8 +232,10 @@ void PinnedAllocator::end_allocate_to_pool(MempoolId_t id)
 void PinnedAllocator::release_pool(MempoolId_t id)
 {
     std::vector<void *> freed;
+    if (is_child())
+        return;
     {
-        std::lock_guard<std::mutex> guard(lock_);
+        Hold guard(lock_);
         PoolKey key{id.first, id.second};
         auto pool = pools_.find(key);
         if (pool == pools_.end() || --pool->second.users)

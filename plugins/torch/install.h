@@ -21,3 +21,9 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(
  * history is filled in already.
  */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size);
+
+/*
+ * Python is about to end: from now on no thread is sent into it, and those that are there have come back. Called without Python's lock, before the
+ * interpreter ends.
+ */
+extern "C" __attribute__((visibility("default"))) void cenote_torch_python_ends(void);

@@ -4,6 +4,7 @@
  */
 #include "adapter.h"
 #include "install.h"
+#include "outward.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/cuda/CUDAException.h>
@@ -30,7 +31,7 @@ std::string words_of(int error)
 
 /* --- what PyTorch and Python know of the moment */
 
-static std::mutex moment_lock;
+static Lock moment_lock;
 static cenote_moment_fn moment_function;
 static void *moment_arg;
 
@@ -39,19 +40,22 @@ static void tell_moment(cenote_pool *pool, cenote_moment *moment, void *)
 {
     Call::Outside outside;
     moment->keeps_history = c10::GradMode::is_enabled();
-    std::unique_lock<std::mutex> hold(moment_lock);
+    std::unique_lock<Lock> hold(moment_lock);
     cenote_moment_fn function = moment_function;
     void *arg = moment_arg;
     hold.unlock();
     if (function)
-        function(pool, moment, arg);
+        ask_python([&] { function(pool, moment, arg); });
 }
 
-static void set_moment(cenote_moment_fn function, void *arg)
+static int set_moment(cenote_moment_fn function, void *arg, size_t size)
 {
-    std::lock_guard<std::mutex> hold(moment_lock);
+    if (is_child())
+        return CENOTE_FORKED;
+    Hold hold(moment_lock);
     moment_function = function;
     moment_arg = arg;
+    return (cenote_on_moment)(&tell_moment, nullptr, size);
 }
 
 /* The allocation failed: whoever watches is told, and then the caller. */
@@ -69,12 +73,12 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
     history_.ran_out(device, bytes, left);
     std::vector<OutOfMemoryObserver> observers;
     {
-        std::lock_guard<std::mutex> hold(observers_lock_);
+        Hold hold(observers_lock_);
         observers = observers_;
     }
     Call::Outside outside;
     for (const auto &observer : observers)
-        observer(device, bytes, stats.limit ? stats.limit : total, left);
+        ask_python([&] { observer(device, bytes, stats.limit ? stats.limit : total, left); });
     if (error == CENOTE_OUT_OF_MEMORY)
         words += LAST_WORDS;
     TORCH_CHECK_WITH(OutOfMemoryError, false, words);
@@ -84,6 +88,5 @@ void Adapter::fail(int error, DeviceIndex device, size_t bytes)
 
 int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size)
 {
-    cenote_torch::set_moment(function, arg);
-    return (cenote_on_moment)(&cenote_torch::tell_moment, nullptr, size);
+    return cenote_torch::set_moment(function, arg, size);
 }

@@ -8,9 +8,13 @@
  *     createOrIncrefPool, beginAllocateToPool                    releasePool, as often
  *   --------------------------------------------> group in use ------------------------> destroyed; blocks that live go on
  *
+ * In a forked child whatever ends ends in silence, as CUDA graphs and pools that were inherited do; what begins is refused.
+ *
  * LOCKING: `pools_lock_` guards pools and routes. Filters run under it: they ask the driver about a stream, nothing else.
  */
 #include "adapter.h"
+
+#include "outward.h"
 
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -30,21 +34,12 @@ struct Foreign {
     std::shared_ptr<CUDAAllocator> allocator;
     DeviceIndex device;
     History &history;
-    std::mutex lock;
-    size_t segments = 0;
-    bool released = false;
+    std::atomic<size_t> holders{1}; /* its pool, and each segment */
 };
 
-static void drop(Foreign *foreign, size_t segments, bool release)
+static void drop(Foreign *foreign)
 {
-    bool over;
-    {
-        std::lock_guard<std::mutex> hold(foreign->lock);
-        foreign->segments -= segments;
-        foreign->released |= release;
-        over = foreign->released && !foreign->segments;
-    }
-    if (over)
+    if (foreign->holders.fetch_sub(1) == 1)
         delete foreign;
 }
 
@@ -53,19 +48,16 @@ static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
     auto *foreign = static_cast<Foreign *>(arg);
     void *memory = nullptr;
     Call::Outside outside;
-    {
-        std::lock_guard<std::mutex> hold(foreign->lock);
-        foreign->segments++;
-    }
-    try {
+    foreign->holders++;
+    auto take = [&] {
         c10::cuda::CUDAGuard guard(foreign->device);
         memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
-    } catch (const std::exception &) { /* it has no more; who asked is told so by cenote */
-    }
-    if (memory)
-        foreign->history.came_whole(memory);
-    else
-        drop(foreign, 1, false);
+        if (memory)
+            foreign->history.came_whole(memory);
+    };
+    contain(take, [](const char *) {}); /* it has no more; who asked is told so by cenote */
+    if (!memory)
+        drop(foreign);
     return memory;
 }
 
@@ -73,14 +65,13 @@ static void give_segment(void *memory, size_t, cenote_stream, void *arg)
 {
     auto *foreign = static_cast<Foreign *>(arg);
     Call::Outside outside;
-    foreign->history.went_whole(memory);
-    try {
+    auto give = [&] {
+        foreign->history.went_whole(memory);
         c10::cuda::CUDAGuard guard(foreign->device);
         foreign->allocator->raw_delete(memory);
-    } catch (const std::exception &error) {
-        TORCH_WARN("the allocator of a MemPool did not take its memory back: ", error.what());
-    }
-    drop(foreign, 1, false);
+    };
+    contain(give, [](const char *words) { TORCH_WARN("the allocator of a MemPool did not take its memory back: ", words); });
+    drop(foreign);
 }
 
 /* --- pools */
@@ -90,7 +81,7 @@ std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group)
     std::vector<cenote_piece> pieces(1024);
     size_t count = 0;
     for (;;) {
-        TORCH_CHECK(!cenote_pieces(pool, group, pieces.data(), pieces.size(), &count), cenote_message());
+        check(cenote_pieces(pool, group, pieces.data(), pieces.size(), &count));
         bool whole = count <= pieces.size();
         pieces.resize(whole ? count : count + count / 8);
         if (whole)
@@ -116,12 +107,11 @@ PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared
         std::string name = "pool " + std::to_string(id.first) + "," + std::to_string(id.second);
         int error = cenote_group_create(pool(device), name.c_str(), CENOTE_GROUP_PRIVATE, p.foreign ? &source : nullptr, &p.group);
         if (error && p.foreign)
-            drop(p.foreign, 0, true);
+            drop(p.foreign);
         if (error)
             private_.erase({device, id});
-        TORCH_CHECK(!error, cenote_message());
+        check(error);
         id_of_group_[p.group] = id;
-        p.uses = 0;
     }
     p.uses++;
     return p;
@@ -129,11 +119,11 @@ PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared
 
 void Adapter::createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    Hold hold(pools_lock_);
     enter_pool(device, id, std::move(allocator));
 }
 
-/* In a forked child, and when the process ends, there is nothing to do: graphs and pools that were inherited go in silence. */
+/* When the process ends there is nothing to do any more. */
 static bool is_over(int error)
 {
     return error == CENOTE_FORKED || error == CENOTE_EXITING;
@@ -148,47 +138,68 @@ static uint64_t idle_bytes(cenote_pool *pool, cenote_group *group, uint64_t held
     return held > live ? held - live : 0;
 }
 
+#define RELEASED_MOST 64 /* our choice: pools that are gone and remembered on all devices */
+
+/* Once, however often its number comes back. LOCKING: pools_lock_. */
+void Adapter::remember(const Released &gone)
+{
+    for (Released &each : released_)
+        if (each.device == gone.device && each.id == gone.id) {
+            each.past = std::max(each.past, gone.past);
+            each.idle += gone.idle;
+            return;
+        }
+    if (released_.size() == RELEASED_MOST)
+        released_.pop_front();
+    released_.push_back(gone);
+}
+
 void Adapter::releasePool(DeviceIndex device, MempoolId_t id)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    if (is_child())
+        return;
+    Hold hold(pools_lock_);
     auto found = private_.find({device, id});
-    TORCH_CHECK(found != private_.end() && found->second.group, "a pool of device ", static_cast<int>(device),
-                " is released more often than it was used");
+    TORCH_CHECK(found != private_.end(), "a pool of device ", static_cast<int>(device), " is released more often than it was used");
     PrivatePool &p = found->second;
     uint64_t held = 0;
     if (--p.uses || is_over(cenote_group_reserved(p.group, &held)))
         return;
-    p.past = held;
-    p.idle = idle_bytes(pool(device), p.group, held);
-    if (cenote_group_destroy(p.group)) { /* a graph or pool is being destroyed: nothing may be thrown */
+    uint64_t idle = 0; /* a graph or pool is being destroyed: nothing may be thrown */
+    contain([&] { idle = idle_bytes(pool(device), p.group, held); }, [](const char *) {});
+    if (cenote_group_destroy(p.group)) {
         TORCH_WARN(cenote_message());
         p.uses++;
         return;
     }
-    p.group = nullptr;
     if (p.foreign)
-        drop(p.foreign, 0, true);
-    p.foreign = nullptr;
+        drop(p.foreign);
+    private_.erase(found);
+    contain([&] { remember({device, id, held, idle}); }, [](const char *) {});
 }
 
 int Adapter::getPoolUseCount(DeviceIndex device, MempoolId_t id)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    if (is_child())
+        return 1; /* what a MemPool insists on when it dies */
+    Hold hold(pools_lock_);
     auto found = private_.find({device, id});
-    return found == private_.end() || !found->second.group ? 0 : found->second.uses;
+    return found == private_.end() ? 0 : found->second.uses;
 }
 
 void Adapter::change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    if (!on && is_child())
+        return;
+    Hold hold(pools_lock_);
     auto found = private_.find({device, id});
-    if (found == private_.end() || !found->second.group) {
+    if (found == private_.end()) {
         TORCH_CHECK(!on, "there is no such pool on device ", static_cast<int>(device));
         return;
     }
     unsigned flags = on ? found->second.flags | flag : found->second.flags & ~flag;
     int error = cenote_group_change(found->second.group, CENOTE_GROUP_PRIVATE | flags);
-    TORCH_CHECK(!error || !on, cenote_message()); /* off: when a pool is destroyed */
+    TORCH_CHECK(!error || !on, words_of(error)); /* off: when a pool is destroyed */
     found->second.flags = flags;
 }
 
@@ -197,7 +208,7 @@ MempoolId_t Adapter::pool_of(cenote_group *group)
 {
     if (!group)
         return {0, 0};
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    Hold hold(pools_lock_);
     auto found = id_of_group_.find(group);
     return found == id_of_group_.end() ? MempoolId_t{0, 0} : found->second;
 }
@@ -205,9 +216,33 @@ MempoolId_t Adapter::pool_of(cenote_group *group)
 /* The group of a pool in use; NULL for {0, 0} and for one that is not there. */
 cenote_group *Adapter::group_of(DeviceIndex device, MempoolId_t id)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    Hold hold(pools_lock_);
     auto found = private_.find({device, id});
     return found == private_.end() ? nullptr : found->second.group;
+}
+
+/* LOCKING: pools_lock_. */
+bool Adapter::is_captured(DeviceIndex device) const
+{
+    auto is_open = [&](const Route &each) { return each.device == device && each.announced; };
+    return std::any_of(routes_.begin(), routes_.end(), is_open) || std::any_of(going_on_.begin(), going_on_.end(), is_open);
+}
+
+/* That much of what lies idle goes back to the driver. What cannot, as while a capture is open, does when a figure of the device is read next. */
+void Adapter::give_back(DeviceIndex device, uint64_t idle)
+{
+    cenote_stats stats = {};
+    if (!idle || cenote_pool_stats(pool(device), &stats))
+        return;
+    uint64_t target = stats.reserved.current > idle ? stats.reserved.current - idle : 0;
+    int error = cenote_trim(pool(device), target, CENOTE_TRIM_WAIT);
+    if (is_over(error))
+        return;
+    if (error)
+        TORCH_WARN(cenote_message()); /* nothing may be thrown: the pool is being destroyed */
+    Hold hold(pools_lock_);
+    if ((error || is_captured(device)) && !cenote_pool_stats(pool(device), &stats) && stats.reserved.current > target)
+        refused_[device] += std::min(idle, stats.reserved.current - target);
 }
 
 /* A pool that is gone gives back what it had; of one in use nothing goes: graphs may write to it. */
@@ -215,41 +250,52 @@ void Adapter::empty_pool(DeviceIndex device, MempoolId_t id)
 {
     uint64_t idle = 0;
     {
-        std::lock_guard<std::mutex> hold(pools_lock_);
-        auto found = private_.find({device, id});
-        if (found != private_.end() && !found->second.group)
-            std::swap(idle, found->second.idle);
+        Hold hold(pools_lock_);
+        for (Released &each : released_)
+            if (each.device == device && each.id == id)
+                idle = std::exchange(each.idle, 0);
     }
-    cenote_stats stats = {};
-    if (!idle || cenote_pool_stats(pool(device), &stats))
-        return;
-    int error = cenote_trim(pool(device), stats.reserved.current > idle ? stats.reserved.current - idle : 0, CENOTE_TRIM_WAIT);
-    if (error && !is_over(error))
-        TORCH_WARN(cenote_message()); /* nothing may be thrown: the pool is being destroyed */
+    give_back(device, idle);
+}
+
+/* What was refused, once more. */
+void Adapter::empty_refused(DeviceIndex device)
+{
+    uint64_t idle = 0;
+    {
+        Hold hold(pools_lock_);
+        auto refused = refused_.find(device);
+        if (refused == refused_.end() || is_captured(device))
+            return;
+        idle = refused->second;
+        refused_.erase(refused);
+    }
+    give_back(device, idle);
 }
 
 /* A private pool's pages never leave it, so that it never held more than it does now, or did when it was released. */
 void Adapter::add_pool_stats(DeviceIndex device, DeviceStats &stats)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
-    for (auto &[key, p] : private_) {
-        if (key.first != device)
-            continue;
-        cenote_level level = {};
-        if (p.group)
-            cenote_group_reserved(p.group, &level.current);
-        level.peak = level.total_in = std::max(p.past, level.current);
+    Hold hold(pools_lock_);
+    std::map<MempoolId_t, cenote_level> levels;
+    for (const Released &each : released_)
+        if (each.device == device)
+            levels[each.id].peak = each.past;
+    for (auto &[key, p] : private_)
+        if (key.first == device)
+            cenote_group_reserved(p.group, &levels[key.second].current);
+    for (auto &[id, level] : levels) {
+        level.peak = level.total_in = std::max(level.peak, level.current);
         level.total_out = level.total_in - level.current;
-        put_pool_level(stats, key.second, level);
+        put_pool_level(stats, id, level);
     }
 }
 
 void Adapter::resetPeakStats(DeviceIndex device)
 {
     cenote_reset_peaks(pool(device));
-    std::lock_guard<std::mutex> hold(pools_lock_);
-    for (auto p = private_.begin(); p != private_.end();)
-        p = p->first.first == device && !p->second.group ? private_.erase(p) : std::next(p);
+    Hold hold(pools_lock_);
+    std::erase_if(released_, [&](const Released &each) { return each.device == device; });
 }
 
 /* --- routes */
@@ -270,7 +316,7 @@ std::vector<Route>::iterator Adapter::find_route(DeviceIndex device, MempoolId_t
 /* The group that an allocation on this stream goes to, or NULL. */
 cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
 {
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    Hold hold(pools_lock_);
     for (auto r = routes_.rbegin(); r != routes_.rend(); ++r)
         if (r->device == device && r->filter(stream)) {
             if (Call *call = Call::current())
@@ -287,7 +333,7 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
     end_lost_captures();
     bool is_capture = is_capturing(stream) || !r.filter(stream);
     {
-        std::lock_guard<std::mutex> hold(pools_lock_);
+        Hold hold(pools_lock_);
         TORCH_CHECK(find_route(device, id) == routes_.end(), "allocations go to pool ", id.first, ",", id.second, " already: it serves one ",
                     "capture or use_mem_pool at a time");
         r.group = enter_pool(device, id, nullptr).group;
@@ -296,7 +342,7 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
     }
     /* Without the lock: it waits for threads that are at work with the driver. A second capture on the stream is refused later, by CUDA. */
     bool announced = is_capture && !cenote_capture_begin(r.group, stream);
-    std::lock_guard<std::mutex> hold(pools_lock_);
+    Hold hold(pools_lock_);
     auto there = find_route(device, id);
     if (there != routes_.end())
         there->announced = announced;
@@ -313,7 +359,7 @@ void Adapter::end_lost_captures()
 {
     std::vector<Route> lost;
     {
-        std::lock_guard<std::mutex> hold(pools_lock_);
+        Hold hold(pools_lock_);
         auto is_lost = [](const Route &r) { return r.announced && r.thread == std::this_thread::get_id() && !is_capturing(r.stream); };
         std::copy_if(routes_.begin(), routes_.end(), std::back_inserter(lost), is_lost);
         for (const Route &r : lost)
@@ -330,9 +376,11 @@ void Adapter::end_lost_captures()
 
 void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
 {
+    if (is_child())
+        return;
     Route ended;
     {
-        std::lock_guard<std::mutex> hold(pools_lock_);
+        Hold hold(pools_lock_);
         auto r = find_route(device, id);
         if (r == routes_.end()) /* a capture that was found to be lost */
             return;
@@ -341,10 +389,10 @@ void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
         has_routes_ = !routes_.empty();
     }
     if (ended.announced && is_capturing(ended.stream)) {
-        std::lock_guard<std::mutex> hold(pools_lock_);
+        Hold hold(pools_lock_);
         going_on_.push_back(std::move(ended));
     } else if (ended.announced) {
-        TORCH_CHECK(!cenote_capture_end(ended.group, ended.stream), cenote_message());
+        check(cenote_capture_end(ended.group, ended.stream));
     }
     end_lost_captures();
 }
@@ -373,6 +421,17 @@ std::shared_ptr<AllocatorState> Adapter::getCheckpointState(DeviceIndex device, 
     return state;
 }
 
+/* False if another thread has freed the block since it was seen to live. */
+bool Adapter::delete_live(void *block)
+{
+    cenote_block known;
+    if (cenote_find(block, &known) || known.start != block)
+        return false;
+    bool done = false;
+    contain([&] { raw_delete(block), done = true; }, [](const char *) {});
+    return done;
+}
+
 /* Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. */
 CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded)
 {
@@ -380,15 +439,14 @@ CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_
     TORCH_CHECK(state && state->device == device, "this is no checkpoint of a pool on device ", static_cast<int>(device));
     cenote_group *group = group_in_use(device, state->id);
     CheckpointDelta delta;
-    for (const cenote_piece &piece : live_blocks(pool(device), group)) {
-        delta.ptrs_freed.push_back(reinterpret_cast<void *>(piece.address));
-        raw_delete(delta.ptrs_freed.back());
-    }
+    for (const cenote_piece &piece : live_blocks(pool(device), group))
+        if (delete_live(reinterpret_cast<void *>(piece.address)))
+            delta.ptrs_freed.push_back(reinterpret_cast<void *>(piece.address));
     cenote_trim(pool(device), UINT64_MAX, 0); /* those that other streams used may be done */
     for (const cenote_piece &piece : state->live) {
         void *block = reinterpret_cast<void *>(piece.address);
         int error = take_at(device, group, block, piece.requested, piece.stream);
-        TORCH_CHECK(!error, "a block of the checkpoint cannot be put back: ", cenote_message());
+        TORCH_CHECK(!error, "a block of the checkpoint cannot be put back: ", words_of(error));
         delta.dataptrs_allocd.push_back(owner_of(block, device));
     }
     return delta;
@@ -410,7 +468,7 @@ c10::DataPtr Adapter::allocate_at(size_t bytes, void *address)
     int error = take_at(device, has_routes_ ? route(device, stream) : nullptr, address, bytes, stream);
     if (error == CENOTE_OUT_OF_MEMORY)
         fail(error, device, bytes);
-    TORCH_CHECK(!error, cenote_message());
+    check(error);
     return owner_of(address, device);
 }
 

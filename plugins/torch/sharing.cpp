@@ -26,7 +26,7 @@ ShareableHandle Adapter::shareIpcHandle(void *block)
     int error = cenote_find(block, &found);
     if (!error)
         error = cenote_export(found.start, &share);
-    TORCH_CHECK(!error, "this memory cannot go to another process: ", cenote_message());
+    TORCH_CHECK(!error, "this memory cannot go to another process: ", words_of(error));
     return {static_cast<char *>(block) - static_cast<char *>(found.start), std::string(reinterpret_cast<char *>(&share), sizeof share)};
 }
 
@@ -42,14 +42,14 @@ void Adapter::close_received(void *address)
 {
     std::vector<void *> due;
     {
-        std::lock_guard<std::mutex> hold(received_lock_);
+        Hold hold(received_lock_);
         due.swap(unclosed_);
     }
     if (address)
         due.push_back(address);
     auto refused = [](void *each) { return cenote_import_close(each) == CENOTE_BUSY; };
     due.erase(std::partition(due.begin(), due.end(), refused), due.end());
-    std::lock_guard<std::mutex> hold(received_lock_);
+    Hold hold(received_lock_);
     unclosed_.insert(unclosed_.end(), due.begin(), due.end());
 }
 
@@ -58,7 +58,7 @@ std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
     DeviceIndex device = c10::cuda::current_device();
     std::string name = handle + static_cast<char>(device);
     {
-        std::lock_guard<std::mutex> hold(received_lock_);
+        Hold hold(received_lock_);
         if (auto alive = find_received(name))
             return alive;
     }
@@ -68,13 +68,15 @@ std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
     int error = cenote_import(&share, handle.size(), device, &at);
     TORCH_CHECK(!error, "memory of another process cannot be used here: ", words_of(error));
     std::shared_ptr<void> made(at, [this, name](void *address) {
+        if (is_child())
+            return;
         close_received(address);
-        std::lock_guard<std::mutex> hold(received_lock_);
+        Hold hold(received_lock_);
         auto mine = received_.find(name);
         if (mine != received_.end() && mine->second.expired())
             received_.erase(mine);
     });
-    std::lock_guard<std::mutex> hold(received_lock_);
+    Hold hold(received_lock_);
     auto alive = find_received(name); /* another thread may have been faster: then ours goes, once the lock is free */
     if (!alive)
         received_[name] = made;

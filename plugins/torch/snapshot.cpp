@@ -7,6 +7,7 @@
  * LOCKING: no call of PyTorch is half done while the pictures are drawn (History::Still), so that they agree with the history.
  */
 #include "adapter.h"
+#include "outward.h"
 
 #include <c10/util/Exception.h>
 
@@ -169,9 +170,9 @@ void *Adapter::take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stre
     Call call(history_, RecordContext::STATE);
     call.takes = true;
     call.stream = stream;
-    void *block = take_unseen(device, bytes, stream);
-    record_taken(call, block);
-    return block;
+    Taken taken(take_unseen(device, bytes, stream));
+    record_taken(call, taken.get());
+    return taken.keep();
 }
 
 int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_t bytes, cudaStream_t stream)
@@ -185,18 +186,25 @@ int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_
         call->pool = pool_of(group);
     }
     int error = cenote_alloc_at(pool(device), group, block, bytes, stream);
-    if (call && !error)
-        record_taken(*call, block);
+    if (!call || error)
+        return error;
+    Taken taken(block);
+    record_taken(*call, block);
+    taken.keep();
     return error;
 }
 
-/* What is no block of ours is refused, or given to the driver, as ever. */
+/* What is no block of ours is refused, or given to the driver, as ever. A block goes back whether that can be recorded or not. */
 void Adapter::delete_recorded(void *block)
 {
-    Call call(history_, RecordContext::ALL);
-    cenote_block known;
-    if (!cenote_find(block, &known) && known.start == block)
-        history_.freeing(call, known, pool_of(known.group));
+    std::optional<Call> call;
+    auto record = [&] {
+        call.emplace(history_, RecordContext::ALL);
+        cenote_block known;
+        if (!cenote_find(block, &known) && known.start == block)
+            history_.freeing(*call, known, pool_of(known.group));
+    };
+    contain(record, [](const char *words) { TORCH_WARN("a free is not in the history: ", words); });
     delete_unseen(block);
 }
 

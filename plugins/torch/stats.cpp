@@ -44,7 +44,7 @@ void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &leve
 cenote_stats read_stats(cenote_pool *pool)
 {
     cenote_stats stats;
-    TORCH_CHECK(!cenote_pool_stats(pool, &stats), cenote_message());
+    check(cenote_pool_stats(pool, &stats));
     return stats;
 }
 

@@ -3,6 +3,7 @@
 `install` puts it there: the adapter compiled for this torch (adapter.py) or, where that cannot be, libcenote's entry points through PyTorch's own
 CUDAPluggableAllocator, which can do less. `status` says which one is active. Once there, it stays: PyTorch cannot change an allocator that is in use.
 """
+import atexit
 import ctypes
 import functools
 import os
@@ -85,6 +86,7 @@ def hook_up(made: adapter.Library) -> ctypes.CDLL:
     library.cenote_torch_install.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if library.cenote_torch_install(why, ROOM):
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
+    atexit.register(library.cenote_torch_python_ends)  # ctypes lets go of Python's lock, for which those who are in Python may wait
     if environment.is_on(environment.HOST, os.environ):
         library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
         if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):

@@ -209,6 +209,26 @@ print("allocated", torch.cuda.memory_allocated())
 """
 
 
+def test_every_refusal_names_the_error_of_the_driver():
+    """Programs tell a device that is lost by these words, whatever they called."""
+    loses = """
+from torch.cuda.memory import MemPool
+calls = [lambda: torch.cuda.empty_cache(), lambda: torch.cuda.set_per_process_memory_fraction(0.5), lambda: MemPool(),
+         lambda: kept[1].record_stream(torch.cuda.Stream()), lambda: torch.empty(1 << 30, dtype=torch.uint8, device="cuda")]
+driver.sim_set_quiet(True); driver.sim_lose_context(0, 700)
+for call in calls:
+    try:
+        call()
+        print("served")
+    except RuntimeError as problem:
+        print(str(problem).splitlines()[0])
+"""
+    done = simulated.forked(LOST.format(loses=loses), shape=SHAPE, whole=True)
+    *said, allocated = done.stdout.splitlines()
+    assert len(said) >= 5 and all("CUDA error: an illegal memory access" in words or words == "served" for words in said), done.stdout
+    assert "served" not in said[:2] and allocated == "allocated 0"
+
+
 @pytest.mark.parametrize("loses, words", [
     ("driver.sim_set_quiet(True); driver.sim_lose_context(0, 700)", "illegal|ILLEGAL"),
     ("driver.sim_set_quiet(True); driver.cuDevicePrimaryCtxReset_v2(0)", "reset|DESTROYED|destroyed"),

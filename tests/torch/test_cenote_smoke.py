@@ -385,3 +385,37 @@ def test_the_library_is_sound_after_all_this():
         assert library.cenote_pool_default(device, ctypes.byref(gone)) == 0
         library.cenote_message.restype = ctypes.c_char_p
         assert library.cenote_pool_check(gone) == 0, library.cenote_message()
+
+
+def test_pools_that_are_gone_leave_nothing_that_grows():
+    """The latest keep their figures."""
+    kept = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(kept):
+        a = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    for _ in range(300):
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    last = tuple(pool.id)
+    del pool
+    by_pool = torch.cuda.memory.memory_stats_as_nested_dict().get("reserved_bytes_by_private_pools")
+    if by_pool is None:
+        pytest.skip("this torch does not count by pool")
+    assert len(by_pool) <= 100
+    assert by_pool[tuple(kept.id)]["all"]["current"] >= 1 << 20
+    assert by_pool[last]["all"]["peak"] >= 1 << 20 and by_pool[last]["all"]["current"] == 0
+    del a
+
+
+def test_a_pool_that_ends_during_a_capture():
+    """Nothing can go back to the driver then: it goes when the capture is over."""
+    pool, graph, source = torch.cuda.MemPool(), torch.cuda.CUDAGraph(), torch.ones(1 << 20, device="cuda")
+    with torch.cuda.use_mem_pool(pool):
+        torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_reserved()
+    with torch.cuda.graph(graph):
+        source.clone()
+        del pool
+    assert torch.cuda.memory_reserved() <= held - (24 << 20)  # with what the graph has
+    del graph, source

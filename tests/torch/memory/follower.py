@@ -2,32 +2,17 @@
 
 import ctypes
 import pathlib
-import sys
 
 import torch
 
-import simulated
-
-sys.path.insert(0, str(simulated.ROOT / "python"))
 ACTIONS = "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap snapshot oom annotate".split()
 
 
 def compiled() -> str:
-    """The path of the library, made once for each version of it."""
-    from cenote import adapter
+    """The path of the library."""
+    import compiled
 
-    here, tool = adapter.describe(torch), adapter.compiler()
-    source = pathlib.Path(__file__).with_name("follower.cpp")
-    name = adapter.digest(source.read_bytes(), repr(here).encode(), tool.says.encode())
-    target = pathlib.Path(adapter.own_folder("tests")) / f"follower-{name}.so"
-    if not target.exists():
-        part = target.with_name(f"part-{target.name}")
-        includes = [f"-isystem{path}" for path in (f"{here.folder}/include", adapter.cuda_include(here))]
-        flags = [*adapter.FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(here.has_new_abi)}"]
-        libraries = [f"-L{here.folder}/lib", "-lc10_cuda", "-lc10", "-ldl"]
-        adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", str(part)], str(target.parent))
-        part.replace(target)
-    return str(target)
+    return compiled.library(pathlib.Path(__file__).with_name("follower.cpp"))
 
 
 class Follower:

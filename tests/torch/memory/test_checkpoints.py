@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from contents import MIB, block, fill, filled, holds, places, release
+from elsewhere import elsewhere
 
 KIB = 1 << 10
 SIZES = (512, 3 * KIB, 100 * KIB, MIB, 2 * MIB + 512, 5 * MIB, 12 * MIB)
@@ -164,6 +165,29 @@ def test_a_tensor_that_died_after_the_checkpoint(tree):
     assert not tree.has(b)
     torch._C._cuda_cudaCachingAllocator_raw_delete(about[0]["data_ptr"])
     assert tree.has(b)
+
+
+@elsewhere(alone=True)
+def test_a_block_is_freed_while_the_pool_goes_back():
+    """As by another thread, between two blocks of the pool: what is freed already is none of the restorer's."""
+    import torch.cuda._gpu_trace as trace
+
+    tree = Tree()
+    a, b = tree.capture(lambda: blocks(3 * MIB, 3 * MIB))
+    state, about = tree.state(), [metadata(t) for t in (a, b)]
+    rest = [each["data_ptr"] for each in about]
+
+    def free_the_other(at: int) -> None:
+        if at in rest:
+            rest.remove(at)
+            other = rest.pop()
+            torch._C._cuda_cudaCachingAllocator_raw_delete(other)
+
+    trace.register_callback_for_memory_deallocation(free_the_other)
+    torch._C._activate_gpu_trace()
+    tree.restore(state)
+    rest.clear()
+    assert tree.has(a, b)
 
 
 def test_a_live_tensor_may_let_its_block_go(tree):

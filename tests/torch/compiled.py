@@ -1,0 +1,28 @@
+"""C++ of the tests that stands beside PyTorch, compiled as cenote's adapter is: once for each version of it."""
+
+import pathlib
+import sys
+
+import torch
+
+import simulated
+
+sys.path.insert(0, str(simulated.ROOT / "python"))
+
+
+def library(source: pathlib.Path) -> str:
+    """The path of what it is compiled to."""
+    from cenote import adapter
+
+    here, tool = adapter.describe(torch), adapter.compiler()
+    folder = adapter.own_folder("tests", print)
+    name = f"{source.stem}-{adapter.digest(source.read_bytes(), repr(here).encode(), tool.says.encode())}.so"
+    target = pathlib.Path(folder.path, name)
+    if not target.exists():
+        part = target.with_name(f"part-{name}")
+        includes = [f"-isystem{path}" for path in (f"{here.folder}/include", adapter.cuda_include(here))]
+        flags = [*adapter.FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(here.has_new_abi)}"]
+        libraries = [f"-L{here.folder}/lib", "-lc10_cuda", "-lc10", "-ldl"]
+        adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", str(part)], folder)
+        part.replace(target)
+    return str(target)

@@ -1,0 +1,135 @@
+"""Functions of others that throw where cenote calls them, threads that call Python when it ends, and children that inherit what is locked: nothing
+is lost, nothing waits, and the process goes on. For CENOTE_TEST_ALLOCATOR=cenote."""
+
+import textwrap
+
+import pytest
+
+import careless
+import simulated
+
+pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
+SHAPE = "capacity:4GiB,devices:1,context_bytes:300MiB,shuts_down:1"
+
+
+def run(code: str) -> str:
+    """What it prints."""
+    return simulated.forked(careless.begin() + textwrap.dedent(code), shape=SHAPE, timeout=60).stdout
+
+
+# --- what throws
+
+
+def test_a_callback_that_throws_does_not_cross_the_library():
+    """It runs below a call of C, which could not give back its locks: the next callbacks run, and the caller is told what it would be told."""
+    said = run("""
+        hold = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+        careless.careless_callback(THROWS)
+        for _ in range(2):
+            try:
+                torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+            except torch.OutOfMemoryError:
+                print("out of memory")
+        assert careless.careless_callbacks() >= 1
+        del hold
+        torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+        torch.cuda.empty_cache()
+        print(torch.cuda.memory_reserved())
+    """)
+    assert said.splitlines()[:2] == ["out of memory"] * 2 and said.endswith("\n0\n")
+
+
+@pytest.mark.parametrize("who", ["careless.careless_profiler(True, True)", "careless.careless_tracker(THROWS)"], ids=["profiler", "tracker"])
+def test_a_block_is_not_lost_when_who_is_told_throws(who):
+    """An allocation succeeds or leaves nothing behind, and a free is a free."""
+    said = run(f"""
+        torch.empty(1, device="cuda")
+        before = torch.cuda.memory_allocated()
+        live = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+        {who}
+        for _ in range(3):
+            try:
+                torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+            except RuntimeError as error:
+                assert "careless" in str(error)
+        del live
+        print(torch.cuda.memory_allocated() - before)
+    """)
+    assert said == "0\n"
+
+
+def test_a_filter_that_throws():
+    """Nothing has been taken yet, and no lock is kept."""
+    said = run("""
+        torch.empty(1, device="cuda")
+        before = torch.cuda.memory_allocated()
+        careless.careless_filter(THROWS, ctypes.c_uint64(0), ctypes.c_uint64(77))
+        for _ in range(3):
+            try:
+                torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+            except RuntimeError as error:
+                assert "careless" in str(error)
+        careless.careless_filter_ends(ctypes.c_uint64(0), ctypes.c_uint64(77))
+        torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+        print(torch.cuda.memory_allocated() - before)
+    """)
+    assert said == "0\n"
+
+
+# --- Python ends
+
+
+@pytest.mark.parametrize("asks", ["torch.cuda.memory._record_memory_history(stacks='python')",
+                                  "import torch.cuda._gpu_trace as trace\n"
+                                  "trace.register_callback_for_memory_deallocation(lambda at: None)\ntorch._C._activate_gpu_trace()"],
+                         ids=["a history", "a trace"])
+def test_threads_that_ask_python_when_it_ends(asks):
+    """Python ends a thread that comes too late, and that must not meet a destructor (`terminate called without an active exception`)."""
+    for _ in range(3):
+        code = f"torch.empty(1, device='cuda')\n{asks}\ncareless.careless_for_ever(2)\ntime.sleep(0.2)\n"
+        done = simulated.forked(careless.begin() + code, shape=SHAPE, timeout=60, check=False, whole=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- children
+
+
+INHERITS = """
+torch.empty(1, device="cuda")
+kept = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+with torch.cuda.use_mem_pool(pool):
+    kept.append(torch.empty(1 << 20, dtype=torch.uint8, device="cuda"))
+with torch.cuda.graph(graph):
+    kept.append(kept[0].clone())
+pinned = torch.empty(1 << 20, dtype=torch.uint8).pin_memory()
+{holds}
+while not careless.careless_staying():
+    time.sleep(0.001)
+{waits}
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    del kept, pool, graph, pinned
+    try:
+        torch.cuda.MemPool()
+    except RuntimeError as error:
+        assert "fork" in str(error), error
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+careless.careless_let_go()
+"""
+HOLDS = {
+    "a tracker": ("careless.careless_tracker(STAYS); careless.careless_allocate()", ""),
+    "a picture": ("careless.careless_tracker(STAYS); careless.careless_allocate()", "careless.careless_snapshot(); time.sleep(0.2)"),
+    "a filter": ("careless.careless_filter(STAYS, ctypes.c_uint64(0), ctypes.c_uint64(77)); careless.careless_allocate()", ""),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDS)
+@pytest.mark.parametrize("history", [False, True], ids=["", "with a history"])
+def test_a_child_waits_for_no_lock(holder, history):
+    """It drops what it inherited while a thread that it does not have is in the middle of a call, with the adapter's locks."""
+    holds, waits = HOLDS[holder]
+    records = "torch.cuda.memory._record_memory_history(stacks='python')\n" if history else ""
+    assert run(INHERITS.format(holds=records + holds, waits=waits)) == "7\n"
