@@ -47,6 +47,16 @@ static inline uint32_t bits_next(const uint64_t *words, uint32_t from, uint32_t 
     return to;
 }
 
+/* The last one that is set, at or before `upto`; UINT32_MAX: none. */
+static inline uint32_t bits_last(const uint64_t *words, uint32_t upto)
+{
+    uint64_t mask = bits_to(upto + 1);
+    for (uint32_t word = upto / 64 + 1; word-- > 0; mask = ~0ull)
+        if (words[word] & mask)
+            return word * 64 + 63 - (uint32_t)__builtin_clzll(words[word] & mask);
+    return UINT32_MAX;
+}
+
 static inline bool bits_all_set(const uint64_t *words, uint32_t from, uint32_t to) { return bits_next(words, from, to, false) >= to; }
 static inline bool bits_any_set(const uint64_t *words, uint32_t from, uint32_t to) { return bits_next(words, from, to, true) < to; }
 

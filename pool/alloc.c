@@ -109,7 +109,7 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
     }
     if (!*at) {
         pool_settle(pool);
-        enum fit fit = arena_find(a, who, q, place);
+        enum fit fit = arena_find(a, who, q, q->at ? addresses_find_for_certain(q->at) : NULL, place);
         if (fit != FIT_NOW)
             return fit;
         if (place->slid && !slide && !a->slides)
@@ -286,17 +286,15 @@ static void describe_block(cenote_pool *pool, struct where *w, uint32_t block)
     w->mark = &b->mark;
 }
 
-/* No block starts there: is it inside one? Slow, for the message of a mistake only. */
+/* No block starts there: is it inside one? */
 static enum found locate_inside(cenote_pool *pool, uint64_t at, struct where *w)
 {
-    for (uint32_t block = w->region->first_block; block; block = block_of(&pool->blocks, block)->after) {
-        struct block *b = block_of(&pool->blocks, block);
-        if (at >= b->at + b->size)
-            continue;
-        describe_block(pool, w, block);
-        return b->state == BLOCK_LIVE ? FOUND_INSIDE : b->state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
-    }
-    return FOUND_NOTHING;
+    uint32_t block = heap_piece_at(&w->arena->heap, w->region, at);
+    if (!block)
+        return FOUND_NOTHING;
+    describe_block(pool, w, block);
+    uint8_t state = block_of(&pool->blocks, block)->state;
+    return state == BLOCK_LIVE ? FOUND_INSIDE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
 /* What lies at the address, which belongs to a region of this pool. LOCKING: the pool's lock. */

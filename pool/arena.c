@@ -14,7 +14,7 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
 {
     heap_open(&a->heap, pages, blocks, a->number, is_private);
     a->slabs = (struct slabs){.table = slabs};
-    a->is_private = a->without_slabs = is_private;
+    a->is_private = a->was_private = is_private;
 }
 
 /* What serves it. Private arenas have no slabs: what a capture recorded must be restorable block by block. */
@@ -37,24 +37,24 @@ void request_cover_pages(struct request *q, uint64_t page)
     q->alignment = page;
 }
 
-static enum fit find_at(struct arena *a, const struct asker *who, const struct request *q, struct place *place)
+static enum fit find_at(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place)
 {
     if (q->alone)
         return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
     if (q->at & (q->alignment - 1))
         return FIT_NOT; /* whole pages do not begin there */
-    return heap_find_at(&a->heap, who, q->at, q->size, place);
+    return heap_find_at(&a->heap, who, r, q->at, q->size, place);
 }
 
-/* A place in the heap for the block, or for the slab that a small one is to come from. */
-enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, struct place *place)
+/* A place in the heap for the block, or for the slab that a small one is to come from. `r` holds the address that the request names, if any. */
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place)
 {
     if (q->at) {
-        enum fit fit = find_at(a, who, q, place);
+        enum fit fit = find_at(a, who, q, r, place);
         if (fit != FIT_NOT || !a->slabs.empty)
             return fit;
         arena_flush(a); /* what lies there may be an empty slab */
-        return find_at(a, who, q, place);
+        return find_at(a, who, q, r, place);
     }
     if (q->last)
         return heap_find_last(&a->heap, q->size, q->alignment, place);

@@ -47,8 +47,8 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t before_idle, next_idle;
     struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
     bool     is_private;            /* rule 4 */
-    bool     captured;              /* private, and drawn from while a capture was open: replays may write to its memory, until its group is destroyed */
-    bool     without_slabs;         /* its regions have no room for slabs: it was made for a private group, and stays in such */
+    bool     captured;              /* private, and drawn from in a capture: replays may write to its memory until its group is destroyed */
+    bool     was_private;         /* made for a private group, and taken over by such alone */
     bool     is_known;              /* found by its stream and group */
     bool     retired;               /* its stream or group is gone: another may take the arena over */
 };
@@ -57,7 +57,7 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
 
 void     request_make(struct request *q, bool slabs);
 void     request_cover_pages(struct request *q, uint64_t page);
-enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, struct place *place);
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
 void     arena_abandon(struct arena *a, uint32_t block);
 

@@ -153,20 +153,31 @@ bool heap_would_choose(const struct heap *h, uint32_t block)
     return !joins_before && (!best || at_number(h, best)->size > joined);
 }
 
-/* As heap_find for a block that has to begin at `at`. FIT_NOT: something lies there, or nothing of this heap ever did. */
-enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place)
+/*
+ * The block or free range that holds the address, 0: none. The index knows one piece that begins in the 64 KiB around it, or in the last ones
+ * before where any does: from there it is a few steps.
+ */
+uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at)
 {
-    uint32_t number = h->regions;
-    while (number && (at < region_of(h->pages, number)->base || at >= region_of(h->pages, number)->top))
-        number = region_of(h->pages, number)->next;
-    uint32_t range = number ? region_of(h->pages, number)->first_block : 0;
-    while (range && at_number(h, range)->at + at_number(h, range)->size <= at)
-        range = at_number(h, range)->after;
+    uint32_t granule = at < r->top ? bits_last(r->begins, region_granule(r, at)) : UINT32_MAX;
+    uint32_t piece = granule == UINT32_MAX ? 0 : r->granules[granule].piece;
+    while (piece && at_number(h, piece)->at > at)
+        piece = at_number(h, piece)->before;
+    while (piece && at_number(h, piece)->at + at_number(h, piece)->size <= at)
+        piece = at_number(h, piece)->after;
+    return piece;
+}
+
+/* As heap_find for a block that has to begin at `at`, which belongs to `r`. FIT_NOT: something lies there, or nothing of this heap ever did. */
+enum fit heap_find_at(struct heap *h, const struct asker *who, const struct region *r, uint64_t at, uint64_t size, struct place *place)
+{
+    bool ours = r && r->arena == h->arena && at >= r->base && at < r->top;
+    uint32_t range = ours ? heap_piece_at(h, r, at) : 0;
     const struct block *b = range ? at_number(h, range) : NULL;
     if (!b || b->state != BLOCK_FREE || b->at + b->size - at < size)
         return FIT_NOT;
     *place = (struct place){.size = size, .range = range};
-    if (!fits(h, who, region_of(h->pages, number), at, at + size, BLOCK_BYTES, place))
+    if (!fits(h, who, r, at, at + size, BLOCK_BYTES, place))
         return FIT_IN_FLIGHT;
     return place->missing ? FIT_WITH_PAGES : FIT_NOW;
 }
@@ -205,6 +216,49 @@ enum fit heap_find_alone(struct heap *h, const struct asker *who, uint64_t at, u
 
 /* --------------------------------------------------------------------------------------------------------------- pieces of a region */
 
+/* The index of what lies where: each granule in which a piece begins knows one of those. */
+static void note_piece(struct region *r, uint32_t block, uint64_t at)
+{
+    uint32_t granule = region_granule(r, at);
+    r->granules[granule].piece = block;
+    bit_set(r->begins, granule);
+}
+
+static bool begins_in(const struct heap *h, const struct region *r, uint32_t block, uint32_t granule)
+{
+    return block && region_granule(r, at_number(h, block)->at) == granule;
+}
+
+/* The piece does not begin there any more: a neighbour may. */
+static void forget_piece(struct heap *h, struct region *r, uint32_t block)
+{
+    const struct block *b = at_number(h, block);
+    uint32_t granule = region_granule(r, b->at);
+    if (r->granules[granule].piece != block)
+        return;
+    uint32_t other = begins_in(h, r, b->after, granule) ? b->after : begins_in(h, r, b->before, granule) ? b->before : 0;
+    r->granules[granule].piece = other;
+    if (!other)
+        bit_clear(r->begins, granule);
+}
+
+/* A free range has another extent now. */
+static void resize(struct heap *h, struct region *r, uint32_t range, uint64_t at, uint64_t size)
+{
+    bool moves = at_number(h, range)->at != at;
+    if (moves)
+        forget_piece(h, r, range);
+    ranges_resize(&h->ranges, range, at, size);
+    if (moves)
+        note_piece(r, range, at);
+}
+
+static void set_top(struct heap *h, struct region *r, uint64_t top)
+{
+    h->used += top - r->top;
+    r->top = top;
+}
+
 /* A new piece behind `before` (0: first in the region). The table has room: heap_take's callers saw to it. */
 static uint32_t insert_after(struct heap *h, struct region *r, uint32_t before, uint64_t at, uint64_t size)
 {
@@ -219,12 +273,14 @@ static uint32_t insert_after(struct heap *h, struct region *r, uint32_t before, 
     b->after = before ? at_number(h, before)->after : r->first_block;
     *(before ? &at_number(h, before)->after : &r->first_block) = block;
     *(b->after ? &at_number(h, b->after)->before : &r->last_block) = block;
+    note_piece(r, block, at);
     return block;
 }
 
 static void remove_piece(struct heap *h, struct region *r, uint32_t block)
 {
     struct block *b = at_number(h, block);
+    forget_piece(h, r, block);
     *(b->before ? &at_number(h, b->before)->after : &r->first_block) = b->after;
     *(b->after ? &at_number(h, b->after)->before : &r->last_block) = b->before;
     table_give(h->ranges.blocks, block);
@@ -244,7 +300,7 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
         range = insert_after(h, r, r->last_block, r->top, top - r->top);
         ranges_add(&h->ranges, range);
     }
-    r->top = top;
+    set_top(h, r, top);
     return range;
 }
 
@@ -262,8 +318,11 @@ static void drop_margin(struct heap *h, struct region *r, struct block *b)
     uint32_t margin = b->before;
     if (!margin || at_number(h, margin)->state != BLOCK_MARGIN)
         return;
+    uint32_t block = at_number(h, margin)->after;
+    forget_piece(h, r, block);
     b->at = at_number(h, margin)->at;
     b->size += at_number(h, margin)->size;
+    note_piece(r, block, b->at);
     remove_piece(h, r, margin);
 }
 
@@ -286,7 +345,7 @@ uint32_t heap_take(struct heap *h, const struct place *place)
             ranges_add(&h->ranges, insert_after(h, r, block, end, to - end));
     } else if (end < to) { /* it keeps the rest */
         block = insert_after(h, r, b->before, place->at, place->size);
-        ranges_resize(&h->ranges, range, end, to - end);
+        resize(h, r, range, end, to - end);
     } else {
         ranges_remove(&h->ranges, range);
     }
@@ -318,7 +377,7 @@ void heap_give_back(struct heap *h, uint32_t block)
         ranges_resize(&h->ranges, before, at_number(h, before)->at, size);
         remove_piece(h, r, block);
     } else if (after) {
-        ranges_resize(&h->ranges, after, b->at, b->size + at_number(h, after)->size);
+        resize(h, r, after, b->at, b->size + at_number(h, after)->size);
         remove_piece(h, r, block);
     } else {
         b->state = BLOCK_FREE;
@@ -350,7 +409,20 @@ static void close_top(struct heap *h, struct region *r)
     } else {
         ranges_add(&h->ranges, insert_after(h, r, r->last_block, r->top, region_end(r) - r->top));
     }
-    r->top = region_end(r);
+    set_top(h, r, region_end(r));
+}
+
+/* It joins the heap's regions behind `before`, 0: as the newest. */
+static void join(struct heap *h, struct region *r, uint32_t before)
+{
+    uint32_t *link = before ? &region_of(h->pages, before)->next : &h->regions;
+    r->before = before;
+    r->next = *link;
+    *link = r->number;
+    if (r->next)
+        region_of(h->pages, r->next)->before = r->number;
+    h->bytes += r->bytes;
+    h->small += r->bytes < HEAP_SMALL ? r->bytes : 0;
 }
 
 /* The region has its number; it becomes the newest. */
@@ -360,8 +432,7 @@ void heap_add_region(struct heap *h, struct region *r)
         close_top(h, region_of(h->pages, h->regions));
     r->arena = h->arena;
     r->fixed = h->fixed;
-    r->next = h->regions;
-    h->regions = r->number;
+    join(h, r, 0);
     if (region_is_segment(r))
         close_top(h, r); /* all of it is there, and none of it virgin */
 }
@@ -386,10 +457,12 @@ void heap_remove_region(struct heap *h, struct region *r)
         remove_piece(h, r, r->first_block);
     }
     r->first_block = r->last_block = 0;
-    uint32_t *link = &h->regions;
-    while (*link != r->number)
-        link = &region_of(h->pages, *link)->next;
-    *link = r->next;
+    *(r->before ? &region_of(h->pages, r->before)->next : &h->regions) = r->next;
+    if (r->next)
+        region_of(h->pages, r->next)->before = r->before;
+    h->bytes -= r->bytes;
+    h->small -= r->bytes < HEAP_SMALL ? r->bytes : 0;
+    set_top(h, r, r->base);
 }
 
 /*
@@ -398,33 +471,33 @@ void heap_remove_region(struct heap *h, struct region *r)
  */
 void heap_restore_region(struct heap *h, struct region *r)
 {
-    uint32_t *link = &h->regions;
-    if (*link && region_of(h->pages, *link)->top != region_end(region_of(h->pages, *link)))
-        while (*link)
-            link = &region_of(h->pages, *link)->next;
-    r->next = *link;
-    *link = r->number;
-    r->top = r->base;
+    uint32_t before = h->regions;
+    if (before && region_of(h->pages, before)->top == region_end(region_of(h->pages, before)))
+        before = 0;
+    while (before && region_of(h->pages, before)->next)
+        before = region_of(h->pages, before)->next;
+    join(h, r, before);
     r->fixed = h->fixed;
     if (region_is_segment(r) && table_reserve(h->ranges.blocks, 1))
         close_top(h, r); /* all of it is there; without host memory it waits until it is the newest */
 }
 
-/* Below the tops: what blocks have ever been in. */
-uint64_t heap_addresses_used(const struct heap *h)
+/* Does the index know a piece in each granule where one begins, and no other? */
+static bool is_indexed(const struct heap *h, const struct region *r)
 {
-    uint64_t used = 0;
-    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next)
-        used += region_of(h->pages, number)->top - region_of(h->pages, number)->base;
-    return used;
-}
-
-uint64_t heap_addresses(const struct heap *h)
-{
-    uint64_t bytes = 0;
-    for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next)
-        bytes += region_of(h->pages, number)->bytes;
-    return bytes;
+    uint32_t last = UINT32_MAX, granules = 0;
+    for (uint32_t block = r->first_block; block; block = at_number(h, block)->after) {
+        uint32_t granule = region_granule(r, at_number(h, block)->at);
+        if (granule == last)
+            continue;
+        if (!bit_is_set(r->begins, granule) || !begins_in(h, r, r->granules[granule].piece, granule))
+            return false;
+        last = granule;
+        granules++;
+    }
+    for (uint32_t word = 0; word < bits_words((uint32_t)(r->bytes >> SLAB_GRANULE_SHIFT) + 2); word++)
+        granules -= (uint32_t)__builtin_popcountll(r->begins[word]);
+    return !granules;
 }
 
 static const char *broken_rule_of_region(struct heap *h, struct region *r)
@@ -447,11 +520,14 @@ static const char *broken_rule_of_region(struct heap *h, struct region *r)
         margin_before = is_margin;
         last = block;
     }
-    return at != r->top || last != r->last_block ? "11: the pieces of a region tile it up to its top" : NULL;
+    if (at != r->top || last != r->last_block)
+        return "11: the pieces of a region tile it up to its top";
+    return is_indexed(h, r) ? NULL : "22: each granule where a piece begins knows one";
 }
 
 const char *heap_broken_rule(struct heap *h)
 {
+    uint64_t bytes = 0, used = 0;
     for (uint32_t number = h->regions; number; number = region_of(h->pages, number)->next) {
         struct region *r = region_of(h->pages, number);
         const char *broken = broken_rule_of_region(h, r);
@@ -459,8 +535,10 @@ const char *heap_broken_rule(struct heap *h)
             return broken;
         if (number != h->regions && r->top != region_end(r) && r->top != r->base)
             return "13: only the newest region is partly virgin";
+        bytes += r->bytes;
+        used += r->top - r->base;
     }
-    return NULL;
+    return bytes != h->bytes || used != h->used ? "22: a heap counts its addresses" : NULL;
 }
 
 /* Do the slots [from, to) say that so many blocks begin or end in each of them, and that they lie under live bytes or not? */

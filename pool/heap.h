@@ -7,12 +7,16 @@
 #include "pool/pages.h"
 #include "pool/ranges.h"
 
+#define HEAP_SMALL (32ull << 20) /* what a driver's pool grows by: see source.c */
 #define HEAP_CANDIDATES 16      /* ranges looked at for one that lacks no page; more did not pay in the traces */
 
 struct heap {                   /* guarded by the pool's lock */
     struct pages *pages;        /* the pool's store */
     struct ranges ranges;
     uint32_t      regions;      /* newest first, through region.next; 0: none yet */
+    uint64_t      bytes;        /* of addresses, in all of them */
+    uint64_t      used;         /* of these, below the tops: what blocks have ever been in */
+    uint64_t      small;        /* in regions of less than HEAP_SMALL */
     uint32_t      arena;        /* the number it goes by in regions and pages */
     bool          fixed;        /* private arena: regions it gets are fixed */
 };
@@ -50,7 +54,7 @@ enum fit {
 void     heap_open(struct heap *h, struct pages *pages, struct table *blocks, uint32_t arena, bool fixed);
 void     heap_fix(struct heap *h, bool fixed);
 enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place);
-enum fit heap_find_at(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, struct place *place);
+enum fit heap_find_at(struct heap *h, const struct asker *who, const struct region *r, uint64_t at, uint64_t size, struct place *place);
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place);
 enum fit heap_find_alone(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place);
 bool     heap_would_choose(const struct heap *h, uint32_t block);
@@ -61,8 +65,8 @@ void     heap_add_region(struct heap *h, struct region *r);
 bool     heap_region_is_empty(const struct heap *h, const struct region *r);
 void     heap_remove_region(struct heap *h, struct region *r);
 void     heap_restore_region(struct heap *h, struct region *r);
-uint64_t heap_addresses(const struct heap *h);
-uint64_t heap_addresses_used(const struct heap *h);
+static inline uint64_t heap_addresses_used(const struct heap *h) { return h->used; }
+uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at);
 
 const char *heap_broken_rule(struct heap *h);    /* NULL, or the invariant that does not hold */
 const char *heap_broken_cover(struct heap *h);   /* the same; it does not hold within heap_take and heap_give */

@@ -11,7 +11,7 @@
  *             its stream again      | more than ARENAS_IDLE exist: taken over by a stream of the same group
  *
  * Memory of a program's own source goes to no other group: the arenas of such a group that was destroyed wait until what they hold is given
- * back (trim_orphans). Nor do regions of private groups go to others: they have no room for slabs.
+ * back (trim_orphans). What a private group leaves goes to private ones: it is the kind of memory that serves them.
  *
  * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle arena whose stream
  * allocates again stays in its queue until it is looked at: neither an allocation nor a free of a busy stream touches a queue.
@@ -87,7 +87,7 @@ void idle_note(cenote_pool *pool, struct arena *a)
     if (over && !sourced) {
         a->retired = true;
         leave_group(pool, a);
-        enter(pool, &pool->over[a->without_slabs], a);
+        enter(pool, &pool->over[a->was_private], a);
     } else {
         enter(pool, sourced && g->destroyed ? &pool->orphans : g ? &g->idle : &pool->idle, a);
     }
@@ -113,7 +113,7 @@ static bool is_complete(const cenote_pool *pool, const struct arena *a)
 /* Where a driver has no ids for streams, a key may be another stream's by now. */
 static bool has_its_order(const struct arena *a, uint64_t key)
 {
-    return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->without_slabs;
+    return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->was_private;
 }
 
 static struct arena *find_over(const cenote_pool *pool, uint64_t key, bool is_private, bool with_regions)

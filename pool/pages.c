@@ -103,6 +103,33 @@ bool pages_lack(struct pages *s, const struct asker *who, const struct region *r
 
 /* --------------------------------------------------------------------------------------------------------- coming and going of bytes */
 
+/*
+ * Only regions in which some page may be free are looked through for one. They join the list when a page becomes free, and leave it when a look
+ * finds none: an allocation touches no list, and a free only if its region is in none.
+ */
+static void list(struct pages *s, struct region *r)
+{
+    uint32_t *first = &s->listed[region_is_segment(r)];
+    if (r->is_listed)
+        return;
+    r->is_listed = true;
+    r->before_listed = 0;
+    r->next_listed = *first;
+    if (*first)
+        region_of(s, *first)->before_listed = r->number;
+    *first = r->number;
+}
+
+void pages_unlist(struct pages *s, struct region *r)
+{
+    if (!r->is_listed)
+        return;
+    r->is_listed = false;
+    *(r->before_listed ? &region_of(s, r->before_listed)->next_listed : &s->listed[region_is_segment(r)]) = r->next_listed;
+    if (r->next_listed)
+        region_of(s, r->next_listed)->before_listed = r->before_listed;
+}
+
 /* Slots in transit get their owner from fill.c, the others have a page that pages_lack found good. */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
@@ -135,6 +162,7 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
         r->edges[to - 1]--;
     uint32_t first = from + (r->edges[from] != 0), last = to - (to - from > 1 && r->edges[to - 1] != 0);
     bits_clear(r->busy, first, last);
+    list(s, r);
     for (uint32_t slot = from; slot < to; slot++)
         r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
     for (uint32_t slot = first; (slot = bits_next(r->sole, slot, last, false)) < last; slot++) {
@@ -155,8 +183,10 @@ static void set_home(struct pages *s, struct page *p, struct spot home)
     if (p->home.region)
         bit_clear(region_of(s, p->home.region)->home, p->home.slot);
     p->home = home;
-    if (home.region)
+    if (home.region) {
         bit_set(region_of(s, home.region)->home, home.slot);
+        list(s, region_of(s, home.region));
+    }
 }
 
 /* The slot maps the page from now on: as its home if it is the first, as an alias behind the home otherwise. */
@@ -325,6 +355,7 @@ bool pages_add_region(struct pages *s, struct region *r)
 
 void pages_remove_region(struct pages *s, struct region *r)
 {
+    pages_unlist(s, r);
     TABLE_AT(struct region_entry, &s->regions, r->number)->region = NULL;
     s->addresses -= r->bytes;
     table_give(&s->regions, r->number);

@@ -48,6 +48,7 @@ struct pages {                      /* guarded by the pool's lock */
     uint32_t      spare;            /* chain of pages mapped nowhere */
     uint64_t      reserved;         /* bytes of all pages and segments */
     uint64_t      addresses;        /* bytes of address space */
+    uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
 };
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
@@ -105,6 +106,7 @@ struct picker {
     struct pick *picks;         /* room for `most` */
 };
 
+void pages_unlist(struct pages *s, struct region *r);
 void pages_pick(struct pages *s, struct picker *picker);
 
 /* Sums for the statistics. */

@@ -74,18 +74,28 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
     keep_oldest(k, freed, page);
 }
 
-static void pick_in_region(struct pages *s, struct picker *k, struct region *r)
+/* Pages that may be free, by the word. */
+static uint64_t maybe_free(const struct region *r, uint32_t word)
 {
+    return r->home[word] & ~(r->sole[word] & r->busy[word]);
+}
+
+/* False: none of the region may be free. */
+static bool pick_in_region(struct pages *s, struct picker *k, struct region *r)
+{
+    bool some = false;
     for (uint32_t w = 0; w < bits_words(r->slots); w++) {
-        for (uint64_t free = r->home[w] & ~(r->sole[w] & r->busy[w]); free; free &= free - 1) {
+        for (uint64_t free = maybe_free(r, w); free; free &= free - 1) {
             uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
             struct page *p = page_of(s, r->page[slot]);
+            some = true;
             if (bit_is_set(r->sole, slot))
                 consider(s, k, r->page[slot], r->freed[slot], r->arena);
             else if (!p->owner.region)
                 consider(s, k, r->page[slot], p->freed, p->arena);
         }
     }
+    return some;
 }
 
 /*
@@ -95,10 +105,11 @@ static void pick_in_region(struct pages *s, struct picker *k, struct region *r)
 void pages_pick(struct pages *s, struct picker *k)
 {
     k->count = 0;
-    for (uint32_t number = 1; number < s->regions.used; number++) {
+    for (uint32_t number = s->listed[k->segments]; number;) {
         struct region *r = region_of(s, number);
-        if (r && region_is_segment(r) == k->segments && !(k->own && r->foreign))
-            pick_in_region(s, k, r);
+        number = r->next_listed;
+        if (!(k->own && r->foreign) && !pick_in_region(s, k, r))
+            pages_unlist(s, r);
     }
     for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
         struct page *p = page_of(s, page);
@@ -178,6 +189,9 @@ const char *pages_broken_rule(struct pages *s)
     uint64_t reserved = 0;
     for (uint32_t number = 1; number < s->regions.used; number++) {
         struct region *r = region_of(s, number);
+        for (uint32_t w = 0; r && !r->is_listed && w < bits_words(r->slots); w++)
+            if (maybe_free(r, w))
+                return "23: a region in which a page may be free is listed";
         for (uint32_t slot = 0; r && slot < r->slots; slot++) {
             const char *broken = broken_rule_at(s, r, slot);
             if (!broken && bit_is_set(r->home, slot)) {

@@ -159,7 +159,7 @@ struct cenote_pool {
     struct index   by_stream;       /* arena key -> arena */
     struct arena  *last_arena;      /* found last: most programs use one stream at a time */
     struct idle_queue idle;         /* arenas of no group without a block, see idle.c */
-    struct idle_queue over[2];      /* those of streams and groups that are gone; [1] without slabs */
+    struct idle_queue over[2];      /* those of streams and groups that are gone; [1] of private groups */
     struct idle_queue orphans;      /* those of destroyed groups whose source has to take back what they hold */
     struct {
         uint32_t      block;        /* 0: none */

@@ -29,9 +29,9 @@ static void *carve(char *memory, uint64_t *used, uint64_t bytes)
     return at;
 }
 
-static uint64_t lay_out(struct region *r, char *memory, bool with_slabs)
+static uint64_t lay_out(struct region *r, char *memory)
 {
-    uint64_t used = 0, words = bits_words(r->slots) * sizeof(uint64_t);
+    uint64_t used = 0, words = bits_words(r->slots) * sizeof(uint64_t), granules = (r->bytes >> SLAB_GRANULE_SHIFT) + 2;
     r->sole = carve(memory, &used, words);
     r->home = carve(memory, &used, words);
     r->busy = carve(memory, &used, words);
@@ -42,26 +42,27 @@ static uint64_t lay_out(struct region *r, char *memory, bool with_slabs)
     r->pins = carve(memory, &used, r->slots * sizeof *r->pins);
     r->freed = carve(memory, &used, r->slots * sizeof *r->freed);
     r->next_alias = carve(memory, &used, r->slots * sizeof *r->next_alias);
-    r->slab_at = with_slabs ? carve(memory, &used, ((r->bytes >> SLAB_GRANULE_SHIFT) + 2) * sizeof *r->slab_at) : NULL;
+    r->granules = carve(memory, &used, granules * sizeof *r->granules);
+    r->begins = carve(memory, &used, bits_words((uint32_t)granules) * sizeof *r->begins);
     return used;
 }
 
 /* False when there is no host memory; then nothing changed. The caller gives the region its number, arena and pool. */
-bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift, bool with_slabs)
+bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift)
 {
     r->base = base;
     r->bytes = bytes;
     r->shift = shift;
     r->slots = shift == SEGMENT_SHIFT ? 1 : (uint32_t)(bytes >> shift);
-    r->metadata_bytes = lay_out(r, NULL, with_slabs);
+    r->metadata_bytes = lay_out(r, NULL);
     char *memory = memory_map(r->metadata_bytes);
     if (!memory)
         return false;
-    lay_out(r, memory, with_slabs);
+    lay_out(r, memory);
     r->top = base;
-    r->first_block = r->last_block = r->next = 0;
+    r->first_block = r->last_block = r->before = r->next = 0;
     r->shares_granule = NULL;
-    r->foreign = false;
+    r->foreign = r->is_listed = false;
     return true;
 }
 

@@ -21,7 +21,13 @@ struct spot {
 static inline bool spot_is(struct spot a, uint32_t region, uint32_t slot) { return a.region == region && a.slot == slot; }
 
 #define SEGMENT_SHIFT 63            /* a segment has one slot, whatever its size */
-#define SLAB_GRANULE_SHIFT 16       /* slabs start at multiples of 64 KiB */
+#define SLAB_GRANULE_SHIFT 16            /* of the index of what lies where: 64 KiB, at multiples of which slabs start */
+
+/* What lies in 64 KiB of address. */
+struct granule {
+    uint32_t slab;                  /* 0: none */
+    uint32_t piece;                 /* some block or free range that begins there, 0: none does. See heap.c */
+};
 
 struct region {
     uint64_t base;
@@ -30,7 +36,9 @@ struct region {
     uint32_t slots;
     uint32_t shift;                 /* log2 of the slot size; SEGMENT_SHIFT: memory that came whole and cannot move */
     uint32_t arena;                 /* whose heap it belongs to */
-    uint32_t next;                  /* next region of that arena, 0: last */
+    uint32_t before, next;          /* regions of that arena, newest first; 0: none */
+    uint32_t before_listed, next_listed; /* regions with pages that may be free, see pages.c */
+    bool     is_listed;
     uint32_t first_block;           /* lowest block or free range, 0: none */
     uint32_t last_block;            /* highest one */
     bool     fixed;                 /* of a private arena: what was used there stays mapped, see rule 4 */
@@ -53,15 +61,20 @@ struct region {
     tick     *freed;                /* last free of a block that touched it */
     struct spot *next_alias;        /* next slot that maps the same page */
 
-    uint32_t *slab_at;              /* one entry per 64 KiB of address: slab there, 0: none; NULL in private arenas */
+    struct granule *granules;       /* one entry per 64 KiB of address */
+    uint64_t *begins;               /* one bit for each of these: a piece begins there */
     uint64_t  metadata_bytes;       /* of all the arrays: one mapping */
 };
 
-bool     region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift, bool with_slabs);
+bool     region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift);
 void     region_close(struct region *r);
 
 static inline uint32_t region_slot(const struct region *r, uint64_t at) { return (uint32_t)((at - r->base) >> r->shift); }
 static inline uint64_t region_slot_at(const struct region *r, uint32_t slot) { return slot ? r->base + ((uint64_t)slot << r->shift) : r->base; }
+static inline uint32_t region_granule(const struct region *r, uint64_t at)
+{
+    return (uint32_t)((at >> SLAB_GRANULE_SHIFT) - (r->base >> SLAB_GRANULE_SHIFT));
+}
 static inline uint64_t region_end(const struct region *r) { return r->base + r->bytes; }
 static inline bool     region_is_segment(const struct region *r) { return r->shift == SEGMENT_SHIFT; }
 

@@ -28,15 +28,10 @@ uint64_t slab_bytes(uint32_t class)
     return (uint64_t)items_of[class] * class_bytes(class);
 }
 
-static uint32_t granule(const struct region *r, uint64_t at)
-{
-    return (uint32_t)((at >> SLAB_GRANULE_SHIFT) - (r->base >> SLAB_GRANULE_SHIFT));
-}
-
 /* The slab that `at` lies in, 0: none. */
 uint32_t slab_at_address(const struct region *r, uint64_t at)
 {
-    return r->slab_at ? r->slab_at[granule(r, at)] : 0;
+    return r->granules[region_granule(r, at)].slab;
 }
 
 static void enter_bin(struct slabs *s, uint32_t number)
@@ -59,8 +54,8 @@ static void leave_bin(struct slabs *s, uint32_t number)
 
 static void mark_granules(struct region *r, uint64_t at, uint64_t bytes, uint32_t number)
 {
-    for (uint32_t g = granule(r, at); g <= granule(r, at + bytes - 1); g++)
-        r->slab_at[g] = number;
+    for (uint32_t g = region_granule(r, at); g <= region_granule(r, at + bytes - 1); g++)
+        r->granules[g].slab = number;
 }
 
 /* The heap block becomes a slab. The table has room: the caller asked table_reserve. */

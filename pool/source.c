@@ -22,7 +22,7 @@
 #define ADDRESSES_CHEAP    8                /* chosen: up to so many times the device's memory; more only many streams come to */
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
-#define SEGMENT_ASYNC      (32ull << 20)    /* what a driver's pool grows by at least: less comes from cuMemAlloc */
+#define SEGMENT_ASYNC      HEAP_SMALL       /* what a driver's pool grows by at least: less comes from cuMemAlloc */
 #define SEGMENT_ASYNC_MOST (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
 #define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
@@ -77,12 +77,12 @@ void source_close_region(struct region *r)
 }
 
 /* A region over addresses that are ours already. NULL: no host memory, nothing changed. */
-static struct region *open_region(const struct arena *a, uint64_t base, uint64_t bytes, uint32_t shift)
+static struct region *open_region(uint64_t base, uint64_t bytes, uint32_t shift)
 {
     struct region *r = addresses_new_region();
     if (!r)
         return NULL;
-    if (region_open(r, base, bytes, shift, !a->without_slabs)) {
+    if (region_open(r, base, bytes, shift)) {
         if (addresses_add(r))
             return r;
         region_close(r);
@@ -109,7 +109,7 @@ static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
     uint64_t page = 1ull << pool->pages.shift, least = REGION_SLOTS_LEAST * page, habit = round_up(pool->device->capacity / REGION_SHARE, page);
     lock_take(&pool->lock);
     bool cheap = pool->pages.addresses < ADDRESSES_CHEAP * pool->device->capacity;
-    uint64_t held = heap_addresses(&a->heap), bytes = cheap || held > habit ? habit : held;
+    uint64_t held = a->heap.bytes, bytes = cheap || held > habit ? habit : held;
     lock_give(&pool->lock);
     return bytes < least ? least : bytes;
 }
@@ -141,7 +141,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
     if (*driver)
         return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
                          (unsigned long long)(bytes >> 20), pool->device->ordinal);
-    struct region *r = open_region(a, base, bytes, pool->pages.shift);
+    struct region *r = open_region(base, bytes, pool->pages.shift);
     lock_take(&pool->lock);
     bool published = r && publish_region(pool, a, r);
     lock_give(&pool->lock);
@@ -156,15 +156,6 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- segments */
-
-/* Bytes of the arena's segments that a driver's pool would not have had so small. LOCKING: the pool's lock. */
-static uint64_t held_in_small_ones(cenote_pool *pool, const struct arena *a)
-{
-    uint64_t bytes = 0;
-    for (uint32_t number = a->heap.regions; number; number = region_of(&pool->pages, number)->next)
-        bytes += region_of(&pool->pages, number)->bytes < SEGMENT_ASYNC ? region_of(&pool->pages, number)->bytes : 0;
-    return bytes;
-}
 
 static uint64_t plain_bytes(uint64_t size)
 {
@@ -189,7 +180,7 @@ static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t
     if (provider_of(pool, a) != CENOTE_ASYNC)
         return plain;
     lock_take(&pool->lock);
-    uint64_t held = heap_addresses_used(&a->heap), small = held_in_small_ones(pool, a);
+    uint64_t held = a->heap.used, small = a->heap.small;
     lock_give(&pool->lock);
     return plain < SEGMENT_ASYNC && small + plain <= SEGMENT_ASYNC ? plain : async_bytes(size, held);
 }
@@ -240,7 +231,7 @@ static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
 /* The segment with its one page. False: no host memory. */
 static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, uint64_t bytes)
 {
-    struct region *r = open_region(a, base, bytes, SEGMENT_SHIFT);
+    struct region *r = open_region(base, bytes, SEGMENT_SHIFT);
     if (!r)
         return false;
     r->foreign = callback_of(pool, a) != NULL;

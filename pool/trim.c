@@ -14,7 +14,7 @@
 #include "pool/count.h"
 #include "pool/record.h"
 
-#define BATCH    64             /* pages picked at a time */
+#define BATCH    64             /* pages picked at a time where there is no host memory for more */
 #define ORPHANS  8              /* segments of destroyed groups that go before another is taken */
 #define PERIODIC (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
 
@@ -112,35 +112,74 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     return gone ? bytes : 0;
 }
 
-/* Picks the next pages to go, at most as many as bring `reserved` down to `keep`. They are leaving when this returns. */
-static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks)
+/* How many pages bring `reserved` down to `keep`, at most. Of segments, whose sizes differ, that many may be more than enough. */
+static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool segments)
+{
+    lock_take(&pool->lock);
+    uint64_t reserved = pool->pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0, page = 1ull << pool->pages.shift;
+    uint64_t pages = pool->pages.table.used, most = segments ? (surplus ? pages : 0) : (surplus + page - 1) / page;
+    lock_give(&pool->lock);
+    return (uint32_t)(most < pages ? most : pages);
+}
+
+/* Picks the next pages to go, no more than bring `reserved` down to `keep`. They are leaving when this returns. */
+static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool segments, struct pick *picks, uint32_t most)
 {
     lock_take(&pool->lock);
     pool_settle(pool);
-    uint64_t reserved = pool->pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0, page = 1ull << pool->pages.shift;
-    uint64_t most = segments ? surplus != 0 : (surplus + page - 1) / page;
-    struct picker picker = {.latest = leave->latest, .segments = segments, .own = leave->own, .most = most < BATCH ? (uint32_t)most : BATCH,
-                            .picks = picks};
+    struct picker picker = {.latest = leave->latest, .segments = segments, .own = leave->own, .most = most, .picks = picks};
     pages_pick(&pool->pages, &picker);
-    for (uint32_t i = 0; i < picker.count; i++)
-        pages_leave(&pool->pages, picks[i].page);
+    uint32_t count = 0;
+    for (uint64_t left = pool->pages.reserved; count < picker.count && left > leave->keep; count++) {
+        left -= page_of(&pool->pages, picks[count].page)->bytes;
+        pages_leave(&pool->pages, picks[count].page);
+    }
     lock_give(&pool->lock);
-    return picker.count;
+    return count;
 }
 
-/* Bytes given back. Ends when nothing more may go, when the driver refuses, or when a capture has begun during a callback. */
+static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
+{
+    lock_take(&pool->lock);
+    for (uint32_t i = 0; i < count; i++)
+        pages_stay(&pool->pages, picks[i].page);
+    lock_give(&pool->lock);
+}
+
+/* Releases those that are leaving. False: the driver refuses, or a capture has begun during a callback; then some stay. */
+static bool release_leavers(cenote_pool *pool, bool segments, const struct pick *picks, uint32_t count, uint64_t *sum)
+{
+    bool going = true;
+    for (uint32_t i = 0; i < count; i++) {
+        if (atomic_load(&pool->device->captures)) {
+            stay(pool, picks + i, count - i);
+            return false;
+        }
+        uint64_t bytes = segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page);
+        going = going && bytes;
+        *sum += bytes;
+    }
+    return going;
+}
+
+/*
+ * Bytes given back. A few pages are picked at first, for mostly there are no more; then all that goes at once, because each pick looks at
+ * everything. Without host memory for so many it is a few at a time.
+ */
 static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool segments)
 {
-    struct pick picks[BATCH];
-    uint32_t count;
+    struct pick few[BATCH], *picks = few;
+    uint32_t room = BATCH, most, count;
     uint64_t sum = 0;
-    bool going = true;
-    while (going && !atomic_load(&pool->device->captures) && (count = pick_leavers(pool, leave, segments, picks)))
-        for (uint32_t i = 0; i < count; i++) {
-            uint64_t bytes = segments ? release_segment(pool, picks[i].page) : release_page(pool, picks[i].page);
-            going = going && bytes;
-            sum += bytes;
-        }
+    while (!atomic_load(&pool->device->captures) && (most = most_leavers(pool, leave, segments)) &&
+           (count = pick_leavers(pool, leave, segments, picks, most < room ? most : room)) &&
+           release_leavers(pool, segments, picks, count, &sum) && count == room)
+        if (picks == few && (picks = memory_map(most * sizeof *picks)))
+            room = most;
+        else if (!picks)
+            picks = few;
+    if (picks != few)
+        memory_unmap(picks, room * sizeof *picks);
     return sum;
 }
 

@@ -28,7 +28,7 @@ static struct region *add_region(uint64_t bytes, uint32_t shift, uint32_t arena)
     REQUIRE(region_count < STORE_REGIONS);
     struct region *r = &regions[region_count];
     *r = (struct region){.arena = arena};
-    REQUIRE(region_open(r, STORE_BASE + region_count * STORE_STRIDE, bytes, shift, true));
+    REQUIRE(region_open(r, STORE_BASE + region_count * STORE_STRIDE, bytes, shift));
     region_count++;
     REQUIRE(pages_add_region(&store, r));
     return r;

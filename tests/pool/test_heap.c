@@ -346,13 +346,12 @@ CASE(a_block_has_to_be_at_its_place)
     take(2 * STORE_PAGE);
     give(block);
     store_finish();
-    REQUIRE_EQ(heap.regions, high->number); /* is looked at first, and begins above */
-    EXPECT_EQ(heap_find_at(&heap, &who, at, 3 * STORE_PAGE, &place), FIT_NOW);
-    EXPECT_EQ(heap_find_at(&heap, &who, at + STORE_PAGE, 2 * STORE_PAGE, &place), FIT_NOW);
-    EXPECT_EQ(heap_find_at(&heap, &who, at + STORE_PAGE, 4 * STORE_PAGE, &place), FIT_NOT);
-    EXPECT_EQ(heap_find_at(&heap, &who, high->base, 512, &place), FIT_NOT); /* is in use */
-    EXPECT_EQ(heap_find_at(&heap, &who, high->top, 512, &place), FIT_NOT); /* nothing was ever there */
-    EXPECT_EQ(heap_find_at(&heap, &who, low->base - STORE_PAGE, 512, &place), FIT_NOT);
+    EXPECT_EQ(heap_find_at(&heap, &who, low, at, 3 * STORE_PAGE, &place), FIT_NOW);
+    EXPECT_EQ(heap_find_at(&heap, &who, low, at + STORE_PAGE, 2 * STORE_PAGE, &place), FIT_NOW);
+    EXPECT_EQ(heap_find_at(&heap, &who, low, at + STORE_PAGE, 4 * STORE_PAGE, &place), FIT_NOT);
+    EXPECT_EQ(heap_find_at(&heap, &who, high, high->base, 512, &place), FIT_NOT); /* is in use */
+    EXPECT_EQ(heap_find_at(&heap, &who, high, high->top, 512, &place), FIT_NOT); /* nothing was ever there */
+    EXPECT_EQ(heap_find_at(&heap, &who, low, low->base - STORE_PAGE, 512, &place), FIT_NOT);
 }
 
 /* The end of a segment, where it has room for the block as it is aligned. */
@@ -425,7 +424,7 @@ CASE(a_block_alone_in_its_segment)
     uint32_t block = heap_take(&heap, &place);
     EXPECT_EQ(heap_broken_rule(&heap), NULL);
     EXPECT_EQ(heap_broken_cover(&heap), NULL);
-    EXPECT_EQ(heap_find_at(&heap, &who, r->base, 512, &place), FIT_NOT); /* its margin */
+    EXPECT_EQ(heap_find_at(&heap, &who, r, r->base, 512, &place), FIT_NOT); /* its margin */
     REQUIRE_EQ(heap_find(&heap, &who, KIB, 512, &place), FIT_NOW);
     EXPECT_EQ(place.region, larger->number);
 

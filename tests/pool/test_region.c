@@ -41,7 +41,7 @@ CASE(arrays_do_not_overlap)
     static const uint32_t slots[] = {1, 2, 63, 64, 65, 127, 128, 129, 1000};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
         uint32_t n = slots[i];
-        REQUIRE(region_open(&r, BASE, n * PAGE, SHIFT, true));
+        REQUIRE(region_open(&r, BASE, n * PAGE, SHIFT));
         EXPECT_EQ(r.slots, n);
         uint64_t words = bits_words(n) * 8ull, granules = (r.bytes >> SLAB_GRANULE_SHIFT) + 1;
         uint64_t *bits[] = {r.sole, r.home, r.busy, r.transit, r.broken};
@@ -52,22 +52,17 @@ CASE(arrays_do_not_overlap)
         EXPECT(claim(r.pins, n * sizeof *r.pins, 8));
         EXPECT(claim(r.freed, n * sizeof *r.freed, 9));
         EXPECT(claim(r.next_alias, n * sizeof *r.next_alias, 10));
-        EXPECT(claim(r.slab_at, granules * sizeof *r.slab_at, 11));
-        EXPECT((uint64_t)((char *)(r.slab_at + granules) - (char *)r.sole) <= r.metadata_bytes);
+        EXPECT(claim(r.granules, granules * sizeof *r.granules, 11));
+        EXPECT(claim(r.begins, bits_words((uint32_t)granules) * 8ull, 12));
+        EXPECT((uint64_t)((char *)(r.begins + bits_words((uint32_t)granules)) - (char *)r.sole) <= r.metadata_bytes);
         EXPECT_EQ((uintptr_t)r.freed % 8, 0);
         region_close(&r);
     }
 }
 
-CASE(private_arenas_have_no_slabs)
-{
-    REQUIRE(region_open(&r, BASE, 4 * PAGE, SHIFT, false));
-    EXPECT_EQ(r.slab_at, NULL);
-}
-
 CASE(slots_and_addresses)
 {
-    REQUIRE(region_open(&r, BASE, 5 * PAGE, SHIFT, true));
+    REQUIRE(region_open(&r, BASE, 5 * PAGE, SHIFT));
     EXPECT_EQ(r.top, BASE);
     EXPECT_EQ(region_end(&r), BASE + 5 * PAGE);
     EXPECT_EQ(region_slot(&r, BASE), 0);
@@ -80,7 +75,7 @@ CASE(slots_and_addresses)
 
 CASE(a_segment_has_one_slot_whatever_its_size)
 {
-    REQUIRE(region_open(&r, BASE + 512, 37 * 512, SEGMENT_SHIFT, true));
+    REQUIRE(region_open(&r, BASE + 512, 37 * 512, SEGMENT_SHIFT));
     EXPECT(region_is_segment(&r));
     EXPECT_EQ(r.slots, 1);
     EXPECT_EQ(region_slot(&r, BASE + 512), 0);
@@ -90,20 +85,20 @@ CASE(a_segment_has_one_slot_whatever_its_size)
 }
 
 /* A segment may straddle one more granule than its size says: both ends have an entry. */
-CASE(slab_entries_reach_both_ends_of_an_odd_segment)
+CASE(granules_reach_both_ends_of_an_odd_segment)
 {
     uint64_t granule = 1ull << SLAB_GRANULE_SHIFT;
-    REQUIRE(region_open(&r, BASE + granule - 512, granule + 1024, SEGMENT_SHIFT, true));
+    REQUIRE(region_open(&r, BASE + granule - 512, granule + 1024, SEGMENT_SHIFT));
     uint64_t last = ((region_end(&r) - 1) >> SLAB_GRANULE_SHIFT) - (r.base >> SLAB_GRANULE_SHIFT);
     EXPECT_EQ(last, 2);
-    EXPECT((char *)(r.slab_at + last + 1) <= (char *)r.sole + r.metadata_bytes);
+    EXPECT((char *)(r.granules + last + 1) <= (char *)r.sole + r.metadata_bytes);
 }
 
 CASE(opening_over_old_contents_starts_anew)
 {
     struct region other = {0};
     r = (struct region){.top = 1, .first_block = 2, .last_block = 3, .next = 4, .shares_granule = &other};
-    REQUIRE(region_open(&r, BASE, 2 * PAGE, SHIFT, true));
+    REQUIRE(region_open(&r, BASE, 2 * PAGE, SHIFT));
     EXPECT_EQ(r.top, BASE);
     EXPECT(!r.first_block && !r.last_block && !r.next && !r.shares_granule);
 }
@@ -112,7 +107,7 @@ CASE(without_host_memory_there_is_no_region)
 {
     size_t before = memory_in_use();
     memory_fail(1, true);
-    EXPECT(!region_open(&r, BASE, 4 * PAGE, SHIFT, true));
+    EXPECT(!region_open(&r, BASE, 4 * PAGE, SHIFT));
     memory_fail(0, false);
     r.slots = 0;
     EXPECT_EQ(memory_in_use(), before);
@@ -121,7 +116,7 @@ CASE(without_host_memory_there_is_no_region)
 CASE(closing_gives_memory_back)
 {
     size_t before = memory_in_use();
-    REQUIRE(region_open(&r, BASE, 5000 * PAGE, SHIFT, true));
+    REQUIRE(region_open(&r, BASE, 5000 * PAGE, SHIFT));
     EXPECT(memory_in_use() > before);
     region_close(&r);
     EXPECT_EQ(memory_in_use(), before);
@@ -134,7 +129,7 @@ CASE(the_driver_is_asked_for_these_slots)
     REQUIRE_EQ(region_reserve(&card_device, 4 * PAGE, PAGE, &base), CUDA_SUCCESS);
     EXPECT_EQ(base, card.reserved_at);
     EXPECT_EQ(card.reserved_bytes, 4 * PAGE);
-    REQUIRE(region_open(&r, base, 4 * PAGE, SHIFT, true));
+    REQUIRE(region_open(&r, base, 4 * PAGE, SHIFT));
     CUmemGenericAllocationHandle first = card_create(), second = card_create();
     EXPECT_EQ(region_map(&card_device, &r, 1, first), CUDA_SUCCESS);
     EXPECT_EQ(region_map(&card_device, &r, 2, second), CUDA_SUCCESS);
@@ -156,7 +151,7 @@ CASE(refusals_of_the_driver_come_through)
     uint64_t base = 7;
     card_fail(1, UINT32_MAX);
     EXPECT_EQ(region_reserve(&card_device, PAGE, PAGE, &base), CUDA_ERROR_OUT_OF_MEMORY);
-    REQUIRE(region_open(&r, BASE, 2 * PAGE, SHIFT, true));
+    REQUIRE(region_open(&r, BASE, 2 * PAGE, SHIFT));
     EXPECT_EQ(region_map(&card_device, &r, 0, 1), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(region_grant(&card_device, &r, 0, 1, &own, 1), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(region_unmap(&card_device, &r, 0), CUDA_ERROR_OUT_OF_MEMORY);

@@ -87,12 +87,6 @@ CASE(addresses_lead_to_their_slab)
     }
 }
 
-CASE(a_region_without_slabs_has_none)
-{
-    struct region bare = {.base = region->base, .bytes = region->bytes};
-    EXPECT_EQ(slab_at_address(&bare, bare.base), 0);
-}
-
 CASE(a_full_slab_comes_back_at_the_front)
 {
     uint32_t first = open_slab(0, 0);

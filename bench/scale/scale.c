@@ -1,0 +1,420 @@
+/*
+ * scale.c: what becomes slow when there is a lot: blocks, segments, streams, groups? And how long does a report keep others waiting?
+ *
+ *     bench-scale [--json] [--check]
+ *
+ * Each operation is measured with few things around and with many, in the same run; the ratio counts. For reports a second thread asks, while
+ * this one goes on asking for something short: its longest wait is the time that the report held the pool's lock. Other programs on the machine
+ * can only make it longer, so the shortest of several rounds counts.
+ * --check fails if a ratio is above what cases.def allows, or a wait above HOLD_MOST_US.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench/common.h"
+
+#define HOLD_MOST_US 200.0
+#define ROUNDS 5
+#define HOLD_ROUNDS 15
+#define OPERATIONS 4000
+#define ASKED_AFTER 100 /* addresses, spread over all: the same number with few blocks and many, so that caches treat both alike */
+#define THINGS_MOST 1000000
+#define CAPACITY (1ull << 40)
+
+static cenote_pool *pool;
+static void *blocks[THINGS_MOST];
+static CUstream streams[THINGS_MOST / 100];
+static cenote_group *groups[THINGS_MOST / 100];
+static uint32_t things;
+
+static void need(int error, const char *what)
+{
+    if (error)
+        bench_fail(what);
+}
+
+static void open_pool(const char *conf)
+{
+    struct sim_shape shape;
+    sim_shape_default(&shape);
+    shape.capacity = CAPACITY;
+    pool = bench_open(&shape, conf);
+    CUcontext context;
+    need((int)cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    need((int)cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    things = 0;
+}
+
+/* What is left over goes with the simulated machine. */
+static void close_pool(void)
+{
+    for (uint32_t i = 0; i < things; i++)
+        if (groups[i % (THINGS_MOST / 100)])
+            groups[i % (THINGS_MOST / 100)] = NULL;
+    bench_close(pool);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------------- scenes */
+
+/* Blocks of 16 to 48 KiB, side by side. */
+static void make_blocks(uint32_t count)
+{
+    uint64_t state = 88172645463325252ull;
+    open_pool("");
+    for (things = 0; things < count; things++)
+        need(cenote_alloc(pool, 16384 + bench_random(&state) % 32768, NULL, &blocks[things]), "cenote_alloc");
+}
+
+static void drop_blocks(void)
+{
+    for (uint32_t i = 0; i < things; i++)
+        need(cenote_free(blocks[i]), "cenote_free");
+    close_pool();
+}
+
+static void make_records(uint32_t count)
+{
+    open_pool("record:1000000");
+    for (uint32_t i = 0; i < count; i++) {
+        need(cenote_alloc(pool, 512, NULL, &blocks[0]), "cenote_alloc");
+        need(cenote_free(blocks[0]), "cenote_free");
+    }
+}
+
+static void add_stream(void)
+{
+    need((int)cuStreamCreate(&streams[things], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    need(cenote_alloc(pool, 16384, streams[things], &blocks[things]), "cenote_alloc");
+    things++;
+}
+
+static void add_group(void)
+{
+    need(cenote_group_create(pool, "group", 0, NULL, &groups[things]), "cenote_group_create");
+    need(cenote_group_alloc(groups[things], 16384, 512, NULL, &blocks[things]), "cenote_group_alloc");
+    things++;
+}
+
+static void make_groups(uint32_t count)
+{
+    open_pool("page_mib:2");
+    while (things < count)
+        add_group();
+}
+
+static void drop_groups(void)
+{
+    for (uint32_t i = 0; i < things; i++) {
+        need(cenote_free(blocks[i]), "cenote_free");
+        need(cenote_group_destroy(groups[i]), "cenote_group_destroy");
+    }
+    close_pool();
+}
+
+static void drop_streams(void)
+{
+    for (uint32_t i = 0; i < things; i++) {
+        need(cenote_free(blocks[i]), "cenote_free");
+        need((int)cuStreamDestroy(streams[i]), "cuStreamDestroy");
+    }
+    close_pool();
+}
+
+/* ------------------------------------------------------------------------------------------------------------ ns of one operation */
+
+static void *block_asked_after(int operation, uint32_t count)
+{
+    return blocks[(uint64_t)(operation % ASKED_AFTER) * count / ASKED_AFTER];
+}
+
+static double find_inside(uint32_t count)
+{
+    cenote_block found;
+    make_blocks(count);
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++)
+        need(cenote_find((char *)block_asked_after(i, count) + 100, &found), "cenote_find");
+    double ns = (bench_cpu_ns() - begin) / OPERATIONS;
+    drop_blocks();
+    return ns;
+}
+
+static double free_inside(uint32_t count)
+{
+    make_blocks(count);
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++)
+        if (cenote_free((char *)block_asked_after(i, count) + 512) != CENOTE_INTERIOR)
+            bench_fail("a wrong free");
+    double ns = (bench_cpu_ns() - begin) / OPERATIONS;
+    drop_blocks();
+    return ns;
+}
+
+static double alloc_at(uint32_t count)
+{
+    make_blocks(count);
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++) {
+        void *block = block_asked_after(i, count);
+        need(cenote_free(block), "cenote_free");
+        need(cenote_alloc_at(pool, NULL, block, 16384, NULL), "cenote_alloc_at");
+    }
+    double ns = (bench_cpu_ns() - begin) / OPERATIONS;
+    drop_blocks();
+    return ns;
+}
+
+static double trim_segments(uint32_t count)
+{
+    open_pool("provider:plain");
+    for (uint32_t i = 0; i < count; i++)
+        need(cenote_alloc(pool, 20 << 20, NULL, &blocks[i]), "cenote_alloc");
+    for (uint32_t i = 0; i < count; i++)
+        need(cenote_free(blocks[i]), "cenote_free");
+    double begin = bench_cpu_ns();
+    need(cenote_trim(pool, 0, CENOTE_TRIM_WAIT), "cenote_trim");
+    double ns = (bench_cpu_ns() - begin) / count;
+    close_pool();
+    return ns;
+}
+
+#define ADDED 100 /* streams or groups, of which the mean counts */
+
+static double new_stream(uint32_t count)
+{
+    open_pool("page_mib:2");
+    while (things < count)
+        add_stream();
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < ADDED; i++)
+        add_stream();
+    double ns = (bench_cpu_ns() - begin) / ADDED;
+    drop_streams();
+    return ns;
+}
+
+static double new_group(uint32_t count)
+{
+    make_groups(count);
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < ADDED; i++)
+        add_group();
+    double ns = (bench_cpu_ns() - begin) / ADDED;
+    drop_groups();
+    return ns;
+}
+
+static double group_round(uint32_t count)
+{
+    cenote_group *group;
+    void *block;
+    make_groups(count);
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++) {
+        need(cenote_group_create(pool, "round", i % 2 ? CENOTE_GROUP_PRIVATE : 0, NULL, &group), "cenote_group_create");
+        need(cenote_group_alloc(group, 3 << 20, 512, NULL, &block), "cenote_group_alloc");
+        need(cenote_free(block), "cenote_free");
+        need(cenote_group_destroy(group), "cenote_group_destroy");
+    }
+    double ns = (bench_cpu_ns() - begin) / OPERATIONS;
+    drop_groups();
+    return ns;
+}
+
+/* --------------------------------------------------------------------------------------------------------- how long others wait */
+
+static void *space;     /* for answers */
+static size_t room;     /* bytes of it */
+static char path[64];
+
+static void ask_rows(void)
+{
+    size_t count;
+    need(cenote_rows(pool, CENOTE_BY_GROUP, space, room / sizeof(cenote_row), &count), "cenote_rows");
+}
+
+static void ask_arenas(void)
+{
+    size_t count;
+    need(cenote_rows(pool, CENOTE_BY_ARENA, space, room / sizeof(cenote_row), &count), "cenote_rows");
+}
+
+static void ask_group(void)
+{
+    uint64_t bytes;
+    need(cenote_group_reserved(groups[0], &bytes), "cenote_group_reserved");
+}
+
+static void ask_stats(void)
+{
+    cenote_stats stats = {.struct_size = sizeof stats};
+    need(cenote_pool_stats(pool, &stats), "cenote_pool_stats");
+}
+
+static void ask_pieces(void)
+{
+    size_t count;
+    need(cenote_pieces(pool, NULL, space, room / sizeof(cenote_piece), &count), "cenote_pieces");
+}
+
+static void ask_snapshot(void) { need(cenote_snapshot(pool, path), "cenote_snapshot"); }
+static void ask_check(void) { need(cenote_pool_check(pool), "cenote_pool_check"); }
+static void ask_trace(void) { need(cenote_record_save(pool, path), "cenote_record_save"); }
+
+struct hold {
+    const char *name;
+    void (*ask)(void);
+    void (*make)(uint32_t count);
+    uint32_t count;
+};
+
+static atomic_int phase; /* 0: not begun, 1: asking, 2: answered */
+
+static void *ask(void *arg)
+{
+    const struct hold *h = arg;
+    atomic_store(&phase, 1);
+    h->ask();
+    atomic_store(&phase, 2);
+    return NULL;
+}
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+/* The longest that a call here took while the other thread asked once. */
+static double longest_wait(struct hold *h)
+{
+    pthread_t thread;
+    cenote_block found;
+    double longest = 0;
+    atomic_store(&phase, 0);
+    if (pthread_create(&thread, NULL, ask, h))
+        bench_fail("pthread_create");
+    while (!atomic_load(&phase))
+        continue;
+    while (atomic_load(&phase) != 2) {
+        double begin = now_us();
+        cenote_find(h->make == make_records ? NULL : blocks[0], &found);
+        if (h->make == make_records)
+            cenote_reset_peaks(pool);
+        double us = now_us() - begin;
+        longest = us > longest ? us : longest;
+    }
+    pthread_join(thread, NULL);
+    return longest;
+}
+
+static double measure_hold(struct hold *h)
+{
+    double best = 1e12;
+    h->make(h->count);
+    for (int round = 0; round < HOLD_ROUNDS; round++) {
+        double us = longest_wait(h);
+        best = us < best ? us : best;
+    }
+    if (h->make == make_groups)
+        drop_groups();
+    else if (h->make == make_blocks)
+        drop_blocks();
+    else
+        close_pool();
+    return best;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ results */
+
+struct growth {
+    const char *name;
+    double (*measure)(uint32_t count);
+    uint32_t small, large;
+    double   most;
+};
+
+#define GROWTH(name, function, small, large, most) {name, function, small, large, most},
+#define HOLD(name, ask, make, count)
+static const struct growth growths[] = {
+#include "bench/scale/cases.def"
+};
+#undef GROWTH
+#undef HOLD
+#define GROWTH(name, function, small, large, most)
+#define HOLD(name, ask, make, count) {name, ask, make, count},
+static struct hold holds[] = {
+#include "bench/scale/cases.def"
+};
+#undef GROWTH
+#undef HOLD
+
+/* The quickest of several rounds, few and many in turns. */
+static double measure_growth(const struct growth *g, double *small, double *large)
+{
+    *small = *large = 1e12;
+    for (int round = 0; round < ROUNDS; round++) {
+        double few = g->measure(g->small), many = g->measure(g->large);
+        *small = few < *small ? few : *small;
+        *large = many < *large ? many : *large;
+    }
+    return *large / *small;
+}
+
+static bool run_growths(bool json)
+{
+    bool slow = false;
+    for (size_t i = 0; i < sizeof growths / sizeof *growths; i++) {
+        const struct growth *g = &growths[i];
+        double small, large, ratio = measure_growth(g, &small, &large);
+        slow |= ratio > g->most;
+        printf(json ? "{\"bench\":\"scale\",\"case\":\"%s\",\"few\":%u,\"many\":%u,\"few_ns\":%.0f,\"many_ns\":%.0f,\"ratio\":%.2f,\"most\":%.1f}\n" :
+                      "%-28s %8u %8u %10.0f %10.0f %7.2f %8.1f\n", g->name, g->small, g->large, small, large, ratio, g->most);
+        fflush(stdout);
+    }
+    return slow;
+}
+
+static bool run_holds(bool json)
+{
+    bool slow = false;
+    for (size_t i = 0; i < sizeof holds / sizeof *holds; i++) {
+        double us = measure_hold(&holds[i]);
+        slow |= us > HOLD_MOST_US;
+        printf(json ? "{\"bench\":\"scale\",\"case\":\"others wait for %s\",\"many\":%u,\"us\":%.1f,\"most\":%.0f}\n" :
+                      "others wait for %-21s %8u %10.1f us, at most %.0f\n", holds[i].name, holds[i].count, us, HOLD_MOST_US);
+        fflush(stdout);
+    }
+    return slow;
+}
+
+int main(int argc, char **argv)
+{
+    bool json = false, check = false;
+    for (int i = 1; i < argc; i++) {
+        json |= !strcmp(argv[i], "--json");
+        check |= !strcmp(argv[i], "--check");
+    }
+    room = sizeof(cenote_piece) * (THINGS_MOST + 100000ull);
+    space = malloc(room);
+    if (!space)
+        bench_fail("malloc");
+    memset(space, 1, room);
+    snprintf(path, sizeof path, "/tmp/bench-scale-%d", (int)getpid());
+    if (!json)
+        printf("Simulated GPU; ns of CPU time per operation, quickest of %d rounds.\n%-28s %8s %8s %10s %10s %7s %8s\n", ROUNDS, "case", "few", "many",
+               "few ns", "many ns", "ratio", "at most");
+    bool slow = run_growths(json);
+    slow |= run_holds(json);
+    unlink(path);
+    free(space);
+    return check && slow;
+}
