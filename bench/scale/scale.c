@@ -254,7 +254,7 @@ static void ask_group(void)
 
 static void ask_stats(void)
 {
-    cenote_stats stats = {.struct_size = sizeof stats};
+    cenote_stats stats;
     need(cenote_pool_stats(pool, &stats), "cenote_pool_stats");
 }
 
