@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 void lock_open(struct lock *lock, enum lock_rank rank)
@@ -42,6 +43,19 @@ void lock_wait(struct lock *lock)
 void lock_wake(struct lock *lock)
 {
     futex(lock, FUTEX_WAKE_PRIVATE, 1);
+}
+
+/* Who was woken needs a moment to take it: giving alone would have us take it again before. */
+bool lock_pass(struct lock *lock)
+{
+    if (atomic_load_explicit(&lock->state, memory_order_relaxed) != LOCK_WAITED_FOR)
+        return false;
+    int before = errno;
+    lock_give(lock);
+    nanosleep(&(struct timespec){.tv_nsec = 1}, NULL);
+    lock_take(lock);
+    errno = before;
+    return true;
 }
 
 #if CENOTE_DEBUG >= 1

@@ -66,6 +66,9 @@ static inline void lock_give_plain(struct lock *lock)
         lock_wake(lock);
 }
 
+/* For long looks in portions: if threads wait for the lock they have it now, and then it is taken again. False: no thread waited, it was kept. */
+bool lock_pass(struct lock *lock);
+
 #if CENOTE_DEBUG >= 1
 
 void lock_take(struct lock *lock);

@@ -115,6 +115,8 @@ struct pages_sums {
     uint64_t harvestable, in_flight, pinned; /* bytes of free pages: done with, not done with, not to move though of no private arena */
 };
 struct pages_sums pages_sum(struct pages *s);
+void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums *sums);
+void pages_sum_spares(struct pages *s, struct pages_sums *sums);
 
 const char *pages_broken_rule(struct pages *s);  /* NULL, or the invariant that does not hold */
 

@@ -119,32 +119,39 @@ void pages_pick(struct pages *s, struct picker *k)
     sort_oldest_first(k);
 }
 
+void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums *sums)
+{
+    for (uint32_t slot = 0; (slot = bits_next(r->home, slot, r->slots, true)) < r->slots; slot++) {
+        struct page *p = page_of(s, r->page[slot]);
+        bool sole = bit_is_set(r->sole, slot);
+        bool owned = sole ? bit_is_set(r->busy, slot) : p->owner.region != 0;
+        bool frozen = p->fixed || p->pins;
+        sums->owned += owned;
+        sums->free += !owned;
+        sums->aliased += p->maps > 1;
+        sums->frozen += frozen;
+        if (owned || p->fixed || region_is_segment(r))
+            continue;
+        bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);
+        *(frozen ? &sums->pinned : done ? &sums->harvestable : &sums->in_flight) += p->bytes;
+    }
+}
+
+void pages_sum_spares(struct pages *s, struct pages_sums *sums)
+{
+    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
+        sums->free++;
+        sums->harvestable += page_of(s, page)->bytes;
+    }
+}
+
 struct pages_sums pages_sum(struct pages *s)
 {
     struct pages_sums sums = {0};
-    for (uint32_t number = 1; number < s->regions.used; number++) {
-        struct region *r = region_of(s, number);
-        for (uint32_t slot = 0; r && slot < r->slots; slot++) {
-            if (!bit_is_set(r->home, slot))
-                continue;
-            struct page *p = page_of(s, r->page[slot]);
-            bool sole = bit_is_set(r->sole, slot);
-            bool owned = sole ? bit_is_set(r->busy, slot) : p->owner.region != 0;
-            bool frozen = p->fixed || p->pins;
-            sums.owned += owned;
-            sums.free += !owned;
-            sums.aliased += p->maps > 1;
-            sums.frozen += frozen;
-            if (owned || p->fixed || region_is_segment(r))
-                continue;
-            bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);
-            *(frozen ? &sums.pinned : done ? &sums.harvestable : &sums.in_flight) += p->bytes;
-        }
-    }
-    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
-        sums.free++;
-        sums.harvestable += page_of(s, page)->bytes;
-    }
+    for (uint32_t number = 1; number < s->regions.used; number++)
+        if (region_of(s, number))
+            pages_sum_region(s, region_of(s, number), &sums);
+    pages_sum_spares(s, &sums);
     return sums;
 }
 

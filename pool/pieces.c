@@ -156,10 +156,12 @@ int(cenote_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pieces,
 
 static uint64_t shown_bytes(const struct pages *s, const struct region *r)
 {
-    uint64_t sum = 0;
-    for (uint32_t slot = 0; slot < r->slots; slot++)
+    uint64_t sum = 0, sole = 0;
+    for (uint32_t word = 0; word < bits_words(r->slots); word++)
+        sole += (uint64_t)__builtin_popcountll(r->sole[word]);
+    for (uint32_t slot = 0; (slot = bits_next(r->sole, slot, r->slots, false)) < r->slots && (!slot || region_slot_at(r, slot) < r->top); slot++)
         sum += is_shown(s, r, slot) ? page_of(s, r->page[slot])->bytes : 0;
-    return sum;
+    return sum + sole * (region_is_segment(r) ? r->bytes : 1ull << r->shift);
 }
 
 /* Bytes of physical memory that lie in the arena. LOCKING: the pool's lock. */
@@ -183,11 +185,8 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
         return group_is_gone(group);
     *bytes = 0;
     lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
-        const struct arena *a = arena_of(pool, number);
-        if (a->number && a->group == group->number)
-            *bytes += pieces_reserved(pool, a);
-    }
+    for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group)
+        *bytes += pieces_reserved(pool, arena_of(pool, number));
     lock_give(&pool->lock);
     return CENOTE_OK;
 }

@@ -295,6 +295,20 @@ static inline bool pool_refuses(void)
     return driver_is_forked() || (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
 }
 
+/*
+ * A long look at the pool: after so much of it, in units of some 100 ns, threads that wait for the pool's lock have it first. Then all may have
+ * changed, but for tables and numbers. False: the pool was destroyed meanwhile.
+ */
+#define PORTION 500u
+static inline bool pool_pass(cenote_pool *pool, uint32_t *work, uint32_t more)
+{
+    *work += more;
+    if (*work < PORTION)
+        return true;
+    *work = 0;
+    return !lock_pass(&pool->lock) || atomic_load(&pool->open);
+}
+
 /* --- pieces.c, rows.c, steps.c */
 uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a);
 bool rows_reserve(cenote_pool *pool, uint64_t mark);
@@ -304,9 +318,9 @@ void steps_note(cenote_pool *pool, uint64_t now);
 
 /* --- the answers to cenote_pieces, cenote_rows, cenote_steps, cenote_pool_stats. LOCKING: the pool's lock */
 void pieces_draw(cenote_pool *pool, cenote_group *group, struct sized_list *list);
-void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *list);
+void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *list, bool in_portions);
 void steps_list(const cenote_pool *pool, struct sized_list *list);
-cenote_stats report_stats(cenote_pool *pool);
+cenote_stats report_stats(cenote_pool *pool, bool in_portions);
 
 /* --- pending.c */
 uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);

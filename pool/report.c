@@ -18,20 +18,34 @@ static void derive_cached(cenote_stats *s)
 /* Beyond its top a region's arrays have never been touched: the system has put no memory behind them. */
 static void add_region(cenote_stats *s, const struct region *r)
 {
-    if (!r)
-        return;
     s->address_used += r->top - r->base;
     s->metadata += (uint64_t)((double)r->metadata_bytes * (double)(r->top - r->base) / (double)r->bytes);
 }
 
-static void derive_gauges(cenote_pool *pool, cenote_stats *s)
+/* What regions say. In portions each is looked at in a moment of its own. */
+static void sum_regions(cenote_pool *pool, cenote_stats *s, bool in_portions)
 {
-    struct pages_sums sums = pages_sum(&pool->pages);
+    struct pages_sums sums = {0};
+    uint32_t work = 0;
+    pages_sum_spares(&pool->pages, &sums);
+    for (uint32_t number = 1; number < pool->pages.regions.used; number++) {
+        const struct region *r = region_of(&pool->pages, number);
+        if (r) {
+            pages_sum_region(&pool->pages, r, &sums);
+            add_region(s, r);
+        }
+        if (in_portions && !pool_pass(pool, &work, 2 + (r ? r->slots / 8 : 0)))
+            break;
+    }
     s->pages_owned = sums.owned;
     s->pages_free = sums.free;
     s->pages_aliased = sums.aliased;
     s->pages_frozen = sums.frozen;
     s->harvestable = sums.harvestable;
+}
+
+static void derive_gauges(cenote_pool *pool, cenote_stats *s)
+{
     s->address_space = pool->pages.addresses;
     s->pending_blocks = pool->pending_count;
     s->arenas = pool->arenas.used - 1 - pool->arenas.free_count;
@@ -41,8 +55,6 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
                   table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
                   index_bytes(&pool->at) + index_bytes(&pool->by_stream) + table_bytes(&pool->exports) + index_bytes(&pool->exported) +
                   sizeof *pool + pool->ring.count * RECORD_BYTES;
-    for (uint32_t number = 1; number < pool->pages.regions.used; number++)
-        add_region(s, region_of(&pool->pages, number));
 }
 
 /* Of the whole process: a driver does not know pools. */
@@ -58,7 +70,7 @@ static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
 }
 
 /* LOCKING: the pool's lock. */
-cenote_stats report_stats(cenote_pool *pool)
+cenote_stats report_stats(cenote_pool *pool, bool in_portions)
 {
     pool_settle(pool);
     cenote_stats s = pool->stats;
@@ -70,6 +82,7 @@ cenote_stats report_stats(cenote_pool *pool)
     s.driver_ns -= pool->driver_ns_before;
     s.page_bytes = 1ull << pool->pages.shift;
     s.capacity = pool->device->capacity;
+    sum_regions(pool, &s, in_portions); /* last: the lock may be let go of */
     return s;
 }
 
@@ -86,7 +99,7 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     if (error || !pool || !pool->open || !stats)
         return error ? error : error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a place for the counters");
     lock_take(&pool->lock);
-    cenote_stats s = report_stats(pool);
+    cenote_stats s = report_stats(pool, true);
     lock_give(&pool->lock);
     sized_out(stats, size, &s, sizeof s);
     return CENOTE_OK;

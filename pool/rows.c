@@ -5,7 +5,8 @@
  * one that has any: until then everything is in row 0 of each division, which is what the pool's own level says, so that a program without
  * labels pays nothing for them.
  *
- * LOCKING: the pool's lock from start to end, so that the rows of one division add up.
+ * LOCKING: the pool's lock. Arenas and groups, of which there may be thousands, are listed in portions (pool_pass): while other threads allocate
+ * and free, rows of these two add up to what was allocated at some moments of the call.
  */
 #include <stdio.h>
 #include <string.h>
@@ -82,11 +83,16 @@ static bool has_row(const cenote_pool *pool, const struct row *r, uint64_t key, 
     return true;
 }
 
-static void list_arenas(struct sized_list *l, const cenote_pool *pool)
+#define WORK_OF_ARENA 10u /* see pool_pass */
+
+static void list_arenas(struct sized_list *l, cenote_pool *pool, bool in_portions)
 {
+    uint32_t work = 0;
     cenote_row row;
     for (uint32_t number = 1; number < pool->arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
+        if (in_portions && !pool_pass(pool, &work, WORK_OF_ARENA))
+            return;
         if (!a->number || !has_row(pool, &a->row, a->stream, pieces_reserved(pool, a), &row))
             continue;
         row.group = a->group ? group_of(pool, a->group) : NULL;
@@ -97,15 +103,17 @@ static void list_arenas(struct sized_list *l, const cenote_pool *pool)
     }
 }
 
-static void list_groups(struct sized_list *l, cenote_pool *pool)
+static void list_groups(struct sized_list *l, cenote_pool *pool, bool in_portions)
 {
+    uint32_t work = 0;
     cenote_row row;
     for (uint32_t number = 1; number < pool->groups.used; number++) {
         cenote_group *g = group_of(pool, number);
         uint64_t reserved = 0;
-        for (uint32_t i = 1; i < pool->arenas.used && g->number; i++)
-            if (arena_of(pool, i)->number && arena_of(pool, i)->group == number)
-                reserved += pieces_reserved(pool, arena_of(pool, i));
+        if (in_portions && !pool_pass(pool, &work, WORK_OF_ARENA * (1 + (g->number ? g->arenas : 0))))
+            return;
+        for (uint32_t i = g->number ? g->first_arena : 0; i; i = arena_of(pool, i)->next_of_group)
+            reserved += pieces_reserved(pool, arena_of(pool, i));
         if (!g->number || !has_row(pool, &g->row, number, reserved, &row))
             continue;
         row.group = g;
@@ -151,7 +159,7 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
 }
 
 /* Adds the rows of the division. LOCKING: the pool's lock. */
-void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *l)
+void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *l, bool in_portions)
 {
 #define KIND(name, text) text,
 #define PHASE(name, kind, text) text,
@@ -164,8 +172,8 @@ void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_li
 #undef KIND
 #undef PHASE
     switch (division) {
-    case CENOTE_BY_ARENA: list_arenas(l, pool); break;
-    case CENOTE_BY_GROUP: list_groups(l, pool); break;
+    case CENOTE_BY_ARENA: list_arenas(l, pool, in_portions); break;
+    case CENOTE_BY_GROUP: list_groups(l, pool, in_portions); break;
     case CENOTE_BY_CLASS: list_sizes(l, pool); break;
     case CENOTE_BY_TAG: list_tags(l, pool); break;
     case CENOTE_BY_PHASE: list_named(l, pool, pool->by_phase, phases, CENOTE_PHASES); break;
@@ -183,7 +191,7 @@ int(cenote_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room,
         return error_set(CENOTE_INVALID, 0, "cenote_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND, division);
     lock_take(&pool->lock);
     pool_settle(pool);
-    rows_list(pool, (enum cenote_division)division, &l);
+    rows_list(pool, (enum cenote_division)division, &l, true);
     lock_give(&pool->lock);
     *count = l.count;
     return CENOTE_OK;

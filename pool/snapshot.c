@@ -55,7 +55,7 @@ static void copy_lists(struct snapshot *s, cenote_pool *pool)
     struct sized_list l;
     for (enum cenote_division d = CENOTE_BY_ARENA; d <= CENOTE_BY_KIND; d++) {
         l = begin_list(s, PART_ROWS + d, sizeof(cenote_row));
-        rows_list(pool, d, &l);
+        rows_list(pool, d, &l, false);
         listed(s, PART_ROWS + d, l.size, l.count);
     }
     l = begin_list(s, PART_STEPS, sizeof(cenote_step_note));
@@ -186,7 +186,7 @@ static void copy_pending(struct snapshot *s, cenote_pool *pool)
 static void copy(struct snapshot *s, cenote_pool *pool)
 {
     s->used = 0;
-    s->stats = report_stats(pool);
+    s->stats = report_stats(pool, false);
     s->steps = pool->steps;
     s->trim_above = pool->trim_above;
     s->lost = pool->lost;

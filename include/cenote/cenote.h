@@ -411,7 +411,10 @@ typedef struct cenote_row {
 
 enum cenote_division { CENOTE_BY_ARENA, CENOTE_BY_GROUP, CENOTE_BY_CLASS, CENOTE_BY_TAG, CENOTE_BY_PHASE, CENOTE_BY_KIND };
 
-/* The pool divided one way, at one moment. Rows that never held anything are left out. Room and count as for cenote_pieces. */
+/*
+ * The pool divided one way: sizes, tags, phases and kinds at one moment; arenas and groups a few at a time, so that other threads do not wait, and
+ * their rows add up if no other thread allocates or frees meanwhile. Rows that never held anything are left out. Room and count as for cenote_pieces.
+ */
 CENOTE_API int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size);
 #define cenote_rows(...) cenote_rows(__VA_ARGS__, sizeof(cenote_row))
 
