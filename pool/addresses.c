@@ -117,6 +117,7 @@ void addresses_remove(struct region *r)
     lock_take(&writers);
     for (uint64_t g = r->base >> GRANULE_SHIFT; g <= (region_end(r) - 1) >> GRANULE_SHIFT; g++)
         unchain(entry_at(g, false), r, g);
+    r->shares_granule = NULL; /* it may join again, and the one behind it may be gone by then */
     lock_give(&writers);
 }
 

@@ -105,6 +105,26 @@ CASE(a_region_over_two_leaves_of_the_map)
     EXPECT(edges_are_right());
 }
 
+/*
+ * One pool offers a segment to its driver, which refuses, so that it joins again. Another pool gives back the neighbour meanwhile, and its structure
+ * serves elsewhere: what comes behind the segment later is found for as long as it is there.
+ */
+CASE(a_neighbour_goes_while_a_segment_is_refused)
+{
+    struct region *kept = add(BASE + GRANULE / 4, 512);
+    REQUIRE(kept && add(BASE + GRANULE / 2, 512));
+    addresses_remove(kept);
+    drop(1);
+    struct region *elsewhere = add(BASE - GRANULE, 512); /* in the structure of the neighbour */
+    REQUIRE(addresses_add(kept));
+    REQUIRE(elsewhere && add(BASE + GRANULE * 3 / 4, 512));
+    EXPECT(edges_are_right());
+    drop(1);
+    EXPECT(edges_are_right());
+    REQUIRE(add(BASE - 2 * GRANULE, 512)); /* in the structure of the one that was elsewhere */
+    EXPECT(edges_are_right());
+}
+
 /* Every order of adding and every order of removing of four segments, three of them reaching into a granule's neighbours. */
 CASE(segments_in_shared_granules_in_any_order)
 {
