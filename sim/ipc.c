@@ -7,6 +7,8 @@
  * allocation that was named can be reached.
  *
  *     cuIpcOpenMemHandle -> opened, 1 -> cuIpcOpenMemHandle again -> 2 -> cuIpcCloseMemHandle, twice -> unmapped
+ *
+ * To free memory that another process has open is undefined to CUDA: the exporter's cuMemFree counts it as a violation.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -53,8 +55,17 @@ void ipc_reset(void)
     openings.used = 0;
 }
 
+/* The mapping is still there. */
+static void note_open(uint32_t allocation, bool open)
+{
+    uint64_t at = allocation_at(allocation)->at;
+    const struct mapping *m = virtual_mapping(at);
+    shared_note_open(physical_at(m->physical), at - m->at, open);
+}
+
 void ipc_closed(uint32_t allocation)
 {
+    note_open(allocation, false);
     for (uint32_t i = 0; i < openings.used; i++) {
         if (openings.list[i].here != allocation)
             continue;
@@ -133,6 +144,7 @@ static CUresult map_opened(const struct ipc_handle *h, uint32_t physical, CUdevi
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     allocation_at(number)->device = device;
+    note_open(number, true);
     open_to_context(device);
     openings.list[openings.used++] = (struct opened){.id = h->id, .allocation = h->allocation, .here = number, .count = 1};
     *at = start + h->offset;

@@ -61,6 +61,8 @@ void     shared_unmap(struct physical *p);              /* at a reset; before sh
 void     shared_reset(void);
 CUresult shared_export_memory(uint32_t number, enum file_kind kind, int *file, uint64_t *id);   /* `file` stays shared.c's */
 CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32_t *number);    /* id 0: any */
+void     shared_note_open(const struct physical *p, uint64_t offset, bool open);     /* by this process, with cuIpcOpenMemHandle */
+bool     shared_is_open_elsewhere(const struct physical *p, uint64_t offset);
 CUresult shared_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags);
 CUresult shared_import(CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type);
 

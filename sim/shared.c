@@ -30,6 +30,28 @@ struct shared_memory {
 
 static struct slots memories;
 
+/*
+ * Who has opened plain memory holds a lock on the byte of its file that the allocation begins at. The system keeps these for open files, and lets
+ * go of them when a process ends.
+ */
+static struct flock byte_at(uint64_t offset, int type)
+{
+    return (struct flock){.l_type = (short)type, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = 1};
+}
+
+void shared_note_open(const struct physical *p, uint64_t offset, bool open)
+{
+    struct flock byte = byte_at(offset, open ? F_RDLCK : F_UNLCK);
+    if (p->shared)
+        fcntl(p->shared->file, F_OFD_SETLK, &byte);
+}
+
+bool shared_is_open_elsewhere(const struct physical *p, uint64_t offset)
+{
+    struct flock byte = byte_at(offset, F_WRLCK);
+    return p->shared && fcntl(p->shared->file, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
+}
+
 void shared_reset(void)
 {
     for (uint32_t i = 1; i < memories.used; i++)

@@ -27,7 +27,7 @@
 #define OTHER_PATIENCE 30   /* s */
 #define OTHER_BLOCKS 5000
 
-enum other_op { TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, LIMIT_FILES, FILES, BECOME, FORK, BOOKS, END };
+enum other_op { TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, TRIM, LIMIT_FILES, FILES, BECOME, FORK, BOOKS, END };
 
 struct order {
     uint32_t op;
@@ -123,6 +123,8 @@ static inline int do_order(cenote_pool *pool, struct order *o)
         return error;
     case CLOSE:
         return cenote_import_close((void *)(uintptr_t)o->at);
+    case TRIM:
+        return cenote_trim(pool, 0, CENOTE_TRIM_WAIT);
     case LIMIT_FILES:
         return setrlimit(RLIMIT_NOFILE, &files);
     case FILES:

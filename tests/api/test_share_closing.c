@@ -43,6 +43,41 @@ CASE(a_close_during_a_capture_is_refused)
     close_pair(&p);
 }
 
+/* What the exporter's driver says to memory that goes back to it, which is undefined while the segment is open here. */
+static void free_there(struct pair *p, uint64_t there, uint64_t violations)
+{
+    DONE(other_give(&p->other, there));
+    DONE(other_ask(&p->other, TRIM, 0).error);
+    EXPECT_EQ(other_ask(&p->other, BOOKS, 0).error, violations);
+}
+
+/* An exporter that frees when the importer's close says that it may does what is right, also with a capture in between. */
+CASE(an_exporter_frees_when_the_close_is_done)
+{
+    for (int round = 0; round < 2; round++) {
+        struct pair p;
+        cenote_share share;
+        cenote_group *group;
+        uint64_t there;
+        void *here;
+        open_pair_with(&p, CENOTE_PLAIN);
+        DONE(other_take(&p.other, 5 * MIB, 7, &share, &there));
+        DONE(cenote_group_create(p.scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+        DONE(import(&share, &here));
+        DONE(cenote_capture_begin(group, p.scene.stream[A]));
+        int error = cenote_import_close(here);
+        if (round == 0)
+            free_there(&p, there, error == CENOTE_BUSY); /* too early, and it was told */
+        DONE(cenote_capture_end(group, p.scene.stream[A]));
+        DONE(cenote_import_close(here));
+        if (round == 1)
+            free_there(&p, there, 0);
+        DONE(cenote_group_destroy(group));
+        other_end(&p.other);
+        scene_close(&p.scene);
+    }
+}
+
 CASE(a_close_waits_for_the_device)
 {
     struct pair p;

@@ -69,6 +69,32 @@ CASE(opening_twice_counts)
     agent_end(&other);
 }
 
+/* Undefined to CUDA. Each allocation counts by itself, and who has died has nothing open. */
+CASE(memory_is_freed_while_another_process_has_it_open)
+{
+    struct agent other, third;
+    CUipcMemHandle handle[3];
+    CUdeviceptr at[3], there[3];
+    agent_start(&other, ALONE);
+    agent_start(&third, ALONE);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_OK(cuMemAlloc(&at[i], 4096));
+        REQUIRE_OK(cuIpcGetMemHandle(&handle[i], at[i]));
+        REQUIRE_OK(agent_open(i < 2 ? &other : &third, handle[i], &there[i]));
+    }
+    EXPECT_OK(agent_close(&other, there[0]));
+    EXPECT_OK(cuMemFree(at[0]));
+    EXPECT_EQ(simulated_violations(), 0);
+    agent_kill(&third);
+    EXPECT_OK(cuMemFree(at[2]));
+    EXPECT_EQ(simulated_violations(), 0);
+    EXPECT_OK(cuMemFree(at[1]));
+    EXPECT_EQ(simulated_violations(), 1);
+    EXPECT(strstr(sim_last_violation(), "open in another process") != NULL);
+    EXPECT_OK(agent_close(&other, there[1]));
+    agent_end(&other);
+}
+
 CASE(opened_memory_is_not_freed_and_not_charged)
 {
     struct agent other;
