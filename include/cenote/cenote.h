@@ -319,7 +319,9 @@ CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *add
  * A stream capture begins: until cenote_capture_end, what is allocated on `stream` from this pool comes from `group`, which must be
  * private. Say so before cuStreamBeginCapture, and end it after cuStreamEndCapture. Blocks freed meanwhile are reused inside the
  * capture only in the order of their stream. For other streams that join the capture use cenote_group_alloc.
- * While any capture is open on the device nothing is unmapped or given back and the device is not waited for.
+ * While any capture is open on the device nothing is unmapped or given back and the device is not waited for. It is told for one device: if streams
+ * of other devices will join the capture, begin and end it for one of them on each, with a group of a pool of that device; or a pool
+ * there may end the capture. On drivers before CUDA 12.5 this call may wait until another thread's wait for the device is over.
  */
 CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
 CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);

@@ -12,6 +12,7 @@ struct peers {
     struct scene scene;
     CUcontext    other;     /* of device 1 */
     CUstream     stream;    /* there */
+    CUevent      back;      /* there */
 };
 
 static void open_peers(struct peers *p, unsigned provider, int devices)
@@ -481,6 +482,70 @@ CASE(all_or_nothing)
             }
             close_peers(&p);
         }
+}
+
+/* A stream of device 1 joins a capture of device 0 and leaves it again, while device 1's pool has reasons to ask how far its device got. */
+static CUgraph capture_over_both(struct peers *p, cenote_group *near, cenote_group *far, cenote_pool *pool)
+{
+    CUgraph graph = NULL;
+    void *block, *captured;
+    CUstream first = p->scene.stream[A];
+    DONE(cenote_alloc(pool, 5 * MIB, p->stream, &block));
+    DONE(cenote_free(block));
+    DONE(cenote_capture_begin(near, first));
+    if (far)
+        DONE(cenote_capture_begin(far, p->stream));
+    DONE(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_RELAXED));
+    order(first, p->stream);
+    if (far) {
+        DONE(cenote_alloc(pool, MIB, p->stream, &captured));
+        DONE(cenote_free(captured));
+    }
+    cenote_trim(pool, 0, CENOTE_TRIM_WAIT);
+    DONE(cuCtxPushCurrent(p->other));
+    cuEventRecord(p->back, p->stream);
+    DONE(cuCtxPopCurrent(NULL));
+    cuStreamWaitEvent(first, p->back, 0);
+    cuStreamEndCapture(first, &graph);
+    DONE(cenote_capture_end(near, first));
+    if (far)
+        DONE(cenote_capture_end(far, p->stream));
+    return graph;
+}
+
+/* It is announced on each device whose streams join: what a pool of another device does would end it. */
+CASE(a_capture_over_two_devices)
+{
+    for (int announced = 0; announced < 2; announced++) {
+        struct peers p;
+        cenote_pool *pool = NULL;
+        cenote_group *near = NULL, *far = NULL;
+        cenote_options options = scene_options();
+        open_peers(&p, CENOTE_VMM, 2);
+        DONE(cenote_pool_create(1, &options, &pool));
+        DONE(cenote_group_create(p.scene.pool, "near", CENOTE_GROUP_PRIVATE, NULL, &near));
+        DONE(cenote_group_create(pool, "far", CENOTE_GROUP_PRIVATE, NULL, &far));
+        DONE(cuCtxPushCurrent(p.other));
+        DONE(cuEventCreate(&p.back, CU_EVENT_DISABLE_TIMING));
+        DONE(cuCtxPopCurrent(NULL));
+        sim_set_quiet(true);
+        CUgraph graph = capture_over_both(&p, near, announced ? far : NULL, pool);
+        sim_set_quiet(false);
+        EXPECT_EQ(graph != NULL, announced);
+        if (graph)
+            DONE(cuGraphDestroy(graph));
+        DONE(cuEventDestroy(p.back));
+        DONE(cenote_group_destroy(near));
+        DONE(cenote_group_destroy(far));
+        DONE(cenote_pool_destroy(pool));
+        if (announced) {
+            close_peers(&p);
+            continue;
+        }
+        DONE(cenote_pool_destroy(p.scene.pool));
+        sim_reset(NULL); /* with the violation */
+        scene_is_open = false;
+    }
 }
 
 SCENES_MAIN("peers")
