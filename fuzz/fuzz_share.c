@@ -121,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct sim_books before, after;
     sim_books(&before);
     struct share_message m = exports[data[0] / WAYS % EXPORTS].message;
-    struct share_request q = {SHARE_MAGIC, SHARE_VERSION, m.block, m.generation, 0};
+    struct share_request q = {m.exporter[1], 0, SHARE_MAGIC, SHARE_VERSION, m.block, m.generation, 0};
     struct share_reply reply = {.magic = SHARE_MAGIC, .shift = 21, .pages = 3, .serial = 1, .lead = 512, .bytes = 5 * MIB};
     cenote_share share = {{0}};
     unsigned way = data[0] % WAYS;

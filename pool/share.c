@@ -185,6 +185,7 @@ void share_answer(const void *request, size_t length, struct share_reply *reply,
     *file = -1;
     if (length == sizeof q)
         memcpy(&q, request, sizeof q);
+    reply->key = q.key_back;
     reply->magic = SHARE_MAGIC;
     lock_take(&answering);
     bool known = q.magic == SHARE_MAGIC && q.version == SHARE_VERSION;

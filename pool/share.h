@@ -5,12 +5,12 @@
 #include "pool/pool.h"
 
 #define SHARE_MAGIC   0x65724853u
-#define SHARE_VERSION 1u
+#define SHARE_VERSION 2u
 
 /* What a cenote_share holds. */
 struct share_message {
     uint32_t magic, version;
-    uint64_t exporter[2];           /* drawn at random by the process that exports: the name of its socket */
+    uint64_t exporter[2];           /* drawn at random by the process that exports: the name of its socket, and the key to it */
     uint64_t block;                 /* where it begins there */
     uint64_t generation;            /* of the process: never the same for two exports */
     uint64_t offset;                /* of the exported address in the block */
@@ -20,13 +20,17 @@ struct share_message {
 
 _Static_assert(sizeof(struct share_message) == sizeof(cenote_share), "no padding");
 
+/* A letter begins with the key to its receiver: the kernel throws away what does not (share_socket.c). */
 struct share_request {
+    uint64_t key;                   /* the exporter's */
+    uint64_t key_back;              /* for the reply */
     uint32_t magic, version;
     uint64_t block, generation;     /* as in the message */
     uint64_t page;                  /* under the block, from 1: its file descriptor is wanted; 0: none */
 };
 
 struct share_reply {
+    uint64_t key;                   /* the importer's */
     uint32_t magic;
     int32_t  error;                 /* enum cenote_error; if not 0 nothing below counts but `result` */
     int32_t  result;                /* the CUresult behind it */

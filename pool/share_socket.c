@@ -4,15 +4,20 @@
  *     no server --- first export: share_serve ---> one thread, until the process ends. A fork has none, and closes what it inherited
  *
  * The exporter's name is drawn at random: a process that is gone is not mistaken for one that came later. Whose process is at the other
- * end is the kernel's word (SCM_CREDENTIALS); both sides hear their own user alone. The server waits for nobody: an answer that cannot be
- * delivered at once is dropped, and each has a socket of its own, because what lies unread fills its sender's buffer. An importer waits
- * `share_patience` at most, and less if the name vanishes.
+ * end is the kernel's word (SCM_CREDENTIALS); both sides hear their own user alone. Any process may write to a socket whose name it reads in
+ * /proc/net/unix, so a letter begins with a key: the exporter's is in the share, the importer's in its question. A filter has the kernel throw away all
+ * others, before they take room in a queue.
+ *
+ * The server waits for nobody: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
+ * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes.
  *
  * LOCKING: `starting` guards the server's start.
  */
 #include "pool/share.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,18 +50,41 @@ struct letter {                     /* one datagram and what the kernel says of 
 static socklen_t name_socket(struct sockaddr_un *name, const uint64_t exporter[2])
 {
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int length = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "cenote-share-%016llx%016llx", (unsigned long long)exporter[0],
-                          (unsigned long long)exporter[1]);
+    int length = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "cenote-share-%016llx", (unsigned long long)exporter[0]);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
+/* Only letters that begin with the key. Where the kernel has no such filter the key is looked at all the same, but others can fill the queue. */
+static void hear_only(int s, uint64_t key)
+{
+    uint32_t word[2];
+    memcpy(word, &key, sizeof word);
+    struct sock_filter is_ours[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), /* in the order of the network; a letter that is too short ends here */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[0]), 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[1]), 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+    };
+    struct sock_fprog filter = {sizeof is_ours / sizeof *is_ours, is_ours};
+    setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+}
+
 /* A socket that learns who writes to it. It gets a name of its own when it first writes. */
-static int new_socket(void)
+static int new_socket(uint64_t key)
 {
     int yes = 1, s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (s >= 0)
+    if (s >= 0) {
         setsockopt(s, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
+        hear_only(s, key);
+    }
     return s;
+}
+
+static bool has_key(const void *data, ssize_t length, uint64_t key)
+{
+    return length >= (ssize_t)sizeof key && !memcmp(data, &key, sizeof key);
 }
 
 /* `files`: how many descriptors are wanted, 0 or 1. Where there is no room for them the kernel closes those that came. */
@@ -105,7 +133,7 @@ static void send_reply(const struct letter *to, struct share_reply *reply, int f
         memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &file, sizeof file);
     }
     int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    sendmsg(s, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sendmsg(s >= 0 ? s : server.socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT); /* where no descriptor is left the importer has to hear of it */
     if (s >= 0)
         close(s);
     if (file >= 0)
@@ -119,7 +147,7 @@ static void *serve(void *unused)
     for (;;) {
         int file;
         struct letter letter = receive(server.socket, request, sizeof request, 0);
-        if (letter.length <= 0 || !letter.trusted) /* nothing: somebody wants to know whether we are there */
+        if (!letter.trusted || !has_key(request, letter.length, server.exporter[1]))
             continue;
         share_answer(request, (size_t)letter.length, &reply, &file);
         send_reply(&letter, &reply, file);
@@ -142,7 +170,7 @@ static bool start(void)
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
     is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(share_stop));
-    server.socket = is_watching ? new_socket() : -1;
+    server.socket = is_watching ? new_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
     if (!server.runs && server.socket >= 0)
@@ -168,8 +196,8 @@ bool share_is_own(const uint64_t exporter[2])
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
 /*
- * The answer, or none (not trusted). What others write to us is passed over. Once the question is on its way empty letters find out whether
- * the exporter is still there.
+ * The answer, or none (not trusted). What others write to us is passed over. The question is asked again and again: an answer may have been dropped, and
+ * where the exporter is gone sending finds that out.
  */
 static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length, const struct share_request *q, struct share_reply *reply)
 {
@@ -178,14 +206,17 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
     uint64_t until = clock_ns() + (uint64_t)share_patience * (uint64_t)tenth.tv_usec * 1000;
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tenth, sizeof tenth);
     setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &tenth, sizeof tenth);
-    bool sent = false;
+    bool sent = false, again = true;
     while (!letter.trusted && clock_ns() < until) { /* not counted: signals that the program handles cut a try short */
-        ssize_t went = sendto(s, q, sent ? 0 : sizeof *q, MSG_NOSIGNAL | (sent ? MSG_DONTWAIT : 0), (const struct sockaddr *)name, length);
+        int flags = MSG_NOSIGNAL | (sent ? MSG_DONTWAIT : 0);
+        ssize_t went = again ? sendto(s, q, sizeof *q, flags, (const struct sockaddr *)name, length) : 0;
         if (went < 0 && errno == ECONNREFUSED)
             break;
         sent = sent || went >= 0;
         if (sent)
             letter = receive(s, reply, sizeof *reply, 1);
+        again = letter.length < 0;
+        letter.trusted = letter.trusted && has_key(reply, letter.length, q->key_back);
         if (!letter.trusted && letter.file >= 0)
             close(letter.file);
     }
@@ -205,10 +236,12 @@ static int refusal(const struct share_reply *reply)
 /* Asks about the block, and with `page` for a page of it. *file: the page, the caller's to close; or -1. */
 int share_ask(const struct share_message *m, uint64_t page, struct share_reply *reply, int *file)
 {
-    struct share_request q = {SHARE_MAGIC, SHARE_VERSION, m->block, m->generation, page};
+    struct share_request q = {.key = m->exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m->block,
+                              .generation = m->generation, .page = page};
     struct sockaddr_un name;
     socklen_t length = name_socket(&name, m->exporter);
-    int error = CENOTE_OK, s = new_socket();
+    bool drawn = getrandom(&q.key_back, sizeof q.key_back, 0) == (ssize_t)sizeof q.key_back;
+    int error = CENOTE_OK, s = drawn ? new_socket(q.key_back) : -1;
     *file = -1;
     if (s < 0)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no socket to import memory with: %s", strerror(errno));

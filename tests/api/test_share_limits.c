@@ -184,7 +184,7 @@ CASE(a_page_of_a_segment)
     DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
     DONE(cenote_export(block, &share));
     memcpy(&m, &share, sizeof m);
-    struct share_request q = {SHARE_MAGIC, SHARE_VERSION, m.block, m.generation, 0};
+    struct share_request q = {.key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 0};
     share_answer(&q, sizeof q, &reply, &file);
     EXPECT(!reply.error && !reply.shift && file == -1);
     q.page = 1;
@@ -202,8 +202,7 @@ static int open_impostor(cenote_share *share, struct sockaddr_un *address, sockl
 {
     struct share_message m = {.magic = SHARE_MAGIC, .version = SHARE_VERSION, .exporter = {(uint64_t)getpid(), 77}, .block = 512};
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "cenote-share-%016llx%016llx", (unsigned long long)m.exporter[0],
-                          (unsigned long long)m.exporter[1]);
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "cenote-share-%016llx", (unsigned long long)m.exporter[0]);
     int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
     DONE(bind(s, (struct sockaddr *)address, *size));
@@ -238,12 +237,13 @@ CASE(an_exporter_that_hears_nothing_more)
 static void *answer_with_a_page(void *arg)
 {
     struct share_reply reply = {.magic = SHARE_MAGIC, .shift = 21, .pages = 1, .serial = 1, .bytes = MIB};
-    struct share_request q;
+    struct share_request q = {0};
     struct sockaddr_un from;
     socklen_t size = sizeof from;
     int s = *(int *)arg;
-    bool answered = recvfrom(s, &q, sizeof q, 0, (struct sockaddr *)&from, &size) == sizeof q &&
-                    sendto(s, &reply, sizeof reply, 0, (struct sockaddr *)&from, size) == sizeof reply;
+    bool asked = recvfrom(s, &q, sizeof q, 0, (struct sockaddr *)&from, &size) == sizeof q;
+    reply.key = q.key_back;
+    bool answered = asked && sendto(s, &reply, sizeof reply, 0, (struct sockaddr *)&from, size) == sizeof reply;
     return answered ? arg : NULL;
 }
 
