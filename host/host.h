@@ -17,8 +17,9 @@
  *
  * LOCKING, in rising rank: `closing` (LOCK_BACKGROUND) the one thread that closes; `host_opening` (LOCK_POOLS) what opens, closes and ends;
  * `growing` (LOCK_TURN) the one thread that registers or unregisters; all three are held across driver calls. `walking` has no rank, because it is
- * held while the gate of a device is left for a wait: the one thread that looks at pending blocks, taken with no lock but `closing`; what a thread keeps is behind flags of its own (threads.c), set while jemalloc works; `lock`
- * (LOCK_ADDRESSES) chunks, pieces and uses, for a few instructions, also inside jemalloc's hooks. No driver call is made under the last two.
+ * held while the gate of a device is left for a wait: the one thread that looks at pending blocks, taken with no lock but `closing`; what a thread
+ * keeps is behind flags of its own (threads.c), set while jemalloc works; `lock` (LOCK_ADDRESSES) chunks, pieces and uses, for a few instructions,
+ * also inside jemalloc's hooks. No driver call is made under the last two.
  */
 #ifndef CENOTE_HOST_HOST_H
 #define CENOTE_HOST_HOST_H

@@ -14,8 +14,8 @@
  * that has been waited for may still be ending, and others end on their own), so it may be while pinned memory is closed: `host_opening` keeps
  * the two apart.
  *
- * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner inside enter and leave, and for a visitor inside visit and end_visit. `lock` may be taken
- * there, by pieces.c, also from jemalloc's hooks.
+ * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner inside enter and leave, and for a visitor inside visit and
+ * end_visit. `lock` may be taken there, by pieces.c, also from jemalloc's hooks.
  */
 #include <linux/membarrier.h>
 #include <sched.h>

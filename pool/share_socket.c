@@ -5,8 +5,8 @@
  *
  * The exporter's name is drawn at random: a process that is gone is not mistaken for one that came later. Whose process is at the other
  * end is the kernel's word (SCM_CREDENTIALS); both sides hear their own user alone. Any process may write to a socket whose name it reads in
- * /proc/net/unix, so a letter begins with a key: the exporter's is in the share, the importer's in its question. A filter has the kernel throw away all
- * others, before they take room in a queue.
+ * /proc/net/unix, so a letter begins with a key: the exporter's is in the share, the importer's in its question. A filter has the kernel throw
+ * away all others, before they take room in a queue.
  *
  * The server waits for nobody: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
  * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes.
@@ -196,8 +196,8 @@ bool share_is_own(const uint64_t exporter[2])
 /* ------------------------------------------------------------------------------------------------------------------------- the importer */
 
 /*
- * The answer, or none (not trusted). What others write to us is passed over. The question is asked again and again: an answer may have been dropped, and
- * where the exporter is gone sending finds that out.
+ * The answer, or none (not trusted). What others write to us is passed over. The question is asked again and again: an answer may have been dropped,
+ * and where the exporter is gone sending finds that out.
  */
 static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length, const struct share_request *q, struct share_reply *reply)
 {

@@ -412,8 +412,8 @@ int main(int argc, char **argv)
     memset(space, 1, room);
     snprintf(path, sizeof path, "/tmp/bench-scale-%d", (int)getpid());
     if (!json)
-        printf("Simulated GPU; ns of CPU time per operation, quickest of %d rounds.\n%-28s %8s %8s %10s %10s %7s %8s\n", ROUNDS, "case", "few", "many",
-               "few ns", "many ns", "ratio", "at most");
+        printf("Simulated GPU; ns of CPU time per operation, quickest of %d rounds.\n%-28s %8s %8s %10s %10s %7s %8s\n", ROUNDS, "case", "few",
+               "many", "few ns", "many ns", "ratio", "at most");
     bool slow = run_growths(json);
     slow |= run_holds(json);
     unlink(path);

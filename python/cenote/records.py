@@ -9,7 +9,8 @@ from typing import Iterator, Optional
 from cenote import places
 from cenote.environment import Mistake
 
-RECORD = struct.Struct("<QI4xQQIIIIQQ")  # struct record of stats/records/records.h: t_ns, op, id, bytes, stream, device, tag, block, address, reserved
+# struct record of stats/records/records.h: t_ns, op, id, bytes, stream, device, tag, block, address, reserved
+RECORD = struct.Struct("<QI4xQQIIIIQQ")
 Record = tuple[int, int, int, int, int, int, int, int, int, int]
 A, F, U, S = b"afus"
 NOT_TOLD = (1 << 64) - 1

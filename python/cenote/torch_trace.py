@@ -39,7 +39,8 @@ def load(path: str, file: IO[bytes]) -> Table:
     try:
         snapshot = Plain(Bounded(file)).load()
     except TooMuch as problem:
-        raise BrokenTrace(f"{path}: a snapshot of {problem}; record fewer events (max_entries), without stacks (stacks='python', context=None)") from None
+        raise BrokenTrace(f"{path}: a snapshot of {problem}; record fewer events (max_entries), without stacks "
+                          "(stacks='python', context=None)") from None
     except (OSError, MemoryError) as problem:
         raise BrokenTrace(f"{path}: cannot be read: {problem or 'no host memory'}") from None
     except Exception as problem:  # an unpickler raises whatever the bytes make it raise

@@ -4,7 +4,7 @@
  */
 #include "tests/api/scene.h"
 
-/* A page of 8 MiB each fits the card, and what else a stream takes must not be the limit: 47 bits of addresses on the simulated machine, and fewer. */
+/* A page of 8 MiB each fits the card, and what else a stream takes must not be the limit: the simulated machine has 47 bits of addresses. */
 CASE(twenty_thousand_streams_side_by_side)
 {
     enum { MANY = 20000 };

@@ -184,7 +184,8 @@ CASE(a_page_of_a_segment)
     DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
     DONE(cenote_export(block, &share));
     memcpy(&m, &share, sizeof m);
-    struct share_request q = {.key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 0};
+    struct share_request q = {
+        .key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 0};
     share_answer(&q, sizeof q, &reply, &file);
     EXPECT(!reply.error && !reply.shift && file == -1);
     q.page = 1;

@@ -95,7 +95,8 @@ CASE(requests_that_are_made_up)
     int file;
     open_own(&own);
     struct share_message m = message_of(&own.share);
-    const struct share_request right = {.key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 1};
+    const struct share_request right = {
+        .key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 1};
     share_answer(&right, sizeof right, &reply, &file);
     EXPECT_EQ(reply.error, CENOTE_OK);
     EXPECT_EQ(reply.pages, 3);
@@ -259,7 +260,8 @@ CASE(a_flood_of_requests)
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     open_own(&own);
     struct share_message m = message_of(&own.share);
-    struct share_request q = {.key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 1};
+    struct share_request q = {
+        .key = m.exporter[1], .magic = SHARE_MAGIC, .version = SHARE_VERSION, .block = m.block, .generation = m.generation, .page = 1};
     int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cenote-share-%016llx", (unsigned long long)m.exporter[0]);
     DONE(import(&own.share, &at)); /* the simulated card keeps a descriptor for each page it has shared */
     DONE(cenote_import_close(at));
