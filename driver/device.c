@@ -183,6 +183,7 @@ static int open_first(struct device *d, int ordinal)
     atomic_store(&d->before, UINT64_MAX);
     atomic_store(&d->was_asked, false);
     atomic_store(&d->was_reset, false);
+    atomic_store(&d->is_short, false);
     open_gate(d);
     return CENOTE_OK;
 }

@@ -37,6 +37,7 @@ struct device {
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */
     bool        has_files;     /* pages can go to other processes as file descriptors */
+    atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
     atomic_uint captures;      /* open on any pool of the device */
     pthread_rwlock_t gate;     /* readers: threads inside */
     pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */

@@ -123,7 +123,7 @@ static void op_put(struct world *w)
     world_enter(w, p->device);
     int error = cenote_alloc_at(p->pool, put.group < GROUPS ? p->group[put.group] : NULL, put.at, put.bytes, world_stream(w, put.pool, put.stream));
     world_say(w, "  pool %d, stream %d, %zu bytes at %p: %s", put.pool, put.stream, put.bytes, (void *)put.at, cenote_error_name(error));
-    JUDGE(world_excuses(w, error) || error == CENOTE_INVALID || (error == CENOTE_OUT_OF_MEMORY && !b->at));
+    JUDGE(world_excuses(w, error) || error == CENOTE_INVALID || ((error == CENOTE_OUT_OF_MEMORY || error == CENOTE_BUSY) && !b->at));
     if (error)
         return;
     JUDGE(!b->at); /* the shortage callback only gives */

@@ -465,22 +465,6 @@ int(cenote_find)(const void *address, cenote_block *block, size_t size)
     return CENOTE_OK;
 }
 
-/* Notes the stream once for each block. */
-static int note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key, struct device *other)
-{
-    if (w->arena->stream == key)
-        return CENOTE_OK;
-    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
-        if (use_of(pool, use)->key == key)
-            return CENOTE_OK;
-    uint32_t use = table_take(&pool->uses);
-    if (!use)
-        return CENOTE_OUT_OF_HOST_MEMORY;
-    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .stream = stream, .key = key, .other = other};
-    *w->uses = use;
-    return CENOTE_OK;
-}
-
 /* `device`: whose stream it is; -1: nobody said. */
 static int use_block(void *block, int device, CUstream stream)
 {
@@ -500,13 +484,12 @@ static int use_block(void *block, int device, CUstream stream)
         return error;
     cenote_pool *still = pool_lock_of(block, &w);
     enum found found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
-    if (found == FOUND_LIVE)
-        error = note_use(pool, &w, stream, key, other);
-    if (found == FOUND_LIVE && !error)
+    bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, key, other);
+    if (noted)
         record_used(pool, &w, key);
     if (still)
         lock_give(&still->lock);
-    return found != FOUND_LIVE ? misuse(found, block, &w, 0) : error ? no_books() : CENOTE_OK;
+    return found != FOUND_LIVE ? misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
 }
 
 int cenote_use(void *block, cenote_stream stream)

@@ -13,77 +13,85 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-/* An event after the use, or NULL. LOCKING: inside; visiting. */
-static CUevent record(cenote_pool *pool, const struct use *u)
+/* A refusal is asked for once more: the event would be lost. */
+static void destroy(const struct driver *t, CUevent event)
 {
-    const struct driver *t = u->other->driver;
+    if (t->cuEventDestroy(event))
+        t->cuEventDestroy(event);
+}
+
+/* An event after the uses so far of the line's stream, or NULL. LOCKING: inside; visiting. */
+static CUevent record(cenote_pool *pool, const struct line *line)
+{
+    const struct driver *t = line->other->driver;
     CUevent event;
     if (t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
         return NULL;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-    if (stream_is_alive(pool, u->stream, u->key))
-        result = t->cuEventRecord(event, u->stream);
+    if (stream_is_alive(pool, line->stream, line->key))
+        result = t->cuEventRecord(event, line->stream);
     else if (t->cuCtxRecordEvent)
-        result = t->cuCtxRecordEvent(device_context(u->other), event);
+        result = t->cuCtxRecordEvent(device_context(line->other), event);
     if (!result)
         return event;
-    if (t->cuEventDestroy(event))
-        t->cuEventDestroy(event); /* it would be lost: a refusal is asked for once more */
+    destroy(t, event);
     return NULL;
 }
 
 /* At the free. LOCKING: inside. */
 void elsewhere_record(cenote_pool *pool, struct use *u)
 {
-    if (!device_visit(u->other))
+    const struct line *line = line_of(pool, u->line);
+    if (!device_visit(line->other))
         return;
-    if (!atomic_load(&u->other->captures))
-        u->event = record(pool, u);
-    device_visit_end(u->other);
+    if (!atomic_load(&line->other->captures))
+        u->event = record(pool, line);
+    device_visit_end(line->other);
 }
 
 /* A context that is lost does no work any more. LOCKING: inside; visiting. */
-static bool ask(cenote_pool *pool, struct use *u)
+static bool ask(cenote_pool *pool, struct line *line, struct use *u)
 {
     if (!u->event)
-        u->event = record(pool, u);
-    CUresult result = u->event ? u->other->driver->cuEventQuery(u->event) : CUDA_ERROR_NOT_READY;
+        u->event = record(pool, line);
+    CUresult result = u->event ? line->other->driver->cuEventQuery(u->event) : CUDA_ERROR_NOT_SUPPORTED;
+    line->is_mute = result != CUDA_ERROR_NOT_READY;
     return result == CUDA_SUCCESS || driver_result_is_sticky(result);
 }
 
-/* Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
+/*
+ * Asks the driver with the lock let go. Its event has ended when the answer is true. LOCKING: the pool's lock; `polling`; inside.
+ */
 bool elsewhere_is_done(cenote_pool *pool, struct use *u)
 {
-    if (u->done)
-        return true;
-    if (atomic_load(&u->other->was_reset)) { /* with its events */
+    struct line *line = line_of(pool, u->line);
+    struct device *other = line->other;
+    line->is_mute = true;
+    if (atomic_load(&other->was_reset)) { /* with its events */
         u->event = NULL;
-        return u->done = true;
+        return true;
     }
-    bool done = u->freed <= pool->done_elsewhere[u->other->ordinal];
+    bool waited = u->freed <= pool->done_elsewhere[other->ordinal], done = false;
     lock_give(&pool->lock);
-    if (device_visit(u->other)) {
-        if (!done && !atomic_load(&u->other->captures))
-            done = ask(pool, u);
-        if (done && u->event && u->other->driver->cuEventDestroy(u->event))
-            u->other->driver->cuEventDestroy(u->event);
-        u->done = done;
-        device_visit_end(u->other);
+    if (device_visit(other)) {
+        done = waited || (!atomic_load(&other->captures) && ask(pool, line, u));
+        if (done && u->event)
+            destroy(other->driver, u->event);
+        device_visit_end(other);
     }
     lock_take(&pool->lock);
-    if (u->done)
+    if (done)
         u->event = NULL;
-    return u->done;
+    return done;
 }
 
 /* The other devices that freed blocks wait for, one bit each. LOCKING: the pool's lock. */
 static uint64_t waited_for(const cenote_pool *pool)
 {
     uint64_t devices = 0;
-    for (uint32_t block = pool->pending_first; block; block = use_of(pool, block)->next_pending)
-        for (uint32_t use = block; use; use = use_of(pool, use)->next)
-            if (use_of(pool, use)->other)
-                devices |= 1ull << use_of(pool, use)->other->ordinal;
+    for (uint32_t number = pool->lines_first; number; number = line_of(pool, number)->next)
+        if (line_of(pool, number)->other)
+            devices |= 1ull << line_of(pool, number)->other->ordinal;
     return devices;
 }
 

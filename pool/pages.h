@@ -112,7 +112,8 @@ void pages_pick(struct pages *s, struct picker *picker);
 /* Sums for the statistics. */
 struct pages_sums {
     uint64_t owned, free, aliased, frozen;  /* pages */
-    uint64_t harvestable, in_flight, pinned; /* bytes of free pages: done with, not done with, not to move though of no private arena */
+    uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */
+    uint64_t pinned, fixed;                 /* and of those that may not move: pinned; of private arenas */
 };
 struct pages_sums pages_sum(struct pages *s);
 void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums *sums);

@@ -6,17 +6,115 @@
  * others, and where an event cannot be had (the driver says no, a capture is open), a fence of the whole context takes its place, so that
  * nothing is handed out too early, nothing is lost, and no dead handle is given to the driver.
  *
- *       cenote_use        cenote_free              pending_record             pending_poll: all events done
+ *       cenote_use        cenote_free              pending_record             pending_poll: all its uses are done
  *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
  *                            (our lock)        (driver, no lock)
  *
- * LOCKING: the list is guarded by the pool's lock. Only one thread at a time walks it (`polling`), so that it may let go of the lock
- * between two entries while others append.
+ * Each stream has a line. A use of a freed block waits in the line of its stream, in the order of the frees, so that one question to the
+ * driver answers for all behind it, and a stream that stalls holds back nothing but what it uses itself. Uses without an event wait in a
+ * line of their own for fences. A block counts its uses that are not done.
+ *
+ * LOCKING: lines and uses are guarded by the pool's lock. One thread at a time walks the lines (`polling`), so that it may let go of the
+ * lock for each question while other threads append.
  */
 #include "base/check.h"
 #include "pool/count.h"
 
-#define NOT_READY_MOST 8    /* entries a poll finds still in use before it gives up */
+#define FENCE_LINE 1u       /* of uses that have no event and wait for a fence over the whole context */
+#define LOOKS_MOST 8u       /* lines that a look in passing finds not done before it gives up; the next look begins with others */
+
+/* ---------------------------------------------------------------------------------------------------------------------------- lines */
+
+/* Room for the line that every pool has. False: no host memory. */
+bool pending_open(cenote_pool *pool)
+{
+    uint32_t line = table_take(&pool->lines);
+    CHECK(!line || line == FENCE_LINE);
+    if (line)
+        line_of(pool, line)->users = 1; /* it stays */
+    return line != 0;
+}
+
+/* Under which a stream's line is found: a hash in the shape of an address. `probe` tells apart those that share one. */
+static uint64_t line_key(uint64_t key, uint64_t probe)
+{
+    uint64_t hash = (key + 1 + (probe << 57)) * 0xff51afd7ed558ccdull;
+    hash ^= hash >> 32;
+    return (hash << 9) | (1ull << 63);
+}
+
+/* The line of the stream, made if there is none; 0: no host memory. */
+static uint32_t line_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other)
+{
+    uint32_t number;
+    uint64_t probe = 0;
+    while ((number = index_find(&pool->line_by_key, line_key(key, probe)))) {
+        const struct line *line = line_of(pool, number);
+        if (line->key == key && line->other == other)
+            return number;
+        probe++;
+    }
+    if (!index_reserve(&pool->line_by_key, 1) || !(number = table_take(&pool->lines)))
+        return 0;
+    index_add(&pool->line_by_key, line_key(key, probe), number);
+    *line_of(pool, number) = (struct line){.key = key, .probe = probe, .stream = stream, .other = other};
+    return number;
+}
+
+static void forget_line(cenote_pool *pool, uint32_t number)
+{
+    const struct line *line = line_of(pool, number);
+    index_remove(&pool->line_by_key, line_key(line->key, line->probe));
+    table_give(&pool->lines, number);
+}
+
+/* Lines with a use in them are looked at in turn. */
+static void put_last(cenote_pool *pool, uint32_t number)
+{
+    line_of(pool, number)->next = 0;
+    *(pool->lines_last ? &line_of(pool, pool->lines_last)->next : &pool->lines_first) = number;
+    pool->lines_last = number;
+}
+
+static void take_first(cenote_pool *pool)
+{
+    pool->lines_first = line_of(pool, pool->lines_first)->next;
+    if (!pool->lines_first)
+        pool->lines_last = 0;
+}
+
+static void append(cenote_pool *pool, uint32_t use, uint32_t number)
+{
+    struct line *line = line_of(pool, number);
+    use_of(pool, use)->next_in_line = 0;
+    *(line->last ? &use_of(pool, line->last)->next_in_line : &line->first) = use;
+    line->last = use;
+    if (!line->is_listed)
+        put_last(pool, number);
+    line->is_listed = true;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- use, and the free */
+
+/* Notes the stream once for each block. False: no host memory. LOCKING: the pool's lock. */
+bool pending_note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key, struct device *other)
+{
+    if (w->arena->stream == key)
+        return true;
+    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
+        if (line_of(pool, use_of(pool, use)->line)->key == key)
+            return true;
+    if (!table_reserve(&pool->uses, 1))
+        return false;
+    uint32_t line = line_for(pool, stream, key, other);
+    if (!line)
+        return false;
+    uint32_t use = table_take(&pool->uses);
+    line_of(pool, line)->users++;
+    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .line = line};
+    *w->uses = use;
+    return true;
+}
 
 static void set_pending(cenote_pool *pool, const struct where *w, bool pending)
 {
@@ -29,21 +127,26 @@ static void set_pending(cenote_pool *pool, const struct where *w, bool pending)
         bit_clear(slab_of(&pool->slabs, w->slab)->pending, w->item);
 }
 
-/* The block is freed but not free. Its uses, for pending_record. LOCKING: the pool's lock. */
+/* The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. LOCKING: the pool's lock. */
 uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed)
 {
+    uint32_t first = *w->uses;
     set_pending(pool, w, true);
-    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
+    use_of(pool, first)->left = 0;
+    for (uint32_t use = first; use; use = use_of(pool, use)->next) {
         use_of(pool, use)->freed = freed;
-    return *w->uses;
+        use_of(pool, use)->first = first;
+        use_of(pool, first)->left++;
+    }
+    return first;
 }
 
-static CUevent record(cenote_pool *pool, const struct use *u)
+static CUevent record(cenote_pool *pool, const struct line *line)
 {
-    if (atomic_load(&pool->device->captures) || !stream_is_alive(pool, u->stream, u->key))
+    if (atomic_load(&pool->device->captures) || !stream_is_alive(pool, line->stream, line->key))
         return NULL;
     CUevent event = event_take(pool);
-    if (!event || pool->device->driver->cuEventRecord(event, u->stream) == CUDA_SUCCESS)
+    if (!event || pool->device->driver->cuEventRecord(event, line->stream) == CUDA_SUCCESS)
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);
@@ -52,45 +155,46 @@ static CUevent record(cenote_pool *pool, const struct use *u)
 }
 
 /*
- * Records an event for each use, where that can be done at once, and appends the block to the list. The uses belong to us alone until then. A free
- * waits for nothing (rule 15): while a capture is being announced it is as if it were open.
+ * Records an event for each use, where that can be done at once, and puts the uses into their lines. They belong to us alone until then. A
+ * free waits for nothing (rule 15): while a capture is being announced it is as if it were open.
  */
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
     CUresult result;
     bool inside = device_try_enter(pool->device, &result), entered = inside && !result && !pool->lost;
-    for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
+    for (uint32_t use = uses; use && entered; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
-        if (entered && u->other)
+        const struct line *line = line_of(pool, u->line);
+        if (line->other)
             elsewhere_record(pool, u);
-        else if (entered)
-            u->event = record(pool, u);
-        u->needs_fence = !u->event && !u->other;
+        else
+            u->event = record(pool, line);
     }
     if (inside)
         device_leave(pool->device);
 
     lock_take(&pool->lock);
-    use_of(pool, uses)->next_pending = 0;
-    if (pool->pending_last)
-        use_of(pool, pool->pending_last)->next_pending = uses;
-    else
-        pool->pending_first = uses;
-    pool->pending_last = uses;
-    if (pool->pending_newest < use_of(pool, uses)->freed)
-        pool->pending_newest = use_of(pool, uses)->freed;
+    for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
+        const struct use *u = use_of(pool, use);
+        bool by_fence = !u->event && !line_of(pool, u->line)->other;
+        append(pool, use, by_fence ? FENCE_LINE : u->line);
+        if (by_fence && pool->fence_wanted < u->freed)
+            pool->fence_wanted = u->freed;
+    }
     atomic_fetch_add(&pool->pending_count, 1);
     lock_give(&pool->lock);
 }
 
+/* -------------------------------------------------------------------------------------------------------------------------- the look */
+
 /* Is the stream done? `waited`: the own device is. Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
 static bool use_is_done(cenote_pool *pool, struct use *u, bool waited)
 {
-    if (u->other)
+    if (line_of(pool, u->line)->other)
         return elsewhere_is_done(pool, u);
     if (waited || fence_is_done(&pool->pages.fences, u->freed))
         return true;
-    if (u->needs_fence || atomic_load(&pool->device->captures) || pool->lost)
+    if (!u->event || atomic_load(&pool->device->captures) || pool->lost)
         return false;
     CUevent event = u->event;
     lock_give(&pool->lock);
@@ -99,25 +203,10 @@ static bool use_is_done(cenote_pool *pool, struct use *u, bool waited)
     return done;
 }
 
-static bool all_done(cenote_pool *pool, uint32_t uses, bool waited)
-{
-    for (uint32_t use = uses; use; use = use_of(pool, use)->next)
-        if (!use_is_done(pool, use_of(pool, use), waited))
-            return false;
-    return true;
-}
-
-/* The entry after `before` (0: the first) leaves the list and its block goes back. LOCKING: the pool's lock; `polling`. */
-static void release(cenote_pool *pool, uint32_t before)
+/* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock; `polling`. */
+static void release(cenote_pool *pool, uint32_t use)
 {
     struct where w = {0};
-    uint32_t use = before ? use_of(pool, before)->next_pending : pool->pending_first;
-    uint32_t after = use_of(pool, use)->next_pending;
-    *(before ? &use_of(pool, before)->next_pending : &pool->pending_first) = after;
-    if (!after)
-        pool->pending_last = before;
-    atomic_fetch_sub(&pool->pending_count, 1);
-
     uint64_t at = use_of(pool, use)->at;
     tick freed = use_of(pool, use)->freed;
     w.region = addresses_find_for_certain(at);
@@ -127,13 +216,15 @@ static void release(cenote_pool *pool, uint32_t before)
     set_pending(pool, &w, false);
     while (use) {
         struct use *u = use_of(pool, use);
+        struct line *line = line_of(pool, u->line);
         uint32_t next = u->next;
-        if (u->event)
-            event_give(pool, u->event);
+        if (!--line->users && !line->is_listed)
+            forget_line(pool, u->line);
         table_give(&pool->uses, use);
         use = next;
     }
     *w.uses = 0;
+    atomic_fetch_sub(&pool->pending_count, 1);
     pool_give(pool, &w, freed);
 }
 
@@ -150,28 +241,50 @@ static void tell_freed(cenote_pool *pool, uint64_t at)
     lock_take(&pool->lock);
 }
 
-/* LOCKING: the pool's lock and `polling`, taken by the callers below. */
-static void walk(cenote_pool *pool, bool waited)
+/* The uses at the head of the line that are done leave it. LOCKING: as for use_is_done. */
+static void advance(cenote_pool *pool, struct line *line, bool waited)
 {
-    uint32_t before = 0, not_ready = 0;
-    for (uint32_t use = pool->pending_first; use && not_ready < NOT_READY_MOST;) {
-        if (all_done(pool, use, waited)) {
-            tell_freed(pool, use_of(pool, use)->at);
-            release(pool, before);
-        } else {
-            before = use;
-            not_ready++;
-        }
-        use = before ? use_of(pool, before)->next_pending : pool->pending_first;
+    while (line->first && use_is_done(pool, use_of(pool, line->first), waited)) {
+        struct use *u = use_of(pool, line->first), *block = use_of(pool, u->first);
+        line->first = u->next_in_line;
+        if (!line->first)
+            line->last = 0;
+        event_give(pool, u->event);
+        u->event = NULL;
+        if (--block->left)
+            continue;
+        tell_freed(pool, block->at);
+        release(pool, u->first);
     }
 }
 
-static void poll(cenote_pool *pool, bool waited)
+/* Each line once, until `looks` of them were not done. LOCKING: the pool's lock and `polling`, taken by poll. */
+static void walk(cenote_pool *pool, uint32_t looks, bool waited)
+{
+    uint32_t last = pool->lines_last;
+    for (bool more = last != 0; more && looks;) {
+        uint32_t number = pool->lines_first;
+        struct line *line = line_of(pool, number);
+        more = number != last;
+        advance(pool, line, waited);
+        take_first(pool); /* it was the first all the time: other threads append */
+        if (line->first) {
+            put_last(pool, number);
+            looks--;
+            continue;
+        }
+        line->is_listed = false;
+        if (!line->users)
+            forget_line(pool, number);
+    }
+}
+
+static void poll(cenote_pool *pool, uint32_t looks, bool waited)
 {
     lock_take(&pool->lock);
     if (!pool->polling) {
         pool->polling = true;
-        walk(pool, waited);
+        walk(pool, looks, waited);
         pool->polling = false;
     }
     lock_give(&pool->lock);
@@ -180,17 +293,17 @@ static void poll(cenote_pool *pool, bool waited)
 /* Gives back the blocks whose streams are done. LOCKING: none of the pool's; inside device_enter. */
 void pending_poll(cenote_pool *pool)
 {
-    poll(pool, false);
+    poll(pool, UINT32_MAX, false);
 }
 
 /* The device was waited for: nothing here uses anything any more. What streams of other devices use may stay. */
 void pending_release_all(cenote_pool *pool)
 {
-    poll(pool, true);
+    poll(pool, UINT32_MAX, true);
 }
 
 /*
- * What an allocation does for pending blocks now and then: sees to it that a fence covers them, if nobody has the turn, and
+ * What an allocation does for pending blocks now and then: sees to it that a fence covers those that need one, if the turn is free, and
  * gives back those that are done. LOCKING: none; not inside.
  */
 void pending_tend(cenote_pool *pool)
@@ -198,13 +311,30 @@ void pending_tend(cenote_pool *pool)
     bool entered = device_enter(pool->device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {
         lock_take(&pool->lock);
-        tick newest = pool->pending_newest;
+        tick wanted = pool->fence_wanted;
         pool->untended = 0;
         lock_give(&pool->lock);
-        wait_poll(pool, newest);
+        wait_poll(pool, wanted);
         lock_give(&pool->turn);
     }
     if (entered)
-        pending_poll(pool);
+        poll(pool, LOOKS_MOST, false);
     device_leave(pool->device);
+}
+
+/*
+ * What do blocks freed up to `limit` wait for that can be waited for: an event that the driver speaks of (PENDING_EVENT), or a device that can
+ * only be waited for as a whole (PENDING_DEVICE)? Fences are no part of the answer. LOCKING: the pool's lock, after pending_poll.
+ */
+enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit)
+{
+    enum pending_wait wait = PENDING_NOTHING;
+    for (uint32_t number = pool->lines_first; number && wait != PENDING_EVENT; number = line_of(pool, number)->next) {
+        const struct line *line = line_of(pool, number);
+        const struct use *u = use_of(pool, line->first);
+        if (number == FENCE_LINE || u->freed > limit || (line->other && atomic_load(&line->other->captures)))
+            continue;
+        wait = line->is_mute ? PENDING_DEVICE : PENDING_EVENT;
+    }
+    return wait;
 }

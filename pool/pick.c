@@ -130,6 +130,7 @@ void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums
         sums->free += !owned;
         sums->aliased += p->maps > 1;
         sums->frozen += frozen;
+        sums->fixed += !owned && p->fixed ? p->bytes : 0;
         if (owned || p->fixed || region_is_segment(r))
             continue;
         bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);

@@ -240,6 +240,8 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->slabs);
     table_close(&pool->arenas);
     table_close(&pool->uses);
+    table_close(&pool->lines);
+    index_close(&pool->line_by_key);
     table_close(&pool->exports);
     table_close(&pool->by_tag);
     index_close(&pool->exported);
@@ -253,7 +255,8 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
     if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
         table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
         (pool->groups.items || table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST)) &&
-        table_open(&pool->uses, sizeof(struct use), USES_MOST) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
+        table_open(&pool->uses, sizeof(struct use), USES_MOST) && table_open(&pool->lines, sizeof(struct line), USES_MOST) &&
+        pending_open(pool) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
         table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MOST + 1))
         return CENOTE_OK;
     close_tables(pool);

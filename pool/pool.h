@@ -30,19 +30,32 @@
 #define EXPORTS_MOST  (1u << 24)
 #define SIZE_ROWS     (CLASS_COUNT + 48)  /* size classes, then one for each doubling */
 
-/* One stream a block is used on besides its own. The first use of a freed block stands for it in the list of pending ones. */
+/* One stream a block is used on besides its own, see pending.c. The first use of a freed block stands for it. */
 struct use {
     uint32_t next;                  /* of the same block */
-    uint32_t next_pending;          /* of the next pending block */
+    uint32_t next_in_line;
+    uint32_t line;                  /* of the stream */
+    uint32_t first;                 /* of the same block, once that is freed */
+    uint32_t left;                  /* in the first use: those of the block that are not done */
     uint64_t at;                    /* the block */
+    CUevent  event;                 /* recorded at the free, until it is done; NULL: none could be */
+    tick     freed;
+};
+
+/* A stream that blocks of others are used on, and the freed ones among those. */
+struct line {
+    uint32_t next;                  /* line with a use in it */
+    uint32_t users;                 /* uses that name it: the line goes with the last one */
+    uint32_t first, last;           /* uses that wait, in the order of their frees */
+    bool     is_listed;             /* among the lines with a use in them */
+    bool     is_mute;               /* of another device, which did not say when it was asked last whether the first use is done */
     CUstream stream;
     uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
-    CUevent  event;                 /* recorded at the free, until it is done */
-    bool     needs_fence;           /* no event could be recorded: the whole context must be done with `freed` */
-    bool     done;                  /* elsewhere */
-    tick     freed;
+    uint64_t probe;                 /* see line_key */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
 };
+
+enum pending_wait { PENDING_NOTHING, PENDING_EVENT, PENDING_DEVICE };
 
 /* A block that other processes may ask for. */
 struct export {
@@ -153,7 +166,7 @@ struct cenote_pool {
     uint64_t       limit;           /* bytes, 0: none */
     double         trim_above;      /* part of the limit or the device's memory; up to 0: off */
     struct pages   pages;
-    struct table   blocks, slabs, arenas, uses, exports;
+    struct table   blocks, slabs, arenas, uses, lines, exports;
     struct index   at;              /* block address -> block */
     struct index   exported;        /* block address -> export, see share.c */
     struct index   by_stream;       /* arena key -> arena */
@@ -167,7 +180,8 @@ struct cenote_pool {
         tick          freed;
     } resting;                      /* the block that was freed last, see pool_settle */
     struct immortal immortals[IMMORTALS_MOST];  /* open addressing by handle */
-    uint32_t       pending_first, pending_last; /* uses, see pending.c */
+    struct index   line_by_key;
+    uint32_t       lines_first, lines_last; /* those with a use in them, see pending.c */
     _Atomic(uint32_t) pending_count;
     tick           done_elsewhere[DEVICES_MAX]; /* up to which free other devices are known to be done */
     bool           polling;         /* a thread asks the driver about pending blocks */
@@ -190,7 +204,7 @@ struct cenote_pool {
     uint32_t       pins;            /* slots pinned, with repetition */
     uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
     uint64_t       promised;        /* bytes of segments being taken, not yet in reserved */
-    tick           pending_newest;  /* latest free of a pending block */
+    tick           fence_wanted;    /* latest free of a use that waits for a fence */
     uint32_t       untended;        /* allocations since pending blocks were last looked after */
     uint64_t       creating_ns;     /* driver time spent on creating pages, which moving may match */
     uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
@@ -217,6 +231,7 @@ struct cenote_pool {
 static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { return TABLE_AT(struct arena, &pool->arenas, arena); }
 static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return TABLE_AT(cenote_group, &pool->groups, group); }
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->uses, use); }
+static inline struct line  *line_of(const cenote_pool *pool, uint32_t line) { return TABLE_AT(struct line, &pool->lines, line); }
 
 /*
  * A function of the program that runs on this thread, inside a call of cenote. Those of a group or pool are not called for that again before
@@ -323,11 +338,14 @@ void steps_list(const cenote_pool *pool, struct sized_list *list);
 cenote_stats report_stats(cenote_pool *pool, bool in_portions);
 
 /* --- pending.c */
+bool pending_open(cenote_pool *pool);
+bool pending_note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key, struct device *other);
 uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
 void pending_tend(cenote_pool *pool);
 void pending_release_all(cenote_pool *pool);
+enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit);
 
 /* --- elsewhere.c: uses on other devices */
 void elsewhere_record(cenote_pool *pool, struct use *u);
@@ -342,7 +360,8 @@ void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
 void     wait_is_over(cenote_pool *pool, tick covers);
-bool     wait_for_device(cenote_pool *pool, bool everything, CUresult *result);
+bool     wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
+CUresult wait_for_all(cenote_pool *pool);
 
 /* --- explain.c */
 int explain_shortage(cenote_pool *pool, uint64_t bytes);

@@ -35,7 +35,11 @@ struct climb {
     enum rung             rung;
     int                   callbacks;
     tick                  limit;    /* RUNG_WAIT: what is freed later is not waited for */
-    bool                  may_spread; /* address space may grow beyond its cap */
+    uint64_t              live_elsewhere;   /* bytes of blocks of other pools of the device, when they were last looked at */
+    uint64_t              cached_elsewhere; /* and what those pools held beside */
+    uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or not believed */
+    bool                  probed;   /* it was asked for what is missing in one piece, */
+    bool                  refused;  /* and refused */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;
@@ -45,8 +49,7 @@ struct climb {
 enum step {
     STEP_DONE,          /* served, or failed for good: climb.error says */
     STEP_AGAIN,         /* something changed: look again on the same rung */
-    STEP_SHORT,         /* no physical memory on this rung */
-    STEP_IN_FLIGHT      /* address space is as large as it may be: wait for the device */
+    STEP_SHORT          /* no physical memory on this rung */
 };
 
 static enum step fail(struct climb *c, int error)
@@ -106,6 +109,8 @@ static enum step fill_place(struct climb *c, const struct place *place)
     fill_publish(&pool->fill, &pool->pages, result);
     pool->stats.pages_created += pool->fill.creates;
     count_reserved(pool);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->fill.creates)
+        atomic_store(&pool->device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY);
     if (result) {
         arena_abandon(c->arena, block);
         c->driver = result;
@@ -119,30 +124,43 @@ static enum step fill_place(struct climb *c, const struct place *place)
     return STEP_DONE;
 }
 
+/*
+ * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
+ * that a refusal costs one call and not one for each page. LOCKING: the pool's lock on entry and on return; not between.
+ */
+static enum step probe(struct climb *c, uint64_t bytes)
+{
+    cenote_pool *pool = c->pool;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = device_page_prop(pool->device);
+    if (c->probed)
+        return STEP_SHORT;
+    c->probed = true;
+    lock_give(&pool->lock);
+    CUresult result = pool->device->driver->cuMemCreate(&handle, bytes, &prop, 0);
+    if (!result && pool->device->driver->cuMemRelease(handle))
+        pool->device->driver->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
+    lock_take(&pool->lock);
+    c->refused = result == CUDA_ERROR_OUT_OF_MEMORY;
+    return c->refused ? STEP_SHORT : STEP_AGAIN;
+}
+
 /* LOCKING: the pool's lock. */
 static enum step fill_from_plan(struct climb *c, const struct asker *who, const struct place *place)
 {
     cenote_pool *pool = c->pool;
     struct region *r = region_of(&pool->pages, place->region);
     struct slots under = place->under;
-    switch (fill_plan(&pool->fill, &pool->pages, who, r, under.from, under.to, may_harvest(c), source_allowance(pool))) {
+    uint64_t allowance = source_allowance(pool);
+    switch (fill_plan(&pool->fill, &pool->pages, who, r, under.from, under.to, may_harvest(c), allowance < c->left ? allowance : c->left)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
-        return STEP_SHORT;
+        return allowance >> r->shift < pool->fill.creates ? STEP_SHORT : probe(c, (uint64_t)pool->fill.creates << r->shift);
     default:
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
                                  (unsigned long long)(under.to - under.from)));
     }
-}
-
-/* May the heap take more addresses although ranges large enough are only waiting for the device? */
-static bool may_spread(const struct climb *c)
-{
-    const cenote_pool *pool = c->pool;
-    if (c->may_spread)
-        return true;
-    return heap_addresses_used(&c->arena->heap) < pool->options.address_ratio * pool->reserved_peak || atomic_load(&pool->device->captures);
 }
 
 /*
@@ -155,8 +173,8 @@ static void note_question(struct arena *a, const struct place *place)
     a->slides = a->in_vain;
 }
 
-/* Looks for a place and fills it. LOCKING: the pool's lock on entry and on return. */
-static enum step attempt(struct climb *c)
+/* LOCKING: the pool's lock on entry and on return. */
+static enum step place_and_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     struct place place = {0};
@@ -168,16 +186,14 @@ static enum step attempt(struct climb *c)
         note_question(c->arena, &place);
         return STEP_DONE;
     }
-    if (c->request->at && (fit == FIT_NOT || (fit == FIT_IN_FLIGHT && c->may_spread)))
-        return fail(c, error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
-                                 (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
-    if (c->request->at && fit == FIT_IN_FLIGHT)
-        return STEP_IN_FLIGHT;
-    bool spreads = fit == FIT_IN_FLIGHT || (fit == FIT_WITH_PAGES && place.grows && place.in_flight);
-    if (spreads && !may_spread(c))
-        return STEP_IN_FLIGHT;
     if (fit == FIT_WITH_PAGES)
         return fill_from_plan(c, &who, &place);
+    if (c->request->at)
+        return fail(c, fit == FIT_IN_FLIGHT ?
+                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: wait for its streams and ask again",
+                              (unsigned long long)c->request->at) :
+                    error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
+                              (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
 
     lock_give(&pool->lock);
     int error = source_grow(pool, c->arena, c->request, &c->driver);
@@ -227,12 +243,36 @@ static void gather(struct climb *c)
         trim_segments(pool);
 }
 
-/* LOCKING: none; other pools have turns of their own. */
-static void trim_others(const cenote_pool *pool, unsigned flags)
+/* Bytes that a pool holds and no block has, those of pending blocks among them. */
+static uint64_t cached_of(cenote_pool *pool)
 {
-    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
-        if (other != pool)
+    lock_take(&pool->lock);
+    uint64_t reserved = pool->pages.reserved, allocated = pool->stats.allocated.current;
+    lock_give(&pool->lock);
+    return reserved > allocated ? reserved - allocated : 0;
+}
+
+/* LOCKING: none. */
+static void look_at_others(struct climb *c)
+{
+    c->live_elsewhere = c->cached_elsewhere = 0;
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(c->pool, other));) {
+        if (other == c->pool)
+            continue;
+        c->cached_elsewhere += cached_of(other);
+        lock_take(&other->lock);
+        c->live_elsewhere += other->stats.allocated.current;
+        lock_give(&other->lock);
+    }
+}
+
+/* LOCKING: none; other pools have turns of their own. */
+static void trim_others(struct climb *c, unsigned flags)
+{
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(c->pool, other));)
+        if (other != c->pool && cached_of(other))
             cenote_trim(other, 0, flags);
+    look_at_others(c);
 }
 
 /* The turn is let go of: the callback may free, trim, or allocate. */
@@ -241,98 +281,109 @@ static bool ask_others(struct climb *c)
     cenote_pool *pool = c->pool;
     turn_end(pool);
     bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes);
-    trim_others(pool, 0);
+    trim_others(c, 0);
     c->driver = turn_resume(pool);
     return freed && !c->driver;
 }
 
+/* ---------------------------------------------------------------------------------------------------------------------------- the sums */
+
 /*
- * The topmost rung. False: the device is done with all that was freed when we got here, and it was looked at. Other threads may go on
- * freeing for ever; they do not keep us.
+ * Too much is live: then no move, no wait and no trim makes room, only the program can. Blocks count with their own bytes, so that what is
+ * called hopeless is. LOCKING: the turn.
  */
+static bool is_hopeless(const struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    uint64_t live = count_rounded(c->request->bytes) + pool->stats.allocated.current, limit = pool->limit;
+    lock_give(&pool->lock);
+    return (limit && live > limit) || live + c->live_elsewhere > pool->device->capacity;
+}
+
+/*
+ * Is there room for the request once the device is done with all that was freed, and everything that can move has moved? What is frozen
+ * under no block of the request's own group does not. LOCKING: the turn.
+ */
+static bool may_waiting_help(const struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    size_t left = 0, total = 0;
+    uint64_t room = pool->device->driver->cuMemGetInfo(&left, &total) ? pool->device->capacity : left;
+    uint64_t cached = cached_of(pool);
+    room += c->cached_elsewhere;
+    lock_take(&pool->lock);
+    struct pages_sums sums = pages_sum(&pool->pages);
+    uint64_t allowance = source_allowance(pool), frozen = sums.pinned + (c->arena->is_private ? 0 : sums.fixed);
+    lock_give(&pool->lock);
+    return count_rounded(c->request->bytes) + frozen <= cached + (room < allowance ? room : allowance);
+}
+
+/* What the driver has left is asked where it may be too little, so that pages are not created in vain one by one. LOCKING: the turn. */
+static void ask_what_is_left(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    size_t left = 0, total = 0;
+    uint64_t held = pool->pages.reserved, more = pool->device->capacity > held ? pool->device->capacity - held : 0;
+    bool may_be_short = atomic_load(&pool->device->is_short) || c->request->size > more / 2;
+    bool believed = !c->probed || c->refused;
+    c->left = UINT64_MAX;
+    if (may_be_short && believed && source_moves_pages(pool, c->arena) && !pool->device->driver->cuMemGetInfo(&left, &total))
+        c->left = left;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- the climb */
+
+/* Waits for what may help, as long as something may. Other threads may go on freeing for ever: what they free later is not waited for. */
 static bool wait_a_while(struct climb *c)
 {
-    cenote_pool *pool = c->pool;
-    lock_take(&pool->lock);
-    bool over = fence_is_done(&pool->pages.fences, c->limit);
-    lock_give(&pool->lock);
-    if (over)
-        return false;
-    c->driver = wait_poll(pool, c->limit);
-    bool waited = !c->driver && wait_for_device(pool, false, &c->driver);
-    if (c->driver)
-        return true; /* the climb ends with that error */
+    if (!may_waiting_help(c) || !wait_for_progress(c->pool, c->limit, &c->driver))
+        return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
     gather(c);
-    lock_take(&pool->lock);
-    over = fence_is_done(&pool->pages.fences, c->limit);
-    lock_give(&pool->lock);
-    return waited || over;
-}
-
-/* Blocks may wait for other devices, of which the fences here know nothing. */
-static bool wait_elsewhere(struct climb *c)
-{
-    turn_end(c->pool);
-    bool waited = elsewhere_wait(c->pool);
-    c->driver = turn_resume(c->pool);
-    if (waited && !c->driver)
-        gather(c);
-    return waited || c->driver;
-}
-
-/* The wait begins, or goes on as long as there is something to wait for; then it is the others' turn, once. */
-static void climb_by_waiting(struct climb *c)
-{
-    cenote_pool *pool = c->pool;
-    if (c->rung == RUNG_CALLBACK) {
-        c->rung = RUNG_WAIT;
-        lock_take(&pool->lock);
-        c->limit = pool->pages.fences.now;
-        lock_give(&pool->lock);
-        if (pool->pending_count && wait_elsewhere(c))
-            return;
-    }
-    if (wait_a_while(c))
-        return;
-    c->rung = RUNG_OTHERS;
-    turn_end(pool);
-    trim_others(pool, CENOTE_TRIM_WAIT);
-    c->driver = turn_resume(pool);
-}
-
-/* One rung up, and what belongs to it. False: there is none left. */
-static bool climb_higher(struct climb *c)
-{
-    cenote_pool *pool = c->pool;
-    if (c->rung == RUNG_OTHERS)
-        return false;
-    if (c->rung >= RUNG_CALLBACK) {
-        climb_by_waiting(c);
-        return true;
-    }
-    if (c->rung == RUNG_BUDGET) {
-        lock_take(&pool->lock);
-        pool->stats.retries++;
-        lock_give(&pool->lock);
-    }
-    c->rung++;
-    if (c->rung == RUNG_HARVEST)
-        gather(c);
-    else if (!borrow(c) && ask_others(c)) {
-        c->rung = RUNG_HARVEST; /* and once more up from there */
-        c->driver = wait_poll(pool, UINT64_MAX);
-        gather(c);
-    }
     return true;
 }
 
-/* Address space is at its cap: the oldest fence frees the most likely range. If there is none, the cap gives way. */
-static bool wait_for_ranges(struct climb *c)
+/* One rung up, and what belongs to it; where it is hopeless only the program is asked. False: there is none left. */
+static bool climb_higher(struct climb *c, bool hopeless)
 {
-    bool waited = wait_for_device(c->pool, false, &c->driver);
-    if (waited)
-        pending_poll(c->pool);
-    return waited;
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    pool->stats.retries += c->rung == RUNG_BUDGET;
+    tick now = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    switch (c->rung) {
+    case RUNG_BUDGET:
+        c->rung = RUNG_HARVEST;
+        if (!hopeless)
+            gather(c);
+        return true;
+    case RUNG_HARVEST:
+        c->rung = RUNG_CALLBACK;
+        if (!borrow(c) && ask_others(c)) {
+            c->rung = RUNG_HARVEST; /* and once more up from there */
+            c->driver = wait_poll(pool, UINT64_MAX);
+            gather(c);
+        }
+        return true;
+    case RUNG_CALLBACK:
+        c->rung = RUNG_WAIT;
+        c->limit = now;
+        return climb_higher(c, hopeless);
+    case RUNG_WAIT:
+        if (hopeless)
+            return false;
+        if (wait_a_while(c))
+            return true;
+        c->rung = RUNG_OTHERS;
+        if (!may_waiting_help(c))
+            return false;
+        turn_end(pool);
+        trim_others(c, CENOTE_TRIM_WAIT);
+        c->driver = turn_resume(pool);
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* Free segments, all too small for the request, go back before another is taken, within the budget: harvest where pages cannot move. */
@@ -357,6 +408,17 @@ static void replace_segments(struct climb *c)
 
 /* --------------------------------------------------------------------------------------------------------------------- the whole climb */
 
+/* Looks for a place and fills it. */
+static enum step attempt(struct climb *c)
+{
+    ask_what_is_left(c);
+    c->now = pool_now(c->pool);
+    lock_take(&c->pool->lock);
+    enum step step = place_and_fill(c);
+    lock_give(&c->pool->lock);
+    return step;
+}
+
 /* What was created in vain goes back first, so that the explanation has the figures of afterwards. */
 static int out_of_memory(struct climb *c)
 {
@@ -378,21 +440,17 @@ static int climb(struct climb *c)
         replace_segments(c);
     }
     while (!c->driver) {
-        c->now = pool_now(pool);
-        lock_take(&pool->lock);
-        enum step step = attempt(c);
-        lock_give(&pool->lock);
+        bool hopeless = is_hopeless(c);
+        enum step step = hopeless ? STEP_SHORT : attempt(c);
         if (c->at || c->error)
             return c->error;
-        if (step == STEP_SHORT) {
-            c->driver = CUDA_SUCCESS;
-            if (!climb_higher(c))
-                return out_of_memory(c);
-            if (c->at)
-                return CENOTE_OK;
-        }
-        if (step == STEP_IN_FLIGHT && !wait_for_ranges(c))
-            c->may_spread = true; /* nothing to wait for: those ranges are blocked for another reason */
+        if (step != STEP_SHORT)
+            continue;
+        c->driver = CUDA_SUCCESS;
+        if (!climb_higher(c, hopeless))
+            return out_of_memory(c);
+        if (c->at)
+            return CENOTE_OK;
     }
     return pool_driver_error(pool, c->driver, "serving an allocation");
 }
@@ -401,6 +459,7 @@ static int climb(struct climb *c)
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
     struct climb c = {.pool = pool, .arena = a, .request = q};
+    look_at_others(&c);
     int error = turn_begin(pool);
     if (error)
         return error;

@@ -164,20 +164,21 @@ static void copy_regions(struct snapshot *s, const struct pages *p)
     }
 }
 
-/* The streams that a freed block waits for. Blocks whose events are still being recorded are in no list yet. */
+/* The streams that freed blocks wait for. Blocks whose events are still being recorded are in no line yet. */
 static void copy_pending(struct snapshot *s, cenote_pool *pool)
 {
     begin(s, PART_WAITS);
-    for (uint32_t block = pool->pending_first; block; block = use_of(pool, block)->next_pending) {
-        struct where w = {.region = addresses_find_for_certain(use_of(pool, block)->at)};
-        pool_locate(pool, use_of(pool, block)->at, &w);
-        for (uint32_t use = block; use; use = use_of(pool, use)->next) {
+    for (uint32_t number = pool->lines_first; number; number = line_of(pool, number)->next) {
+        for (uint32_t use = line_of(pool, number)->first; use; use = use_of(pool, use)->next_in_line) {
             const struct use *u = use_of(pool, use);
+            const struct line *line = line_of(pool, u->line);
+            struct where w = {.region = addresses_find_for_certain(u->at)};
+            pool_locate(pool, u->at, &w);
             struct wait_note *note = next(s, PART_WAITS, sizeof *note);
             if (note)
-                *note = (struct wait_note){.at = u->at, .requested = w.requested, .stream = u->key, .handle = u->stream, .freed = u->freed,
-                                           .device = u->other ? u->other->ordinal : pool->device->ordinal,
-                                           .has_event = !u->other && u->event, .needs_fence = u->needs_fence};
+                *note = (struct wait_note){.at = u->at, .requested = w.requested, .stream = line->key, .handle = line->stream, .freed = u->freed,
+                                           .device = line->other ? line->other->ordinal : pool->device->ordinal,
+                                           .has_event = !line->other && u->event, .needs_fence = !line->other && !u->event};
         }
     }
 }

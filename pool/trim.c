@@ -330,7 +330,7 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
 {
     CUresult result = wait_poll(pool, UINT64_MAX);
     if (!result && flags & CENOTE_TRIM_WAIT)
-        wait_for_device(pool, true, &result);
+        result = wait_for_all(pool);
     if (result)
         return result;
     pending_poll(pool);
@@ -358,8 +358,6 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
         return pool_driver_error(pool, pool->lost, "an earlier call");
     if (!device_context(pool->device))
         return CENOTE_OK; /* nobody has been there: there is nothing to give back */
-    if (flags & CENOTE_TRIM_WAIT)
-        elsewhere_wait(pool);
     int error = turn_begin(pool);
     if (error)
         return error;

@@ -6,8 +6,15 @@
  *
  * While a capture is open on the device nothing is recorded, queried or waited for (rule 5): it would end the capture.
  */
+#include <sched.h>
+#include <time.h>
+
 #include "base/check.h"
 #include "pool/count.h"
+
+#define NAPS_SHORT  64          /* chosen: looks that only let other threads run, some 100 us in all */
+#define NAP_NS      10000u      /* by so much each nap is longer than the last */
+#define NAP_MOST_NS 1000000u
 
 /*
  * The turn: who takes it here is inside the device, and the only thread that changes mappings of this pool. It is let go of, and the device
@@ -107,11 +114,8 @@ static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
     return due;
 }
 
-/*
- * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and takes note of those that are done. An error is
- * sticky: the context is lost. LOCKING: the turn.
- */
-CUresult wait_poll(cenote_pool *pool, tick needed)
+/* As wait_poll, but says what the driver said: success, not ready, or that it refuses to tell. */
+static CUresult poll_fences(cenote_pool *pool, tick needed)
 {
     struct fence oldest;
     if (is_capturing(pool))
@@ -125,21 +129,17 @@ CUresult wait_poll(cenote_pool *pool, tick needed)
         event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
         lock_give(&pool->lock);
     }
-    return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
+    return result;
 }
 
-/* What to wait for: the oldest fence, or the one that covers most; where none could be recorded the context (event NULL). False: nothing. */
-static bool find_wait(cenote_pool *pool, bool everything, struct fence *fence)
+/*
+ * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and takes note of those that are done. An error is
+ * sticky: the context is lost. LOCKING: the turn.
+ */
+CUresult wait_poll(cenote_pool *pool, tick needed)
 {
-    struct fences *f = &pool->pages.fences;
-    lock_take(&pool->lock);
-    bool due = everything ? fences_newest(f, fence) : fences_oldest(f, fence);
-    if (!due) {
-        *fence = (struct fence){NULL, f->now};
-        due = !fence_is_done(f, f->now);
-    }
-    lock_give(&pool->lock);
-    return due;
+    CUresult result = poll_fences(pool, needed);
+    return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
 /* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the pool's lock. */
@@ -151,34 +151,123 @@ void wait_is_over(cenote_pool *pool, tick covers)
         event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
 }
 
-/*
- * Waits on the host, for the oldest fence due or for all that was put on the device so far. False: there was nothing to wait for, it is
- * not allowed now, or it failed. The turn is let go of meanwhile; whoever planned must look again. LOCKING: the turn, after wait_poll.
- */
-bool wait_for_device(cenote_pool *pool, bool everything, CUresult *result)
-{
-    struct fence fence;
-    *result = CUDA_SUCCESS;
-    if (is_capturing(pool) || !find_wait(pool, everything, &fence))
-        return false;
+/* What a wait looks at: memory has come back, or can be moved, when one of these has changed. */
+struct sight {
+    tick     done;
+    uint64_t inactive;  /* bytes that went back to their arenas so far */
+};
 
-    lock_give(&pool->turn);
-    if (fence.event) {
-        device_wait_begin(pool->device);
-        *result = pool->device->driver->cuEventSynchronize(fence.event);
-        device_wait_end(pool->device);
-    } else {
-        *result = device_wait(pool->device);
-    }
-    lock_take(&pool->turn);
-    bool waited = *result == CUDA_SUCCESS;
-    if (*result == CUDA_ERROR_NOT_READY) /* a capture has begun */
-        *result = CUDA_SUCCESS;
-    if (!waited)
-        return false;
+static struct sight look(cenote_pool *pool)
+{
     lock_take(&pool->lock);
-    pool->stats.waits++;
-    wait_is_over(pool, fence.covers);
+    struct sight sight = {pool->pages.fences.done, pool->stats.active.total_out};
     lock_give(&pool->lock);
-    return true;
+    return sight;
+}
+
+enum left {
+    LEFT_NOTHING,       /* nothing that can be waited for */
+    LEFT_EVENTS,        /* the driver is asked again in a while */
+    LEFT_CONTEXT,       /* no fence can be had: the whole context has to be waited for */
+    LEFT_ELSEWHERE      /* the same of another device */
+};
+
+/* What can still be waited for of all that was freed up to `limit`. `said`: what poll_fences did. LOCKING: the turn. */
+static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
+{
+    if (is_capturing(pool))
+        return LEFT_NOTHING;
+    lock_take(&pool->lock);
+    bool in_flight = !fence_is_done(&pool->pages.fences, limit);
+    bool told = pool->pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
+    enum pending_wait pending = pool->polling ? PENDING_EVENT : pending_waits_for(pool, limit);
+    lock_give(&pool->lock);
+    if (in_flight && !told)
+        return LEFT_CONTEXT;
+    return in_flight || pending == PENDING_EVENT ? LEFT_EVENTS : pending == PENDING_DEVICE ? LEFT_ELSEWHERE : LEFT_NOTHING;
+}
+
+/* Where the driver has no fences to give. LOCKING: the turn, let go of meanwhile. */
+static CUresult wait_for_context(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    tick now = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    lock_give(&pool->turn);
+    CUresult result = device_wait(pool->device);
+    lock_take(&pool->turn);
+    lock_take(&pool->lock);
+    if (!result)
+        wait_is_over(pool, now);
+    lock_give(&pool->lock);
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
+}
+
+/* A moment in which other threads may have the turn and the device, a longer one the longer it takes. The program's own clock knows no sleep. */
+static void nap(cenote_pool *pool, uint32_t looks)
+{
+    uint64_t ns = looks < NAPS_SHORT || pool->options.clock ? 0 : (looks - NAPS_SHORT + 1) * NAP_NS;
+    lock_give(&pool->turn);
+    device_wait_begin(pool->device);
+    if (ns)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(ns < NAP_MOST_NS ? ns : NAP_MOST_NS)}, NULL);
+    else
+        sched_yield();
+    device_wait_end(pool->device);
+    lock_take(&pool->turn);
+}
+
+/*
+ * Waits until the device is done with more than before, or a pending block has come back: then there is something to look at. It asks
+ * again and again and waits for no single event, because any of them may be the one that comes, and another may wait for this very thread.
+ * False: of what was freed up to `limit` nothing is left that can be waited for, or it failed. The turn is let go of meanwhile; the
+ * caller must plan anew. LOCKING: the turn.
+ */
+bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result)
+{
+    struct sight before = look(pool);
+    for (uint32_t looks = 0;; looks++) {
+        CUresult said = poll_fences(pool, UINT64_MAX);
+        *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
+        if (*result)
+            return false;
+        pending_poll(pool);
+        struct sight now = look(pool);
+        if (now.done != before.done || now.inactive != before.inactive) {
+            lock_take(&pool->lock);
+            pool->stats.waits += looks != 0;
+            lock_give(&pool->lock);
+            return true;
+        }
+        switch (what_is_left(pool, limit, said)) {
+        case LEFT_NOTHING:
+            return false;
+        case LEFT_EVENTS:
+            nap(pool, looks);
+            break;
+        case LEFT_CONTEXT:
+            *result = wait_for_context(pool);
+            break;
+        case LEFT_ELSEWHERE:
+            turn_end(pool);
+            bool waited = elsewhere_wait(pool);
+            *result = turn_resume(pool);
+            if (!waited)
+                return false;
+            break;
+        }
+        if (*result)
+            return false;
+    }
+}
+
+/* Waits until the device is done with all that was freed so far, as far as that can be waited for now. LOCKING: as wait_for_progress. */
+CUresult wait_for_all(cenote_pool *pool)
+{
+    CUresult result = CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    tick limit = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    while (wait_for_progress(pool, limit, &result)) {}
+    return result;
 }

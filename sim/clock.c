@@ -9,6 +9,8 @@
 
 #include "sim/stream.h"
 
+#define POLLS_MOST 16   /* chosen: no test asks so often without putting work on a stream between */
+
 static struct {
     uint64_t base;      /* time without the host's part */
     uint64_t started;   /* host time at reset */
@@ -75,6 +77,27 @@ bool clock_go_to(uint64_t when)
     if (when <= now.seen)
         return true;
     return (model.waited && model.waited <= now.seen) || clock_finish(when);
+}
+
+bool clock_polled(uint64_t when)
+{
+    struct thread *t = model_thread();
+    if (!model.shape.manual_clock)
+        return false;
+    if (t->polls && t->polled_for <= now.seen)
+        t->polls = 0;
+    if (!t->polls++ || when < t->polled_for)
+        t->polled_for = when;
+    if (t->polls < POLLS_MOST)
+        return false;
+    t->polls = 0;
+    clock_try(t->polled_for);
+    return when <= now.seen;
+}
+
+void clock_submitted(void)
+{
+    model_thread()->polls = 0;
 }
 
 void clock_wait(uint64_t when)

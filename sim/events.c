@@ -66,6 +66,7 @@ struct event *event_find(CUevent handle)
 
 static void mark_recorded(struct event *e, uint64_t done)
 {
+    clock_submitted();
     e->state = EVENT_RECORDED;
     e->done = done;
     if (e->shared)
@@ -206,7 +207,7 @@ CUresult event_query(CUevent event)
         return shared_event_is_done(e->shared) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     if (result || e->state == EVENT_NEW)
         return result;
-    if (e->done > clock_seen() && e->done > clock_look())
+    if (e->done > clock_seen() && e->done > clock_look() && !clock_polled(e->done))
         return CUDA_ERROR_NOT_READY;
     return context_at(e->context)->lost;
 }

@@ -15,6 +15,8 @@ bool     clock_finish(uint64_t when);   /* the same; after a wait it has to be t
 bool     clock_try(uint64_t when);      /* the same; false: and nobody will wait */
 void     clock_wait(uint64_t when);     /* drops the lock while host functions run */
 void     clock_advance(uint64_t ns);    /* also drops it */
+bool     clock_polled(uint64_t when);   /* a thread asked whether that moment has come, and it had not: has it now? See sim.h */
+void     clock_submitted(void);         /* a thread began something else: it does not wait */
 void     clock_pass(void);              /* for calls.c: the function that held it has returned */
 
 /* --- work.c: work on streams, done when its time has come */

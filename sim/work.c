@@ -318,6 +318,7 @@ uint64_t work_end(struct stream *s, uint64_t not_before, uint64_t length)
 CUresult work_submit(struct stream *s, const struct work *work)
 {
     struct work w = *work;
+    clock_submitted();
     w.context = s->context;
     uint64_t done = work_end(s, w.kind == WORK_AWAIT ? event_done(w.number) : 0, w.length);
     if (w.kind == WORK_RECORD)
