@@ -187,12 +187,12 @@ void pending_record(cenote_pool *pool, uint32_t uses)
 
 /* -------------------------------------------------------------------------------------------------------------------------- the look */
 
-/* Is the stream done? `waited`: the own device is. Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
-static bool use_is_done(cenote_pool *pool, struct use *u, bool waited)
+/* Is the stream done? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
+static bool use_is_done(cenote_pool *pool, struct use *u)
 {
     if (line_of(pool, u->line)->other)
         return elsewhere_is_done(pool, u);
-    if (waited || fence_is_done(&pool->pages.fences, u->freed))
+    if (fence_is_done(&pool->pages.fences, u->freed))
         return true;
     if (!u->event || atomic_load(&pool->device->captures) || pool->lost)
         return false;
@@ -242,9 +242,9 @@ static void tell_freed(cenote_pool *pool, uint64_t at)
 }
 
 /* The uses at the head of the line that are done leave it. LOCKING: as for use_is_done. */
-static void advance(cenote_pool *pool, struct line *line, bool waited)
+static void advance(cenote_pool *pool, struct line *line)
 {
-    while (line->first && use_is_done(pool, use_of(pool, line->first), waited)) {
+    while (line->first && use_is_done(pool, use_of(pool, line->first))) {
         struct use *u = use_of(pool, line->first), *block = use_of(pool, u->first);
         line->first = u->next_in_line;
         if (!line->first)
@@ -259,14 +259,14 @@ static void advance(cenote_pool *pool, struct line *line, bool waited)
 }
 
 /* Each line once, until `looks` of them were not done. LOCKING: the pool's lock and `polling`, taken by poll. */
-static void walk(cenote_pool *pool, uint32_t looks, bool waited)
+static void walk(cenote_pool *pool, uint32_t looks)
 {
     uint32_t last = pool->lines_last;
     for (bool more = last != 0; more && looks;) {
         uint32_t number = pool->lines_first;
         struct line *line = line_of(pool, number);
         more = number != last;
-        advance(pool, line, waited);
+        advance(pool, line);
         take_first(pool); /* it was the first all the time: other threads append */
         if (line->first) {
             put_last(pool, number);
@@ -279,12 +279,12 @@ static void walk(cenote_pool *pool, uint32_t looks, bool waited)
     }
 }
 
-static void poll(cenote_pool *pool, uint32_t looks, bool waited)
+static void poll(cenote_pool *pool, uint32_t looks)
 {
     lock_take(&pool->lock);
     if (!pool->polling) {
         pool->polling = true;
-        walk(pool, looks, waited);
+        walk(pool, looks);
         pool->polling = false;
     }
     lock_give(&pool->lock);
@@ -293,13 +293,7 @@ static void poll(cenote_pool *pool, uint32_t looks, bool waited)
 /* Gives back the blocks whose streams are done. LOCKING: none of the pool's; inside device_enter. */
 void pending_poll(cenote_pool *pool)
 {
-    poll(pool, UINT32_MAX, false);
-}
-
-/* The device was waited for: nothing here uses anything any more. What streams of other devices use may stay. */
-void pending_release_all(cenote_pool *pool)
-{
-    poll(pool, UINT32_MAX, true);
+    poll(pool, UINT32_MAX);
 }
 
 /*
@@ -318,7 +312,7 @@ void pending_tend(cenote_pool *pool)
         lock_give(&pool->turn);
     }
     if (entered)
-        poll(pool, LOOKS_MOST, false);
+        poll(pool, LOOKS_MOST);
     device_leave(pool->device);
 }
 

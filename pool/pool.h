@@ -344,7 +344,6 @@ uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
 void pending_tend(cenote_pool *pool);
-void pending_release_all(cenote_pool *pool);
 enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit);
 
 /* --- elsewhere.c: uses on other devices */
