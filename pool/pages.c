@@ -146,12 +146,18 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
     }
 }
 
-/* A block of a private group came to the slots: their pages stay with it (rule 4). Those in transit are fixed when they are lifted. */
+/*
+ * A block of a private group came to the slots: their pages are that arena's and stay with it (rule 4), also those that it took over as aliases
+ * of what another used last. Those in transit are fixed when they are lifted.
+ */
 void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
 {
-    for (uint32_t slot = from; slot < to; slot++)
-        if (!bit_is_set(r->transit, slot))
-            page_of(s, r->page[slot])->fixed = true;
+    for (uint32_t slot = from; slot < to; slot++) {
+        if (bit_is_set(r->transit, slot))
+            continue;
+        page_of(s, r->page[slot])->fixed = true;
+        page_of(s, r->page[slot])->arena = r->arena;
+    }
 }
 
 void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed)

@@ -183,11 +183,15 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
     uint32_t maps = 0, pins = 0;
+    bool fixed = p->owner.region && bit_is_set(region_of(s, p->owner.region)->transit, p->owner.slot);
     for (struct spot at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
         if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
             return "6: the chain of a page lists the slots that map it";
         pins += region_of(s, at.region)->pins[at.slot];
+        fixed = fixed || (region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena);
     }
+    if (p->fixed && !fixed && !BREAKS(4)) /* nor on its way there */
+        return "24: a fixed page is mapped by the private arena that it names";
     return maps != p->maps ? "6: the chain of a page lists the slots that map it" :
            pins != p->pins ? "7: a page counts the pins of its slots" : NULL;
 }

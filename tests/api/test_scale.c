@@ -159,6 +159,34 @@ CASE(a_private_group_freezes_what_it_uses)
     scene_close(&scene);
 }
 
+/* The second group finds its page as an alias of what another stream used last, and goes before its block. */
+CASE(what_a_private_group_found_in_place_is_ordinary_after_it)
+{
+    struct scene scene;
+    cenote_group *first = NULL, *second = NULL;
+    struct held other;
+    void *block;
+    scene_open(&scene, 32 * MIB);
+    DONE(cenote_group_create(scene.pool, "first", CENOTE_GROUP_PRIVATE, NULL, &first));
+    DONE(cenote_group_alloc(first, 8 * MIB, 512, scene.stream[A], &block));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(first));
+    REQUIRE(held_take(&other, scene.pool, 32 * MIB, scene.stream[B])); /* all of its pages go, and leave aliases */
+    held_give(&other);
+    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
+    DONE(cenote_group_alloc(second, 8 * MIB, 512, scene.stream[C], &block));
+    EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 4);
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_group_destroy(second));
+    DONE(cenote_free(block));
+    DONE(cenote_pool_check(scene.pool));
+    EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 0);
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
+    scene_close(&scene);
+}
+
 /* A graph's replay may run on any stream, and cenote is told of none. The block holds until then what was written on its own stream. */
 static void replay_elsewhere(const struct held *held, CUstream own, CUstream other)
 {
