@@ -6,13 +6,19 @@
 
 #include <stdio.h>
 
-static void let_go(struct world *w, struct share *s)
+/* While a capture is open on its device the last import of a range stays open. False: so it is. */
+static bool let_go(struct world *w, struct share *s)
 {
+    bool captures = w->capturing >= 0 && w->pool[w->capturing].device == s->device;
     if (!s->here)
-        return;
-    world_say(w, "  closes %p", s->here);
-    JUDGE(cenote_import_close(s->here) == CENOTE_OK);
+        return true;
+    int error = cenote_import_close(s->here);
+    world_say(w, "  closes %p: %s", s->here, cenote_error_name(error));
+    if (error == CENOTE_BUSY && captures)
+        return false;
+    JUDGE(world_excuses(w, error));
     s->here = NULL;
+    return true;
 }
 
 /* Not what is of an async pool, guarded or of the program's own source; nor, if a driver has refused such pages once, any other. */
@@ -25,7 +31,8 @@ static bool can_be_shared(const struct world *w, const struct block *b)
 
 void share_export(struct world *w, struct share *s, struct block *b)
 {
-    let_go(w, s);
+    if (!let_go(w, s))
+        return;
     s->pattern = 0;
     size_t inside = input_byte(w->in) % b->bytes;
     int error = cenote_export(b->at + inside, &s->share);
@@ -64,15 +71,16 @@ void share_import(struct world *w, struct share *s)
         return;
     }
     JUDGE(lives);
+    s->device = w->pool[b->pool].device;
     judge_contents(w, s);
 }
 
-/* Also what was closed while a capture was open: a later call of the kind takes the mapping away. */
+/* No capture is open any more, and what a driver has refused to take back a later call of the kind offers again. */
 void shares_close(struct world *w)
 {
     void *here = NULL;
     for (int i = 0; i < SHARES; i++) {
-        let_go(w, &w->share[i]);
+        JUDGE(let_go(w, &w->share[i]));
         if (w->share[i].pattern)
             JUDGE(cenote_import(&w->share[i].share, sizeof w->share[i].share, 0, &here) == CENOTE_GONE);
         w->share[i].pattern = 0;

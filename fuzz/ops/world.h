@@ -68,6 +68,7 @@ struct share {                  /* outlives its block, too */
     int      block;
     size_t   inside;            /* how far inside the block it points */
     void    *here;              /* imported, NULL: not */
+    int      device;            /* for whose kernels */
 };
 
 struct world {
