@@ -437,10 +437,15 @@ void heap_add_region(struct heap *h, struct region *r)
         close_top(h, r); /* all of it is there, and none of it virgin */
 }
 
+bool heap_region_has_block(const struct heap *h, const struct region *r)
+{
+    return r->first_block && (r->first_block != r->last_block || at_number(h, r->first_block)->state != BLOCK_FREE);
+}
+
 /* No block lies in it and no page is mapped in it. */
 bool heap_region_is_empty(const struct heap *h, const struct region *r)
 {
-    if (r->first_block && (r->first_block != r->last_block || at_number(h, r->first_block)->state != BLOCK_FREE))
+    if (heap_region_has_block(h, r))
         return false;
     for (uint32_t slot = 0; slot < r->slots; slot++)
         if (r->page[slot] || r->pins[slot] || bit_is_set(r->transit, slot))

@@ -62,6 +62,7 @@ uint32_t heap_take(struct heap *h, const struct place *place);
 void     heap_give(struct heap *h, uint32_t block, tick freed);
 void     heap_give_back(struct heap *h, uint32_t block);
 void     heap_add_region(struct heap *h, struct region *r);
+bool     heap_region_has_block(const struct heap *h, const struct region *r);
 bool     heap_region_is_empty(const struct heap *h, const struct region *r);
 void     heap_remove_region(struct heap *h, struct region *r);
 void     heap_restore_region(struct heap *h, struct region *r);

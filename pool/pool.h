@@ -401,6 +401,11 @@ uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
 void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
+bool     trim_slot(cenote_pool *pool, struct region *r, uint32_t slot);
+bool     trim_region(cenote_pool *pool, uint32_t number);
+
+/* --- recycle.c: LOCKING: the turn */
+bool recycle_oldest(cenote_pool *pool);
 void     trim_orphans(cenote_pool *pool);
 
 /* --- decay.c: with the most pages that may go; true: there are more */

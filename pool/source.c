@@ -131,7 +131,14 @@ static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uin
 static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     uint64_t base, bytes, least = round_up(q->size, 1ull << pool->pages.shift);
+    lock_take(&pool->lock);
+    bool many = pool->pages.addresses + least > pool->options.address_ratio * pool->device->capacity;
+    lock_give(&pool->lock);
+    if (many)
+        recycle_oldest(pool);
     *driver = reserve_generously(pool, a, least, &base, &bytes);
+    while (*driver && !driver_result_is_sticky(*driver) && recycle_oldest(pool))
+        *driver = reserve_generously(pool, a, least, &base, &bytes);
     if (*driver && !driver_result_is_sticky(*driver)) { /* addresses of groups and streams that are gone come back with their pages */
         trim_to(pool, 0, UINT64_MAX);
         *driver = reserve_generously(pool, a, least, &base, &bytes);

@@ -35,26 +35,24 @@ void trim_flush(cenote_pool *pool)
     lock_give(&pool->lock);
 }
 
-/* Takes away the first of the page's mappings. */
-static bool unmap_home(cenote_pool *pool, uint32_t page)
+/* Takes away the mapping at a slot that no live byte lies on. False: the driver refuses. LOCKING: the turn. */
+bool trim_slot(cenote_pool *pool, struct region *r, uint32_t slot)
 {
     lock_take(&pool->lock);
-    struct spot home = page_of(&pool->pages, page)->home;
-    struct region *r = region_of(&pool->pages, home.region);
-    bit_set(r->transit, home.slot);
-    bool was_told = !bit_is_set(r->broken, home.slot); /* what a failed fill left behind was never usable */
+    bit_set(r->transit, slot);
+    bool was_told = !bit_is_set(r->broken, slot); /* what a failed fill left behind was never usable */
     lock_give(&pool->lock);
-    uint64_t at = region_slot_at(r, home.slot), bytes = 1ull << r->shift;
+    uint64_t at = region_slot_at(r, slot), bytes = 1ull << r->shift;
     if (was_told)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
-    bool done = region_unmap(pool->device, r, home.slot) == CUDA_SUCCESS;
+    bool done = region_unmap(pool->device, r, slot) == CUDA_SUCCESS;
     if (was_told && !done)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
     lock_take(&pool->lock);
-    bit_clear(r->transit, home.slot);
+    bit_clear(r->transit, slot);
     if (done) {
-        bit_clear(r->broken, home.slot);
-        pages_unlink(&pool->pages, r, home.slot);
+        bit_clear(r->broken, slot);
+        pages_unlink(&pool->pages, r, slot);
         pool->stats.pages_unmapped++;
     }
     lock_give(&pool->lock);
@@ -66,8 +64,8 @@ static uint64_t release_page(cenote_pool *pool, uint32_t page)
     struct page *p = page_of(&pool->pages, page);
     uint64_t bytes = p->bytes;
     bool done = true;
-    while (done && p->maps)
-        done = unmap_home(pool, page);
+    while (done && p->maps) /* what a page maps changes with the turn alone */
+        done = trim_slot(pool, region_of(&pool->pages, p->home.region), p->home.slot);
     done = done && pool->device->driver->cuMemRelease(p->handle) == CUDA_SUCCESS;
     lock_take(&pool->lock);
     if (done) {
@@ -210,8 +208,11 @@ void trim_spares(cenote_pool *pool)
     }
 }
 
-/* A region that holds nothing leaves its heap, and comes back if the driver will not have its addresses. */
-static void release_if_empty(cenote_pool *pool, uint32_t number)
+/*
+ * A region that holds nothing leaves its heap, and comes back if the driver will not have its addresses. True: they are gone. LOCKING: the
+ * turn.
+ */
+bool trim_region(cenote_pool *pool, uint32_t number)
 {
     lock_take(&pool->lock);
     struct region *r = region_of(&pool->pages, number);
@@ -223,7 +224,7 @@ static void release_if_empty(cenote_pool *pool, uint32_t number)
     }
     lock_give(&pool->lock);
     if (!empty)
-        return;
+        return false;
     bool gone = source_give_back(pool, r);
     lock_take(&pool->lock);
     if (gone) {
@@ -235,6 +236,7 @@ static void release_if_empty(cenote_pool *pool, uint32_t number)
     lock_give(&pool->lock);
     if (gone)
         source_close_region(r);
+    return gone;
 }
 
 /* A segment of the arena that may go, leaving; 0: none. LOCKING: the pool's lock. */
@@ -285,7 +287,7 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
     if (leave->own && !bytes) /* nothing has become empty */
         return 0;
     for (uint32_t number = 1; number < pool->pages.regions.used; number++)
-        release_if_empty(pool, number);
+        trim_region(pool, number);
     if (pool->driver_pool)
         pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
     lock_take(&pool->lock);

@@ -178,6 +178,7 @@ static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
     if (is_capturing(pool))
         return LEFT_NOTHING;
     lock_take(&pool->lock);
+    limit = limit < pool->pages.fences.now ? limit : pool->pages.fences.now;
     bool in_flight = !fence_is_done(&pool->pages.fences, limit);
     bool told = pool->pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->polling ? PENDING_EVENT : pending_waits_for(pool, limit);

@@ -36,7 +36,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT_EQ(options.unused, 0);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);
-    EXPECT_EQ(options.address_ratio, 4);
+    EXPECT_EQ(options.address_ratio, 64);
     EXPECT_EQ(options.provider, CENOTE_AUTO);
     EXPECT(options.limit == 0);
     EXPECT(options.harvest_budget == 0.01);
@@ -54,7 +54,7 @@ CASE(text_sets_what_it_names)
     EXPECT(options.harvest_budget == -1);
     EXPECT_EQ(options.provider, CENOTE_VMM);
     EXPECT_EQ(options.trim_every, 64);
-    EXPECT_EQ(options.address_ratio, 4);
+    EXPECT_EQ(options.address_ratio, 64);
     EXPECT_EQ(cenote_options_parse(&options, "trim_above:80%"), CENOTE_OK);
     EXPECT(options.trim_above == 0.8);
     EXPECT_EQ(cenote_options_parse(&options, "trim_above:off"), CENOTE_OK);
