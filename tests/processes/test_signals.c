@@ -265,6 +265,7 @@ static void ended_by(int number)
     cenote_share share;
     uint64_t there;
     void *at = NULL;
+    signal(number, SIG_DFL); /* what a shell starts in the background ignores SIGINT */
     open_busy();
     other_start(&other, "capacity:256MiB,context_bytes:0", CENOTE_VMM);
     DONE(other_take(&other, 4 * MIB, 7, &share, &there));

@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ sys.path.insert(0, str(ROOT / "python"))
 sys.dont_write_bytecode = True
 patience.stretch()
 os.umask(0o022)  # what tests make may be written by this user alone, unless they say so, whatever the umask was
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start does not ignore Ctrl-C, as what a shell has in the background does
 
 OURS = ("CENOTE", "CENOTE_SUMMARY", "CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_VISIBLE_DEVICES")
 SECONDS = 120
