@@ -192,8 +192,8 @@ CUresult allocation_free(CUdeviceptr at)
     }
     if (!clock_go_to(context_at(a->context)->all_done))
         return MODEL_AGAIN;
-    const struct mapping *m = virtual_mapping(at);
-    if (shared_is_open_elsewhere(physical_at(m->physical), at - m->at))
+    const struct mapping *m = virtual_mapping(at); /* managed memory has none */
+    if (m && shared_is_open_elsewhere(physical_at(m->physical), at - m->at))
         model_violation("cuMemFree: 0x%llx is open in another process: cuIpcCloseMemHandle comes first", at);
     allocation_end(number);
     return CUDA_SUCCESS;
