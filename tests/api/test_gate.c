@@ -78,7 +78,7 @@ struct stall {
     CUstream      capturing;        /* of that device */
     cenote_group *group;
     atomic_bool   freed, in_time, announced, inside;
-    int           failed;           /* calls of the two threads */
+    atomic_int    failed;           /* calls of the two threads */
     void         *import, *lingers; /* for the thread that waits to close or free */
     int         (*wait)(struct stall *s);
 };

@@ -271,7 +271,10 @@ static void check_books(struct model *m)
     MUST(cenote_pool_check(m->pool) == CENOTE_OK);
 }
 
-/* One of the driver's next calls fails, or all from there on until the next such order. */
+/*
+ * One of the driver's next calls fails, or all from there on until the next such order. Not ready is an answer as well: for ever it would be a
+ * device that never comes to an end, and an allocation that is short of memory waits for it.
+ */
 static void order_fault(struct model *m)
 {
     static const CUresult errors[] = {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_READY};
@@ -280,7 +283,7 @@ static void order_fault(struct model *m)
     if (pick(m, 4) == 0)
         fault_disarm();
     else
-        fault_arm(name, 1 + pick(m, 20), error, pick(m, 4) == 0);
+        fault_arm(name, 1 + pick(m, 20), error, pick(m, 4) == 0 && error != CUDA_ERROR_NOT_READY);
 }
 
 static void operate(struct model *m)
