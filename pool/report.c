@@ -53,8 +53,8 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
     s->background = pool->attended;
     s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
                   table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
-                  table_bytes(&pool->lines) + index_bytes(&pool->line_by_key) + index_bytes(&pool->at) + index_bytes(&pool->by_stream) + table_bytes(&pool->exports) + index_bytes(&pool->exported) +
-                  sizeof *pool + pool->ring.count * RECORD_BYTES;
+                  table_bytes(&pool->lines) + index_bytes(&pool->line_by_key) + index_bytes(&pool->at) + index_bytes(&pool->by_stream) +
+                  table_bytes(&pool->exports) + index_bytes(&pool->exported) + sizeof *pool + pool->ring.count * RECORD_BYTES;
 }
 
 /* Of the whole process: a driver does not know pools. */
