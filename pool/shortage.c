@@ -197,7 +197,8 @@ static enum step place_and_fill(struct climb *c)
 
     lock_give(&pool->lock);
     int error = source_grow(pool, c->arena, c->request, &c->driver);
-    bool again = error == CENOTE_OUT_OF_ADDRESSES && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
+    bool again = exhausted && wait_for_progress(pool, UINT64_MAX, &c->driver);
     lock_take(&pool->lock);
     if (again)
         return STEP_AGAIN;

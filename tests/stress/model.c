@@ -155,6 +155,10 @@ static void use(struct model *m)
     CUstream reader = m->stream[pick(m, MODEL_STREAMS)];
     if (!b)
         return;
+    if (m->stalled && pick(m, 8) == 0) {
+        ASKED(cenote_use(b->at, m->stalled));
+        return;
+    }
     if (!ASKED(cenote_use(b->at, reader)))
         return;
     order_streams(m, m->stream[b->stream], reader);
@@ -248,7 +252,7 @@ static void capture_or_replay(struct model *m)
 static void give_back(struct model *m)
 {
     uint64_t keep = pick(m, m->capacity);
-    unsigned flags = pick(m, 4) ? 0 : CENOTE_TRIM_WAIT;
+    unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
     ASKED(cenote_trim(m->pool, keep, flags));
 }
 

@@ -39,6 +39,7 @@ struct model {
     bool          lost;     /* the context is about to be lost: fault orders are left as they are */
     size_t        capacity;
     CUstream      stream[MODEL_STREAMS];
+    CUstream      stalled;  /* waits for the program, which must not wait for it; NULL: there is none */
     int           shared;   /* the first so many belong to somebody else */
     struct model_shelf *shelf; /* NULL: every block is freed by the thread that took it */
     struct model_block block[MODEL_BLOCKS];

@@ -11,6 +11,7 @@
 
 #define THREADS_MOST 16
 #define SNAPSHOT "/dev/null"
+#define HOUR (3600 * 1000 * MSEC)
 
 struct soak {
     struct model model[THREADS_MOST];
@@ -20,6 +21,8 @@ struct soak {
     int          running;           /* of them */
     int          steps;
     bool         faults, shares_streams;
+    bool         stalls;            /* one more stream waits for the program all the time, and there is memory for all that waits with it */
+    CUstream     stalled;
     atomic_bool  over;              /* for the one who looks on */
 };
 
@@ -62,9 +65,9 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     uint64_t random = seed;
     k->running = k->threads ? k->threads : threads[seed % 5];
     cenote_options options = scene_options();
-    options.provider = providers[pick(&random, 5)];
+    options.provider = k->stalls ? CENOTE_VMM : providers[pick(&random, 5)]; /* cuMemFree waits by itself */
     bool moves = options.provider == CENOTE_VMM;
-    struct sim_shape shape = scene_card((moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
+    struct sim_shape shape = scene_card(k->stalls ? 64 * GIB : (moves ? 24 + pick(&random, 100) : 100 + pick(&random, 400)) * MIB);
     shape.lag = lags[pick(&random, 4)];
     shape.driver_version = pick(&random, 8) ? shape.driver_version : 12000;
     options.page_mib = 2u << pick(&random, 3);
@@ -72,12 +75,19 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
     options.address_ratio = 1u << pick(&random, 5);
     options.harvest_budget = (double)pick(&random, 3) / 2 - 0.5;
     scene_open_with(scene, &shape, &options);
+    if (k->stalls) {
+        DONE(cuStreamCreate(&k->stalled, CU_STREAM_NON_BLOCKING));
+        DONE(sim_launch_wait(k->stalled, HOUR));
+        if (pick(&random, 2))
+            DONE(cenote_stream_immortal(scene->pool, k->stalled));
+    }
     for (int i = 0; i < k->running; i++) {
         model_open(&k->model[i], scene->pool, seed * THREADS_MOST + (uint64_t)i);
         k->model[i].alone = k->running == 1;
         k->model[i].moves = moves;
         k->model[i].faults = k->faults;
-        if (pick(&random, 3) == 0)
+        k->model[i].stalled = k->stalled;
+        if (pick(&random, 3) == 0 && !k->stalls)
             model_use_source(&k->model[i]);
         if (k->shares_streams) {
             model_share_streams(&k->model[i], scene->stream, SCENE_STREAMS);
@@ -119,7 +129,7 @@ static void *look_on(void *arg)
     while (!m->failures && !atomic_load(&r->soak->over)) {
         cenote_stats stats;
         uint64_t what = pick(&random, 7);
-        int error = what == 0   ? cenote_trim(m->pool, pick(&random, 64) * MIB, pick(&random, 4) ? 0 : CENOTE_TRIM_WAIT)
+        int error = what == 0   ? cenote_trim(m->pool, pick(&random, 64) * MIB, pick(&random, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT)
                     : what == 1 ? cenote_pool_check(m->pool)
                     : what == 2 ? cenote_snapshot(m->pool, SNAPSHOT)
                     : what == 3 ? cenote_rows(m->pool, (int)pick(&random, 3), rows, 64, &count)
@@ -144,7 +154,7 @@ static void run_models(struct soak *k)
     pthread_t threads[THREADS_MOST], onlooker;
     struct runner runners[THREADS_MOST];
     static struct model looking;
-    looking = (struct model){.pool = k->model[0].pool};
+    looking = (struct model){.pool = k->model[0].pool, .stalled = k->stalled};
     struct runner looks = {k, &looking};
     k->over = false;
     if (k->running > 1)
@@ -169,6 +179,11 @@ static void run_soak(struct soak *k, uint64_t seed)
     open_soak(k, &scene, seed);
     run_models(k);
     fault_disarm();
+    if (k->stalls) {
+        EXPECT_EQ(scene_stats(scene.pool).waits, 0); /* rule 16 */
+        EXPECT(sim_now() < HOUR);
+        DONE(cuStreamSynchronize(k->stalled));
+    }
     EXPECT(model_clear_shelf(&k->shelf));
     for (int i = 0; i < k->running; i++) {
         model_close(&k->model[i]);
@@ -178,6 +193,8 @@ static void run_soak(struct soak *k, uint64_t seed)
         EXPECT_EQ(k->model[i].failures, 0);
     }
     EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    if (k->stalls)
+        DONE(cuStreamDestroy(k->stalled));
     scene_close(&scene);
     stop_at_failure(seed, "soak");
 }
@@ -272,6 +289,12 @@ CASE(threads)
 CASE(sharing_streams)
 {
     static struct soak soak = {.shares_streams = true};
+    run_soaks(&soak);
+}
+
+CASE(beside_a_stream_that_stalls)
+{
+    static struct soak soak = {.shares_streams = true, .stalls = true};
     run_soaks(&soak);
 }
 

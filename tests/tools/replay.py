@@ -109,7 +109,7 @@ class Replay(unittest.TestCase):
     def test_our_own_traces(self):
         for path in sorted(str(p) for p in pathlib.Path("traces").glob("*.csv.gz")):
             got = self.figures("--gpu-lag", "0.05", path)
-            self.assertEqual(got["ooms"], 0, path)
+            self.assertEqual((got["waits"], got["ooms"]), (0, 0), path)
             self.assertGreaterEqual(got["reserved_peak_bytes"], got["live_peak_bytes"], path)
 
     def test_memory_that_cannot_move_costs_no_more_than_native(self):
