@@ -164,6 +164,7 @@ struct cenote_pool {
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
     uint64_t       limit;           /* bytes, 0: none */
+    bool           has_sources;     /* a group has, or had, a source of the program's: not all that is reserved is the device's memory */
     double         trim_above;      /* part of the limit or the device's memory; up to 0: off */
     struct pages   pages;
     struct table   blocks, slabs, arenas, uses, lines, exports;

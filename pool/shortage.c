@@ -265,7 +265,7 @@ static void look_at_others(struct climb *c)
             continue;
         c->cached_elsewhere += cached_of(other);
         lock_take(&other->lock);
-        c->live_elsewhere += other->stats.allocated.current;
+        c->live_elsewhere += other->has_sources ? 0 : other->stats.allocated.current;
         lock_give(&other->lock);
     }
 }
@@ -293,32 +293,35 @@ static bool ask_others(struct climb *c)
 /* ---------------------------------------------------------------------------------------------------------------------------- the sums */
 
 /*
- * Too much is live: then no move, no wait and no trim makes room, only the program can. Blocks count with their own bytes, so that what is
- * called hopeless is. LOCKING: the turn.
+ * Too much is live: then no move, no wait and no trim makes room, only the program can. Blocks count with their own bytes, and where memory of
+ * the program's own may be among them they do not count against the device, so that what is called hopeless is. LOCKING: the turn.
  */
 static bool is_hopeless(const struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
     uint64_t live = count_rounded(c->request->bytes) + pool->stats.allocated.current, limit = pool->limit;
+    bool all_on_device = !pool->has_sources;
     lock_give(&pool->lock);
-    return (limit && live > limit) || live + c->live_elsewhere > pool->device->capacity;
+    return (limit && live > limit) || (all_on_device && live + c->live_elsewhere > pool->device->capacity);
 }
 
 /*
- * Is there room for the request once the device is done with all that was freed, and everything that can move has moved? What is frozen
- * under no block of the request's own group does not. LOCKING: the turn.
+ * Is there room for the request once the device is done with all that was freed, and everything that can move has moved? What private groups
+ * keep does not move. What a source of the program's has left is not known. LOCKING: the turn.
  */
 static bool may_waiting_help(const struct climb *c)
 {
     cenote_pool *pool = c->pool;
     size_t left = 0, total = 0;
+    if (c->arena->group && group_of(pool, c->arena->group)->has_source)
+        return true;
     uint64_t room = pool->device->driver->cuMemGetInfo(&left, &total) ? pool->device->capacity : left;
     uint64_t cached = cached_of(pool);
     room += c->cached_elsewhere;
     lock_take(&pool->lock);
     struct pages_sums sums = pages_sum(&pool->pages);
-    uint64_t allowance = source_allowance(pool), frozen = sums.pinned + (c->arena->is_private ? 0 : sums.fixed);
+    uint64_t allowance = source_allowance(pool), frozen = c->arena->is_private ? 0 : sums.fixed;
     lock_give(&pool->lock);
     return count_rounded(c->request->bytes) + frozen <= cached + (room < allowance ? room : allowance);
 }

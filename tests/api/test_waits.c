@@ -144,4 +144,35 @@ CASE(what_cannot_fit_costs_few_calls)
     scene_close(&scene);
 }
 
+static void *take_far_away(size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)stream, (void)arg;
+    CUdeviceptr at = 0;
+    return cuMemAllocManaged(&at, bytes, CU_MEM_ATTACH_GLOBAL) ? NULL : (void *)(uintptr_t)at;
+}
+
+static void give_far_away(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    (void)bytes, (void)stream, (void)arg;
+    DONE(cuMemFree((CUdeviceptr)(uintptr_t)memory));
+}
+
+/* A source of the program's own may have more than the card: its blocks do not count against that. */
+CASE(memory_that_is_not_of_the_card)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    void *far[3], *near;
+    scene_open(&scene, 256 * MIB);
+    DONE(cenote_group_create(scene.pool, "far", 0, &(cenote_source){.take = take_far_away, .give = give_far_away}, &group));
+    for (int i = 0; i < 3; i++)
+        REQUIRE(!cenote_group_alloc(group, 150 * MIB, 512, scene.stream[A], &far[i]));
+    REQUIRE(!cenote_alloc(scene.pool, 60 * MIB, scene.stream[A], &near));
+    DONE(cenote_free(near));
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_free(far[i]));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: waits")
