@@ -7,10 +7,12 @@
  *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
  *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own (unlocked); other pools of the device give back what is free
- *     RUNG_WAIT       wait on the host for the oldest fence, again and again until the device is done with all that was freed when the
- *                     climb got here (not during a capture)
+ *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, until the device is done with
+ *                     all that was freed when the climb got here (not during a capture)
  *     RUNG_OTHERS     other pools of the device wait for theirs, too, and give it back
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
+ *
+ * This is the only place where an allocation waits for the device, and it does so only when physical memory is short (rule 16).
  *
  * Nothing is half done at any point: what a failed attempt planned is put back before the next rung. The pages it created are spares for
  * the next, and go back when the climb ends out of memory.
@@ -21,7 +23,7 @@
 #include "pool/count.h"
 #include "pool/record.h"
 
-#define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: nobody notices it at program start */
+#define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
 #define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 

@@ -4,6 +4,9 @@
  * A fence covers the whole context (rule 1), so it is recorded by cuCtxRecordEvent. A driver that lacks it (before CUDA 12.5) has no
  * fences: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
  *
+ * A wait names no event. It asks the driver after all that may help, lets other threads have the turn, and asks again (rule 16): so no
+ * event is used outside the turn, and what never comes holds back nothing that does.
+ *
  * While a capture is open on the device nothing is recorded, queried or waited for (rule 5): it would end the capture.
  */
 #include <sched.h>
