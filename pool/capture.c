@@ -50,7 +50,7 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
         *g = (cenote_group){.pool = pool, .number = number, .flags = flags};
         strncpy(g->name, name ? name : "unnamed", sizeof g->name - 1);
         g->has_source = given != NULL;
-        pool->has_sources |= g->has_source;
+        pool->has_sources |= given != NULL;
         g->source = source;
         *group = g;
     }

@@ -113,9 +113,10 @@ void pages_pick(struct pages *s, struct picker *picker);
 struct pages_sums {
     uint64_t owned, free, aliased, frozen;  /* pages */
     uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */
-    uint64_t pinned, fixed;                 /* and of those that may not move: pinned; of private arenas */
+    uint64_t pinned;                        /* and of those that may not move though of no private arena */
 };
 struct pages_sums pages_sum(struct pages *s);
+uint64_t pages_free(struct pages *s, const struct region *r, uint64_t *stays);
 void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums *sums);
 void pages_sum_spares(struct pages *s, struct pages_sums *sums);
 

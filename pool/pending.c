@@ -190,17 +190,20 @@ void pending_record(cenote_pool *pool, uint32_t uses)
 /* Is the stream done? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
 static bool use_is_done(cenote_pool *pool, struct use *u)
 {
-    if (line_of(pool, u->line)->other)
+    struct line *line = line_of(pool, u->line);
+    if (line->other)
         return elsewhere_is_done(pool, u);
+    line->is_mute = true;
     if (fence_is_done(&pool->pages.fences, u->freed))
         return true;
     if (!u->event || atomic_load(&pool->device->captures) || pool->lost)
         return false;
     CUevent event = u->event;
     lock_give(&pool->lock);
-    bool done = pool->device->driver->cuEventQuery(event) == CUDA_SUCCESS;
+    CUresult result = pool->device->driver->cuEventQuery(event);
     lock_take(&pool->lock);
-    return done;
+    line->is_mute = result != CUDA_ERROR_NOT_READY;
+    return result == CUDA_SUCCESS;
 }
 
 /* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock; `polling`. */
@@ -316,19 +319,27 @@ void pending_tend(cenote_pool *pool)
     device_leave(pool->device);
 }
 
+/* That of the line, or PENDING_NOTHING. LOCKING: the pool's lock. */
+static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tick limit)
+{
+    const struct line *line = line_of(pool, number);
+    if (number == FENCE_LINE || use_of(pool, line->first)->freed > limit)
+        return PENDING_NOTHING;
+    if (!line->other)
+        return line->is_mute ? PENDING_NOTHING : PENDING_EVENT;
+    return atomic_load(&line->other->captures) ? PENDING_NOTHING : line->is_mute ? PENDING_DEVICE : PENDING_EVENT_ELSEWHERE;
+}
+
 /*
- * What do blocks freed up to `limit` wait for that can be waited for: an event that the driver speaks of (PENDING_EVENT), or a device that can
- * only be waited for as a whole (PENDING_DEVICE)? Fences are no part of the answer. LOCKING: the pool's lock, after pending_poll.
+ * What do blocks freed up to `limit` wait for that can be waited for? Of several the one that is the least to wait for. Fences are no part of
+ * the answer. LOCKING: the pool's lock, after pending_poll.
  */
 enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit)
 {
-    enum pending_wait wait = PENDING_NOTHING;
-    for (uint32_t number = pool->lines_first; number && wait != PENDING_EVENT; number = line_of(pool, number)->next) {
-        const struct line *line = line_of(pool, number);
-        const struct use *u = use_of(pool, line->first);
-        if (number == FENCE_LINE || u->freed > limit || (line->other && atomic_load(&line->other->captures)))
-            continue;
-        wait = line->is_mute ? PENDING_DEVICE : PENDING_EVENT;
+    enum pending_wait least = PENDING_NOTHING;
+    for (uint32_t number = pool->lines_first; number && least != PENDING_EVENT; number = line_of(pool, number)->next) {
+        enum pending_wait wait = waits_for(pool, number, limit);
+        least = wait > least ? wait : least;
     }
-    return wait;
+    return least;
 }

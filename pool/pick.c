@@ -80,6 +80,22 @@ static uint64_t maybe_free(const struct region *r, uint32_t word)
     return r->home[word] & ~(r->sole[word] & r->busy[word]);
 }
 
+/* Bytes of free pages of a region, spares aside; *stays: of those that neither move nor go, pinned or of a private arena. */
+uint64_t pages_free(struct pages *s, const struct region *r, uint64_t *stays)
+{
+    uint64_t bytes = *stays = 0;
+    for (uint32_t w = 0; w < bits_words(r->slots); w++) {
+        for (uint64_t free = maybe_free(r, w); free; free &= free - 1) {
+            uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
+            const struct page *p = page_of(s, r->page[slot]);
+            bool owned = !bit_is_set(r->sole, slot) && p->owner.region;
+            bytes += owned ? 0 : p->bytes;
+            *stays += !owned && (p->fixed || p->pins) ? p->bytes : 0;
+        }
+    }
+    return bytes;
+}
+
 /* False: none of the region may be free. */
 static bool pick_in_region(struct pages *s, struct picker *k, struct region *r)
 {
@@ -130,7 +146,6 @@ void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums
         sums->free += !owned;
         sums->aliased += p->maps > 1;
         sums->frozen += frozen;
-        sums->fixed += !owned && p->fixed ? p->bytes : 0;
         if (owned || p->fixed || region_is_segment(r))
             continue;
         bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);

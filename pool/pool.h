@@ -48,14 +48,15 @@ struct line {
     uint32_t users;                 /* uses that name it: the line goes with the last one */
     uint32_t first, last;           /* uses that wait, in the order of their frees */
     bool     is_listed;             /* among the lines with a use in them */
-    bool     is_mute;               /* of another device, which did not say when it was asked last whether the first use is done */
+    bool     is_mute;               /* the driver did not say when it was asked last whether the first use is done */
     CUstream stream;
     uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
     uint64_t probe;                 /* see line_key */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
 };
 
-enum pending_wait { PENDING_NOTHING, PENDING_EVENT, PENDING_DEVICE };
+/* For what freed blocks wait: nothing that can be waited for, another device as a whole, an event there, an event here. */
+enum pending_wait { PENDING_NOTHING, PENDING_DEVICE, PENDING_EVENT_ELSEWHERE, PENDING_EVENT };
 
 /* A block that other processes may ask for. */
 struct export {
@@ -376,9 +377,17 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
 bool source_guards(const cenote_pool *pool, const struct arena *a);
+bool source_is_foreign(const cenote_pool *pool, const struct arena *a);
+uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q);
 bool source_give_back(cenote_pool *pool, struct region *r);
 void source_close_region(struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
+
+/* sums.c: what is added up before a request climbs and before it waits. LOCKING: the pool's lock */
+uint64_t sums_live(const cenote_pool *pool);
+bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere);
+bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const struct arena *to);
+bool sums_may_serve(cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t room);
 
 /* --- guard.c: LOCKING: the turn */
 CUresult guard_take(cenote_pool *pool, uint64_t bytes, CUdeviceptr *at);

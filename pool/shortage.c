@@ -211,13 +211,6 @@ static enum step place_and_fill(struct climb *c)
 
 /* -------------------------------------------------------------------------------------------------------------------------- the rungs */
 
-/* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
-static bool may_lend(const cenote_pool *pool, const struct arena *a)
-{
-    const cenote_group *g = a->number && a->group ? group_of(pool, a->group) : NULL;
-    return g && !g->destroyed && g->flags & CENOTE_GROUP_LEND && !a->captured && !a->retired;
-}
-
 /* A group that lends may have a place for it, in the order of the same stream. */
 static bool borrow(struct climb *c)
 {
@@ -226,7 +219,7 @@ static bool borrow(struct climb *c)
     lock_take(&pool->lock);
     for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
-        if (!may_lend(pool, a) || a->stream != c->arena->stream || !pool_reserve_books(pool, c->request->mark))
+        if (!sums_may_lend(pool, a, c->arena) || !pool_reserve_books(pool, c->request->mark))
             continue;
         struct request q = {.bytes = c->request->bytes,
                             .mark = c->request->mark,
@@ -239,14 +232,37 @@ static bool borrow(struct climb *c)
     return c->at != 0;
 }
 
+/* Bytes that the pool may take of the device, as far as can be said. LOCKING: the turn. */
+static uint64_t room_outside(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    size_t left = 0, total = 0;
+    uint64_t room = pool->device->driver->cuMemGetInfo(&left, &total) ? pool->device->capacity : left;
+    lock_take(&pool->lock);
+    uint64_t allowance = source_allowance(pool);
+    lock_give(&pool->lock);
+    return room < allowance ? room : allowance;
+}
+
+/* Pages are of no use to a source, but they stand before it: as many as it lacks go. */
+static void make_way(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t room = room_outside(c), needed = source_least(pool, c->arena, c->request);
+    uint64_t reserved = pool->pages.reserved, missing = needed > room ? needed - room : 0;
+    if (missing)
+        trim_to(pool, reserved > missing ? reserved - missing : 0, UINT64_MAX);
+}
+
 /* What is free but not where the picker looks comes back: empty slabs, blocks that waited, segments. */
 static void gather(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     pending_poll(pool);
     trim_flush(pool);
-    if (!source_moves_pages(pool, c->arena))
-        trim_segments(pool);
+    trim_segments(pool);
+    if (pool->provider == CENOTE_VMM && !source_moves_pages(pool, c->arena))
+        make_way(c);
 }
 
 /* Bytes that a pool holds and no block has, those of pending blocks among them. */
@@ -267,7 +283,7 @@ static void look_at_others(struct climb *c)
             continue;
         c->cached_elsewhere += cached_of(other);
         lock_take(&other->lock);
-        c->live_elsewhere += other->has_sources ? 0 : other->stats.allocated.current;
+        c->live_elsewhere += sums_live(other);
         lock_give(&other->lock);
     }
 }
@@ -294,38 +310,27 @@ static bool ask_others(struct climb *c)
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the sums */
 
-/*
- * Too much is live: then no move, no wait and no trim makes room, only the program can. Blocks count with their own bytes, and where memory of
- * the program's own may be among them they do not count against the device, so that what is called hopeless is. LOCKING: the turn.
- */
+/* LOCKING: the turn. */
 static bool is_hopeless(const struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    uint64_t live = count_rounded(c->request->bytes) + pool->stats.allocated.current, limit = pool->limit;
-    bool all_on_device = !pool->has_sources;
+    bool hopeless = sums_are_hopeless(pool, c->arena, c->request->bytes, c->live_elsewhere);
     lock_give(&pool->lock);
-    return (limit && live > limit) || (all_on_device && live + c->live_elsewhere > pool->device->capacity);
+    return hopeless;
 }
 
-/*
- * Is there room for the request once the device is done with all that was freed, and everything that can move has moved? What private groups
- * keep does not move. What a source of the program's has left is not known. LOCKING: the turn.
- */
-static bool may_waiting_help(const struct climb *c)
+/* A source has refused and does not say by how much: anything that comes back may help. LOCKING: the turn. */
+static bool may_waiting_help(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    size_t left = 0, total = 0;
-    if (c->arena->group && group_of(pool, c->arena->group)->has_source)
-        return true;
-    uint64_t room = pool->device->driver->cuMemGetInfo(&left, &total) ? pool->device->capacity : left;
-    uint64_t cached = cached_of(pool);
-    room += c->cached_elsewhere;
+    uint64_t refused = count_rounded(c->request->bytes) - BLOCK_BYTES;
+    uint64_t room = source_is_foreign(pool, c->arena) ? refused : room_outside(c) + c->cached_elsewhere;
     lock_take(&pool->lock);
-    struct pages_sums sums = pages_sum(&pool->pages);
-    uint64_t allowance = source_allowance(pool), frozen = c->arena->is_private ? 0 : sums.fixed;
+    uint64_t allowance = source_allowance(pool);
+    bool may = sums_may_serve(pool, c->arena, c->request->bytes, room < allowance ? room : allowance);
     lock_give(&pool->lock);
-    return count_rounded(c->request->bytes) + frozen <= cached + (room < allowance ? room : allowance);
+    return may;
 }
 
 /* What the driver has left is asked where it may be too little, so that pages are not created in vain one by one. LOCKING: the turn. */
@@ -379,6 +384,8 @@ static bool climb_higher(struct climb *c, bool hopeless)
         c->limit = now;
         return climb_higher(c, hopeless);
     case RUNG_WAIT:
+        if (borrow(c))
+            return true;
         if (hopeless)
             return false;
         if (wait_a_while(c))
@@ -391,7 +398,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
         c->driver = turn_resume(pool);
         return true;
     default:
-        return false;
+        return borrow(c);
     }
 }
 
@@ -441,7 +448,7 @@ static int out_of_memory(struct climb *c)
 static int climb(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (c->request->bytes > pool->device->capacity)
+    if (c->request->bytes > pool->device->capacity && !source_is_foreign(pool, c->arena))
         return out_of_memory(c); /* no rung helps */
     c->driver = wait_poll(pool, UINT64_MAX);
     if (!c->driver) {

@@ -43,6 +43,12 @@ bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
     return pool->provider == CENOTE_VMM && !callback_of(pool, a);
 }
 
+/* Its memory comes from a function of the program, and may lie anywhere. */
+bool source_is_foreign(const cenote_pool *pool, const struct arena *a)
+{
+    return callback_of(pool, a) != NULL;
+}
+
 bool source_guards(const cenote_pool *pool, const struct arena *a)
 {
     return pool->provider == CENOTE_GUARD && !callback_of(pool, a);
@@ -292,15 +298,21 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
 }
 
+/* Bytes of the smallest segment that the request fits in. */
+uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
+{
+    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
+    uint64_t unit = source_guards(pool, a) && pool->device->granularity > SEGMENT_UNIT ? pool->device->granularity : SEGMENT_UNIT;
+    return round_up(q->size + slack, unit);
+}
+
 /*
  * As large as segments are by habit or, where there is no room for that, as the request needs. *driver says CUDA_ERROR_OUT_OF_MEMORY when
  * the ladder may help: the driver or the limit has no room for either.
  */
 static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
-    uint64_t unit = source_guards(pool, a) && pool->device->granularity > SEGMENT_UNIT ? pool->device->granularity : SEGMENT_UNIT;
-    uint64_t least = round_up(q->size + slack, unit), habit = q->alone ? least : segment_bytes(pool, a, q->size);
+    uint64_t least = source_least(pool, a, q), habit = q->alone ? least : segment_bytes(pool, a, q->size);
     int error = try_segment(pool, a, habit > least ? habit : least, driver);
     return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
 }

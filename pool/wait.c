@@ -186,9 +186,9 @@ static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
     bool told = pool->pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
-    if (in_flight && !told)
+    if (in_flight && !told && pending != PENDING_EVENT) /* the context has not done before that event what it does after it */
         return LEFT_CONTEXT;
-    return in_flight || pending == PENDING_EVENT ? LEFT_EVENTS : pending == PENDING_DEVICE ? LEFT_ELSEWHERE : LEFT_NOTHING;
+    return in_flight || pending >= PENDING_EVENT_ELSEWHERE ? LEFT_EVENTS : pending == PENDING_DEVICE ? LEFT_ELSEWHERE : LEFT_NOTHING;
 }
 
 /* Where the driver has no fences to give. LOCKING: the turn, let go of meanwhile. */

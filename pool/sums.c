@@ -1,0 +1,79 @@
+/*
+ * sums.c: what is added up before a request climbs and before it waits (rule 16), so that neither is done in vain.
+ *
+ * Both sums err on the side of hope: they say no only where no wait, no move and no trim can make room. Where a place for the block would be
+ * is no part of the answer.
+ *
+ *     reserved   | live | pending | crumbs: beside them on their pages | free pages | free pages that stay where they are |
+ *
+ * What stays where it is (pinned, or of a private arena) is of use to its own arena, and to a request that its group may lend it to.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "base/check.h"
+#include "pool/count.h"
+
+/* Bytes of live blocks that lie on the card for certain: what a program's own source gave may be any memory. */
+uint64_t sums_live(const cenote_pool *pool)
+{
+    uint64_t live = pool->stats.allocated.current;
+    for (uint32_t number = 1; pool->has_sources && number < pool->groups.used; number++) {
+        const cenote_group *g = group_of(pool, number);
+        if (g->number && g->has_source)
+            live -= g->row.current;
+    }
+    return live;
+}
+
+/* Too much is live: then only the program can make room. Blocks count with their own bytes, so that what is called hopeless is. */
+bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere)
+{
+    uint64_t asked = count_rounded(bytes);
+    if (pool->limit && asked + pool->stats.allocated.current > pool->limit)
+        return true;
+    return !source_is_foreign(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->device->capacity;
+}
+
+/* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
+bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const struct arena *to)
+{
+    const cenote_group *g = from->number && from->group ? group_of(pool, from->group) : NULL;
+    return g && !to->group && !g->destroyed && g->flags & CENOTE_GROUP_LEND && !from->captured && !from->retired && from->stream == to->stream;
+}
+
+/* Bytes of free pages that the arena may come to have, in flight or not; *free: of all free pages. */
+static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *free)
+{
+    struct pages *s = &pool->pages;
+    uint64_t useful = *free = 0;
+    for (int segments = 0; segments < 2; segments++)
+        for (uint32_t number = s->listed[segments]; number; number = region_of(s, number)->next_listed) {
+            const struct region *r = region_of(s, number);
+            uint64_t stays, here = pages_free(s, r, &stays);
+            bool is_open = r->arena == a->number || sums_may_lend(pool, arena_of(pool, r->arena), a);
+            *free += here;
+            useful += is_open ? here : here - stays;
+        }
+    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
+        *free += page_of(s, page)->bytes;
+        useful += page_of(s, page)->bytes;
+    }
+    return useful;
+}
+
+/*
+ * Is there room for the request once the device is done with all that was freed, and everything that can move has moved? `room`: bytes that
+ * can be had from outside of the pool.
+ */
+bool sums_may_serve(cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t room)
+{
+    const cenote_stats *stats = &pool->stats;
+    uint64_t free, allocated = stats->allocated.current, pending = stats->active.current - allocated;
+    bool moves = pool->provider == CENOTE_VMM && !pool->has_sources; /* page by page */
+    pool_settle(pool);
+    uint64_t useful = free_for(pool, a, &free), owned = pool->pages.reserved - free;
+    uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
+    uint64_t edges = (moves ? 2 * (1 + (uint64_t)pool->pending_count) : 0) << pool->pages.shift; /* a block shares two pages at most */
+    uint64_t usable = moves ? (edges < crumbs ? edges : crumbs) : pending ? crumbs : 0;
+    return count_rounded(bytes) <= useful + pending + usable + room;
+}
