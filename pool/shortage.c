@@ -25,6 +25,7 @@
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
 #define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */
+#define ROUNDS_MOST      64         /* for one allocation: other threads may take for ever what comes back */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
 enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT, RUNG_OTHERS };
@@ -36,7 +37,10 @@ struct climb {
     const struct request *request;
     enum rung             rung;
     int                   callbacks;
-    tick                  limit;    /* RUNG_WAIT: what is freed later is not waited for */
+    tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
+    uint64_t              freed_elsewhere;  /* and ticks of all other pools when they were last looked at, */
+    uint64_t              waited_elsewhere; /* and when the last round began */
+    int                   rounds;
     uint64_t              live_elsewhere;   /* bytes of blocks of other pools of the device, when they were last looked at */
     uint64_t              cached_elsewhere; /* and what those pools held beside */
     uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or not believed */
@@ -277,13 +281,14 @@ static uint64_t cached_of(cenote_pool *pool)
 /* LOCKING: none. */
 static void look_at_others(struct climb *c)
 {
-    c->live_elsewhere = c->cached_elsewhere = 0;
+    c->live_elsewhere = c->cached_elsewhere = c->freed_elsewhere = 0;
     for (cenote_pool *other = NULL; (other = pool_next_on_device(c->pool, other));) {
         if (other == c->pool)
             continue;
         c->cached_elsewhere += cached_of(other);
         lock_take(&other->lock);
         c->live_elsewhere += sums_live(other);
+        c->freed_elsewhere += other->pages.fences.now;
         lock_give(&other->lock);
     }
 }
@@ -348,12 +353,33 @@ static void ask_what_is_left(struct climb *c)
 
 /* --------------------------------------------------------------------------------------------------------------------------- the climb */
 
-/* Waits for what may help, as long as something may. Other threads may go on freeing for ever: what they free later is not waited for. */
+/* Waits for what may help, as long as something may. What other threads free meanwhile is for another round. */
 static bool wait_a_while(struct climb *c)
 {
     if (!may_waiting_help(c) || !wait_for_progress(c->pool, c->limit, &c->driver))
         return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
     gather(c);
+    return true;
+}
+
+/* The turn is let go of. False: the device cannot be entered any more. */
+static bool visit_others(struct climb *c, unsigned flags)
+{
+    turn_end(c->pool);
+    trim_others(c, flags);
+    c->driver = turn_resume(c->pool);
+    return !c->driver;
+}
+
+/* Other threads have taken what came back, but have freed since the last round began: that is waited for, too. */
+static bool another_round(struct climb *c, tick now)
+{
+    bool freed = now != c->limit || c->freed_elsewhere != c->waited_elsewhere;
+    if (!freed || c->rounds++ == ROUNDS_MOST)
+        return false;
+    c->limit = now;
+    c->waited_elsewhere = c->freed_elsewhere;
+    c->rung = RUNG_WAIT;
     return true;
 }
 
@@ -382,6 +408,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
     case RUNG_CALLBACK:
         c->rung = RUNG_WAIT;
         c->limit = now;
+        c->waited_elsewhere = c->freed_elsewhere;
         return climb_higher(c, hopeless);
     case RUNG_WAIT:
         if (borrow(c))
@@ -391,14 +418,9 @@ static bool climb_higher(struct climb *c, bool hopeless)
         if (wait_a_while(c))
             return true;
         c->rung = RUNG_OTHERS;
-        if (!may_waiting_help(c))
-            return false;
-        turn_end(pool);
-        trim_others(c, CENOTE_TRIM_WAIT);
-        c->driver = turn_resume(pool);
-        return true;
+        return visit_others(c, 0) && may_waiting_help(c) && visit_others(c, CENOTE_TRIM_WAIT) ? true : c->driver != CUDA_SUCCESS;
     default:
-        return borrow(c);
+        return borrow(c) || (!hopeless && another_round(c, now));
     }
 }
 

@@ -6,7 +6,12 @@
  */
 #include "tests/api/scene.h"
 
-#define HOUR  (3600 * 1000 * MSEC)
+#include <pthread.h>
+
+#define HOUR    (3600 * 1000 * MSEC)
+#define THREADS 4
+#define STEPS   400
+#define SHARE   (60 * MIB)  /* of a card of 256 MiB for each thread */
 
 static void *take_host(size_t bytes, cenote_stream stream, void *arg)
 {
@@ -198,6 +203,76 @@ CASE(without_fences_an_event_comes_first)
     EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block), CENOTE_OK);
     EXPECT(sim_now() <= MSEC);
     DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
+struct worker {
+    cenote_pool *pool;
+    CUcontext context;
+    CUstream stream;
+    uint64_t random;
+    int refused;
+    pthread_t thread;
+};
+
+static uint64_t next_random(struct worker *w)
+{
+    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
+    return w->random >> 33;
+}
+
+/* Whole pages at random, never more than the thread's share. */
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct { void *at; size_t bytes; } held[SHARE / (2 * MIB)];
+    size_t live = 0;
+    int count = 0;
+    cuCtxPushCurrent(w->context);
+    for (int step = 0; step < STEPS; step++) {
+        size_t bytes = (1 + next_random(w) % 10) * 2 * MIB;
+        while (live + bytes > SHARE) {
+            int i = (int)(next_random(w) % (unsigned)count);
+            sim_launch_touch(w->stream, device_address(held[i].at), held[i].bytes);
+            cenote_free(held[i].at);
+            live -= held[i].bytes;
+            held[i] = held[--count];
+        }
+        if (cenote_alloc_aligned(w->pool, bytes, 2 * MIB, w->stream, &held[count].at)) {
+            w->refused++;
+            continue;
+        }
+        held[count++].bytes = bytes;
+        live += bytes;
+    }
+    while (count)
+        cenote_free(held[--count].at);
+    cuCtxPopCurrent(NULL);
+    return NULL;
+}
+
+/* What comes back may go to another thread, which frees again: as long as all have room together none is refused. */
+CASE(threads_that_fit_together_are_not_refused)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    struct worker worker[THREADS];
+    shape.manual_clock = false;
+    shape.lag = MSEC / 5;
+    options.clock = NULL;
+    scene_open_with(&scene, &shape, &options);
+    for (int i = 0; i < THREADS; i++) {
+        worker[i] = (struct worker){.pool = scene.pool, .context = scene.context, .random = (uint64_t)i + 1};
+        DONE(cuStreamCreate(&worker[i].stream, CU_STREAM_NON_BLOCKING));
+    }
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(!pthread_create(&worker[i].thread, NULL, work, &worker[i]));
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(worker[i].thread, NULL);
+        EXPECT_EQ(worker[i].refused, 0);
+        DONE(cuStreamDestroy(worker[i].stream));
+    }
     scene_close(&scene);
 }
 
