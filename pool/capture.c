@@ -109,22 +109,43 @@ void group_forget(cenote_pool *pool, cenote_group *group)
     table_give(&pool->groups, number);
 }
 
-/* LOCKING: the pool's lock. */
-static void end_group(cenote_pool *pool, cenote_group *group)
+#define WORK_OF_END 20u /* of one arena, see look.c */
+
+/* It ended already, but is of the group as long as it has blocks, or something to give back to the group's source. */
+static bool has_ended(const cenote_pool *pool, const struct arena *a)
 {
-    uint32_t next = group->first_arena;
-    pool_settle(pool);
-    tick now = group->flags & CENOTE_GROUP_PRIVATE ? fences_stamp(&pool->pages.fences) : 0;
+    return a->retired && !a->is_private && (a->live || a->visitors || a->queue == &pool->orphans);
+}
+
+/*
+ * Its arenas end one by one, in portions. Until all have it counts as one of them itself, so that its number is not another group's before.
+ * LOCKING: the turn, and the pool's lock.
+ */
+static void end_group(struct look *look, cenote_group *group)
+{
+    cenote_pool *pool = look->pool;
+    bool is_private = group->flags & CENOTE_GROUP_PRIVATE;
+    tick now = is_private ? fences_stamp(&pool->pages.fences) : 0;
     group->destroyed = true;
-    if (!next)
-        group_forget(pool, group); /* it never had any */
-    while (next) {
+    group->arenas++;
+    for (uint32_t next = group->first_arena; next;) {
         struct arena *a = arena_of(pool, next);
         next = a->next_of_group;
+        bool ended = has_ended(pool, a);
         if (a->is_private)
             release_arena(pool, a, now);
-        idle_end(pool, a);
+        if (!ended)
+            idle_end(pool, a);
+        if (look_goes_on(look, WORK_OF_END))
+            continue;
+        if (look->is_over)
+            return;
+        now = is_private ? fences_stamp(&pool->pages.fences) : 0; /* blocks of arenas to come may have been freed */
+        if (next && arena_of(pool, next)->group != group->number)
+            next = group->first_arena;
     }
+    if (--group->arenas == 0)
+        group_forget(pool, group);
 }
 
 int cenote_group_destroy(cenote_group *group)
@@ -133,13 +154,14 @@ int cenote_group_destroy(cenote_group *group)
     if (error)
         return error;
     cenote_pool *pool = group->pool;
+    struct look look;
     lock_take(&pool->turn); /* no page is on its way into the group */
-    lock_take(&pool->lock);
+    look_begin(&look, pool);
     if (group->captures)
         error = CENOTE_CAPTURE;
     else
-        end_group(pool, group);
-    lock_give(&pool->lock);
+        end_group(&look, group);
+    look_end(&look);
     lock_give(&pool->turn);
     return error ? error_set(error, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name) : CENOTE_OK;
 }

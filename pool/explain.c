@@ -56,35 +56,36 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
 /* ----------------------------------------------------------------------------------------------------------------------------- the pool */
 
 /* What the arena holds beside blocks, live or pending, serves nobody else if it is private or its segments do not move. LOCKING: the pool's lock. */
-static void look_at_arena(const cenote_pool *pool, const struct arena *a, struct facts *f)
+static void look_at_arena(const cenote_pool *pool, const struct arena *a, uint64_t held, struct facts *f)
 {
     const cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
     bool moves = source_moves_pages(pool, a), is_whole = g && g->flags & CENOTE_GROUP_WHOLE;
     f->in_groups += g ? a->row.current : 0;
     if (!a->is_private && moves && !is_whole)
         return;
-    uint64_t held = pieces_reserved(pool, a), used = a->row.current + a->pending, unused = held > used ? held - used : 0;
+    uint64_t used = a->row.current + a->pending, unused = held > used ? held - used : 0;
     *(a->is_private ? &f->frozen : moves ? &f->whole : &f->immovable) += unused;
 }
 
-/* LOCKING: the pool's lock. */
-static void look_at_groups(const cenote_pool *pool, struct facts *f)
+/* In portions, as there may be thousands. LOCKING: the pool's lock. */
+static void look_at_groups(struct look *look, const struct sums *sums, struct facts *f)
 {
-    for (uint32_t number = 1; number < pool->groups.used; number++) {
+    const cenote_pool *pool = look->pool;
+    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const cenote_group *g = group_of(pool, number);
         if (!g->number || !(g->flags & CENOTE_GROUP_PRIVATE) || g->destroyed)
             continue;
         f->private_pools++;
         f->idle_pools += !g->row.blocks && !g->captures && g->arenas;
     }
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
+    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
         if (!a->number)
             continue;
-        look_at_arena(pool, a, f);
+        look_at_arena(pool, a, sum_of_arena(sums, number), f);
         const cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
         if (g && a->is_private && !g->row.blocks && !g->captures) /* of a destroyed one none is private */
-            f->idle += pieces_reserved(pool, a);
+            f->idle += sum_of_arena(sums, number);
     }
 }
 
@@ -108,28 +109,39 @@ static void look_at_steps(const cenote_pool *pool, struct facts *f)
     f->steps = pool->steps;
 }
 
-static void look_at_pool(cenote_pool *pool, struct facts *f)
+/* What is small is one moment's, what is summed up over regions, arenas and groups about that moment's. */
+static void look_at_books(cenote_pool *pool, struct facts *f)
 {
-    lock_take(&pool->lock);
-    pool_settle(pool);
+    struct look look;
+    struct sums held = {0};
+    pieces_sums_open(&held, pool); /* without host memory nothing is said of arenas */
+    look_begin(&look, pool);
     const cenote_stats *s = &pool->stats;
-    struct pages_sums sums = pages_sum(&pool->pages);
     f->moves = pool->provider == CENOTE_VMM;
     f->page = 1ull << pool->pages.shift;
     f->limit = pool->limit;
     f->reserved = pool->pages.reserved;
     f->allocated = s->allocated.current;
     f->blocks = s->blocks.current;
-    f->harvestable = sums.harvestable;
-    f->waiting = sums.in_flight + s->active.current - s->allocated.current;
-    f->frozen = sums.pinned;
-    look_at_groups(pool, f);
+    f->waiting = s->active.current - s->allocated.current;
     look_at_steps(pool, f);
     if (pool->is_labelled) {
         f->activations = pool->by_kind[CENOTE_KIND_ACTIVATIONS].current;
         f->moment.gradients = pool->by_kind[CENOTE_KIND_GRADIENTS].current;
     }
-    lock_give(&pool->lock);
+    struct pages_sums sums = report_sum(&look).pages;
+    f->harvestable = sums.harvestable;
+    f->waiting += sums.in_flight;
+    f->frozen = sums.pinned;
+    pieces_sum(&look, &held);
+    look_at_groups(&look, &held, f);
+    look_end(&look);
+    pieces_sums_close(&held);
+}
+
+static void look_at_pools(cenote_pool *pool, struct facts *f)
+{
+    look_at_books(pool, f);
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));) {
         if (other == pool)
             continue;
@@ -256,7 +268,7 @@ static void gather(cenote_pool *pool, uint64_t bytes, struct facts *f, struct pr
     f->gap = driver_is_exiting() ? FACTS_EXITING : pool->lost ? FACTS_LOST : FACTS_WHOLE;
     f->capturing = atomic_load(&pool->device->captures) != 0;
     f->moment = (cenote_moment){.bytes = bytes, .phase = cenote_phase_now(), .keeps_history = -1};
-    look_at_pool(pool, f);
+    look_at_pools(pool, f);
     f->ours = f->reserved + f->elsewhere;
     if (f->gap == FACTS_WHOLE)
         ask_driver(pool, f);

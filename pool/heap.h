@@ -69,6 +69,15 @@ void     heap_restore_region(struct heap *h, struct region *r);
 static inline uint64_t heap_addresses_used(const struct heap *h) { return h->used; }
 uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at);
 
+/* How far a check of a region has come, see heap_check.c. All 0: it begins. */
+struct heap_walk {
+    uint64_t at;                /* pieces below are checked */
+    uint32_t slot, edges;       /* the slot that is being counted; pieces that begin or end in it, so far */
+    bool     in_doubt;          /* some were counted before a pause */
+    bool     without_slots;     /* within heap_take and heap_give, where they are about to change */
+};
+bool        heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uint32_t most, const char **broken);
+const char *heap_broken_region(const struct heap *h, const struct region *r);
 const char *heap_broken_rule(struct heap *h);    /* NULL, or the invariant that does not hold */
 const char *heap_broken_cover(struct heap *h);   /* the same; it does not hold within heap_take and heap_give */
 

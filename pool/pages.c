@@ -271,6 +271,8 @@ static void take_from_slots(struct pages *s, uint32_t page)
         while (*link != page)
             link = &page_of(s, *link)->next_spare;
         *link = p->next_spare;
+        s->spares--;
+        s->spare_bytes -= p->bytes;
     }
 }
 
@@ -337,6 +339,8 @@ void pages_add_spare(struct pages *s, uint32_t page)
 {
     page_of(s, page)->next_spare = s->spare;
     s->spare = page;
+    s->spares++;
+    s->spare_bytes += page_of(s, page)->bytes;
 }
 
 /* The driver has it back. */
@@ -345,6 +349,7 @@ void pages_remove(struct pages *s, uint32_t page)
     struct page *p = page_of(s, page);
     CHECK(!p->maps && !p->owner.region);
     s->reserved -= p->bytes;
+    p->bytes = 0; /* tells that the number is not in use */
     table_give(&s->table, page);
 }
 

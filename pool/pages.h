@@ -46,6 +46,8 @@ struct pages {                      /* guarded by the pool's lock */
     uint32_t      shift;            /* log2 of the page size */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
+    uint32_t      spares;           /* in it */
+    uint64_t      spare_bytes;
     uint64_t      reserved;         /* bytes of all pages and segments */
     uint64_t      addresses;        /* bytes of address space */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
@@ -115,11 +117,12 @@ struct pages_sums {
     uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */
     uint64_t pinned;                        /* and of those that may not move though of no private arena */
 };
-struct pages_sums pages_sum(struct pages *s);
 uint64_t pages_free(struct pages *s, const struct region *r, uint64_t *stays);
-void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums *sums);
-void pages_sum_spares(struct pages *s, struct pages_sums *sums);
+void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uint32_t to, struct pages_sums *sums);
+void pages_sum_spares(const struct pages *s, struct pages_sums *sums);
 
+const char *pages_broken_slots(struct pages *s, struct region *r, uint32_t from, uint32_t to, uint64_t *bytes);
+const char *pages_broken_sum(const struct pages *s, uint64_t bytes);
 const char *pages_broken_rule(struct pages *s);  /* NULL, or the invariant that does not hold */
 
 #endif

@@ -87,6 +87,7 @@ static void append(cenote_pool *pool, uint32_t use, uint32_t number)
 {
     struct line *line = line_of(pool, number);
     use_of(pool, use)->next_in_line = 0;
+    use_of(pool, use)->waits = true;
     *(line->last ? &use_of(pool, line->last)->next_in_line : &line->first) = use;
     line->last = use;
     if (!line->is_listed)
@@ -254,6 +255,7 @@ static void advance(cenote_pool *pool, struct line *line)
             line->last = 0;
         event_give(pool, u->event);
         u->event = NULL;
+        u->waits = false;
         if (--block->left)
             continue;
         tell_freed(pool, block->at);

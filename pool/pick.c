@@ -135,9 +135,10 @@ void pages_pick(struct pages *s, struct picker *k)
     sort_oldest_first(k);
 }
 
-void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums *sums)
+/* Of the slots [from, to) of a region. */
+void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uint32_t to, struct pages_sums *sums)
 {
-    for (uint32_t slot = 0; (slot = bits_next(r->home, slot, r->slots, true)) < r->slots; slot++) {
+    for (uint32_t slot = from; (slot = bits_next(r->home, slot, to, true)) < to; slot++) {
         struct page *p = page_of(s, r->page[slot]);
         bool sole = bit_is_set(r->sole, slot);
         bool owned = sole ? bit_is_set(r->busy, slot) : p->owner.region != 0;
@@ -153,22 +154,10 @@ void pages_sum_region(struct pages *s, const struct region *r, struct pages_sums
     }
 }
 
-void pages_sum_spares(struct pages *s, struct pages_sums *sums)
+void pages_sum_spares(const struct pages *s, struct pages_sums *sums)
 {
-    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
-        sums->free++;
-        sums->harvestable += page_of(s, page)->bytes;
-    }
-}
-
-struct pages_sums pages_sum(struct pages *s)
-{
-    struct pages_sums sums = {0};
-    for (uint32_t number = 1; number < s->regions.used; number++)
-        if (region_of(s, number))
-            pages_sum_region(s, region_of(s, number), &sums);
-    pages_sum_spares(s, &sums);
-    return sums;
+    sums->free += s->spares;
+    sums->harvestable += s->spare_bytes;
 }
 
 /* Invariants of one slot, see docs/invariants.md. */
@@ -211,28 +200,45 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
            pins != p->pins ? "7: a page counts the pins of its slots" : NULL;
 }
 
-const char *pages_broken_rule(struct pages *s)
+/* Of the slots [from, to) of the region; adds the bytes of the pages that are counted there. */
+const char *pages_broken_slots(struct pages *s, struct region *r, uint32_t from, uint32_t to, uint64_t *bytes)
 {
-    uint64_t reserved = 0;
-    for (uint32_t number = 1; number < s->regions.used; number++) {
-        struct region *r = region_of(s, number);
-        for (uint32_t w = 0; r && !r->is_listed && w < bits_words(r->slots); w++)
-            if (maybe_free(r, w))
-                return "23: a region in which a page may be free is listed";
-        for (uint32_t slot = 0; r && slot < r->slots; slot++) {
-            const char *broken = broken_rule_at(s, r, slot);
-            if (!broken && bit_is_set(r->home, slot)) {
-                broken = broken_rule_of_page(s, r->page[slot]);
-                reserved += page_of(s, r->page[slot])->bytes;
-            }
-            if (broken)
-                return broken;
-        }
+    const char *broken = NULL;
+    for (uint32_t w = from / 64; !r->is_listed && w < bits_words(to); w++)
+        if (maybe_free(r, w))
+            return "23: a region in which a page may be free is listed";
+    for (uint32_t slot = from; slot < to && !broken; slot++) {
+        broken = broken_rule_at(s, r, slot);
+        if (broken || !bit_is_set(r->home, slot))
+            continue;
+        broken = broken_rule_of_page(s, r->page[slot]);
+        *bytes += page_of(s, r->page[slot])->bytes;
     }
+    return broken;
+}
+
+/* With the bytes of all pages that slots are the home of. */
+const char *pages_broken_sum(const struct pages *s, uint64_t bytes)
+{
+    uint64_t spare_bytes = 0;
+    uint32_t spares = 0;
     for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
         if (page_of(s, page)->maps)
             return "8: a spare page is mapped nowhere";
-        reserved += page_of(s, page)->bytes;
+        spare_bytes += page_of(s, page)->bytes;
+        spares++;
     }
-    return reserved != s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
+    if (spare_bytes != s->spare_bytes || spares != s->spares)
+        return "8: spare pages are counted";
+    return bytes + spare_bytes != s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
+}
+
+const char *pages_broken_rule(struct pages *s)
+{
+    const char *broken = NULL;
+    uint64_t bytes = 0;
+    for (uint32_t number = 1; number < s->regions.used && !broken; number++)
+        if (region_of(s, number))
+            broken = pages_broken_slots(s, region_of(s, number), 0, region_of(s, number)->slots, &bytes);
+    return broken ? broken : pages_broken_sum(s, bytes);
 }

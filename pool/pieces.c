@@ -5,14 +5,25 @@
  * shown is a segment, and the pieces of a segment tile it. A block that is still being filled is not there yet: what is shown of it is
  * free. Pages mapped nowhere, the spares, have no address: one free piece at address 0 stands for them.
  *
- * LOCKING: the pool's lock from start to end, so that the picture is one moment's.
+ * A picture is drawn in portions (look.c), region by region in the order of their numbers, from the lowest address up. After a pause it goes on at
+ * the address it had come to: what is drawn already is as it was then. So a block that lives all the time is drawn once; of one that came or went
+ * meanwhile a part may be drawn, as free memory, or nothing. Pieces overlap only where addresses were given back and reserved again.
+ *
+ * LOCKING: the pool's lock, but not in a pause.
  */
 #include "pool/pool.h"
 
 struct picture {
+    const cenote_pool *pool;
+    const cenote_group *group;      /* draw only what lies in it; NULL: all */
     struct sized_list *list;
     cenote_piece form;              /* what the pieces of the segment that is being drawn have in common */
+    uint64_t at;                    /* so far the region is drawn */
+    uint64_t end;                   /* of the segment that is being drawn, 0: none is */
+    uint32_t work;                  /* of the last piece, in units of look.c */
 };
+
+#define SKIPPED_MOST 4096u          /* slots without a page, in one go */
 
 /* `mark` of a block; 0 of what is free. */
 static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t requested, uint64_t mark, enum cenote_piece_state state)
@@ -71,65 +82,103 @@ static void draw_slab(struct picture *p, const struct slab *s, const struct bloc
 }
 
 /* What of the block lies in [from, to), a segment. */
-static void draw_block(struct picture *p, const cenote_pool *pool, const struct region *r, const struct block *b, uint64_t from, uint64_t to)
+static void draw_block(struct picture *p, const struct region *r, const struct block *b, uint64_t from, uint64_t to)
 {
     bool whole = b->at >= from && b->at + b->size <= to;
     uint64_t at = b->at > from ? b->at : from, end = b->at + b->size < to ? b->at + b->size : to;
     uint32_t slab = whole && b->state == BLOCK_SLAB ? slab_at_address(r, b->at) : 0;
     if (slab)
-        draw_slab(p, slab_of(&pool->slabs, slab), b);
+        draw_slab(p, slab_of(&p->pool->slabs, slab), b);
     else if (whole && (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING))
         draw(p, at, end - at, b->requested, b->mark, b->state == BLOCK_LIVE ? CENOTE_PIECE_LIVE : CENOTE_PIECE_PENDING);
     else
         draw(p, at, end - at, 0, 0, CENOTE_PIECE_FREE);
 }
 
-static void draw_region(struct picture *p, const cenote_pool *pool, const struct region *r)
+/* The first slot of [from, to) that is not shown. Sole ones are passed over by the word. */
+static uint32_t end_of_shown(const struct pages *s, const struct region *r, uint32_t from, uint32_t to)
 {
-    const struct pages *s = &pool->pages;
-    uint32_t block = r->first_block;
-    for (uint32_t slot = 0; slot < r->slots; slot++) {
-        uint32_t first = slot;
-        while (slot < r->slots && is_shown(s, r, slot))
+    uint32_t slot = from;
+    do {
+        slot = bits_next(r->sole, slot, to, false);
+    } while (slot < to && is_shown(s, r, slot) && ++slot < to);
+    return slot;
+}
+
+/* Draws the next part of the piece, or passes over what of it is not shown; p->at is behind that then. */
+static void draw_part(struct picture *p, const struct region *r, const struct block *b)
+{
+    const struct pages *s = &p->pool->pages;
+    struct slots under = slots_under(r, p->at, b->at + b->size - p->at);
+    uint32_t shown = end_of_shown(s, r, under.from, under.to), slot = shown;
+    if (shown > under.from) {
+        uint64_t to = shown < under.to ? region_slot_at(r, shown) : b->at + b->size;
+        bool is_again = p->at != p->end && p->at == p->form.segment; /* given back and taken again in a pause: drawn as it was before */
+        if (p->at != p->end)
+            p->form.segment = p->at;
+        if (!is_again)
+            draw_block(p, r, b, p->at, to);
+        p->at = to;
+        p->end = is_again ? 0 : to;
+    } else {
+        while (slot < under.to && slot < under.from + SKIPPED_MOST && !is_shown(s, r, slot))
             slot++;
-        if (slot == first)
+        p->at = slot < under.to ? region_slot_at(r, slot) : b->at + b->size;
+    }
+    p->work = 1 + (slot - under.from) / 64 + (b->state == BLOCK_SLAB ? SLAB_ITEMS_MIN : 0);
+}
+
+/* Whose is it? False: not of what is drawn. */
+static bool begin_region(struct picture *p, const struct region *r)
+{
+    const struct arena *a = arena_of(p->pool, r->arena);
+    if (!r->first_block || (p->group && a->group != p->group->number))
+        return false;
+    uint64_t segment = p->form.segment;
+    p->form = (cenote_piece){.group = a->group ? group_of(p->pool, a->group) : NULL, .stream = a->handle, .stream_id = a->stream,
+                             .segment = segment};
+    return true;
+}
+
+static void draw_region(struct picture *p, struct look *look, uint32_t number)
+{
+    const struct region *r = region_of(&p->pool->pages, number);
+    if (!r || !begin_region(p, r))
+        return;
+    const uint64_t base = r->base;
+    uint32_t block = r->first_block;
+    p->at = base;
+    p->end = 0;
+    while (block) {
+        const struct block *b = block_of(&p->pool->blocks, block);
+        draw_part(p, r, b);
+        if (p->at >= b->at + b->size)
+            block = b->after;
+        if (look_goes_on(look, p->work))
             continue;
-        uint64_t from = region_slot_at(r, first), to = slot < r->slots ? region_slot_at(r, slot) : region_end(r);
-        p->form.segment = from;
-        for (; block && block_of(&pool->blocks, block)->at < to; block = block_of(&pool->blocks, block)->after) {
-            const struct block *b = block_of(&pool->blocks, block);
-            if (b->at + b->size > from)
-                draw_block(p, pool, r, b, from, to);
-            if (b->at + b->size > to)
-                break; /* the next segment may have a part of it too */
-        }
+        r = look->is_over ? NULL : region_of(&p->pool->pages, number);
+        if (!r || r->base != base || !begin_region(p, r))
+            return;
+        block = heap_piece_at(&arena_of(p->pool, r->arena)->heap, r, p->at);
     }
 }
 
-static void draw_spares(struct picture *p, const cenote_pool *pool)
+static void draw_spares(struct picture *p)
 {
-    uint64_t bytes = 0;
-    for (uint32_t page = pool->pages.spare; page; page = page_of(&pool->pages, page)->next_spare)
-        bytes += page_of(&pool->pages, page)->bytes;
     p->form = (cenote_piece){0};
-    draw(p, 0, bytes, 0, 0, CENOTE_PIECE_FREE);
+    draw(p, 0, p->pool->pages.spare_bytes, 0, 0, CENOTE_PIECE_FREE);
 }
 
 /* Adds what lies where. LOCKING: the pool's lock. */
-void pieces_draw(cenote_pool *pool, cenote_group *group, struct sized_list *list)
+void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list)
 {
-    struct picture p = {.list = list};
-    pool_settle(pool);
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
-        const struct arena *a = arena_of(pool, number);
-        if (!a->number || (group && a->group != group->number))
-            continue;
-        p.form = (cenote_piece){.group = a->group ? group_of(pool, a->group) : NULL, .stream = a->handle, .stream_id = a->stream};
-        for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next)
-            draw_region(&p, pool, region_of(&pool->pages, region));
+    struct picture p = {.pool = look->pool, .group = group, .list = list};
+    for (uint32_t number = 1; number < p.pool->pages.regions.used && !look->is_over; number++) {
+        draw_region(&p, look, number);
+        look_goes_on(look, 1);
     }
-    if (!group)
-        draw_spares(&p, pool);
+    if (!group && !look->is_over)
+        draw_spares(&p);
 }
 
 static int group_is_gone(const cenote_group *group)
@@ -147,30 +196,93 @@ int(cenote_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pieces,
         return error_set(CENOTE_INVALID, 0, count ? "the group is not of this pool" : "nowhere to put the count: the last argument is NULL");
     if (group && !group->number)
         return group_is_gone(group);
-    lock_take(&pool->lock);
-    pieces_draw(pool, group, &l);
-    lock_give(&pool->lock);
+    struct look look;
+    look_begin(&look, pool);
+    pieces_draw(&look, group, &l);
+    look_end(&look);
     *count = l.count;
     return CENOTE_OK;
 }
 
-static uint64_t shown_bytes(const struct pages *s, const struct region *r)
+/* --------------------------------------------------------------------------------------------------------------------------------- sums */
+
+#define SLOTS_AT_ONCE 1024u         /* of a region; a multiple of 64 */
+
+/* In SLOTS_AT_ONCE slots from this one on. */
+static uint64_t shown_bytes(const struct pages *s, const struct region *r, uint32_t from)
 {
+    uint32_t to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
     uint64_t sum = 0, sole = 0;
-    for (uint32_t word = 0; word < bits_words(r->slots); word++)
+    for (uint32_t word = from / 64; word < bits_words(to); word++)
         sole += (uint64_t)__builtin_popcountll(r->sole[word]);
-    for (uint32_t slot = 0; (slot = bits_next(r->sole, slot, r->slots, false)) < r->slots && (!slot || region_slot_at(r, slot) < r->top); slot++)
+    for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to && region_slot_at(r, slot) < r->top; slot++)
         sum += is_shown(s, r, slot) ? page_of(s, r->page[slot])->bytes : 0;
     return sum + sole * (region_is_segment(r) ? r->bytes : 1ull << r->shift);
 }
 
-/* Bytes of physical memory that lie in the arena. LOCKING: the pool's lock. */
-uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a)
+#define WORK_OF_SLOTS 10u           /* SLOTS_AT_ONCE of them, see look.c */
+
+/* Adds what lies in the region: to each arena's sum, or, of the group alone, to the total. */
+static void sum_region(struct look *look, uint32_t number, uint32_t group, struct sums *sums, uint64_t *total)
 {
-    uint64_t sum = 0;
-    for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next)
-        sum += shown_bytes(&pool->pages, region_of(&pool->pages, region));
-    return sum;
+    const cenote_pool *pool = look->pool;
+    const struct region *r = region_of(&pool->pages, number);
+    for (uint32_t from = 0; r && from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
+        if (group ? arena_of(pool, r->arena)->group == group : r->arena < sums->arenas)
+            *(group ? total : &sums->of_arena[r->arena]) += shown_bytes(&pool->pages, r, from);
+        if (!look_goes_on(look, r->slots - from < SLOTS_AT_ONCE ? 2 : WORK_OF_SLOTS))
+            r = look->is_over ? NULL : region_of(&pool->pages, number);
+    }
+}
+
+static void sum_regions(struct look *look, uint32_t group, struct sums *sums, uint64_t *total)
+{
+    for (uint32_t number = 1; number < look->pool->pages.regions.used && !look->is_over; number++) {
+        sum_region(look, number, group, sums, total);
+        look_goes_on(look, 1);
+    }
+}
+
+/* Room for the sums of the arenas that there are. False: no host memory. LOCKING: not the pool's lock. */
+bool pieces_sums_open(struct sums *sums, cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    sums->arenas = pool->arenas.used;
+    lock_give(&pool->lock);
+    sums->of_arena = memory_map(sums->arenas * sizeof *sums->of_arena);
+    if (!sums->of_arena)
+        sums->arenas = 0;
+    return sums->of_arena != NULL;
+}
+
+void pieces_sums_close(struct sums *sums)
+{
+    memory_unmap(sums->of_arena, sums->arenas * sizeof *sums->of_arena);
+}
+
+/* Fills in the sums, which are 0. Each region is looked at in a moment of its own. LOCKING: the pool's lock. */
+void pieces_sum(struct look *look, struct sums *sums)
+{
+    sum_regions(look, 0, sums, NULL);
+}
+
+/* As the group hangs together. False: there is so much of it that this has to be done in portions. LOCKING: the pool's lock. */
+static bool sum_group(struct look *look, const cenote_group *group, uint64_t *sum)
+{
+    const cenote_pool *pool = look->pool;
+    for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group) {
+        uint32_t region = arena_of(pool, number)->heap.regions;
+        for (const struct region *r; region; region = r->next) {
+            r = region_of(&pool->pages, region);
+            for (uint32_t from = 0; from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
+                *sum += shown_bytes(&pool->pages, r, from);
+                look->work += 2 + WORK_OF_SLOTS * (r->slots - from >= SLOTS_AT_ONCE);
+                if (look->work >= PORTION)
+                    return false;
+            }
+        }
+    }
+    return true;
 }
 
 int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
@@ -183,10 +295,14 @@ int cenote_group_reserved(cenote_group *group, uint64_t *bytes)
         return error;
     if (!group->number)
         return group_is_gone(group);
-    *bytes = 0;
-    lock_take(&pool->lock);
-    for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group)
-        *bytes += pieces_reserved(pool, arena_of(pool, number));
-    lock_give(&pool->lock);
+    struct look look;
+    uint64_t sum = 0;
+    look_begin(&look, pool);
+    if (!sum_group(&look, group, &sum)) {
+        sum = 0;
+        sum_regions(&look, group->number, NULL, &sum);
+    }
+    look_end(&look);
+    *bytes = sum;
     return CENOTE_OK;
 }

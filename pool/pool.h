@@ -40,6 +40,7 @@ struct use {
     uint64_t at;                    /* the block */
     CUevent  event;                 /* recorded at the free, until it is done; NULL: none could be */
     tick     freed;
+    bool     waits;                 /* in a line */
 };
 
 /* A stream that blocks of others are used on, and the freed ones among those. */
@@ -97,10 +98,12 @@ struct capture {
 struct ring_entry;
 struct ring {
     struct ring_entry *entries;     /* NULL: off */
-    uint64_t room, count, next;     /* entries; those written; where the next one goes */
-    uint64_t lost;                  /* those that others took the place of */
+    uint64_t room, next;            /* entries; where the next one goes */
+    uint64_t kept;                  /* how many of the last are asked for: no more than there is room for */
+    uint64_t written;               /* in all */
     uint64_t begun_ns;
 };
+static inline uint64_t ring_count(const struct ring *r) { return r->written < r->kept ? r->written : r->kept; }
 
 #define DECAY_EPOCHS 8              /* of one decay_ms */
 
@@ -312,32 +315,50 @@ static inline bool pool_refuses(void)
     return driver_is_forked() || (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL));
 }
 
-/*
- * A long look at the pool: after so much of it, in units of some 100 ns, threads that wait for the pool's lock have it first. Then all may have
- * changed, but for tables and numbers. False: the pool was destroyed meanwhile.
- */
-#define PORTION 500u
-static inline bool pool_pass(cenote_pool *pool, uint32_t *work, uint32_t more)
+/* --- look.c: a long look at the pool. LOCKING: the pool's lock, which look_begin takes */
+struct look {
+    cenote_pool *pool;
+    uint32_t     work;              /* done since the lock was taken or offered, in units of some 100 ns */
+    bool         is_apart;          /* other threads had the lock meanwhile: what was seen is not one moment's */
+    bool         is_over;           /* the pool was destroyed meanwhile: nothing may be looked at any more */
+    void       (*after_pause)(struct look *look); /* unless NULL: called with the lock, before the look goes on */
+};
+#define PORTION 500u                /* chosen: a hold of 50 us, of the 200 that none may be longer than */
+void look_begin(struct look *look, cenote_pool *pool);
+void look_end(struct look *look);
+bool look_pause(struct look *look);
+
+/* So much was done. False: threads that waited for the lock had it, and all may have changed, but for tables and numbers. */
+static inline bool look_goes_on(struct look *look, uint32_t work)
 {
-    *work += more;
-    if (*work < PORTION)
-        return true;
-    *work = 0;
-    return !lock_pass(&pool->lock) || atomic_load(&pool->open);
+    look->work += work;
+    return look->work < PORTION || look_pause(look);
 }
 
 /* --- pieces.c, rows.c, steps.c */
-uint64_t pieces_reserved(const cenote_pool *pool, const struct arena *a);
+struct sums {
+    uint64_t *of_arena;             /* bytes of physical memory that lie in each, by its number */
+    uint32_t  arenas;               /* room; later ones are not told of */
+};
+bool     pieces_sums_open(struct sums *sums, cenote_pool *pool);
+void     pieces_sums_close(struct sums *sums);
+void     pieces_sum(struct look *look, struct sums *sums);
+static inline uint64_t sum_of_arena(const struct sums *sums, uint32_t arena) { return arena < sums->arenas ? sums->of_arena[arena] : 0; }
 bool rows_reserve(cenote_pool *pool, uint64_t mark);
-void rows_reset(cenote_pool *pool, bool peaks);
-const char *rows_broken_rule(const cenote_pool *pool);
+void rows_reset(struct look *look, bool peaks);
+const char *rows_broken_rule(struct look *look);
 void steps_note(cenote_pool *pool, uint64_t now);
 
 /* --- the answers to cenote_pieces, cenote_rows, cenote_steps, cenote_pool_stats. LOCKING: the pool's lock */
-void pieces_draw(cenote_pool *pool, cenote_group *group, struct sized_list *list);
-void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *list, bool in_portions);
+void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list);
+void rows_list(struct look *look, enum cenote_division division, const struct sums *sums, struct sized_list *list);
 void steps_list(const cenote_pool *pool, struct sized_list *list);
-cenote_stats report_stats(cenote_pool *pool, bool in_portions);
+struct report_sums {                /* over all regions */
+    struct pages_sums pages;
+    uint64_t address_used, metadata;
+};
+struct report_sums report_sum(struct look *look);
+cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sums);
 
 /* --- pending.c */
 bool pending_open(cenote_pool *pool);

@@ -2,16 +2,20 @@
  * record.c: the last so many allocations and frees of a pool, kept in a ring and written as a trace when asked for.
  *
  * The ring is one mapping of our own. The system puts memory under it when recording is switched on: doing so record by record would cost
- * more than the records, under the lock. What is in it was written under the pool's lock, in the order in which it happened. A trace is made
- * of a copy of the ring and of the blocks that are live at the same moment, without the lock: from those two follows, backwards, what was
- * live when the oldest record was written. That comes first, so that a trace is whole whatever the ring has lost.
+ * more than the records, under the lock. What is in it was written under the pool's lock, in the order in which it happened.
+ *
+ * A trace begins with the blocks that were live when its oldest record was written, so that it is whole whatever the ring has lost. Which those
+ * were follows from the records and a picture of the pool (pieces.c): a block whose first record is a free was live; one without a record from
+ * then until now is as the picture shows it. So the picture need not be one moment's. Ring and picture are copied in portions (look.c): the oldest
+ * records first, then the picture, and after each pause what was written in it. If more is written in a pause than the ring has room for, the copy
+ * begins again.
  *
  *            cenote_record, option record                cenote_record again, 0, end of the pool
  *     off -----------------------------------> recording ----------------------------------------> off
  *
  * CENOTE_TRACE=FILE in the environment records every pool from its opening and writes a trace when the pool, or the process, ends.
  *
- * LOCKING: the pool's lock guards the ring. Saving takes it for the time of a copy.
+ * LOCKING: the pool's lock guards the ring.
  */
 #include "pool/record.h"
 
@@ -31,6 +35,10 @@
 #define RECORDS_FOR_ENVIRONMENT (1u << 20)
 #define SYSTEM_PAGE 4096u           /* or more: then some pages are written twice */
 #define RECORDS_FILLED (1u << 22)   /* chosen: 160 MiB, some 0.1 s; what a longer ring has beyond that is filled as it is written */
+#define RECORDS_LEAST  (1u << 16)   /* chosen: room in each ring, 6 ms of nothing but allocations and frees: what may happen while a copy pauses */
+#define RECORDS_AT_ONCE 1000u       /* copied in one portion; cold memory */
+#define RECORDS_A_UNIT 2u           /* of work, see look.c */
+#define COPIES_MOST    100          /* begun, for one trace */
 
 /* No device has 2^48 bytes. */
 struct ring_entry {
@@ -50,7 +58,7 @@ void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint6
     r->entries[r->next] = (struct ring_entry){clock_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag,
                                               pool->pages.reserved};
     r->next = r->next + 1 < r->room ? r->next + 1 : 0;
-    *(r->count < r->room ? &r->count : &r->lost) += 1;
+    r->written++;
 }
 
 /* The system puts memory under the beginning of a new ring. Written, as reading it would only map the page of zeros. */
@@ -74,14 +82,14 @@ static void change_ring(cenote_pool *pool, struct ring next)
 
 static int start(cenote_pool *pool, uint64_t records)
 {
-    struct ring ring = {.room = records, .begun_ns = clock_ns()};
+    struct ring ring = {.room = !records || records > RECORDS_LEAST ? records : RECORDS_LEAST, .kept = records, .begun_ns = clock_ns()};
     if (records > RECORDS_MOST)
         return error_set(CENOTE_INVALID, 0, "%llu records: a ring holds up to %u", (unsigned long long)records, RECORDS_MOST);
-    if (records && !(ring.entries = memory_map(records * sizeof *ring.entries)))
+    if (records && !(ring.entries = memory_map(ring.room * sizeof *ring.entries)))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a ring of %llu records of %zu bytes", (unsigned long long)records,
                          sizeof *ring.entries);
     if (records)
-        fill(ring.entries, records);
+        fill(ring.entries, ring.room);
     change_ring(pool, ring);
     return CENOTE_OK;
 }
@@ -97,17 +105,20 @@ void record_forget(cenote_pool *pool)
     change_ring(pool, (struct ring){0});
 }
 
-/* ------------------------------------------------------------------------------------------------------------ the copy of one moment */
+/* --------------------------------------------------------------------------------------------------------------------------- the copy */
 
 struct copy {
+    struct look look;               /* the first member, for after_pause */
     struct ring_entry *entries;     /* oldest first */
-    uint64_t count;
-    cenote_piece *pieces;           /* what lies where after the last of them */
+    uint64_t first, count;          /* number of the oldest, of all that were written; how many */
+    cenote_piece *pieces;           /* what lies where; of blocks without a record */
     size_t piece_count;
     size_t entry_bytes, piece_bytes;
-    uint64_t begun_ns;              /* when the first of them may have happened */
+    uint64_t ring_ns;               /* when the ring was begun that is being copied */
+    uint64_t begun_ns;              /* when the first of the records may have happened */
     uint64_t reserved;              /* now */
-    struct index first;             /* address of a block that was live then -> see live_at_the_beginning */
+    bool     has_gap;               /* records were lost that had to be copied */
+    struct index decided;           /* address of a block with a record -> see live_at_the_beginning */
     struct index ids;               /* address of a block that is live where the writer is -> its id */
     struct index streams;           /* key -> number */
     uint64_t tags[(CENOTE_TAGS_MOST + 1) / 64 + 1];  /* bits: named before */
@@ -120,70 +131,102 @@ static void copy_close(struct copy *c)
 {
     memory_unmap(c->entries, c->entry_bytes);
     memory_unmap(c->pieces, c->piece_bytes);
-    index_close(&c->first);
+    index_close(&c->decided);
     index_close(&c->ids);
     index_close(&c->streams);
 }
 
-static void copy_ring(struct copy *c, const struct ring *r)
+static uint64_t room_of(const struct copy *c) { return c->entry_bytes / sizeof *c->entries; }
+
+/* Copies a portion of what was written since. False: that was all there is, or nothing more can be copied. LOCKING: the pool's lock. */
+static bool copy_records(struct copy *c)
 {
-    uint64_t oldest = r->count < r->room ? 0 : r->next, tail = r->count - oldest;
-    memcpy(c->entries, r->entries + oldest, tail * sizeof *c->entries);
-    memcpy(c->entries + tail, r->entries, oldest * sizeof *c->entries);
-    c->count = r->count;
-    c->begun_ns = r->lost ? c->entries[0].ns : r->begun_ns;
+    const struct ring *r = &c->look.pool->ring;
+    uint64_t next = c->first + c->count, left = r->written - next, room = room_of(c) - c->count;
+    if (!r->entries || r->begun_ns != c->ring_ns || left > r->room)
+        c->has_gap = true;
+    if (c->has_gap || !left || !room)
+        return false;
+    uint64_t at = r->next >= left ? r->next - left : r->next + r->room - left, count = left < RECORDS_AT_ONCE ? left : RECORDS_AT_ONCE;
+    count = count < room ? count : room;
+    count = count < r->room - at ? count : r->room - at;
+    memcpy(c->entries + c->count, r->entries + at, count * sizeof *c->entries);
+    c->count += count;
+    c->look.work += (uint32_t)(count / RECORDS_A_UNIT);
+    return true;
 }
 
-/* The pool goes on while there is not enough room: it is asked again. */
+static void copy_after_pause(struct look *look)
+{
+    struct copy *c = (struct copy *)(void *)look;
+    if (copy_records(c))
+        copy_records(c); /* and no more: what is left waits for the next pause */
+}
+
+enum outcome { COPY_DONE, COPY_AGAIN, COPY_NOTHING };
+
+/* One attempt, with the room there is. What is needed, if it was too little, in *entries and *pieces. LOCKING: none on entry and return. */
+static enum outcome copy_once(struct copy *c, cenote_pool *pool, uint64_t *entries, size_t *pieces)
+{
+    struct sized_list list = {.items = c->pieces, .room = c->piece_bytes / sizeof *c->pieces, .size = sizeof *c->pieces};
+    const struct ring *r = &pool->ring;
+    look_begin(&c->look, pool);
+    c->ring_ns = r->begun_ns;
+    c->first = r->written - ring_count(r);
+    c->count = 0;
+    c->has_gap = false;
+    while (copy_records(c))
+        look_goes_on(&c->look, 0);
+    c->look.after_pause = copy_after_pause;
+    pieces_draw(&c->look, NULL, &list);
+    while (copy_records(c))
+        look_goes_on(&c->look, 0);
+    bool whole = !c->has_gap && c->first + c->count == r->written && list.count <= list.room;
+    enum outcome outcome = c->look.is_over || !r->entries ? COPY_NOTHING : whole ? COPY_DONE : COPY_AGAIN;
+    *entries = r->written - c->first;
+    *pieces = c->piece_count = list.count;
+    c->reserved = pool->pages.reserved;
+    look_end(&c->look);
+    c->begun_ns = outcome == COPY_DONE && c->first ? c->entries[0].ns : c->ring_ns;
+    return outcome;
+}
+
+/* The pool goes on: while there was not enough room, or the ring came round in a pause, it is copied again. */
 static int copy_open(struct copy *c, cenote_pool *pool)
 {
-    bool whole = false, recording = true;
-    size_t entries = 1, pieces = 1;
-    while (!whole) {
-        if (!memory_make_room((void **)&c->entries, &c->entry_bytes, entries * sizeof *c->entries) ||
+    uint64_t entries = 0, more = RECORDS_AT_ONCE; /* for what is written meanwhile */
+    size_t pieces = 1;
+    enum outcome outcome = COPY_AGAIN;
+    for (int copies = 0; copies < COPIES_MOST && outcome == COPY_AGAIN; copies++) {
+        if (!memory_make_room((void **)&c->entries, &c->entry_bytes, (entries + more) * sizeof *c->entries) ||
             !memory_make_room((void **)&c->pieces, &c->piece_bytes, pieces * sizeof *c->pieces))
-            return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a copy of %zu records and %zu blocks", entries, pieces);
-        lock_take(&pool->lock);
-        recording = pool->ring.entries != NULL;
-        entries = pool->ring.count;
-        struct sized_list list = {.items = c->pieces, .room = c->piece_bytes / sizeof *c->pieces, .size = sizeof *c->pieces};
-        pieces_draw(pool, NULL, &list);
-        pieces = c->piece_count = list.count;
-        whole = entries <= c->entry_bytes / sizeof *c->entries && pieces <= c->piece_bytes / sizeof *c->pieces;
-        if (whole && recording)
-            copy_ring(c, &pool->ring);
-        c->reserved = pool->pages.reserved;
-        lock_give(&pool->lock);
+            return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a copy of %zu records and %zu blocks", (size_t)entries, pieces);
+        outcome = copy_once(c, pool, &entries, &pieces);
+        more += more < RECORDS_LEAST ? more : 0;
     }
-    return recording ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first");
+    return outcome == COPY_DONE ? CENOTE_OK :
+           outcome == COPY_NOTHING ? error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first") :
+           error_set(CENOTE_BUSY, 0, "the pool wrote more records than its ring holds while they were copied, %d times: record more of them",
+                     COPIES_MOST);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- the records */
 
+#define WAS_FREE UINT32_MAX
+
 /*
- * From what is live now back to what was live before the oldest record, in `first`: a piece by its place from 1, a block that was freed since by
- * the place of that record behind all pieces. False: no memory.
+ * The blocks with a record: was there one at this address before, in `decided`? The number of the record that frees it, from 1, or WAS_FREE.
+ * False: no memory.
  */
 static bool live_at_the_beginning(struct copy *c)
 {
-    for (size_t i = 0; i < c->piece_count; i++) {
-        if (c->pieces[i].state != CENOTE_PIECE_LIVE)
-            continue;
-        if (!index_reserve(&c->first, 1))
-            return false;
-        index_add(&c->first, c->pieces[i].address, (uint32_t)i + 1);
-    }
-    for (uint64_t i = c->count; i-- > 0;) {
+    for (uint64_t i = 0; i < c->count; i++) {
         const struct ring_entry *e = &c->entries[i];
-        if (ops[e->op] == 'f') {
-            if (!index_reserve(&c->first, 1))
-                return false;
-            index_add(&c->first, e->at, (uint32_t)(c->piece_count + i + 1));
-        } else if (ops[e->op] == 'a') {
-            uint32_t was = index_remove(&c->first, e->at);
-            CHECK(was); /* a block that was handed out is live or was freed since */
-            (void)was;
-        }
+        if ((ops[e->op] != 'a' && ops[e->op] != 'f') || index_find(&c->decided, e->at))
+            continue;
+        if (!index_reserve(&c->decided, 1))
+            return false;
+        index_add(&c->decided, e->at, ops[e->op] == 'f' ? (uint32_t)i + 1 : WAS_FREE);
     }
     return true;
 }
@@ -226,6 +269,7 @@ static bool write_one(struct copy *c, const struct ring_entry *e, uint32_t id)
 /* A block has its id from here on. */
 static bool write_born(struct copy *c, const struct ring_entry *e)
 {
+    CHECK(!index_find(&c->ids, e->at)); /* what was there has been freed */
     if (!index_reserve(&c->ids, 1))
         return false;
     index_add(&c->ids, e->at, ++c->serial);
@@ -240,12 +284,12 @@ static bool write_first(struct copy *c)
     for (size_t i = 0; fine && i < c->piece_count; i++) {
         const cenote_piece *p = &c->pieces[i];
         struct ring_entry e = {c->begun_ns, p->address, p->stream_id, p->requested, 0, p->tag & MARK_TAG, reserved};
-        if (p->state == CENOTE_PIECE_LIVE && index_find(&c->first, p->address) == i + 1)
+        if (p->state == CENOTE_PIECE_LIVE && !index_find(&c->decided, p->address))
             fine = write_born(c, &e);
     }
     for (uint64_t i = 0; fine && i < c->count; i++) {
         struct ring_entry e = c->entries[i];
-        if (ops[e.op] != 'f' || index_find(&c->first, e.at) != c->piece_count + i + 1)
+        if (ops[e.op] != 'f' || index_find(&c->decided, e.at) != i + 1)
             continue;
         e.ns = c->begun_ns;
         e.op = 0;

@@ -1,7 +1,8 @@
 /*
- * report.c: what a pool says about itself: counters, and whether its invariants hold.
+ * report.c: what a pool says about itself: counters. Whether its invariants hold: check.c.
  *
- * Levels and counts are kept as they happen (count.h). Gauges are walked together here, when somebody asks.
+ * Levels and counts are kept as they happen (count.h), and told as of one moment. Gauges are walked together here, when a caller asks, in portions
+ * (look.c).
  */
 #include "base/check.h"
 #include "pool/count.h"
@@ -16,35 +17,42 @@ static void derive_cached(cenote_stats *s)
 }
 
 /* Beyond its top a region's arrays have never been touched: the system has put no memory behind them. */
-static void add_region(cenote_stats *s, const struct region *r)
+static void add_region(struct report_sums *s, const struct region *r)
 {
     s->address_used += r->top - r->base;
     s->metadata += (uint64_t)((double)r->metadata_bytes * (double)(r->top - r->base) / (double)r->bytes);
 }
 
-/* What regions say. In portions each is looked at in a moment of its own. */
-static void sum_regions(cenote_pool *pool, cenote_stats *s, bool in_portions)
+#define SLOTS_AT_ONCE 1024u         /* of a region */
+
+/* Each region, or so many slots of it, is looked at in a moment of its own. */
+static void sum_region(struct look *look, uint32_t number, struct report_sums *s)
 {
-    struct pages_sums sums = {0};
-    uint32_t work = 0;
-    pages_sum_spares(&pool->pages, &sums);
-    for (uint32_t number = 1; number < pool->pages.regions.used; number++) {
-        const struct region *r = region_of(&pool->pages, number);
-        if (r) {
-            pages_sum_region(&pool->pages, r, &sums);
-            add_region(s, r);
-        }
-        if (in_portions && !pool_pass(pool, &work, 2 + (r ? r->slots / 8 : 0)))
-            break;
+    struct pages *pages = &look->pool->pages;
+    const struct region *r = region_of(pages, number);
+    if (r)
+        add_region(s, r);
+    for (uint32_t from = 0, to; r && from < r->slots; from = to) {
+        to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
+        pages_sum_slots(pages, r, from, to, &s->pages);
+        if (!look_goes_on(look, 2 + (to - from) / 8))
+            r = look->is_over ? NULL : region_of(pages, number);
     }
-    s->pages_owned = sums.owned;
-    s->pages_free = sums.free;
-    s->pages_aliased = sums.aliased;
-    s->pages_frozen = sums.frozen;
-    s->harvestable = sums.harvestable;
 }
 
-static void derive_gauges(cenote_pool *pool, cenote_stats *s)
+/* In portions. LOCKING: the pool's lock. */
+struct report_sums report_sum(struct look *look)
+{
+    struct report_sums sums = {0};
+    pages_sum_spares(&look->pool->pages, &sums.pages);
+    for (uint32_t number = 1; number < look->pool->pages.regions.used && !look->is_over; number++) {
+        sum_region(look, number, &sums);
+        look_goes_on(look, 1);
+    }
+    return sums;
+}
+
+static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
 {
     s->address_space = pool->pages.addresses;
     s->pending_blocks = pool->pending_count;
@@ -54,7 +62,7 @@ static void derive_gauges(cenote_pool *pool, cenote_stats *s)
     s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
                   table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
                   table_bytes(&pool->lines) + index_bytes(&pool->line_by_key) + index_bytes(&pool->at) + index_bytes(&pool->by_stream) +
-                  table_bytes(&pool->exports) + index_bytes(&pool->exported) + sizeof *pool + pool->ring.count * RECORD_BYTES;
+                  table_bytes(&pool->exports) + index_bytes(&pool->exported) + sizeof *pool + ring_count(&pool->ring) * RECORD_BYTES;
 }
 
 /* Of the whole process: a driver does not know pools. */
@@ -69,10 +77,9 @@ static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
     }
 }
 
-/* LOCKING: the pool's lock. */
-cenote_stats report_stats(cenote_pool *pool, bool in_portions)
+/* Levels and counts are of this moment. LOCKING: the pool's lock. */
+cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sums)
 {
-    pool_settle(pool);
     cenote_stats s = pool->stats;
     derive_cached(&s);
     derive_gauges(pool, &s);
@@ -82,7 +89,13 @@ cenote_stats report_stats(cenote_pool *pool, bool in_portions)
     s.driver_ns -= pool->driver_ns_before;
     s.page_bytes = 1ull << pool->pages.shift;
     s.capacity = pool->device->capacity;
-    sum_regions(pool, &s, in_portions); /* last: the lock may be let go of */
+    s.address_used = sums->address_used;
+    s.metadata += sums->metadata;
+    s.pages_owned = sums->pages.owned;
+    s.pages_free = sums->pages.free;
+    s.pages_aliased = sums->pages.aliased;
+    s.pages_frozen = sums->pages.frozen;
+    s.harvestable = sums->pages.harvestable;
     return s;
 }
 
@@ -98,9 +111,11 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     int error = sized_check(size, "cenote_stats");
     if (error || !pool || !pool->open || !stats)
         return error ? error : error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a place for the counters");
-    lock_take(&pool->lock);
-    cenote_stats s = report_stats(pool, true);
-    lock_give(&pool->lock);
+    struct look look;
+    look_begin(&look, pool);
+    struct report_sums sums = report_sum(&look);
+    cenote_stats s = report_stats(pool, &sums);
+    look_end(&look);
     sized_out(stats, size, &s, sizeof s);
     return CENOTE_OK;
 }
@@ -110,7 +125,8 @@ int cenote_reset_peaks(cenote_pool *pool)
     int error = pool_usable(pool);
     if (error)
         return error;
-    lock_take(&pool->lock);
+    struct look look;
+    look_begin(&look, pool);
     derive_cached(&pool->stats);
 #define LEVEL(name, unit, text) pool->stats.name.peak = pool->stats.name.current;
 #define COUNT(name, unit, text)
@@ -119,8 +135,8 @@ int cenote_reset_peaks(cenote_pool *pool)
 #undef LEVEL
 #undef COUNT
 #undef GAUGE
-    rows_reset(pool, true);
-    lock_give(&pool->lock);
+    rows_reset(&look, true);
+    look_end(&look);
     return CENOTE_OK;
 }
 
@@ -129,7 +145,8 @@ int cenote_reset_totals(cenote_pool *pool)
     int error = pool_usable(pool);
     if (error)
         return error;
-    lock_take(&pool->lock);
+    struct look look;
+    look_begin(&look, pool);
     sum_driver_calls(&pool->driver_calls_before, &pool->driver_ns_before);
 #define LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
 #define COUNT(name, unit, text) pool->stats.name = 0;
@@ -138,49 +155,7 @@ int cenote_reset_totals(cenote_pool *pool)
 #undef LEVEL
 #undef COUNT
 #undef GAUGE
-    rows_reset(pool, false);
-    lock_give(&pool->lock);
+    rows_reset(&look, false);
+    look_end(&look);
     return CENOTE_OK;
-}
-
-/* Invariant 17: the accounting identities of docs/invariants.md. LOCKING: the pool's lock. */
-static const char *broken_identity(const cenote_pool *pool)
-{
-    const cenote_stats *s = &pool->stats;
-    if (s->reserved.current != pool->pages.reserved)
-        return "17: reserved counts what the pages say";
-    if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)
-        return "17: requested <= allocated <= active";
-    return s->active.current > s->reserved.current ? "17: active <= reserved" : NULL;
-}
-
-static const char *broken_rule(cenote_pool *pool)
-{
-    const char *broken = pages_broken_rule(&pool->pages);
-    for (uint32_t number = 1; number < pool->arenas.used && !broken; number++) {
-        struct arena *a = arena_of(pool, number);
-        if (!a->number)
-            continue;
-        broken = heap_broken_rule(&a->heap);
-        if (!broken)
-            broken = heap_broken_cover(&a->heap);
-        if (!broken)
-            broken = slabs_broken_rule(&a->slabs);
-    }
-    if (!broken)
-        broken = rows_broken_rule(pool);
-    return broken ? broken : broken_identity(pool);
-}
-
-int cenote_pool_check(cenote_pool *pool)
-{
-    int error = pool_usable(pool);
-    if (error)
-        return error;
-    lock_take(&pool->turn); /* nothing is half done */
-    lock_take(&pool->lock);
-    const char *broken = broken_rule(pool);
-    lock_give(&pool->lock);
-    lock_give(&pool->turn);
-    return broken ? error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "invariant %s", broken) : CENOTE_OK;
 }

@@ -5,8 +5,8 @@
  * one that has any: until then everything is in row 0 of each division, which is what the pool's own level says, so that a program without
  * labels pays nothing for them.
  *
- * LOCKING: the pool's lock. Arenas and groups, of which there may be thousands, are listed in portions (pool_pass): while other threads allocate
- * and free, rows of these two add up to what was allocated at some moments of the call.
+ * LOCKING: the pool's lock. Arenas, groups and tags, of which there may be thousands, are listed in portions (look.c): while other threads allocate
+ * and free, the rows of one of these may be of different moments of the call.
  */
 #include <stdio.h>
 #include <string.h>
@@ -50,22 +50,23 @@ static void reset(struct row *r, uint64_t epoch, bool peaks)
     r->epoch = epoch;
 }
 
-/* Forgets peaks, or what came in and went out. LOCKING: the pool's lock. */
-void rows_reset(cenote_pool *pool, bool peaks)
+/* Forgets peaks, or what came in and went out. Of arenas, groups and tags in portions. LOCKING: the pool's lock. */
+void rows_reset(struct look *look, bool peaks)
 {
+    cenote_pool *pool = look->pool;
     pool->epoch += peaks;
-    for (uint32_t number = 1; number < pool->arenas.used; number++)
-        reset(&arena_of(pool, number)->row, pool->epoch, peaks);
-    for (uint32_t number = 1; number < pool->groups.used; number++)
-        reset(&group_of(pool, number)->row, pool->epoch, peaks);
     for (uint32_t i = 0; i < SIZE_ROWS; i++)
         reset(&pool->by_size[i], pool->epoch, peaks);
-    for (uint32_t tag = 0; tag < pool->by_tag.committed; tag++)
-        reset(tag_row(pool, tag), pool->epoch, peaks);
     for (uint32_t i = 0; i < CENOTE_KINDS; i++)
         reset(&pool->by_kind[i], pool->epoch, peaks);
     for (uint32_t i = 0; i < CENOTE_PHASES; i++)
         reset(&pool->by_phase[i], pool->epoch, peaks);
+    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++, look_goes_on(look, 1))
+        reset(&arena_of(pool, number)->row, pool->epoch, peaks);
+    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1))
+        reset(&group_of(pool, number)->row, pool->epoch, peaks);
+    for (uint32_t tag = 0; tag < pool->by_tag.committed && !look->is_over; tag++, look_goes_on(look, 1))
+        reset(tag_row(pool, tag), pool->epoch, peaks);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- questions */
@@ -83,42 +84,52 @@ static bool has_row(const cenote_pool *pool, const struct row *r, uint64_t key, 
     return true;
 }
 
-#define WORK_OF_ARENA 10u /* see pool_pass */
+#define WORK_OF_ROW 5u              /* names are printed; see look.c */
 
-static void list_arenas(struct sized_list *l, cenote_pool *pool, bool in_portions)
+static void list_arenas(struct sized_list *l, struct look *look, const struct sums *sums)
 {
-    uint32_t work = 0;
+    const cenote_pool *pool = look->pool;
     cenote_row row;
-    for (uint32_t number = 1; number < pool->arenas.used; number++) {
+    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++) {
         const struct arena *a = arena_of(pool, number);
-        if (in_portions && !pool_pass(pool, &work, WORK_OF_ARENA))
-            return;
-        if (!a->number || !has_row(pool, &a->row, a->stream, pieces_reserved(pool, a), &row))
-            continue;
-        row.group = a->group ? group_of(pool, a->group) : NULL;
-        row.stream = a->handle;
-        snprintf(row.name, sizeof row.name, "%s%sstream %llu", row.group ? row.group->name : "", row.group ? ", " : "",
-                 (unsigned long long)a->stream);
-        sized_add(l, &row, sizeof row);
+        if (a->number && has_row(pool, &a->row, a->stream, sum_of_arena(sums, number), &row)) {
+            row.group = a->group ? group_of(pool, a->group) : NULL;
+            row.stream = a->handle;
+            snprintf(row.name, sizeof row.name, "%s%sstream %llu", row.group ? row.group->name : "", row.group ? ", " : "",
+                     (unsigned long long)a->stream);
+            sized_add(l, &row, sizeof row);
+        }
+        look_goes_on(look, WORK_OF_ROW);
     }
 }
 
-static void list_groups(struct sized_list *l, cenote_pool *pool, bool in_portions)
+/* What lies in the group. After a pause the arenas that were to come may be others': then the sum ends there. */
+static uint64_t sum_of_group(struct look *look, uint32_t group, const struct sums *sums)
 {
-    uint32_t work = 0;
+    const cenote_pool *pool = look->pool;
+    const cenote_group *g = group_of(pool, group);
+    uint64_t sum = 0;
+    for (uint32_t i = g->number ? g->first_arena : 0; i && arena_of(pool, i)->group == group; i = arena_of(pool, i)->next_of_group) {
+        sum += sum_of_arena(sums, i);
+        if (!look_goes_on(look, 1) && look->is_over)
+            break;
+    }
+    return sum;
+}
+
+static void list_groups(struct sized_list *l, struct look *look, const struct sums *sums)
+{
+    const cenote_pool *pool = look->pool;
     cenote_row row;
-    for (uint32_t number = 1; number < pool->groups.used; number++) {
+    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++) {
         cenote_group *g = group_of(pool, number);
-        uint64_t reserved = 0;
-        if (in_portions && !pool_pass(pool, &work, WORK_OF_ARENA * (1 + (g->number ? g->arenas : 0))))
-            return;
-        for (uint32_t i = g->number ? g->first_arena : 0; i; i = arena_of(pool, i)->next_of_group)
-            reserved += pieces_reserved(pool, arena_of(pool, i));
-        if (!g->number || !has_row(pool, &g->row, number, reserved, &row))
-            continue;
-        row.group = g;
-        snprintf(row.name, sizeof row.name, "%s", g->name);
-        sized_add(l, &row, sizeof row);
+        uint64_t reserved = sum_of_group(look, number, sums);
+        if (!look->is_over && g->number && has_row(pool, &g->row, number, reserved, &row)) {
+            row.group = g;
+            snprintf(row.name, sizeof row.name, "%s", g->name);
+            sized_add(l, &row, sizeof row);
+        }
+        look_goes_on(look, WORK_OF_ROW);
     }
 }
 
@@ -134,15 +145,19 @@ static void list_sizes(struct sized_list *l, const cenote_pool *pool)
     }
 }
 
-static void list_tags(struct sized_list *l, const cenote_pool *pool)
+static void list_tags(struct sized_list *l, struct look *look)
 {
+    const cenote_pool *pool = look->pool;
     cenote_row row;
     struct row all = all_of(pool);
-    for (uint32_t tag = 0; tag < (pool->is_labelled ? pool->by_tag.committed : 1); tag++) {
-        if (!has_row(pool, pool->is_labelled ? tag_row(pool, tag) : &all, tag, 0, &row))
-            continue;
-        label_path(tag, row.name, sizeof row.name);
-        sized_add(l, &row, sizeof row);
+    bool is_labelled = pool->is_labelled;
+    for (uint32_t tag = 0; tag < (is_labelled ? pool->by_tag.committed : 1) && !look->is_over; tag++) {
+        bool has = has_row(pool, is_labelled ? tag_row(pool, tag) : &all, tag, 0, &row);
+        if (has) {
+            label_path(tag, row.name, sizeof row.name);
+            sized_add(l, &row, sizeof row);
+        }
+        look_goes_on(look, has ? WORK_OF_ROW : 1);
     }
 }
 
@@ -158,9 +173,10 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
     }
 }
 
-/* Adds the rows of the division. LOCKING: the pool's lock. */
-void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_list *l, bool in_portions)
+/* Adds the rows of the division; `sums` for those of arenas and groups. LOCKING: the pool's lock. */
+void rows_list(struct look *look, enum cenote_division division, const struct sums *sums, struct sized_list *l)
 {
+    const cenote_pool *pool = look->pool;
 #define KIND(name, text) text,
 #define PHASE(name, kind, text) text,
     static const char *const kinds[] = {
@@ -172,10 +188,10 @@ void rows_list(cenote_pool *pool, enum cenote_division division, struct sized_li
 #undef KIND
 #undef PHASE
     switch (division) {
-    case CENOTE_BY_ARENA: list_arenas(l, pool, in_portions); break;
-    case CENOTE_BY_GROUP: list_groups(l, pool, in_portions); break;
+    case CENOTE_BY_ARENA: list_arenas(l, look, sums); break;
+    case CENOTE_BY_GROUP: list_groups(l, look, sums); break;
     case CENOTE_BY_CLASS: list_sizes(l, pool); break;
-    case CENOTE_BY_TAG: list_tags(l, pool); break;
+    case CENOTE_BY_TAG: list_tags(l, look); break;
     case CENOTE_BY_PHASE: list_named(l, pool, pool->by_phase, phases, CENOTE_PHASES); break;
     default: list_named(l, pool, pool->by_kind, kinds, CENOTE_KINDS);
     }
@@ -189,10 +205,17 @@ int(cenote_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room,
         return error;
     if (division < CENOTE_BY_ARENA || division > CENOTE_BY_KIND || !count)
         return error_set(CENOTE_INVALID, 0, "cenote_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND, division);
-    lock_take(&pool->lock);
-    pool_settle(pool);
-    rows_list(pool, (enum cenote_division)division, &l, true);
-    lock_give(&pool->lock);
+    struct look look;
+    struct sums sums = {0};
+    bool has_sums = division == CENOTE_BY_ARENA || division == CENOTE_BY_GROUP;
+    if (has_sums && !pieces_sums_open(&sums, pool))
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the sums of arenas");
+    look_begin(&look, pool);
+    if (has_sums)
+        pieces_sum(&look, &sums);
+    rows_list(&look, (enum cenote_division)division, &sums, &l);
+    look_end(&look);
+    pieces_sums_close(&sums);
     *count = l.count;
     return CENOTE_OK;
 }
@@ -241,18 +264,26 @@ static uint64_t sum_of(const struct row *rows, size_t count)
     return sum;
 }
 
-/* Invariant 20: the rows of each division add up to what is allocated. LOCKING: the pool's lock. */
-const char *rows_broken_rule(const cenote_pool *pool)
+/* Invariant 20: the rows of each division add up to what is allocated. Not judged where other threads had the lock meanwhile. */
+const char *rows_broken_rule(struct look *look)
 {
-    uint64_t allocated = pool->stats.allocated.current, arenas = 0;
-    for (uint32_t number = 1; number < pool->arenas.used; number++)
+    const cenote_pool *pool = look->pool;
+    uint64_t allocated = pool->stats.allocated.current, arenas = 0, tags = 0;
+    bool is_same = true;
+    for (uint32_t number = 1; number < pool->arenas.used && is_same; number++) {
         arenas += arena_of(pool, number)->number ? arena_of(pool, number)->row.current : 0;
+        is_same = look_goes_on(look, 1);
+    }
+    for (uint32_t tag = 0; pool->is_labelled && tag < pool->by_tag.committed && is_same; tag++) {
+        tags += tag_row(pool, tag)->current;
+        is_same = look_goes_on(look, 1);
+    }
+    if (!is_same)
+        return NULL;
     if (arenas != allocated || sum_of(pool->by_size, SIZE_ROWS) != allocated)
         return "20: arenas and sizes add up to what is allocated";
-    if (!pool->is_labelled)
-        return NULL;
-    if (sum_of(pool->by_kind, CENOTE_KINDS) != allocated || sum_of(pool->by_phase, CENOTE_PHASES) != allocated ||
-        sum_of(tag_row(pool, 0), pool->by_tag.committed) != allocated)
+    if (pool->is_labelled && (sum_of(pool->by_kind, CENOTE_KINDS) != allocated || sum_of(pool->by_phase, CENOTE_PHASES) != allocated ||
+                              tags != allocated))
         return "20: kinds, phases and tags add up to what is allocated";
     return NULL;
 }

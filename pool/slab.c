@@ -137,21 +137,37 @@ uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
     return block;
 }
 
-/* Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending; those wholly free are counted. */
-const char *slabs_broken_rule(const struct slabs *s)
+/*
+ * Invariant 16: a slab in a bin has free items, as many as bits, and none of them is pending; those wholly free are counted. Checks the next `most`
+ * slabs; true: there are more. All 0 in `w`: it begins.
+ */
+bool slabs_check(const struct slabs *s, struct slabs_walk *w, uint32_t most, const char **broken)
 {
-    uint32_t empty = 0;
-    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
-        uint32_t before = 0;
-        for (uint32_t number = s->bins[class]; number; number = slab_of(s->table, number)->after) {
+    for (; w->class < CLASS_COUNT; w->class++, w->before = 0) {
+        uint32_t number = w->before ? slab_of(s->table, w->before)->after : s->bins[w->class];
+        for (; number && most; number = slab_of(s->table, number)->after, most--) {
             const struct slab *slab = slab_of(s->table, number);
             int bits = __builtin_popcountll(slab->free[0]) + __builtin_popcountll(slab->free[1]);
             bool both = (slab->free[0] & slab->pending[0]) || (slab->free[1] & slab->pending[1]);
-            if (slab->class != class || slab->before != before || !bits || bits != slab->free_items || both)
-                return "16: a slab in a bin has free items, as many as bits, none of them pending";
-            before = number;
-            empty += slab->free_items == slab->items;
+            if (slab->class != w->class || slab->before != w->before || !bits || bits != slab->free_items || both) {
+                *broken = "16: a slab in a bin has free items, as many as bits, none of them pending";
+                return false;
+            }
+            w->before = number;
+            w->empty += slab->free_items == slab->items;
         }
+        if (number)
+            return true;
     }
-    return empty != s->empty ? "16: empty slabs are counted" : NULL;
+    if (w->empty != s->empty)
+        *broken = "16: empty slabs are counted";
+    return false;
+}
+
+const char *slabs_broken_rule(const struct slabs *s)
+{
+    struct slabs_walk w = {0};
+    const char *broken = NULL;
+    slabs_check(s, &w, UINT32_MAX, &broken);
+    return broken;
 }

@@ -48,6 +48,11 @@ uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t
 bool     slab_give(struct slabs *s, uint32_t slab, uint32_t item);
 uint32_t slab_close(struct slabs *s, uint32_t slab, struct region *r);
 
+/* How far a check has come. If anything changed since, it begins again. */
+struct slabs_walk {
+    uint32_t class, before, empty;
+};
+bool        slabs_check(const struct slabs *s, struct slabs_walk *w, uint32_t most, const char **broken);
 const char *slabs_broken_rule(const struct slabs *s);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * snapshot.h: what a snapshot of a pool keeps of one moment, before it is written down. snapshot.c copies it, snapshot_json.c writes it.
+ * snapshot.h: what a snapshot keeps of a pool, before it is written down. snapshot.c copies it, snapshot_json.c writes it.
  *
  * Notes are plain copies in one mapping of our own, a part behind the other: they name things by number and point nowhere.
  */
@@ -67,6 +67,7 @@ struct snapshot {
         size_t at, count;
     } parts[PARTS];
     uint64_t now_ns;                        /* since the pool was opened, by its clock */
+    bool     is_one_moment;
     uint64_t steps;
     double   trim_above;
     CUresult lost;

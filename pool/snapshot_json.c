@@ -36,10 +36,11 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
 {
     char counters[16384];
     size_t length = cenote_stats_json(&s->stats, counters, sizeof counters);
-    file_print(f, "{\"snapshot\":1,\"version\":%d,\"ns\":%" PRIu64 ",\n\"pool\":{\"device\":%d,\"provider\":\"%s\",\"default\":%s,\"lost\":%d,"
+    file_print(f, "{\"snapshot\":1,\"version\":%d,\"ns\":%" PRIu64 ",\"one_moment\":%s,\n", cenote_version(), s->now_ns, yes(s->is_one_moment));
+    file_print(f, "\"pool\":{\"device\":%d,\"provider\":\"%s\",\"default\":%s,\"lost\":%d,"
                "\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64 ",\"page_bytes\":%" PRIu64 ",\"trim_above\":%g,\"pins\":%" PRIu32
                ",\"steps\":%" PRIu64 ",\"records\":%" PRIu64 ",\"records_lost\":%" PRIu64 "},\n\"counters\":",
-               cenote_version(), s->now_ns, pool->device->ordinal, options_provider_name((int)pool->provider), yes(pool->is_default),
+               pool->device->ordinal, options_provider_name((int)pool->provider), yes(pool->is_default),
                (int)s->lost, s->stats.capacity, s->stats.limit, s->stats.page_bytes, s->trim_above, s->pins, s->steps, s->records,
                s->records_lost);
     CHECK(length < sizeof counters);
@@ -48,7 +49,7 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
 
 static uint32_t number_of(const cenote_group *group)
 {
-    return group ? group->number : 0; /* constant while it has rows or pieces; a snapshot is of one moment all the same */
+    return group ? group->number : 0; /* structures of groups stay mapped; it may be another group's by now */
 }
 
 static void write_rows(const struct snapshot *s, struct file *f)

@@ -16,6 +16,7 @@
 
 #define BATCH    64             /* pages picked at a time where there is no host memory for more */
 #define ORPHANS  8              /* segments of destroyed groups that go before another is taken */
+#define WORK_OF_FLUSH 10u       /* of one arena, see look.c */
 #define PERIODIC (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
 
 /* What may go. */
@@ -28,11 +29,12 @@ struct leave {
 /* Empty slabs go back to their heaps, so that their pages can be free. */
 void trim_flush(cenote_pool *pool)
 {
-    lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->arenas.used; number++)
+    struct look look;
+    look_begin(&look, pool);
+    for (uint32_t number = 1; number < pool->arenas.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH))
         if (arena_of(pool, number)->number)
             arena_flush(arena_of(pool, number));
-    lock_give(&pool->lock);
+    look_end(&look);
 }
 
 /* Takes away the mapping at a slot that no live byte lies on. False: the driver refuses. LOCKING: the turn. */

@@ -303,7 +303,7 @@ CENOTE_API int cenote_group_change(cenote_group *group, unsigned flags);
 /* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
 CENOTE_API int cenote_group_destroy(cenote_group *group);
 
-/* Bytes of physical memory that lie in the group. */
+/* Bytes of physical memory that lie in the group. Memory that moves meanwhile may count in two places or none. */
 CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 
 /* Like cenote_alloc_aligned, from the group's memory. */
@@ -415,8 +415,9 @@ typedef struct cenote_row {
 enum cenote_division { CENOTE_BY_ARENA, CENOTE_BY_GROUP, CENOTE_BY_CLASS, CENOTE_BY_TAG, CENOTE_BY_PHASE, CENOTE_BY_KIND };
 
 /*
- * The pool divided one way: sizes, tags, phases and kinds at one moment; arenas and groups a few at a time, so that other threads do not wait, and
- * their rows add up if no other thread allocates or frees meanwhile. Rows that never held anything are left out. Room and count as for cenote_pieces.
+ * The pool divided one way: sizes, phases and kinds at one moment; arenas, groups and tags some at a time, so that other threads do not wait, and
+ * their rows add up if there are few, or if no other thread allocates or frees meanwhile. Rows that never held anything are left out. Room and count
+ * as for cenote_pieces.
  */
 CENOTE_API int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size);
 #define cenote_rows(...) cenote_rows(__VA_ARGS__, sizeof(cenote_row))
@@ -507,8 +508,10 @@ typedef struct cenote_piece {
 } cenote_piece;
 
 /*
- * What lies where, at one moment: in the group, or with NULL in all the memory that is reserved. Fills in at most `room` pieces and sets
- * *count to how many there are, so that a caller with too little room can ask again.
+ * What lies where: in the group, or with NULL in all the memory that is reserved. Fills in at most `room` pieces and sets *count to how many there
+ * are, so that a caller with too little room can ask again. It is of one moment if there are few pieces, or if no other thread uses the pool
+ * meanwhile. Otherwise a block that is live all the time is there once, as it is; one that comes or goes may be there or not; and pieces of a segment
+ * tile it all the same.
  */
 CENOTE_API int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size);
 #define cenote_pieces(...) cenote_pieces(__VA_ARGS__, sizeof(cenote_piece))
@@ -521,14 +524,22 @@ CENOTE_API int cenote_record(cenote_pool *pool, uint64_t records);
 
 /*
  * Writes the records as a trace (docs/traces.md), gzip if `path` ends in .gz; recording goes on. It begins with the blocks that were live when
- * the oldest record was written, so that cenote-replay can do it again. CENOTE_FILE if it cannot be written: what was at `path` stays.
+ * the oldest record was written, so that cenote-replay can do it again, and ends with the last record; other threads go on meanwhile. CENOTE_FILE if
+ * it cannot be written: what was at `path` stays. CENOTE_BUSY if they were quicker than the copy again and again: give the ring more room.
  */
 CENOTE_API int cenote_record_save(cenote_pool *pool, const char *path);
 
-/* Everything the pool knows, at one moment, as JSON (docs/snapshot.md). Files as for cenote_record_save. */
+/*
+ * Everything the pool knows as JSON (docs/snapshot.md), which says whether it is of one moment: it is if no other thread wanted the pool meanwhile.
+ * Counters are of one moment always. Files as for cenote_record_save.
+ */
 CENOTE_API int cenote_snapshot(cenote_pool *pool, const char *path);
 
-/* Walks every structure of the pool and checks every invariant: 0, or CENOTE_INVALID and a message that names what is broken. For tests. */
+/*
+ * Walks every structure of the pool and checks every invariant: 0, or CENOTE_INVALID and a message that names what is broken. For tests. While other
+ * threads use a large pool, what cannot be told is not judged: sums over more than fits a short hold of its lock. Allocations that need the driver
+ * wait meanwhile.
+ */
 CENOTE_API int cenote_pool_check(cenote_pool *pool);
 
 #ifdef __cplusplus

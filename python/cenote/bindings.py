@@ -342,5 +342,5 @@ def level(struct: LevelStruct) -> Level:
 
 
 def pieces(device: Device = None) -> Sequence[PieceStruct]:
-    """What lies where on a device, at one moment: live blocks, free ones, pending ones."""
+    """What lies where on a device, at about one moment: live blocks, free ones, pending ones."""
     return all_of("cenote_pieces", PieceStruct, pool(device), None)

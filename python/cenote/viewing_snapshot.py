@@ -48,6 +48,8 @@ def _history(title: str, snapshot: dict[str, Any]) -> History:
     history.divide_by_size()
     history.forget_what_divides_nothing()
     history.notes.append("A snapshot is one moment: the time line is that of its steps, the last 256 at most.")
+    if not snapshot.get("one_moment", True):
+        history.notes.append("Other threads allocated while it was taken: blocks and pages are of about the moment of the counters.")
     return history
 
 
@@ -91,7 +93,7 @@ def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
     streams, keys = _stream_names(snapshot), {arena["arena"]: (arena["group"], arena["stream_id"]) for arena in snapshot["arenas"]}
     pages, users = [], Names()
     for page in _rows(snapshot["pages"]["columns"], snapshot["pages"]["rows"]):
-        owner = bases[page["owner"][0]] + page["owner"][1] * size if page["owner"] else None
+        owner = bases[page["owner"][0]] + page["owner"][1] * size if page["owner"] and page["owner"][0] in bases else None
         places = sorted(mapped.get(page["page"], []), key=lambda at: at != owner)
         held = bool(page["frozen"] or page["pins"])
         stream = streams.get(keys.get(page["arena"], (0, 0)), "no stream yet")

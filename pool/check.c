@@ -1,0 +1,117 @@
+/*
+ * check.c: do the invariants of a pool hold? docs/invariants.md has them by number.
+ *
+ * Regions, pages, arenas and mappings change only with the turn, which is held from start to end: what is summed up over those is exact. Blocks and
+ * slabs come and go meanwhile, for the pool's lock is held for a portion at a time (look.c): of a busy pool some things are not judged, slots in
+ * which a pause fell, and what does not fit a portion but has to add up at one moment.
+ *
+ * LOCKING: the turn, so that nothing is half done; the pool's lock, but not in a pause.
+ */
+#include "pool/pool.h"
+
+#define PIECES_AT_ONCE 100u
+#define SLOTS_AT_ONCE  128u         /* a multiple of 64 */
+#define SLABS_AT_ONCE  64u
+#define TRIES          3            /* for what has to be looked at without a pause */
+
+static const char *check_pages(struct look *look)
+{
+    struct pages *pages = &look->pool->pages;
+    const char *broken = NULL;
+    uint64_t bytes = 0;
+    for (uint32_t number = 1; number < pages->regions.used && !broken && !look->is_over; number++) {
+        struct region *r = region_of(pages, number);
+        for (uint32_t from = 0, to; r && from < r->slots && !broken && !look->is_over; from = to) {
+            to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
+            broken = pages_broken_slots(pages, r, from, to, &bytes);
+            look_goes_on(look, 2 + (to - from) / 2);
+        }
+        look_goes_on(look, 1);
+    }
+    return broken || look->is_over ? broken : pages_broken_sum(pages, bytes);
+}
+
+/* The newest region comes last, for its top may rise between two portions. */
+static const char *check_heap(struct look *look, struct heap *h)
+{
+    const char *broken = NULL;
+    uint64_t bytes = 0, used = 0;
+    for (uint32_t number = h->regions; number && !broken && !look->is_over; number = region_of(h->pages, number)->next) {
+        const struct region *r = region_of(h->pages, number);
+        struct heap_walk w = {0};
+        broken = heap_broken_region(h, r);
+        while (!broken && heap_check(h, r, &w, PIECES_AT_ONCE, &broken) && !look->is_over)
+            w.in_doubt |= !look_goes_on(look, PIECES_AT_ONCE / 2);
+        bytes += r->bytes;
+        used += number == h->regions ? 0 : r->top - r->base;
+        look_goes_on(look, PIECES_AT_ONCE / 4);
+    }
+    if (broken || look->is_over)
+        return broken;
+    used += h->regions ? region_of(h->pages, h->regions)->top - region_of(h->pages, h->regions)->base : 0;
+    return bytes != h->bytes || used != h->used ? "22: a heap counts its addresses" : NULL;
+}
+
+static const char *check_slabs(struct look *look, const struct slabs *s)
+{
+    const char *broken = NULL;
+    bool is_same = false;
+    for (int tries = 0; tries < TRIES && !is_same && !look->is_over; tries++) {
+        struct slabs_walk w = {0};
+        is_same = true;
+        while (is_same && slabs_check(s, &w, SLABS_AT_ONCE, &broken))
+            is_same = look_goes_on(look, SLABS_AT_ONCE);
+    }
+    return broken;
+}
+
+static const char *check_rows(struct look *look)
+{
+    const char *broken = NULL;
+    for (int tries = 0; tries < TRIES && !broken && !look->is_over; tries++) {
+        look_pause(look);
+        broken = look->is_over ? NULL : rows_broken_rule(look);
+    }
+    return broken;
+}
+
+/* Invariant 17: the accounting identities of docs/invariants.md. LOCKING: the pool's lock. */
+static const char *broken_identity(const cenote_pool *pool)
+{
+    const cenote_stats *s = &pool->stats;
+    if (s->reserved.current != pool->pages.reserved)
+        return "17: reserved counts what the pages say";
+    if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)
+        return "17: requested <= allocated <= active";
+    return s->active.current > s->reserved.current ? "17: active <= reserved" : NULL;
+}
+
+static const char *broken_rule(struct look *look)
+{
+    const cenote_pool *pool = look->pool;
+    const char *broken = check_pages(look);
+    for (uint32_t number = 1; number < pool->arenas.used && !broken && !look->is_over; number++) {
+        struct arena *a = arena_of(pool, number);
+        broken = a->number ? check_heap(look, &a->heap) : NULL;
+        if (!broken && a->number && !look->is_over)
+            broken = check_slabs(look, &a->slabs);
+        look_goes_on(look, 1);
+    }
+    if (!broken && !look->is_over)
+        broken = check_rows(look);
+    return broken || look->is_over ? broken : broken_identity(pool);
+}
+
+int cenote_pool_check(cenote_pool *pool)
+{
+    struct look look;
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->turn);
+    look_begin(&look, pool);
+    const char *broken = broken_rule(&look);
+    look_end(&look);
+    lock_give(&pool->turn);
+    return broken ? error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "invariant %s", broken) : CENOTE_OK;
+}

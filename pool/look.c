@@ -1,0 +1,40 @@
+/*
+ * look.c: long looks at a pool, in portions.
+ *
+ * A report may have a million blocks to tell of, and other threads want to allocate meanwhile. So it holds the pool's lock for a portion at a
+ * time (PORTION): threads that wait for it then have it, and the look goes on. While no thread waits the lock is kept, and what is seen is one
+ * moment's; a look that fits one portion always is.
+ *
+ * After a pause blocks, regions, arenas and groups may be others than before. Numbers of tables stay good to go on from, and addresses are looked
+ * up again. Not: how to go on, which each look has to know itself.
+ *
+ * LOCKING: the pool's lock from look_begin to look_end, but not in a pause.
+ */
+#include "pool/pool.h"
+
+void look_begin(struct look *look, cenote_pool *pool)
+{
+    *look = (struct look){.pool = pool};
+    lock_take(&pool->lock);
+    pool_settle(pool);
+}
+
+void look_end(struct look *look)
+{
+    lock_give(&look->pool->lock);
+}
+
+bool look_pause(struct look *look)
+{
+    cenote_pool *pool = look->pool;
+    look->work = 0;
+    if (!lock_pass(&pool->lock))
+        return true;
+    look->is_apart = true;
+    look->is_over = !atomic_load(&pool->open);
+    if (!look->is_over)
+        pool_settle(pool);
+    if (!look->is_over && look->after_pause)
+        look->after_pause(look);
+    return false;
+}

@@ -1,0 +1,321 @@
+/*
+ * test_looks.c: long looks at a pool, while other threads allocate and free. Each pauses for those that wait for the pool's lock, and tells the truth
+ * all the same: of blocks that live all the time, and of no block twice. Not: how long a thread waits (bench/scale).
+ */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "stats/records/records.h"
+#include "tests/api/scene.h"
+#include "tests/patience.h"
+
+#define STANDING 6000               /* more than a portion of anything */
+#define HAMMERS  3
+#define ROOM     20000
+#define LOOKS    20
+#define SIZE(i)  (600 + (size_t)(i) * 3)    /* of a standing block: below that and from SIZE(STANDING) on are those that come and go */
+
+struct hammer {
+    pthread_t    thread;
+    struct crowd *crowd;
+    CUstream     stream;
+    uint64_t     random;
+    unsigned     failures;
+};
+
+static struct crowd {
+    struct scene scene;
+    cenote_group *group;
+    void *standing[STANDING];
+    bool  is_gone[STANDING];
+    struct hammer hammer[HAMMERS];
+    _Atomic bool over;
+} crowd;
+
+static cenote_piece pieces[ROOM];
+static cenote_row rows[64];
+static char path[200];
+
+static void *hammer(void *arg)
+{
+    struct hammer *h = arg;
+    void *block[40] = {NULL};
+    h->failures += cuCtxPushCurrent(h->crowd->scene.context) != 0;
+    for (uint64_t i = 0; !atomic_load(&h->crowd->over); i++) {
+        void **b = &block[i * 7 % 40];
+        h->random = h->random * 6364136223846793005u + 1442695040888963407u;
+        size_t bytes = i % 3 ? 1 + (h->random >> 40) % 500 : SIZE(STANDING) + (h->random >> 40) % (3 * MIB);
+        h->failures += cenote_free(*b) != 0;
+        h->failures += (i % 4 ? cenote_alloc(h->crowd->scene.pool, bytes, h->stream, b) :
+                                cenote_group_alloc(h->crowd->group, bytes, 512, h->stream, b)) != 0;
+        h->failures += i % 500 == 0 && cenote_trim(h->crowd->scene.pool, 0, 0);
+    }
+    for (int i = 0; i < 40; i++)
+        h->failures += cenote_free(block[i]) != 0;
+    h->failures += cuCtxPopCurrent(NULL) != 0;
+    return NULL;
+}
+
+static void open_crowd(void)
+{
+    struct sim_shape shape = scene_card(2 * GIB);
+    cenote_options options = scene_options();
+    shape.manual_clock = false;
+    scene_open_with(&crowd.scene, &shape, &options);
+    DONE(cenote_group_create(crowd.scene.pool, "group", 0, NULL, &crowd.group));
+    for (int i = 0; i < STANDING; i++) {
+        DONE(i % 2 ? cenote_alloc(crowd.scene.pool, SIZE(i), crowd.scene.stream[i % 3], &crowd.standing[i]) :
+                     cenote_group_alloc(crowd.group, SIZE(i), 512, crowd.scene.stream[i % 3], &crowd.standing[i]));
+        crowd.is_gone[i] = false;
+    }
+}
+
+static void begin(void)
+{
+    atomic_store(&crowd.over, false);
+    for (int i = 0; i < HAMMERS; i++) {
+        crowd.hammer[i] = (struct hammer){.crowd = &crowd, .stream = crowd.scene.stream[i], .random = (uint64_t)i};
+        DONE(pthread_create(&crowd.hammer[i].thread, NULL, hammer, &crowd.hammer[i]));
+    }
+}
+
+static void end(void)
+{
+    atomic_store(&crowd.over, true);
+    for (int i = 0; i < HAMMERS; i++) {
+        DONE(pthread_join(crowd.hammer[i].thread, NULL));
+        EXPECT_EQ(crowd.hammer[i].failures, 0);
+    }
+}
+
+static void close_crowd(void)
+{
+    for (int i = 0; i < STANDING; i++)
+        DONE(crowd.is_gone[i] ? 0 : cenote_free(crowd.standing[i]));
+    DONE(cenote_group_destroy(crowd.group));
+    scene_close(&crowd.scene);
+}
+
+/* Pieces tile their segments, and each standing block of the group, or of all, is there once. */
+static void expect_standing(cenote_group *group)
+{
+    static unsigned char seen[STANDING];
+    size_t count = 0;
+    unsigned crooked = 0, wrong = 0, missing = 0;
+    memset(seen, 0, sizeof seen);
+    DONE(cenote_pieces(crowd.scene.pool, group, pieces, ROOM, &count));
+    REQUIRE(count <= ROOM);
+    for (size_t i = 0; i < count; i++) {
+        const cenote_piece *p = &pieces[i];
+        bool begins = i == 0 || p->segment != pieces[i - 1].segment;
+        crooked += p->address != (begins ? p->segment : pieces[i - 1].address + pieces[i - 1].size);
+        if (p->state != CENOTE_PIECE_LIVE || p->requested < SIZE(0) || p->requested >= SIZE(STANDING))
+            continue;
+        size_t number = (p->requested - SIZE(0)) / 3;
+        wrong += SIZE(number) != p->requested || p->address != (uintptr_t)crowd.standing[number] || seen[number]++;
+    }
+    for (int i = 0; i < STANDING; i += group ? 2 : 1)
+        missing += !seen[i];
+    EXPECT_EQ(crooked, 0);
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(missing, 0);
+}
+
+CASE(pictures)
+{
+    open_crowd();
+    begin();
+    for (int i = 0; i < LOOKS; i++)
+        expect_standing(i % 2 ? crowd.group : NULL);
+    end();
+    expect_standing(NULL);
+    close_crowd();
+}
+
+/* A check finds nothing broken, counters stay in their order, and what stands is counted. */
+CASE(checks_and_sums)
+{
+    size_t count;
+    uint64_t bytes, least = 0;
+    char text[16384];
+    open_crowd();
+    for (int i = 0; i < STANDING; i += 2)
+        least += SIZE(i);
+    begin();
+    for (int i = 0; i < LOOKS; i++) {
+        DONE(cenote_pool_check(crowd.scene.pool));
+        DONE(cenote_group_reserved(crowd.group, &bytes));
+        EXPECT(bytes >= least);
+        cenote_stats s = scene_stats(crowd.scene.pool);
+        EXPECT(s.requested.current <= s.allocated.current && s.allocated.current <= s.active.current && s.active.current <= s.reserved.current);
+        DONE(cenote_rows(crowd.scene.pool, CENOTE_BY_GROUP, rows, 64, &count));
+        REQUIRE_EQ(count, 1);
+        EXPECT(rows[0].allocated.current >= least && rows[0].reserved >= least);
+        DONE(cenote_reset_peaks(crowd.scene.pool));
+        cenote_explain(crowd.scene.pool, 1 << 30, text, sizeof text);
+    }
+    end();
+    close_crowd();
+}
+
+static bool is_of_one_moment(void)
+{
+    char start[400] = "";
+    DONE(cenote_snapshot(crowd.scene.pool, path));
+    FILE *file = fopen(path, "rb");
+    REQUIRE(file != NULL);
+    start[fread(start, 1, sizeof start - 1, file)] = 0;
+    fclose(file);
+    EXPECT(strstr(start, "\"one_moment\":") != NULL);
+    return strstr(start, "\"one_moment\":true") != NULL;
+}
+
+/* Sooner or later another thread wants the lock: then it has it, and the snapshot says so. */
+CASE(snapshots_let_others_go_on)
+{
+    struct wait wait = {clock_ns() + patience(5) * (uint64_t)1000000000};
+    open_crowd();
+    EXPECT(is_of_one_moment());
+    begin();
+    bool others_went_on = false;
+    while (!others_went_on && wait_on(&wait))
+        others_went_on = !is_of_one_moment();
+    EXPECT(others_went_on);
+    end();
+    EXPECT(is_of_one_moment());
+    close_crowd();
+}
+
+/* How many standing blocks are live where the trace ends, and of how many in all. */
+static unsigned standing_in_trace(unsigned *records)
+{
+    struct records_reader *reader = records_open(path);
+    struct record r;
+    enum records_result got;
+    int standing = 0;
+    REQUIRE(reader != NULL);
+    for (*records = 0; (got = records_next(reader, &r)) == RECORDS_ONE; ++*records)
+        if (r.bytes >= SIZE(0) && r.bytes < SIZE(STANDING))
+            standing += r.op == RECORD_ALLOC ? 1 : r.op == RECORD_FREE ? -1 : 0;
+    EXPECT_EQ(got, RECORDS_END);
+    EXPECT_TEXT_EQ(records_message(reader), "");
+    records_close(reader);
+    return (unsigned)standing;
+}
+
+/* A ring that was begun late and loses what it has: each trace begins with what stood, whether that is freed later or not. */
+CASE(traces)
+{
+    unsigned records, left = STANDING;
+    open_crowd();
+    DONE(cenote_record(crowd.scene.pool, 2000));
+    begin();
+    for (int i = 0; i < LOOKS; i++) {
+        DONE(cenote_record_save(crowd.scene.pool, path));
+        EXPECT_EQ(standing_in_trace(&records), left);
+        EXPECT(records > left);
+        for (int k = 0; k < 10; k++, left--) {
+            DONE(cenote_free(crowd.standing[i * 100 + k]));
+            crowd.is_gone[i * 100 + k] = true;
+        }
+    }
+    end();
+    DONE(cenote_record_save(crowd.scene.pool, path));
+    EXPECT_EQ(standing_in_trace(&records), left);
+    close_crowd();
+}
+
+/* There is room for more records than are kept, and that is used up, too. */
+CASE(a_ring_that_went_round)
+{
+    enum { KEPT = 100, STEPS = (1 << 16) + 20 };
+    struct records_reader *reader;
+    struct record r;
+    unsigned allocs = 0, steps = 0;
+    void *block[3];
+    scene_open(&crowd.scene, 64 * MIB);
+    DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[0]));
+    DONE(cenote_record(crowd.scene.pool, KEPT));
+    DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[1]));
+    for (int i = 0; i < STEPS; i++)
+        DONE(cenote_step(crowd.scene.pool));
+    DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[2]));
+    DONE(cenote_record_save(crowd.scene.pool, path));
+    reader = records_open(path);
+    REQUIRE(reader != NULL);
+    while (records_next(reader, &r) == RECORDS_ONE) {
+        allocs += r.op == RECORD_ALLOC;
+        steps += r.op == RECORD_STEP;
+    }
+    EXPECT_TEXT_EQ(records_message(reader), "");
+    EXPECT_EQ(steps, KEPT - 1);
+    EXPECT_EQ(allocs, 3);
+    records_close(reader);
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_free(block[i]));
+    scene_close(&crowd.scene);
+}
+
+/* A group of many arenas, half of them with blocks that another thread frees meanwhile, is destroyed: nothing of it is left. */
+enum { ARENAS = 1200 };
+static void *block_of_arena[ARENAS];
+
+static void *free_them(void *arg)
+{
+    struct hammer *h = arg;
+    for (int i = ARENAS - 1; i >= 0; i--)
+        h->failures += cenote_free(block_of_arena[i]) != 0;
+    return NULL;
+}
+
+static void destroy_while_freed(unsigned flags)
+{
+    static CUstream streams[ARENAS];
+    struct hammer h = {.crowd = &crowd};
+    struct scene *s = &crowd.scene;
+    cenote_group *group, *next;
+    struct sim_shape shape = scene_card(8 * GIB);
+    cenote_options options = scene_options();
+    scene_open_with(s, &shape, &options);
+    DONE(cenote_group_create(s->pool, "group", flags, NULL, &group));
+    for (int i = 0; i < ARENAS; i++) {
+        DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+        DONE(cenote_group_alloc(group, 4 * KIB, 512, streams[i], &block_of_arena[i]));
+        if (i % 2) {
+            DONE(cenote_free(block_of_arena[i]));
+            block_of_arena[i] = NULL;
+        }
+    }
+    DONE(pthread_create(&h.thread, NULL, free_them, &h));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_group_create(s->pool, "next", flags, NULL, &next));
+    DONE(pthread_join(h.thread, NULL));
+    EXPECT_EQ(h.failures, 0);
+    DONE(cenote_group_destroy(next));
+    DONE(cenote_pool_check(s->pool));
+    DONE(cenote_trim(s->pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(s->pool).reserved.current, 0);
+    EXPECT_EQ(scene_stats(s->pool).arenas, 0);
+    for (int i = 0; i < ARENAS; i++)
+        DONE(cuStreamDestroy(streams[i]));
+    scene_close(s);
+}
+
+CASE(a_group_of_many_arenas_ends)
+{
+    destroy_while_freed(0);
+    destroy_while_freed(CENOTE_GROUP_PRIVATE);
+}
+
+static void remove_file(void)
+{
+    unlink(path);
+    scene_after();
+}
+
+static void make_path(void)
+{
+    snprintf(path, sizeof path, "%s/cenote-looks-%d.csv", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (int)getpid());
+}
+
+SUITE_MAIN_AROUND("looks", make_path, remove_file)
