@@ -10,7 +10,7 @@
 
 #define HOUR    (3600 * 1000 * MSEC)
 #define THREADS 4
-#define STEPS   400
+#define STEPS   1500
 #define SHARE   (60 * MIB)  /* of a card of 256 MiB for each thread */
 
 static void *take_host(size_t bytes, cenote_stream stream, void *arg)
@@ -209,7 +209,7 @@ CASE(without_fences_an_event_comes_first)
 struct worker {
     cenote_pool *pool;
     CUcontext context;
-    CUstream stream;
+    CUstream stream, other;     /* that of the next thread */
     uint64_t random;
     int refused;
     pthread_t thread;
@@ -234,6 +234,8 @@ static void *work(void *arg)
         while (live + bytes > SHARE) {
             int i = (int)(next_random(w) % (unsigned)count);
             sim_launch_touch(w->stream, device_address(held[i].at), held[i].bytes);
+            if (next_random(w) % 2)
+                cenote_use(held[i].at, w->other);
             cenote_free(held[i].at);
             live -= held[i].bytes;
             held[i] = held[--count];
@@ -267,12 +269,15 @@ CASE(threads_that_fit_together_are_not_refused)
         DONE(cuStreamCreate(&worker[i].stream, CU_STREAM_NON_BLOCKING));
     }
     for (int i = 0; i < THREADS; i++)
+        worker[i].other = worker[(i + 1) % THREADS].stream;
+    for (int i = 0; i < THREADS; i++)
         REQUIRE(!pthread_create(&worker[i].thread, NULL, work, &worker[i]));
     for (int i = 0; i < THREADS; i++) {
         pthread_join(worker[i].thread, NULL);
         EXPECT_EQ(worker[i].refused, 0);
-        DONE(cuStreamDestroy(worker[i].stream));
     }
+    for (int i = 0; i < THREADS; i++)
+        DONE(cuStreamDestroy(worker[i].stream));
     scene_close(&scene);
 }
 
