@@ -212,8 +212,8 @@ static void copy_regions(struct snapshot *s, struct look *look)
 }
 
 /*
- * The streams that freed blocks wait for. By number, as lines may be others after a pause. Blocks whose events are still being recorded are in no line
- * yet.
+ * The streams that freed blocks wait for. By number, as lines may be others after a pause. Blocks whose events are still being recorded are in no
+ * line yet.
  */
 static void copy_pending(struct snapshot *s, struct look *look)
 {
