@@ -79,12 +79,12 @@ static void leave_group(cenote_pool *pool, struct arena *a)
 
 /*
  * It holds no block: it joins its queue, if it is in none. An arena that is over belongs to no group any more. One of a private group is over
- * with its group only, not with its stream: graphs write to it (rule 4).
+ * with its group only, and when that has released it, not with its stream: graphs write to it (rule 4).
  */
 void idle_note(cenote_pool *pool, struct arena *a)
 {
     cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
-    bool over = (a->retired && !a->is_private) || (g && g->destroyed), sourced = g && g->has_source;
+    bool over = !a->is_private && (a->retired || (g && g->destroyed)), sourced = g && g->has_source;
     if (a->live || a->visitors || a->queue)
         return;
     if (over && !sourced) {

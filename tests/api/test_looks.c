@@ -213,7 +213,7 @@ CASE(traces)
     for (int i = 0; i < LOOKS; i++) {
         DONE(cenote_record_save(crowd.scene.pool, path));
         EXPECT_EQ(standing_in_trace(&records), left);
-        EXPECT(records > left);
+        EXPECT(records >= left); /* the others may not have begun */
         for (int k = 0; k < 10; k++, left--) {
             DONE(cenote_free(crowd.standing[i * 100 + k]));
             crowd.is_gone[i * 100 + k] = true;

@@ -1,6 +1,6 @@
 /*
- * test_group_rounds.c: ten million groups come and go, each with a block, plain and private ones in turn. What the pool keeps stays as it is after the
- * first rounds. What a round costs is printed and not judged: that is for bench/scale.
+ * test_group_rounds.c: ten million groups come and go, each with a block, plain and private ones in turn. What the pool keeps stays as it is after
+ * the first rounds. What a round costs is printed and not judged: that is for bench/scale.
  */
 #include <time.h>
 
