@@ -82,8 +82,6 @@ bool clock_go_to(uint64_t when)
 bool clock_polled(uint64_t when)
 {
     struct thread *t = model_thread();
-    if (!model.shape.manual_clock)
-        return false;
     if (t->polls && t->polled_for <= now.seen)
         t->polls = 0;
     if (!t->polls++ || when < t->polled_for)

@@ -8,8 +8,8 @@
  * Devices are ordinals here, as in the driver's calls, but for what libraries of management ask, at the end.
  *
  * TIME. The simulated device has a clock in ns. It advances by host time (unless `manual_clock`), by sim_advance(), and by any call that
- * synchronises: then to the moment the thing waited for is done. A manual clock also goes on under a thread that asks after events again
- * and again, and neither puts work on a stream nor sets its capture mode between: to the first moment at which one of them is done. Work
+ * synchronises: then to the moment the thing waited for is done. It does so, too, under a thread that asks after events again and
+ * again, and neither puts work on a stream nor sets its capture mode between: to the first moment at which one of them is done. Work
  * on a stream is done, in stream order, `lag` plus its own length after it was submitted. Its effects on memory happen at that moment, not
  * before: what was unmapped meanwhile is an illegal address.
  */
