@@ -8,7 +8,7 @@
  * /proc/net/unix, so a letter begins with a key: the exporter's is in the share, the importer's in its question. A filter has the kernel throw
  * away all others, before they take room in a queue.
  *
- * The server waits for nobody: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
+ * The server waits for no importer: an answer that cannot be delivered at once is dropped, and each has a socket of its own, because what lies unread
  * fills its sender's buffer. An importer asks again every tenth of a second, for `share_patience` at most, and less if the name vanishes.
  *
  * LOCKING: `starting` guards the server's start.

@@ -288,7 +288,7 @@ CASE(small_blocks_are_put_back_without_their_slab)
     EXPECT_EQ(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A]), CENOTE_INVALID);
     DONE(cuStreamSynchronize(scene.stream[B]));
     sim_advance(10 * MSEC);
-    DONE(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A])); /* whoever looks finds it free */
+    DONE(cenote_alloc_at(scene.pool, NULL, small.at, 3000, scene.stream[A])); /* a search finds it free */
     DONE(cenote_free(small.at));
     scene_close(&scene);
 }

@@ -1,6 +1,6 @@
 /*
  * test_share_peers.c: shares that are damaged or made up, and processes at the other end that do not behave: foreign, stuck, forked,
- * flooding. Each gets a clear error in time, loses nothing, and keeps nobody else. test_share_liars.c has those that lie.
+ * flooding. Each gets a clear error in time, loses nothing, and holds up no other process. test_share_liars.c has those that lie.
  */
 #include "tests/api/own.h"
 

@@ -129,7 +129,7 @@ def test_links_of_our_own_are_followed(place, target):
 
 def test_pipes_and_devices(place):
     os.mkfifo(place / "x.json")
-    writing.check(str(place / "x.json"))  # nobody reads yet
+    writing.check(str(place / "x.json"))  # no process reads yet
     read = []
     reader = threading.Thread(target=lambda: read.append((place / "x.json").read_bytes()))
     reader.start()
