@@ -61,6 +61,27 @@ CASE(blocks_of_a_quick_stream_pass_those_of_a_stalled_one)
     scene_close(&scene);
 }
 
+/* A live block keeps the line of its stream; what waits in it comes and goes. */
+CASE(a_line_that_was_empty)
+{
+    struct scene scene;
+    void *live, *block;
+    scene_open(&scene, GIB);
+    DONE(cenote_stream_immortal(scene.pool, scene.stream[C]));
+    REQUIRE(!cenote_alloc(scene.pool, MIB, scene.stream[A], &live));
+    DONE(cenote_use(live, scene.stream[C]));
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(!cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
+        DONE(cenote_use(block, scene.stream[C]));
+        DONE(cenote_free(block));
+        EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
+        DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
+        EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    }
+    DONE(cenote_free(live));
+    scene_close(&scene);
+}
+
 /* The same where the quick stream has work of its own: that is waited for, and nothing else. */
 CASE(the_wait_is_for_what_helps)
 {
