@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "pool/pool.h"
 #include "stats/records/records.h"
 #include "tests/api/scene.h"
 #include "tests/patience.h"
@@ -232,6 +233,7 @@ CASE(a_ring_that_went_round)
     struct records_reader *reader;
     struct record r;
     unsigned allocs = 0, steps = 0;
+    enum record_op newest = RECORD_FREE;
     void *block[3];
     scene_open(&crowd.scene, 64 * MIB);
     DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[0]));
@@ -246,8 +248,10 @@ CASE(a_ring_that_went_round)
     while (records_next(reader, &r) == RECORDS_ONE) {
         allocs += r.op == RECORD_ALLOC;
         steps += r.op == RECORD_STEP;
+        newest = r.op;
     }
     EXPECT_TEXT_EQ(records_message(reader), "");
+    EXPECT_EQ(newest, RECORD_ALLOC); /* oldest first: the last block is the last record */
     EXPECT_EQ(steps, KEPT - 1);
     EXPECT_EQ(allocs, 3);
     records_close(reader);
@@ -256,41 +260,73 @@ CASE(a_ring_that_went_round)
     scene_close(&crowd.scene);
 }
 
-/* A group of many arenas, half of them with blocks that another thread frees meanwhile, is destroyed: nothing of it is left. */
+/*
+ * A group of many arenas, half of them with blocks that another thread frees meanwhile, is destroyed: nothing of it is left. Both threads wait for
+ * the pool's lock before either has it, so that the first pause comes for certain. The newest arena ends first, and its blocks are freed last:
+ * what is freed in a pause is of an arena that has not ended.
+ */
 enum { ARENAS = 1200 };
 static void *block_of_arena[ARENAS];
 
-static void *free_them(void *arg)
+struct worker {
+    pthread_t     thread;
+    cenote_group *group;        /* to destroy; NULL: it frees the blocks */
+    _Atomic int   id;
+    unsigned      failures;
+};
+
+static void *work(void *arg)
 {
-    struct hammer *h = arg;
-    for (int i = ARENAS - 1; i >= 0; i--)
-        h->failures += cenote_free(block_of_arena[i]) != 0;
+    struct worker *w = arg;
+    atomic_store(&w->id, gettid());
+    if (w->group)
+        w->failures += cenote_group_destroy(w->group) != 0;
+    for (int i = 0; i < ARENAS && !w->group; i++)
+        w->failures += cenote_free(block_of_arena[i]) != 0;
     return NULL;
+}
+
+/* It waits for the pool's lock, which the caller has. */
+static void begin_work(struct worker *w)
+{
+    struct wait wait = {0};
+    DONE(pthread_create(&w->thread, NULL, work, w));
+    while (!atomic_load(&w->id) && wait_on(&wait))
+        ;
+    EXPECT(wait_until_asleep(atomic_load(&w->id)));
+}
+
+static void end_work(struct worker *w)
+{
+    DONE(pthread_join(w->thread, NULL));
+    EXPECT_EQ(w->failures, 0);
 }
 
 static void destroy_while_freed(unsigned flags)
 {
     static CUstream streams[ARENAS];
-    struct hammer h = {.crowd = &crowd};
     struct scene *s = &crowd.scene;
-    cenote_group *group, *next;
+    struct worker destroyer = {0}, freer = {0};
+    cenote_group *next;
     struct sim_shape shape = scene_card(8 * GIB);
     cenote_options options = scene_options();
     scene_open_with(s, &shape, &options);
-    DONE(cenote_group_create(s->pool, "group", flags, NULL, &group));
+    DONE(cenote_group_create(s->pool, "group", flags, NULL, &destroyer.group));
     for (int i = 0; i < ARENAS; i++) {
         DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
-        DONE(cenote_group_alloc(group, 4 * KIB, 512, streams[i], &block_of_arena[i]));
+        DONE(cenote_group_alloc(destroyer.group, 4 * KIB, 512, streams[i], &block_of_arena[i]));
         if (i % 2) {
             DONE(cenote_free(block_of_arena[i]));
             block_of_arena[i] = NULL;
         }
     }
-    DONE(pthread_create(&h.thread, NULL, free_them, &h));
-    DONE(cenote_group_destroy(group));
+    lock_take(&s->pool->lock);
+    begin_work(&destroyer); /* the first to wait is the first to have it */
+    begin_work(&freer);
+    lock_give(&s->pool->lock);
+    end_work(&destroyer);
     DONE(cenote_group_create(s->pool, "next", flags, NULL, &next));
-    DONE(pthread_join(h.thread, NULL));
-    EXPECT_EQ(h.failures, 0);
+    end_work(&freer);
     DONE(cenote_group_destroy(next));
     DONE(cenote_pool_check(s->pool));
     DONE(cenote_trim(s->pool, 0, CENOTE_TRIM_WAIT));

@@ -142,6 +142,30 @@ CASE(a_group_lends_what_comes_back)
     }
 }
 
+/* It is taken when it is back, whatever else is in flight that may help: work of an hour on another stream. */
+CASE(what_a_group_lends_is_taken_when_it_is_back)
+{
+    for (int private = 0; private < 2; private++) {
+        struct scene scene;
+        void *first = NULL, *late = NULL, *second = NULL;
+        scene_open(&scene, 256 * MIB);
+        DONE(cenote_stream_immortal(scene.pool, scene.stream[B]));
+        cenote_group *group = make_group(&scene, private ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : CENOTE_GROUP_LEND, NULL);
+        REQUIRE(!cenote_group_alloc(group, 150 * MIB, 512, scene.stream[A], &first));
+        REQUIRE(!cenote_alloc(scene.pool, 60 * MIB, scene.stream[C], &late));
+        DONE(sim_launch_wait(scene.stream[B], MSEC));
+        DONE(sim_launch_wait(scene.stream[C], HOUR));
+        DONE(cenote_use(first, scene.stream[B]));
+        DONE(cenote_free(first));
+        DONE(cenote_free(late));
+        EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &second), CENOTE_OK);
+        EXPECT(sim_now() < HOUR);
+        DONE(cenote_free(second));
+        DONE(cenote_group_destroy(group));
+        scene_close(&scene);
+    }
+}
+
 /* A free range: 20 MiB of it are pinned where they lie, the pages of the other 80 are in flight elsewhere, and may come back. */
 CASE(pinned_memory_of_the_same_arena_counts)
 {

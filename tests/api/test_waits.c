@@ -172,9 +172,12 @@ static void *take_far_away(size_t bytes, cenote_stream stream, void *arg)
     return cuMemAllocManaged(&at, bytes, CU_MEM_ATTACH_GLOBAL) ? NULL : (void *)(uintptr_t)at;
 }
 
+static unsigned given_back;
+
 static void give_far_away(void *memory, size_t bytes, cenote_stream stream, void *arg)
 {
     (void)bytes, (void)stream, (void)arg;
+    given_back++;
     DONE(cuMemFree((CUdeviceptr)(uintptr_t)memory));
 }
 
@@ -194,6 +197,26 @@ CASE(memory_that_is_not_of_the_card)
         DONE(cenote_free(far[i]));
     DONE(cenote_group_destroy(group));
     scene_close(&scene);
+}
+
+/* 100 MiB of a card of 256 with 200 live: nothing that the pool holds could make room, so it keeps what it holds. */
+CASE(a_hopeless_request_leaves_what_is_free)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    void *live, *far, *none = NULL;
+    scene_open(&scene, 256 * MIB);
+    DONE(cenote_group_create(scene.pool, "far", 0, &(cenote_source){.take = take_far_away, .give = give_far_away}, &group));
+    REQUIRE(!cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &far));
+    DONE(cenote_free(far));
+    REQUIRE(!cenote_alloc(scene.pool, 200 * MIB, scene.stream[A], &live));
+    given_back = 0;
+    EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
+    EXPECT_EQ(given_back, 0);
+    DONE(cenote_free(live));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+    EXPECT_EQ(given_back, 1);
 }
 
 SCENES_MAIN("api: waits")
