@@ -3,8 +3,9 @@
     python bench/torch/driver_time.py [--allocator NAME] [--steps N] [--warm-up N] [--json] [--check]
 
 Runs examples/torch/gpt2_train.py (GPT-2 355M, 8 sequences of 128 to 1024 tokens) on a simulated GPU, which adds up what its calls would cost on a
-real one (sim/cost.def), and divides by the time of a real step. A simulated step has no kernels, so that time is assumed: TOKENS_PER_SECOND is what
-llm.c, which is written in CUDA and trains in bf16, reaches with this model on one A100: 524,288 tokens in 820 ms on eight (karpathy/llm.c,
+real one (sim/machine/cost.def), and divides by the time of a real step. A simulated step has no kernels, so that time is assumed:
+TOKENS_PER_SECOND is what llm.c, which is written in CUDA and trains in bf16, reaches with this model on one A100: 524,288 tokens in 820 ms
+on eight (karpathy/llm.c,
 scripts/run_gpt2_350M.sh). PyTorch without a compiler is slower, so the real share is smaller. --check ends with status 1 where the share after the
 warm-up is MOST or more.
 """

@@ -3,8 +3,9 @@
     python bench/torch/trim.py [--steps N] [--warm-up N] [--rounds N] [--only WORD] [--json] [--check]
 
 Runs two programs of examples/torch on a simulated GPU, each in every way below, a process for each, in rounds that alternate, so that a
-disturbance hits all ways or is voted out. The simulated driver takes the host as long as its calls would on a real one (sim/cost.def, spend_cost).
-A simulated step has no kernels, so its time is assumed (PROGRAMS) and slept, and what the driver takes comes on top of it. What is measured is, in
+disturbance hits all ways or is voted out. The simulated driver takes the host as long as its calls would on a real one
+(sim/machine/cost.def, spend_cost). A simulated step has no kernels, so its time is assumed (PROGRAMS) and slept, and what the driver takes
+comes on top of it. What is measured is, in
 the steps after the warm-up: driver time by the model; CPU time of all threads, the driver's included; wall time; and of cenote_step alone its CPU
 time without the driver's. --check ends with status 1 where trim_every:1 or decay_ms take MOST of a step or more, in driver time beyond what the
 program takes without or in CPU time, or where empty_cache() at every step is dearer under cenote than under PyTorch's allocator.

@@ -111,7 +111,7 @@ def table(runs: list[Run], is_simulated: bool) -> str:
     lines = ["│" + "│".join(f" {cell:{'<' if i == 0 else '>'}{width}} " for i, (cell, width) in enumerate(zip(row, widths))) + "│"
              for row in [heads, *rows]]
     notes = ["[1] as each counts itself: PyTorch the segments it took and gave back, cenote every call"]
-    notes += ["[2] what all calls of the driver would have taken on a real one, by the model of sim/cost.def"] if is_simulated else []
+    notes += ["[2] what all calls of the driver would have taken on a real one, by the model of sim/machine/cost.def"] if is_simulated else []
     return "\n".join([edge[0], lines[0], edge[1], *lines[1:], edge[2], *notes])
 
 

@@ -11,7 +11,7 @@ from cenote.places import NotBuilt, version
 
 MIB = 1 << 20
 VALUED = ("--sim", "--devices", "--lag", "--allocator", "--trace", "--report", "--json")
-LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/shape.def, as are these
+LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/machine/shape.def, as are these
 MOST_DEVICES = 16
 MOST_LAG = (1 << 64) - 1
 

@@ -88,7 +88,8 @@ def heading(runs: Sequence[Run]) -> str:
         parts.append(f"{100 * first['lag']:g} % of the records behind the program")
     if first["repeat"] > 1:
         parts.append(f"{first['repeat']} times over")
-    return f"{', '.join(parts)}; torch {first['torch']}. Waste: reserved over requested, at their peaks. Driver time is modelled (sim/cost.def)."
+    return (f"{', '.join(parts)}; torch {first['torch']}. Waste: reserved over requested, at their peaks. "
+            "Driver time is modelled (sim/machine/cost.def).")
 
 
 def print_plain(made: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

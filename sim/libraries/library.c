@@ -124,4 +124,4 @@ int library_refuse(_Atomic bool *said, const char *name)
     }
 #define STUB(symbol, behaviour) STUB_##behaviour(symbol)
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
-#include "sim/stubs.def"
+#include "sim/libraries/stubs.def"

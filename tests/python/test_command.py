@@ -105,7 +105,7 @@ def test_version_help_and_nonsense(run):
 
 
 def test_limits_are_those_of_the_simulated_gpu():
-    rows = dict(re.findall(r"^SHAPE\((\w+), \w+, (.*)\)", (ROOT / "sim/shape.def").read_text(), re.MULTILINE))
+    rows = dict(re.findall(r"^SHAPE\((\w+), \w+, (.*)\)", (ROOT / "sim/machine/shape.def").read_text(), re.MULTILINE))
     limits = {name: [eval(word.replace("ull", "")) for word in text.split(", ")][1:] for name, text in rows.items()}  # least and most
     assert limits["capacity"] == [command.LEAST_CAPACITY, command.MOST_CAPACITY]
     assert limits["devices"] == [0, command.MOST_DEVICES]

@@ -138,7 +138,7 @@ def test_rows_of_the_table_go_where_they_belong():
 def test_the_check_sees_what_is_wrong_with_the_table(tmp_path):
     (tmp_path / "sim/libraries").mkdir(parents=True)
     (tmp_path / "sim/libraries/CMakeLists.txt").write_text('simulated_library(cublas libcublas.so.13 libcublas.so.13 "cublas*")\n')
-    table = tmp_path / "sim/stubs.def"
+    table = tmp_path / "sim/libraries/stubs.def"
     table.write_text("#ifdef LIBRARY_cublas\nSTUB(cublasOld, DONE)\n#endif\n")
     assert stubs.check(Tree(tmp_path)).problems == []
     table.write_text("#ifdef LIBRARY_cublas\nSTUB(cublasOld, DONE)\nSTUB(cublasOld, DONE)\n#endif\nSTUB(lost, DONE)\n")
@@ -152,7 +152,7 @@ def test_the_check_compares_with_torch(world):
     (world / "sim/libraries").mkdir()
     (world / "sim/libraries/CMakeLists.txt").write_text(
         'simulated_library(cublas libcublas.so.13 libcublas.so.13 "cublas*")\nsimulated_library(cudnn libcudnn.so.9 "" "cudnn*")\n')
-    (world / "sim/stubs.def").write_text("#ifdef LIBRARY_cublas\nSTUB(cublasOld, DONE)\n#endif\n"
+    (world / "sim/libraries/stubs.def").write_text("#ifdef LIBRARY_cublas\nSTUB(cublasOld, DONE)\n#endif\n"
                                          "#ifdef LIBRARY_cudnn\nSTUB(cudnnThing, DONE)\n#endif\n")
     (world / "build").mkdir()
     (world / "build/sim").symlink_to(world / "sim")

@@ -72,7 +72,7 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "plugins/torch/adapter.cpp",
-            "python/cenote.pth", "sim/stubs.def", "PKG-INFO"} <= names
+            "python/cenote.pth", "sim/libraries/stubs.def", "PKG-INFO"} <= names
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert folders == {"base", "cmake", "docs", "driver", "host", "include", "plugins", "pool", "python", "sim", "stats"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".so", ".o"))]

@@ -1,7 +1,7 @@
 /* test_share.c: memory that processes hand to each other as file descriptors. The other processes are agents: see agent.h. */
 #include <sys/syscall.h>
 
-#include "sim/files.c" /* to forge headers whose sum is right */
+#include "sim/machine/files.c" /* to forge headers whose sum is right */
 #include "tests/sim/agent.h"
 
 static CUmemAllocationProp exportable(void)

@@ -1,4 +1,4 @@
-"""What the torch in .venv asks for is in sim/stubs.def, and the simulated libraries in build/ export it. No torch: nothing to compare."""
+"""What the torch in .venv asks for is in sim/libraries/stubs.def, and the simulated libraries in build/ export it. No torch: nothing to compare."""
 import dataclasses
 import pathlib
 import re
@@ -9,7 +9,7 @@ from tree import Report, Tree
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from cenote import demands  # noqa: E402  (needs the path above)
 
-TABLE = "sim/stubs.def"
+TABLE = "sim/libraries/stubs.def"
 SECTION = re.compile(r"#ifdef LIBRARY_(\w+)")
 ROW = re.compile(r"STUB\((\w+), *(\w+)\)")
 LIBRARY = re.compile(r"^simulated_library\((\w+) (\S+)", re.MULTILINE)

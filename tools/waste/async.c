@@ -2,7 +2,7 @@
  * async.c: a trace through the driver's own pool, cuMemAllocAsync, as PyTorch's cudaMallocAsync backend uses it: the pool keeps all it
  * has; a block that other streams used is freed on a stream that waits for all of them.
  *
- * The pool behind it is the simulated driver's (sim/pools.c), a model of NVIDIA's. One device. LOCKING: none; one thread.
+ * The pool behind it is the simulated driver's (sim/memory/pools.c), a model of NVIDIA's. One device. LOCKING: none; one thread.
  */
 #include <cuda.h>
 #include <stdlib.h>

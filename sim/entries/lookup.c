@@ -1,0 +1,118 @@
+/*
+ * lookup.c: cuGetProcAddress: from a name and a CUDA version to a function, as far as the simulated driver's version goes and nothing was
+ * hidden. The names are sorted by nothing: a program asks a few hundred times in its life.
+ */
+#include <string.h>
+
+#include "sim/entries/entries.h"
+#include "sim/entries/start.h"
+
+#define HIDDEN_MOST 64
+#define HIDDEN_NAME_MOST 64
+
+static char hidden[HIDDEN_MOST][HIDDEN_NAME_MOST];
+static int hidden_count;
+
+/* Only the address counts here, also of what CUDA calls deprecated. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#define ALIAS(name, symbol, since)
+#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) CUresult symbol parameters;
+#define STREAM(name, symbol, since, need, capture, function, parameters, arguments) \
+    CUresult symbol parameters;                                                     \
+    CUresult symbol##_ptsz parameters;
+#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) \
+    CUresult symbol parameters;                                                      \
+    CUresult symbol##_ptds parameters;
+#define INSIDE(...) STREAM(__VA_ARGS__)
+#include "sim/entries/entries.def"
+#undef ALIAS
+#undef PLAIN
+#undef STREAM
+#undef DEFAULT
+#undef INSIDE
+
+static const struct entry_address {
+    const char *name;
+    int         since;
+    void       *legacy;
+    void       *per_thread;
+} addresses[] = {
+#define ALIAS(name, symbol, since) {#name, since, (void *)symbol, (void *)symbol},
+#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol},
+#define STREAM(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptsz},
+#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptds},
+#define INSIDE(...) STREAM(__VA_ARGS__)
+#include "sim/entries/entries.def"
+#undef ALIAS
+#undef PLAIN
+#undef STREAM
+#undef DEFAULT
+#undef INSIDE
+};
+
+void entries_reset(void)
+{
+    hidden_count = 0;
+    entries_count_reset();
+}
+
+bool entries_hide(const char *name)
+{
+    if (hidden_count == HIDDEN_MOST || strlen(name) >= HIDDEN_NAME_MOST)
+        return false;
+    strcpy(hidden[hidden_count++], name);
+    return true;
+}
+
+static bool is_hidden(const char *name)
+{
+    for (int i = 0; i < hidden_count; i++)
+        if (strcmp(hidden[i], name) == 0)
+            return true;
+    return false;
+}
+
+CUresult entries_driver_version(int *version)
+{
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = model.shape.driver_version;
+    return CUDA_SUCCESS;
+}
+
+/* The newest variant that `version` knows, and whether the driver has the name at all. */
+static const struct entry_address *find(const char *symbol, int version, bool *known)
+{
+    const struct entry_address *best = NULL;
+    *known = false;
+    if (is_hidden(symbol))
+        return NULL;
+    for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) {
+        const struct entry_address *e = &addresses[i];
+        if (strcmp(e->name, symbol) || e->since > model.shape.driver_version)
+            continue;
+        *known = true;
+        if (e->since <= version && (!best || best->since < e->since))
+            best = e;
+    }
+    return best;
+}
+
+CUresult entries_find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    bool known;
+    if (!symbol || !function || version > model.shape.driver_version || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct entry_address *e = find(symbol, version, &known);
+    *function = NULL;
+    if (e)
+        *function = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? e->per_thread : e->legacy;
+    if (status)
+        *status = e ? CU_GET_PROC_ADDRESS_SUCCESS : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return e || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult entries_find_1(const char *symbol, void **function, int version, cuuint64_t flags)
+{
+    return entries_find(symbol, function, version, flags, NULL);
+}

@@ -1,0 +1,20 @@
+/* cost.h: the modelled cost of driver calls, from cost.def. LOCKING: the model's lock. */
+#ifndef CENOTE_SIM_COST_H
+#define CENOTE_SIM_COST_H
+
+#include "sim/machine/model.h"
+
+enum cost_call {
+    COST_NOTHING,
+#define COST(name, per, ns) COST_##name,
+#include "sim/machine/cost.def"
+#undef COST
+    COST_CALLS
+};
+
+enum cost_call cost_find(const char *name);     /* COST_NOTHING where there is no row */
+void cost_charge_call(enum cost_call call);     /* the rows that are charged once a call; entries.c does, for every call */
+void cost_charge(enum cost_call call, uint64_t handles);    /* the rows that are charged by handle */
+void cost_spend(void);                          /* takes the host that long, where the shape says so */
+
+#endif

@@ -1,0 +1,175 @@
+/*
+ * model.h: the simulated machine as its parts see it: shape, devices, contexts, threads, time, books. memory.h and stream.h hold the rest.
+ *
+ * The entry points that programs call are elsewhere (entries.def): they check, lock and count, then call one function of the model. So
+ * another library of NVIDIA's can stand on the same model later.
+ *
+ * LOCKING: one lock for the whole model. Every function here and in memory.h and stream.h expects it, unless it says otherwise.
+ */
+#ifndef CENOTE_SIM_MODEL_H
+#define CENOTE_SIM_MODEL_H
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "sim/machine/ranges.h"
+#include "sim/sim.h"
+#include "sim/machine/slots.h"
+
+#define DEVICES_MOST 16
+#define CONTEXTS_MOST 4096
+#define CONTEXT_STACK_MOST 256
+#define OWN_STREAMS_MOST 32
+#define STREAM_PRIORITY_LEAST 0
+#define STREAM_PRIORITY_GREATEST (-5)
+
+struct device {
+    uint64_t        area;           /* offset of its physical memory among that of all */
+    uint64_t        capacity;
+    uint64_t        used;           /* physical bytes held by programs, without contexts */
+    uint64_t        foreign;        /* held by other processes */
+    uint64_t        contexts_bytes; /* taken by contexts */
+    struct ranges   free;           /* physical memory, as offsets */
+    struct ranges   small;          /* free space inside chunks of small plain allocations, as addresses */
+    uint32_t        primary;        /* its primary context */
+    uint32_t        default_pool;
+    uint32_t        current_pool;
+};
+
+struct context {
+    int      device;
+    bool     primary;
+    uint32_t held;              /* retains of a primary context, which a reset leaves as they are; 1 of any other */
+    unsigned flags;
+    CUresult lost;              /* the sticky error, once there is one */
+    _Atomic uint32_t legacy;    /* its default stream; 0: not alive; read without the lock */
+    uint64_t id;                /* unique */
+    uint64_t all_done;          /* when all work put on it so far is done */
+    uint64_t blocking_done;     /* the same for streams that wait for the default stream */
+    uint64_t peers;             /* devices whose plain memory it may access */
+};
+
+struct own_stream {             /* a per-thread default stream */
+    uint32_t context;
+    uint32_t stream;
+    uint64_t id;                /* valid while the stream still has it */
+};
+
+/* What the model knows of a thread of the program. Threads are never told of sim_reset: `epoch` tells them. */
+struct thread {
+    uint32_t            epoch;
+    uint32_t            depth;
+    uint32_t            stack[CONTEXT_STACK_MOST];
+    CUstreamCaptureMode capture_mode;
+    uint64_t            number;         /* from 1, unique */
+    struct own_stream   own[OWN_STREAMS_MOST];
+    bool                in_host_function;
+    uint32_t            naps;           /* of its call, for another process */
+    uint32_t            polls;          /* questions after events that were not done, since it last put work on a stream */
+    uint64_t            polled_for;     /* the first moment at which one of those will be done */
+};
+
+struct model {
+    struct sim_shape shape;
+    struct device    devices[DEVICES_MOST + 1]; /* by ordinal; the last is the host's memory */
+    struct slots     contexts;
+    struct sim_books books;
+    uint64_t         cost_owed;     /* ns not yet on the clock */
+    _Atomic uint32_t epoch;         /* number of resets */
+    bool             initialised;   /* cuInit was called */
+    bool             again;         /* the call under way is made again, see MODEL_AGAIN */
+    uint64_t         until;         /* moment that the call under way has to wait for */
+    uint64_t         waited;        /* and has waited for */
+    bool             quiet;
+    char             last_violation[512];
+};
+
+extern struct model model;
+
+/*
+ * What a function of the model answers, before it changed anything, if it cannot go on: a host function has to return first (clock_go_to
+ * said so), or another process to do something. The entry point waits for that without the lock, and calls it again.
+ */
+#define MODEL_AGAIN ((CUresult)-1)
+
+#define HOST_AREA DEVICES_MOST  /* index of the host's memory in model.devices */
+
+/* --- model.c */
+void model_lock(void);      /* starts the model at the first call */
+void model_unlock(void);
+bool model_is_forked(void); /* needs no lock */
+CUresult model_gone(void);  /* what every call is refused with: in a fork, or as the driver has ended with the process; needs no lock */
+bool model_watch_exit(void);    /* from the next exit on the driver ends with the process; false: no memory */
+struct thread *model_thread(void);
+void model_wait(pthread_cond_t *what, uint64_t ns);     /* drops the lock meanwhile; 0: however long it takes */
+void model_nap(uint64_t ns);                            /* sleeps without the lock */
+bool model_start_thread(void *(*run)(void *), void *argument);  /* a detached one, which gets no signals */
+CUresult model_refuse_call(const char *call);           /* by a host function; takes the lock itself */
+void model_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((format(printf, 2, 3)));  /* a violation, and its result */
+
+/* --- shape.c */
+bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text);   /* false: said on stderr, `shape` half changed */
+
+/* --- visible.c: the devices of the machine that this process sees; -1: none */
+void visible_reset(void);               /* all of them */
+void visible_follow_environment(void);  /* those of CUDA_VISIBLE_DEVICES */
+void visible_renew(void);               /* the variable may have changed */
+int  visible_count(void);
+int  visible_index(int ordinal);        /* of a device that is seen: its number on the machine */
+int  visible_ordinal(int index);        /* of a device of the machine: its number here */
+
+/* --- context.c; results as the calls of the same names */
+void     contexts_reset(void);
+uint32_t context_current(void);     /* 0: none */
+CUresult context_usable(uint32_t context);
+void     context_lose(uint32_t context, CUresult error);
+static inline struct context *context_at(uint32_t number) { return slots_at(&model.contexts, number); }
+static inline bool context_is_alive(const struct context *c) { return c->legacy != 0; }
+CUresult context_init(unsigned flags);
+CUresult context_retain_primary(CUcontext *context, CUdevice device);
+CUresult context_release_primary(CUdevice device);
+CUresult context_reset_primary(CUdevice device);
+CUresult context_primary_state(CUdevice device, unsigned *flags, int *active);
+CUresult context_set_primary_flags(CUdevice device, unsigned flags);
+CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
+CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
+CUresult context_destroy(CUcontext context);
+CUresult context_push(CUcontext context);
+CUresult context_pop(CUcontext *context);
+CUresult context_set(CUcontext context);
+CUresult context_get(CUcontext *context);
+CUresult context_device(CUdevice *device);
+CUresult context_flags(unsigned *flags);
+CUresult context_id(CUcontext context, unsigned long long *id);
+CUresult context_api_version(CUcontext context, unsigned *version);
+CUresult context_priorities(int *least, int *greatest);
+CUresult context_synchronize(void);
+CUresult context_can_access_peer(int *can, CUdevice device, CUdevice peer);
+CUresult context_enable_peer(CUcontext peer, unsigned flags);
+CUresult context_disable_peer(CUcontext peer);
+
+/* --- device.c */
+bool     device_exists(CUdevice device);
+CUresult device_count(int *count);
+CUresult device_get(CUdevice *device, int ordinal);
+CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device);
+void     device_write_name(char *name, size_t room);
+CUuuid   device_uuid_of(int index); /* of the machine, as in the next three: this process need not see it */
+int      device_bus_of(int index);
+void     device_write_bus_id(char *id, size_t room, int index);
+int      device_attribute_of(int index, CUdevice_attribute attribute);
+CUresult device_name(char *name, int size, CUdevice device);
+CUresult device_uuid(CUuuid *uuid, CUdevice device);
+CUresult device_bus_id(char *id, int size, CUdevice device);
+CUresult device_by_bus_id(CUdevice *device, const char *id);
+CUresult device_total(size_t *bytes, CUdevice device);
+CUresult device_memory(size_t *free, size_t *total);
+uint64_t device_left(int device);   /* physical bytes that could be taken */
+bool     device_take(int device, uint64_t bytes, bool for_context);     /* false: not that much is left */
+void     device_give(int device, uint64_t bytes, bool for_context);
+
+#endif

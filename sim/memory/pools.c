@@ -1,0 +1,516 @@
+/*
+ * pools.c: stream-ordered allocation (cuMemAllocAsync): memory kept in pools.
+ *
+ * A plain model of our own. A pool takes chunks of physical memory and cuts allocations out of them, the lowest place that fits. A free
+ * takes effect when the work before it on its stream is done; before that only an allocation of the same size on the same stream gets the
+ * place. Whenever somebody waits for the device, chunks wholly free go back while the pool holds more than its release threshold.
+ *
+ * Access to a place that was freed but whose chunk is still held is not found out: a real device does not either.
+ */
+#include "sim/graph/graph.h"
+#include "sim/memory/memory.h"
+#include "sim/machine/numbers.h"
+
+#define POOLS_MOST 4096
+#define STEP 512
+#define CHUNK (32u << 20)       /* least that a pool grows by */
+#define REUSE_SEARCH 64         /* pending frees looked at for one that fits exactly */
+
+struct pool {
+    int           device;
+    bool          standard;     /* a device's default pool */
+    bool          closing;      /* destroyed by the program, has allocations */
+    bool          slack;        /* something was freed since chunks were given back last */
+    uint64_t      threshold;
+    uint64_t      most;         /* 0: no limit */
+    uint64_t      reserved, reserved_high;
+    uint64_t      used, used_high;
+    uint32_t      readers, writers;     /* devices, as bits */
+    uint32_t      live;         /* allocations, also those whose free has not come */
+    uint32_t      pending;      /* list of freed allocations whose moment has not come, newest first */
+    int           reuse[3];     /* CU_MEMPOOL_ATTR_REUSE_*: kept, without effect */
+    struct ranges free;
+    struct ranges chunks;
+};
+
+static struct slots pools;
+
+static struct pool *pool_at(uint32_t number)
+{
+    return slots_at(&pools, number);
+}
+
+static uint32_t open_pool(int device)
+{
+    uint32_t number = slots_take(&pools);
+    if (!number)
+        return 0;
+    struct pool *p = pool_at(number);
+    p->device = device;
+    p->readers = p->writers = 1u << device;
+    for (int i = 0; i < 3; i++)
+        p->reuse[i] = 1;
+    ranges_clear(&p->free);
+    ranges_clear(&p->chunks);
+    return number;
+}
+
+void pools_reset(void)
+{
+    if (!pools.items)
+        slots_open(&pools, sizeof(struct pool), POOLS_MOST, SLOTS_OLDEST_FIRST);
+    for (uint32_t i = 1; i < pools.used; i++) {
+        ranges_clear(&pool_at(i)->free);
+        ranges_clear(&pool_at(i)->chunks);
+    }
+    slots_clear(&pools);
+    for (int i = 0; i < model.shape.devices; i++) {
+        uint32_t number = open_pool(i);
+        pool_at(number)->standard = true;
+        model.devices[i].default_pool = model.devices[i].current_pool = number;
+    }
+}
+
+CUmemoryPool pool_handle(uint32_t number)
+{
+    return slots_handle(&pools, number);
+}
+
+bool pool_allows(uint32_t number, int device, bool write)
+{
+    const struct pool *p = pool_at(number);
+    return (write ? p->writers : p->readers) >> device & 1;
+}
+
+static uint32_t find(CUmemoryPool handle, const char *call)
+{
+    uint32_t number = slots_number(&pools, handle);
+    if (number && !pool_at(number)->closing)
+        return number;
+    model_violation("%s: %p was destroyed or never created", call, (void *)handle);
+    return 0;
+}
+
+/* Gives chunks wholly free back until at most `keep` bytes are held. */
+static void trim(struct pool *p, uint64_t keep)
+{
+    const struct range *chunk = ranges_at_or_after(&p->chunks, 0);
+    while (chunk && p->reserved > keep) {
+        uint64_t at = chunk->start, size = chunk->size;
+        if (ranges_take_at(&p->free, at, size)) {
+            virtual_own_unmap(at);
+            ranges_remove(&p->chunks, at);
+            p->reserved -= size;
+        }
+        chunk = ranges_at_or_after(&p->chunks, at + 1);
+    }
+}
+
+static void close_if_done(uint32_t number)
+{
+    struct pool *p = pool_at(number);
+    if (!p->closing || p->live)
+        return;
+    trim(p, 0);
+    ranges_clear(&p->free);
+    ranges_clear(&p->chunks);
+    slots_give(&pools, number);
+}
+
+void pool_synchronized(void)
+{
+    for (uint32_t i = 1; i < pools.used; i++) {
+        struct pool *p = pool_at(i);
+        if (!p->slack || p->reserved <= p->threshold)
+            continue;
+        p->slack = false;
+        trim(p, p->threshold);
+    }
+}
+
+static CUresult add_chunk(uint32_t number, uint64_t bytes)
+{
+    struct pool *p = pool_at(number);
+    uint64_t at;
+    if (p->most && p->reserved + bytes > p->most)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = virtual_own_map(MAPPED_FOR_POOL, p->device, number, bytes, &at);
+    if (result)
+        return result;
+    bytes = virtual_mapping(at)->size;
+    if (!ranges_add(&p->chunks, at, bytes, 0) || !ranges_give(&p->free, at, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    p->reserved += bytes;
+    if (p->reserved_high < p->reserved)
+        p->reserved_high = p->reserved;
+    return CUDA_SUCCESS;
+}
+
+/* A larger chunk, a chunk that just fits, the same once unused chunks are gone, and once all work is done. */
+static CUresult grow(uint32_t number, uint64_t bytes)
+{
+    struct pool *p = pool_at(number);
+    if (bytes < CHUNK && !add_chunk(number, CHUNK))
+        return CUDA_SUCCESS;
+    if (!add_chunk(number, bytes))
+        return CUDA_SUCCESS;
+    trim(p, 0);
+    if (!add_chunk(number, bytes))
+        return CUDA_SUCCESS;
+    if (!p->pending)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!clock_go_to(context_at(context_current())->all_done))
+        return MODEL_AGAIN;
+    trim(p, 0);
+    return add_chunk(number, bytes);
+}
+
+static void unlink_pending(struct pool *p, const struct allocation *a)
+{
+    if (a->before)
+        allocation_at(a->before)->next = a->next;
+    else
+        p->pending = a->next;
+    if (a->next)
+        allocation_at(a->next)->before = a->before;
+}
+
+static void link_pending(struct pool *p, uint32_t number)
+{
+    struct allocation *a = allocation_at(number);
+    a->before = 0;
+    a->next = p->pending;
+    if (a->next)
+        allocation_at(a->next)->before = number;
+    p->pending = number;
+}
+
+/* A free that has not come, of this size on this stream: what comes later on the stream may have the place now. */
+static uint32_t take_pending(struct pool *p, uint64_t bytes, const struct stream *s)
+{
+    uint32_t number = p->pending;
+    for (int i = 0; number && i < REUSE_SEARCH; i++) {
+        struct allocation *a = allocation_at(number);
+        if (a->size == bytes && a->freed_on == stream_unique(s)) {
+            uint64_t at = a->at;
+            unlink_pending(p, a);
+            allocation_remove(number);
+            p->used -= bytes;
+            p->live--;
+            return allocation_add(ALLOCATION_POOL, at, bytes);
+        }
+        number = a->next;
+    }
+    return 0;
+}
+
+static CUresult take_free(uint32_t number, uint64_t bytes, uint32_t *allocation)
+{
+    struct pool *p = pool_at(number);
+    uint64_t at;
+    if (!ranges_take(&p->free, bytes, STEP, &at)) {
+        CUresult result = grow(number, bytes);
+        if (result)
+            return result;
+        if (!ranges_take(&p->free, bytes, STEP, &at))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *allocation = allocation_add(ALLOCATION_POOL, at, bytes);
+    if (!*allocation)
+        ranges_give(&p->free, at, bytes);
+    return *allocation ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult allocate(CUdeviceptr *at, size_t size, uint32_t number, struct stream *s)
+{
+    struct pool *p = pool_at(number);
+    if (size > model.devices[p->device].capacity)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t bytes = round_up(size, STEP);
+    uint32_t allocation = take_pending(p, bytes, s);
+    CUresult result = allocation ? CUDA_SUCCESS : take_free(number, bytes, &allocation);
+    if (result)
+        return result;
+    struct allocation *a = allocation_at(allocation);
+    a->pool = number;
+    a->device = p->device;
+    p->live++;
+    p->used += bytes;
+    if (p->used_high < p->used)
+        p->used_high = p->used;
+    *at = a->at;
+    return CUDA_SUCCESS;
+}
+
+static CUresult find_stream(CUstream stream, struct stream **s, const char *call)
+{
+    if (!model.shape.pools)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = stream_find(stream, s);
+    return result ? result : capture_legacy_conflict(*s, call);
+}
+
+/* Inside a capture the allocation is the graph's, and comes from none of the pools. */
+static CUresult capture_alloc(CUdeviceptr *at, size_t size, int device, struct stream *s)
+{
+    const uint32_t *tails;
+    uint32_t count, added, graph = capture_graph(s, &tails, &count);
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .work = {.kind = WORK_WAIT, .name = "cuMemAllocAsync"}};
+    if (!graph)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    CUresult result = graph_memory_new(graph, device, size, graph_chain_after(tails, count), &n.memory);
+    if (result)
+        return result;
+    uint64_t address = graph_memory_address(n.memory);
+    result = capture_add_node(s, &n, &added);
+    if (!result)
+        *at = address;
+    return result;
+}
+
+static CUresult capture_free(CUdeviceptr at, struct stream *s)
+{
+    uint32_t added, memory = graph_memory_at(at);
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .work = {.kind = WORK_WAIT, .name = "cuMemFreeAsync"}, .memory = memory};
+    if (!memory)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync in a capture: 0x%llx is not memory of a graph, or freed already", at);
+    graph_memory_hold(memory);
+    return capture_add_node(s, &n, &added);
+}
+
+static CUresult give(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s)
+{
+    return s->capture ? capture_alloc(at, size, pool_at(pool)->device, s) : allocate(at, size, pool, s);
+}
+
+CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    struct stream *s;
+    CUresult result = find_stream(stream, &s, "cuMemAllocFromPoolAsync");
+    if (result)
+        return result;
+    uint32_t number = find(pool, "cuMemAllocFromPoolAsync");
+    return at && size && number ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pool_alloc(CUdeviceptr *at, size_t size, CUstream stream)
+{
+    struct stream *s;
+    CUresult result = find_stream(stream, &s, "cuMemAllocAsync");
+    if (result)
+        return result;
+    uint32_t number = model.devices[context_at(s->context)->device].current_pool;
+    return at && size ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static void finish(uint32_t allocation)
+{
+    const struct allocation a = *allocation_at(allocation);
+    struct pool *p = pool_at(a.pool);
+    if (a.freed)
+        unlink_pending(p, &a);
+    allocation_remove(allocation);
+    ranges_give(&p->free, a.at, a.size);
+    p->used -= a.size;
+    p->live--;
+    p->slack = true;
+    close_if_done(a.pool);
+}
+
+void pool_finish_free(uint64_t name)
+{
+    uint32_t allocation = allocation_named(name);
+    if (allocation)
+        finish(allocation);
+}
+
+void pool_give_now(uint32_t allocation)
+{
+    finish(allocation);
+}
+
+CUresult pool_free(CUdeviceptr at, CUstream stream)
+{
+    struct stream *s;
+    CUresult result = find_stream(stream, &s, "cuMemFreeAsync");
+    if (result)
+        return result;
+    if (s->capture)
+        return capture_free(at, s);
+    uint32_t number = allocation_starting(at);
+    struct allocation *a = number ? allocation_at(number) : NULL;
+    if (a && a->kind == ALLOCATION_GRAPH)
+        return graph_memory_end(a->pool, s);
+    if (!a || a->kind != ALLOCATION_POOL || a->freed)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync: 0x%llx is not the start of such an allocation", at);
+    struct work work = {.kind = WORK_GIVE, .name = "cuMemFreeAsync", .number = allocation_name(number)};
+    a->freed = true;
+    a->freed_on = stream_unique(s);
+    model.books.allocations--;
+    link_pending(pool_at(a->pool), number);
+    return work_put(s, &work);
+}
+
+CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+    int area;
+    if (!model.shape.pools)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!pool || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !location_area(&properties->location, &area))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    uint32_t number = open_pool(area);
+    if (!number)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pool_at(number)->most = properties->maxSize;
+    model.books.pools++;
+    *pool = pool_handle(number);
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_destroy(CUmemoryPool pool)
+{
+    uint32_t number = find(pool, "cuMemPoolDestroy");
+    if (!number)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool *p = pool_at(number);
+    if (p->standard)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemPoolDestroy: of a default pool");
+    for (int i = 0; i < model.shape.devices; i++)
+        if (model.devices[i].current_pool == number)
+            model.devices[i].current_pool = model.devices[i].default_pool;
+    model.books.pools--;
+    p->closing = true;
+    close_if_done(number);
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_default(CUmemoryPool *pool, CUdevice device)
+{
+    if (!pool || !device_exists(device))
+        return pool ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+    if (!model.shape.pools)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *pool = pool_handle(model.devices[device].default_pool);
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_current(CUmemoryPool *pool, CUdevice device)
+{
+    CUresult result = pool_default(pool, device);
+    if (!result)
+        *pool = pool_handle(model.devices[device].current_pool);
+    return result;
+}
+
+CUresult pool_set_current(CUdevice device, CUmemoryPool pool)
+{
+    uint32_t number = find(pool, "cuDeviceSetMemPool");
+    if (!number || !device_exists(device) || pool_at(number)->device != device)
+        return CUDA_ERROR_INVALID_VALUE;
+    model.devices[device].current_pool = number;
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_trim(CUmemoryPool pool, size_t keep)
+{
+    uint32_t number = find(pool, "cuMemPoolTrimTo");
+    if (!number)
+        return CUDA_ERROR_INVALID_VALUE;
+    clock_look();
+    trim(pool_at(number), keep);
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t count)
+{
+    uint32_t number = find(pool, "cuMemPoolSetAccess");
+    if (!number || !who)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool *p = pool_at(number);
+    for (size_t i = 0; i < count; i++) {
+        int area;
+        if (!location_area(&who[i].location, &area))
+            return CUDA_ERROR_INVALID_DEVICE;
+        if (area == p->device && who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            return CUDA_ERROR_INVALID_VALUE;
+        uint32_t bit = 1u << area;
+        p->readers = who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE ? p->readers | bit : p->readers & ~bit;
+        p->writers = who[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? p->writers | bit : p->writers & ~bit;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
+{
+    int area;
+    uint32_t number = find(pool, "cuMemPoolGetAccess");
+    if (!number || !flags || !location || !location_area(location, &area))
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = pool_allows(number, area, true)  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : pool_allows(number, area, false) ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+    uint32_t number = find(pool, "cuMemPoolSetAttribute");
+    if (!number || !value)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool *p = pool_at(number);
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        p->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = *(int *)value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        p->threshold = *(cuuint64_t *)value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (*(cuuint64_t *)value)
+            return CUDA_ERROR_INVALID_VALUE; /* they can only be reset */
+        if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+            p->used_high = p->used;
+        else
+            p->reserved_high = p->reserved;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+    uint32_t number = find(pool, "cuMemPoolGetAttribute");
+    if (!number || !value)
+        return CUDA_ERROR_INVALID_VALUE;
+    clock_look();
+    const struct pool *p = pool_at(number);
+    switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = p->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        *(cuuint64_t *)value = p->threshold;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *)value = p->reserved;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *)value = p->reserved_high;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *(cuuint64_t *)value = p->used;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *(cuuint64_t *)value = p->used_high;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}

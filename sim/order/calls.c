@@ -1,0 +1,150 @@
+/*
+ * calls.c: functions of the program that the device calls: host functions on streams, and the ends of user objects.
+ *
+ * One thread of the library runs them, one after the other, in the order in which they became due, and without the model's lock: a function
+ * may wait for any lock of the program (Python's, say), whoever holds it may be inside the driver. It may not call the driver: call_begin.
+ *
+ * While a host function is due and has not returned the clock stands at its moment (work.c): nothing that comes after it in stream order
+ * is done. Without lag other streams do not notice, for their work is done at once; with lag they are late. Who has to wait for a moment
+ * after it waits outside of the model, see MODEL_AGAIN. The end of a user object is in no stream's order: nothing waits for it.
+ *
+ * The thread is made at the first use and then stays. A child of a fork has none until it needs its own.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "sim/entries/start.h"
+#include "sim/order/stream.h"
+
+struct call {
+    CUhostFn function;
+    void    *argument;
+    bool     holds;         /* the clock stands until it returns */
+};
+
+static struct {
+    struct call *list;      /* a ring */
+    uint32_t     first, count, room;
+    bool         started;   /* there is the thread */
+    bool         running;   /* a function */
+    bool         holds;     /* the clock stands */
+} calls;
+
+static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+
+void calls_reset(void)
+{
+    calls.count = 0;
+    calls.holds = false;
+    pthread_cond_broadcast(&ended);
+}
+
+void calls_after_fork(void)
+{
+    calls.started = calls.running = false;
+    pthread_cond_init(&added, NULL);
+    pthread_cond_init(&ended, NULL);
+}
+
+bool calls_hold_clock(void)
+{
+    return calls.holds;
+}
+
+bool calls_running(void)
+{
+    return calls.running;
+}
+
+void calls_wait(void)
+{
+    model_wait(&ended, 0);
+}
+
+static void run(struct call call)
+{
+    uint32_t epoch = atomic_load(&model.epoch);
+    calls.running = true;
+    model_unlock();
+    model_thread()->in_host_function = true;
+    call.function(call.argument);
+    model_thread()->in_host_function = false;
+    model_lock();
+    calls.running = false;
+    if (call.holds && atomic_load(&model.epoch) == epoch) {
+        calls.holds = false;
+        clock_pass();
+    }
+    pthread_cond_broadcast(&ended);
+}
+
+/* A program may wait for a function without asking the driver anything: so somebody has to look at the clock. */
+static void wait_for_more(void)
+{
+    uint64_t due = calls.holds || model.shape.manual_clock ? 0 : work_call_due();
+    if (!due) {
+        model_wait(&added, 0);
+        return;
+    }
+    uint64_t now = clock_look();
+    if (!calls.count && due > now)
+        model_wait(&added, due - now);
+}
+
+static void *serve(void *nothing)
+{
+    (void)nothing;
+    model_lock();
+    for (;;) {
+        while (!calls.count)
+            wait_for_more();
+        struct call call = calls.list[calls.first];
+        calls.first = (calls.first + 1) % calls.room;
+        calls.count--;
+        run(call);
+    }
+    return NULL;
+}
+
+bool calls_ready(void)
+{
+    if (!calls.started)
+        calls.started = model_start_thread(serve, NULL);
+    return calls.started;
+}
+
+static bool make_room(void)
+{
+    uint32_t room = calls.room ? 2 * calls.room : 64;
+    if (calls.count < calls.room)
+        return true;
+    struct call *list = malloc(room * sizeof *list);
+    if (!list)
+        return false;
+    for (uint32_t i = 0; i < calls.count; i++)
+        list[i] = calls.list[(calls.first + i) % calls.room];
+    free(calls.list);
+    calls.list = list;
+    calls.first = 0;
+    calls.room = room;
+    return true;
+}
+
+void calls_put(CUhostFn function, void *argument, bool holds)
+{
+    if (!calls_ready() || !make_room()) {
+        fprintf(stderr, "simulated GPU: no host memory: a host function is not called\n");
+        return;
+    }
+    calls.list[(calls.first + calls.count++) % calls.room] = (struct call){function, argument, holds};
+    calls.holds |= holds;
+    pthread_cond_signal(&added);
+}
+
+void calls_expected(void)
+{
+    pthread_cond_signal(&added);
+}

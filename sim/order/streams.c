@@ -1,0 +1,405 @@
+/*
+ * streams.c: streams: created ones, the default stream of each context (handles 0 and 1), and one for each thread and context (handle 2).
+ *
+ * A stream is little more than the moment at which all its work is done. The default stream waits for all streams that were not created
+ * with CU_STREAM_NON_BLOCKING, and they for it.
+ *
+ * The handle of a destroyed stream is used again at once, as real drivers do; its id never is. Ids stand in an array of their own that is
+ * read without the lock, because programs ask for them at every allocation.
+ */
+#include "sim/order/stream.h"
+
+#include <stdlib.h>
+
+#include "sim/memory/memory.h"
+#include "sim/entries/start.h"
+
+#define STREAMS_MOST 65536
+
+static struct slots streams;
+static _Atomic uint64_t ids[STREAMS_MOST];
+static uint64_t last_id;    /* over all resets: an id is unique for the life of the program */
+
+void streams_reset(void)
+{
+    enum slots_order order = model.shape.reuse_handles ? SLOTS_NEWEST_FIRST : SLOTS_OLDEST_FIRST;
+    if (!streams.items)
+        slots_open(&streams, sizeof(struct stream), STREAMS_MOST, order);
+    for (uint32_t i = 1; i < streams.used; i++)
+        atomic_store(&ids[i], 0);
+    slots_clear(&streams);
+    streams.order = order;
+}
+
+struct stream *stream_at(uint32_t number)
+{
+    return slots_at(&streams, number);
+}
+
+uint32_t stream_number(const struct stream *s)
+{
+    return (uint32_t)(((const char *)s - streams.items) / sizeof(struct stream));
+}
+
+uint64_t stream_unique(const struct stream *s)
+{
+    return atomic_load(&ids[stream_number(s)]);
+}
+
+bool stream_is_blocking(const struct stream *s)
+{
+    return s->kind != STREAM_LEGACY && !(s->flags & CU_STREAM_NON_BLOCKING);
+}
+
+uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, int priority)
+{
+    uint32_t number = slots_take(&streams);
+    if (!number)
+        return 0;
+    *stream_at(number) = (struct stream){.kind = kind, .context = context, .flags = flags, .priority = priority};
+    atomic_store(&ids[number], ++last_id);
+    return number;
+}
+
+static void close_stream(uint32_t number)
+{
+    capture_drop_stream(number);
+    atomic_store(&ids[number], 0);
+    slots_give(&streams, number);
+}
+
+void streams_close_all(uint32_t context)
+{
+    for (uint32_t i = 1; i < streams.used; i++) {
+        if (!slots_is_live(&streams, i) || stream_at(i)->context != context)
+            continue;
+        model.books.streams -= stream_at(i)->kind == STREAM_CREATED;
+        close_stream(i);
+    }
+}
+
+void streams_close_thread(uint64_t thread)
+{
+    for (uint32_t i = 1; i < streams.used; i++)
+        if (slots_is_live(&streams, i) && stream_at(i)->kind == STREAM_PER_THREAD && stream_at(i)->thread == thread)
+            close_stream(i);
+}
+
+/* This thread's default stream in a context, if it was used before and both still live. Takes no lock. */
+static const struct own_stream *find_own(const struct thread *t, uint32_t context)
+{
+    for (int i = 0; i < OWN_STREAMS_MOST && t->own[i].context; i++)
+        if (t->own[i].context == context && atomic_load(&ids[t->own[i].stream]) == t->own[i].id)
+            return &t->own[i];
+    return NULL;
+}
+
+static uint32_t own_stream(uint32_t context)
+{
+    struct thread *t = model_thread();
+    const struct own_stream *known = find_own(t, context);
+    if (known)
+        return known->stream;
+    for (int i = 0; i < OWN_STREAMS_MOST; i++) {
+        struct own_stream *own = &t->own[i];
+        if (own->context && atomic_load(&ids[own->stream]) == own->id)
+            continue;
+        uint32_t number = stream_open(context, STREAM_PER_THREAD, 0, 0);
+        if (!number)
+            return 0;
+        stream_at(number)->thread = t->number;
+        *own = (struct own_stream){.context = context, .stream = number, .id = atomic_load(&ids[number])};
+        return number;
+    }
+    return 0;
+}
+
+/* The number behind a handle, 0: none. Handles 0, 1 and 2 mean a stream of the current context. */
+static CUresult find_number(CUstream handle, uint32_t *number)
+{
+    if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
+        *number = slots_number(&streams, handle);
+        if (!*number || stream_at(*number)->kind != STREAM_CREATED)
+            return model_refuse(CUDA_ERROR_INVALID_HANDLE, "stream %p was destroyed or never created", (void *)handle);
+        return CUDA_SUCCESS;
+    }
+    uint32_t context = context_current();
+    CUresult result = context_usable(context);
+    if (result)
+        return result;
+    *number = handle == CU_STREAM_PER_THREAD ? own_stream(context) : context_at(context)->legacy;
+    return *number ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult stream_find(CUstream handle, struct stream **stream)
+{
+    uint32_t number;
+    CUresult result = find_number(handle, &number);
+    if (result)
+        return result;
+    *stream = stream_at(number);
+    return context_at((*stream)->context)->lost;
+}
+
+uint64_t stream_start(const struct stream *s)
+{
+    const struct context *c = context_at(s->context);
+    uint64_t other = 0;
+    if (s->kind == STREAM_LEGACY)
+        other = c->blocking_done;
+    else if (stream_is_blocking(s))
+        other = stream_at(c->legacy)->done;
+    return s->done > other ? s->done : other;
+}
+
+void stream_extend(struct stream *s, uint64_t done)
+{
+    struct context *c = context_at(s->context);
+    s->done = done;
+    if (c->all_done < done)
+        c->all_done = done;
+    if (stream_is_blocking(s) && c->blocking_done < done)
+        c->blocking_done = done;
+}
+
+CUresult stream_create_with_priority(CUstream *stream, unsigned flags, int priority)
+{
+    if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (priority > STREAM_PRIORITY_LEAST)
+        priority = STREAM_PRIORITY_LEAST;
+    if (priority < STREAM_PRIORITY_GREATEST)
+        priority = STREAM_PRIORITY_GREATEST;
+    uint32_t number = stream_open(context_current(), STREAM_CREATED, flags, priority);
+    if (!number)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    model.books.streams++;
+    *stream = slots_handle(&streams, number);
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_create(CUstream *stream, unsigned flags)
+{
+    return stream_create_with_priority(stream, flags, 0);
+}
+
+/* Work in flight goes on and is done in its time. */
+CUresult stream_destroy(CUstream handle)
+{
+    uint32_t number = slots_number(&streams, handle);
+    if (!number || stream_at(number)->kind != STREAM_CREATED)
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuStreamDestroy: %p was destroyed or never created", (void *)handle);
+    if (stream_at(number)->capture)
+        capture_spoil(stream_at(number), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy");
+    model.books.streams--;
+    close_stream(number);
+    return CUDA_SUCCESS;
+}
+
+static CUresult refuse_while_capturing(struct stream *s, const char *call)
+{
+    if (s->capture)
+        return capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call);
+    return capture_legacy_conflict(s, call);
+}
+
+CUresult stream_synchronize(CUstream handle)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result)
+        result = refuse_while_capturing(s, "cuStreamSynchronize");
+    if (result)
+        return result;
+    if (!clock_go_to(stream_start(s)))
+        return MODEL_AGAIN;
+    pool_synchronized();
+    return context_at(s->context)->lost;
+}
+
+CUresult stream_query(CUstream handle)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result)
+        result = refuse_while_capturing(s, "cuStreamQuery");
+    if (result)
+        return result;
+    uint64_t done = stream_start(s);
+    if (done > clock_seen() && done > clock_look())
+        return CUDA_ERROR_NOT_READY;
+    return context_at(s->context)->lost;
+}
+
+static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent handle, unsigned flags)
+{
+    bool external = flags & CU_EVENT_WAIT_EXTERNAL;
+    if (s->capture && external) {
+        struct work work = {.kind = WORK_AWAIT, .name = "cuStreamWaitEvent", .number = event_number(handle)};
+        return capture_add(s, &work);
+    }
+    if (s->capture)
+        return capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "cuStreamWaitEvent");
+    CUresult result = capture_legacy_conflict(s, "cuStreamWaitEvent");
+    if (result)
+        return result;
+    if (event_is_elsewhere(e))
+        return shared_event_is_done(e->shared) ? CUDA_SUCCESS : MODEL_AGAIN;
+    uint64_t start = stream_start(s);
+    stream_extend(s, start > e->done ? start : e->done);
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_wait_event(CUstream handle, CUevent event, unsigned flags)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    const struct event *e = result ? NULL : event_find(event);
+    if (!e)
+        return result ? result : CUDA_ERROR_INVALID_HANDLE;
+    if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (event_is_elsewhere(e))
+        return wait_recorded(s, e, event, flags);
+    switch (e->state) {
+    case EVENT_NEW:
+        return CUDA_SUCCESS;
+    case EVENT_RECORDED:
+        return wait_recorded(s, e, event, flags);
+    case EVENT_CAPTURED:
+        break;
+    }
+    if (capture_has_event(e))
+        return capture_wait(s, e);
+    capture_refuse_event(e, "cuStreamWaitEvent");
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+CUresult stream_context(CUstream handle, CUcontext *context)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && !context)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        *context = slots_handle(&model.contexts, s->context);
+    return result;
+}
+
+CUresult stream_device(CUstream handle, CUdevice *device)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && !device)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        *device = context_at(s->context)->device;
+    return result;
+}
+
+CUresult stream_flags(CUstream handle, unsigned *flags)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && !flags)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        *flags = s->flags;
+    return result;
+}
+
+CUresult stream_priority(CUstream handle, int *priority)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && !priority)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result)
+        *priority = s->priority;
+    return result;
+}
+
+CUresult stream_call(CUstream handle, CUhostFn function, void *argument)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && !function)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result)
+        return result;
+    struct work work = {.kind = WORK_CALL, .name = "cuLaunchHostFunc", .function = function, .argument = argument};
+    return work_put(s, &work);
+}
+
+struct callback {
+    CUstreamCallback function;
+    CUstream         stream;
+    void            *argument;
+};
+
+static void CUDA_CB run_callback(void *argument)
+{
+    struct callback c = *(struct callback *)argument;
+    free(argument);
+    c.function(c.stream, CUDA_SUCCESS, c.argument);
+}
+
+/* The older form of cuLaunchHostFunc. After a lost context it is not called: neither is that. */
+CUresult stream_add_callback(CUstream handle, CUstreamCallback function, void *argument, unsigned flags)
+{
+    struct stream *s;
+    CUresult result = stream_find(handle, &s);
+    if (!result && (!function || flags))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (!result && s->capture)
+        result = capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamAddCallback");
+    if (result)
+        return result;
+    struct callback *c = malloc(sizeof *c);
+    if (!c)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *c = (struct callback){function, handle, argument};
+    struct work work = {.kind = WORK_CALL, .name = "cuStreamAddCallback", .function = run_callback, .argument = c};
+    result = work_put(s, &work);
+    if (result)
+        free(c);
+    return result;
+}
+
+static CUresult give_id(unsigned long long *id, uint64_t value)
+{
+    if (!id)
+        return CUDA_ERROR_INVALID_VALUE;
+    *id = value;
+    return CUDA_SUCCESS;
+}
+
+/* The first question about a handle 2, or a wrong handle: with the lock. */
+static CUresult stream_id_slow(CUstream handle, unsigned long long *id)
+{
+    struct stream *s;
+    if (model_thread()->in_host_function)
+        return model_refuse_call("cuStreamGetId");
+    model_lock();
+    CUresult result = stream_find(handle, &s);
+    if (!result)
+        result = give_id(id, stream_unique(s));
+    model_unlock();
+    return result;
+}
+
+CUresult stream_id(CUstream handle, unsigned long long *id)
+{
+    uint64_t known = 0;
+    uintptr_t distance = (uintptr_t)handle - (uintptr_t)streams.handles;
+    uint32_t context = context_current();
+    if (handle == NULL || handle == CU_STREAM_LEGACY) {
+        known = context ? atomic_load(&ids[context_at(context)->legacy]) : 0;
+    } else if (handle == CU_STREAM_PER_THREAD) {
+        const struct own_stream *own = context ? find_own(model_thread(), context) : NULL;
+        known = own ? own->id : 0;
+    } else if (distance / SLOTS_HANDLE_STEP < STREAMS_MOST && distance % SLOTS_HANDLE_STEP == 0) {
+        known = atomic_load(&ids[distance / SLOTS_HANDLE_STEP]);
+    }
+    return known ? give_id(id, known) : stream_id_slow(handle, id);
+}
