@@ -217,19 +217,13 @@ void device_close(struct device *d)
 /* What device_leave has to give back. */
 static _Thread_local struct {
     bool inside, pushed, has_mode;
-    bool waits;         /* inside, and the gate is open */
     CUstreamCaptureMode mode;
 } scope;
-
-bool device_may_wait(void)
-{
-    return !scope.inside || scope.waits;
-}
 
 /* The gate has been passed. */
 static CUresult enter(struct device *d, bool makes)
 {
-    scope.inside = true;
+    scope.inside = driver_gate_is_shut = true;
     scope.pushed = scope.has_mode = false;
     if (driver_is_exiting() || driver_is_forked())
         return CUDA_ERROR_DEINITIALIZED;
@@ -269,12 +263,12 @@ CUresult device_enter_as_it_is(struct device *d)
 void device_leave(struct device *d)
 {
     CUcontext popped;
-    CHECK(scope.inside && !scope.waits);
+    CHECK(scope.inside && driver_gate_is_shut);
     if (scope.pushed)
         d->driver->cuCtxPopCurrent(&popped);
     if (scope.has_mode)
         d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
-    scope.inside = false;
+    scope.inside = driver_gate_is_shut = false;
     pthread_rwlock_unlock(&d->gate);
 }
 
@@ -298,16 +292,16 @@ void device_visit_end(struct device *other)
 
 void device_wait_begin(struct device *d)
 {
-    CHECK(scope.inside && !scope.waits);
+    CHECK(scope.inside && driver_gate_is_shut);
     CHECK(lock_none_above(LOCK_BACKGROUND)); /* the gate is passed again afterwards, and comes before all locks */
-    scope.waits = true;
+    driver_gate_is_shut = false;
     pthread_rwlock_unlock(&d->gate);
 }
 
 void device_wait_end(struct device *d)
 {
     pthread_rwlock_rdlock(&d->gate);
-    scope.waits = false;
+    driver_gate_is_shut = true;
 }
 
 /* For lack of an event. It would end a capture, so none begins meanwhile. LOCKING: the gate is open. */

@@ -80,7 +80,6 @@ void device_visit_end(struct device *other);
 /* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */
 void device_wait_begin(struct device *device);
 void device_wait_end(struct device *device);
-bool device_may_wait(void); /* this thread keeps no gate shut */
 
 /*
  * Waits, with the gate open, for all that was put on the device so far. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with

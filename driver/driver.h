@@ -59,6 +59,9 @@ void driver_trace_inner(const struct driver *inner); /* calls go there from now 
 void driver_tallies(struct driver_tally tallies[DRIVER_CALLS]);
 void driver_tallies_reset(void);
 
+/* This thread is inside a device and keeps its gate shut (device.h): no call of it may wait, as debug builds check. */
+extern _Thread_local bool driver_gate_is_shut;
+
 /* The clock that measures calls, for replays on a simulated clock; NULL: the system's. */
 void driver_trace_clock(uint64_t (*now_ns)(void *), void *arg);
 

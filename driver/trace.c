@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "driver/device.h"
+#include "driver/driver.h"
 
 static struct driver table;
 static const struct driver *_Atomic inner;
@@ -20,6 +20,8 @@ static struct {
     _Atomic uint64_t failed;
     _Atomic uint64_t ns;
 } tallies[DRIVER_CALLS];
+
+_Thread_local bool driver_gate_is_shut;
 
 typedef uint64_t (*clock_fn)(void *arg);
 static _Atomic clock_fn clock_now;
@@ -64,7 +66,7 @@ static const struct driver *called(void)
 #define WRAP_waits(wrapper, call, name, parameters, arguments) \
     static CUresult wrapper parameters \
     { \
-        CHECK(device_may_wait()); \
+        CHECK(!driver_gate_is_shut); \
         uint64_t begun = now_ns(); \
         return tally(call, begun, called()->name arguments); \
     }
