@@ -24,9 +24,6 @@
 
 #include "base/check.h"
 
-#define SHIFT_LEAST 12
-#define SHIFT_MOST  40
-
 static struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
 static bool stopped;
 static _Atomic(uint64_t) generations, serials;
@@ -100,13 +97,14 @@ void share_end(cenote_pool *pool, uint64_t block)
 
 int cenote_export(void *address, cenote_share *share)
 {
+    static const struct share_books books = {share_answer, share_stop};
     struct share_message m = {.magic = SHARE_MAGIC, .version = SHARE_VERSION, .process = getpid()};
     struct where w = {0};
     cenote_block block;
     if (!share)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the share: the last argument is NULL");
     int error = pool_process_usable();
-    if (error || (error = pool_find(address, &block, 0)) || (error = share_serve(m.exporter)))
+    if (error || (error = pool_find(address, &block, 0)) || (error = share_serve(&books, m.exporter)))
         return error;
     cenote_pool *pool = pool_lock_of(block.start, &w);
     m.block = (uint64_t)(uintptr_t)block.start;
@@ -208,17 +206,4 @@ void share_settle(void)
 {
     lock_take(&answering);
     lock_give(&answering);
-}
-
-/* Does the answer make sense? If not nothing in it is used. */
-bool share_is_sound(const struct share_reply *reply, size_t length)
-{
-    if (length != sizeof *reply || reply->magic != SHARE_MAGIC || reply->error)
-        return length == sizeof *reply && reply->magic == SHARE_MAGIC;
-    if (!reply->serial || !reply->bytes || reply->bytes > BYTES_MOST || reply->lead > BYTES_MOST)
-        return false;
-    if (!reply->shift)
-        return reply->pages == 1;
-    return reply->shift >= SHIFT_LEAST && reply->shift <= SHIFT_MOST && !(reply->lead >> reply->shift) &&
-           (reply->lead + reply->bytes - 1) >> reply->shift == reply->pages - 1;
 }

@@ -47,12 +47,16 @@ void share_seal(struct share_message *m);
 int  share_unseal(const cenote_share *share, size_t length, struct share_message *m);
 void share_answer(const void *request, size_t length, struct share_reply *reply, int *file);
 void share_stop(void);
-bool share_is_sound(const struct share_reply *reply, size_t length);
 
 /* --- share_socket.c */
 extern int share_patience;          /* how many tenths of a second an importer waits for an answer */
-int  share_serve(uint64_t exporter[2]);
+struct share_books {                /* what the server knows of exports; constant */
+    void (*answer)(const void *request, size_t length, struct share_reply *reply, int *file);
+    void (*stop)(void);             /* the process ends */
+};
+int  share_serve(const struct share_books *books, uint64_t exporter[2]);
 bool share_is_own(const uint64_t exporter[2]);
 int  share_ask(const struct share_message *m, uint64_t page, struct share_reply *reply, int *file);
+bool share_is_sound(const struct share_reply *reply, size_t length);
 
 #endif

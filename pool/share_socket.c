@@ -30,6 +30,9 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
+#define SHIFT_LEAST 12
+#define SHIFT_MOST  40
+
 int share_patience = 100;
 
 static struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
@@ -37,6 +40,7 @@ static struct {
     atomic_bool runs;               /* the rest does not change any more */
     int      socket;
     uint64_t exporter[2];
+    const struct share_books *books;
 } server;
 
 struct letter {                     /* one datagram and what the kernel says of it */
@@ -149,7 +153,7 @@ static void *serve(void *unused)
         struct letter letter = receive(server.socket, request, sizeof request, 0);
         if (!letter.trusted || !has_key(request, letter.length, server.exporter[1]))
             continue;
-        share_answer(request, (size_t)letter.length, &reply, &file);
+        server.books->answer(request, (size_t)letter.length, &reply, &file);
         send_reply(&letter, &reply, file);
     }
     return unused;
@@ -169,7 +173,7 @@ static bool start(void)
     struct sockaddr_un name;
     if (getrandom(server.exporter, sizeof server.exporter, 0) != (ssize_t)sizeof server.exporter)
         return false;
-    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(share_stop));
+    is_watching = is_watching || (!pthread_atfork(NULL, NULL, leave_socket) && !atexit(server.books->stop));
     server.socket = is_watching ? new_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
@@ -178,10 +182,12 @@ static bool start(void)
     return server.runs;
 }
 
-/* From now on requests are answered. `exporter` is this process's name. */
-int share_serve(uint64_t exporter[2])
+/* From now on requests are answered, from `books`: the same at every call. `exporter` is this process's name. */
+int share_serve(const struct share_books *books, uint64_t exporter[2])
 {
     lock_take(&starting);
+    if (!server.runs)
+        server.books = books;
     bool runs = server.runs || start();
     memcpy(exporter, server.exporter, sizeof server.exporter);
     lock_give(&starting);
@@ -221,6 +227,19 @@ static struct letter ask(int s, const struct sockaddr_un *name, socklen_t length
             close(letter.file);
     }
     return letter;
+}
+
+/* Does the answer make sense? If not nothing in it is used. */
+bool share_is_sound(const struct share_reply *reply, size_t length)
+{
+    if (length != sizeof *reply || reply->magic != SHARE_MAGIC || reply->error)
+        return length == sizeof *reply && reply->magic == SHARE_MAGIC;
+    if (!reply->serial || !reply->bytes || reply->bytes > BYTES_MOST || reply->lead > BYTES_MOST)
+        return false;
+    if (!reply->shift)
+        return reply->pages == 1;
+    return reply->shift >= SHIFT_LEAST && reply->shift <= SHIFT_MOST && !(reply->lead >> reply->shift) &&
+           (reply->lead + reply->bytes - 1) >> reply->shift == reply->pages - 1;
 }
 
 /* What the other process's trouble is to us. */
