@@ -1,5 +1,7 @@
 """Small trees that break one rule each, and what the checks of tools/check say about them."""
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -10,6 +12,7 @@ import abi  # noqa: E402
 import layers  # noqa: E402
 import lengths  # noqa: E402
 import library  # noqa: E402
+import links  # noqa: E402
 import names  # noqa: E402
 import words  # noqa: E402
 from tree import Tree  # noqa: E402
@@ -48,6 +51,65 @@ class Layers(unittest.TestCase):
 
     def test_an_include_that_is_not_from_the_root(self):
         self.assertEqual(len(self.include("pool__heap_dot_c", '#include "heap.h"')), 1)
+
+
+class Links(unittest.TestCase):
+    """Of two libraries that are compiled here: the real one of a test, and a simulated one of one file that calls nothing."""
+
+    def build(self, root: pathlib.Path, sources: dict[str, str]) -> None:
+        for name, text in (sources | {"sim/a.c": "int sim_a;\n"}).items():
+            place, before = links.LIBRARIES["libcuda.so.1" if name.startswith("sim/") else "libcenote.so"]
+            for path in (root / name, target := root / "build" / place / (name.removeprefix(before) + ".o")):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+            subprocess.run(["cc", "-O1", "-c", root / name, "-o", target], check=True)
+
+    def found(self, table: str = "", late: str = "", **sources: str) -> list[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            self.build(root, {name.replace("__", "/").replace("_dot_", "."): text for name, text in sources.items()})
+            (root / "tools/check").mkdir(parents=True)
+            (root / links.TABLE).write_text(table)
+            if late:
+                os.utime(root / late, (2e9, 2e9))
+            return links.check(Tree(root)).problems
+
+    ROUND = {"pool__a_dot_c": "int b(void); int a(void) { return b(); }\n", "pool__b_dot_c": "int a(void); int b(void) { return a(); }\n"}
+
+    def test_down_is_fine(self):
+        self.assertEqual(self.found(pool__a_dot_c="int b(void); int a(void) { return b(); }\n", base__b_dot_c="int b(void) { return 1; }\n"), [])
+
+    def test_a_circle_of_files(self):
+        [problem] = self.found(**self.ROUND)
+        self.assertIn("a circle of 2 files", problem)
+        self.assertIn("pool/a.c -> pool/b.c (b) -> pool/a.c (a)", problem)
+
+    def test_data_and_addresses_count_as_calls_do(self):
+        [problem] = self.found(pool__a_dot_c="extern int there; int here; int *a(void) { return &there; }\n",
+                               pool__b_dot_c="extern int here; int there; int *b = &here;\n")
+        self.assertIn("a circle of 2 files", problem)
+
+    def test_what_is_static_is_no_arrow(self):
+        self.assertEqual(self.found(pool__a_dot_c="static int x(void) { return 1; } int a(void) { return x(); }\n",
+                                    pool__b_dot_c="int a(void); int x(void) { return a(); }\n"), [])
+
+    def test_a_circle_of_folders_where_files_have_none(self):
+        [problem] = self.found(pool__a_dot_c="int b(void); int a(void) { return b(); }\n", base__b_dot_c="int b(void) { return 1; }\n",
+                               base__c_dot_c="int a(void); int c(void) { return a(); }\n")
+        self.assertIn("a circle of 2 folders", problem)
+
+    def test_a_circle_that_is_known(self):
+        self.assertEqual(self.found("pool/a.c pool/b.c | chosen\n", **self.ROUND), [])
+        self.assertEqual(len(self.found("pool/a.c pool/b.c |\n", **self.ROUND)), 1)
+        self.assertEqual(len(self.found("pool/a.c | chosen\n", **self.ROUND)), 2)
+
+    def test_a_row_that_is_too_long(self):
+        [problem] = self.found("pool/a.c pool/b.c pool/c.c | chosen\n", **self.ROUND)
+        self.assertIn("take it out: pool/c.c", problem)
+
+    def test_objects_of_other_sources_tell_nothing(self):
+        [problem] = self.found(late="pool/a.c", pool__a_dot_c="int a;\n")
+        self.assertIn("no objects of these sources", problem)
 
 
 class Lengths(unittest.TestCase):
