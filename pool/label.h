@@ -1,8 +1,8 @@
 /*
  * label.h: what a block is born with, for accounting only: its mark. See labels.c.
  *
- *      63         40 39      20 19  17 16   14 13     0
- *     | steps over  |   site   | kind | phase |   tag  |
+ *      63         41   40   39      20 19  17 16   14 13     0
+ *     | steps over  | lent |   site   | kind | phase |   tag  |
  *
  * LOCKING: none; what a thread has pushed is its own, what all threads have in common is one atomic word.
  */
@@ -17,13 +17,15 @@
 #define MARK_PHASE_AT   14
 #define MARK_KIND_AT    17
 #define MARK_SITE_AT    20
-#define MARK_BORN_AT    40
-#define MARK_SITES_MOST ((1u << (MARK_BORN_AT - MARK_SITE_AT)) - 1)
+#define MARK_LENT_AT    40
+#define MARK_BORN_AT    41
+#define MARK_SITES_MOST ((1u << (MARK_LENT_AT - MARK_SITE_AT)) - 1)
 #define MARK_STEPS_MOST ((1ull << (64 - MARK_BORN_AT)) - 1)
 
 #define MARK_TAG    ((1ull << MARK_TAG_BITS) - 1)
 #define MARK_PHASE  (7ull << MARK_PHASE_AT)
 #define MARK_KIND   (7ull << MARK_KIND_AT)
+#define MARK_LENT   (1ull << MARK_LENT_AT)   /* the block is of no group: this one lent the memory */
 #define MARK_LABELS (MARK_TAG | MARK_PHASE | MARK_KIND)
 
 _Static_assert(CENOTE_TAGS_MOST <= MARK_TAG && CENOTE_KINDS <= 8 && CENOTE_PHASES <= 8, "labels fit their bits");

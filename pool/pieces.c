@@ -39,6 +39,7 @@ static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t request
     piece.site = mark_site(mark);
     piece.kind = (uint8_t)mark_kind(mark);
     piece.phase = (uint8_t)mark_phase(mark);
+    piece.lent = mark & MARK_LENT ? 1 : 0;
     piece.born = mark_born(mark);
     sized_add(p->list, &piece, sizeof piece);
 }

@@ -226,7 +226,7 @@ static bool borrow(struct climb *c)
         if (!sums_may_lend(pool, a, c->arena) || !pool_reserve_books(pool, c->request->mark))
             continue;
         struct request q = {.bytes = c->request->bytes,
-                            .mark = c->request->mark,
+                            .mark = c->request->mark | MARK_LENT,
                             .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
         struct asker who = pool_asker(pool, a);
         pool_shape(pool, a, &q);

@@ -503,7 +503,8 @@ typedef struct cenote_piece {
     uint32_t      tag;        /* of a block: the key of its row, as kind and phase. 0: none */
     uint32_t      site;       /* where it was allocated, see cenote_site_text; 0: not known */
     uint8_t       kind, phase;
-    uint16_t      unused;     /* 0 */
+    uint8_t       lent;       /* 1: a block of no group, in memory that this group has lent it (CENOTE_GROUP_LEND) */
+    uint8_t       unused;     /* 0 */
     uint64_t      born;       /* steps that were over when it was allocated */
 } cenote_piece;
 

@@ -89,10 +89,11 @@ std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group)
     }
 }
 
-static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *group)
+/* Of the pool's own blocks, or of those it lent: they belong to tensors outside of it. */
+static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *group, bool lent = false)
 {
     std::vector<cenote_piece> live = pieces_of(pool, group);
-    live.erase(std::remove_if(live.begin(), live.end(), [](const cenote_piece &p) { return p.state != CENOTE_PIECE_LIVE; }), live.end());
+    std::erase_if(live, [&](const cenote_piece &p) { return p.state != CENOTE_PIECE_LIVE || (p.lent != 0) != lent; });
     return live;
 }
 
@@ -432,13 +433,22 @@ bool Adapter::delete_live(void *block)
     return done;
 }
 
-/* Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. */
+static bool overlap(const cenote_piece &a, const cenote_piece &b)
+{
+    return a.address < b.address + b.size && b.address < a.address + a.size;
+}
+
+/* Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. What the pool has lent stays. */
 CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded)
 {
     auto state = std::dynamic_pointer_cast<Checkpoint>(recorded);
     TORCH_CHECK(state && state->device == device, "this is no checkpoint of a pool on device ", static_cast<int>(device));
     cenote_group *group = group_in_use(device, state->id);
     CheckpointDelta delta;
+    for (const cenote_piece &lent : live_blocks(pool(device), group, true)) /* before anything is freed */
+        for (const cenote_piece &piece : state->live)
+            TORCH_CHECK(!overlap(lent, piece), "a block of the checkpoint cannot be put back: pool ", state->id.first, ",", state->id.second,
+                        " has lent its memory to a tensor outside of the pool, which lives");
     for (const cenote_piece &piece : live_blocks(pool(device), group))
         if (delete_live(reinterpret_cast<void *>(piece.address)))
             delta.ptrs_freed.push_back(reinterpret_cast<void *>(piece.address));

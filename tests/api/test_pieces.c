@@ -313,9 +313,15 @@ CASE(a_group_that_lends)
     REQUIRE(held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[A]));
     DONE(cenote_find(borrowed.at, &found));
     EXPECT_EQ(found.group, group);
+    EXPECT(piece_at(scene.pool, group, borrowed.at)->lent);
+    EXPECT(!piece_at(scene.pool, NULL, fill.at)->lent);
     EXPECT(!held_take(&(struct held){0}, scene.pool, 12 * MIB, scene.stream[A])); /* the rest is too little */
     expect_true_picture(scene.pool);
     held_give(&borrowed);
+    DONE(cenote_group_alloc(group, 10 * MIB, 512, scene.stream[A], &block));
+    EXPECT_EQ(block, borrowed.at);
+    EXPECT(!piece_at(scene.pool, group, block)->lent); /* its own again */
+    DONE(cenote_free(block));
     held_give(&fill);
     DONE(cenote_group_destroy(group));
     scene_close(&scene);

@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 
+import simulated
 from contents import MIB, block, fill, filled, holds, places, release
 from elsewhere import elsewhere
 
@@ -297,6 +298,71 @@ def test_memory_comes_back_when_tree_and_tensors_are_gone(tree):
     del a, state
     release()
     assert torch.cuda.memory_reserved() <= before and torch.cuda.mem_get_info()[0] >= left
+
+
+class Lender(Tree):
+    """A pool of 64 MiB that lends, on a card that is full; `kept` was allocated in it."""
+
+    def __init__(self, sim) -> None:
+        release()
+        self.owner = torch.cuda.MemPool(use_on_oom=True)
+        self.pool = self.owner.id
+        with torch.cuda.use_mem_pool(self.owner):
+            self.kept = block(12 * MIB)
+            block(52 * MIB)
+        sim.set_foreign(0, torch.cuda.mem_get_info()[0])
+
+
+lends = pytest.mark.skipif(not simulated.allocator(), reason="the native allocator takes what a pool lent for the pool's own")
+
+
+@lends
+def test_what_a_pool_lent_stays_as_it_is(sim):
+    """An ordinary tensor lies in the pool's memory. It is none of the pool's, which goes back to an earlier state around it."""
+    lender = Lender(sim)
+    state, about = lender.state(), metadata(lender.kept)
+    lent = filled(24 * MIB, 5)
+    allocated = torch.cuda.memory_allocated()
+    del lender.kept
+    kept = rebuilt(about)
+    lender.restore(state, (kept,))
+    assert torch.cuda.memory_allocated() == allocated and lender.has(kept)
+    with torch.cuda.use_mem_pool(lender.owner):
+        more = filled(24 * MIB, 6)
+    assert holds(lent, 5) and holds(more, 6)
+    del lent
+    assert torch.cuda.memory_allocated() == allocated and lender.has(kept, more)
+
+
+@lends
+def test_what_a_pool_had_lent_does_not_come_back(sim):
+    """It lived at the checkpoint, and has died since: no tensor would own it."""
+    lender = Lender(sim)
+    lent = block(24 * MIB)
+    assert abs(lent.data_ptr() - lender.kept.data_ptr()) < 64 * MIB
+    state, about = lender.state(), metadata(lender.kept)
+    del lent
+    allocated = torch.cuda.memory_allocated()
+    del lender.kept
+    kept = rebuilt(about)
+    lender.restore(state, (kept,))
+    assert lender.has(kept) and torch.cuda.memory_allocated() == allocated
+
+
+@lends
+def test_a_pool_cannot_go_back_to_what_it_has_lent(sim):
+    """What lived there is gone, and an ordinary tensor there now. That is said before anything is freed."""
+    lender = Lender(sim)
+    state = lender.state()
+    at = lender.kept.data_ptr()
+    del lender.kept
+    lent = filled(60 * MIB, 5)
+    assert lent.data_ptr() == at
+    with torch.cuda.use_mem_pool(lender.owner):
+        other = block(MIB)
+    with pytest.raises(RuntimeError, match="lent"):
+        lender.restore(state, stale=(other,))
+    assert lender.has(other) and holds(lent, 5)
 
 
 def test_a_thread_allocates_to_the_pool(tree):
