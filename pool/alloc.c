@@ -186,6 +186,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->visitors += !served;
+    pool->climbers += !served;
     lock_give(&pool->lock);
     if (tend)
         pending_tend(pool);
@@ -194,6 +195,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->visitors--;
+    pool->climbers--;
     idle_note(pool, a); /* its stream or group may have gone meanwhile */
     pool->stats.slow_allocs++;
     lock_give(&pool->lock);

@@ -19,16 +19,20 @@
 
 #define GROUP_FLAGS (CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND | CENOTE_GROUP_WHOLE)
 
+/* Who waited for a lock looks again: another thread may have destroyed the group meanwhile. */
+static int check_not_destroyed(const cenote_group *group)
+{
+    return group->destroyed ?
+           error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name) :
+           CENOTE_OK;
+}
+
 static int check_group(const cenote_group *group)
 {
     if (!group)
         return error_set(CENOTE_INVALID, 0, "the group is NULL: cenote_group_create gives one");
     int error = pool_usable(group->pool);
-    if (error)
-        return error;
-    return group->destroyed ?
-           error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name) :
-           CENOTE_OK;
+    return error ? error : check_not_destroyed(group);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------------ groups */
@@ -69,9 +73,10 @@ int cenote_group_change(cenote_group *group, unsigned flags)
         return error_set(CENOTE_INVALID, 0, flags & ~GROUP_FLAGS ? "group \"%s\", flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known" :
                          "group \"%s\" cannot begin or cease to be private: give CENOTE_GROUP_PRIVATE when it is created", group->name, flags);
     lock_take(&group->pool->lock);
-    group->flags = flags;
+    error = check_not_destroyed(group);
+    group->flags = error ? group->flags : flags;
     lock_give(&group->pool->lock);
-    return CENOTE_OK;
+    return error;
 }
 
 /*
@@ -157,13 +162,14 @@ int cenote_group_destroy(cenote_group *group)
     struct look look;
     lock_take(&pool->turn); /* no page is on its way into the group */
     look_begin(&look, pool);
-    if (group->captures)
-        error = CENOTE_CAPTURE;
-    else
+    error = check_not_destroyed(group);
+    if (!error && group->captures)
+        error = error_set(CENOTE_CAPTURE, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name);
+    if (!error)
         end_group(&look, group);
     look_end(&look);
     lock_give(&pool->turn);
-    return error ? error_set(error, 0, "a capture is open on group \"%s\": cenote_capture_end comes first", group->name) : CENOTE_OK;
+    return error;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- captures */
@@ -201,15 +207,16 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if ((error = stream_check_own(pool, stream, key)) || (error = look_once_more(pool)))
         return error;
     lock_take(&pool->lock);
+    error = check_not_destroyed(group);
     const struct capture *open = find_capture(pool, key);
-    bool room = !open && pool->capture_count < CAPTURES_MOST;
+    bool room = !error && !open && pool->capture_count < CAPTURES_MOST;
     if (room) {
         pool->captures[pool->capture_count++] = (struct capture){group->number, key, stream};
         group->captures++;
     }
     lock_give(&pool->lock);
     if (!room)
-        return error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already: cenote_capture_end comes first" :
+        return error ? error : error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already: cenote_capture_end comes first" :
                          "more than %d captures are open", CAPTURES_MOST);
     device_announce_capture(pool->device);
     return CENOTE_OK;

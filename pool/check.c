@@ -109,9 +109,12 @@ int cenote_pool_check(cenote_pool *pool)
     if (error)
         return error;
     lock_take(&pool->turn);
-    look_begin(&look, pool);
-    const char *broken = broken_rule(&look);
-    look_end(&look);
+    const char *broken = NULL;
+    if (!(error = pool_usable(pool))) { /* it may have been destroyed while this thread waited */
+        look_begin(&look, pool);
+        broken = broken_rule(&look);
+        look_end(&look);
+    }
     lock_give(&pool->turn);
-    return broken ? error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "invariant %s", broken) : CENOTE_OK;
+    return error ? error : broken ? error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "invariant %s", broken) : CENOTE_OK;
 }

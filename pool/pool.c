@@ -384,6 +384,8 @@ static int may_be_destroyed(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->device->ordinal);
     if (pool->pins)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
+    if (pool->climbers)
+        return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool: destroy it when that is done");
     if (pool->stats.blocks.current)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
                          (unsigned long long)pool->stats.blocks.current, (unsigned long long)pool->stats.requested.current);
@@ -494,6 +496,8 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error;
     if (called_us(pool))
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
+    if (atomic_exchange(&pool->ending, true))
+        return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
     elsewhere_wait(pool);
     bool attended = background_leave(pool);
     tick waited;
@@ -506,8 +510,10 @@ int cenote_pool_destroy(cenote_pool *pool)
     turn_end(pool);
     if (error && attended)
         background_join(pool);
-    if (error)
+    if (error) {
+        atomic_store(&pool->ending, false);
         return error;
+    }
     record_close(pool);
     share_settle();
     forget_regions(pool);

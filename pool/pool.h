@@ -166,6 +166,8 @@ struct cenote_pool {
     uint64_t       granted;         /* one bit for each device that cenote_pool_grant named */
 
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
+    _Atomic(bool)  ending;          /* a thread destroys it */
+    uint32_t       climbers;        /* threads in shortage_serve */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
     uint64_t       limit;           /* bytes, 0: none */
     bool           has_sources;     /* a group has, or had, a source of the program's: not all that is reserved is the device's memory */

@@ -71,10 +71,12 @@ int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg)
     if (error)
         return error;
     lock_take(&pool->turn);
-    lock_take(&pool->watching);
-    atomic_store_explicit(&pool->watch, function, memory_order_relaxed);
-    pool->watch_arg = arg;
-    lock_give(&pool->watching);
+    if (!(error = pool_usable(pool))) { /* it may have been destroyed while this thread waited */
+        lock_take(&pool->watching);
+        atomic_store_explicit(&pool->watch, function, memory_order_relaxed);
+        pool->watch_arg = arg;
+        lock_give(&pool->watching);
+    }
     lock_give(&pool->turn);
-    return CENOTE_OK;
+    return error;
 }

@@ -116,7 +116,7 @@ CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cen
 
 /*
  * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or another
- * thread still frees.
+ * thread still allocates, frees or destroys the pool.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
 

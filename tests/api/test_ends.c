@@ -1,0 +1,188 @@
+/*
+ * test_ends.c: groups and pools that end while other threads are on their way to them. Whoever comes too late is told so: no call does its work
+ * on what has gone, and nothing is left open.
+ *
+ * A watch function, which runs with the pool's turn, holds up the calls that need it; they have all looked at the group or pool by then.
+ */
+#include "tests/api/scene.h"
+#include "tests/patience.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+static struct scene scene;
+static cenote_group *group;
+static atomic_bool holds, may_go;
+
+static void hold(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+{
+    struct wait wait = {0};
+    (void)pool, (void)change, (void)address, (void)bytes, (void)arg;
+    atomic_store(&holds, true);
+    while (!atomic_load(&may_go) && wait_on(&wait))
+        ;
+}
+
+static void *trim(void *unused)
+{
+    cuCtxSetCurrent(scene.context);
+    DONE(cenote_trim(scene.pool, 0, 0));
+    return unused;
+}
+
+/* A call on a thread of its own. It sleeps, or has come back, when `start` returns. */
+struct caller {
+    pthread_t  thread;
+    int      (*call)(void);
+    int        error;
+    atomic_int id;
+    atomic_bool is_back;
+};
+
+static void *call(void *arg)
+{
+    struct caller *c = arg;
+    cuCtxSetCurrent(scene.context);
+    atomic_store(&c->id, gettid());
+    c->error = c->call();
+    atomic_store(&c->is_back, true);
+    return NULL;
+}
+
+static void start(struct caller *c, int (*function)(void))
+{
+    struct wait wait = {0};
+    int looks = 0;
+    *c = (struct caller){.call = function};
+    REQUIRE(!pthread_create(&c->thread, NULL, call, c));
+    while (looks < 20 && !atomic_load(&c->is_back) && wait_on(&wait))
+        looks = is_asleep(atomic_load(&c->id)) ? looks + 1 : 0;
+}
+
+/* Both are inside, the first before the second, when the turn comes to them. */
+static void at_once(int (*first)(void), int (*second)(void), struct caller callers[2])
+{
+    pthread_t holder;
+    void *block;
+    struct wait wait = {0};
+    DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block)); /* something to be given back */
+    DONE(cenote_free(block));
+    atomic_store(&holds, false);
+    atomic_store(&may_go, false);
+    DONE(cenote_pool_watch(scene.pool, hold, NULL));
+    REQUIRE(!pthread_create(&holder, NULL, trim, NULL));
+    while (!atomic_load(&holds) && wait_on(&wait))
+        ;
+    EXPECT(atomic_load(&holds));
+    start(&callers[0], first);
+    start(&callers[1], second);
+    atomic_store(&may_go, true);
+    pthread_join(callers[0].thread, NULL);
+    pthread_join(callers[1].thread, NULL);
+    pthread_join(holder, NULL);
+    cenote_pool_watch(scene.pool, NULL, NULL); /* it may be gone */
+}
+
+static int destroy_group(void) { return cenote_group_destroy(group); }
+static int begin_capture(void) { return cenote_capture_begin(group, scene.stream[B]); }
+static int destroy_pool(void) { return cenote_pool_destroy(scene.pool); }
+
+/* What the two were told, whichever came first. */
+static void expect_errors(const struct caller callers[2], int one, int other)
+{
+    bool turned = callers[0].error != one;
+    EXPECT_EQ(callers[turned].error, one);
+    EXPECT_EQ(callers[!turned].error, other);
+}
+
+CASE(two_threads_destroy_a_group)
+{
+    struct caller callers[2];
+    cenote_group *other[3];
+    scene_open(&scene, 256 * MIB);
+    DONE(cenote_group_create(scene.pool, "ends twice", 0, NULL, &group));
+    at_once(destroy_group, destroy_group, callers);
+    expect_errors(callers, CENOTE_OK, CENOTE_INVALID);
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_group_create(scene.pool, "another", 0, NULL, &other[i]));
+    EXPECT(other[0] != other[1] && other[1] != other[2]);
+    for (int i = 0; i < 3; i++)
+        DONE(cenote_group_destroy(other[i]));
+    scene_close(&scene);
+}
+
+/* A capture of a group that has gone could not be ended any more, and nothing would ever be given back on that device. */
+static void end_beside_capture(int (*first)(void), int (*second)(void))
+{
+    struct caller callers[2];
+    scene_open(&scene, 256 * MIB);
+    DONE(cenote_group_create(scene.pool, "captured", CENOTE_GROUP_PRIVATE, NULL, &group));
+    at_once(first, second, callers);
+    int begun = callers[first == begin_capture ? 0 : 1].error, ended = callers[first == begin_capture ? 1 : 0].error;
+    EXPECT_EQ(begun, ended ? CENOTE_OK : CENOTE_INVALID);
+    EXPECT_EQ(ended, begun ? CENOTE_OK : CENOTE_CAPTURE);
+    if (!begun) {
+        DONE(cenote_capture_end(group, scene.stream[B]));
+        DONE(cenote_group_destroy(group));
+    }
+    scene_close(&scene);
+}
+
+CASE(a_group_ends_before_its_capture_begins)
+{
+    for (int i = 0; i < 4; i++) {
+        end_beside_capture(destroy_group, begin_capture);
+        end_beside_capture(begin_capture, destroy_group);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------ pools */
+
+/* The device stays open by a second pool. */
+static void end_beside(int (*second)(void), int ends, int told)
+{
+    struct caller callers[2];
+    cenote_options options = scene_options();
+    cenote_pool *other;
+    scene_open(&scene, 256 * MIB);
+    DONE(cenote_pool_create(0, &options, &other));
+    at_once(destroy_pool, second, callers);
+    expect_errors(callers, ends, told);
+    if (ends)
+        DONE(cenote_pool_destroy(scene.pool));
+    scene.pool = other;
+    scene_close(&scene);
+}
+
+CASE(two_threads_destroy_a_pool)
+{
+    end_beside(destroy_pool, CENOTE_OK, CENOTE_BUSY);
+}
+
+static int check(void) { return cenote_pool_check(scene.pool); }
+static int unwatch(void) { return cenote_pool_watch(scene.pool, NULL, NULL); }
+static int trim_too(void) { return cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT); }
+static int limit(void) { return cenote_pool_set_limit(scene.pool, MIB); }
+
+/* They wait for the turn, and get it when the pool has gone. */
+CASE(calls_that_come_too_late_for_a_pool)
+{
+    int (*const calls[])(void) = {check, unwatch, trim_too, limit};
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)
+        end_beside(calls[i], CENOTE_OK, CENOTE_INVALID);
+}
+
+static int take_and_give(void)
+{
+    void *block;
+    int error = cenote_alloc(scene.pool, 40 * MIB, scene.stream[B], &block);
+    return error ? error : cenote_free(block);
+}
+
+/* A block that is on its way is as good as live. */
+CASE(a_pool_stays_for_an_allocation_that_is_under_way)
+{
+    end_beside(take_and_give, CENOTE_BUSY, CENOTE_OK);
+}
+
+SCENES_MAIN("ends")
