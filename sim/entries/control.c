@@ -14,9 +14,9 @@ void sim_reset(const struct sim_shape *shape)
     while (calls_running() && !model_thread()->in_host_function)
         calls_wait();
     if (shape)
-        model_start(shape);
+        start_with(shape);
     else
-        model_start_from_environment();
+        start_from_environment();
     model_unlock();
 }
 

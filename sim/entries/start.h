@@ -1,22 +1,26 @@
-/* start.h: how the model starts, for model.c, entries.c and control.c. LOCKING: the model's lock. */
+/* start.h: how the machine starts, and how contexts begin and end: what concerns every room. LOCKING: the model's lock. */
 #ifndef CENOTE_SIM_START_H
 #define CENOTE_SIM_START_H
 
 #include "sim/machine/model.h"
 
-void model_start(const struct sim_shape *shape);
-void model_start_from_environment(void);
+/* --- start.c */
+void start_with(const struct sim_shape *shape);
+void start_from_environment(void);          /* as at program start */
+
+/* --- contexts.c; results as the calls of the same names */
+CUresult context_init(unsigned flags);
+CUresult context_retain_primary(CUcontext *context, CUdevice device);
+CUresult context_release_primary(CUdevice device);
+CUresult context_reset_primary(CUdevice device);
+CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
+CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
+CUresult context_destroy(CUcontext context);
 
 /* --- lookup.c, entries.c */
 void     entries_reset(void);               /* nothing is hidden */
 bool     entries_hide(const char *name);    /* false: too many */
 uint64_t entries_calls(void);               /* driver calls since the reset */
 void     entries_count_reset(void);
-
-/* --- calls.c */
-void calls_after_fork(void);                /* in the child */
-
-/* --- streams.c */
-void streams_close_thread(uint64_t thread); /* the per-thread default streams of a thread that ends */
 
 #endif

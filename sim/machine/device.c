@@ -69,15 +69,6 @@ CUresult device_name(char *name, int size, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* It differs early: a few digits tell devices apart. */
-CUuuid device_uuid_of(int index)
-{
-    CUuuid uuid;
-    memcpy(uuid.bytes, "sim ulated GPU  ", sizeof uuid.bytes);
-    uuid.bytes[3] = (char)index;
-    return uuid;
-}
-
 CUresult device_uuid(CUuuid *uuid, CUdevice device)
 {
     if (!uuid)
@@ -168,14 +159,4 @@ void device_give(int device, uint64_t bytes, bool for_context)
     *(for_context ? &d->contexts_bytes : &d->used) -= bytes;
     if (is_shared(device) && machine_joined)
         machine_give(visible_index(device), bytes, for_context);
-}
-
-CUresult device_memory(size_t *free, size_t *total)
-{
-    int device = context_at(context_current())->device;
-    if (free)
-        *free = device_left(device);
-    if (total)
-        *total = model.shape.capacity;
-    return CUDA_SUCCESS;
 }

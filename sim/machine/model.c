@@ -3,6 +3,8 @@
  *
  * A violation is a use that CUDA calls undefined or refuses and that a correct program never makes. It is counted, said once on stderr
  * unless quiet, and kept for sim_last_violation(). What a correct program expects (out of memory, not ready) is none.
+ *
+ * This file knows no other room: what they have to do when the machine starts, a process forks or a thread ends, the hooks say.
  */
 #include "sim/machine/model.h"
 
@@ -14,18 +16,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "sim/graph/graph.h"
-#include "sim/code/kernel.h"
-#include "sim/machine/machine.h"
-#include "sim/memory/memory.h"
-#include "sim/order/stream.h"
-#include "sim/entries/start.h"
-
 #define HOST_CAPACITY (256ull << 30)    /* of memory on the host that the device may map: a large server's */
 #define OFFSETS_MOST (32ull << 40)      /* of physical memory numbered: bounds the table of contents.c */
 #define AREA_ALIGNMENT (1ull << 30)     /* no granularity is larger */
 
 struct model model;
+
+static const struct model_hooks *hooks;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -50,7 +47,7 @@ static void after_fork(void)
 static void after_fork_in_child(void)
 {
     atomic_store(&forked, model.initialised);
-    calls_after_fork();
+    hooks->fork_in_child();
     pthread_mutex_unlock(&lock);
 }
 
@@ -62,11 +59,21 @@ static void thread_exit(void *arg)
         return;
     pthread_mutex_lock(&lock);
     if (t->epoch == atomic_load(&model.epoch))
-        streams_close_thread(t->number);
+        hooks->thread_ends(t->number);
     pthread_mutex_unlock(&lock);
 }
 
-static void start_failed(const char *what)
+void model_set_hooks(const struct model_hooks *to)
+{
+    hooks = to;
+}
+
+void model_synchronized(void)
+{
+    hooks->synchronized();
+}
+
+void model_cannot_start(const char *what)
 {
     fprintf(stderr, "simulated GPU: %s\n", what);
     abort();
@@ -85,7 +92,7 @@ static uint64_t spread(void)
     return times;
 }
 
-static void start_devices(void)
+static uint64_t start_devices(void)
 {
     uint64_t area = 0;
     for (int i = 0; i <= DEVICES_MOST; i++) {
@@ -99,18 +106,15 @@ static void start_devices(void)
             d->capacity = HOST_CAPACITY;
         uint64_t room = (spread() * d->capacity + AREA_ALIGNMENT - 1) / AREA_ALIGNMENT * AREA_ALIGNMENT;
         if (room && !ranges_give(&d->free, area, room))
-            start_failed("no host memory");
+            model_cannot_start("no host memory");
         area += room;
     }
-    if (!contents_reset(area))
-        start_failed("no address space for the contents of device memory");
+    return area;
 }
 
-void model_start(const struct sim_shape *shape)
+uint64_t model_reset(const struct sim_shape *shape)
 {
-    machine_leave();
     model.shape = *shape;
-    visible_reset();
     model.books = (struct sim_books){0};
     model.cost_owed = 0;
     model.initialised = false;
@@ -118,48 +122,14 @@ void model_start(const struct sim_shape *shape)
     atomic_store(&ended, false);
     model.last_violation[0] = 0;
     atomic_fetch_add(&model.epoch, 1);
-    clock_reset();
-    work_reset();
-    calls_reset();
-    start_devices();
-    physical_reset();
-    if (!virtual_reset())
-        start_failed("no address space for device addresses");
-    allocations_reset();
-    ipc_reset();
-    modules_reset();
-    linkers_reset();
-    graphs_reset();
-    execs_reset();
-    graph_memory_reset();
-    objects_reset();
-    captures_reset();
-    events_reset();
-    streams_reset();
-    contexts_reset();
-    pools_reset();
-    entries_reset();
-}
-
-/* As at program start: what the environment says. */
-void model_start_from_environment(void)
-{
-    struct sim_shape shape;
-    sim_shape_default(&shape);
-    const char *text = getenv("CENOTE_SIM");
-    bool quiet = false;
-    if (text && !shape_parse(&shape, &quiet, text))
-        start_failed("CENOTE_SIM is not understood");
-    model.quiet = quiet;
-    model_start(&shape);
-    visible_follow_environment();
+    return start_devices();
 }
 
 static void start_once(void)
 {
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
     pthread_key_create(&thread_exit_key, thread_exit);
-    model_start_from_environment();
+    hooks->start();
 }
 
 void model_lock(void)

@@ -1,10 +1,10 @@
 /*
- * model.h: the simulated machine as its parts see it: shape, devices, contexts, threads, time, books. memory.h and stream.h hold the rest.
+ * model.h: the simulated machine as its parts see it: shape, devices, contexts, threads, books.
  *
  * The entry points that programs call are elsewhere (entries.def): they check, lock and count, then call one function of the model. So
  * another library of NVIDIA's can stand on the same model later.
  *
- * LOCKING: one lock for the whole model. Every function here and in memory.h and stream.h expects it, unless it says otherwise.
+ * LOCKING: one lock for the whole model. Every function of every room expects it, unless it says otherwise.
  */
 #ifndef CENOTE_SIM_MODEL_H
 #define CENOTE_SIM_MODEL_H
@@ -97,7 +97,19 @@ extern struct model model;
 
 #define HOST_AREA DEVICES_MOST  /* index of the host's memory in model.devices */
 
+/* What the rooms above this one do at such moments. entries/start.c fills them in. */
+struct model_hooks {
+    void (*start)(void);                    /* at the first lock: the machine that the environment describes */
+    void (*fork_in_child)(void);
+    void (*thread_ends)(uint64_t thread);   /* of the program, by its number */
+    void (*synchronized)(void);             /* the program has waited for the device */
+};
+
 /* --- model.c */
+void model_set_hooks(const struct model_hooks *hooks);  /* once, when the library is loaded; needs no lock */
+void model_synchronized(void);
+void model_cannot_start(const char *what) __attribute__((noreturn));
+uint64_t model_reset(const struct sim_shape *shape);    /* forgets all books; returns how many bytes of physical memory have numbers */
 void model_lock(void);      /* starts the model at the first call */
 void model_unlock(void);
 bool model_is_forked(void); /* needs no lock */
@@ -114,30 +126,26 @@ CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((f
 /* --- shape.c */
 bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text);   /* false: said on stderr, `shape` half changed */
 
-/* --- visible.c: the devices of the machine that this process sees; -1: none */
+/* --- visible.c: the devices of the machine that this process sees, and what tells them apart; -1: none */
 void visible_reset(void);               /* all of them */
 void visible_follow_environment(void);  /* those of CUDA_VISIBLE_DEVICES */
 void visible_renew(void);               /* the variable may have changed */
 int  visible_count(void);
 int  visible_index(int ordinal);        /* of a device that is seen: its number on the machine */
 int  visible_ordinal(int index);        /* of a device of the machine: its number here */
+CUuuid device_uuid_of(int index);       /* of the machine: this process need not see it */
 
 /* --- context.c; results as the calls of the same names */
 void     contexts_reset(void);
+uint32_t context_find(CUcontext handle, const char *call);  /* alive, or a primary one that nobody holds. 0, and a violation: none */
+CUresult context_enter(uint32_t context);                   /* pushes it on this thread's stack */
 uint32_t context_current(void);     /* 0: none */
 CUresult context_usable(uint32_t context);
 void     context_lose(uint32_t context, CUresult error);
 static inline struct context *context_at(uint32_t number) { return slots_at(&model.contexts, number); }
 static inline bool context_is_alive(const struct context *c) { return c->legacy != 0; }
-CUresult context_init(unsigned flags);
-CUresult context_retain_primary(CUcontext *context, CUdevice device);
-CUresult context_release_primary(CUdevice device);
-CUresult context_reset_primary(CUdevice device);
 CUresult context_primary_state(CUdevice device, unsigned *flags, int *active);
 CUresult context_set_primary_flags(CUdevice device, unsigned flags);
-CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
-CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
-CUresult context_destroy(CUcontext context);
 CUresult context_push(CUcontext context);
 CUresult context_pop(CUcontext *context);
 CUresult context_set(CUcontext context);
@@ -147,7 +155,6 @@ CUresult context_flags(unsigned *flags);
 CUresult context_id(CUcontext context, unsigned long long *id);
 CUresult context_api_version(CUcontext context, unsigned *version);
 CUresult context_priorities(int *least, int *greatest);
-CUresult context_synchronize(void);
 CUresult context_can_access_peer(int *can, CUdevice device, CUdevice peer);
 CUresult context_enable_peer(CUcontext peer, unsigned flags);
 CUresult context_disable_peer(CUcontext peer);
@@ -158,8 +165,7 @@ CUresult device_count(int *count);
 CUresult device_get(CUdevice *device, int ordinal);
 CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device);
 void     device_write_name(char *name, size_t room);
-CUuuid   device_uuid_of(int index); /* of the machine, as in the next three: this process need not see it */
-int      device_bus_of(int index);
+int      device_bus_of(int index);  /* of the machine, as in the next two: this process need not see it */
 void     device_write_bus_id(char *id, size_t room, int index);
 int      device_attribute_of(int index, CUdevice_attribute attribute);
 CUresult device_name(char *name, int size, CUdevice device);
@@ -167,7 +173,6 @@ CUresult device_uuid(CUuuid *uuid, CUdevice device);
 CUresult device_bus_id(char *id, int size, CUdevice device);
 CUresult device_by_bus_id(CUdevice *device, const char *id);
 CUresult device_total(size_t *bytes, CUdevice device);
-CUresult device_memory(size_t *free, size_t *total);
 uint64_t device_left(int device);   /* physical bytes that could be taken */
 bool     device_take(int device, uint64_t bytes, bool for_context);     /* false: not that much is left */
 void     device_give(int device, uint64_t bytes, bool for_context);

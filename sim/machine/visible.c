@@ -41,6 +41,15 @@ static int index_by_number(const char *entry)
     return end != entry && number >= 0 && number < model.shape.devices ? (int)number : -1;
 }
 
+/* It differs early: a few digits tell devices apart. */
+CUuuid device_uuid_of(int index)
+{
+    CUuuid uuid;
+    memcpy(uuid.bytes, "sim ulated GPU  ", sizeof uuid.bytes);
+    uuid.bytes[3] = (char)index;
+    return uuid;
+}
+
 static void write_uuid(char text[UUID_TEXT + 1], int index)
 {
     CUuuid uuid = device_uuid_of(index);

@@ -53,6 +53,7 @@ CUresult physical_release(CUmemGenericAllocationHandle handle);
 CUresult physical_granularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
 CUresult physical_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
 uint32_t physical_enter(const struct physical *memory);                 /* made elsewhere, charged already if it is; 0: no more */
+CUresult physical_info(size_t *free, size_t *total);                     /* of the current device, as cuMemGetInfo */
 uint32_t physical_next(uint32_t number);                                /* goes through all there is, from 0 to 0 */
 
 /* --- shared.c: physical memory that several processes hold */
@@ -175,7 +176,7 @@ CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height
 void     pools_reset(void);
 void     pool_finish_free(uint64_t name);               /* the moment of its free has come in stream order */
 void     pool_give_now(uint32_t allocation);            /* freed outside stream order */
-void     pool_synchronized(void);                       /* the device was waited for: give back what exceeds the thresholds */
+void     pools_synchronized(void);                      /* the device was waited for: give back what exceeds the thresholds */
 bool     pool_allows(uint32_t pool, int device, bool write);
 CUmemoryPool pool_handle(uint32_t pool);
 CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties);

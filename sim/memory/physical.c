@@ -178,3 +178,13 @@ CUresult physical_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHa
     *prop = physical_at(number)->prop;
     return CUDA_SUCCESS;
 }
+
+CUresult physical_info(size_t *free, size_t *total)
+{
+    int device = context_at(context_current())->device;
+    if (free)
+        *free = device_left(device);
+    if (total)
+        *total = model.shape.capacity;
+    return CUDA_SUCCESS;
+}

@@ -117,7 +117,7 @@ static void close_if_done(uint32_t number)
     slots_give(&pools, number);
 }
 
-void pool_synchronized(void)
+void pools_synchronized(void)
 {
     for (uint32_t i = 1; i < pools.used; i++) {
         struct pool *p = pool_at(i);

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "sim/entries/start.h"
 #include "sim/order/stream.h"
 
 struct call {

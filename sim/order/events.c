@@ -222,7 +222,7 @@ CUresult event_synchronize(CUevent event)
         return result;
     if (!clock_go_to(e->done))
         return MODEL_AGAIN;
-    pool_synchronized();
+    model_synchronized();
     return context_at(e->context)->lost;
 }
 

@@ -69,6 +69,7 @@ uint64_t work_mismatches(void);
 
 /* --- calls.c: functions of the program, run by a thread of their own without the lock */
 void     calls_reset(void);
+void     calls_after_fork(void);             /* in the child */
 bool     calls_ready(void);                 /* false: the thread cannot be made */
 void     calls_put(CUhostFn function, void *argument, bool holds);     /* it is due; holds: the clock stands meanwhile */
 void     calls_expected(void);              /* one is on its way */
@@ -93,6 +94,8 @@ struct stream {
 void     streams_reset(void);
 uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, int priority);  /* 0: no more */
 void     streams_close_all(uint32_t context);
+void     streams_close_thread(uint64_t thread);  /* its default streams: the thread ends */
+CUresult context_synchronize(void);
 struct stream *stream_at(uint32_t number);
 uint32_t stream_number(const struct stream *s);
 uint64_t stream_unique(const struct stream *s);         /* its id */

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 #include "sim/memory/memory.h"
-#include "sim/entries/start.h"
 
 #define STREAMS_MOST 65536
 
@@ -213,7 +212,7 @@ CUresult stream_synchronize(CUstream handle)
         return result;
     if (!clock_go_to(stream_start(s)))
         return MODEL_AGAIN;
-    pool_synchronized();
+    model_synchronized();
     return context_at(s->context)->lost;
 }
 
@@ -229,6 +228,18 @@ CUresult stream_query(CUstream handle)
     if (done > clock_seen() && done > clock_look())
         return CUDA_ERROR_NOT_READY;
     return context_at(s->context)->lost;
+}
+
+CUresult context_synchronize(void)
+{
+    uint32_t number = context_current();
+    CUresult result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuCtxSynchronize");
+    if (result)
+        return result;
+    if (!clock_go_to(context_at(number)->all_done))
+        return MODEL_AGAIN;
+    model_synchronized();
+    return context_at(number)->lost;
 }
 
 static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent handle, unsigned flags)

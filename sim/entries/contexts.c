@@ -1,0 +1,154 @@
+/*
+ * contexts.c: how contexts begin and end: one primary for each device, shared and counted; others by cuCtxCreate. With a context ends all that
+ * belongs to it, in every room; so this file is above them all. What a context is while it lives: machine/context.c.
+ *
+ *     nobody holds it ---first retain, or cuCtxCreate---> alive ---last release, reset, or cuCtxDestroy---> nobody holds it, or gone
+ *
+ * LOCKING: the model's lock.
+ */
+#include "sim/code/kernel.h"
+#include "sim/entries/start.h"
+#include "sim/graph/graph.h"
+#include "sim/machine/machine.h"
+#include "sim/memory/memory.h"
+#include "sim/order/stream.h"
+
+static uint64_t context_ids;
+
+static CUresult start(uint32_t number)
+{
+    struct context *c = context_at(number);
+    if (!machine_enter())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    if (!device_take(c->device, model.shape.context_bytes, true))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint32_t legacy = stream_open(number, STREAM_LEGACY, 0, 0);
+    if (!legacy) {
+        device_give(c->device, model.shape.context_bytes, true);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    c->legacy = legacy;
+    c->lost = CUDA_SUCCESS;
+    c->id = ++context_ids;
+    c->all_done = c->blocking_done = 0;
+    c->peers = 0;
+    return CUDA_SUCCESS;
+}
+
+/* Waits for the work, then takes everything that belongs to the context. What cuMemCreate gave belongs to none and stays. */
+static CUresult stop(uint32_t number)
+{
+    struct context *c = context_at(number);
+    if (!clock_finish(c->all_done))
+        return MODEL_AGAIN;
+    events_close_all(number);
+    streams_close_all(number);
+    graph_memory_close_all(number);
+    modules_close_all(number);
+    allocations_close_all(number);
+    device_give(c->device, model.shape.context_bytes, true);
+    c->legacy = 0;
+    c->lost = CUDA_SUCCESS;
+    return CUDA_SUCCESS;
+}
+
+CUresult context_init(unsigned flags)
+{
+    if (flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!model.initialised)
+        visible_renew();
+    if (!visible_count())
+        return CUDA_ERROR_NO_DEVICE;
+    model.initialised = true;
+    return model.shape.shuts_down && !model_watch_exit() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult context_retain_primary(CUcontext *context, CUdevice device)
+{
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_exists(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    uint32_t number = model.devices[device].primary;
+    struct context *c = context_at(number);
+    CUresult result = context_is_alive(c) ? CUDA_SUCCESS : start(number);
+    if (result)
+        return result;
+    c->held++;
+    model.books.contexts++;
+    *context = slots_handle(&model.contexts, number);
+    return CUDA_SUCCESS;
+}
+
+CUresult context_release_primary(CUdevice device)
+{
+    if (!device_exists(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    uint32_t number = model.devices[device].primary;
+    struct context *c = context_at(number);
+    if (!c->held)
+        return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease: released more often than retained");
+    CUresult result = c->held == 1 && context_is_alive(c) ? stop(number) : CUDA_SUCCESS;
+    if (result)
+        return result;
+    c->held--;
+    model.books.contexts--;
+    return CUDA_SUCCESS;
+}
+
+/* It ends the context and releases it for nobody: whoever has retained it has to release it still. The next to retain it finds a new one. */
+CUresult context_reset_primary(CUdevice device)
+{
+    if (!device_exists(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    uint32_t number = model.devices[device].primary;
+    return context_is_alive(context_at(number)) ? stop(number) : CUDA_SUCCESS;
+}
+
+CUresult context_create(CUcontext *context, unsigned flags, CUdevice device)
+{
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_exists(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    uint32_t number = slots_take(&model.contexts);
+    if (!number)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *context_at(number) = (struct context){.device = device, .flags = flags};
+    CUresult result = start(number);
+    if (!result) {
+        context_at(number)->held = 1;
+        model.books.contexts++;
+        result = context_enter(number);
+    }
+    if (result) {
+        slots_give(&model.contexts, number);
+        return result;
+    }
+    *context = slots_handle(&model.contexts, number);
+    return CUDA_SUCCESS;
+}
+
+CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device)
+{
+    return params ? CUDA_ERROR_NOT_SUPPORTED : context_create(context, flags, device);
+}
+
+CUresult context_destroy(CUcontext context)
+{
+    uint32_t number = context_find(context, "cuCtxDestroy");
+    if (!number)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context_at(number)->primary)
+        return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuCtxDestroy: of a primary context");
+    CUresult result = stop(number);
+    if (result)
+        return result;
+    model.books.contexts--;
+    struct thread *t = model_thread();
+    if (t->depth && t->stack[t->depth - 1] == number)
+        t->depth--;
+    slots_give(&model.contexts, number);
+    return CUDA_SUCCESS;
+}
