@@ -25,7 +25,7 @@ static CUresult put(struct stream *s, const char *name, uint32_t function, const
         stream_extend(s, work_end(s, 0, 0));
         return CUDA_SUCCESS;
     }
-    struct work work = {.kind = WORK_KERNEL, .name = "kernel", .number = function ? function : function_named(0, name),
+    struct work work = {.kind = &work_kernel, .name = "kernel", .number = function ? function : function_named(0, name),
         .grid = {l->grid[0], l->grid[1], l->grid[2]}, .block = {l->block[0], l->block[1], l->block[2]}, .shared = l->shared};
     return work.number ? capture_add(s, &work) : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -58,10 +58,10 @@ static CUresult launch(CUstream stream, const struct work *work)
 
 CUresult sim_launch_wait(CUstream stream, uint64_t ns)
 {
-    return launch(stream, &(struct work){.kind = WORK_WAIT, .name = "sim_launch_wait", .length = ns});
+    return launch(stream, &(struct work){.kind = &work_wait, .name = "sim_launch_wait", .length = ns});
 }
 
-static CUresult launch_words(CUstream stream, enum work_kind kind, const char *name, CUdeviceptr at, uint64_t pattern, size_t bytes)
+static CUresult launch_words(CUstream stream, const struct work_kind *kind, const char *name, CUdeviceptr at, uint64_t pattern, size_t bytes)
 {
     if (at % 8 || bytes % 8)
         return CUDA_ERROR_INVALID_VALUE;
@@ -70,17 +70,17 @@ static CUresult launch_words(CUstream stream, enum work_kind kind, const char *n
 
 CUresult sim_launch_fill(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes)
 {
-    return launch_words(stream, WORK_FILL, "sim_launch_fill", at, pattern, bytes);
+    return launch_words(stream, &work_fill, "sim_launch_fill", at, pattern, bytes);
 }
 
 CUresult sim_launch_expect(CUstream stream, CUdeviceptr at, uint64_t pattern, size_t bytes)
 {
-    return launch_words(stream, WORK_EXPECT, "sim_launch_expect", at, pattern, bytes);
+    return launch_words(stream, &work_expect, "sim_launch_expect", at, pattern, bytes);
 }
 
 CUresult sim_launch_touch(CUstream stream, CUdeviceptr at, size_t bytes)
 {
-    return launch(stream, &(struct work){.kind = WORK_TOUCH, .name = "sim_launch_touch", .to = at, .bytes = bytes});
+    return launch(stream, &(struct work){.kind = &work_touch, .name = "sim_launch_touch", .to = at, .bytes = bytes});
 }
 
 uint64_t sim_registered(uint64_t *bytes)
@@ -97,7 +97,7 @@ uint64_t sim_mismatches(void)
 {
     model_lock();
     clock_look();
-    uint64_t mismatches = work_mismatches();
+    uint64_t mismatches = transfers_mismatches();
     model_unlock();
     return mismatches;
 }

@@ -18,7 +18,7 @@
 static void reset_order(void)
 {
     clock_reset();
-    work_reset();
+    queue_reset();
     calls_reset();
 }
 
@@ -26,6 +26,7 @@ static void reset_memory(uint64_t numbered)
 {
     if (!contents_reset(numbered))
         model_cannot_start("no address space for the contents of device memory");
+    transfers_reset();
     physical_reset();
     if (!virtual_reset())
         model_cannot_start("no address space for device addresses");
@@ -72,11 +73,17 @@ void start_from_environment(void)
     visible_follow_environment();
 }
 
+static void after_fork(void)
+{
+    clock_after_fork();
+    calls_after_fork();
+}
+
 __attribute__((constructor)) static void connect_rooms(void)
 {
     static const struct model_hooks hooks = {
         .start = start_from_environment,
-        .fork_in_child = calls_after_fork,
+        .fork_in_child = after_fork,
         .thread_ends = streams_close_thread,
         .synchronized = pools_synchronized,
     };

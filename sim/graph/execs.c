@@ -197,18 +197,20 @@ CUresult exec_upload(CUgraphExec exec, CUstream stream)
     return number ? stream_find(stream, &s) : CUDA_ERROR_INVALID_VALUE;
 }
 
-void exec_replayed(uint64_t number)
+static void replayed(const struct work *w)
 {
-    struct exec *e = exec_at((uint32_t)number);
+    struct exec *e = exec_at((uint32_t)w->number);
     e->flights--;
     if (e->closing && !e->flights)
-        close_exec((uint32_t)number);
+        close_exec((uint32_t)w->number);
 }
+
+static const struct work_kind work_replayed = {.node = CU_GRAPH_NODE_TYPE_EMPTY, .even_if_lost = true, .run = replayed};
 
 /* A launch on a capturing stream: a copy of the graph becomes a child of the captured one. */
 static CUresult capture_launch(uint32_t number, struct stream *s)
 {
-    struct node n = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .work = {.kind = WORK_WAIT, .name = "cuGraphLaunch"}};
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .work = {.kind = &work_wait, .name = "cuGraphLaunch"}};
     uint32_t added;
     if (graph_has_memory(exec_at(number)->graph))
         return capture_spoil(s, CUDA_ERROR_NOT_SUPPORTED, "cuGraphLaunch of a graph with nodes of memory");
@@ -238,11 +240,11 @@ static CUresult replay_step(const struct exec *e, struct node *n, struct stream 
     default:
         break;
     }
-    if (n->work.kind == WORK_KERNEL) { /* the step after it, or the end of the replay, tells the stream */
+    if (n->work.kind == &work_kernel) { /* the step after it, or the end of the replay, tells the stream */
         model.books.kernels++;
         return CUDA_SUCCESS;
     }
-    return n->work.bytes || n->work.kind != WORK_COPY ? work_submit(s, &n->work) : CUDA_SUCCESS;
+    return n->work.bytes || n->work.kind != &work_copy ? work_submit(s, &n->work) : CUDA_SUCCESS;
 }
 
 /* For a record of another process: all such waits before the launch, not each in its place. */
@@ -250,7 +252,7 @@ static bool waits_for_others(const struct exec *e)
 {
     for (uint32_t i = 0; i < e->count; i++) {
         const struct node *n = node_at(e->steps[i]);
-        if (!n->disabled && n->work.kind == WORK_AWAIT && event_is_awaited(n->work.number))
+        if (!n->disabled && n->work.kind == &work_await && event_is_awaited(n->work.number))
             return true;
     }
     return false;
@@ -276,7 +278,7 @@ CUresult exec_launch(CUgraphExec exec, CUstream stream)
     for (uint32_t i = 0; i < e->count && !result; i++)
         if (!node_at(e->steps[i])->disabled)
             result = replay_step(e, node_at(e->steps[i]), s);
-    struct work end = {.kind = WORK_REPLAYED, .name = "cuGraphLaunch", .number = number};
+    struct work end = {.kind = &work_replayed, .name = "cuGraphLaunch", .number = number};
     CUresult ended = work_submit(s, &end);
     return result ? result : ended;
 }

@@ -124,6 +124,18 @@ CUresult node_get_child(CUgraphNode node, CUgraph *child);
 CUresult node_get_alloc(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS_v1 *params);
 CUresult node_get_free(CUgraphNode node, CUdeviceptr *at);
 
+/* --- recording.c: captures of streams */
+CUresult capture_add_node(struct stream *s, struct node *model, uint32_t *node);    /* takes over what it owns */
+uint32_t capture_graph(const struct stream *s, const uint32_t **tails, uint32_t *count);   /* it grows, and what comes last; 0: spoiled */
+CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode);
+CUresult capture_begin_default(CUstream stream);
+CUresult capture_begin_to(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+                          CUstreamCaptureMode mode);
+CUresult capture_update(CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count, unsigned flags);
+CUresult capture_end(CUstream stream, CUgraph *graph);
+CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+                      const CUgraphEdgeData **edges, size_t *count);
+
 /* --- objects.c: what graphs keep alive for the program, and handles of conditions */
 void     objects_reset(void);
 bool     objects_copy(const struct graph *from, struct graph *to);
@@ -150,7 +162,6 @@ uint64_t graph_memory_bytes(uint32_t memory);
 int      graph_memory_device(uint32_t memory);
 CUresult graph_memory_begin(uint32_t memory, bool again);   /* `again`: ends it first if it is still there */
 CUresult graph_memory_end(uint32_t memory, struct stream *s);
-void     graph_memory_vacate(uint64_t name);
 bool     graph_memory_free_now(uint32_t memory);
 CUresult graph_memory_trim(CUdevice device);
 CUresult graph_memory_get(CUdevice device, CUgraphMem_attribute attribute, void *value);
@@ -158,7 +169,6 @@ CUresult graph_memory_set(CUdevice device, CUgraphMem_attribute attribute, void 
 
 /* --- execs.c: replay */
 void     execs_reset(void);
-void     exec_replayed(uint64_t number);
 CUresult exec_create(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 CUresult exec_create_logged(CUgraphExec *exec, CUgraph graph, CUgraphNode *culprit, char *log, size_t room);
 CUresult exec_create_with(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream stream);

@@ -417,28 +417,30 @@ CUresult graph_memory_begin(uint32_t number, bool again)
     return CUDA_SUCCESS;
 }
 
+/* The moment of a free has come; memory goes with the last allocation, unless the graph was launched again meanwhile. */
+static void vacate(const struct work *w)
+{
+    uint32_t number = (uint32_t)w->number;
+    struct arena *a = arena_at(number);
+    if (!slots_is_live(&arenas, number) || a->live || !a->placed || a->generation != (uint32_t)(w->number >> 32))
+        return;
+    unplace(a);
+    end_arena_if_done(number);
+}
+
+static const struct work_kind work_vacate = {.node = CU_GRAPH_NODE_TYPE_EMPTY, .even_if_lost = true, .run = vacate};
+
 CUresult graph_memory_end(uint32_t number, struct stream *s)
 {
     struct memory *m = memory_at(number);
     if (!m->allocation)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "memory of a graph at 0x%llx is freed twice", (unsigned long long)m->at);
     struct arena *a = arena_at(m->arena);
-    struct work work = {.kind = WORK_VACATE, .name = "free of a graph's memory", .number = (uint64_t)a->generation << 32 | m->arena};
+    struct work work = {.kind = &work_vacate, .name = "free of a graph's memory", .number = (uint64_t)a->generation << 32 | m->arena};
     forget(m);
     bool last = !a->live;
     end_memory_if_done(number);
     return last ? work_submit(s, &work) : CUDA_SUCCESS;
-}
-
-/* The moment of a free has come; memory goes with the last allocation, unless the graph was launched again meanwhile. */
-void graph_memory_vacate(uint64_t name)
-{
-    uint32_t number = (uint32_t)name;
-    struct arena *a = arena_at(number);
-    if (!slots_is_live(&arenas, number) || a->live || !a->placed || a->generation != (uint32_t)(name >> 32))
-        return;
-    unplace(a);
-    end_arena_if_done(number);
 }
 
 /* cuMemFree, which waits, and the end of a context. False: it has to wait. */

@@ -23,13 +23,13 @@ static CUresult read_kernel(const CUDA_KERNEL_NODE_PARAMS_v3 *p, struct work *w)
         return CUDA_ERROR_INVALID_VALUE;
     struct launch l = {{p->gridDimX, p->gridDimY, p->gridDimZ}, {p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes, false};
     CUresult result = p->kernelParams && p->extra ? CUDA_ERROR_INVALID_VALUE : kernel_check(function, 0, &l);
-    *w = (struct work){.kind = WORK_KERNEL, .name = "kernel node", .number = function, .shared = l.shared};
+    *w = (struct work){.kind = &work_kernel, .name = "kernel node", .number = function, .shared = l.shared};
     memcpy(w->grid, l.grid, sizeof w->grid);
     memcpy(w->block, l.block, sizeof w->block);
     return result;
 }
 
-static CUresult read_event(CUevent event, enum work_kind kind, struct work *w)
+static CUresult read_event(CUevent event, const struct work_kind *kind, struct work *w)
 {
     if (!event_find(event))
         return CUDA_ERROR_INVALID_HANDLE;
@@ -48,14 +48,14 @@ CUresult node_read(const CUgraphNodeParams *p, struct node *n)
     case CU_GRAPH_NODE_TYPE_MEMSET:
         return region_fill(&p->memset, "memset node", &n->work);
     case CU_GRAPH_NODE_TYPE_HOST:
-        n->work = (struct work){.kind = WORK_CALL, .name = "host node", .function = p->host.fn, .argument = p->host.userData};
+        n->work = (struct work){.kind = &work_call, .name = "host node", .function = p->host.fn, .argument = p->host.userData};
         return p->host.fn ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return read_event(p->eventWait.event, WORK_AWAIT, &n->work);
+        return read_event(p->eventWait.event, &work_await, &n->work);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        return read_event(p->eventRecord.event, WORK_RECORD, &n->work);
+        return read_event(p->eventRecord.event, &work_record, &n->work);
     case CU_GRAPH_NODE_TYPE_EMPTY:
-        n->work = (struct work){.kind = WORK_WAIT, .name = "empty node"};
+        n->work = (struct work){.kind = &work_wait, .name = "empty node"};
         return CUDA_SUCCESS;
     default:
         return model_refuse(CUDA_ERROR_NOT_SUPPORTED, "nodes of type %d are not simulated, or not here", (int)p->type);
@@ -164,7 +164,7 @@ static CUresult read_free(CUdeviceptr at, struct node *n)
 
 static CUresult read_any(uint32_t graph, CUgraphNodeParams *p, const uint32_t *before, size_t count, struct node *n)
 {
-    *n = (struct node){.type = p->type, .work = {.kind = WORK_WAIT, .name = "node"}};
+    *n = (struct node){.type = p->type, .work = {.kind = &work_wait, .name = "node"}};
     switch (p->type) {
     case CU_GRAPH_NODE_TYPE_GRAPH:
         return read_child(graph, &p->graph, n);

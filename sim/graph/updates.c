@@ -36,7 +36,7 @@ uint32_t exec_node(CUgraphExec exec, CUgraphNode original, const char *call)
 static bool is_alike(const struct work *a, const struct work *b)
 {
     return virtual_is_device_address(a->to) == virtual_is_device_address(b->to) && (a->rows > 1) == (b->rows > 1) &&
-           (a->kind != WORK_COPY || virtual_is_device_address(a->from) == virtual_is_device_address(b->from));
+           (a->kind != &work_copy || virtual_is_device_address(a->from) == virtual_is_device_address(b->from));
 }
 
 static CUgraphExecUpdateResult compare_work(const struct node *old, const struct node *n)

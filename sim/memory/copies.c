@@ -42,7 +42,7 @@ static CUresult copy(const struct copy *c, CUstream stream)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx <- 0x%llx, %zu bytes: not memory of the device", c->name,
                             (unsigned long long)c->to, (unsigned long long)c->from, c->bytes);
     bool pageable = !to_known || !from_known;
-    struct work work = {.kind = WORK_COPY, .name = c->name, .to = c->to, .from = c->from, .bytes = c->bytes, .pinned = !pageable,
+    struct work work = {.kind = &work_copy, .name = c->name, .to = c->to, .from = c->from, .bytes = c->bytes, .pinned = !pageable,
         .between_devices = is_plain(c->to) && is_plain(c->from)};
     result = work_put(s, &work);
     if (result || s->capture || (!c->waits && !pageable))
@@ -101,7 +101,7 @@ static CUresult fill(const char *name, uint64_t at, uint64_t pattern, unsigned w
     if (at % width || bytes / width != count || !memory_is_known(at, bytes))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx, %zu elements: not memory of the device, or not aligned", name,
                             (unsigned long long)at, count);
-    struct work work = {.kind = WORK_FILL, .name = name, .to = at, .bytes = bytes, .pattern = pattern, .width = width};
+    struct work work = {.kind = &work_fill, .name = name, .to = at, .bytes = bytes, .pattern = pattern, .width = width};
     return work_put(s, &work);
 }
 

@@ -10,6 +10,7 @@
 
 #include "sim/machine/files.h"
 #include "sim/machine/model.h"
+#include "sim/order/stream.h"
 
 /* --- contents.c: the bytes of physical memory, by offset, as far as shape.data reaches */
 bool     contents_reset(uint64_t bytes);
@@ -152,6 +153,14 @@ uint32_t allocation_named(uint64_t name);               /* 0: ended */
 CUresult allocation_alloc(CUdeviceptr *at, size_t size);
 CUresult allocation_free(CUdeviceptr at);
 
+/* --- transfers.c: what work does to memory */
+extern const struct work_kind work_touch;
+extern const struct work_kind work_fill;
+extern const struct work_kind work_expect;
+extern const struct work_kind work_copy;
+void     transfers_reset(void);
+uint64_t transfers_mismatches(void);                    /* words that work_expect found different */
+
 /* --- host.c: host memory the device may read and write */
 CUresult host_alloc(void **at, size_t size);
 CUresult host_alloc_with(void **at, size_t size, unsigned flags);
@@ -174,7 +183,6 @@ CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height
 
 /* --- pools.c: stream-ordered allocation */
 void     pools_reset(void);
-void     pool_finish_free(uint64_t name);               /* the moment of its free has come in stream order */
 void     pool_give_now(uint32_t allocation);            /* freed outside stream order */
 void     pools_synchronized(void);                      /* the device was waited for: give back what exceeds the thresholds */
 bool     pool_allows(uint32_t pool, int device, bool write);

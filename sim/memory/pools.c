@@ -255,7 +255,7 @@ static CUresult capture_alloc(CUdeviceptr *at, size_t size, int device, struct s
 {
     const uint32_t *tails;
     uint32_t count, added, graph = capture_graph(s, &tails, &count);
-    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .work = {.kind = WORK_WAIT, .name = "cuMemAllocAsync"}};
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .work = {.kind = &work_wait, .name = "cuMemAllocAsync"}};
     if (!graph)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     CUresult result = graph_memory_new(graph, device, size, graph_chain_after(tails, count), &n.memory);
@@ -271,7 +271,7 @@ static CUresult capture_alloc(CUdeviceptr *at, size_t size, int device, struct s
 static CUresult capture_free(CUdeviceptr at, struct stream *s)
 {
     uint32_t added, memory = graph_memory_at(at);
-    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .work = {.kind = WORK_WAIT, .name = "cuMemFreeAsync"}, .memory = memory};
+    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .work = {.kind = &work_wait, .name = "cuMemFreeAsync"}, .memory = memory};
     if (!memory)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync in a capture: 0x%llx is not memory of a graph, or freed already", at);
     graph_memory_hold(memory);
@@ -317,12 +317,15 @@ static void finish(uint32_t allocation)
     close_if_done(a.pool);
 }
 
-void pool_finish_free(uint64_t name)
+/* The moment of a free has come in stream order. */
+static void finish_free(const struct work *w)
 {
-    uint32_t allocation = allocation_named(name);
+    uint32_t allocation = allocation_named(w->number);
     if (allocation)
         finish(allocation);
 }
+
+static const struct work_kind work_give = {.node = CU_GRAPH_NODE_TYPE_EMPTY, .even_if_lost = true, .run = finish_free};
 
 void pool_give_now(uint32_t allocation)
 {
@@ -343,7 +346,7 @@ CUresult pool_free(CUdeviceptr at, CUstream stream)
         return graph_memory_end(a->pool, s);
     if (!a || a->kind != ALLOCATION_POOL || a->freed)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync: 0x%llx is not the start of such an allocation", at);
-    struct work work = {.kind = WORK_GIVE, .name = "cuMemFreeAsync", .number = allocation_name(number)};
+    struct work work = {.kind = &work_give, .name = "cuMemFreeAsync", .number = allocation_name(number)};
     a->freed = true;
     a->freed_on = stream_unique(s);
     model.books.allocations--;

@@ -57,7 +57,7 @@ CUresult region_copy(const CUDA_MEMCPY3D *c, const char *call, struct work *work
                           c->srcPitch, c->srcHeight};
     struct side target = {c->dstMemoryType, (uint64_t)c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY, c->dstZ, c->dstLOD,
                           c->dstPitch, c->dstHeight};
-    *work = (struct work){.kind = WORK_COPY, .name = call};
+    *work = (struct work){.kind = &work_copy, .name = call};
     if (!c->WidthInBytes || !c->Height || !c->Depth)
         return CUDA_SUCCESS;
     CUresult result = find_rows(&source, c, call, &from);
@@ -65,7 +65,7 @@ CUresult region_copy(const CUDA_MEMCPY3D *c, const char *call, struct work *work
         result = find_rows(&target, c, call, &to);
     if (result)
         return result;
-    *work = (struct work){.kind = WORK_COPY, .name = call, .to = to.first, .from = from.first, .bytes = c->WidthInBytes, .rows = c->Height,
+    *work = (struct work){.kind = &work_copy, .name = call, .to = to.first, .from = from.first, .bytes = c->WidthInBytes, .rows = c->Height,
         .layers = c->Depth, .to_pitch = to.pitch, .from_pitch = from.pitch, .to_layer = to.layer, .from_layer = from.layer,
         .pinned = to.pinned && from.pinned};
     return CUDA_SUCCESS;
@@ -151,7 +151,7 @@ CUresult region_copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from
         return result;
     if (!memory_is_known(to, bytes) || !memory_is_known(from, bytes))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemcpyPeer: 0x%llx <- 0x%llx, %zu bytes: not memory of devices", to, from, bytes);
-    struct work work = {.kind = WORK_COPY, .name = "cuMemcpyPeer", .to = to, .from = from, .bytes = bytes, .pinned = true,
+    struct work work = {.kind = &work_copy, .name = "cuMemcpyPeer", .to = to, .from = from, .bytes = bytes, .pinned = true,
         .between_devices = true};
     return put(&work, stream, waits);
 }
@@ -164,7 +164,7 @@ CUresult region_fill(const CUDA_MEMSET_NODE_PARAMS_v2 *p, const char *call, stru
     if (!rows || !memory_is_known(p->dst, (p->height - 1) * p->pitch + bytes))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx, %zu x %zu elements: not memory of the device, or not aligned", call,
                             (unsigned long long)p->dst, p->width, p->height);
-    *work = (struct work){.kind = WORK_FILL, .name = call, .to = p->dst, .bytes = bytes, .pattern = p->value, .width = (unsigned)size,
+    *work = (struct work){.kind = &work_fill, .name = call, .to = p->dst, .bytes = bytes, .pattern = p->value, .width = (unsigned)size,
         .rows = p->height, .layers = 1, .to_pitch = p->pitch};
     return CUDA_SUCCESS;
 }

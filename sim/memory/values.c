@@ -15,7 +15,7 @@ static CUresult write_value(const char *name, CUstream stream, CUdeviceptr at, u
         return CUDA_ERROR_INVALID_VALUE;
     if (!virtual_is_device_address(at) && !host_is_pinned(at, width))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: 0x%llx is not memory of the device", name, (unsigned long long)at);
-    struct work work = {.kind = WORK_FILL, .name = name, .to = at, .bytes = width, .pattern = value, .width = width};
+    struct work work = {.kind = &work_fill, .name = name, .to = at, .bytes = width, .pattern = value, .width = width};
     return work_put(s, &work);
 }
 

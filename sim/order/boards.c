@@ -178,7 +178,8 @@ void shared_event_close(struct shared_event *s)
         free_event(s);
 }
 
-void boards_publish(uint64_t now)
+/* All work due until `now` has been done. */
+static void publish(uint64_t now)
 {
     for (struct shared_event **at = &boards.due; *at;) {
         struct shared_event *s = *at;
@@ -243,6 +244,7 @@ void shared_event_recorded(struct shared_event *s, uint64_t done)
         s->waiting = true;
         s->next = boards.due;
         boards.due = s;
+        clock_tell(publish);
     }
     keep_ticking();
 }
@@ -279,7 +281,7 @@ static struct shared_event *enter_board(struct board *b, uint32_t cell)
     return s;
 }
 
-static struct shared_event *new_on_own_board(void)
+struct shared_event *shared_event_new(void)
 {
     uint64_t id = file_new_id();
     if (!id || !open_own_board() || (!boards.free_count && boards.used == CELLS))
@@ -299,28 +301,6 @@ static struct shared_event *new_on_own_board(void)
     return s;
 }
 
-CUresult ipc_get_event(CUipcEventHandle *handle, CUevent event)
-{
-    struct event *e = event_find(event);
-    if (!e)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!handle || !(e->flags & CU_EVENT_INTERPROCESS) || (e->shared && e->shared->board != boards.own))
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcGetEventHandle: %p was not created here with CU_EVENT_INTERPROCESS",
-                            (void *)event);
-    if (!e->shared) {
-        e->shared = new_on_own_board();
-        if (!e->shared)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        if (e->state == EVENT_RECORDED)
-            shared_event_recorded(e->shared, e->done);
-    }
-    struct event_handle h = {.magic = EVENT_MAGIC, .process = getpid(), .started = process_own_start(), .file = boards.own->file,
-                             .cell = e->shared->cell, .board = boards.own->id, .event = atomic_load(&cell_of(e->shared)->id)};
-    h.check = file_check(&h, offsetof(struct event_handle, check));
-    memcpy(handle, &h, sizeof h);
-    return CUDA_SUCCESS;
-}
-
 static struct board *find_board(const struct event_handle *h)
 {
     for (struct board *b = boards.all; b; b = b->next)
@@ -336,33 +316,38 @@ static struct board *find_board(const struct event_handle *h)
     return b;
 }
 
-static CUresult open_on(struct board *b, const struct event_handle *h, CUevent *event)
+bool shared_event_is_own(const struct shared_event *s)
+{
+    return s->board == boards.own;
+}
+
+void shared_event_describe(const struct shared_event *s, CUipcEventHandle *handle)
+{
+    struct event_handle h = {.magic = EVENT_MAGIC, .process = getpid(), .started = process_own_start(), .file = boards.own->file,
+                             .cell = s->cell, .board = boards.own->id, .event = atomic_load(&cell_of(s)->id)};
+    h.check = file_check(&h, offsetof(struct event_handle, check));
+    memcpy(handle, &h, sizeof h);
+}
+
+static CUresult open_on(struct board *b, const struct event_handle *h, struct shared_event **opened)
 {
     b->users++; /* while we look */
     bool lives = atomic_load(&b->cells[h->cell].id) == h->event;
-    CUresult result = lives ? event_create(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) : CUDA_ERROR_INVALID_HANDLE;
-    if (!result) {
-        struct event *e = event_find(*event);
-        e->shared = enter_board(b, h->cell);
-        if (!e->shared) {
-            event_destroy(*event);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    }
+    *opened = lives ? enter_board(b, h->cell) : NULL;
     leave_board(b);
-    return result;
+    return *opened ? CUDA_SUCCESS : lives ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult ipc_open_event(CUevent *event, CUipcEventHandle handle)
+CUresult shared_event_open(const CUipcEventHandle *handle, struct shared_event **opened)
 {
     struct event_handle h;
-    memcpy(&h, &handle, sizeof h);
-    if (!event || h.magic != EVENT_MAGIC || h.check != file_check(&h, offsetof(struct event_handle, check)) || h.cell >= CELLS || !h.event)
+    memcpy(&h, handle, sizeof h);
+    if (h.magic != EVENT_MAGIC || h.check != file_check(&h, offsetof(struct event_handle, check)) || h.cell >= CELLS || !h.event)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcOpenEventHandle: these bytes are no handle of a simulated GPU");
     if (h.process == getpid() && h.started == process_own_start())
         return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuIpcOpenEventHandle: by the process that exported the event");
     struct board *b = process_started(h.process) == h.started ? find_board(&h) : NULL;
-    CUresult result = b ? open_on(b, &h, event) : CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = b ? open_on(b, &h, opened) : CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_ERROR_INVALID_HANDLE)
         return model_refuse(result, "cuIpcOpenEventHandle: process %d, whose event it is, has ended, has destroyed it, or is out of reach",
                             h.process);

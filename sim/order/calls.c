@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "sim/order/stream.h"
+#include "sim/order/work.h"
 
 struct call {
     CUhostFn function;
@@ -28,7 +28,6 @@ static struct {
     uint32_t     first, count, room;
     bool         started;   /* there is the thread */
     bool         running;   /* a function */
-    bool         holds;     /* the clock stands */
 } calls;
 
 static pthread_cond_t added = PTHREAD_COND_INITIALIZER;
@@ -37,7 +36,6 @@ static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 void calls_reset(void)
 {
     calls.count = 0;
-    calls.holds = false;
     pthread_cond_broadcast(&ended);
 }
 
@@ -46,11 +44,6 @@ void calls_after_fork(void)
     calls.started = calls.running = false;
     pthread_cond_init(&added, NULL);
     pthread_cond_init(&ended, NULL);
-}
-
-bool calls_hold_clock(void)
-{
-    return calls.holds;
 }
 
 bool calls_running(void)
@@ -73,17 +66,15 @@ static void run(struct call call)
     model_thread()->in_host_function = false;
     model_lock();
     calls.running = false;
-    if (call.holds && atomic_load(&model.epoch) == epoch) {
-        calls.holds = false;
-        clock_pass();
-    }
+    if (call.holds && atomic_load(&model.epoch) == epoch)
+        clock_release();
     pthread_cond_broadcast(&ended);
 }
 
-/* A program may wait for a function without asking the driver anything: so somebody has to look at the clock. */
+/* A program may wait for a function without asking the driver anything: so this thread looks at the clock. */
 static void wait_for_more(void)
 {
-    uint64_t due = calls.holds || model.shape.manual_clock ? 0 : work_call_due();
+    uint64_t due = clock_is_held() || model.shape.manual_clock ? 0 : queue_call_due();
     if (!due) {
         model_wait(&added, 0);
         return;
@@ -139,7 +130,8 @@ void calls_put(CUhostFn function, void *argument, bool holds)
         return;
     }
     calls.list[(calls.first + calls.count++) % calls.room] = (struct call){function, argument, holds};
-    calls.holds |= holds;
+    if (holds)
+        clock_hold();
     pthread_cond_signal(&added);
 }
 

@@ -2,20 +2,26 @@
  * clock.c: the time of the simulated device, in ns.
  *
  * It goes on by host time (unless the shape says `manual_clock`), by sim_advance, by the modelled cost of calls (if the shape says so),
- * and jumps when somebody waits. It is lazy: nothing happens until somebody looks, then all work that is due is done in order. While no
- * work is due later nobody needs to look, and calls cost no system time. While a host function runs it stands, see calls.c.
+ * and jumps when a thread waits. It is lazy: nothing happens until a thread looks, then all work that is due is done in order. While no
+ * work is due later no thread needs to look, and calls cost no system time. While a host function runs it is held: it stands.
+ *
+ * LOCKING: the model's lock, which clock_wait and clock_advance drop meanwhile.
  */
 #include <time.h>
 
-#include "sim/order/stream.h"
+#include "sim/order/work.h"
 
 #define POLLS_MOST 16   /* chosen: no test asks so often without putting work on a stream between */
 
 static struct {
     uint64_t base;      /* time without the host's part */
     uint64_t started;   /* host time at reset */
-    uint64_t seen;      /* the last time somebody looked */
+    uint64_t seen;      /* the last time a thread looked */
+    bool     held;      /* a host function is due and has not returned */
+    void   (*passed)(uint64_t now);     /* told when time has gone on; NULL: nothing to tell */
 } now;
+
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 
 static uint64_t host_time(void)
 {
@@ -28,6 +34,29 @@ void clock_reset(void)
 {
     now.base = now.seen = 0;
     now.started = host_time();
+    now.held = false;
+    now.passed = NULL;
+    pthread_cond_broadcast(&released);
+}
+
+void clock_after_fork(void)
+{
+    pthread_cond_init(&released, NULL);
+}
+
+void clock_tell(void (*passed)(uint64_t now))
+{
+    now.passed = passed;
+}
+
+bool clock_is_held(void)
+{
+    return now.held;
+}
+
+void clock_hold(void)
+{
+    now.held = true;
 }
 
 uint64_t clock_seen(void)
@@ -45,19 +74,25 @@ static uint64_t read_clock(void)
 uint64_t clock_look(void)
 {
     uint64_t time = read_clock();
-    if (time > now.seen && !calls_hold_clock()) {
+    if (time > now.seen && !now.held) {
         now.seen = time;
-        now.seen = work_run_until(time);
-        boards_publish(now.seen);
+        now.seen = queue_run_until(time, &now.held);
+        if (now.passed)
+            now.passed(now.seen);
     }
     return now.seen;
+}
+
+void clock_run_due(uint64_t until)
+{
+    queue_run_until(until, &now.held);
 }
 
 bool clock_try(uint64_t when)
 {
     if (when <= now.seen || when <= clock_look())
         return true;
-    if (!calls_hold_clock()) {
+    if (!now.held) {
         now.base += when - now.seen;
         clock_look();
     }
@@ -102,7 +137,7 @@ void clock_wait(uint64_t when)
 {
     uint32_t epoch = atomic_load(&model.epoch);
     while (atomic_load(&model.epoch) == epoch && !clock_try(when))
-        calls_wait();
+        model_wait(&released, 0);
 }
 
 void clock_advance(uint64_t ns)
@@ -113,10 +148,12 @@ void clock_advance(uint64_t ns)
         clock_wait(when);
 }
 
-void clock_pass(void)
+void clock_release(void)
 {
+    now.held = false;
     uint64_t time = read_clock();
     if (time <= now.seen)
         now.base += now.seen + 1 - time;
     clock_look();
+    pthread_cond_broadcast(&released);
 }

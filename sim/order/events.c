@@ -8,7 +8,6 @@
  */
 #include <stdlib.h>
 
-#include "sim/memory/memory.h"
 #include "sim/order/stream.h"
 
 #define EVENTS_MOST (1u << 20)
@@ -85,16 +84,20 @@ bool event_is_awaited(uint64_t number)
 }
 
 /* Also for an event that was destroyed since a graph took it: then its mark is nobody's. */
-void event_record_at(uint64_t number, uint64_t done)
+static void record_placed(const struct work *w, uint64_t done)
 {
-    mark_recorded(event_at(number), done);
+    mark_recorded(event_at(w->number), done);
 }
 
-uint64_t event_done(uint64_t number)
+/* 0: there is nothing to wait for here. */
+static uint64_t awaited(const struct work *w)
 {
-    const struct event *e = event_at(number);
+    const struct event *e = event_at(w->number);
     return e->state == EVENT_RECORDED && !event_is_elsewhere(e) ? e->done : 0;
 }
+
+const struct work_kind work_record = {.node = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .placed = record_placed};
+const struct work_kind work_await = {.node = CU_GRAPH_NODE_TYPE_WAIT_EVENT, .not_before = awaited};
 
 CUresult event_create(CUevent *event, unsigned flags)
 {
@@ -154,7 +157,7 @@ CUresult event_record_with_flags(CUevent event, CUstream stream, unsigned flags)
         return record(s, e);
     if (!(flags & CU_EVENT_RECORD_EXTERNAL))
         return capture_record(s, e);
-    struct work work = {.kind = WORK_RECORD, .name = "cuEventRecordWithFlags", .number = event_number(event)};
+    struct work work = {.kind = &work_record, .name = "cuEventRecordWithFlags", .number = event_number(event)};
     return capture_add(s, &work);
 }
 
@@ -245,4 +248,41 @@ CUresult event_elapsed(float *ms, CUevent start, CUevent end)
         return CUDA_ERROR_NOT_READY;
     *ms = (float)((double)(int64_t)(to->done - from->done) / 1e6);
     return CUDA_SUCCESS;
+}
+
+/* --- events of several processes */
+
+CUresult ipc_get_event(CUipcEventHandle *handle, CUevent event)
+{
+    struct event *e = event_find(event);
+    if (!e)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!handle || !(e->flags & CU_EVENT_INTERPROCESS) || (e->shared && !shared_event_is_own(e->shared)))
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcGetEventHandle: %p was not created here with CU_EVENT_INTERPROCESS",
+                            (void *)event);
+    if (!e->shared) {
+        e->shared = shared_event_new();
+        if (!e->shared)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        if (e->state == EVENT_RECORDED)
+            shared_event_recorded(e->shared, e->done);
+    }
+    shared_event_describe(e->shared, handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult ipc_open_event(CUevent *event, CUipcEventHandle handle)
+{
+    struct shared_event *shared;
+    if (!event)
+        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcOpenEventHandle: there is no place for the event");
+    CUresult result = shared_event_open(&handle, &shared);
+    if (result)
+        return result;
+    result = event_create(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+    if (result)
+        shared_event_close(shared);
+    else
+        event_find(*event)->shared = shared;
+    return result;
 }

@@ -1,5 +1,6 @@
 /*
  * streams.c: streams: created ones, the default stream of each context (handles 0 and 1), and one for each thread and context (handle 2).
+ * What waits for them, and how they end: stream_calls.c.
  *
  * A stream is little more than the moment at which all its work is done. The default stream waits for all streams that were not created
  * with CU_STREAM_NON_BLOCKING, and they for it.
@@ -8,10 +9,6 @@
  * read without the lock, because programs ask for them at every allocation.
  */
 #include "sim/order/stream.h"
-
-#include <stdlib.h>
-
-#include "sim/memory/memory.h"
 
 #define STREAMS_MOST 65536
 
@@ -28,6 +25,27 @@ void streams_reset(void)
         atomic_store(&ids[i], 0);
     slots_clear(&streams);
     streams.order = order;
+}
+
+uint32_t stream_next(uint32_t number)
+{
+    while (++number < streams.used)
+        if (slots_is_live(&streams, number))
+            return number;
+    return 0;
+}
+
+uint32_t stream_created(CUstream handle)
+{
+    uint32_t number = slots_number(&streams, handle);
+    return number && stream_at(number)->kind == STREAM_CREATED ? number : 0;
+}
+
+void stream_shut(uint32_t number)
+{
+    model.books.streams -= stream_at(number)->kind == STREAM_CREATED;
+    atomic_store(&ids[number], 0);
+    slots_give(&streams, number);
 }
 
 struct stream *stream_at(uint32_t number)
@@ -58,30 +76,6 @@ uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, in
     *stream_at(number) = (struct stream){.kind = kind, .context = context, .flags = flags, .priority = priority};
     atomic_store(&ids[number], ++last_id);
     return number;
-}
-
-static void close_stream(uint32_t number)
-{
-    capture_drop_stream(number);
-    atomic_store(&ids[number], 0);
-    slots_give(&streams, number);
-}
-
-void streams_close_all(uint32_t context)
-{
-    for (uint32_t i = 1; i < streams.used; i++) {
-        if (!slots_is_live(&streams, i) || stream_at(i)->context != context)
-            continue;
-        model.books.streams -= stream_at(i)->kind == STREAM_CREATED;
-        close_stream(i);
-    }
-}
-
-void streams_close_thread(uint64_t thread)
-{
-    for (uint32_t i = 1; i < streams.used; i++)
-        if (slots_is_live(&streams, i) && stream_at(i)->kind == STREAM_PER_THREAD && stream_at(i)->thread == thread)
-            close_stream(i);
 }
 
 /* This thread's default stream in a context, if it was used before and both still live. Takes no lock. */
@@ -117,8 +111,8 @@ static uint32_t own_stream(uint32_t context)
 static CUresult find_number(CUstream handle, uint32_t *number)
 {
     if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
-        *number = slots_number(&streams, handle);
-        if (!*number || stream_at(*number)->kind != STREAM_CREATED)
+        *number = stream_created(handle);
+        if (!*number)
             return model_refuse(CUDA_ERROR_INVALID_HANDLE, "stream %p was destroyed or never created", (void *)handle);
         return CUDA_SUCCESS;
     }
@@ -182,110 +176,6 @@ CUresult stream_create(CUstream *stream, unsigned flags)
     return stream_create_with_priority(stream, flags, 0);
 }
 
-/* Work in flight goes on and is done in its time. */
-CUresult stream_destroy(CUstream handle)
-{
-    uint32_t number = slots_number(&streams, handle);
-    if (!number || stream_at(number)->kind != STREAM_CREATED)
-        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuStreamDestroy: %p was destroyed or never created", (void *)handle);
-    if (stream_at(number)->capture)
-        capture_spoil(stream_at(number), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy");
-    model.books.streams--;
-    close_stream(number);
-    return CUDA_SUCCESS;
-}
-
-static CUresult refuse_while_capturing(struct stream *s, const char *call)
-{
-    if (s->capture)
-        return capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call);
-    return capture_legacy_conflict(s, call);
-}
-
-CUresult stream_synchronize(CUstream handle)
-{
-    struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result)
-        result = refuse_while_capturing(s, "cuStreamSynchronize");
-    if (result)
-        return result;
-    if (!clock_go_to(stream_start(s)))
-        return MODEL_AGAIN;
-    model_synchronized();
-    return context_at(s->context)->lost;
-}
-
-CUresult stream_query(CUstream handle)
-{
-    struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result)
-        result = refuse_while_capturing(s, "cuStreamQuery");
-    if (result)
-        return result;
-    uint64_t done = stream_start(s);
-    if (done > clock_seen() && done > clock_look())
-        return CUDA_ERROR_NOT_READY;
-    return context_at(s->context)->lost;
-}
-
-CUresult context_synchronize(void)
-{
-    uint32_t number = context_current();
-    CUresult result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuCtxSynchronize");
-    if (result)
-        return result;
-    if (!clock_go_to(context_at(number)->all_done))
-        return MODEL_AGAIN;
-    model_synchronized();
-    return context_at(number)->lost;
-}
-
-static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent handle, unsigned flags)
-{
-    bool external = flags & CU_EVENT_WAIT_EXTERNAL;
-    if (s->capture && external) {
-        struct work work = {.kind = WORK_AWAIT, .name = "cuStreamWaitEvent", .number = event_number(handle)};
-        return capture_add(s, &work);
-    }
-    if (s->capture)
-        return capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "cuStreamWaitEvent");
-    CUresult result = capture_legacy_conflict(s, "cuStreamWaitEvent");
-    if (result)
-        return result;
-    if (event_is_elsewhere(e))
-        return shared_event_is_done(e->shared) ? CUDA_SUCCESS : MODEL_AGAIN;
-    uint64_t start = stream_start(s);
-    stream_extend(s, start > e->done ? start : e->done);
-    return CUDA_SUCCESS;
-}
-
-CUresult stream_wait_event(CUstream handle, CUevent event, unsigned flags)
-{
-    struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    const struct event *e = result ? NULL : event_find(event);
-    if (!e)
-        return result ? result : CUDA_ERROR_INVALID_HANDLE;
-    if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (event_is_elsewhere(e))
-        return wait_recorded(s, e, event, flags);
-    switch (e->state) {
-    case EVENT_NEW:
-        return CUDA_SUCCESS;
-    case EVENT_RECORDED:
-        return wait_recorded(s, e, event, flags);
-    case EVENT_CAPTURED:
-        break;
-    }
-    if (capture_has_event(e))
-        return capture_wait(s, e);
-    capture_refuse_event(e, "cuStreamWaitEvent");
-    return CUDA_ERROR_CAPTURED_EVENT;
-}
-
 CUresult stream_context(CUstream handle, CUcontext *context)
 {
     struct stream *s;
@@ -327,53 +217,6 @@ CUresult stream_priority(CUstream handle, int *priority)
         result = CUDA_ERROR_INVALID_VALUE;
     if (!result)
         *priority = s->priority;
-    return result;
-}
-
-CUresult stream_call(CUstream handle, CUhostFn function, void *argument)
-{
-    struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result && !function)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result)
-        return result;
-    struct work work = {.kind = WORK_CALL, .name = "cuLaunchHostFunc", .function = function, .argument = argument};
-    return work_put(s, &work);
-}
-
-struct callback {
-    CUstreamCallback function;
-    CUstream         stream;
-    void            *argument;
-};
-
-static void CUDA_CB run_callback(void *argument)
-{
-    struct callback c = *(struct callback *)argument;
-    free(argument);
-    c.function(c.stream, CUDA_SUCCESS, c.argument);
-}
-
-/* The older form of cuLaunchHostFunc. After a lost context it is not called: neither is that. */
-CUresult stream_add_callback(CUstream handle, CUstreamCallback function, void *argument, unsigned flags)
-{
-    struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result && (!function || flags))
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (!result && s->capture)
-        result = capture_spoil(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuStreamAddCallback");
-    if (result)
-        return result;
-    struct callback *c = malloc(sizeof *c);
-    if (!c)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *c = (struct callback){function, handle, argument};
-    struct work work = {.kind = WORK_CALL, .name = "cuStreamAddCallback", .function = run_callback, .argument = c};
-    result = work_put(s, &work);
-    if (result)
-        free(c);
     return result;
 }
 

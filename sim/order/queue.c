@@ -1,0 +1,126 @@
+/*
+ * queue.c: work that is put on streams and not done: one heap by (moment, order of submission) for all streams.
+ *
+ * It knows no kind of work: what is done when a moment has come, the item's kind says. Work that waits for all other work of its moment (a
+ * host function) comes last there.
+ *
+ * LOCKING: the model's lock.
+ */
+#include <stdlib.h>
+
+#include "sim/order/work.h"
+
+#define AFTER_ALL_OTHERS (1ull << 63)
+
+struct due {
+    uint64_t done;
+    uint64_t order;
+    uint32_t item;      /* in `items` */
+};
+
+static struct {
+    struct due  *heap;
+    struct work *items;
+    uint32_t    *idle;          /* items not in the heap */
+    uint32_t     count;         /* in the heap */
+    uint32_t     room;
+    uint32_t     last;          /* in the heap, that come after all others of their moment */
+    uint64_t     submitted;
+} queue;
+
+void queue_reset(void)
+{
+    for (uint32_t i = 0; i < queue.room; i++)
+        queue.idle[i] = i;
+    queue.count = queue.last = 0;
+    queue.submitted = 0;
+}
+
+static bool heap_grow(void)
+{
+    uint32_t room = queue.room ? 2 * queue.room : 256;
+    struct due *heap = realloc(queue.heap, room * sizeof *heap);
+    if (heap)
+        queue.heap = heap;
+    struct work *items = realloc(queue.items, room * sizeof *items);
+    if (items)
+        queue.items = items;
+    uint32_t *idle = realloc(queue.idle, room * sizeof *idle);
+    if (idle)
+        queue.idle = idle;
+    if (!heap || !items || !idle)
+        return false;
+    for (uint32_t i = queue.room; i < room; i++)
+        queue.idle[i] = i;
+    queue.room = room;
+    return true;
+}
+
+static bool is_before(const struct due *a, const struct due *b)
+{
+    return a->done != b->done ? a->done < b->done : a->order < b->order;
+}
+
+bool queue_push(const struct work *work, uint64_t done)
+{
+    if (queue.count == queue.room && !heap_grow())
+        return false;
+    struct due due = {.done = done, .order = queue.submitted++, .item = queue.idle[queue.count]};
+    if (work->kind->waits_for_all) {
+        due.order |= AFTER_ALL_OTHERS;
+        queue.last++;
+    }
+    queue.items[due.item] = *work;
+    uint32_t i = queue.count++;
+    for (; i && is_before(&due, &queue.heap[(i - 1) / 2]); i = (i - 1) / 2)
+        queue.heap[i] = queue.heap[(i - 1) / 2];
+    queue.heap[i] = due;
+    return true;
+}
+
+static struct work pop(void)
+{
+    struct work work = queue.items[queue.heap[0].item];
+    uint32_t freed = queue.heap[0].item;
+    struct due last = queue.heap[--queue.count];
+    uint32_t i = 0;
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= queue.count)
+            break;
+        if (child + 1 < queue.count && is_before(&queue.heap[child + 1], &queue.heap[child]))
+            child++;
+        if (!is_before(&queue.heap[child], &last))
+            break;
+        queue.heap[i] = queue.heap[child];
+        i = child;
+    }
+    if (queue.count)
+        queue.heap[i] = last;
+    queue.idle[queue.count] = freed;
+    return work;
+}
+
+void queue_run(const struct work *work)
+{
+    if (!context_at(work->context)->lost || work->kind->even_if_lost)
+        work->kind->run(work);
+}
+
+uint64_t queue_run_until(uint64_t when, const bool *stop)
+{
+    while (queue.count && queue.heap[0].done <= when) {
+        uint64_t moment = queue.heap[0].done;
+        struct work work = pop();
+        queue.last -= work.kind->waits_for_all;
+        queue_run(&work);
+        if (*stop)
+            return moment;
+    }
+    return when;
+}
+
+uint64_t queue_call_due(void)
+{
+    return !queue.last ? 0 : queue.heap[0].done ? queue.heap[0].done : 1;
+}
