@@ -58,7 +58,10 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     if (C10_UNLIKELY(!enabled_))
         return take_directly(bytes);
-    return C10_UNLIKELY(history_.sees_allocations()) ? take_recorded(device, bytes, stream) : take_unseen(device, bytes, stream);
+    if (C10_UNLIKELY(history_.sees_allocations()))
+        return take_recorded(device, bytes, stream);
+    void *block = take_unseen(device, bytes, stream);
+    return C10_UNLIKELY(history_.sees_allocations()) ? record_late(block) : block;
 }
 
 void *Adapter::take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream)

@@ -200,6 +200,7 @@ private:
     void delete_recorded(void *block);
     void delete_unseen(void *block);
     void record_taken(Call &call, void *block);
+    void *record_late(void *block);
     void settle_history();
     void add_segments(std::vector<SegmentInfo> &segments, DeviceIndex device, MempoolId_t wanted);
     c10::DataPtr owner_of(void *block, DeviceIndex device) const;

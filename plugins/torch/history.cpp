@@ -7,7 +7,7 @@
  *          <------------------------------------------------
  *              recordHistory(off), unless somebody tracks; blocks keep their stacks until they are freed
  *
- * While it is off a call costs one relaxed load. Entries about one address are in order because each is made while its block is the
+ * While it is off a call costs a relaxed load or two. Entries about one address are in order because each is made while its block is the
  * caller's: a free says that it is complete before the block is given back, an allocation says so after it got one. What calls do not see,
  * mappings and blocks that waited for streams, cenote_pool_watch tells, before others can have the memory.
  *

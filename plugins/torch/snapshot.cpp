@@ -165,6 +165,18 @@ void Adapter::record_taken(Call &call, void *block)
         history_.taken(call, known, pool_of(known.group));
 }
 
+/*
+ * History has begun while the block was being taken. It is recorded now: the history may have the free of an earlier block at this address, and
+ * would have the free of this one with no allocation between.
+ */
+void *Adapter::record_late(void *block)
+{
+    Taken taken(block);
+    Call call(history_, RecordContext::STATE);
+    record_taken(call, block);
+    return taken.keep();
+}
+
 void *Adapter::take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     Call call(history_, RecordContext::STATE);
@@ -186,8 +198,12 @@ int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_
         call->pool = pool_of(group);
     }
     int error = cenote_alloc_at(pool(device), group, block, bytes, stream);
-    if (!call || error)
+    if (error || !history_.sees_allocations())
         return error;
+    if (!call) {
+        record_late(block);
+        return error;
+    }
     Taken taken(block);
     record_taken(*call, block);
     taken.keep();

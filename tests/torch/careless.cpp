@@ -21,7 +21,7 @@ using namespace c10::cuda::CUDACachingAllocator;
 namespace
 {
 
-enum Manner { NOTHING, THROWS, STAYS };
+enum Manner { NOTHING, THROWS, STAYS, THROWS_A_NUMBER };
 
 std::atomic<int> manner_of_callback, manner_of_tracker, manner_of_filter;
 std::atomic<int> staying, callbacks;
@@ -31,6 +31,8 @@ bool behave(int manner)
 {
     if (manner == THROWS)
         throw std::runtime_error("careless");
+    if (manner == THROWS_A_NUMBER)
+        throw 7;
     staying += manner == STAYS;
     while (manner == STAYS && !may_go)
         usleep(1000);
@@ -41,18 +43,15 @@ struct Callback : c10::FreeMemoryCallback {
     bool Execute() override
     {
         callbacks++;
-        return behave(manner_of_callback);
+        behave(manner_of_callback);
+        return manner_of_callback == STAYS; /* what it stayed for may be free now */
     }
 };
 
 struct Profiler : c10::MemoryReportingInfoBase {
-    bool throws = false;
+    int manner = NOTHING;
 
-    void reportMemoryUsage(void *, int64_t, size_t, size_t, c10::Device) override
-    {
-        if (throws)
-            throw std::runtime_error("careless");
-    }
+    void reportMemoryUsage(void *, int64_t, size_t, size_t, c10::Device) override { behave(manner); }
     bool memoryProfilingEnabled() const override { return true; }
 };
 
@@ -100,11 +99,11 @@ EXPORT void careless_filter_ends(uint64_t first, uint64_t second)
     get()->releasePool(0, {first, second});
 }
 
-EXPORT void careless_profiler(bool on, bool throws)
+EXPORT void careless_profiler(int manner)
 {
     profiling.reset();
-    profiler->throws = throws;
-    if (on)
+    profiler->manner = manner;
+    if (manner != NOTHING)
         profiling.emplace(c10::DebugInfoKind::PROFILER_STATE, profiler);
 }
 

@@ -3,14 +3,14 @@
 import ctypes
 import pathlib
 
-NOTHING, THROWS, STAYS = range(3)
-FINDS = "import ctypes, os, signal, sys, time, torch\nNOTHING, THROWS, STAYS = range(3)\ncareless = ctypes.CDLL({path!r})\n"
+NOTHING, THROWS, STAYS, THROWS_A_NUMBER = range(4)
+FINDS = "import ctypes, os, signal, sys, time, torch\nNOTHING, THROWS, STAYS, THROWS_A_NUMBER = range(4)\ncareless = ctypes.CDLL({path!r})\n"
 
 
-def path() -> str:
+def path(name: str = "careless.cpp") -> str:
     import compiled
 
-    return compiled.library(pathlib.Path(__file__).with_name("careless.cpp"))
+    return compiled.library(pathlib.Path(__file__).with_name(name))
 
 
 def begin() -> str:

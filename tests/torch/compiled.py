@@ -22,7 +22,7 @@ def library(source: pathlib.Path) -> str:
         part = target.with_name(f"part-{name}")
         includes = [f"-isystem{path}" for path in (f"{here.folder}/include", adapter.cuda_include(here))]
         flags = [*adapter.FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(here.has_new_abi)}"]
-        libraries = [f"-L{here.folder}/lib", "-lc10_cuda", "-lc10", "-ldl"]
+        libraries = [f"-L{here.folder}/lib", "-Wl,--as-needed", "-lc10_cuda", "-lc10", "-ldl"]
         adapter.run([*tool.command, *flags, *includes, "-shared", str(source), *libraries, "-o", str(part)], folder)
         part.replace(target)
     return str(target)

@@ -39,7 +39,7 @@ def test_a_callback_that_throws_does_not_cross_the_library():
     assert said.splitlines()[:2] == ["out of memory"] * 2 and said.endswith("\n0\n")
 
 
-@pytest.mark.parametrize("who", ["careless.careless_profiler(True, True)", "careless.careless_tracker(THROWS)"], ids=["profiler", "tracker"])
+@pytest.mark.parametrize("who", ["careless.careless_profiler(THROWS)", "careless.careless_tracker(THROWS)"], ids=["profiler", "tracker"])
 def test_a_block_is_not_lost_when_who_is_told_throws(who):
     """An allocation succeeds or leaves nothing behind, and a free is a free."""
     said = run(f"""
@@ -58,6 +58,44 @@ def test_a_block_is_not_lost_when_who_is_told_throws(who):
     assert said == "0\n"
 
 
+@pytest.mark.parametrize("manner", ["THROWS", "THROWS_A_NUMBER"])
+def test_a_destructor_throws_nothing(manner):
+    """Of whatever type it is: above the free of a tensor is its destructor, where C++ would end the process."""
+    said = run(f"""
+        live = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+        before = torch.cuda.memory_allocated()
+        careless.careless_profiler({manner})
+        del live
+        careless.careless_profiler(NOTHING)
+        print(before - torch.cuda.memory_allocated())
+    """)
+    assert said == f"{1 << 20}\n"
+
+
+def test_a_device_that_cannot_be_added():
+    """The second of three is refused once. Those that are there are whole, and the next try adds the others."""
+    done = simulated.fresh(f"""
+        import ctypes
+        refusing = ctypes.CDLL({careless.path("refusing.cpp")!r}, ctypes.RTLD_GLOBAL)
+        import torch
+        careless = ctypes.CDLL({careless.path()!r})
+        careless.careless_tracker({careless.NOTHING})  # pools are watched from the first moment
+        refusing.refuse_watch(2)
+        for attempt in range(2):
+            try:
+                torch.cuda.init()
+                print("there")
+            except RuntimeError:
+                print("refused")
+        torch.cuda.memory._record_memory_history()
+        kept = [torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{{device}}") for device in range(3)]
+        kept.clear()
+        for trace in torch.cuda.memory._snapshot()["device_traces"]:
+            print(*[entry["action"] for entry in trace if "segment" not in entry["action"]])
+    """, shape=SHAPE.replace("devices:1", "devices:3"))
+    assert done.stdout.splitlines() == ["refused", "there"] + ["alloc free_requested free_completed"] * 3
+
+
 def test_a_filter_that_throws():
     """Nothing has been taken yet, and no lock is kept."""
     said = run("""
@@ -74,6 +112,41 @@ def test_a_filter_that_throws():
         print(torch.cuda.memory_allocated() - before)
     """)
     assert said == "0\n"
+
+
+# --- history begins and ends
+
+
+RECORD, STOP, ANEW = ("torch.cuda.memory._record_memory_history(%s)" % words for words in ("", "None", "clear_history=True"))
+
+
+@pytest.mark.parametrize("before, switch, recorded", [("", RECORD, True), (RECORD, STOP, False), (RECORD, ANEW, True), (RECORD, f"{STOP}; {RECORD}", True)],
+                         ids=["begins", "ends", "is cleared", "ends and begins"])
+def test_history_is_switched_during_an_allocation(before, switch, recorded):
+    """The allocation waits in a function of the program's. Its block lies where one was freed meanwhile: what is recorded goes in turns."""
+    said = run(f"""
+        import threading
+        torch.empty(1, device="cuda")
+        {before}
+        hold, kept = torch.empty(3 << 30, dtype=torch.uint8, device="cuda"), []
+        at = hold.data_ptr()
+        careless.careless_callback(STAYS)
+        thread = threading.Thread(target=lambda: kept.append(torch.empty(3 << 30, dtype=torch.uint8, device="cuda")))
+        thread.start()
+        while not careless.careless_staying():
+            time.sleep(0.001)
+        {switch}
+        del hold
+        careless.careless_let_go()
+        thread.join()
+        assert kept[0].data_ptr() == at
+        kept.clear()
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        print(*[entry["action"] for entry in trace if entry["addr"] == at and "segment" not in entry["action"]])
+        print(torch.cuda.memory_allocated())
+    """)
+    freed = "free_requested free_completed"
+    assert said == (f"{freed} alloc {freed}" if recorded else "") + "\n0\n"
 
 
 # --- Python ends
@@ -110,6 +183,8 @@ while not careless.careless_staying():
 child = os.fork()
 if not child:
     signal.alarm(20)
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert pool.use_count() == 1  # some versions ask in the destructor
     del kept, pool, graph, pinned
     try:
         torch.cuda.MemPool()
