@@ -5,24 +5,33 @@
 For programs without PyTorch: drop the picture on https://docs.pytorch.org/memory_viz, or give it to torch.cuda._memory_viz. docs/snapshot.md
 says what is in a snapshot, docs/traces.md what is in a trace. No torch is imported.
 """
-import csv
 import gzip
-import json
 import os
 import pickle
 import sys
 import zlib
-from typing import IO, Any, Iterable, Iterator, Optional, Union, cast
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Union
 from urllib.parse import unquote
 
-from cenote import writing
+from cenote import inputs, records, viewing_history, viewing_snapshot, writing
 
 Path = Union[str, "os.PathLike[str]"]
 Table = dict[str, Any]
 
 STATES = {"live": "active_allocated", "pending": "active_awaiting_free", "free": "inactive"}
 DEVICES_MOST = 64
-COLUMNS = ("t_us", "op", "bytes", "stream", "device", "tag", "address", "label")
+
+
+class Event(NamedTuple):
+    """An allocation or a free, as a trace has it."""
+
+    is_alloc: bool
+    time_us: int
+    device: int
+    stream: int
+    address: int
+    size: int
+    tag: str
 
 
 class Broken(ValueError):
@@ -31,35 +40,49 @@ class Broken(ValueError):
 
 # --- files
 
-def _opened(path: Path) -> IO[str]:
-    if os.fspath(path).endswith(".gz"):
-        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8", newline=""))
-    return open(path, encoding="utf-8", newline="")
+UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, inputs.TooMuch)
 
 
 def read_snapshot(path: Path) -> Table:
     """What cenote_snapshot wrote."""
+    name = os.fspath(path)
     try:
-        with _opened(path) as file:
-            snapshot = json.load(file)
-    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error, RecursionError) as problem:
-        raise Broken(f"{os.fspath(path)} is no snapshot: {problem}") from None
-    if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
-        raise Broken(f"{os.fspath(path)} is no snapshot of a pool")
-    return snapshot
+        with inputs.opened(name) as found:
+            return viewing_snapshot.load(name, found.file)
+    except viewing_history.Broken as problem:
+        raise Broken(str(problem)) from None
+    except UNREADABLE as problem:
+        raise Broken(f"{name} is no snapshot: {problem}") from None
 
 
-def read_trace(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of what cenote_record_save wrote, by column. Other traces do not say where a block lay."""
+def read_trace(path: Path) -> Iterator[Event]:
+    """What cenote_record_save wrote. Other traces do not say where a block lay."""
+    name = os.fspath(path)
     try:
-        with _opened(path) as file:
-            reader = csv.DictReader(file, quoting=csv.QUOTE_NONE)
-            lacking = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if lacking:
-                raise Broken(f"{os.fspath(path)}: no column {lacking[0]}; a trace that cenote_record_save wrote has it")
-            yield from reader
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as problem:
-        raise Broken(f"{os.fspath(path)} is no trace: {problem}") from None
+        with inputs.opened(name) as found:
+            if found.kind != inputs.TRACE:
+                raise Broken(f"{name} is no trace")
+            with records.Reader(found.path, name) as reader:
+                yield from _read(name, reader)
+    except records.BrokenTrace as problem:
+        raise Broken(str(problem)) from None
+    except UNREADABLE as problem:
+        raise Broken(f"{name} is no trace: {problem}") from None
+
+
+def _read(name: str, reader: records.Reader) -> Iterator[Event]:
+    """A free is of the block as it was allocated."""
+    live: dict[int, Event] = {}
+    for batch in reader.batches():
+        if batch and not reader.tells("address"):
+            raise Broken(f"{name}: no column address; a trace that cenote_record_save wrote has it")
+        for t_ns, op, _, size, stream, device, tag, block, address, _ in records.RECORD.iter_unpack(batch):
+            if op == records.A:
+                address = 0 if address == records.NOT_TOLD else address
+                live[block] = Event(True, t_ns // 1000, device, stream, address, size, unquote(reader.label(tag) or ""))
+                yield live[block]
+            elif op == records.F:
+                yield live.pop(block)._replace(is_alloc=False, time_us=t_ns // 1000)
 
 
 # --- segments
@@ -119,24 +142,17 @@ def _segment(snapshot: Table, segment: Table, names: _Names) -> Table:
 
 # --- events
 
-def _event(action: str, line: dict[str, str], tags: dict[int, str]) -> Table:
-    return {"action": action, "addr": int(line["address"]), "size": _rounded(int(line["bytes"])), "stream": int(line["stream"]),
-            "time_us": int(float(line["t_us"])), "frames": _tag_frames(tags.get(int(line["tag"]), ""))}
+def _event(action: str, event: Event) -> Table:
+    return {"action": action, "addr": event.address, "size": _rounded(event.size), "stream": event.stream, "time_us": event.time_us,
+            "frames": _tag_frames(event.tag)}
 
 
-def _events(trace: Iterable[dict[str, str]], device: int, waiting: set[int]) -> list[Table]:
+def _events(trace: Iterable[Event], device: int, waiting: set[int]) -> list[Table]:
     """`waiting`: where blocks lie that were freed and wait still. The others are free when a trace says so."""
     events: list[Table] = []
-    tags: dict[int, str] = {}
-    for line in trace:
-        if line["label"]:
-            tags[int(line["tag"])] = unquote(line["label"])
-        if line["op"] not in ("a", "f") or int(line["device"]) != device:
-            continue
-        if line["op"] == "a":
-            events.append(_event("alloc", line, tags))
-        else:
-            events += [_event("free_requested", line, tags), _event("free_completed", line, tags)]
+    for told in trace:
+        if told.device == device:
+            events += [_event(action, told) for action in (("alloc",) if told.is_alloc else ("free_requested", "free_completed"))]
     ended: set[int] = set()
     kept: list[Table] = []
     for event in reversed(events):
@@ -150,7 +166,7 @@ def _events(trace: Iterable[dict[str, str]], device: int, waiting: set[int]) -> 
 
 # --- the picture
 
-def to_memory_viz(snapshot: Table, trace: Optional[Iterable[dict[str, str]]] = None) -> Table:
+def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> Table:
     """What torch.cuda.memory._snapshot() would say of the pool. `trace`: of the same pool, saved just before, for the viewer's time lines."""
     device = snapshot["pool"]["device"]
     if not 0 <= device < DEVICES_MOST:

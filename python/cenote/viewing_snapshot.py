@@ -10,7 +10,8 @@ MOST_BYTES = 1 << 30  # of JSON
 PAGE_STATES = ("owned", "free", "spare", "leaving")
 
 
-def read(title: str, file: IO[bytes]) -> list[History]:
+def load(title: str, file: IO[bytes]) -> dict[str, Any]:
+    """What cenote_snapshot wrote; its parts are not looked at."""
     text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise Broken(f"{title} has more than 1 GiB of JSON: it is not read")
@@ -20,6 +21,11 @@ def read(title: str, file: IO[bytes]) -> list[History]:
         raise Broken(f"{title} is no snapshot: {str(problem)[:100]}") from None
     if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
         raise Broken(f"{title} is no snapshot of a pool; cenote_snapshot and cenote.snapshot(\"x.json\") write one")
+    return snapshot
+
+
+def read(title: str, file: IO[bytes]) -> list[History]:
+    snapshot = load(title, file)
     try:
         return [_history(title, snapshot)]
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:

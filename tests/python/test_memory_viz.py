@@ -91,13 +91,15 @@ def test_the_command_writes_a_picture(files, clean, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"snapshot":2}', "\xff"])
 def test_other_files_are_no_snapshots(tmp_path, text):
-    for name in ("x.json", "x.json.gz"):
-        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    for name in ("x.json", "x.json.gz", "zipped.json"):
+        data = text.encode("latin-1")
+        (tmp_path / name).write_bytes(gzip.compress(data, 1) if name == "zipped.json" else data)
         with pytest.raises(memory_viz.Broken, match=name):
             memory_viz.read_snapshot(tmp_path / name)
 
 
-@pytest.mark.parametrize("text", ["", "t_us,op,id,bytes\n0,a,1,1\n", "\xff\xfe"])
+@pytest.mark.simulation
+@pytest.mark.parametrize("text", ["", "t_us,op,id,bytes\n0,a,1,1\n", "\xff\xfe", "{}", "\x80"])
 def test_other_files_are_no_traces(tmp_path, text):
     (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(memory_viz.Broken, match="x.csv"):
@@ -105,9 +107,17 @@ def test_other_files_are_no_traces(tmp_path, text):
 
 
 def test_a_block_that_waits_still_was_not_freed():
-    trace = [{"t_us": "0", "op": op, "bytes": "512", "stream": "0", "device": "0", "tag": "0", "address": address, "label": ""}
-             for op, address in (("a", "512"), ("f", "512"), ("a", "512"), ("f", "512"), ("a", "1024"), ("f", "1024"), ("s", "0"))]
+    trace = [memory_viz.Event(op == "a", 0, 0, 0, address, 512, "")
+             for op, address in (("a", 512), ("f", 512), ("a", 512), ("f", 512), ("a", 1024), ("f", 1024))]
     events = memory_viz._events(trace, 0, {512})
     assert [(event["action"], event["addr"]) for event in events] == [
         ("alloc", 512), ("free_requested", 512), ("free_completed", 512), ("alloc", 512), ("free_requested", 512),
         ("alloc", 1024), ("free_requested", 1024), ("free_completed", 1024)]
+
+
+@pytest.mark.simulation
+def test_a_free_that_tells_nothing_of_its_block(tmp_path):
+    """It is of the block as it was allocated, as for every other reader of traces."""
+    (tmp_path / "x.csv").write_text("t_us,op,id,bytes,stream,device,tag,address,label\n0,a,1,700,2,1,3,4096,a%2Fb\n5.5,f,1,,,,,,\n")
+    assert list(memory_viz.read_trace(tmp_path / "x.csv")) == [memory_viz.Event(True, 0, 1, 2, 4096, 700, "a/b"),
+                                                               memory_viz.Event(False, 5, 1, 2, 4096, 700, "a/b")]

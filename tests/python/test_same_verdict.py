@@ -1,4 +1,4 @@
-"""`cenote view`, `cenote replay` and `cenote-replay` take a file for the same: good, with the same counts, or broken, at the same line. There is one
+"""`cenote view`, `cenote replay`, `cenote-replay` and `cenote.memory_viz` take a file for the same: good, with the same counts, or broken, at the same line. There is one
 reader of traces, stats/records/reader.c; what this holds is that no other one comes beside it, in what is put around it."""
 import gzip
 import os
@@ -12,7 +12,7 @@ from conftest import ROOT
 from test_damaged_files import SEED, TRIES, damaged
 from test_view_command import small_records, torch_snapshot, trace_of
 
-from cenote import inputs, progress, records, tracing, viewing
+from cenote import inputs, memory_viz, progress, records, tracing, viewing
 from cenote.viewing_history import Broken
 
 pytestmark = pytest.mark.simulation
@@ -101,9 +101,21 @@ def by_the_library(path, program):
     return ""
 
 
+def by_picture(path):
+    """(verdict, allocations, frees, devices) of cenote.memory_viz."""
+    try:
+        events = list(memory_viz.read_trace(path))
+    except memory_viz.Broken as problem:
+        return (str(problem).replace(str(path), "", 1),)
+    allocations = sum(event.is_alloc for event in events)
+    return "" if allocations else ": there is no allocation in it", allocations, len(events) - allocations, len({event.device for event in events})
+
+
 def verdicts(path, program):
-    view, replay = by_view(path), by_replay(path)
+    view, replay, picture = by_view(path), by_replay(path), by_picture(path)
     assert view == replay, f"view: {view}; replay: {replay}"
+    if "no column address" not in picture[0]:
+        assert picture[0] == view[0] and (picture[0] or picture[1:] == view[2:]), f"view: {view}; picture: {picture}"
     assert by_the_library(path, program) == view[0]
     return view
 
