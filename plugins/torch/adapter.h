@@ -206,6 +206,7 @@ private:
     c10::DataPtr owner_of(void *block, DeviceIndex device) const;
     PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
     void change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, bool on);
+    bool lends(DeviceIndex device, MempoolId_t id);
     void remember(const Released &gone);
     bool is_captured(DeviceIndex device) const;
     void give_back(DeviceIndex device, uint64_t idle);

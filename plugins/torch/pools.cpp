@@ -19,6 +19,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
@@ -438,13 +439,30 @@ static bool overlap(const cenote_piece &a, const cenote_piece &b)
     return a.address < b.address + b.size && b.address < a.address + a.size;
 }
 
-/* Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. What the pool has lent stays. */
+bool Adapter::lends(DeviceIndex device, MempoolId_t id)
+{
+    Hold hold(pools_lock_);
+    auto found = private_.find({device, id});
+    return found != private_.end() && found->second.flags & CENOTE_GROUP_LEND;
+}
+
+/*
+ * Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. What the pool has lent stays; meanwhile
+ * it lends nothing.
+ */
 CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded)
 {
     auto state = std::dynamic_pointer_cast<Checkpoint>(recorded);
     TORCH_CHECK(state && state->device == device, "this is no checkpoint of a pool on device ", static_cast<int>(device));
     cenote_group *group = group_in_use(device, state->id);
     CheckpointDelta delta;
+    bool lent_before = lends(device, state->id);
+    if (lent_before)
+        change_pool(device, state->id, CENOTE_GROUP_LEND, false);
+    auto lends_again = c10::make_scope_exit([&] {
+        if (lent_before)
+            contain([&] { change_pool(device, state->id, CENOTE_GROUP_LEND, true); }, [](const char *words) { TORCH_WARN(words); });
+    });
     for (const cenote_piece &lent : live_blocks(pool(device), group, true)) /* before anything is freed */
         for (const cenote_piece &piece : state->live)
             TORCH_CHECK(!overlap(lent, piece), "a block of the checkpoint cannot be put back: pool ", state->id.first, ",", state->id.second,

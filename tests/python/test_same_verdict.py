@@ -1,5 +1,5 @@
-"""`cenote view`, `cenote replay`, `cenote-replay` and `cenote.memory_viz` take a file for the same: good, with the same counts, or broken, at the same line. There is one
-reader of traces, stats/records/reader.c; what this holds is that no other one comes beside it, in what is put around it."""
+"""`cenote view`, `cenote replay`, `cenote-replay` and `cenote.memory_viz` take a file for the same: good, with the same counts, or broken, at the
+same line. There is one reader of traces, stats/records/reader.c; what this holds is that no other one comes beside it, in what is put around it."""
 import gzip
 import os
 import pickle

@@ -49,8 +49,8 @@ def test_links_under_names_that_can_be_guessed_are_not_followed(place, who):
     assert (place / "secret").read_bytes() == SECRET and parts(place) == []
 
 
-MAKES = {"replace", "rename", "renames", "symlink", "link", "truncate", "mkfifo", "mknod", "write_text", "write_bytes", "copy2", "copyfile", "copytree",
-         "NamedTemporaryFile", "mkstemp"}
+MAKES = {"replace", "rename", "renames", "symlink", "link", "truncate", "mkfifo", "mknod", "write_text", "write_bytes", "copy2", "copyfile",
+         "copytree", "NamedTemporaryFile", "mkstemp"}
 OPENS = {"open", "fdopen", "File", "GzipFile", "TextIOWrapper"}
 
 # Calls outside of writing.py that make or write a file, and why nothing of another user's can be in their way.

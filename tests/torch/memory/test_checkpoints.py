@@ -365,6 +365,34 @@ def test_a_pool_cannot_go_back_to_what_it_has_lent(sim):
     assert lender.has(other) and holds(lent, 5)
 
 
+@lends
+@elsewhere(alone=True)
+def test_a_pool_lends_nothing_while_it_goes_back(sim):
+    """An allocation outside of the pool, as by another thread, between two blocks of the pool: the first is free, and has to be put back."""
+    import torch.cuda._gpu_trace as trace
+
+    lender = Lender(sim)
+    with torch.cuda.use_mem_pool(lender.owner):
+        other = block(12 * MIB)
+    state, rest, asked = lender.state(), [lender.kept.data_ptr(), other.data_ptr()], []
+
+    def ask(at: int) -> None:
+        if at in rest:
+            rest.remove(at)
+        if not rest and not asked:
+            asked.append(1)
+            try:
+                asked.append(block(12 * MIB))
+            except torch.OutOfMemoryError:
+                pass
+
+    trace.register_callback_for_memory_deallocation(ask)
+    torch._C._activate_gpu_trace()
+    lender.restore(state)
+    assert asked == [1] and lender.has(lender.kept, other)
+    assert block(38 * MIB).data_ptr() > other.data_ptr()  # it lends again
+
+
 def test_a_thread_allocates_to_the_pool(tree):
     """A tree warms up in its pool without a capture: what this thread allocates goes there, whatever others do."""
     tree.capture(lambda: None)
