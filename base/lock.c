@@ -45,6 +45,18 @@ void lock_wake(struct lock *lock)
     futex(lock, FUTEX_WAKE_PRIVATE, 1);
 }
 
+bool lock_settle(struct lock *lock, int ms)
+{
+    for (; ms > 0; ms--) {
+        if (lock_try_plain(lock)) {
+            lock_give_plain(lock);
+            return true;
+        }
+        usleep(1000);
+    }
+    return false;
+}
+
 /* Who was woken needs a moment to take it: giving alone would have us take it again before. */
 bool lock_pass(struct lock *lock)
 {

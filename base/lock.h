@@ -46,6 +46,7 @@ void lock_close(struct lock *lock);
  * has to wait sleeps in the system. It is what a mutex of the C library does, without the kinds of mutex that we do not have.
  */
 void lock_wait(struct lock *lock);
+bool lock_settle(struct lock *lock, int ms); /* was it free at some moment? At the end of the process its holder may want what this thread holds */
 void lock_wake(struct lock *lock);
 
 static inline bool lock_try_plain(struct lock *lock)

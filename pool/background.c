@@ -27,7 +27,6 @@
 
 #define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so that a lock it holds is given back soon */
 #define BREATH_NS     1000000u      /* between two batches of one pool: others may have the turn */
-#define EXIT_PATIENCE 1000          /* in ms: a batch takes a few */
 
 static struct lock visiting = LOCK_INITIALIZER(LOCK_BACKGROUND);
 static bool runs;                   /* guarded by `visiting` */
@@ -104,13 +103,7 @@ static void process_exits(void)
     if (driver_is_forked())
         return;
     atomic_store(&ended, true);
-    for (int ms = 0; ms < EXIT_PATIENCE; ms++) {
-        if (lock_try_plain(&visiting)) {
-            lock_give_plain(&visiting);
-            return;
-        }
-        usleep(1000);
-    }
+    lock_settle(&visiting, EXIT_PATIENCE);
 }
 
 /* LOCKING: `visiting`. */

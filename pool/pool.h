@@ -28,6 +28,7 @@
 #define USES_MOST     (1u << 24)
 #define GROUPS_MOST   (1u << 15)
 #define EXPORTS_MOST  (1u << 24)
+#define EXIT_PATIENCE 1000      /* in ms, chosen: so long the end of the process waits for a thread of ours. What that does takes a few */
 #define SIZE_ROWS     (CLASS_COUNT + 48)  /* size classes, then one for each doubling */
 
 /* One stream a block is used on besides its own, see pending.c. The first use of a freed block stands for it. */

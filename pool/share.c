@@ -25,7 +25,7 @@
 #include "base/check.h"
 
 static struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
-static bool stopped;
+static atomic_bool stopped;
 static _Atomic(uint64_t) generations, serials;
 
 static struct export *export_of(const cenote_pool *pool, uint32_t number) { return table_at(&pool->exports, number); }
@@ -187,18 +187,20 @@ void share_answer(const void *request, size_t length, struct share_reply *reply,
     reply->magic = SHARE_MAGIC;
     lock_take(&answering);
     bool known = q.magic == SHARE_MAGIC && q.version == SHARE_VERSION;
-    reply->error = !known ? CENOTE_INVALID : stopped ? CENOTE_EXITING : answer(&q, reply, file);
+    reply->error = !known ? CENOTE_INVALID : atomic_load(&stopped) ? CENOTE_EXITING : answer(&q, reply, file);
     lock_give(&answering);
 }
 
-/* The process ends: no answer calls the driver from now on (rule 12). */
+/*
+ * The process ends: no answer calls the driver from now on (rule 12). One that is being made is not waited for for ever: it may want the turn of a
+ * pool whose watch function or clock exits.
+ */
 void share_stop(void)
 {
     if (driver_is_forked())
         return; /* the lock is as it was in the parent */
-    lock_take(&answering);
-    stopped = true;
-    lock_give(&answering);
+    atomic_store(&stopped, true);
+    lock_settle(&answering, EXIT_PATIENCE);
 }
 
 /* A pool was closed for calls: when this returns no answer is being made from its books. LOCKING: none, not inside a device. */

@@ -144,6 +144,7 @@ static void send_reply(const struct letter *to, struct share_reply *reply, int f
         close(file);
 }
 
+/* A program that closes all descriptors closes ours, and another file may get the number: then the thread ends, and importers find the name gone. */
 static void *serve(void *unused)
 {
     char request[sizeof(struct share_request) + 1]; /* a longer one shows as longer */
@@ -151,6 +152,8 @@ static void *serve(void *unused)
     for (;;) {
         int file;
         struct letter letter = receive(server.socket, request, sizeof request, 0);
+        if (letter.length < 0 && (errno == EBADF || errno == ENOTSOCK))
+            break;
         if (!letter.trusted || !has_key(request, letter.length, server.exporter[1]))
             continue;
         server.books->answer(request, (size_t)letter.length, &reply, &file);
@@ -159,11 +162,12 @@ static void *serve(void *unused)
     return unused;
 }
 
-/* In the child of a fork: whoever asks the parent must not wait for us. */
+/* In the child of a fork: whoever asks the parent must not wait for us. Once: in a child of the child the number is another file's. */
 static void leave_socket(void)
 {
-    if (server.runs)
+    if (server.socket >= 0)
         close(server.socket);
+    server.socket = -1;
 }
 
 /* LOCKING: `starting`. */
@@ -177,8 +181,8 @@ static bool start(void)
     server.socket = is_watching ? new_socket(server.exporter[1]) : -1;
     socklen_t length = name_socket(&name, server.exporter);
     server.runs = server.socket >= 0 && !bind(server.socket, (struct sockaddr *)&name, length) && thread_start("cenote share", serve);
-    if (!server.runs && server.socket >= 0)
-        close(server.socket);
+    if (!server.runs)
+        leave_socket();
     return server.runs;
 }
 

@@ -3,11 +3,14 @@
  * that cannot; and shares within one process, on one device or two. test_share.c has what goes well, test_share_peers.c who does not behave.
  */
 #include "tests/api/scene.h"
+#include "tests/patience.h"
 
 #include "base/memory.h"
 #include "pool/share.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -83,6 +86,60 @@ static void import_and_exit(void)
 CASE(closed_while_the_process_exits)
 {
     EXPECT(child_is_well(import_and_exit));
+}
+
+/* The socket that answers; -1: none. */
+static int own_socket(void)
+{
+    int found = -1;
+    for (int file = 0; file < 1024 && found < 0; file++) {
+        struct sockaddr_un name = {0};
+        socklen_t size = sizeof name;
+        if (!getsockname(file, (struct sockaddr *)&name, &size) && name.sun_family == AF_UNIX && !strncmp(name.sun_path + 1, "cenote-share", 12))
+            found = file;
+    }
+    return found;
+}
+
+/* A thread of this process that has the name of the one that answers. */
+static bool answers(void)
+{
+    char path[300], name[32];
+    bool found = false;
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *each; threads && !found && (each = readdir(threads));) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", each->d_name);
+        FILE *file = fopen(path, "r");
+        found = file && fgets(name, sizeof name, file) && !strcmp(name, "cenote share\n");
+        if (file)
+            fclose(file);
+    }
+    if (threads)
+        closedir(threads);
+    return found;
+}
+
+static void loses_its_socket(void)
+{
+    struct scene scene;
+    struct held held;
+    struct wait wait = {0};
+    cenote_share share;
+    void *at;
+    scene_open(&scene, 64 * MIB);
+    int null = held_take(&held, scene.pool, 3 * MIB, scene.stream[A]) ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+    bool right = null >= 0 && !cenote_export(held.at, &share) && dup2(null, own_socket()) > 0;
+    import_on(&share, 0, &at); /* the thread hears of it with the next letter */
+    while (right && answers() && wait_on(&wait))
+        ;
+    right = right && !answers() && import_on(&share, 0, &at) == CENOTE_GONE;
+    _exit(right ? 0 : 1);
+}
+
+/* A program that closes all descriptors, or has given the number to another file, has no thread that asks it in vain, again and again. */
+CASE(a_program_that_closes_all_files)
+{
+    EXPECT(child_is_well(loses_its_socket));
 }
 
 /* The first exports and imports of this process. When there is room again they work. */

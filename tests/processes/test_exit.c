@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "driver/driver.h"
+#include "pool/share.h"
 #include "tests/processes/process.h"
 
 extern int __cxa_atexit(void (*function)(void *), void *object, void *library);
@@ -353,6 +354,41 @@ ENDS_WITH(exit_from_a_watch_function_while_tracing, 9)
 {
     setenv("CENOTE_TRACE", "/dev/null", 1);
     exit_watching();
+}
+
+static struct share_message asked;
+static atomic_int asker;
+
+static void *ask(void *unused)
+{
+    struct share_reply reply;
+    int file;
+    atomic_store(&asker, gettid());
+    share_ask(&asked, 0, &reply, &file);
+    return unused;
+}
+
+/* The thread that answers wants the turn, which the function's caller has. */
+static void exit_when_asked(cenote_pool *pool, int change, void *address, size_t bytes, void *arg)
+{
+    pthread_t thread;
+    struct wait wait = {0};
+    REQUIRE(!pthread_create(&thread, NULL, ask, NULL));
+    while (!atomic_load(&asker) && wait_on(&wait))
+        ;
+    EXPECT(wait_until_asleep(atomic_load(&asker)));
+    exit_on_watch(pool, change, address, bytes, arg);
+}
+
+ENDS_WITH(exit_from_a_watch_function_while_an_importer_asks, 9)
+{
+    cenote_share share;
+    void *block;
+    open_busy();
+    DONE(cenote_export(held[0].at, &share));
+    memcpy(&asked, &share, sizeof asked);
+    DONE(cenote_pool_watch(scene.pool, exit_when_asked, NULL));
+    cenote_alloc(scene.pool, 20 * MIB, scene.stream[A], &block);
 }
 
 PROCESSES_MAIN("exit")

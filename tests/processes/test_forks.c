@@ -2,6 +2,7 @@
  * test_forks.c: forks before cenote's first call, after it, and at any moment of other threads' work inside it. A child is told, waits for
  * nobody, and leaves by any road without harm to the parent.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 
@@ -157,6 +158,29 @@ ENDS_WITH(a_child_of_a_child, 0)
 {
     open_family();
     EXPECT_EQ(status_of(forks_again), 0);
+    close_family();
+}
+
+static int files[32];
+
+static void still_has_its_files(void)
+{
+    for (int i = 0; i < 32; i++)
+        EXPECT(files[i] >= 0 && fcntl(files[i], F_GETFD) >= 0);
+}
+
+/* The first free numbers: that of a descriptor of ours, closed at the fork, is among them. */
+static void opens_files_and_forks(void)
+{
+    for (int i = 0; i < 32; i++)
+        files[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    EXPECT_EQ(status_of(still_has_its_files), 0);
+}
+
+ENDS_WITH(a_child_of_a_child_has_its_files, 0)
+{
+    open_family();
+    EXPECT_EQ(status_of(opens_files_and_forks), 0);
     close_family();
 }
 
