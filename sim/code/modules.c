@@ -363,7 +363,7 @@ static void zero(uint64_t at)
 static CUresult add_global(struct module *m, const char *name, uint32_t *number)
 {
     CUdeviceptr at;
-    CUresult result = allocation_alloc(&at, GLOBAL_BYTES);
+    CUresult result = plain_alloc(&at, GLOBAL_BYTES);
     if (result)
         return result;
     char *copy = strdup(name);

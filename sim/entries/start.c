@@ -27,9 +27,11 @@ static void reset_memory(uint64_t numbered)
     if (!contents_reset(numbered))
         model_cannot_start("no address space for the contents of device memory");
     transfers_reset();
+    shared_reset();
     physical_reset();
     if (!virtual_reset())
         model_cannot_start("no address space for device addresses");
+    host_reset();
     allocations_reset();
     ipc_reset();
 }

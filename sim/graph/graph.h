@@ -151,21 +151,24 @@ bool     condition_take(CUgraphConditionalHandle handle, uint32_t graph);   /* f
 /* --- graph_memory.c: memory of graphs */
 void     graph_memory_reset(void);
 void     graph_memory_close_all(uint32_t context);
-CUresult graph_memory_new(uint32_t graph, int device, uint64_t size, uint32_t chain, uint32_t *memory); /* addresses alone */
+CUresult graph_memory_new(struct graph *graph, int device, uint64_t size, uint32_t chain, uint32_t *memory);    /* addresses alone */
 uint32_t graph_memory_at(uint64_t at);                      /* made in some graph and not freed there; 0: none */
-void     graph_memory_freed_in(uint32_t graph, uint32_t memory, uint32_t chain);    /* a free node was added */
+void     graph_memory_freed_in(const struct graph *graph, uint32_t memory, uint32_t chain);    /* a free node was added */
 void     graph_memory_hold(uint32_t memory);                /* by a node */
 void     graph_memory_drop(uint32_t memory);
-bool     graph_memory_knows(uint64_t at, uint64_t bytes);   /* addresses of a graph, whether or not there is memory now */
 uint64_t graph_memory_address(uint32_t memory);
 uint64_t graph_memory_bytes(uint32_t memory);
 int      graph_memory_device(uint32_t memory);
 CUresult graph_memory_begin(uint32_t memory, bool again);   /* `again`: ends it first if it is still there */
 CUresult graph_memory_end(uint32_t memory, struct stream *s);
-bool     graph_memory_free_now(uint32_t memory);
 CUresult graph_memory_trim(CUdevice device);
 CUresult graph_memory_get(CUdevice device, CUgraphMem_attribute attribute, void *value);
 CUresult graph_memory_set(CUdevice device, CUgraphMem_attribute attribute, void *value);
+
+/* --- async.c: memory of pools, or of graphs */
+CUresult async_alloc(CUdeviceptr *at, size_t size, CUstream stream);
+CUresult async_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream);
+CUresult async_free(CUdeviceptr at, CUstream stream);
 
 /* --- execs.c: replay */
 void     execs_reset(void);

@@ -61,7 +61,6 @@ struct usage {
 
 static struct slots arenas;
 static struct slots memories;
-static struct ranges addresses;     /* of all chunks */
 static struct usage usages[DEVICES_MOST];
 static uint32_t *spare;             /* physical memory without place; owned */
 static uint32_t spare_count, spare_room;
@@ -97,7 +96,6 @@ void graph_memory_reset(void)
             free_arena(arena_at(i));
     slots_clear(&arenas);
     slots_clear(&memories);
-    ranges_clear(&addresses);
     spare_count = 0;
     for (int i = 0; i < DEVICES_MOST; i++)
         usages[i] = (struct usage){0};
@@ -209,7 +207,7 @@ static CUresult place(struct arena *a)
         result = take_physical(a->device, c->size, &c->physical);
         if (result)
             break;
-        result = virtual_own_place(MAPPED_FOR_POOL, c->physical, model.devices[a->device].default_pool, c->at);
+        result = virtual_own_place(MAPPED_FOR_POOL, c->physical, pool_access(model.devices[a->device].default_pool), c->at);
         if (result) {
             keep_spare(c->physical);
             c->physical = 0;
@@ -229,7 +227,6 @@ static void end_arena_if_done(uint32_t number)
     if (a->memories || a->live || a->placed)
         return;
     for (uint32_t i = 0; i < a->chunk_count; i++) {
-        ranges_remove(&addresses, a->chunks[i].at);
         virtual_own_unreserve(a->chunks[i].at, a->chunks[i].size);
     }
     free_arena(a);
@@ -244,9 +241,9 @@ static bool add_chunk(uint32_t number, uint64_t bytes)
     if (!list)
         return false;
     a->chunks = list;
-    if (!virtual_own_reserve(size, &at))
+    if (!virtual_own_reserve(size, number, &at))
         return false;
-    if (!ranges_add(&addresses, at, size, number) || !ranges_give(&a->fresh, at, size)) {
+    if (!ranges_give(&a->fresh, at, size)) {
         virtual_own_unreserve(at, size);
         return false;
     }
@@ -254,9 +251,8 @@ static bool add_chunk(uint32_t number, uint64_t bytes)
     return true;
 }
 
-static uint32_t arena_of(uint32_t graph, int device)
+static uint32_t arena_of(struct graph *g, int device)
 {
-    struct graph *g = graph_at(graph);
     uint32_t number = g->arena;
     while (number && arena_at(number)->device != device)
         number = arena_at(number)->next;
@@ -296,7 +292,7 @@ static bool take_place(uint32_t number, uint64_t bytes, uint32_t chain, uint64_t
     return add_chunk(number, bytes) && ranges_take(&a->fresh, bytes, STEP, at);
 }
 
-CUresult graph_memory_new(uint32_t graph, int device, uint64_t size, uint32_t chain, uint32_t *number)
+CUresult graph_memory_new(struct graph *graph, int device, uint64_t size, uint32_t chain, uint32_t *number)
 {
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
@@ -319,17 +315,17 @@ CUresult graph_memory_new(uint32_t graph, int device, uint64_t size, uint32_t ch
 
 uint32_t graph_memory_at(uint64_t at)
 {
-    const struct range *chunk = ranges_holding(&addresses, at);
+    const struct range *chunk = virtual_own_reservation(at);
     const struct range *r = chunk ? ranges_holding(&arena_at(chunk->value)->taken, at) : NULL;
     return r && r->start == at ? r->value : 0;
 }
 
 /* Only a graph that frees what it allocated itself may have the place again. */
-void graph_memory_freed_in(uint32_t graph, uint32_t number, uint32_t chain)
+void graph_memory_freed_in(const struct graph *graph, uint32_t number, uint32_t chain)
 {
     const struct memory *m = memory_at(number);
     struct arena *a = arena_at(m->arena);
-    uint32_t own = graph_at(graph)->arena;
+    uint32_t own = graph->arena;
     while (own && own != m->arena)
         own = arena_at(own)->next;
     if (!own || graph_memory_at(m->at) != number)
@@ -362,12 +358,6 @@ void graph_memory_drop(uint32_t number)
     end_memory_if_done(number);
 }
 
-bool graph_memory_knows(uint64_t at, uint64_t bytes)
-{
-    const struct range *r = ranges_holding(&addresses, at);
-    return r && bytes <= r->start + r->size - at;
-}
-
 uint64_t graph_memory_address(uint32_t number)
 {
     return memory_at(number)->at;
@@ -392,6 +382,26 @@ static void forget(struct memory *m)
     arena_at(m->arena)->live--;
 }
 
+/* cuMemFree, which waits, and the end of a context. False: it has to wait. */
+static bool free_now(uint32_t number)
+{
+    uint32_t arena = memory_at(number)->arena;
+    if (!clock_go_to(context_at(arena_at(arena)->context)->all_done))
+        return false;
+    forget(memory_at(number));
+    if (!arena_at(arena)->live)
+        unplace(arena_at(arena));
+    end_memory_if_done(number);
+    return true;
+}
+
+static CUresult free_allocation(uint32_t allocation)
+{
+    return free_now(allocation_at(allocation)->pool) ? CUDA_SUCCESS : MODEL_AGAIN;
+}
+
+static const struct allocation_end graph_end = {.free = free_allocation};
+
 CUresult graph_memory_begin(uint32_t number, bool again)
 {
     struct memory *m = memory_at(number);
@@ -404,7 +414,7 @@ CUresult graph_memory_begin(uint32_t number, bool again)
     CUresult result = place(a);
     if (result)
         return result;
-    uint32_t allocation = allocation_add(ALLOCATION_GRAPH, m->at, m->size);
+    uint32_t allocation = allocation_add(ALLOCATION_GRAPH, &graph_end, m->at, m->size);
     if (!allocation)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct allocation *made = allocation_at(allocation);
@@ -443,24 +453,11 @@ CUresult graph_memory_end(uint32_t number, struct stream *s)
     return last ? work_submit(s, &work) : CUDA_SUCCESS;
 }
 
-/* cuMemFree, which waits, and the end of a context. False: it has to wait. */
-bool graph_memory_free_now(uint32_t number)
-{
-    uint32_t arena = memory_at(number)->arena;
-    if (!clock_go_to(context_at(arena_at(arena)->context)->all_done))
-        return false;
-    forget(memory_at(number));
-    if (!arena_at(arena)->live)
-        unplace(arena_at(arena));
-    end_memory_if_done(number);
-    return true;
-}
-
 void graph_memory_close_all(uint32_t context)
 {
     for (uint32_t i = 1; i < memories.used; i++)
         if (slots_is_live(&memories, i) && memory_at(i)->allocation && arena_at(memory_at(i)->arena)->context == context)
-            graph_memory_free_now(i);
+            free_now(i);
 }
 
 static bool known(CUdevice device, CUgraphMem_attribute attribute, const void *value)

@@ -145,7 +145,7 @@ static CUresult read_alloc(uint32_t graph, CUDA_MEM_ALLOC_NODE_PARAMS_v2 *p, con
     if (pool->allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !location_area(&pool->location, &area) || area == HOST_AREA ||
         pool->handleTypes != CU_MEM_HANDLE_TYPE_NONE || (p->accessDescCount && !p->accessDescs))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "allocation node: the properties name no memory of a device");
-    CUresult result = graph_memory_new(graph, area, p->bytesize, graph_chain_after(before, count), &n->memory);
+    CUresult result = graph_memory_new(graph_at(graph), area, p->bytesize, graph_chain_after(before, count), &n->memory);
     if (!result)
         p->dptr = graph_memory_address(n->memory);
     return result;
@@ -196,7 +196,7 @@ uint32_t node_enter(uint32_t graph, struct node *n, const uint32_t *before, cons
     if (!number)
         node_abandon(n);
     else if (n->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-        graph_memory_freed_in(graph, n->memory, node_at(number)->chain);
+        graph_memory_freed_in(graph_at(graph), n->memory, node_at(number)->chain);
     return number;
 }
 

@@ -4,14 +4,14 @@
  * A call is checked as far as a real driver can when it is made (is the address known at all?), and again byte by byte when it runs.
  * Copies from and to host memory that is not pinned are waited for: real drivers go through a buffer of their own.
  */
-#include "sim/graph/graph.h"
 #include "sim/memory/memory.h"
 
 bool memory_is_known(uint64_t at, uint64_t bytes)
 {
-    if (virtual_is_device_address(at))
-        return (virtual_mapping(at) && virtual_mapping(at + bytes - 1)) || graph_memory_knows(at, bytes);
-    return host_is_pinned(at, bytes);
+    if (!virtual_is_device_address(at))
+        return host_is_pinned(at, bytes);
+    const struct range *own = virtual_own_reservation(at);
+    return (virtual_mapping(at) && virtual_mapping(at + bytes - 1)) || (own && bytes <= own->start + own->size - at);
 }
 
 /* Of cuMemAlloc. Between devices without peer access drivers copy it by way of the host. */

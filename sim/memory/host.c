@@ -14,12 +14,33 @@ static size_t whole_pages(size_t size)
     return (size + page - 1) / page * page;
 }
 
-CUresult host_take(void **at, size_t size, enum allocation_kind kind, unsigned flags)
+static void unmap(const struct allocation *a)
+{
+    if (a->kind != ALLOCATION_REGISTERED)
+        munmap((void *)a->at, whole_pages(a->size));
+}
+
+void host_close(uint32_t number)
+{
+    unmap(allocation_at(number));
+    allocation_remove(number);
+}
+
+static const struct allocation_end host_end = {.close = host_close};
+
+void host_reset(void)
+{
+    for (uint32_t i = allocation_next(0); i; i = allocation_next(i))
+        if (allocation_at(i)->kind == ALLOCATION_HOST || allocation_at(i)->kind == ALLOCATION_MANAGED)
+            unmap(allocation_at(i));
+}
+
+CUresult host_take(void **at, size_t size, enum allocation_kind kind, const struct allocation_end *end, unsigned flags)
 {
     void *memory = mmap(NULL, whole_pages(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t number = allocation_add(kind, (uint64_t)memory, size);
+    uint32_t number = allocation_add(kind, end, (uint64_t)memory, size);
     if (!number) {
         munmap(memory, whole_pages(size));
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -35,19 +56,12 @@ CUresult host_alloc_with(void **at, size_t size, unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (size > model.devices[HOST_AREA].capacity)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return host_take(at, size, ALLOCATION_HOST, flags);
+    return host_take(at, size, ALLOCATION_HOST, &host_end, flags);
 }
 
 CUresult host_alloc(void **at, size_t size)
 {
     return host_alloc_with(at, size, 0);
-}
-
-void host_drop(uint32_t number)
-{
-    const struct allocation *a = allocation_at(number);
-    if (a->kind != ALLOCATION_REGISTERED)
-        munmap((void *)a->at, whole_pages(a->size));
 }
 
 bool host_is_pinned(uint64_t at, uint64_t bytes)
@@ -64,8 +78,7 @@ static CUresult end(void *at, enum allocation_kind kind, CUresult error, const c
         return model_refuse(error, "%s: %p is not such memory", call, at);
     if (!clock_go_to(context_at(allocation_at(number)->context)->all_done))
         return MODEL_AGAIN;
-    host_drop(number);
-    allocation_remove(number);
+    host_close(number);
     return CUDA_SUCCESS;
 }
 
@@ -82,7 +95,7 @@ CUresult host_register(void *at, size_t size, unsigned flags)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: %p is a device address", at);
     if (allocation_overlaps((uint64_t)at, size))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    uint32_t number = allocation_add(ALLOCATION_REGISTERED, (uint64_t)at, size);
+    uint32_t number = allocation_add(ALLOCATION_REGISTERED, &host_end, (uint64_t)at, size);
     if (!number)
         return CUDA_ERROR_OUT_OF_MEMORY;
     allocation_at(number)->flags = flags;

@@ -63,9 +63,8 @@ static void note_open(uint32_t allocation, bool open)
     shared_note_open(physical_at(m->physical), at - m->at, open);
 }
 
-void ipc_closed(uint32_t allocation)
+static void forget_opening(uint32_t allocation)
 {
-    note_open(allocation, false);
     for (uint32_t i = 0; i < openings.used; i++) {
         if (openings.list[i].here != allocation)
             continue;
@@ -73,6 +72,18 @@ void ipc_closed(uint32_t allocation)
         return;
     }
 }
+
+/* The last cuIpcCloseMemHandle, or the end of its context. */
+static void close_opened(uint32_t allocation)
+{
+    note_open(allocation, false);
+    forget_opening(allocation);
+    uint64_t start = virtual_mapping(allocation_at(allocation)->at)->at;
+    allocation_remove(allocation);
+    virtual_own_unmap(start);
+}
+
+static const struct allocation_end opened_end = {.close = close_opened};
 
 static struct opened *find_opened(uint64_t id, uint32_t allocation)
 {
@@ -135,10 +146,10 @@ static CUresult map_opened(const struct ipc_handle *h, uint32_t physical, CUdevi
         physical_drop(physical);
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuIpcOpenMemHandle: the handle is damaged");
     }
-    CUresult result = virtual_own_enter(MAPPED_FOR_PLAIN, physical, 0, &start);
+    CUresult result = virtual_own_enter(MAPPED_FOR_PLAIN, physical, NULL, &start);
     if (result)
         return result;
-    uint32_t number = allocation_add(ALLOCATION_OPENED, start + h->offset, h->size);
+    uint32_t number = allocation_add(ALLOCATION_OPENED, &opened_end, start + h->offset, h->size);
     if (!number) {
         virtual_own_unmap(start);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -196,7 +207,7 @@ CUresult ipc_close_memory(CUdeviceptr at)
         return MODEL_AGAIN;
     if (--o->count)
         return CUDA_SUCCESS;
-    allocation_end(number);
+    close_opened(number);
     return CUDA_SUCCESS;
 }
 

@@ -13,6 +13,17 @@
 
 #define PITCH_STEP 512
 
+/* Waits for the device, as cuMemFree does for all memory but that of pools. */
+static CUresult free_managed(uint32_t number)
+{
+    if (!clock_go_to(context_at(allocation_at(number)->context)->all_done))
+        return MODEL_AGAIN;
+    host_close(number);
+    return CUDA_SUCCESS;
+}
+
+static const struct allocation_end managed_end = {.free = free_managed, .close = host_close};
+
 CUresult managed_alloc(CUdeviceptr *at, size_t size, unsigned flags)
 {
     if (!at || !size || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
@@ -20,7 +31,7 @@ CUresult managed_alloc(CUdeviceptr *at, size_t size, unsigned flags)
     if (size > model.devices[HOST_AREA].capacity)
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *memory;
-    CUresult result = host_take(&memory, size, ALLOCATION_MANAGED, flags);
+    CUresult result = host_take(&memory, size, ALLOCATION_MANAGED, &managed_end, flags);
     if (!result)
         *at = (CUdeviceptr)memory;
     return result;
@@ -88,7 +99,7 @@ CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height
     size_t step = (width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
     if (height > model.shape.capacity / step)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = allocation_alloc(at, step * height);
+    CUresult result = plain_alloc(at, step * height);
     if (!result)
         *pitch = step;
     return result;

@@ -33,6 +33,7 @@ struct shared_memory;
 struct physical {
     uint64_t            offset;     /* of its contents */
     struct shared_memory *shared;   /* owned; NULL: no other process has to do with it. See shared.c */
+    void              (*drop)(struct physical *p);  /* shared: the last reference of this process is gone */
     uint64_t            size;
     int                 device;     /* or HOST_AREA */
     uint32_t            handles;    /* references by handle */
@@ -58,9 +59,7 @@ CUresult physical_info(size_t *free, size_t *total);                     /* of t
 uint32_t physical_next(uint32_t number);                                /* goes through all there is, from 0 to 0 */
 
 /* --- shared.c: physical memory that several processes hold */
-void     shared_drop(struct physical *p);               /* the last reference of this process is gone */
-void     shared_unmap(struct physical *p);              /* at a reset; before shared_reset */
-void     shared_reset(void);
+void     shared_reset(void);                            /* before physical_reset */
 CUresult shared_export_memory(uint32_t number, enum file_kind kind, int *file, uint64_t *id);   /* `file` stays shared.c's */
 CUresult shared_import_memory(int file, enum file_kind kind, uint64_t id, uint32_t *number);    /* id 0: any */
 void     shared_note_open(const struct physical *p, uint64_t offset, bool open);     /* by this process, with cuIpcOpenMemHandle */
@@ -70,7 +69,6 @@ CUresult shared_import(CUmemGenericAllocationHandle *handle, void *shareable, CU
 
 /* --- ipc.c: cuIpc*: plain memory of another process */
 void     ipc_reset(void);
-void     ipc_closed(uint32_t allocation);               /* it ends with its context */
 CUresult ipc_get_memory(CUipcMemHandle *handle, CUdeviceptr at);
 CUresult ipc_open_memory(CUdeviceptr *at, CUipcMemHandle handle, unsigned flags);
 CUresult ipc_close_memory(CUdeviceptr at);
@@ -82,14 +80,18 @@ CUresult pool_import_pointer(CUdeviceptr *at, CUmemoryPool pool, CUmemPoolPtrExp
 /* --- virtual.c: reservations, mappings, the page table */
 enum mapping_owner { MAPPED_BY_PROGRAM, MAPPED_FOR_PLAIN, MAPPED_FOR_POOL };    /* only the first may be unmapped by programs */
 
+struct access {             /* devices, as bits */
+    uint32_t readers;
+    uint32_t writers;
+};
+
 struct mapping {
     uint64_t at;
     uint64_t size;
     uint32_t physical;
     enum mapping_owner owner;
-    uint32_t pool;          /* FOR_POOL: whose */
-    uint32_t readers;       /* BY_PROGRAM: devices, as bits */
-    uint32_t writers;
+    const struct access *pool;  /* FOR_POOL: who may use the memory of that pool */
+    struct access access;   /* BY_PROGRAM */
     uint64_t busy;          /* when work put on streams so far that touches it is done */
 };
 
@@ -100,12 +102,15 @@ struct piece {              /* of a range of addresses: contiguous in physical m
 
 bool     virtual_reset(void);
 bool     virtual_is_device_address(uint64_t at);
-CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at); /* reserves, takes, maps */
-CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at);   /* failed: it is dropped */
+/* reserves, takes, maps; `pool` NULL: of none */
+CUresult virtual_own_map(enum mapping_owner owner, int device, const struct access *pool, uint64_t size, uint64_t *at);
+CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, const struct access *pool, uint64_t *at);   /* failed: it is dropped */
 void     virtual_own_unmap(uint64_t at);
-bool     virtual_own_reserve(uint64_t size, uint64_t *at);              /* addresses alone, in whole granules; false: no more */
+/* addresses alone, in whole granules, with a value of the caller's; false: no more */
+bool     virtual_own_reserve(uint64_t size, uint32_t value, uint64_t *at);
 void     virtual_own_unreserve(uint64_t at, uint64_t size);
-CUresult virtual_own_place(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t at);    /* memory at such addresses */
+const struct range *virtual_own_reservation(uint64_t at);               /* NULL: not such an address */
+CUresult virtual_own_place(enum mapping_owner owner, uint32_t physical, const struct access *pool, uint64_t at);    /* memory there */
 void     virtual_own_leave(uint64_t at);                                /* and away again */
 struct mapping *virtual_mapping(uint64_t at);                           /* NULL: not mapped */
 const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece);  /* NULL, or why not */
@@ -124,8 +129,14 @@ enum allocation_kind {
     ALLOCATION_OPENED       /* cuMemAlloc of another process, by cuIpcOpenMemHandle */
 };
 
+struct allocation_end {     /* how it ends */
+    CUresult (*free)(uint32_t number);  /* by cuMemFree; NULL: that refuses it */
+    void     (*close)(uint32_t number); /* with its context; NULL: not with it */
+};
+
 struct allocation {
     enum allocation_kind kind;
+    const struct allocation_end *end;
     bool     freed;         /* POOL: cuMemFreeAsync was called, its moment has not come */
     int      device;
     uint32_t context;       /* it ends with, except POOL */
@@ -143,15 +154,17 @@ void     allocations_close_all(uint32_t context);
 uint64_t allocations_registered(uint64_t *bytes);       /* how many of the program's own memory */
 struct allocation *allocation_holding(uint64_t at);     /* NULL: none */
 struct allocation *allocation_at(uint32_t number);
-uint32_t allocation_add(enum allocation_kind kind, uint64_t at, uint64_t size);     /* of the current context; 0: no more */
+uint32_t allocation_add(enum allocation_kind kind, const struct allocation_end *end, uint64_t at, uint64_t size);     /* of the current context; 0: no more */
 void     allocation_remove(uint32_t number);
-void     allocation_end(uint32_t number);               /* with its memory; not of a pool */
 uint32_t allocation_starting(uint64_t at);              /* 0: none starts there */
 bool     allocation_overlaps(uint64_t at, uint64_t size);
 uint64_t allocation_name(uint32_t number);              /* unlike the number it is never another's */
 uint32_t allocation_named(uint64_t name);               /* 0: ended */
-CUresult allocation_alloc(CUdeviceptr *at, size_t size);
-CUresult allocation_free(CUdeviceptr at);
+uint32_t allocation_next(uint32_t number);              /* goes through all there are, from 0 to 0 */
+CUresult allocation_free(CUdeviceptr at);               /* cuMemFree */
+
+/* --- plain.c */
+CUresult plain_alloc(CUdeviceptr *at, size_t size);
 
 /* --- transfers.c: what work does to memory */
 extern const struct work_kind work_touch;
@@ -164,9 +177,10 @@ uint64_t transfers_mismatches(void);                    /* words that work_expec
 /* --- host.c: host memory the device may read and write */
 CUresult host_alloc(void **at, size_t size);
 CUresult host_alloc_with(void **at, size_t size, unsigned flags);
-CUresult host_take(void **at, size_t size, enum allocation_kind kind, unsigned flags);  /* HOST or MANAGED */
+CUresult host_take(void **at, size_t size, enum allocation_kind kind, const struct allocation_end *end, unsigned flags);
+void     host_close(uint32_t allocation);               /* it ends, with the memory itself if that is ours */
+void     host_reset(void);                              /* before allocations_reset */
 CUresult host_free(void *at);
-void     host_drop(uint32_t allocation);                /* with the memory itself, if it is ours */
 bool     host_is_pinned(uint64_t at, uint64_t bytes);   /* or managed: the device reads and writes it in place */
 CUresult host_register(void *at, size_t size, unsigned flags);
 CUresult host_unregister(void *at);
@@ -183,9 +197,8 @@ CUresult pitch_alloc(CUdeviceptr *at, size_t *pitch, size_t width, size_t height
 
 /* --- pools.c: stream-ordered allocation */
 void     pools_reset(void);
-void     pool_give_now(uint32_t allocation);            /* freed outside stream order */
 void     pools_synchronized(void);                      /* the device was waited for: give back what exceeds the thresholds */
-bool     pool_allows(uint32_t pool, int device, bool write);
+const struct access *pool_access(uint32_t pool);
 CUmemoryPool pool_handle(uint32_t pool);
 CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties);
 CUresult pool_destroy(CUmemoryPool pool);
@@ -197,9 +210,10 @@ CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, vo
 CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t count);
 CUresult pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
 CUresult pool_trim(CUmemoryPool pool, size_t keep);
-CUresult pool_alloc(CUdeviceptr *at, size_t size, CUstream stream);
-CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream);
-CUresult pool_free(CUdeviceptr at, CUstream stream);
+uint32_t pool_find(CUmemoryPool handle, const char *call);  /* 0, and a violation: none */
+int      pool_device(uint32_t pool);
+CUresult pool_take(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s);  /* on a stream that does not capture, as is the next */
+CUresult pool_give(CUdeviceptr at, struct stream *s);
 
 /* --- copies.c */
 bool     memory_is_known(uint64_t at, uint64_t bytes);  /* of a device, or pinned; or of a graph, which has memory there when it runs */

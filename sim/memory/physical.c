@@ -14,10 +14,6 @@ static uint32_t generation; /* of the last one made, over all resets */
 
 void physical_reset(void)
 {
-    for (uint32_t i = 1; i < pieces.used; i++)
-        if (slots_is_live(&pieces, i))
-            shared_unmap(slots_at(&pieces, i));
-    shared_reset();
     if (pieces.items)
         slots_clear(&pieces);
     else
@@ -76,7 +72,7 @@ void physical_drop(uint32_t number)
     if (p->handles || p->mappings)
         return;
     if (p->shared) {
-        shared_drop(p);
+        p->drop(p);
     } else {
         contents_forget(p->offset, p->size);
         ranges_give(&model.devices[p->device].free, p->offset, p->size);

@@ -5,9 +5,10 @@
  * takes effect when the work before it on its stream is done; before that only an allocation of the same size on the same stream gets the
  * place. Whenever somebody waits for the device, chunks wholly free go back while the pool holds more than its release threshold.
  *
+ * In a capture an allocation is the graph's and comes from no pool: graph/async.c decides.
+ *
  * Access to a place that was freed but whose chunk is still held is not found out: a real device does not either.
  */
-#include "sim/graph/graph.h"
 #include "sim/memory/memory.h"
 #include "sim/machine/numbers.h"
 
@@ -25,7 +26,7 @@ struct pool {
     uint64_t      most;         /* 0: no limit */
     uint64_t      reserved, reserved_high;
     uint64_t      used, used_high;
-    uint32_t      readers, writers;     /* devices, as bits */
+    struct access access;
     uint32_t      live;         /* allocations, also those whose free has not come */
     uint32_t      pending;      /* list of freed allocations whose moment has not come, newest first */
     int           reuse[3];     /* CU_MEMPOOL_ATTR_REUSE_*: kept, without effect */
@@ -33,11 +34,19 @@ struct pool {
     struct ranges chunks;
 };
 
+static CUresult free_now(uint32_t allocation);
+
 static struct slots pools;
+static const struct allocation_end pool_end = {.free = free_now};
 
 static struct pool *pool_at(uint32_t number)
 {
     return slots_at(&pools, number);
+}
+
+int pool_device(uint32_t number)
+{
+    return pool_at(number)->device;
 }
 
 static uint32_t open_pool(int device)
@@ -47,7 +56,7 @@ static uint32_t open_pool(int device)
         return 0;
     struct pool *p = pool_at(number);
     p->device = device;
-    p->readers = p->writers = 1u << device;
+    p->access = (struct access){.readers = 1u << device, .writers = 1u << device};
     for (int i = 0; i < 3; i++)
         p->reuse[i] = 1;
     ranges_clear(&p->free);
@@ -76,13 +85,17 @@ CUmemoryPool pool_handle(uint32_t number)
     return slots_handle(&pools, number);
 }
 
-bool pool_allows(uint32_t number, int device, bool write)
+const struct access *pool_access(uint32_t number)
 {
-    const struct pool *p = pool_at(number);
-    return (write ? p->writers : p->readers) >> device & 1;
+    return &pool_at(number)->access;
 }
 
-static uint32_t find(CUmemoryPool handle, const char *call)
+static bool allows(const struct pool *p, int device, bool write)
+{
+    return (write ? p->access.writers : p->access.readers) >> device & 1;
+}
+
+uint32_t pool_find(CUmemoryPool handle, const char *call)
 {
     uint32_t number = slots_number(&pools, handle);
     if (number && !pool_at(number)->closing)
@@ -134,7 +147,7 @@ static CUresult add_chunk(uint32_t number, uint64_t bytes)
     uint64_t at;
     if (p->most && p->reserved + bytes > p->most)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = virtual_own_map(MAPPED_FOR_POOL, p->device, number, bytes, &at);
+    CUresult result = virtual_own_map(MAPPED_FOR_POOL, p->device, &p->access, bytes, &at);
     if (result)
         return result;
     bytes = virtual_mapping(at)->size;
@@ -197,7 +210,7 @@ static uint32_t take_pending(struct pool *p, uint64_t bytes, const struct stream
             allocation_remove(number);
             p->used -= bytes;
             p->live--;
-            return allocation_add(ALLOCATION_POOL, at, bytes);
+            return allocation_add(ALLOCATION_POOL, &pool_end, at, bytes);
         }
         number = a->next;
     }
@@ -215,13 +228,13 @@ static CUresult take_free(uint32_t number, uint64_t bytes, uint32_t *allocation)
         if (!ranges_take(&p->free, bytes, STEP, &at))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *allocation = allocation_add(ALLOCATION_POOL, at, bytes);
+    *allocation = allocation_add(ALLOCATION_POOL, &pool_end, at, bytes);
     if (!*allocation)
         ranges_give(&p->free, at, bytes);
     return *allocation ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult allocate(CUdeviceptr *at, size_t size, uint32_t number, struct stream *s)
+CUresult pool_take(CUdeviceptr *at, size_t size, uint32_t number, struct stream *s)
 {
     struct pool *p = pool_at(number);
     if (size > model.devices[p->device].capacity)
@@ -240,67 +253,6 @@ static CUresult allocate(CUdeviceptr *at, size_t size, uint32_t number, struct s
         p->used_high = p->used;
     *at = a->at;
     return CUDA_SUCCESS;
-}
-
-static CUresult find_stream(CUstream stream, struct stream **s, const char *call)
-{
-    if (!model.shape.pools)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = stream_find(stream, s);
-    return result ? result : capture_legacy_conflict(*s, call);
-}
-
-/* Inside a capture the allocation is the graph's, and comes from none of the pools. */
-static CUresult capture_alloc(CUdeviceptr *at, size_t size, int device, struct stream *s)
-{
-    const uint32_t *tails;
-    uint32_t count, added, graph = capture_graph(s, &tails, &count);
-    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .work = {.kind = &work_wait, .name = "cuMemAllocAsync"}};
-    if (!graph)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    CUresult result = graph_memory_new(graph, device, size, graph_chain_after(tails, count), &n.memory);
-    if (result)
-        return result;
-    uint64_t address = graph_memory_address(n.memory);
-    result = capture_add_node(s, &n, &added);
-    if (!result)
-        *at = address;
-    return result;
-}
-
-static CUresult capture_free(CUdeviceptr at, struct stream *s)
-{
-    uint32_t added, memory = graph_memory_at(at);
-    struct node n = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .work = {.kind = &work_wait, .name = "cuMemFreeAsync"}, .memory = memory};
-    if (!memory)
-        return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync in a capture: 0x%llx is not memory of a graph, or freed already", at);
-    graph_memory_hold(memory);
-    return capture_add_node(s, &n, &added);
-}
-
-static CUresult give(CUdeviceptr *at, size_t size, uint32_t pool, struct stream *s)
-{
-    return s->capture ? capture_alloc(at, size, pool_at(pool)->device, s) : allocate(at, size, pool, s);
-}
-
-CUresult pool_alloc_from(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
-{
-    struct stream *s;
-    CUresult result = find_stream(stream, &s, "cuMemAllocFromPoolAsync");
-    if (result)
-        return result;
-    uint32_t number = find(pool, "cuMemAllocFromPoolAsync");
-    return at && size && number ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult pool_alloc(CUdeviceptr *at, size_t size, CUstream stream)
-{
-    struct stream *s;
-    CUresult result = find_stream(stream, &s, "cuMemAllocAsync");
-    if (result)
-        return result;
-    uint32_t number = model.devices[context_at(s->context)->device].current_pool;
-    return at && size ? give(at, size, number, s) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static void finish(uint32_t allocation)
@@ -327,23 +279,17 @@ static void finish_free(const struct work *w)
 
 static const struct work_kind work_give = {.node = CU_GRAPH_NODE_TYPE_EMPTY, .even_if_lost = true, .run = finish_free};
 
-void pool_give_now(uint32_t allocation)
+/* By cuMemFree: outside of the order of streams. */
+static CUresult free_now(uint32_t allocation)
 {
     finish(allocation);
+    return CUDA_SUCCESS;
 }
 
-CUresult pool_free(CUdeviceptr at, CUstream stream)
+CUresult pool_give(CUdeviceptr at, struct stream *s)
 {
-    struct stream *s;
-    CUresult result = find_stream(stream, &s, "cuMemFreeAsync");
-    if (result)
-        return result;
-    if (s->capture)
-        return capture_free(at, s);
     uint32_t number = allocation_starting(at);
     struct allocation *a = number ? allocation_at(number) : NULL;
-    if (a && a->kind == ALLOCATION_GRAPH)
-        return graph_memory_end(a->pool, s);
     if (!a || a->kind != ALLOCATION_POOL || a->freed)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFreeAsync: 0x%llx is not the start of such an allocation", at);
     struct work work = {.kind = &work_give, .name = "cuMemFreeAsync", .number = allocation_name(number)};
@@ -374,7 +320,7 @@ CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties)
 
 CUresult pool_destroy(CUmemoryPool pool)
 {
-    uint32_t number = find(pool, "cuMemPoolDestroy");
+    uint32_t number = pool_find(pool, "cuMemPoolDestroy");
     if (!number)
         return CUDA_ERROR_INVALID_VALUE;
     struct pool *p = pool_at(number);
@@ -409,7 +355,7 @@ CUresult pool_current(CUmemoryPool *pool, CUdevice device)
 
 CUresult pool_set_current(CUdevice device, CUmemoryPool pool)
 {
-    uint32_t number = find(pool, "cuDeviceSetMemPool");
+    uint32_t number = pool_find(pool, "cuDeviceSetMemPool");
     if (!number || !device_exists(device) || pool_at(number)->device != device)
         return CUDA_ERROR_INVALID_VALUE;
     model.devices[device].current_pool = number;
@@ -418,7 +364,7 @@ CUresult pool_set_current(CUdevice device, CUmemoryPool pool)
 
 CUresult pool_trim(CUmemoryPool pool, size_t keep)
 {
-    uint32_t number = find(pool, "cuMemPoolTrimTo");
+    uint32_t number = pool_find(pool, "cuMemPoolTrimTo");
     if (!number)
         return CUDA_ERROR_INVALID_VALUE;
     clock_look();
@@ -428,7 +374,7 @@ CUresult pool_trim(CUmemoryPool pool, size_t keep)
 
 CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t count)
 {
-    uint32_t number = find(pool, "cuMemPoolSetAccess");
+    uint32_t number = pool_find(pool, "cuMemPoolSetAccess");
     if (!number || !who)
         return CUDA_ERROR_INVALID_VALUE;
     struct pool *p = pool_at(number);
@@ -439,8 +385,8 @@ CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t c
         if (area == p->device && who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             return CUDA_ERROR_INVALID_VALUE;
         uint32_t bit = 1u << area;
-        p->readers = who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE ? p->readers | bit : p->readers & ~bit;
-        p->writers = who[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? p->writers | bit : p->writers & ~bit;
+        p->access.readers = who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE ? p->access.readers | bit : p->access.readers & ~bit;
+        p->access.writers = who[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? p->access.writers | bit : p->access.writers & ~bit;
     }
     return CUDA_SUCCESS;
 }
@@ -448,17 +394,17 @@ CUresult pool_set_access(CUmemoryPool pool, const CUmemAccessDesc *who, size_t c
 CUresult pool_get_access(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
 {
     int area;
-    uint32_t number = find(pool, "cuMemPoolGetAccess");
+    uint32_t number = pool_find(pool, "cuMemPoolGetAccess");
     if (!number || !flags || !location || !location_area(location, &area))
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = pool_allows(number, area, true)  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-           : pool_allows(number, area, false) ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = allows(pool_at(number), area, true)  ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : allows(pool_at(number), area, false) ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
 
 CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-    uint32_t number = find(pool, "cuMemPoolSetAttribute");
+    uint32_t number = pool_find(pool, "cuMemPoolSetAttribute");
     if (!number || !value)
         return CUDA_ERROR_INVALID_VALUE;
     struct pool *p = pool_at(number);
@@ -487,7 +433,7 @@ CUresult pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, vo
 
 CUresult pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
-    uint32_t number = find(pool, "cuMemPoolGetAttribute");
+    uint32_t number = pool_find(pool, "cuMemPoolGetAttribute");
     if (!number || !value)
         return CUDA_ERROR_INVALID_VALUE;
     clock_look();

@@ -54,6 +54,9 @@ bool shared_is_open_elsewhere(const struct physical *p, uint64_t offset)
 
 void shared_reset(void)
 {
+    for (uint32_t i = physical_next(0); i; i = physical_next(i))
+        if (physical_at(i)->shared)
+            contents_detach(physical_at(i)->offset, physical_at(i)->size, false);
     for (uint32_t i = 1; i < memories.used; i++)
         if (slots_is_live(&memories, i))
             close(((struct shared_memory *)slots_at(&memories, i))->file);
@@ -87,13 +90,7 @@ static void close_memory(struct physical *p)
     p->shared = NULL;
 }
 
-void shared_unmap(struct physical *p)
-{
-    if (p->shared)
-        contents_detach(p->offset, p->size, false);
-}
-
-void shared_drop(struct physical *p)
+static void drop(struct physical *p)
 {
     struct device *d = &model.devices[p->device];
     bool charged = p->shared->charged;
@@ -176,6 +173,7 @@ static CUresult start_sharing(struct physical *p, enum file_kind kind)
     shared->charged = true;
     shared->exported = at;
     p->shared = shared;
+    p->drop = drop;
     if (!at) {
         contents_say_dropped();
         return CUDA_SUCCESS;
@@ -248,7 +246,7 @@ static CUresult charge(const struct file_header *h, struct shared_memory *shared
 
 static struct physical as_physical(const struct file_header *h, struct shared_memory *shared, void *at)
 {
-    struct physical p = {.offset = contents_import(at), .shared = shared, .size = h->size, .device = h->device};
+    struct physical p = {.offset = contents_import(at), .shared = shared, .drop = drop, .size = h->size, .device = h->device};
     p.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     p.prop.location = (CUmemLocation){.type = (CUmemLocationType)h->place, .id = h->place_id};
     p.prop.requestedHandleTypes = (CUmemAllocationHandleType)h->handle_types;
@@ -279,7 +277,7 @@ static CUresult attach(int file, const struct file_header *h, uint32_t *number)
     *number = physical_enter(&p);
     if (*number)
         return CUDA_SUCCESS;
-    shared_drop(&p);
+    drop(&p);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -24,6 +24,7 @@ static struct {
     uint32_t      *table;           /* slot -> mapping, 0: none */
     struct ranges  free;
     struct ranges  reservations;    /* of the program; value: slots mapped */
+    struct ranges  own;             /* of the model, for memory that comes later; value: the owner's */
     struct slots   mappings;
 } space;
 
@@ -54,6 +55,7 @@ bool virtual_reset(void)
     }
     ranges_clear(&space.free);
     ranges_clear(&space.reservations);
+    ranges_clear(&space.own);
     space.slot = model.shape.granularity;
     uint64_t first = (space.start + space.slot - 1) / space.slot * space.slot;
     space.bytes = (space.start + space.reserved_bytes - first) / space.slot * space.slot;
@@ -258,8 +260,8 @@ static void set_access(struct mapping *m, const CUmemAccessDesc *who)
     uint32_t bit = 1u << area;
     bool reads = who->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
     bool writes = who->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    m->readers = reads ? m->readers | bit : m->readers & ~bit;
-    m->writers = writes ? m->writers | bit : m->writers & ~bit;
+    m->access.readers = reads ? m->access.readers | bit : m->access.readers & ~bit;
+    m->access.writers = writes ? m->access.writers | bit : m->access.writers & ~bit;
 }
 
 CUresult virtual_set_access(CUdeviceptr at, size_t size, const CUmemAccessDesc *who, size_t count)
@@ -286,8 +288,8 @@ CUresult virtual_get_access(unsigned long long *flags, const CUmemLocation *loca
     const struct mapping *m = virtual_mapping(at);
     if (!flags || !location || !location_area(location, &area) || !m || m->owner != MAPPED_BY_PROGRAM)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemGetAccess: 0x%llx is not mapped", at);
-    *flags = m->writers >> area & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-           : m->readers >> area & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = m->access.writers >> area & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+           : m->access.readers >> area & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -302,14 +304,14 @@ CUresult virtual_retain_handle(CUmemGenericAllocationHandle *handle, void *at)
     return CUDA_SUCCESS;
 }
 
-CUresult virtual_own_map(enum mapping_owner owner, int device, uint32_t pool, uint64_t size, uint64_t *at)
+CUresult virtual_own_map(enum mapping_owner owner, int device, const struct access *pool, uint64_t size, uint64_t *at)
 {
     uint32_t physical;
     CUresult result = physical_take(device, whole_slots(size), &physical);
     return result ? result : virtual_own_enter(owner, physical, pool, at);
 }
 
-CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t *at)
+CUresult virtual_own_enter(enum mapping_owner owner, uint32_t physical, const struct access *pool, uint64_t *at)
 {
     uint64_t bytes = physical_at(physical)->size;
     if (!ranges_take(&space.free, bytes, space.slot, at)) {
@@ -335,12 +337,22 @@ void virtual_own_unmap(uint64_t at)
     ranges_give(&space.free, at, size);
 }
 
-bool virtual_own_reserve(uint64_t size, uint64_t *at)
+bool virtual_own_reserve(uint64_t size, uint32_t value, uint64_t *at)
 {
-    return ranges_take(&space.free, size, space.slot, at);
+    if (!ranges_take(&space.free, size, space.slot, at))
+        return false;
+    if (ranges_add(&space.own, *at, size, value))
+        return true;
+    ranges_give(&space.free, *at, size);
+    return false;
 }
 
-CUresult virtual_own_place(enum mapping_owner owner, uint32_t physical, uint32_t pool, uint64_t at)
+const struct range *virtual_own_reservation(uint64_t at)
+{
+    return ranges_holding(&space.own, at);
+}
+
+CUresult virtual_own_place(enum mapping_owner owner, uint32_t physical, const struct access *pool, uint64_t at)
 {
     uint32_t number = enter(at, physical_at(physical)->size, physical);
     if (!number)
@@ -357,6 +369,7 @@ void virtual_own_leave(uint64_t at)
 
 void virtual_own_unreserve(uint64_t at, uint64_t size)
 {
+    ranges_remove(&space.own, at);
     ranges_give(&space.free, at, size);
 }
 
@@ -378,10 +391,10 @@ static const char *access_trouble(const struct context *c, const struct mapping 
     if (m->owner == MAPPED_FOR_PLAIN)
         return plain_access(c, at, bytes);
     if (m->owner == MAPPED_FOR_POOL)
-        return pool_allows(m->pool, c->device, write) ? NULL : "in a pool without access for this device";
-    if (!(m->readers >> c->device & 1))
+        return (write ? m->pool->writers : m->pool->readers) >> c->device & 1 ? NULL : "in a pool without access for this device";
+    if (!(m->access.readers >> c->device & 1))
         return "mapped without access for this device";
-    return write && !(m->writers >> c->device & 1) ? "mapped read-only" : NULL;
+    return write && !(m->access.writers >> c->device & 1) ? "mapped read-only" : NULL;
 }
 
 const char *virtual_piece(uint32_t context, uint64_t at, uint64_t bytes, bool write, struct piece *piece)
