@@ -5,6 +5,7 @@
 
 #include "sim/machine/machine.h"
 #include "sim/memory/memory.h"
+#include "sim/entries/entries.h"
 #include "sim/entries/start.h"
 #include "sim/order/stream.h"
 
@@ -140,7 +141,7 @@ void sim_lose_context(int device, CUresult error)
 void sim_hide(const char *name)
 {
     model_lock();
-    if (!entries_hide(name))
+    if (!lookup_hide(name))
         fprintf(stderr, "simulated GPU: sim_hide: too many names, or too long: %s\n", name);
     model_unlock();
 }

@@ -118,10 +118,55 @@ static void count_unlocked(void)
     atomic_fetch_add_explicit(&unlocked_calls, 1, memory_order_relaxed);
 }
 
-void entries_count_reset(void)
+void entries_reset(void)
 {
     atomic_store(&unlocked_calls, 0);
 }
+
+/* --- the table for cuGetProcAddress. Only addresses count, also of what CUDA calls deprecated. */
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#define ALIAS(name, symbol, since)
+#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) CUresult symbol parameters;
+#define STREAM(name, symbol, since, need, capture, function, parameters, arguments) \
+    CUresult symbol parameters;                                                     \
+    CUresult symbol##_ptsz parameters;
+#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) \
+    CUresult symbol parameters;                                                      \
+    CUresult symbol##_ptds parameters;
+#define INSIDE(...) STREAM(__VA_ARGS__)
+#include "sim/entries/entries.def"
+#undef ALIAS
+#undef PLAIN
+#undef STREAM
+#undef DEFAULT
+#undef INSIDE
+
+static const struct entry_address addresses[] = {
+#define ALIAS(name, symbol, since) {#name, since, (void *)symbol, (void *)symbol},
+#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol},
+#define STREAM(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptsz},
+#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptds},
+#define INSIDE(...) STREAM(__VA_ARGS__)
+#include "sim/entries/entries.def"
+#undef ALIAS
+#undef PLAIN
+#undef STREAM
+#undef DEFAULT
+#undef INSIDE
+};
+
+static CUresult find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    return lookup_find(addresses, sizeof addresses / sizeof addresses[0], symbol, function, version, flags, status);
+}
+
+static CUresult find_1(const char *symbol, void **function, int version, cuuint64_t flags)
+{
+    return find(symbol, function, version, flags, NULL);
+}
+
+/* --- the functions */
 
 #define CALL_UNDER_LOCK(label, need, capture, function, arguments)             \
     static struct entry entry = {#label, need, capture, -1};                   \

@@ -37,8 +37,22 @@
 #undef cuStreamBatchMemOp
 #undef cuStreamUpdateCaptureDependencies
 
-CUresult entries_driver_version(int *version);
-CUresult entries_find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status);
-CUresult entries_find_1(const char *symbol, void **function, int version, cuuint64_t flags);
+struct entry_address {      /* a row of entries.def */
+    const char *name;
+    int         since;
+    void       *legacy;
+    void       *per_thread;
+};
+
+/* --- lookup.c */
+void     lookup_reset(void);               /* nothing is hidden */
+bool     lookup_hide(const char *name);    /* false: too many */
+CUresult lookup_driver_version(int *version);
+CUresult lookup_find(const struct entry_address *table, size_t count, const char *symbol, void **function, int version, cuuint64_t flags,
+                     CUdriverProcAddressQueryResult *status);
+
+/* --- entries.c */
+uint64_t entries_calls(void);              /* driver calls since the reset */
+void     entries_reset(void);              /* none */
 
 #endif

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "sim/entries/entries.h"
-#include "sim/entries/start.h"
 
 #define HIDDEN_MOST 64
 #define HIDDEN_NAME_MOST 64
@@ -13,50 +12,12 @@
 static char hidden[HIDDEN_MOST][HIDDEN_NAME_MOST];
 static int hidden_count;
 
-/* Only the address counts here, also of what CUDA calls deprecated. */
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-#define ALIAS(name, symbol, since)
-#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) CUresult symbol parameters;
-#define STREAM(name, symbol, since, need, capture, function, parameters, arguments) \
-    CUresult symbol parameters;                                                     \
-    CUresult symbol##_ptsz parameters;
-#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) \
-    CUresult symbol parameters;                                                      \
-    CUresult symbol##_ptds parameters;
-#define INSIDE(...) STREAM(__VA_ARGS__)
-#include "sim/entries/entries.def"
-#undef ALIAS
-#undef PLAIN
-#undef STREAM
-#undef DEFAULT
-#undef INSIDE
-
-static const struct entry_address {
-    const char *name;
-    int         since;
-    void       *legacy;
-    void       *per_thread;
-} addresses[] = {
-#define ALIAS(name, symbol, since) {#name, since, (void *)symbol, (void *)symbol},
-#define PLAIN(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol},
-#define STREAM(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptsz},
-#define DEFAULT(name, symbol, since, need, capture, function, parameters, arguments) {#name, since, (void *)symbol, (void *)symbol##_ptds},
-#define INSIDE(...) STREAM(__VA_ARGS__)
-#include "sim/entries/entries.def"
-#undef ALIAS
-#undef PLAIN
-#undef STREAM
-#undef DEFAULT
-#undef INSIDE
-};
-
-void entries_reset(void)
+void lookup_reset(void)
 {
     hidden_count = 0;
-    entries_count_reset();
 }
 
-bool entries_hide(const char *name)
+bool lookup_hide(const char *name)
 {
     if (hidden_count == HIDDEN_MOST || strlen(name) >= HIDDEN_NAME_MOST)
         return false;
@@ -72,7 +33,7 @@ static bool is_hidden(const char *name)
     return false;
 }
 
-CUresult entries_driver_version(int *version)
+CUresult lookup_driver_version(int *version)
 {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
@@ -81,14 +42,14 @@ CUresult entries_driver_version(int *version)
 }
 
 /* The newest variant that `version` knows, and whether the driver has the name at all. */
-static const struct entry_address *find(const char *symbol, int version, bool *known)
+static const struct entry_address *find(const struct entry_address *table, size_t count, const char *symbol, int version, bool *known)
 {
     const struct entry_address *best = NULL;
     *known = false;
     if (is_hidden(symbol))
         return NULL;
-    for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) {
-        const struct entry_address *e = &addresses[i];
+    for (size_t i = 0; i < count; i++) {
+        const struct entry_address *e = &table[i];
         if (strcmp(e->name, symbol) || e->since > model.shape.driver_version)
             continue;
         *known = true;
@@ -98,21 +59,17 @@ static const struct entry_address *find(const char *symbol, int version, bool *k
     return best;
 }
 
-CUresult entries_find(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+CUresult lookup_find(const struct entry_address *table, size_t count, const char *symbol, void **function, int version, cuuint64_t flags,
+                     CUdriverProcAddressQueryResult *status)
 {
     bool known;
     if (!symbol || !function || version > model.shape.driver_version || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct entry_address *e = find(symbol, version, &known);
+    const struct entry_address *e = find(table, count, symbol, version, &known);
     *function = NULL;
     if (e)
         *function = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? e->per_thread : e->legacy;
     if (status)
         *status = e ? CU_GET_PROC_ADDRESS_SUCCESS : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return e || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult entries_find_1(const char *symbol, void **function, int version, cuuint64_t flags)
-{
-    return entries_find(symbol, function, version, flags, NULL);
 }

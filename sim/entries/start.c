@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "sim/code/kernel.h"
+#include "sim/entries/entries.h"
 #include "sim/graph/graph.h"
 #include "sim/machine/machine.h"
 #include "sim/memory/memory.h"
@@ -59,6 +60,7 @@ void start_with(const struct sim_shape *shape)
     streams_reset();
     contexts_reset();
     pools_reset();
+    lookup_reset();
     entries_reset();
 }
 

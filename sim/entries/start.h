@@ -17,10 +17,4 @@ CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
 CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
 CUresult context_destroy(CUcontext context);
 
-/* --- lookup.c, entries.c */
-void     entries_reset(void);               /* nothing is hidden */
-bool     entries_hide(const char *name);    /* false: too many */
-uint64_t entries_calls(void);               /* driver calls since the reset */
-void     entries_count_reset(void);
-
 #endif

@@ -83,6 +83,9 @@ CUresult graph_find_in_clone(CUgraphNode *node, CUgraphNode original, CUgraph cl
 CUresult graph_destroy_node(CUgraphNode node);
 CUresult graph_add_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t count);
 CUresult graph_remove_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data, size_t count);
+CUresult graph_retain_object(CUgraph graph, CUuserObject object, unsigned count, unsigned flags);
+CUresult graph_release_object(CUgraph graph, CUuserObject object, unsigned count);
+CUresult condition_create(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context, unsigned value, unsigned flags);
 
 /* --- topology.c: questions about graphs */
 CUresult graph_list(CUgraph graph, CUgraphNode *nodes, size_t *count);
@@ -143,10 +146,10 @@ void     objects_release_all(struct graph *graph);
 CUresult object_create(CUuserObject *object, void *pointer, CUhostFn destroy, unsigned count, unsigned flags);
 CUresult object_retain(CUuserObject object, unsigned count);
 CUresult object_release(CUuserObject object, unsigned count);
-CUresult graph_retain_object(CUgraph graph, CUuserObject object, unsigned count, unsigned flags);
-CUresult graph_release_object(CUgraph graph, CUuserObject object, unsigned count);
-CUresult condition_create(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context, unsigned value, unsigned flags);
-bool     condition_take(CUgraphConditionalHandle handle, uint32_t graph);   /* for a node; false: not of this graph, or taken */
+CUresult object_hold(struct graph *graph, CUuserObject object, unsigned count, unsigned flags);     /* `graph` NULL: refused, as below */
+CUresult object_let_go(struct graph *graph, CUuserObject object, unsigned count);
+CUresult condition_new(const struct graph *graph, CUgraphConditionalHandle *handle);
+bool     condition_take(CUgraphConditionalHandle handle, const struct graph *graph);    /* for a node; false: not of this graph, or taken */
 
 /* --- graph_memory.c: memory of graphs */
 void     graph_memory_reset(void);

@@ -435,3 +435,27 @@ CUresult graph_remove_edges(CUgraph graph, const CUgraphNode *from, const CUgrap
     }
     return CUDA_SUCCESS;
 }
+
+/* --- what a graph keeps alive */
+
+CUresult graph_retain_object(CUgraph graph, CUuserObject object, unsigned count, unsigned flags)
+{
+    uint32_t number = graph_find(graph, "cuGraphRetainUserObject");
+    return object_hold(number ? graph_at(number) : NULL, object, count, flags);
+}
+
+CUresult graph_release_object(CUgraph graph, CUuserObject object, unsigned count)
+{
+    uint32_t number = graph_find(graph, "cuGraphReleaseUserObject");
+    return object_let_go(number ? graph_at(number) : NULL, object, count);
+}
+
+/* `value` is never read: see nodes.c. */
+CUresult condition_create(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context, unsigned value, unsigned flags)
+{
+    (void)context, (void)value;
+    uint32_t number = graph_find(graph, "cuGraphConditionalHandleCreate");
+    if (!number || !handle || flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT)
+        return CUDA_ERROR_INVALID_VALUE;
+    return condition_new(graph_at(number), handle);
+}

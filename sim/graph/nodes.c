@@ -120,7 +120,7 @@ static CUresult read_condition(uint32_t graph, CUDA_CONDITIONAL_NODE_PARAMS *p, 
     unsigned most = p->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : p->type == CU_GRAPH_COND_TYPE_IF ? 2 : BODIES_MOST;
     if ((unsigned)p->type > 2 || !p->size || p->size > most)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!condition_take(p->handle, graph))
+    if (!condition_take(p->handle, graph_at(graph)))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "conditional node: the handle is not of this graph, or taken");
     n->condition = p->handle;
     n->condition_type = p->type;

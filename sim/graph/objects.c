@@ -115,31 +115,29 @@ static bool hold(struct graph *g, uint32_t object, uint32_t count)
     return true;
 }
 
-CUresult graph_retain_object(CUgraph graph, CUuserObject object, unsigned count, unsigned flags)
+CUresult object_hold(struct graph *g, CUuserObject object, unsigned count, unsigned flags)
 {
-    uint32_t number = graph_find(graph, "cuGraphRetainUserObject"), o = find(object, "cuGraphRetainUserObject");
+    uint32_t o = find(object, "cuGraphRetainUserObject");
     bool move = flags & CU_GRAPH_USER_OBJECT_MOVE;
-    if (!number || !o || !count || count > INT32_MAX || flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE)
+    if (!g || !o || !count || count > INT32_MAX || flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE)
         return CUDA_ERROR_INVALID_VALUE;
     if (move && count > object_at(o)->references)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!hold(graph_at(number), o, count))
+    if (!hold(g, o, count))
         return CUDA_ERROR_OUT_OF_MEMORY;
     object_at(o)->references += move ? 0 : count;
     return CUDA_SUCCESS;
 }
 
-CUresult graph_release_object(CUgraph graph, CUuserObject object, unsigned count)
+CUresult object_let_go(struct graph *g, CUuserObject object, unsigned count)
 {
-    uint32_t number = graph_find(graph, "cuGraphReleaseUserObject"), o = find(object, "cuGraphReleaseUserObject");
-    struct holding *h = number && o ? holding_of(graph_at(number), o) : NULL;
+    uint32_t o = find(object, "cuGraphReleaseUserObject");
+    struct holding *h = g && o ? holding_of(g, o) : NULL;
     if (!h || !count || count > h->count)
         return CUDA_ERROR_INVALID_VALUE;
     h->count -= count;
-    if (!h->count) {
-        struct graph *g = graph_at(number);
+    if (!h->count)
         *h = g->holdings[--g->holding_count];
-    }
     drop(o, count);
     return CUDA_SUCCESS;
 }
@@ -167,26 +165,21 @@ void objects_release_all(struct graph *g)
             slots_give(&conditions, i);
 }
 
-CUresult condition_create(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context, unsigned value, unsigned flags)
+CUresult condition_new(const struct graph *g, CUgraphConditionalHandle *handle)
 {
-    (void)context;
-    (void)value; /* nobody reads it: see nodes.c */
-    uint32_t number = graph_find(graph, "cuGraphConditionalHandleCreate");
-    if (!number || !handle || flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT)
-        return CUDA_ERROR_INVALID_VALUE;
     uint32_t taken = slots_take(&conditions);
     if (!taken)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *(struct condition *)slots_at(&conditions, taken) = (struct condition){.graph = graph_at(number)->id};
+    *(struct condition *)slots_at(&conditions, taken) = (struct condition){.graph = g->id};
     *handle = (uintptr_t)slots_handle(&conditions, taken);
     return CUDA_SUCCESS;
 }
 
-bool condition_take(CUgraphConditionalHandle handle, uint32_t graph)
+bool condition_take(CUgraphConditionalHandle handle, const struct graph *g)
 {
     uint32_t number = slots_number(&conditions, (void *)(uintptr_t)handle);
     struct condition *c = number ? slots_at(&conditions, number) : NULL;
-    if (!c || c->taken || c->graph != graph_at(graph)->id)
+    if (!c || c->taken || c->graph != g->id)
         return false;
     c->taken = true;
     return true;

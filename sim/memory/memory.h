@@ -154,7 +154,7 @@ void     allocations_close_all(uint32_t context);
 uint64_t allocations_registered(uint64_t *bytes);       /* how many of the program's own memory */
 struct allocation *allocation_holding(uint64_t at);     /* NULL: none */
 struct allocation *allocation_at(uint32_t number);
-uint32_t allocation_add(enum allocation_kind kind, const struct allocation_end *end, uint64_t at, uint64_t size);     /* of the current context; 0: no more */
+uint32_t allocation_add(enum allocation_kind kind, const struct allocation_end *end, uint64_t at, uint64_t size);  /* 0: no more */
 void     allocation_remove(uint32_t number);
 uint32_t allocation_starting(uint64_t at);              /* 0: none starts there */
 bool     allocation_overlaps(uint64_t at, uint64_t size);
