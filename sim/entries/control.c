@@ -3,10 +3,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sim/machine/machine.h"
-#include "sim/memory/memory.h"
 #include "sim/entries/entries.h"
 #include "sim/entries/start.h"
+#include "sim/machine/machine.h"
+#include "sim/memory/memory.h"
 #include "sim/order/stream.h"
 
 void sim_reset(const struct sim_shape *shape)

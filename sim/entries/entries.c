@@ -4,14 +4,14 @@
  */
 #include "sim/entries/entries.h"
 
-#include "sim/machine/cost.h"
-#include "sim/entries/errors.h"
-#include "sim/graph/graph.h"
 #include "sim/code/kernel.h"
+#include "sim/entries/errors.h"
+#include "sim/entries/start.h"
+#include "sim/graph/graph.h"
+#include "sim/machine/cost.h"
+#include "sim/machine/settings.h"
 #include "sim/memory/memory.h"
 #include "sim/memory/region.h"
-#include "sim/machine/settings.h"
-#include "sim/entries/start.h"
 #include "sim/order/stream.h"
 
 enum need { START, INIT, DEVICE, CONTEXT };

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 
 #include "sim/graph/graph.h"
-#include "sim/memory/memory.h"
 #include "sim/machine/numbers.h"
+#include "sim/memory/memory.h"
 
 #define ARENAS_MOST 65536
 #define MEMORIES_MOST (1u << 22)

@@ -3,8 +3,8 @@
  *
  * Parameters of kernels are not kept: their number and size stand in code that nobody reads. Asked for, they are NULL.
  */
-#include "sim/graph/graph.h"
 #include "sim/code/kernel.h"
+#include "sim/graph/graph.h"
 #include "sim/memory/region.h"
 
 static void read_kernel(CUgraphNodeParams *all, const CUDA_KERNEL_NODE_PARAMS_v1 *p)

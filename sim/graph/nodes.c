@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/graph/graph.h"
 #include "sim/code/kernel.h"
+#include "sim/graph/graph.h"
 #include "sim/memory/memory.h"
 #include "sim/memory/region.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/graph/graph.h"
 #include "sim/code/kernel.h"
+#include "sim/graph/graph.h"
 
 /* One entry of an answer, if there is room; counts it. */
 struct answer {

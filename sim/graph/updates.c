@@ -3,8 +3,8 @@
  *
  * Nodes are paired in the order of their creation. An update that is refused changes nothing.
  */
-#include "sim/graph/graph.h"
 #include "sim/code/kernel.h"
+#include "sim/graph/graph.h"
 #include "sim/memory/memory.h"
 
 static uint32_t find_copy(uint32_t graph, uint64_t origin)

@@ -16,8 +16,8 @@
 #include <stdint.h>
 
 #include "sim/machine/ranges.h"
-#include "sim/sim.h"
 #include "sim/machine/slots.h"
+#include "sim/sim.h"
 
 #define DEVICES_MOST 16
 #define CONTEXTS_MOST 4096

@@ -9,8 +9,8 @@
  *
  * Access to a place that was freed but whose chunk is still held is not found out: a real device does not either.
  */
-#include "sim/memory/memory.h"
 #include "sim/machine/numbers.h"
+#include "sim/memory/memory.h"
 
 #define POOLS_MOST 4096
 #define STEP 512
