@@ -126,7 +126,7 @@ IN_A_CHILD(gives_back_while_the_program_does_nothing)
     drowsy.decay_ms = 3600000;
     scene_open_with(&scene, &shape, &drowsy);
     cenote_pool *first = scene.pool;
-    let_pass(20);
+    EXPECT(wait_until_asleep(find_thread()));
     DONE(cenote_pool_create(0, &options, &scene.pool));
     REQUIRE(held_take(&held, scene.pool, 6 * MIB, scene.stream[A]));
     take_and_give(scene.pool, 100 * MIB, scene.stream[B]);

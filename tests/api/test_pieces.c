@@ -241,6 +241,8 @@ CASE(small_blocks_are_put_back)
             held_give(&held[i]);
         for (int i = 0; i < MANY; i++)
             EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes + 512, scene.stream[A]), CENOTE_INVALID); /* never so large */
+        for (int i = 0; i < MANY; i++) /* free or not: of another stream */
+            EXPECT_EQ(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[B]), CENOTE_INVALID);
         for (int i = 0; i < MANY; i += 1 + i % 3) {
             DONE(cenote_alloc_at(scene.pool, from, held[i].at, held[i].bytes, scene.stream[A]));
             held[i] = held_of(held[i].at, held[i].bytes, scene.stream[A]);

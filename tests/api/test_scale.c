@@ -78,6 +78,7 @@ static void rounds_are_flat(enum cenote_provider provider, unsigned flags, const
         round_of(&scene, flags, source, i % streams);
     struct extent after = extent_of(scene.pool);
     uint64_t calls = after.driver_calls - before.driver_calls;
+    REQUIRE_EQ(after.addresses, before.addresses); /* or more rounds take for ever */
     for (int i = 0; i < rounds; i++)
         round_of(&scene, flags, source, i % streams);
     struct extent last = extent_of(scene.pool);

@@ -148,16 +148,23 @@ void hazard_capture_on_one_stream_replay_on_another_then_release(void)
     replay_on_another_stream_then_release(true);
 }
 
-/* The graph's pages were once those of an ordinary group. That one ends, and its old places say nothing about whose they are now. */
-void hazard_group_whose_pages_went_to_a_graph(void)
+/* The graph's pages were once those of another group, ordinary or private. That one ends, and its old places say nothing about whose they are now. */
+static void pages_went_to_a_graph(bool is_private)
 {
     struct scene scene;
     struct held old, result;
     cenote_group *group = NULL;
     hazard_open(&scene, CARD);
-    DONE(cenote_group_create(scene.pool, "before", 0, NULL, &group));
+    DONE(cenote_group_create(scene.pool, "before", is_private ? CENOTE_GROUP_PRIVATE : 0, NULL, &group));
     REQUIRE(group_take(&old, group, 40 * MIB, scene.stream[A]));
     held_give(&old);
+    if (is_private) { /* the next one takes over what this one mapped, and uses little of it */
+        DONE(cenote_group_destroy(group));
+        DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+        group = private_group(&scene);
+        REQUIRE(group_take(&old, group, 2 * MIB, scene.stream[A]));
+        held_give(&old);
+    }
     DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
     cenote_group *graphs = private_group(&scene);
     CUgraphExec exec = capture_work(&scene, graphs, 24 * MIB, &result);
@@ -173,6 +180,12 @@ void hazard_group_whose_pages_went_to_a_graph(void)
     DONE(cenote_group_destroy(graphs));
     hazard_whole_card(&scene, CARD, scene.stream[C]);
     scene_close(&scene);
+}
+
+void hazard_group_whose_pages_went_to_a_graph(void)
+{
+    pages_went_to_a_graph(false);
+    pages_went_to_a_graph(true);
 }
 
 /* A private group is no reason to forget that streams are not ordered among themselves. */

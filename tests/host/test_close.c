@@ -2,7 +2,9 @@
  * test_close.c: pinned memory is closed while threads that have used it end, and by two threads at once. What a thread kept is given back once,
  * by the thread or by the one that closes.
  */
+#include "host/host.h"
 #include "tests/host/pinned.h"
+#include "tests/patience.h"
 
 #include <pthread.h>
 
@@ -11,6 +13,7 @@
 #define BLOCKS 16 /* that each thread keeps when it ends */
 
 static atomic_int refused;
+static atomic_int last_thread; /* that has made its last call */
 static CUcontext context;
 static pthread_barrier_t ends;
 static pthread_key_t before_the_library; /* its destructor runs first, for it was there first */
@@ -36,6 +39,7 @@ static void *use_and_end(void *arg)
     for (int i = 0; i < BLOCKS; i++)
         atomic_fetch_add(&refused, cenote_host_free(block[i]) != CENOTE_OK);
     pthread_setspecific(before_the_library, &ends);
+    atomic_store(&last_thread, gettid());
     return arg;
 }
 
@@ -45,6 +49,40 @@ static void open_card(struct scene *scene)
     scene_open_card(scene, &shape);
     context = scene->context;
     atomic_store(&refused, 0);
+}
+
+/* It waits for what the caller has. False: it has ended. */
+static bool waits(int thread)
+{
+    char path[64];
+    struct wait wait = {0};
+    int looks = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d", thread);
+    while (looks < 20 && !access(path, F_OK) && wait_on(&wait))
+        looks = is_asleep(thread) ? looks + 1 : 0;
+    return looks == 20;
+}
+
+/* What a thread kept is its own until no other can be closing: what closes has the same lock from start to end. */
+CASE(a_thread_that_ends_waits_for_the_one_that_closes)
+{
+    struct scene scene;
+    pthread_t thread;
+    open_card(&scene);
+    struct wait wait = {0};
+    atomic_store(&last_thread, 0);
+    pthread_barrier_init(&ends, NULL, 2);
+    REQUIRE_EQ(pthread_create(&thread, NULL, use_and_end, NULL), 0);
+    while (!atomic_load(&last_thread) && wait_on(&wait))
+        ;
+    lock_take(&host_opening);
+    pthread_barrier_wait(&ends);
+    EXPECT(waits(atomic_load(&last_thread)));
+    lock_give(&host_opening);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&ends);
+    EXPECT_EQ(refused, 0);
+    pinned_close(&scene);
 }
 
 CASE(threads_end_while_it_closes)

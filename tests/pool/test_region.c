@@ -91,7 +91,8 @@ CASE(granules_reach_both_ends_of_an_odd_segment)
     REQUIRE(region_open(&r, BASE + granule - 512, granule + 1024, SEGMENT_SHIFT));
     uint64_t last = ((region_end(&r) - 1) >> SLAB_GRANULE_SHIFT) - (r.base >> SLAB_GRANULE_SHIFT);
     EXPECT_EQ(last, 2);
-    EXPECT((char *)(r.granules + last + 1) <= (char *)r.sole + r.metadata_bytes);
+    EXPECT((char *)(r.granules + last + 1) <= (char *)r.begins);
+    EXPECT((char *)(r.begins + last / 64 + 1) <= (char *)r.sole + r.metadata_bytes);
 }
 
 CASE(opening_over_old_contents_starts_anew)
