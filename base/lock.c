@@ -1,6 +1,10 @@
 /*
  * lock.c: opening and closing locks, waiting for them, and in debug builds the check of their order.
  *
+ * A child of a fork may go on with cenote where its parent has not touched the driver yet, so the locks of the process are free there, whichever
+ * threads the parent had in short calls that need no driver. What they guard is whole: it is empty until the driver is there, or taken across the
+ * fork (pool/labels.c).
+ *
  * Ranks rise strictly, so a thread holds at most one lock of a rank. That makes its locks an array of LOCK_RANKS pointers: the order
  * and the holder are both read from it, and no other thread ever looks at it.
  */
@@ -9,9 +13,25 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+/* By the linker: where the section of the locks of the process begins and ends. */
+extern struct lock locks_begin[] __asm__("__start_cenote_locks") __attribute__((weak, visibility("hidden")));
+extern struct lock locks_end[] __asm__("__stop_cenote_locks") __attribute__((weak, visibility("hidden")));
+
+static void process_forked(void)
+{
+    for (struct lock *lock = locks_begin; lock < locks_end; lock++)
+        atomic_store(&lock->state, LOCK_FREE);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, process_forked);
+}
 
 void lock_open(struct lock *lock, enum lock_rank rank)
 {

@@ -38,6 +38,9 @@ struct lock {
 
 #define LOCK_INITIALIZER(r) {.state = LOCK_FREE, .rank = (r)}
 
+/* In front of each lock that is a static variable: in the child of a fork it is free, for its holder may be a thread that is not there. */
+#define LOCK_OF_PROCESS __attribute__((section("cenote_locks")))
+
 void lock_open(struct lock *lock, enum lock_rank rank);
 void lock_close(struct lock *lock);
 

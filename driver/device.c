@@ -13,7 +13,7 @@
 #include "cenote/cenote.h"
 
 static struct device devices[DEVICES_MAX];
-static struct lock   opening = LOCK_INITIALIZER(LOCK_CONTEXT); /* held while the driver makes a context */
+static LOCK_OF_PROCESS struct lock opening = LOCK_INITIALIZER(LOCK_CONTEXT); /* held while the driver makes a context */
 
 /* A driver too old to know the attribute says INVALID_VALUE: then the answer is no. */
 static CUresult attribute(const struct device *d, CUdevice_attribute which, bool *answer)

@@ -25,7 +25,7 @@
 #include "cenote/cenote.h"
 #include "driver/resolve.h"
 
-static struct lock loading = LOCK_INITIALIZER(LOCK_GLOBAL);
+static LOCK_OF_PROCESS struct lock loading = LOCK_INITIALIZER(LOCK_GLOBAL);
 
 static const struct driver *_Atomic published; /* NULL: not loaded, exiting or forked */
 static atomic_bool touched;                    /* it is being loaded, or cuInit did not fail: a fork cannot use the driver */
@@ -77,12 +77,11 @@ static void process_exits(void)
 }
 
 /*
- * The lock is made anew, not taken before the fork: cuInit itself may fork (to run nvidia-modprobe) while we hold it. If another thread
+ * The lock is free in a child, and not taken before the fork: cuInit itself may fork (to run nvidia-modprobe) while we hold it. If another thread
  * was loading, this child's copy of its work is half done; then `touched` says so.
  */
 static void process_forked(void)
 {
-    lock_open(&loading, LOCK_GLOBAL);
     if (!atomic_load(&touched))
         return;
     atomic_store(&forked, true);

@@ -220,6 +220,7 @@ enum flush { FLUSH_COUNTS, FLUSH_PIECES, FLUSH_ALL };                   /* each 
 void threads_flush(struct host *h, enum flush what);
 void thread_drop_caches(struct thread *t);
 void threads_close(struct host *h);
+void threads_forked(struct host *h);
 
 /* Of the calling thread. NULL: no memory. */
 static inline struct thread *thread_mine(struct host *h)

@@ -20,12 +20,12 @@
 
 struct host *_Atomic host_opened;
 static struct topology *volatile reachable; /* by those who look for leaks, too: a struct host is none of malloc's memory */
-struct lock host_opening = LOCK_INITIALIZER(LOCK_POOLS);
-static struct lock closing = LOCK_INITIALIZER(LOCK_BACKGROUND);
+LOCK_OF_PROCESS struct lock host_opening = LOCK_INITIALIZER(LOCK_POOLS);
+static LOCK_OF_PROCESS struct lock closing = LOCK_INITIALIZER(LOCK_BACKGROUND);
 
 /*
- * In the child of a fork the thread that had a lock does not exist. Where the driver was not touched yet the child may begin: our own locks are made
- * anew, and no fork happens while a thread is in hwloc, which has a lock that it does not make anew.
+ * In the child of a fork the thread that had a lock does not exist. Where the driver was not touched yet the child may begin or go on: the locks and
+ * flags of what is open are made anew, and no fork happens while a thread is in hwloc, which has a lock that it does not make anew.
  */
 static pthread_mutex_t in_hwloc = PTHREAD_MUTEX_INITIALIZER;
 
@@ -41,8 +41,13 @@ static void after_fork(void)
 
 static void process_forked(void)
 {
-    lock_open(&closing, LOCK_BACKGROUND);
-    lock_open(&host_opening, LOCK_POOLS);
+    struct host *h = atomic_load(&host_opened);
+    if (h) {
+        lock_open(&h->growing, LOCK_TURN);
+        lock_open(&h->lock, LOCK_ADDRESSES);
+        pthread_mutex_init(&h->walking, NULL);
+        threads_forked(h);
+    }
     after_fork();
 }
 

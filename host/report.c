@@ -3,13 +3,12 @@
  *
  * LOCKING: what a thread counted is flushed under its lock, then `lock` for the rest.
  */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/sized.h"
 #include "host/host.h"
+#include "stats/out.h"
 #include "stats/quantity.h"
 
 static cenote_level level(const struct node *n, int q)
@@ -101,19 +100,7 @@ int cenote_host_check(void)
 
 /* ---------------------------------------------------------------------------------------------------------------------- report */
 
-struct text { char *at; size_t size, length; };
-
-__attribute__((format(printf, 2, 3))) static void say(struct text *text, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    size_t used = text->length < text->size ? text->length : text->size;
-    int length = vsnprintf(text->at ? text->at + used : NULL, text->size - used, format, arguments);
-    va_end(arguments);
-    text->length += length > 0 ? (size_t)length : 0;
-}
-
-static void say_node(struct text *text, struct host *h, int node)
+static void say_node(struct out *text, struct host *h, int node)
 {
     char registered[QUANTITY_TEXT], allocated[QUANTITY_TEXT];
     cenote_host_stats s;
@@ -124,33 +111,33 @@ static void say_node(struct text *text, struct host *h, int node)
                         : s.strayed                       ? "part of it lies on another node"
                         : s.bound == s.registered.current ? "bound to it"
                                                           : "not bound: the system does not allow it, or it is another machine's topology";
-    say(text, "node %d: %s registered, %s in blocks, %s\n", number, quantity_write_bytes(registered, s.registered.current),
+    out_print(text, "node %d: %s registered, %s in blocks, %s\n", number, quantity_write_bytes(registered, s.registered.current),
         quantity_write_bytes(allocated, s.allocated.current), bound);
 }
 
-static void say_device(struct text *text, struct host *h, int device)
+static void say_device(struct out *text, struct host *h, int device)
 {
     int error, node = host_node(h, device, &error);
     if (node < 0)
         return;
-    say(text, "device %d: memory from node %d%s", device, topology_system_number(h->topology, node), h->options.node >= 0 ? ", by option" : "");
+    out_print(text, "device %d: memory from node %d%s", device, topology_system_number(h->topology, node), h->options.node >= 0 ? ", by option" : "");
     for (int other = 0; other < h->nodes; other++) {
         unsigned distance = topology_distance(h->topology, node, other);
         if (distance)
-            say(text, "%s %d at %u", other ? "," : "; nodes seen from there:", topology_system_number(h->topology, other), distance);
+            out_print(text, "%s %d at %u", other ? "," : "; nodes seen from there:", topology_system_number(h->topology, other), distance);
     }
-    say(text, "\n");
+    out_print(text, "\n");
 }
 
 size_t cenote_host_report(char *room, size_t size)
 {
     int error = CENOTE_OK, devices = 0;
-    struct text text = {room, size, 0};
+    struct out text = {room, size, 0};
     struct host *h = host_get(&error);
     const struct driver *t = h ? driver_table(&error) : NULL;
     if (!t || t->cuDeviceGetCount(&devices))
         return 0;
-    say(&text, "%d NUMA node%s", h->nodes, h->nodes == 1 ? ": every device is as near as any other\n" : "s\n");
+    out_print(&text, "%d NUMA node%s", h->nodes, h->nodes == 1 ? ": every device is as near as any other\n" : "s\n");
     for (int node = 0; node < h->nodes; node++)
         say_node(&text, h, node);
     for (int device = 0; device < devices && device < DEVICES_MAX; device++)

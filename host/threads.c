@@ -323,3 +323,12 @@ void threads_close(struct host *h)
     }
     thread_here.thread = NULL;
 }
+
+/* In the child of a fork that may go on: no thread is inside what another keeps. */
+void threads_forked(struct host *h)
+{
+    for (struct thread *t = atomic_load(&h->threads); t; t = t->next) {
+        atomic_store(&t->busy, false);
+        atomic_store(&t->wanted, false);
+    }
+}

@@ -22,7 +22,7 @@
 typedef _Atomic(struct region *) entry;
 
 static _Atomic(entry *) root[1u << ROOT_BITS];
-static struct lock writers = LOCK_INITIALIZER(LOCK_ADDRESSES);
+static LOCK_OF_PROCESS struct lock writers = LOCK_INITIALIZER(LOCK_ADDRESSES);
 static struct table structures;
 
 struct region *addresses_new_region(void)

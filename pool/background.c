@@ -28,7 +28,7 @@
 #define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so that a lock it holds is given back soon */
 #define BREATH_NS     1000000u      /* between two batches of one pool: others may have the turn */
 
-static struct lock visiting = LOCK_INITIALIZER(LOCK_BACKGROUND);
+static LOCK_OF_PROCESS struct lock visiting = LOCK_INITIALIZER(LOCK_BACKGROUND);
 static bool runs;                   /* guarded by `visiting` */
 static atomic_bool ended;           /* the process exits */
 static _Atomic(uint32_t) calls;     /* one more whenever the thread is to look at once */

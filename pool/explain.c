@@ -17,7 +17,7 @@
 
 #define EMPTY_PART 10   /* our choice: a device of which less than a tenth is in use is called empty */
 
-static struct lock moment_lock = LOCK_INITIALIZER(LOCK_GLOBAL);
+static LOCK_OF_PROCESS struct lock moment_lock = LOCK_INITIALIZER(LOCK_GLOBAL);
 static cenote_moment_fn moment_function;
 static void *moment_arg;
 static size_t moment_size; /* of the cenote_moment that the function knows */

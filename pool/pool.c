@@ -24,23 +24,9 @@
 #define PAGE_BYTES_MOST  (32ull << 20)
 #define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
 
-static struct lock  global = LOCK_INITIALIZER(LOCK_POOLS);
+static LOCK_OF_PROCESS struct lock global = LOCK_INITIALIZER(LOCK_POOLS);
 static cenote_pool *pools;                      /* open and closed ones */
 static cenote_pool *defaults[DEVICES_MAX];
-
-/*
- * In the child of a fork somebody who is not there may have the lock, in his first call. Where the driver was not touched yet there is no pool,
- * and the child may begin.
- */
-static void process_forked(void)
-{
-    lock_open(&global, LOCK_POOLS);
-}
-
-__attribute__((constructor)) static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, process_forked);
-}
 
 /* ----------------------------------------------------------------------------------------------------------- what others ask of a pool */
 

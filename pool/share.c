@@ -24,7 +24,7 @@
 
 #include "base/check.h"
 
-static struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
+static LOCK_OF_PROCESS struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
 static atomic_bool stopped;
 static _Atomic(uint64_t) generations, serials;
 

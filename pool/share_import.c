@@ -43,7 +43,7 @@ struct import {
     uint32_t view;
 };
 
-static struct lock lock = LOCK_INITIALIZER(LOCK_SHARE);
+static LOCK_OF_PROCESS struct lock lock = LOCK_INITIALIZER(LOCK_SHARE);
 static struct table views, imports;
 static struct index by_identity, by_address;
 static _Atomic(uint32_t) idle;      /* views that nobody uses and the driver has yet to take back */

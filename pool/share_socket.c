@@ -35,7 +35,7 @@
 
 int share_patience = 100;
 
-static struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
+static LOCK_OF_PROCESS struct lock starting = LOCK_INITIALIZER(LOCK_SHARE);
 static struct {
     atomic_bool runs;               /* the rest does not change any more */
     int      socket;

@@ -31,7 +31,7 @@ struct site {
     uintptr_t frames[SITE_FRAMES_MOST];
 };
 
-static struct lock  lock = LOCK_INITIALIZER(LOCK_LABELS);
+static LOCK_OF_PROCESS struct lock lock = LOCK_INITIALIZER(LOCK_LABELS);
 static struct table sites;              /* opened by the first site */
 static _Atomic(uint32_t) buckets[BUCKETS];
 

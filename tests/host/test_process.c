@@ -113,6 +113,40 @@ CASE(a_process_may_fork_while_another_thread_opens)
     EXPECT_EQ(status_of(forks_while_it_is_opened), 0);
 }
 
+static void *read_for_ever(void *arg)
+{
+    cenote_host_stats stats;
+    while (!atomic_load(&enough))
+        (void)!(cenote_host_read_stats(-1, &stats) || cenote_host_reset_peaks() || cenote_host_trim(0, 0));
+    return arg;
+}
+
+static void reads_once(void)
+{
+    cenote_host_stats stats;
+    alarm(patience(10));
+    DONE(cenote_host_read_stats(-1, &stats));
+    DONE(cenote_host_trim(0, 0));
+}
+
+static void forks_while_it_is_read(void)
+{
+    pthread_t other;
+    atomic_store(&enough, false);
+    DONE(cenote_host_open(NULL));
+    REQUIRE_EQ(pthread_create(&other, NULL, read_for_ever, NULL), 0);
+    for (int i = 0, ends = 0; i < 300 && !ends; i++)
+        EXPECT_EQ(ends = status_of(reads_once), 0);
+    atomic_store(&enough, true);
+    pthread_join(other, NULL);
+}
+
+/* What is open goes on in a child, whatever another thread had in hand. */
+CASE(a_process_may_fork_while_another_thread_reads)
+{
+    EXPECT_EQ(status_of(forks_while_it_is_read), 0);
+}
+
 static char *last;
 
 /* Runs after the library has been told that the process exits, because it was there before. */

@@ -319,6 +319,50 @@ static void child_of_a_start(void)
     DONE(cenote_free(block));
 }
 
+/* Questions of a process that has no driver yet, each in and out of a lock. */
+static void ask_in_vain(void)
+{
+    cenote_block found;
+    char text[64];
+    int mine;
+    EXPECT_EQ(cenote_free(&mine), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_find(&mine, &found), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_import_close(&mine), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_site_text(1, text, sizeof text), 0);
+    DONE(cenote_on_moment(NULL, NULL));
+}
+
+static void *ask_for_ever(void *unused)
+{
+    while (!atomic_load(&over))
+        ask_in_vain();
+    return unused;
+}
+
+static void ask_once(void)
+{
+    alarm(patience(10));
+    ask_in_vain();
+    _exit(failures_said());
+}
+
+static void forks_while_others_ask(void)
+{
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, ask_for_ever, NULL));
+    for (int i = 0, ends = 0; i < 300 && !ends; i++)
+        EXPECT_EQ(ends = status_of(ask_once), 0);
+    atomic_store(&over, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
+CASE(while_others_ask_before_the_first_call)
+{
+    EXPECT_EQ(status_of(forks_while_others_ask), 0);
+}
+
 static unsigned pause_us;
 
 static void start_and_fork(void)
