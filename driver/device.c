@@ -272,15 +272,15 @@ void device_leave(struct device *d)
     pthread_rwlock_unlock(&d->gate);
 }
 
-bool device_visit(struct device *other)
+CUresult device_visit(struct device *other)
 {
     CHECK(scope.inside);
     if (pthread_rwlock_tryrdlock(&other->gate))
-        return false;
-    if (push_context(other) == CUDA_SUCCESS)
-        return true;
-    pthread_rwlock_unlock(&other->gate);
-    return false;
+        return CUDA_ERROR_NOT_READY;
+    CUresult result = push_context(other);
+    if (result)
+        pthread_rwlock_unlock(&other->gate);
+    return result;
 }
 
 void device_visit_end(struct device *other)

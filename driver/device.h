@@ -71,10 +71,10 @@ void     device_leave(struct device *device);
 bool device_try_enter(struct device *device, CUresult *result);
 
 /*
- * In the context of another device for a few short calls, by a thread that is inside its own. False: not now, a capture is being announced
- * there or the driver refuses. It never waits at the gate: somebody there may be on a visit here.
+ * In the context of another device for a few short calls, by a thread that is inside its own. CUDA_ERROR_NOT_READY: not now, a capture is being
+ * announced there; any other error is the driver's. It never waits at the gate: a thread there may be on a visit here.
  */
-bool device_visit(struct device *other);
+CUresult device_visit(struct device *other);
 void device_visit_end(struct device *other);
 
 /* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */

@@ -42,7 +42,7 @@ static CUevent record(cenote_pool *pool, const struct line *line)
 void elsewhere_record(cenote_pool *pool, struct use *u)
 {
     const struct line *line = line_of(pool, u->line);
-    if (!device_visit(line->other))
+    if (device_visit(line->other))
         return;
     if (!atomic_load(&line->other->captures))
         u->event = record(pool, line);
@@ -73,7 +73,9 @@ bool elsewhere_is_done(cenote_pool *pool, struct use *u)
     }
     bool waited = u->freed <= pool->done_elsewhere[other->ordinal], done = false;
     lock_give(&pool->lock);
-    if (device_visit(other)) {
+    CUresult visited = device_visit(other);
+    line->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
+    if (!visited) {
         done = waited || (!atomic_load(&other->captures) && ask(pool, line, u));
         if (done && u->event)
             destroy(other->driver, u->event);

@@ -385,8 +385,40 @@ void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
 void     wait_is_over(cenote_pool *pool, tick covers);
-bool     wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
+struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
+    tick     done;
+    uint64_t inactive;              /* bytes that went back to their arenas so far */
+};
+enum left {                         /* what can be waited for; of several the later is waited for first */
+    LEFT_NOTHING,
+    LEFT_ELSEWHERE,                 /* the whole of another device */
+    LEFT_CONTEXT,                   /* the whole context: no fence can be had */
+    LEFT_EVENTS                     /* the driver is asked again in a while */
+};
+bool      wait_came(cenote_pool *pool, struct sight *seen);
+enum left wait_look(cenote_pool *pool, tick limit, CUresult *result);
+bool      wait_for_left(cenote_pool *pool, enum left left, uint32_t looks, CUresult *result);
+void      wait_count(cenote_pool *pool, uint32_t looks);
+bool      wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
+
+/* --- siblings.c: the other pools of the device. LOCKING: none held, not inside */
+#define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
+struct siblings {
+    uint64_t live, cached;          /* bytes of their blocks, and what they hold beside */
+    uint64_t stir;                  /* has changed if one of them freed, allocated or grew */
+    uint32_t pools;                 /* how many there are */
+    uint32_t count;
+    struct sibling {
+        const cenote_pool *pool;
+        tick         limit;         /* what it freed later is not waited for */
+        struct sight seen;
+        enum left    left;
+    } each[SIBLINGS_MAX];
+};
+void      siblings_look(struct siblings *s, const cenote_pool *pool);
+enum left siblings_visit(struct siblings *s, const cenote_pool *pool, bool *came);
+bool      siblings_wait(const struct siblings *s, const cenote_pool *pool, enum left left);
 
 /* --- explain.c */
 int explain_shortage(cenote_pool *pool, uint64_t bytes);

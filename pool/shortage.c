@@ -7,9 +7,8 @@
  *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
  *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own (unlocked); other pools of the device give back what is free
- *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, until the device is done with
- *                     all that was freed when the climb got here (not during a capture)
- *     RUNG_OTHERS     other pools of the device wait for theirs, too, and give it back
+ *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in another pool of the
+ *                     device, until the device is done with all that was freed when the climb got here (not during a capture)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
  * This is the only place where an allocation waits for the device, and it does so only when physical memory is short (rule 16).
@@ -28,7 +27,7 @@
 #define ROUNDS_MOST      64         /* for one allocation: other threads may take for ever what comes back */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
-enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT, RUNG_OTHERS };
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
 
 /* One allocation on its way up. */
 struct climb {
@@ -38,14 +37,13 @@ struct climb {
     enum rung             rung;
     int                   callbacks;
     tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
-    uint64_t              freed_elsewhere;  /* and ticks of all other pools when they were last looked at, */
-    uint64_t              waited_elsewhere; /* and when the last round began */
-    int                   rounds;
-    uint64_t              live_elsewhere;   /* bytes of blocks of other pools of the device, when they were last looked at */
-    uint64_t              cached_elsewhere; /* and what those pools held beside */
+    int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
+    struct siblings       siblings;
+    uint64_t              stir;     /* theirs when the last round began */
     uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or not believed */
-    bool                  probed;   /* it was asked for what is missing in one piece, */
-    bool                  refused;  /* and refused */
+    bool                  has_more; /* than it says */
+    uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
+    uint64_t              left_then;/* and what it said it had left */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;
@@ -132,23 +130,25 @@ static enum step fill_place(struct climb *c, const struct place *place)
 
 /*
  * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
- * that a refusal costs one call and not one for each page. LOCKING: the pool's lock on entry and on return; not between.
+ * that a refusal costs one call and not one for each page. It is asked again once less is missing, or more is left. LOCKING: the pool's lock
+ * on entry and on return; not between.
  */
 static enum step probe(struct climb *c, uint64_t bytes)
 {
     cenote_pool *pool = c->pool;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = device_page_prop(pool->device);
-    if (c->probed)
+    if (c->refused && bytes >= c->refused && c->left <= c->left_then)
         return STEP_SHORT;
-    c->probed = true;
     lock_give(&pool->lock);
     CUresult result = pool->device->driver->cuMemCreate(&handle, bytes, &prop, 0);
     if (!result && pool->device->driver->cuMemRelease(handle))
         pool->device->driver->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
     lock_take(&pool->lock);
-    c->refused = result == CUDA_ERROR_OUT_OF_MEMORY;
-    return c->refused ? STEP_SHORT : STEP_AGAIN;
+    c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
+    c->refused = bytes;
+    c->left_then = c->left;
+    return c->has_more ? STEP_AGAIN : STEP_SHORT;
 }
 
 /* LOCKING: the pool's lock. */
@@ -204,7 +204,7 @@ static enum step place_and_fill(struct climb *c)
     lock_give(&pool->lock);
     int error = source_grow(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
-    bool again = exhausted && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    bool again = exhausted && c->rounds++ < ROUNDS_MOST && wait_for_progress(pool, UINT64_MAX, &c->driver);
     lock_take(&pool->lock);
     if (again)
         return STEP_AGAIN;
@@ -269,46 +269,13 @@ static void gather(struct climb *c)
         make_way(c);
 }
 
-/* Bytes that a pool holds and no block has, those of pending blocks among them. */
-static uint64_t cached_of(cenote_pool *pool)
-{
-    lock_take(&pool->lock);
-    uint64_t reserved = pool->pages.reserved, allocated = pool->stats.allocated.current;
-    lock_give(&pool->lock);
-    return reserved > allocated ? reserved - allocated : 0;
-}
-
-/* LOCKING: none. */
-static void look_at_others(struct climb *c)
-{
-    c->live_elsewhere = c->cached_elsewhere = c->freed_elsewhere = 0;
-    for (cenote_pool *other = NULL; (other = pool_next_on_device(c->pool, other));) {
-        if (other == c->pool)
-            continue;
-        c->cached_elsewhere += cached_of(other);
-        lock_take(&other->lock);
-        c->live_elsewhere += sums_live(other);
-        c->freed_elsewhere += other->pages.fences.now;
-        lock_give(&other->lock);
-    }
-}
-
-/* LOCKING: none; other pools have turns of their own. */
-static void trim_others(struct climb *c, unsigned flags)
-{
-    for (cenote_pool *other = NULL; (other = pool_next_on_device(c->pool, other));)
-        if (other != c->pool && cached_of(other))
-            cenote_trim(other, 0, flags);
-    look_at_others(c);
-}
-
 /* The turn is let go of: the callback may free, trim, or allocate. */
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     turn_end(pool);
-    bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes);
-    trim_others(c, 0);
+    bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes), came;
+    siblings_visit(&c->siblings, pool, &came);
     c->driver = turn_resume(pool);
     return freed && !c->driver;
 }
@@ -320,7 +287,7 @@ static bool is_hopeless(const struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    bool hopeless = sums_are_hopeless(pool, c->arena, c->request->bytes, c->live_elsewhere);
+    bool hopeless = sums_are_hopeless(pool, c->arena, c->request->bytes, c->siblings.live);
     lock_give(&pool->lock);
     return hopeless;
 }
@@ -330,7 +297,7 @@ static bool may_waiting_help(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t refused = count_rounded(c->request->bytes) - BLOCK_BYTES;
-    uint64_t room = source_is_foreign(pool, c->arena) ? refused : room_outside(c) + c->cached_elsewhere;
+    uint64_t room = source_is_foreign(pool, c->arena) ? refused : room_outside(c) + c->siblings.cached;
     lock_take(&pool->lock);
     uint64_t allowance = source_allowance(pool);
     bool may = sums_may_serve(pool, c->arena, c->request->bytes, room < allowance ? room : allowance);
@@ -345,41 +312,77 @@ static void ask_what_is_left(struct climb *c)
     size_t left = 0, total = 0;
     uint64_t held = pool->pages.reserved, more = pool->device->capacity > held ? pool->device->capacity - held : 0;
     bool may_be_short = atomic_load(&pool->device->is_short) || c->request->size > more / 2;
-    bool believed = !c->probed || c->refused;
     c->left = UINT64_MAX;
-    if (may_be_short && believed && source_moves_pages(pool, c->arena) && !pool->device->driver->cuMemGetInfo(&left, &total))
+    if (may_be_short && !c->has_more && source_moves_pages(pool, c->arena) && !pool->device->driver->cuMemGetInfo(&left, &total))
         c->left = left;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- the climb */
 
+struct around {
+    struct sight seen;
+    enum left here, there;  /* to wait for: in this pool, in other pools of the device */
+};
+
+/* One look at this pool, and one at the others if nothing has come back here. True: something has. */
+static bool look_around(struct climb *c, struct around *a)
+{
+    a->here = wait_look(c->pool, c->limit, &c->driver);
+    a->there = LEFT_NOTHING;
+    bool came = wait_came(c->pool, &a->seen);
+    if (came || c->driver || !c->siblings.pools)
+        return came;
+    turn_end(c->pool);
+    a->there = siblings_visit(&c->siblings, c->pool, &came);
+    c->driver = turn_resume(c->pool);
+    return came;
+}
+
+static bool wait_around(struct climb *c, const struct around *a, uint32_t looks)
+{
+    if (a->here >= a->there || a->there == LEFT_EVENTS)
+        return wait_for_left(c->pool, a->here >= a->there ? a->here : a->there, looks, &c->driver);
+    turn_end(c->pool);
+    bool waited = siblings_wait(&c->siblings, c->pool, a->there);
+    c->driver = turn_resume(c->pool);
+    return waited;
+}
+
 /* Waits for what may help, as long as something may. What other threads free meanwhile is for another round. */
 static bool wait_a_while(struct climb *c)
 {
-    if (!may_waiting_help(c) || !wait_for_progress(c->pool, c->limit, &c->driver))
-        return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
+    struct around around = {{0}, LEFT_NOTHING, LEFT_NOTHING};
+    uint32_t looks = 0;
+    if (!may_waiting_help(c))
+        return false;
+    wait_came(c->pool, &around.seen);
+    for (; !look_around(c, &around); looks++)
+        if (c->driver || !wait_around(c, &around, looks))
+            return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
+    wait_count(c->pool, looks);
     gather(c);
     return true;
 }
 
-/* The turn is let go of. False: the device cannot be entered any more. */
-static bool visit_others(struct climb *c, unsigned flags)
+/* What is freed from now on is for another round. */
+static void begin_round(struct climb *c, tick now)
 {
-    turn_end(c->pool);
-    trim_others(c, flags);
-    c->driver = turn_resume(c->pool);
-    return !c->driver;
+    c->rung = RUNG_WAIT;
+    c->limit = now;
+    c->stir = c->siblings.stir;
+    c->siblings.count = 0;
 }
 
-/* Other threads have taken what came back, but have freed since the last round began: that is waited for, too. */
-static bool another_round(struct climb *c, tick now)
+/* Other threads have taken what came back, but have freed or moved something since the last round began: that is waited for, too. */
+static bool another_round(struct climb *c)
 {
-    bool freed = now != c->limit || c->freed_elsewhere != c->waited_elsewhere;
-    if (!freed || c->rounds++ == ROUNDS_MOST)
+    lock_take(&c->pool->lock);
+    tick now = c->pool->pages.fences.now;
+    lock_give(&c->pool->lock);
+    bool stirred = now != c->limit || c->siblings.stir != c->stir;
+    if (!stirred || c->rounds++ >= ROUNDS_MOST)
         return false;
-    c->limit = now;
-    c->waited_elsewhere = c->freed_elsewhere;
-    c->rung = RUNG_WAIT;
+    begin_round(c, now);
     return true;
 }
 
@@ -406,21 +409,10 @@ static bool climb_higher(struct climb *c, bool hopeless)
         }
         return true;
     case RUNG_CALLBACK:
-        c->rung = RUNG_WAIT;
-        c->limit = now;
-        c->waited_elsewhere = c->freed_elsewhere;
+        begin_round(c, now);
         return climb_higher(c, hopeless);
-    case RUNG_WAIT:
-        if (borrow(c))
-            return true;
-        if (hopeless)
-            return false;
-        if (wait_a_while(c))
-            return true;
-        c->rung = RUNG_OTHERS;
-        return visit_others(c, 0) && may_waiting_help(c) && visit_others(c, CENOTE_TRIM_WAIT) ? true : c->driver != CUDA_SUCCESS;
     default:
-        return borrow(c) || (!hopeless && another_round(c, now));
+        return borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c)));
     }
 }
 
@@ -497,7 +489,7 @@ static int climb(struct climb *c)
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
     struct climb c = {.pool = pool, .arena = a, .request = q};
-    look_at_others(&c);
+    siblings_look(&c.siblings, pool);
     int error = turn_begin(pool);
     if (error)
         return error;

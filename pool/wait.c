@@ -154,13 +154,7 @@ void wait_is_over(cenote_pool *pool, tick covers)
         event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
 }
 
-/* What a wait looks at: memory has come back, or can be moved, when one of these has changed. */
-struct sight {
-    tick     done;
-    uint64_t inactive;  /* bytes that went back to their arenas so far */
-};
-
-static struct sight look(cenote_pool *pool)
+static struct sight sight_of(cenote_pool *pool)
 {
     lock_take(&pool->lock);
     struct sight sight = {pool->pages.fences.done, pool->stats.active.total_out};
@@ -168,12 +162,14 @@ static struct sight look(cenote_pool *pool)
     return sight;
 }
 
-enum left {
-    LEFT_NOTHING,       /* nothing that can be waited for */
-    LEFT_EVENTS,        /* the driver is asked again in a while */
-    LEFT_CONTEXT,       /* no fence can be had: the whole context has to be waited for */
-    LEFT_ELSEWHERE      /* the same of another device */
-};
+/* Has memory come back, or can more be moved, since `seen`? That is of now afterwards. */
+bool wait_came(cenote_pool *pool, struct sight *seen)
+{
+    struct sight now = sight_of(pool);
+    bool came = now.done != seen->done || now.inactive != seen->inactive;
+    *seen = now;
+    return came;
+}
 
 /* What can still be waited for of all that was freed up to `limit`. `said`: what poll_fences did. LOCKING: the turn. */
 static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
@@ -222,6 +218,45 @@ static void nap(cenote_pool *pool, uint32_t looks)
 }
 
 /*
+ * Asks the driver after all that may have come back, and says what can still be waited for of all that was freed up to `limit`. LOCKING: the
+ * turn.
+ */
+enum left wait_look(cenote_pool *pool, tick limit, CUresult *result)
+{
+    CUresult said = poll_fences(pool, UINT64_MAX);
+    *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
+    if (*result)
+        return LEFT_NOTHING;
+    pending_poll(pool);
+    return what_is_left(pool, limit, said);
+}
+
+/* Waits for what is left, or a moment of it. False: that is not possible. LOCKING: the turn, let go of meanwhile. */
+bool wait_for_left(cenote_pool *pool, enum left left, uint32_t looks, CUresult *result)
+{
+    bool waited = left != LEFT_NOTHING;
+    *result = CUDA_SUCCESS;
+    if (left == LEFT_EVENTS)
+        nap(pool, looks);
+    if (left == LEFT_CONTEXT)
+        *result = wait_for_context(pool);
+    if (left == LEFT_ELSEWHERE) {
+        turn_end(pool);
+        waited = elsewhere_wait(pool);
+        *result = turn_resume(pool);
+    }
+    return waited && !*result;
+}
+
+/* A wait is over that took so many looks. */
+void wait_count(cenote_pool *pool, uint32_t looks)
+{
+    lock_take(&pool->lock);
+    pool->stats.waits += looks != 0;
+    lock_give(&pool->lock);
+}
+
+/*
  * Waits until the device is done with more than before, or a pending block has come back: then there is something to look at. It asks
  * again and again and waits for no single event, because any of them may be the one that comes, and another may wait for this very thread.
  * False: of what was freed up to `limit` nothing is left that can be waited for, or it failed. The turn is let go of meanwhile; the
@@ -229,38 +264,14 @@ static void nap(cenote_pool *pool, uint32_t looks)
  */
 bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result)
 {
-    struct sight before = look(pool);
+    struct sight seen = sight_of(pool);
     for (uint32_t looks = 0;; looks++) {
-        CUresult said = poll_fences(pool, UINT64_MAX);
-        *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
-        if (*result)
-            return false;
-        pending_poll(pool);
-        struct sight now = look(pool);
-        if (now.done != before.done || now.inactive != before.inactive) {
-            lock_take(&pool->lock);
-            pool->stats.waits += looks != 0;
-            lock_give(&pool->lock);
+        enum left left = wait_look(pool, limit, result);
+        if (wait_came(pool, &seen)) {
+            wait_count(pool, looks);
             return true;
         }
-        switch (what_is_left(pool, limit, said)) {
-        case LEFT_NOTHING:
-            return false;
-        case LEFT_EVENTS:
-            nap(pool, looks);
-            break;
-        case LEFT_CONTEXT:
-            *result = wait_for_context(pool);
-            break;
-        case LEFT_ELSEWHERE:
-            turn_end(pool);
-            bool waited = elsewhere_wait(pool);
-            *result = turn_resume(pool);
-            if (!waited)
-                return false;
-            break;
-        }
-        if (*result)
+        if (*result || !wait_for_left(pool, left, looks, result))
             return false;
     }
 }

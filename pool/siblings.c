@@ -1,0 +1,114 @@
+/*
+ * siblings.c: what an allocation that is short of memory has of the other pools of its device.
+ *
+ * Each gives back what it has free as soon as the device is done with it. A pool that is short looks at all of them between two looks at
+ * itself and waits for none, so that of all that may come back the first serves it (rule 16). What a sibling freed after the round began is not
+ * waited for: its threads may go on for ever.
+ *
+ *     siblings_visit: asked ---> more came back ---> trimmed ---> its bytes are the device's
+ *                       |  nothing came: what is left to wait for?
+ *
+ * It is not the climb (shortage.c), and not the wait of one pool for itself (wait.c).
+ *
+ * LOCKING: a thread that is here holds no lock and is inside no device: siblings have turns of their own, and their threads may be here for
+ * this pool. A pool that is being visited is not closed (`guests`).
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+/* Bytes that a pool holds and no block has, those of pending blocks among them. */
+static uint64_t cached_of(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    uint64_t reserved = pool->pages.reserved, allocated = pool->stats.allocated.current;
+    lock_give(&pool->lock);
+    return reserved > allocated ? reserved - allocated : 0;
+}
+
+/* Adds up what they have. */
+void siblings_look(struct siblings *s, const cenote_pool *pool)
+{
+    s->live = s->cached = s->stir = s->pools = 0;
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));) {
+        if (other == pool)
+            continue;
+        s->pools++;
+        s->cached += cached_of(other);
+        lock_take(&other->lock);
+        s->live += sums_live(other);
+        s->stir += other->pages.fences.now + other->stats.allocated.total_in + other->stats.pages_created;
+        lock_give(&other->lock);
+    }
+}
+
+/* NULL: there are too many of them. */
+static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->each[i].pool == other)
+            return &s->each[i];
+    if (s->count == SIBLINGS_MAX)
+        return NULL;
+    struct sibling *sibling = &s->each[s->count++];
+    lock_take(&other->lock);
+    *sibling = (struct sibling){.pool = other, .limit = other->pages.fences.now, .seen = {.done = UINT64_MAX}};
+    lock_give(&other->lock);
+    return sibling;
+}
+
+/* True: it has given something back. */
+static bool trim(cenote_pool *other)
+{
+    lock_take(&other->lock);
+    uint64_t before = other->stats.trimmed;
+    lock_give(&other->lock);
+    cenote_trim(other, 0, 0);
+    lock_take(&other->lock);
+    bool came = other->stats.trimmed != before;
+    lock_give(&other->lock);
+    return came;
+}
+
+static enum left visit(struct siblings *s, cenote_pool *other, bool *came)
+{
+    struct sibling *sibling = sibling_of(s, other);
+    CUresult result;
+    if (turn_begin(other))
+        return LEFT_NOTHING;
+    enum left left = wait_look(other, sibling ? sibling->limit : 0, &result);
+    turn_end(other);
+    if (sibling)
+        sibling->left = left;
+    if (!sibling || wait_came(other, &sibling->seen))
+        *came |= trim(other);
+    return left;
+}
+
+/* What came back since the last visit goes back to the driver (`came`). What is left to wait for of what they had freed at the first visit. */
+enum left siblings_visit(struct siblings *s, const cenote_pool *pool, bool *came)
+{
+    enum left last = LEFT_NOTHING;
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));) {
+        if (other == pool || !cached_of(other))
+            continue;
+        enum left left = visit(s, other, came);
+        last = left > last ? left : last;
+    }
+    siblings_look(s, pool);
+    return last;
+}
+
+/* Waits for the whole context or another device, where the last visit found that this is what is left. False: that is not possible. */
+bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum left left)
+{
+    bool waited = false;
+    for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
+        for (uint32_t i = 0; i < s->count; i++) {
+            CUresult result;
+            if (s->each[i].pool != other || s->each[i].left != left || turn_begin(other))
+                continue;
+            waited |= wait_for_left(other, left, 0, &result);
+            turn_end(other);
+        }
+    return waited;
+}

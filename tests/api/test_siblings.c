@@ -1,0 +1,234 @@
+/*
+ * test_siblings.c: several pools on one device. One that is short of memory has what the others have free as soon as the device is done with
+ * it (pool/siblings.c, rule 16 of docs/design.md).
+ *
+ * The clock of the card stands still unless a thread synchronises or asks again and again, so the time that has passed is the time that was
+ * waited.
+ */
+#include "tests/api/scene.h"
+
+#include <pthread.h>
+
+#define HOUR    (3600 * 1000 * MSEC)
+#define MANY    20          /* pools: more than are waited for */
+#define THREADS 4
+#define STEPS   1500
+#define SHARE   (60 * MIB)  /* of a card of 256 MiB for each thread */
+
+static cenote_pool *make_pool(void)
+{
+    cenote_options options = scene_options();
+    cenote_pool *pool = NULL;
+    DONE(cenote_pool_create(0, &options, &pool));
+    REQUIRE(pool);
+    return pool;
+}
+
+/* A block is freed that its stream needs for so long. */
+static void leave_behind(cenote_pool *pool, size_t bytes, CUstream stream, uint64_t ns)
+{
+    void *block = NULL;
+    REQUIRE(!cenote_alloc(pool, bytes, stream, &block));
+    DONE(sim_launch_wait(stream, ns));
+    DONE(cenote_free(block));
+}
+
+static void expect_served(cenote_pool *pool, size_t bytes, CUstream stream, uint64_t within)
+{
+    void *block = NULL;
+    EXPECT_EQ(cenote_alloc(pool, bytes, stream, &block), CENOTE_OK);
+    EXPECT(sim_now() <= within);
+    DONE(cenote_free(block));
+}
+
+/* What helps comes in another pool while this one has something that takes an hour, the other one too, and the other way round. */
+CASE(of_several_pools_the_first_that_comes_serves)
+{
+    for (int asks = 0; asks < 2; asks++) {
+        struct scene scene;
+        scene_open(&scene, 256 * MIB);
+        cenote_pool *pool[2] = {scene.pool, make_pool()};
+        leave_behind(pool[0], 8 * MIB, scene.stream[B], HOUR);
+        leave_behind(pool[1], 8 * MIB, scene.stream[B], HOUR);
+        leave_behind(pool[1], 200 * MIB, scene.stream[C], MSEC);
+        expect_served(pool[asks], 100 * MIB, scene.stream[A], MSEC);
+        EXPECT_EQ(scene_stats(pool[asks]).waits, 1);
+        DONE(cenote_pool_destroy(pool[1]));
+        scene_close(&scene);
+    }
+}
+
+/* A pending block of another pool comes back by the event of the stream that used it. */
+CASE(a_pending_block_of_another_pool)
+{
+    struct scene scene;
+    void *block = NULL;
+    scene_open(&scene, 256 * MIB);
+    cenote_pool *other = make_pool();
+    DONE(cenote_stream_immortal(other, scene.stream[C]));
+    leave_behind(other, 8 * MIB, scene.stream[B], HOUR);
+    REQUIRE(!cenote_alloc(other, 200 * MIB, scene.stream[A], &block));
+    DONE(sim_launch_wait(scene.stream[C], MSEC));
+    DONE(cenote_use(block, scene.stream[C]));
+    DONE(cenote_free(block));
+    EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY); /* the pages wait for a fence over B, too */
+    EXPECT(sim_now() <= HOUR);
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
+/* A driver without fences: the context is waited for, in the name of the pool that needs it. */
+CASE(another_pool_without_fences)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(256 * MIB);
+    sim_reset(&shape);
+    scene_open_card(&scene, &shape);
+    sim_hide("cuCtxRecordEvent");
+    scene.pool = make_pool();
+    cenote_pool *other = make_pool();
+    leave_behind(other, 200 * MIB, scene.stream[C], MSEC);
+    expect_served(scene.pool, 100 * MIB, scene.stream[A], MSEC);
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
+/* More pools than are waited for: what the last has free still goes. */
+CASE(more_pools_than_are_waited_for)
+{
+    struct scene scene;
+    cenote_pool *pool[MANY];
+    scene_open(&scene, 256 * MIB);
+    for (int i = 0; i < MANY; i++) {
+        pool[i] = make_pool();
+        leave_behind(pool[i], 10 * MIB, scene.stream[C], i < MANY / 2 ? MSEC : 0);
+    }
+    expect_served(scene.pool, 200 * MIB, scene.stream[A], MANY * MSEC);
+    for (int i = 0; i < MANY; i++)
+        DONE(cenote_pool_destroy(pool[i]));
+    scene_close(&scene);
+}
+
+struct worker {
+    cenote_pool *pool;
+    CUcontext context;
+    CUstream stream, other;     /* that of the next thread */
+    uint64_t random;
+    int refused;
+    atomic_bool *stop;          /* NULL: so many steps */
+    pthread_t thread;
+};
+
+static uint64_t next_random(struct worker *w)
+{
+    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
+    return w->random >> 33;
+}
+
+/* Whole pages at random, never more than the thread's share. */
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct { void *at; size_t bytes; } held[SHARE / (2 * MIB)];
+    size_t live = 0;
+    int count = 0;
+    cuCtxPushCurrent(w->context);
+    for (int step = 0; w->stop ? !atomic_load(w->stop) : step < STEPS; step++) {
+        size_t bytes = (1 + next_random(w) % 10) * 2 * MIB;
+        while (live + bytes > SHARE) {
+            int i = (int)(next_random(w) % (unsigned)count);
+            sim_launch_touch(w->stream, device_address(held[i].at), held[i].bytes);
+            if (next_random(w) % 2)
+                cenote_use(held[i].at, w->other);
+            cenote_free(held[i].at);
+            live -= held[i].bytes;
+            held[i] = held[--count];
+        }
+        if (cenote_alloc_aligned(w->pool, bytes, 2 * MIB, w->stream, &held[count].at)) {
+            w->refused++;
+            continue;
+        }
+        held[count++].bytes = bytes;
+        live += bytes;
+    }
+    while (count)
+        cenote_free(held[--count].at);
+    cuCtxPopCurrent(NULL);
+    return NULL;
+}
+
+/* The device runs a little behind, by the clock of the host. */
+static void open_busy(struct scene *scene, bool has_fences)
+{
+    struct sim_shape shape = scene_card(256 * MIB);
+    cenote_options options = scene_options();
+    shape.manual_clock = false;
+    shape.lag = MSEC / 5;
+    options.clock = NULL;
+    sim_reset(&shape);
+    scene_open_card(scene, &shape);
+    if (!has_fences)
+        sim_hide("cuCtxRecordEvent");
+    DONE(cenote_pool_create(0, &options, &scene->pool));
+    REQUIRE(scene->pool);
+}
+
+/* What comes back may go to another thread, of this pool or another, which frees again: as long as all have room together none is refused. */
+static void run_threads(int pools, bool has_fences)
+{
+    struct scene scene;
+    struct worker worker[THREADS];
+    cenote_options options = scene_options();
+    cenote_pool *other = NULL;
+    open_busy(&scene, has_fences);
+    options.clock = NULL;
+    if (pools > 1)
+        DONE(cenote_pool_create(0, &options, &other));
+    for (int i = 0; i < THREADS; i++) {
+        worker[i] = (struct worker){.pool = other && i % 2 ? other : scene.pool, .context = scene.context, .random = (uint64_t)i + 1};
+        DONE(cuStreamCreate(&worker[i].stream, CU_STREAM_NON_BLOCKING));
+    }
+    for (int i = 0; i < THREADS; i++)
+        worker[i].other = worker[(i + 1) % THREADS].stream;
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(!pthread_create(&worker[i].thread, NULL, work, &worker[i]));
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(worker[i].thread, NULL);
+        EXPECT_EQ(worker[i].refused, 0);
+    }
+    if (other)
+        DONE(cenote_pool_destroy(other));
+    for (int i = 0; i < THREADS; i++)
+        DONE(cuStreamDestroy(worker[i].stream));
+    scene_close(&scene);
+}
+
+CASE(threads_that_fit_together_are_not_refused) { run_threads(1, true); }
+CASE(threads_of_two_pools_that_fit_together) { run_threads(2, true); }
+CASE(threads_of_two_pools_without_fences) { run_threads(2, false); }
+
+/* Threads of another pool that never rest are not waited for without end. */
+CASE(a_pool_that_never_rests)
+{
+    struct scene scene;
+    atomic_bool stop = false;
+    cenote_options options = scene_options();
+    cenote_pool *other = NULL;
+    void *live = NULL, *none = NULL;
+    open_busy(&scene, true);
+    options.clock = NULL;
+    DONE(cenote_pool_create(0, &options, &other));
+    struct worker worker = {.pool = other, .context = scene.context, .random = 1, .stop = &stop, .stream = scene.stream[B], .other = scene.stream[C]};
+    REQUIRE(!cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &live));
+    REQUIRE(!pthread_create(&worker.thread, NULL, work, &worker));
+    for (int i = 0; i < 10; i++)
+        EXPECT_EQ(cenote_alloc(scene.pool, 150 * MIB, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
+    atomic_store(&stop, true);
+    pthread_join(worker.thread, NULL);
+    EXPECT_EQ(worker.refused, 0);
+    DONE(cenote_free(live));
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
+SCENES_MAIN("siblings")
