@@ -443,7 +443,7 @@ uint64_t source_allowance(const cenote_pool *pool);
 uint64_t sums_live(const cenote_pool *pool);
 bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere);
 bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const struct arena *to);
-bool sums_may_serve(cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t room);
+uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes);
 
 /* --- guard.c: LOCKING: the turn */
 CUresult guard_take(cenote_pool *pool, uint64_t bytes, CUdeviceptr *at);

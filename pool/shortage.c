@@ -40,7 +40,7 @@ struct climb {
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* theirs when the last round began */
-    uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or not believed */
+    uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or it has more */
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
     uint64_t              left_then;/* and what it said it had left */
@@ -128,27 +128,40 @@ static enum step fill_place(struct climb *c, const struct place *place)
     return STEP_DONE;
 }
 
+/* What the driver says it has left. LOCKING: the turn. */
+static void ask_what_is_left(struct climb *c)
+{
+    size_t left = 0, total = 0;
+    c->left = c->has_more || c->pool->device->driver->cuMemGetInfo(&left, &total) ? UINT64_MAX : left;
+}
+
 /*
  * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
- * that a refusal costs one call and not one for each page. It is asked again once less is missing, or more is left. LOCKING: the pool's lock
- * on entry and on return; not between.
+ * that a refusal costs one call and not one for each page. It is asked again once less is missing, or more is left. LOCKING: the turn.
  */
-static enum step probe(struct climb *c, uint64_t bytes)
+static bool has_more(struct climb *c, uint64_t bytes)
 {
-    cenote_pool *pool = c->pool;
+    const struct driver *t = c->pool->device->driver;
     CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = device_page_prop(pool->device);
+    CUmemAllocationProp prop = device_page_prop(c->pool->device);
     if (c->refused && bytes >= c->refused && c->left <= c->left_then)
-        return STEP_SHORT;
-    lock_give(&pool->lock);
-    CUresult result = pool->device->driver->cuMemCreate(&handle, bytes, &prop, 0);
-    if (!result && pool->device->driver->cuMemRelease(handle))
-        pool->device->driver->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
-    lock_take(&pool->lock);
+        return false;
+    CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
+    if (!result && t->cuMemRelease(handle))
+        t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
     c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
     c->refused = bytes;
     c->left_then = c->left;
-    return c->has_more ? STEP_AGAIN : STEP_SHORT;
+    return c->has_more;
+}
+
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static enum step probe(struct climb *c, uint64_t bytes)
+{
+    lock_give(&c->pool->lock);
+    bool more = has_more(c, bytes);
+    lock_take(&c->pool->lock);
+    return more ? STEP_AGAIN : STEP_SHORT;
 }
 
 /* LOCKING: the pool's lock. */
@@ -240,12 +253,11 @@ static bool borrow(struct climb *c)
 static uint64_t room_outside(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    size_t left = 0, total = 0;
-    uint64_t room = pool->device->driver->cuMemGetInfo(&left, &total) ? pool->device->capacity : left;
+    ask_what_is_left(c);
     lock_take(&pool->lock);
     uint64_t allowance = source_allowance(pool);
     lock_give(&pool->lock);
-    return room < allowance ? room : allowance;
+    return c->left < allowance ? c->left : allowance;
 }
 
 /* Pages are of no use to a source, but they stand before it: as many as it lacks go. */
@@ -274,7 +286,7 @@ static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     turn_end(pool);
-    bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes), came;
+    bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes), came = false;
     siblings_visit(&c->siblings, pool, &came);
     c->driver = turn_resume(pool);
     return freed && !c->driver;
@@ -296,25 +308,15 @@ static bool is_hopeless(const struct climb *c)
 static bool may_waiting_help(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t refused = count_rounded(c->request->bytes) - BLOCK_BYTES;
-    uint64_t room = source_is_foreign(pool, c->arena) ? refused : room_outside(c) + c->siblings.cached;
+    uint64_t cached = c->siblings.cached, room = room_outside(c);
     lock_take(&pool->lock);
-    uint64_t allowance = source_allowance(pool);
-    bool may = sums_may_serve(pool, c->arena, c->request->bytes, room < allowance ? room : allowance);
+    uint64_t allowance = source_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes);
     lock_give(&pool->lock);
-    return may;
-}
-
-/* What the driver has left is asked where it may be too little, so that pages are not created in vain one by one. LOCKING: the turn. */
-static void ask_what_is_left(struct climb *c)
-{
-    cenote_pool *pool = c->pool;
-    size_t left = 0, total = 0;
-    uint64_t held = pool->pages.reserved, more = pool->device->capacity > held ? pool->device->capacity - held : 0;
-    bool may_be_short = atomic_load(&pool->device->is_short) || c->request->size > more / 2;
-    c->left = UINT64_MAX;
-    if (may_be_short && !c->has_more && source_moves_pages(pool, c->arena) && !pool->device->driver->cuMemGetInfo(&left, &total))
-        c->left = left;
+    if (source_is_foreign(pool, c->arena))
+        return missing < count_rounded(c->request->bytes) && missing <= allowance;
+    if (missing > allowance)
+        return false;
+    return missing <= cached || missing - cached <= room || (source_moves_pages(pool, c->arena) && has_more(c, missing - cached));
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- the climb */
@@ -376,9 +378,16 @@ static void begin_round(struct climb *c, tick now)
 /* Other threads have taken what came back, but have freed or moved something since the last round began: that is waited for, too. */
 static bool another_round(struct climb *c)
 {
-    lock_take(&c->pool->lock);
-    tick now = c->pool->pages.fences.now;
-    lock_give(&c->pool->lock);
+    cenote_pool *pool = c->pool;
+    if (c->siblings.pools) {
+        turn_end(pool);
+        siblings_look(&c->siblings, pool);
+        if ((c->driver = turn_resume(pool)))
+            return true; /* the climb ends with that error */
+    }
+    lock_take(&pool->lock);
+    tick now = pool->pages.fences.now;
+    lock_give(&pool->lock);
     bool stirred = now != c->limit || c->siblings.stir != c->stir;
     if (!stirred || c->rounds++ >= ROUNDS_MOST)
         return false;
@@ -438,14 +447,21 @@ static void replace_segments(struct climb *c)
 
 /* --------------------------------------------------------------------------------------------------------------------- the whole climb */
 
-/* Looks for a place and fills it. */
+/*
+ * Looks for a place and fills it. What the driver has left is asked first where it may be too little, so that pages are not created in vain
+ * one by one.
+ */
 static enum step attempt(struct climb *c)
 {
-    ask_what_is_left(c);
-    c->now = pool_now(c->pool);
-    lock_take(&c->pool->lock);
+    cenote_pool *pool = c->pool;
+    uint64_t held = pool->pages.reserved, more = pool->device->capacity > held ? pool->device->capacity - held : 0;
+    c->left = UINT64_MAX;
+    if ((atomic_load(&pool->device->is_short) || c->request->size > more / 2) && source_moves_pages(pool, c->arena))
+        ask_what_is_left(c);
+    c->now = pool_now(pool);
+    lock_take(&pool->lock);
     enum step step = place_and_fill(c);
-    lock_give(&c->pool->lock);
+    lock_give(&pool->lock);
     return step;
 }
 

@@ -62,10 +62,10 @@ static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *fre
 }
 
 /*
- * Is there room for the request once the device is done with all that was freed, and everything that can move has moved? `room`: bytes that
- * can be had from outside of the pool.
+ * Bytes that the pool lacks for the request once the device is done with all that was freed, and everything that can move has moved: they have
+ * to come from outside of it.
  */
-bool sums_may_serve(cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t room)
+uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
 {
     const cenote_stats *stats = &pool->stats;
     uint64_t free, allocated = stats->allocated.current, pending = stats->active.current - allocated;
@@ -75,5 +75,6 @@ bool sums_may_serve(cenote_pool *pool, const struct arena *a, uint64_t bytes, ui
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
     uint64_t edges = (moves ? 2 * (1 + (uint64_t)pool->pending_count) : 0) << pool->pages.shift; /* a block shares two pages at most */
     uint64_t usable = moves ? (edges < crumbs ? edges : crumbs) : pending ? crumbs : 0;
-    return count_rounded(bytes) <= useful + pending + usable + room;
+    uint64_t asked = count_rounded(bytes), most = useful + pending + usable;
+    return asked > most ? asked - most : 0;
 }

@@ -48,9 +48,10 @@ CASE(of_several_pools_the_first_that_comes_serves)
         struct scene scene;
         scene_open(&scene, 256 * MIB);
         cenote_pool *pool[2] = {scene.pool, make_pool()};
+        leave_behind(pool[1], 200 * MIB, scene.stream[C], MSEC);
+        DONE(cenote_trim(pool[1], 0, 0)); /* a fence, before what takes an hour */
         leave_behind(pool[0], 8 * MIB, scene.stream[B], HOUR);
         leave_behind(pool[1], 8 * MIB, scene.stream[B], HOUR);
-        leave_behind(pool[1], 200 * MIB, scene.stream[C], MSEC);
         expect_served(pool[asks], 100 * MIB, scene.stream[A], MSEC);
         EXPECT_EQ(scene_stats(pool[asks]).waits, 1);
         DONE(cenote_pool_destroy(pool[1]));
@@ -66,13 +67,13 @@ CASE(a_pending_block_of_another_pool)
     scene_open(&scene, 256 * MIB);
     cenote_pool *other = make_pool();
     DONE(cenote_stream_immortal(other, scene.stream[C]));
-    leave_behind(other, 8 * MIB, scene.stream[B], HOUR);
     REQUIRE(!cenote_alloc(other, 200 * MIB, scene.stream[A], &block));
     DONE(sim_launch_wait(scene.stream[C], MSEC));
     DONE(cenote_use(block, scene.stream[C]));
     DONE(cenote_free(block));
-    EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY); /* the pages wait for a fence over B, too */
-    EXPECT(sim_now() <= HOUR);
+    DONE(cenote_trim(other, 0, 0));
+    leave_behind(other, 8 * MIB, scene.stream[B], HOUR);
+    expect_served(scene.pool, 100 * MIB, scene.stream[A], MSEC);
     DONE(cenote_pool_destroy(other));
     scene_close(&scene);
 }
@@ -221,6 +222,7 @@ CASE(a_pool_that_never_rests)
     struct worker worker = {.pool = other, .context = scene.context, .random = 1, .stop = &stop, .stream = scene.stream[B], .other = scene.stream[C]};
     REQUIRE(!cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &live));
     REQUIRE(!pthread_create(&worker.thread, NULL, work, &worker));
+    while (scene_stats(other).allocated.current <= 10 * MIB) {} /* the least it holds from then on is a share less a block */
     for (int i = 0; i < 10; i++)
         EXPECT_EQ(cenote_alloc(scene.pool, 150 * MIB, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
     atomic_store(&stop, true);

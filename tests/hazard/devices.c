@@ -320,6 +320,65 @@ void hazard_visit_while_a_capture_is_announced(void)
     close_pair(&p);
 }
 
+/* Asked by an allocation that is short: from now on the gate of the other device is shut, and opens while the allocation waits. */
+struct shut {
+    struct stay  stay;
+    pthread_t    inside, announcing, opening;
+};
+
+static void *open_again(void *arg)
+{
+    usleep(20000); /* if the allocation is not there yet this test passes for nothing, and does not fail */
+    sem_post(&((struct shut *)arg)->stay.leave);
+    return NULL;
+}
+
+static int shut_the_other_gate(cenote_pool *pool, size_t bytes, void *arg)
+{
+    struct shut *shut = arg;
+    (void)pool, (void)bytes;
+    pthread_create(&shut->inside, NULL, stay_inside, &shut->stay);
+    sem_wait(&shut->stay.entered);
+    pthread_create(&shut->announcing, NULL, announce, shut->stay.device);
+    while (!pthread_rwlock_tryrdlock(&shut->stay.device->gate)) /* until the announcement has come to it */
+        pthread_rwlock_unlock(&shut->stay.device->gate);
+    pthread_create(&shut->opening, NULL, open_again, shut);
+    return 0;
+}
+
+/* A gate that is shut for a moment is no reason to wait for all that the other device has to do. */
+void hazard_gate_of_the_other_device_is_shut(void)
+{
+    struct pair p;
+    struct shut shut;
+    struct held block, next;
+    int error;
+    open_pair(&p);
+    shut.stay.device = device_open(1, &error);
+    REQUIRE(shut.stay.device);
+    sem_init(&shut.stay.entered, 0, 0);
+    sem_init(&shut.stay.leave, 0, 0);
+    DONE(cenote_stream_immortal(p.scene.pool, p.stream[0]));
+    REQUIRE(held_take(&block, p.scene.pool, 40 * MIB, p.scene.stream[A]));
+    DONE(cenote_use(block.at, p.stream[0]));
+    linger_there(&p, &block, p.stream[0]);
+    DONE(cenote_free(block.at));
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(sim_launch_wait(p.stream[1], 3600 * 1000 * MSEC));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_pool_on_shortage(p.scene.pool, shut_the_other_gate, &shut));
+    alarm(patience(20)); /* or it would hang */
+    EXPECT(held_take(&next, p.scene.pool, 40 * MIB, p.scene.stream[A]));
+    alarm(0);
+    EXPECT(sim_now() < 3600 * 1000 * MSEC);
+    pthread_join(shut.inside, NULL);
+    pthread_join(shut.announcing, NULL);
+    pthread_join(shut.opening, NULL);
+    held_give(&next);
+    device_close(shut.stay.device);
+    close_pair(&p);
+}
+
 struct neighbour {
     cenote_pool *pool;
     CUcontext    context;
