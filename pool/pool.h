@@ -383,6 +383,8 @@ void     event_give(cenote_pool *pool, CUevent event);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
+void     turn_pause(cenote_pool *pool);
+void     turn_go_on(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
 void     wait_is_over(cenote_pool *pool, tick covers);
 struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
@@ -402,7 +404,7 @@ void      wait_count(cenote_pool *pool, uint32_t looks);
 bool      wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
 
-/* --- siblings.c: the other pools of the device. LOCKING: none held, not inside */
+/* --- siblings.c: the other pools of the device. LOCKING: none held; between turn_pause and turn_go_on of a pool of that device */
 #define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
 struct siblings {
     uint64_t live, cached;          /* bytes of their blocks, and what they hold beside */
@@ -467,6 +469,7 @@ uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
 void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
+uint64_t trim_free(cenote_pool *pool);
 bool     trim_slot(cenote_pool *pool, struct region *r, uint32_t slot);
 bool     trim_region(cenote_pool *pool, uint32_t number);
 

@@ -144,6 +144,8 @@ static bool has_more(struct climb *c, uint64_t bytes)
     const struct driver *t = c->pool->device->driver;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = device_page_prop(c->pool->device);
+    uint64_t page = 1ull << c->pool->pages.shift;
+    bytes = (bytes + page - 1) & ~(page - 1);
     if (c->refused && bytes >= c->refused && c->left <= c->left_then)
         return false;
     CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
@@ -287,9 +289,12 @@ static bool ask_others(struct climb *c)
     cenote_pool *pool = c->pool;
     turn_end(pool);
     bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes), came = false;
+    if ((c->driver = turn_resume(pool)))
+        return false;
+    turn_pause(pool);
     siblings_visit(&c->siblings, pool, &came);
-    c->driver = turn_resume(pool);
-    return freed && !c->driver;
+    turn_go_on(pool);
+    return freed;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the sums */
@@ -334,9 +339,9 @@ static bool look_around(struct climb *c, struct around *a)
     bool came = wait_came(c->pool, &a->seen);
     if (came || c->driver || !c->siblings.pools)
         return came;
-    turn_end(c->pool);
+    turn_pause(c->pool);
     a->there = siblings_visit(&c->siblings, c->pool, &came);
-    c->driver = turn_resume(c->pool);
+    turn_go_on(c->pool);
     return came;
 }
 
@@ -344,9 +349,9 @@ static bool wait_around(struct climb *c, const struct around *a, uint32_t looks)
 {
     if (a->here >= a->there || a->there == LEFT_EVENTS)
         return wait_for_left(c->pool, a->here >= a->there ? a->here : a->there, looks, &c->driver);
-    turn_end(c->pool);
+    turn_pause(c->pool);
     bool waited = siblings_wait(&c->siblings, c->pool, a->there);
-    c->driver = turn_resume(c->pool);
+    turn_go_on(c->pool);
     return waited;
 }
 
@@ -380,10 +385,9 @@ static bool another_round(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     if (c->siblings.pools) {
-        turn_end(pool);
+        turn_pause(pool);
         siblings_look(&c->siblings, pool);
-        if ((c->driver = turn_resume(pool)))
-            return true; /* the climb ends with that error */
+        turn_go_on(pool);
     }
     lock_take(&pool->lock);
     tick now = pool->pages.fences.now;

@@ -10,8 +10,8 @@
  *
  * It is not the climb (shortage.c), and not the wait of one pool for itself (wait.c).
  *
- * LOCKING: a thread that is here holds no lock and is inside no device: siblings have turns of their own, and their threads may be here for
- * this pool. A pool that is being visited is not closed (`guests`).
+ * LOCKING: a thread that is here has paused (turn_pause) and holds no lock: siblings have turns of their own, and their threads may be here
+ * for this pool. A pool that is being visited is not closed (`guests`).
  */
 #include "base/check.h"
 #include "pool/pool.h"
@@ -56,31 +56,17 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
     return sibling;
 }
 
-/* True: it has given something back. */
-static bool trim(cenote_pool *other)
-{
-    lock_take(&other->lock);
-    uint64_t before = other->stats.trimmed;
-    lock_give(&other->lock);
-    cenote_trim(other, 0, 0);
-    lock_take(&other->lock);
-    bool came = other->stats.trimmed != before;
-    lock_give(&other->lock);
-    return came;
-}
-
 static enum left visit(struct siblings *s, cenote_pool *other, bool *came)
 {
     struct sibling *sibling = sibling_of(s, other);
     CUresult result;
-    if (turn_begin(other))
-        return LEFT_NOTHING;
+    turn_go_on(other);
     enum left left = wait_look(other, sibling ? sibling->limit : 0, &result);
-    turn_end(other);
+    if (!result && (!sibling || wait_came(other, &sibling->seen)))
+        *came |= trim_free(other) != 0;
+    turn_pause(other);
     if (sibling)
         sibling->left = left;
-    if (!sibling || wait_came(other, &sibling->seen))
-        *came |= trim(other);
     return left;
 }
 
@@ -105,10 +91,11 @@ bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum left 
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
         for (uint32_t i = 0; i < s->count; i++) {
             CUresult result;
-            if (s->each[i].pool != other || s->each[i].left != left || turn_begin(other))
+            if (s->each[i].pool != other || s->each[i].left != left)
                 continue;
+            turn_go_on(other);
             waited |= wait_for_left(other, left, 0, &result);
-            turn_end(other);
+            turn_pause(other);
         }
     return waited;
 }

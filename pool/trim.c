@@ -329,6 +329,24 @@ void trim_surplus(cenote_pool *pool)
     lock_give(&pool->lock);
 }
 
+/* One trim. Bytes given back. LOCKING: the turn, after wait_poll and pending_poll. */
+static uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest)
+{
+    trim_flush(pool);
+    uint64_t bytes = trim_to(pool, keep, latest);
+    lock_take(&pool->lock);
+    pool->stats.trims++;
+    pool->stats.trimmed += bytes;
+    lock_give(&pool->lock);
+    return bytes;
+}
+
+/* All that is free and complete. Bytes given back. LOCKING: as for trim_once. */
+uint64_t trim_free(cenote_pool *pool)
+{
+    return trim_once(pool, 0, UINT64_MAX);
+}
+
 /* LOCKING: the turn. */
 static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
 {
@@ -338,14 +356,9 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
     if (result)
         return result;
     pending_poll(pool);
-    trim_flush(pool);
-    uint64_t before = pool_now(pool), bytes = trim_to(pool, keep, latest);
+    uint64_t before = pool_now(pool), bytes = trim_once(pool, keep, latest);
     if (flags & (CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED | PERIODIC))
         regret_given(pool, bytes, pool_now(pool) - before);
-    lock_take(&pool->lock);
-    pool->stats.trims++;
-    pool->stats.trimmed += bytes;
-    lock_give(&pool->lock);
     return CUDA_SUCCESS;
 }
 

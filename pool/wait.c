@@ -203,18 +203,30 @@ static CUresult wait_for_context(cenote_pool *pool)
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
 
+/* For a moment other threads may have the turn, and the gate is open. The context and the thread's mode stay. */
+void turn_pause(cenote_pool *pool)
+{
+    lock_give(&pool->turn);
+    device_wait_begin(pool->device);
+}
+
+/* The turn of the pool, by a thread that paused with this one or another of the same device. */
+void turn_go_on(cenote_pool *pool)
+{
+    device_wait_end(pool->device);
+    lock_take(&pool->turn);
+}
+
 /* A moment in which other threads may have the turn and the device, a longer one the longer it takes. The program's own clock knows no sleep. */
 static void nap(cenote_pool *pool, uint32_t looks)
 {
     uint64_t ns = looks < NAPS_SHORT || pool->options.clock ? 0 : (looks - NAPS_SHORT + 1) * NAP_NS;
-    lock_give(&pool->turn);
-    device_wait_begin(pool->device);
+    turn_pause(pool);
     if (ns)
         nanosleep(&(struct timespec){.tv_nsec = (long)(ns < NAP_MOST_NS ? ns : NAP_MOST_NS)}, NULL);
     else
         sched_yield();
-    device_wait_end(pool->device);
-    lock_take(&pool->turn);
+    turn_go_on(pool);
 }
 
 /*

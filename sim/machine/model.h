@@ -68,8 +68,7 @@ struct thread {
     struct own_stream   own[OWN_STREAMS_MOST];
     bool                in_host_function;
     uint32_t            naps;           /* of its call, for another process */
-    uint32_t            polls;          /* questions after events that were not done, since it last put work on a stream, weighed */
-    bool                came;           /* it has set its capture mode since the last of them */
+    uint32_t            polls;          /* questions after events that were not done, since it last put work on a stream */
     uint64_t            polled_for;     /* the first moment at which one of those will be done */
 };
 

@@ -333,7 +333,7 @@ CUresult capture_exchange_mode(CUstreamCaptureMode *mode)
         return CUDA_ERROR_INVALID_VALUE;
     struct thread *t = model_thread();
     CUstreamCaptureMode before = t->capture_mode;
-    clock_came();
+    clock_submitted(); /* libraries set it when they begin something else */
     t->capture_mode = *mode;
     *mode = before;
     return CUDA_SUCCESS;

@@ -11,12 +11,7 @@
 
 #include "sim/order/work.h"
 
-/*
- * A thread that asks so often without putting work on a stream between waits. One that came anew before each question (clock_came) may do so
- * for another reason, and has to ask sixteen times as often. Both chosen: no test asks so often otherwise.
- */
-#define POLLS_MOST   256
-#define POLL_AT_ONCE 16
+#define POLLS_MOST 16   /* chosen: no test asks so often without putting work on a stream between */
 
 static struct {
     uint64_t base;      /* time without the host's part */
@@ -124,10 +119,8 @@ bool clock_polled(uint64_t when)
     struct thread *t = model_thread();
     if (t->polls && t->polled_for <= now.seen)
         t->polls = 0;
-    if (!t->polls || when < t->polled_for)
+    if (!t->polls++ || when < t->polled_for)
         t->polled_for = when;
-    t->polls += t->came ? 1 : POLL_AT_ONCE;
-    t->came = false;
     if (t->polls < POLLS_MOST)
         return false;
     t->polls = 0;
@@ -138,11 +131,6 @@ bool clock_polled(uint64_t when)
 void clock_submitted(void)
 {
     model_thread()->polls = 0;
-}
-
-void clock_came(void)
-{
-    model_thread()->came = true;
 }
 
 void clock_wait(uint64_t when)

@@ -59,8 +59,7 @@ bool     clock_try(uint64_t when);      /* the same; false: and no thread will w
 void     clock_wait(uint64_t when);     /* drops the lock while host functions run */
 void     clock_advance(uint64_t ns);    /* also drops it */
 bool     clock_polled(uint64_t when);   /* a thread asked whether that moment has come, and it had not: has it now? See sim.h */
-void     clock_submitted(void);         /* a thread put work on a stream: it does not wait */
-void     clock_came(void);              /* a thread set its capture mode: libraries do when they begin something, or come back to it */
+void     clock_submitted(void);         /* a thread began something else: it does not wait */
 void     clock_run_due(uint64_t until); /* does what is due until then, which has passed */
 void     clock_tell(void (*passed)(uint64_t now));  /* from now on, whenever time has gone on and all work due until then has been done */
 bool     clock_is_held(void);

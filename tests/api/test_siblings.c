@@ -116,6 +116,7 @@ struct worker {
     CUstream stream, other;     /* that of the next thread */
     uint64_t random;
     int refused;
+    size_t share;               /* live bytes, at most */
     atomic_bool *stop;          /* NULL: so many steps */
     pthread_t thread;
 };
@@ -135,8 +136,8 @@ static void *work(void *arg)
     int count = 0;
     cuCtxPushCurrent(w->context);
     for (int step = 0; w->stop ? !atomic_load(w->stop) : step < STEPS; step++) {
-        size_t bytes = (1 + next_random(w) % 10) * 2 * MIB;
-        while (live + bytes > SHARE) {
+        size_t bytes = (1 + next_random(w) % (w->share / (6 * MIB))) * 2 * MIB;
+        while (live + bytes > w->share) {
             int i = (int)(next_random(w) % (unsigned)count);
             sim_launch_touch(w->stream, device_address(held[i].at), held[i].bytes);
             if (next_random(w) % 2)
@@ -186,7 +187,7 @@ static void run_threads(int pools, bool has_fences)
     if (pools > 1)
         DONE(cenote_pool_create(0, &options, &other));
     for (int i = 0; i < THREADS; i++) {
-        worker[i] = (struct worker){.pool = other && i % 2 ? other : scene.pool, .context = scene.context, .random = (uint64_t)i + 1};
+        worker[i] = (struct worker){.pool = other && i % 2 ? other : scene.pool, .context = scene.context, .random = (uint64_t)i + 1, .share = SHARE};
         DONE(cuStreamCreate(&worker[i].stream, CU_STREAM_NON_BLOCKING));
     }
     for (int i = 0; i < THREADS; i++)
@@ -208,26 +209,31 @@ CASE(threads_that_fit_together_are_not_refused) { run_threads(1, true); }
 CASE(threads_of_two_pools_that_fit_together) { run_threads(2, true); }
 CASE(threads_of_two_pools_without_fences) { run_threads(2, false); }
 
-/* Threads of another pool that never rest are not waited for without end. */
+/* Threads of another pool that never rest are not waited for without end: what that pool has free is pinned, and never comes. */
 CASE(a_pool_that_never_rests)
 {
     struct scene scene;
     atomic_bool stop = false;
     cenote_options options = scene_options();
     cenote_pool *other = NULL;
-    void *live = NULL, *none = NULL;
+    void *live = NULL, *pinned = NULL, *none = NULL;
     open_busy(&scene, true);
     options.clock = NULL;
     DONE(cenote_pool_create(0, &options, &other));
-    struct worker worker = {.pool = other, .context = scene.context, .random = 1, .stop = &stop, .stream = scene.stream[B], .other = scene.stream[C]};
+    struct worker worker = {.pool = other, .context = scene.context, .random = 1, .share = 12 * MIB, .stop = &stop,
+                            .stream = scene.stream[B], .other = scene.stream[C]};
     REQUIRE(!cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &live));
+    REQUIRE(!cenote_alloc(other, 80 * MIB, scene.stream[A], &pinned));
+    DONE(cenote_pin(pinned, 80 * MIB));
+    DONE(cenote_free(pinned));
     REQUIRE(!pthread_create(&worker.thread, NULL, work, &worker));
-    while (scene_stats(other).allocated.current <= 10 * MIB) {} /* the least it holds from then on is a share less a block */
+    while (!scene_stats(other).allocated.current) {} /* until it is at work */
     for (int i = 0; i < 10; i++)
-        EXPECT_EQ(cenote_alloc(scene.pool, 150 * MIB, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
+        EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &none), CENOTE_OUT_OF_MEMORY);
     atomic_store(&stop, true);
     pthread_join(worker.thread, NULL);
     EXPECT_EQ(worker.refused, 0);
+    DONE(cenote_unpin(pinned, 80 * MIB));
     DONE(cenote_free(live));
     DONE(cenote_pool_destroy(other));
     scene_close(&scene);
