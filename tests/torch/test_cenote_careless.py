@@ -118,13 +118,10 @@ def test_a_filter_that_throws():
 
 
 RECORD, STOP, ANEW = ("torch.cuda.memory._record_memory_history(%s)" % words for words in ("", "None", "clear_history=True"))
-
-
 SWITCHES = [("", RECORD, True), (RECORD, STOP, False), (RECORD, ANEW, True), (RECORD, f"{STOP}; {RECORD}", True)]
 
 
-@pytest.mark.parametrize("before, switch, recorded", SWITCHES,
-                         ids=["begins", "ends", "is cleared", "ends and begins"])
+@pytest.mark.parametrize("before, switch, recorded", SWITCHES, ids=["begins", "ends", "is cleared", "ends and begins"])
 def test_history_is_switched_during_an_allocation(before, switch, recorded):
     """The allocation waits in a function of the program's. Its block lies where one was freed meanwhile: what is recorded goes in turns."""
     said = run(f"""
