@@ -24,7 +24,7 @@ namespace
 enum Manner { NOTHING, THROWS, STAYS, THROWS_A_NUMBER };
 
 std::atomic<int> manner_of_callback, manner_of_tracker, manner_of_filter;
-std::atomic<int> staying, callbacks;
+std::atomic<int> staying, callbacks, told_of[16];
 std::atomic<bool> may_go;
 
 bool behave(int manner)
@@ -82,7 +82,16 @@ EXPORT void careless_tracker(int manner)
     static bool attached;
     manner_of_tracker = manner;
     if (!std::exchange(attached, true))
-        attachAllocatorTraceTracker([](const TraceEntry &) { behave(manner_of_tracker); });
+        attachAllocatorTraceTracker([](const TraceEntry &entry) {
+            told_of[entry.device_]++;
+            behave(manner_of_tracker);
+        });
+}
+
+/* How often the tracker was told of that device. */
+EXPORT int careless_told_of(int device)
+{
+    return told_of[device];
 }
 
 /* What is allocated on the device goes to a pool, if the filter returns. */

@@ -87,13 +87,18 @@ def test_a_device_that_cannot_be_added():
                 print("there")
             except RuntimeError:
                 print("refused")
+        for device in range(3):
+            before = [careless.careless_told_of(each) for each in range(3)]
+            torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{{device}}")
+            print(*[careless.careless_told_of(each) > before[each] for each in range(3)])
         torch.cuda.memory._record_memory_history()
-        kept = [torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{{device}}") for device in range(3)]
-        kept.clear()
+        for device in range(3):
+            torch.empty(1 << 20, dtype=torch.uint8, device=f"cuda:{{device}}")
         for trace in torch.cuda.memory._snapshot()["device_traces"]:
             print(*[entry["action"] for entry in trace if "segment" not in entry["action"]])
     """, shape=SHAPE.replace("devices:1", "devices:3"))
-    assert done.stdout.splitlines() == ["refused", "there"] + ["alloc free_requested free_completed"] * 3
+    told = ["True False False", "False True False", "False False True"]
+    assert done.stdout.splitlines() == ["refused", "there", *told] + ["alloc free_requested free_completed"] * 3
 
 
 def test_a_filter_that_throws():
