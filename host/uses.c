@@ -58,9 +58,10 @@ static CUevent event_take(struct host *h, const struct device *d)
 static bool event_give(struct host *h, int device, CUevent event)
 {
     struct spare_events *spare = h->events[device];
-    if (spare->count < EVENTS_MOST)
+    bool room = spare->count < EVENTS_MOST;
+    if (room)
         spare->event[spare->count++] = event;
-    return spare->count < EVENTS_MOST;
+    return room;
 }
 
 /* The use of a stream by a block, new if there is none. 0: no memory. */
@@ -168,8 +169,11 @@ static bool all_done(struct host *h, uint32_t use)
     return true;
 }
 
-/* The entry after `before` (0: the first) leaves the list, and its uses are gone. Returns its block. LOCKING: `lock`, `walking`. */
-static uint64_t unlink_entry(struct host *h, uint32_t before)
+/*
+ * The entry after `before` (0: the first) leaves the list, and its uses are gone, but those whose events are not kept: they are chained to *spent.
+ * Returns its block. LOCKING: `lock`, `walking`.
+ */
+static uint64_t unlink_entry(struct host *h, uint32_t before, uint32_t *spent)
 {
     uint32_t use = before ? use_at(h, before)->next_pending : h->pending_first;
     uint64_t at = use_at(h, use)->at;
@@ -181,12 +185,31 @@ static uint64_t unlink_entry(struct host *h, uint32_t before)
     atomic_fetch_sub(&h->pending, 1);
     while (use) {
         struct use u = *use_at(h, use);
-        if (u.event)
-            event_give(h, u.device, u.event);
-        table_give(&h->uses, use);
+        if (!u.event || event_give(h, u.device, u.event)) {
+            table_give(&h->uses, use);
+        } else {
+            use_at(h, use)->next = *spent;
+            *spent = use;
+        }
         use = u.next;
     }
     return at;
+}
+
+/* Events that are not kept go back to the driver, and their uses are gone. LOCKING: `walking`. */
+static void drop_spent(struct host *h, uint32_t use)
+{
+    while (use) {
+        const struct use u = *use_at(h, use);
+        struct device *d = atomic_load(&h->devices[u.device]);
+        if (!device_enter(d) && d->driver->cuEventDestroy(u.event))
+            d->driver->cuEventDestroy(u.event); /* it would be lost: a refusal is asked for once more */
+        device_leave(d);
+        lock_take(&h->lock);
+        table_give(&h->uses, use);
+        lock_give(&h->lock);
+        use = u.next;
+    }
 }
 
 static uint32_t entry_after(struct host *h, uint32_t before)
@@ -212,9 +235,11 @@ static bool walk(struct host *h, struct thread *t, bool everything, uint32_t kno
             continue;
         }
         known = use == known ? 0 : known;
+        uint32_t spent = 0;
         lock_take(&h->lock);
-        uint64_t at = unlink_entry(h, before);
+        uint64_t at = unlink_entry(h, before, &spent);
         lock_give(&h->lock);
+        drop_spent(h, spent);
         thread_free(h, t, at, atomic_load(record_of(h, at)) & RECORD_REQUESTED);
         any = true;
     }

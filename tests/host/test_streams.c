@@ -212,6 +212,27 @@ CASE(when_nothing_else_is_left_it_waits)
     card_close(&card);
 }
 
+/* Some thousand are kept for later, those of host.h: the others go back to the driver. */
+CASE(every_event_goes_back)
+{
+    enum { KEPT = 4096, MANY = KEPT + 100 };
+    static char *block[MANY];
+    struct scene scene;
+    struct sim_books books;
+    pinned_open(&scene);
+    for (int i = 0; i < MANY; i++) {
+        block[i] = pinned_take(512);
+        DONE(cenote_host_use(block[i], 0, scene.stream[A]));
+    }
+    for (int i = 0; i < MANY; i++)
+        DONE(cenote_host_free(block[i]));
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    DONE(cenote_host_close());
+    sim_books(&books);
+    EXPECT_EQ(books.events, 0);
+    scene_close(&scene);
+}
+
 CASE(blocks_in_flight_are_waited_for_at_the_end)
 {
     struct card card;
