@@ -384,15 +384,16 @@ static void begin_round(struct climb *c, tick now)
 static bool another_round(struct climb *c)
 {
     cenote_pool *pool = c->pool;
+    bool stirred = false;
     if (c->siblings.pools) {
         turn_pause(pool);
-        siblings_look(&c->siblings, pool);
+        siblings_visit(&c->siblings, pool, &stirred);
         turn_go_on(pool);
     }
     lock_take(&pool->lock);
     tick now = pool->pages.fences.now;
     lock_give(&pool->lock);
-    bool stirred = now != c->limit || c->siblings.stir != c->stir;
+    stirred = stirred || now != c->limit || c->siblings.stir != c->stir;
     if (!stirred || c->rounds++ >= ROUNDS_MOST)
         return false;
     begin_round(c, now);

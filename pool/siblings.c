@@ -70,12 +70,15 @@ static enum left visit(struct siblings *s, cenote_pool *other, bool *came)
     return left;
 }
 
-/* What came back since the last visit goes back to the driver (`came`). What is left to wait for of what they had freed at the first visit. */
+/*
+ * What came back since the last visit goes back to the driver (`came`). Each is visited in its turn, so that pages which one of its threads was
+ * creating are in its books: they were neither there nor the device's. What is left to wait for of what they had freed at the first visit.
+ */
 enum left siblings_visit(struct siblings *s, const cenote_pool *pool, bool *came)
 {
     enum left last = LEFT_NOTHING;
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));) {
-        if (other == pool || !cached_of(other))
+        if (other == pool)
             continue;
         enum left left = visit(s, other, came);
         last = left > last ? left : last;
