@@ -23,6 +23,7 @@ target_include_directories(cenote_host INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURC
 target_link_libraries(cenote_host PRIVATE $<BUILD_INTERFACE:cenote_inside> ${CENOTE_HWLOC} Threads::Threads ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:cenote_flags>)
 target_link_options(cenote_host PRIVATE -Wl,--version-script=${host_exports} -Wl,--as-needed)
 set_target_properties(cenote_host PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${host_exports} LINKER_LANGUAGE C)
+add_dependencies(cenote_library cenote_host)
 
 # For tests, which look inside.
 add_library(cenote_host_inside STATIC $<TARGET_OBJECTS:cenote_host_objects>)

@@ -37,6 +37,9 @@ foreach(library cenote_shared cenote_static)
 endforeach()
 set_target_properties(cenote_shared PROPERTIES EXPORT_NAME cenote)
 
+# What a program in C links; cmake/host.cmake adds its own.
+add_custom_target(cenote_library DEPENDS cenote_shared cenote_static)
+
 # For our own tests and programs, which look inside.
 add_library(cenote_inside STATIC $<TARGET_OBJECTS:cenote_objects>)
 target_link_libraries(cenote_inside PRIVATE Threads::Threads ${CMAKE_DL_LIBS} cenote_flags)

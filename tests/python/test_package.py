@@ -2,6 +2,8 @@
 import email
 import os
 import pathlib
+import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,15 +30,19 @@ def sdist(tmp_path_factory) -> pathlib.Path:
     return next(folder.glob("cenote-*.tar.gz"))
 
 
-@pytest.fixture(scope="module")
-def wheel(sdist, tmp_path_factory) -> pathlib.Path:
-    """Built from the source distribution, so that nothing it needs is left out of that."""
+@pytest.fixture(scope="module", params=["OFF", pytest.param("ON", marks=pytest.mark.deep)])
+def wheel(request, sdist, tmp_path_factory) -> pathlib.Path:
+    """Built from the source distribution, so that nothing it needs is left out of that; as it is released, with optimisation across files, in
+    `make deep`. The second time the compiler's results are taken from where ccache, if it is there, has kept them."""
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
     source = next(folder.glob("cenote-*"))
     code = "import sys, scikit_build_core.build as build; build.build_wheel(sys.argv[1])"
-    call(sys.executable, "-c", code, folder, cwd=source, env={**os.environ, "CMAKE_ARGS": f"-DCENOTE_CUDA_INCLUDE={cuda_include()}"})
+    launcher = [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX") if shutil.which("ccache")]
+    options = [f"-DCENOTE_CUDA_INCLUDE={cuda_include()}", f"-DCENOTE_LTO={request.param}", *launcher]
+    kept = {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1"}  # whatever this folder is called
+    call(sys.executable, "-c", code, folder, cwd=source, env={**os.environ, **kept, "CMAKE_ARGS": shlex.join(options)})
     return next(folder.glob("cenote-*.whl"))
 
 
@@ -163,6 +169,8 @@ def test_a_c_program_is_built_with_what_is_installed(installed, outside):
     call(program, **outside)
 
 
-def test_types_hold(installed, outside, tmp_path):
+def test_types_hold(simulation_library):
+    """What was found of files that have not changed since, Python's own above all, is kept in the build folder."""
     pytest.importorskip("mypy")
-    call(sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", tmp_path, ROOT / "python/cenote")
+    kept = simulation_library.parents[1] / "mypy"
+    call(sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", kept, ROOT / "python/cenote")
