@@ -6,7 +6,8 @@
  * that one that crashes or hangs is one lost, and that nothing is left over from the one before. judge.c says what survived. Ways to fail are
  * tried beside each other, each by a process of its own, as many at a time as there are processors.
  *
- *     program             a selection, for every run of the tests: of later calls only some
+ *     program             a selection, for every run of the tests: of later calls only some; fewer under AddressSanitizer, where a process takes long
+ *                         to fork, and `make deep` says short
  *     program short       more of them
  *     program long        every single one
  *     program ... WORD    only the scenarios with WORD in their names
@@ -50,7 +51,11 @@ static const struct way ways[] = {
 
 /* Of calls of the driver every `stride`-th is tried, beginning elsewhere for each way and scenario; of demands for memory, which are few, a
    fourth of that. */
+#ifdef __SANITIZE_ADDRESS__
+static unsigned stride = 64;
+#else
 static unsigned stride = 16;
+#endif
 static unsigned survived, lost;
 
 /* What the child tells. */
