@@ -11,10 +11,13 @@ import pytest
 
 import browser
 import patience
+from nursery import Nursery
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 sys.dont_write_bytecode = True
+from cenote import places  # noqa: E402  (needs the path above)
+
 patience.stretch()
 os.umask(0o022)  # what tests make may be written by this user alone, unless they say so, whatever the umask was
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start does not ignore Ctrl-C, as what a shell has in the background does
@@ -35,9 +38,7 @@ def simulation() -> pathlib.Path:
     return pathlib.Path(os.environ.get("CENOTE_BUILD") or ROOT / "build").resolve() / "sim/libcenote_sim.so"
 
 
-@pytest.fixture
-def clean() -> dict[str, str]:
-    """The environment without what `cenote run` sets, and with this tree's package in reach."""
+def clean_environment() -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if name not in OURS}
     variables["PYTHONPATH"] = str(ROOT / "python")
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -45,12 +46,37 @@ def clean() -> dict[str, str]:
 
 
 @pytest.fixture
-def run(clean, tmp_path):
-    """run("run", "--sim", "8GiB", ..., NAME=VALUE...): a finished process. What it prints is text."""
-    def call(*arguments, input=None, cwd=tmp_path, **variables):
-        return subprocess.run([*CENOTE, *map(str, arguments)], env={**clean, **variables}, cwd=cwd, input=input,
+def clean() -> dict[str, str]:
+    """The environment without what `cenote run` sets, and with this tree's package in reach."""
+    return clean_environment()
+
+
+@pytest.fixture(scope="session")
+def nursed_python():
+    """A stand-in for Python: scripts on the simulated GPU have imported PyTorch as they begin (nursery.py)."""
+    preload = os.path.join(places.plain(str(simulation().parent)), simulation().name)
+    nursery = Nursery({**clean_environment(), "LD_PRELOAD": preload, "CENOTE_SIM": "capacity:1GiB"})
+    yield nursery.python
+    nursery.close()
+
+
+def caller(python, clean, folder):
+    def call(*arguments, input=None, cwd=folder, **variables):
+        return subprocess.run([python, "-m", "cenote", *map(str, arguments)], env={**clean, **variables}, cwd=cwd, input=input,
                               capture_output=True, text=True, timeout=SECONDS)
     return call
+
+
+@pytest.fixture
+def run(clean, tmp_path):
+    """run("run", "--sim", "8GiB", ..., NAME=VALUE...): a finished process. What it prints is text."""
+    return caller(sys.executable, clean, tmp_path)
+
+
+@pytest.fixture
+def nursed_run(nursed_python, clean, tmp_path):
+    """The same, two seconds sooner, for scripts that import PyTorch."""
+    return caller(nursed_python, clean, tmp_path)
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ TRAIN = """
 
 
 @pytest.fixture
-def dry(run, tmp_path):
-    """dry(code, OPTION...): the finished command, and what it wrote as JSON. `code` becomes train.py."""
-    def call(code, *options, arguments=(), **variables):
+def dry(run, nursed_run, tmp_path):
+    """dry(code, OPTION...): the finished command, and what it wrote as JSON. `code` becomes train.py, which a new Python runs if it is `fresh`."""
+    def call(code, *options, arguments=(), fresh=False, **variables):
         (tmp_path / "train.py").write_text(textwrap.dedent(code))
-        done = run("dry-run", "--json", tmp_path / "out.json", *options, "train.py", *arguments, **variables)
+        done = (run if fresh else nursed_run)("dry-run", "--json", tmp_path / "out.json", *options, "train.py", *arguments, **variables)
         text = (tmp_path / "out.json").read_text() if (tmp_path / "out.json").exists() else ""
         assert "Traceback" not in said(done.stderr) or 'File "' in done.stderr and "train.py" in done.stderr, done.stderr
         return done, json.loads(text) if text else {}
@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 
 
 def test_it_fits(dry):
-    done, found = dry(TRAIN, "--gpu", "2GiB")
+    done, found = dry(TRAIN, "--gpu", "2GiB", fresh=True)
     assert done.returncode == 0, done.stderr
     assert "\nfits: " in done.stdout and "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout
     device = found["processes"][0]["devices"]["0"]
@@ -167,7 +167,7 @@ def test_another_error_is_no_verdict(dry):
     ("def broken(", "exit status 1"),
 ])
 def test_no_verdict(dry, code, words):
-    done, _ = dry(code, "--gpu", "2GiB")
+    done, _ = dry(code, "--gpu", "2GiB", fresh="torch" not in code)
     assert done.returncode == 3 and "no verdict" in done.stdout and words in done.stdout
 
 
@@ -198,7 +198,7 @@ def test_workers_write_nothing(dry):
                 for batch in DataLoader(torch.arange(8), num_workers=2, multiprocessing_context=how):
                     batch.cuda()
     """
-    _, found = dry(code, "--gpu", "2GiB")
+    _, found = dry(code, "--gpu", "2GiB", fresh=True)
     assert found["verdict"] == "fits" and len(found["processes"]) == 1
 
 

@@ -1,0 +1,145 @@
+"""PyTorch imported once for many programs: a process that forks for each script which a test runs by the command `cenote` on the simulated GPU.
+
+    nursery = Nursery(environment)
+    subprocess.run([nursery.python, "-m", "cenote", "dry-run", ...])
+
+nursery.python stands in for Python. A command that runs under it has it as sys.executable, so what `cenote run` becomes, and what dry-run starts, is
+again the stand-in. It gives a script on the simulated GPU to the process that has PyTorch, with arguments, environment, folder and standard streams,
+waits for it, and ends as it did. Everything else it gives to the real Python.
+
+For dry-run, whose tests run three dozen scripts. Not for tests of how Python starts, how torch is imported, or how a process ends: what happens at the import of torch is done here after the fork.
+"""
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import types
+
+STAND_IN = """#!/bin/bash
+case "$1:$LD_PRELOAD" in
+    *.py:*libcenote_sim.so*) exec {python} -I -S {here} {address} "$@" ;;
+esac
+exec -a "$0" {python} "$@"
+"""
+
+
+class Nursery:
+    """Ends with the process that made it."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cenote-nursery-"))
+        self.python = self.make_stand_in()
+        # Stacks of the program end in this file. In a folder of that name it is no part of the program, as a launcher is none.
+        own = self.folder / "site-packages/nursery.py"
+        own.parent.mkdir()
+        shutil.copy(__file__, own)
+        self.process = subprocess.Popen([sys.executable, own, "serve", self.folder / "socket"], env=environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def make_stand_in(self) -> str:
+        """Beside it lies what Python looks for beside a program of its name: this one's packages."""
+        (self.folder / "bin").mkdir()
+        (self.folder / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
+        packages = pathlib.Path(sysconfig.get_path("purelib"))
+        link = self.folder / packages.relative_to(sys.prefix)
+        link.parent.mkdir(parents=True)
+        link.symlink_to(packages)
+        path = self.folder / "bin/python"
+        words = {"python": sys.executable, "here": os.path.abspath(__file__), "address": str(self.folder / "socket")}
+        path.write_text(STAND_IN.format(**{name: shlex.quote(word) for name, word in words.items()}))
+        path.chmod(0o755)
+        return str(path)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        shutil.rmtree(self.folder)
+
+
+# --- the stand-in
+
+def ask(address: str, arguments: list[str]) -> None:
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(address)
+        socket.send_fds(asked, [b"-"], [0, 1, 2])
+        asked.sendall(json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode())
+        asked.shutdown(socket.SHUT_WR)
+        status = int(asked.makefile().read() or 1)
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+# --- the process that has PyTorch
+
+def serve(address: str) -> None:
+    """Until standard input ends."""
+    import select
+
+    import torch  # noqa: F401  (this is what the others need not do)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen()
+        os.write(1, b"ready\n")
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for those that wait
+        while True:
+            ready, _, _ = select.select([server, 0], [], [])
+            if server not in ready:
+                return
+            asker, _ = server.accept()
+            if os.fork():
+                asker.close()
+                continue
+            break
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, streams, _, _ = socket.recv_fds(asker, 1, 3)
+    arguments, folder, variables = json.loads(asker.makefile().read())
+    child = os.fork()
+    if child:
+        for stream in (0, 1, 2, *streams):
+            os.close(stream)
+        asker.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+        os._exit(0)
+    asker.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    play(arguments)
+
+
+def play(arguments: list[str]) -> None:
+    """What Python does with a script, after what cenote does when torch has been imported."""
+    from cenote import hook
+    hook.act(os.environ.get(hook.VARIABLE, ""))
+    sys.argv[:] = arguments
+    sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = arguments[0]
+    try:
+        exec(compile(pathlib.Path(arguments[0]).read_bytes(), arguments[0], "exec"), vars(main))
+    except SystemExit:
+        raise
+    except BaseException as error:
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error.with_traceback(sys.last_traceback), sys.last_traceback)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    else:
+        ask(sys.argv[1], sys.argv[2:])
