@@ -7,7 +7,8 @@ nursery.python stands in for Python. A command that runs under it has it as sys.
 again the stand-in. It gives a script on the simulated GPU to the process that has PyTorch, with arguments, environment, folder and standard streams,
 waits for it, and ends as it did. Everything else it gives to the real Python.
 
-For dry-run, whose tests run three dozen scripts. Not for tests of how Python starts, how torch is imported, or how a process ends: what happens at the import of torch is done here after the fork.
+For dry-run, whose tests run three dozen scripts. Not for tests of how Python starts, how torch is imported, or how a process ends: what happens at
+the import of torch is done here after the fork.
 """
 import json
 import os
