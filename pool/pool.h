@@ -408,7 +408,7 @@ CUresult wait_for_all(cenote_pool *pool);
 #define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
 struct siblings {
     uint64_t live, cached;          /* bytes of their blocks, and what they hold beside */
-    uint64_t stir;                  /* has changed if one of them freed, allocated or grew */
+    uint64_t stir;                  /* see siblings_stir */
     uint32_t pools;                 /* how many there are */
     uint32_t count;
     struct sibling {
@@ -418,6 +418,7 @@ struct siblings {
         enum left    left;
     } each[SIBLINGS_MAX];
 };
+uint64_t  siblings_stir(const cenote_pool *pool);
 void      siblings_look(struct siblings *s, const cenote_pool *pool);
 enum left siblings_visit(struct siblings *s, const cenote_pool *pool, bool *came);
 bool      siblings_wait(const struct siblings *s, const cenote_pool *pool, enum left left);

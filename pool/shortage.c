@@ -24,7 +24,7 @@
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
 #define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */
-#define ROUNDS_MOST      64         /* for one allocation: other threads may take for ever what comes back */
+#define ROUNDS_MOST      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
 #define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
 enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
@@ -372,32 +372,36 @@ static bool wait_a_while(struct climb *c)
 }
 
 /* What is freed from now on is for another round. */
-static void begin_round(struct climb *c, tick now)
+static void begin_round(struct climb *c)
 {
+    cenote_pool *pool = c->pool;
+    lock_take(&pool->lock);
+    c->limit = pool->pages.fences.now;
+    c->stir = siblings_stir(pool) + c->siblings.stir;
+    lock_give(&pool->lock);
     c->rung = RUNG_WAIT;
-    c->limit = now;
-    c->stir = c->siblings.stir;
     c->siblings.count = 0;
 }
 
-/* Other threads have taken what came back, but have freed or moved something since the last round began: that is waited for, too. */
+/*
+ * Other threads have taken what came back, but since the last round began memory has gone from one hand to another, here or in another pool:
+ * that is waited for, too. The longer it takes the longer are the naps: another thread may keep what it has in turn for ever.
+ */
 static bool another_round(struct climb *c)
 {
-    cenote_pool *pool = c->pool;
-    bool stirred = false;
-    if (c->siblings.pools) {
-        turn_pause(pool);
-        siblings_visit(&c->siblings, pool, &stirred);
-        turn_go_on(pool);
-    }
-    lock_take(&pool->lock);
-    tick now = pool->pages.fences.now;
-    lock_give(&pool->lock);
-    stirred = stirred || now != c->limit || c->siblings.stir != c->stir;
-    if (!stirred || c->rounds++ >= ROUNDS_MOST)
+    uint64_t before = c->stir;
+    bool came = false;
+    if (c->rounds++ >= ROUNDS_MOST)
         return false;
-    begin_round(c, now);
-    return true;
+    if (c->rounds > 1)
+        wait_for_left(c->pool, LEFT_EVENTS, (uint32_t)c->rounds, &c->driver);
+    if (c->siblings.pools) {
+        turn_pause(c->pool);
+        siblings_visit(&c->siblings, c->pool, &came);
+        turn_go_on(c->pool);
+    }
+    begin_round(c);
+    return came || c->stir != before;
 }
 
 /* One rung up, and what belongs to it; where it is hopeless only the program is asked. False: there is none left. */
@@ -406,7 +410,6 @@ static bool climb_higher(struct climb *c, bool hopeless)
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
     pool->stats.retries += c->rung == RUNG_BUDGET;
-    tick now = pool->pages.fences.now;
     lock_give(&pool->lock);
     switch (c->rung) {
     case RUNG_BUDGET:
@@ -423,7 +426,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
         }
         return true;
     case RUNG_CALLBACK:
-        begin_round(c, now);
+        begin_round(c);
         return climb_higher(c, hopeless);
     default:
         return borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c)));

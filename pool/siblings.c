@@ -25,6 +25,13 @@ static uint64_t cached_of(cenote_pool *pool)
     return reserved > allocated ? reserved - allocated : 0;
 }
 
+/* Has changed if memory of the pool went from one hand to another: freed, allocated, created, given back. LOCKING: the pool's lock. */
+uint64_t siblings_stir(const cenote_pool *pool)
+{
+    const cenote_stats *stats = &pool->stats;
+    return pool->pages.fences.now + stats->allocated.total_in + stats->pages_created + stats->pages_released;
+}
+
 /* Adds up what they have. */
 void siblings_look(struct siblings *s, const cenote_pool *pool)
 {
@@ -36,7 +43,7 @@ void siblings_look(struct siblings *s, const cenote_pool *pool)
         s->cached += cached_of(other);
         lock_take(&other->lock);
         s->live += sums_live(other);
-        s->stir += other->pages.fences.now + other->stats.allocated.total_in + other->stats.pages_created;
+        s->stir += siblings_stir(other);
         lock_give(&other->lock);
     }
 }
