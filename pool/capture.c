@@ -14,8 +14,7 @@
  */
 #include <string.h>
 
-#include "base/check.h"
-#include "pool/count.h"
+#include "pool/pool.h"
 
 #define GROUP_FLAGS (CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND | CENOTE_GROUP_WHOLE)
 
@@ -104,14 +103,6 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
     a->last_freed = now;
     a->is_private = false;
     heap_fix(&a->heap, false);
-}
-
-/* Its number may be another group's from now on. LOCKING: the pool's lock. */
-void group_forget(cenote_pool *pool, cenote_group *group)
-{
-    uint32_t number = group->number;
-    group->number = 0;
-    table_give(&pool->groups, number);
 }
 
 #define WORK_OF_END 20u /* of one arena, see look.c */

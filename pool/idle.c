@@ -1,5 +1,5 @@
 /*
- * idle.c: arenas without a block, and which stream gets them next.
+ * idle.c: the arena of a stream, arenas without a block, and which stream gets those next.
  *
  * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next one takes it over, as it lies: no
  * driver call, and the tables do not grow. An arena may be taken over once the device is done with all that it ever held; at once by the
@@ -22,7 +22,17 @@
 #include "pool/pool.h"
 
 #define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
+#define PROBES      16          /* of the index of arenas */
+#define ANY_GROUP   UINT32_MAX  /* leads to the first of a stream's arenas */
 #define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
+
+/* Its number may be another group's from now on. LOCKING: the pool's lock. */
+void group_forget(cenote_pool *pool, cenote_group *group)
+{
+    uint32_t number = group->number;
+    group->number = 0;
+    table_give(&pool->groups, number);
+}
 
 static struct arena *first_of(const cenote_pool *pool, const struct idle_queue *q)
 {
@@ -218,5 +228,117 @@ struct arena *idle_take_orphan(cenote_pool *pool)
     if (!a || !is_complete(pool, a))
         return NULL;
     leave(pool, a);
+    return a;
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- the arena of a key */
+
+/* Arenas are found through a hash of (group, stream); `probe` tells apart keys that share one. */
+static uint64_t arena_key(uint32_t group, uint64_t key, uint32_t probe)
+{
+    uint64_t hash = (key + 1 + ((uint64_t)group << 40) + ((uint64_t)probe << 57)) * 0xff51afd7ed558ccdull;
+    hash ^= hash >> 32;
+    return (hash << 9) | (1ull << 63);
+}
+
+static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
+{
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        uint32_t number = index_find(&pool->by_stream, arena_key(group, key, probe));
+        *free_probe = probe;
+        if (!number)
+            return NULL;
+        struct arena *a = arena_of(pool, number);
+        if (a->stream == key && a->group == group)
+            return a;
+    }
+    return NULL;
+}
+
+/* The first of the arenas of a stream, and where that is found, or would be. */
+uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where)
+{
+    uint32_t number = 0;
+    for (uint32_t probe = 0; probe < PROBES; probe++) {
+        *where = arena_key(ANY_GROUP, key, probe);
+        number = index_find(&pool->by_stream, *where);
+        if (!number || arena_of(pool, number)->stream == key)
+            break;
+    }
+    return number;
+}
+
+/* There is room in the index for two entries. */
+static void enter_stream(cenote_pool *pool, struct arena *a)
+{
+    uint64_t where;
+    uint32_t first = stream_first(pool, a->stream, &where);
+    a->before_of_stream = first;
+    a->next_of_stream = first ? arena_of(pool, first)->next_of_stream : 0;
+    if (a->next_of_stream)
+        arena_of(pool, a->next_of_stream)->before_of_stream = a->number;
+    if (first)
+        arena_of(pool, first)->next_of_stream = a->number;
+    else
+        index_add(&pool->by_stream, where, a->number);
+    a->is_known = true;
+}
+
+static void leave_stream(cenote_pool *pool, struct arena *a)
+{
+    uint64_t where;
+    if (a->next_of_stream)
+        arena_of(pool, a->next_of_stream)->before_of_stream = a->before_of_stream;
+    if (a->before_of_stream) {
+        arena_of(pool, a->before_of_stream)->next_of_stream = a->next_of_stream;
+    } else if (stream_first(pool, a->stream, &where) == a->number) {
+        index_remove(&pool->by_stream, where);
+        if (a->next_of_stream)
+            index_add(&pool->by_stream, where, a->next_of_stream); /* in the place of the one just removed */
+    }
+    a->is_known = false;
+}
+
+/* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
+void stream_forget(cenote_pool *pool, struct arena *a)
+{
+    if (!a->is_known)
+        return;
+    leave_stream(pool, a);
+    for (uint32_t probe = 0; probe < PROBES; probe++)
+        if (index_find(&pool->by_stream, arena_key(a->group, a->stream, probe)) == a->number)
+            index_remove(&pool->by_stream, arena_key(a->group, a->stream, probe));
+}
+
+/* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
+struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
+{
+    uint32_t probe;
+    struct arena *a = pool->last_arena;
+    if (a && a->stream == key && a->group == group && a->number && !a->retired)
+        return a;
+    a = find_arena(pool, group, key, &probe);
+    if (a)
+        pool->last_arena = a;
+    return a;
+}
+
+/*
+ * The same, made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out without another
+ * question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory. LOCKING: the pool's lock.
+ */
+struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
+{
+    uint32_t probe;
+    struct arena *a = find_arena(pool, group, key, &probe);
+    if (a) /* of another thread's making, by now */
+        return a;
+    if (!index_reserve(&pool->by_stream, 2) || !(a = idle_take(pool, group, key)))
+        return NULL;
+    a->stream = key;
+    a->handle = handle;
+    if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
+        index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
+    enter_stream(pool, a);
     return a;
 }

@@ -9,158 +9,17 @@
  *                                       | first sticky driver error
  *                                       +-----> lost: allocations fail, frees are bookkeeping, statistics stay readable
  *
- * LOCKING: the lock of the pools guards the list of pools and the devices. A pool's own locks are explained in docs/locks.md.
+ * LOCKING: the lock of the pools guards the default ones, and the making of a pool. A pool's own locks are explained in docs/locks.md.
  */
-#include "pool/pool.h"
-
 #include <string.h>
 
-#include "base/check.h"
-#include "base/clock.h"
-#include "pool/count.h"
 #include "pool/record.h"
 #include "stats/options.h"
 
 #define PAGE_BYTES_MOST  (32ull << 20)
 #define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
 
-static LOCK_OF_PROCESS struct lock global = LOCK_INITIALIZER(LOCK_POOLS);
-static cenote_pool *pools;                      /* open and closed ones */
 static cenote_pool *defaults[DEVICES_MAX];
-
-/* ----------------------------------------------------------------------------------------------------------- what others ask of a pool */
-
-_Atomic(uint32_t) pool_strict_callbacks;
-static _Thread_local const struct callback *callbacks; /* of this thread, the innermost first */
-
-void callback_begin(struct callback *c, const cenote_pool *pool, const void *of)
-{
-    *c = (struct callback){of, pool, callbacks};
-    callbacks = c;
-    if (!of)
-        atomic_fetch_add(&pool_strict_callbacks, 1);
-}
-
-void callback_end(void)
-{
-    if (!callbacks->of)
-        atomic_fetch_sub(&pool_strict_callbacks, 1);
-    callbacks = callbacks->outer;
-}
-
-bool callback_runs(const void *of)
-{
-    const struct callback *c = callbacks;
-    while (c && c->of != of)
-        c = c->outer;
-    return c != NULL;
-}
-
-/* Does this thread run any function of the program? */
-bool callback_is_inside(void)
-{
-    return callbacks != NULL;
-}
-
-int pool_process_usable(void)
-{
-    if (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL))
-        return error_set(CENOTE_INVALID, 0, "a watch function or a clock must not call cenote: have it take a note, and call when it has returned");
-    if (driver_is_forked())
-        return error_set(CENOTE_FORKED, 0, "device memory belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
-    return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more") : CENOTE_OK;
-}
-
-int pool_usable(const cenote_pool *pool)
-{
-    if (!pool)
-        return error_set(CENOTE_INVALID, 0, "the pool is NULL: cenote_pool_default or cenote_pool_create gives one");
-    int error = pool_process_usable();
-    if (error)
-        return error;
-    if (!pool->open)
-        return error_set(CENOTE_INVALID, 0, "the pool was destroyed: no call may name it any more");
-    return CENOTE_OK;
-}
-
-/* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
-int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
-{
-    if (!device_is_lost(pool->device, result))
-        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->device->ordinal, driver_result_name(result));
-    lock_take(&pool->lock);
-    if (!pool->lost)
-        pool->lost = result;
-    lock_give(&pool->lock);
-    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->device->ordinal,
-                     driver_result_name(result), call, driver_result_is_sticky(result) ? "restart the process" :
-                     "the program has reset the device; free the blocks, destroy all pools of the device, and make new ones");
-}
-
-struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
-{
-    return (struct asker){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
-}
-
-/*
- * The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole: to be asked
- * until it answers NULL. A pool may be destroyed while somebody is at it, but its structure is no other pool's before he has gone on.
- */
-cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
-{
-    lock_take(&global);
-    cenote_pool *p = after ? after->next : pools;
-    while (p && (!p->open || (pool && p->device != pool->device)))
-        p = p->next;
-    if (after)
-        after->guests--;
-    if (p)
-        p->guests++;
-    lock_give(&global);
-    return p;
-}
-
-struct device *pool_open_device(int ordinal, int *error)
-{
-    lock_take(&global);
-    struct device *device = device_open(ordinal, error);
-    lock_give(&global);
-    return device;
-}
-
-/* The device of that number, the pool's own or another: that one stays open as long as the pool. LOCKING: none. */
-int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
-{
-    int error = CENOTE_OK;
-    bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
-    *other = ordinal == pool->device->ordinal ? pool->device : known ? atomic_load(&pool->others[ordinal]) : NULL;
-    if (*other)
-        return CENOTE_OK;
-    lock_take(&global);
-    *other = known ? atomic_load(&pool->others[ordinal]) : NULL;
-    if (!*other && (*other = device_open(ordinal, &error)))
-        atomic_store(&pool->others[ordinal], *other);
-    lock_give(&global);
-    return error;
-}
-
-void pool_close_device(struct device *device)
-{
-    lock_take(&global);
-    device_close(device);
-    lock_give(&global);
-}
-
-uint64_t pool_now(const cenote_pool *pool)
-{
-    struct callback c;
-    if (!pool->options.clock)
-        return clock_ns();
-    callback_begin(&c, pool, NULL);
-    uint64_t now = pool->options.clock(pool->options.clock_arg);
-    callback_end();
-    return now;
-}
 
 /* -------------------------------------------------------------------------------------------------------------------------- creation */
 
@@ -282,30 +141,9 @@ static void forget_groups(cenote_pool *pool)
     }
 }
 
-/* A closed pool's structure, wiped but for what must outlive it, or a new one. */
-static cenote_pool *take_structure(void)
-{
-    cenote_pool *pool = pools;
-    while (pool && (!pool->reusable || pool->guests))
-        pool = pool->next;
-    if (pool) {
-        memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));
-        return pool;
-    }
-    pool = memory_map(sizeof *pool);
-    if (!pool)
-        return NULL;
-    lock_open(&pool->lock, LOCK_POOL);
-    lock_open(&pool->turn, LOCK_TURN);
-    lock_open(&pool->watching, LOCK_WATCH);
-    pool->next = pools;
-    pools = pool;
-    return pool;
-}
-
 static int create(int device, const cenote_options *options, cenote_pool **result)
 {
-    cenote_pool *pool = take_structure();
+    cenote_pool *pool = pools_take_structure();
     if (!pool)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
     int error = fill_in(pool, device, options);
@@ -325,9 +163,9 @@ int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool *
     int error = pool_process_usable();
     if (error || (error = options_check(options, size, &full)))
         return error;
-    lock_take(&global);
+    lock_take(&pools_lock);
     error = create(device, &full, pool);
-    lock_give(&global);
+    lock_give(&pools_lock);
     if (error)
         return error;
     (*pool)->opened_ns = pool_now(*pool); /* the clock may be the program's */
@@ -345,7 +183,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
     if (device < 0 || device >= DEVICES_MAX)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
-    lock_take(&global);
+    lock_take(&pools_lock);
     bool is_new = !defaults[device];
     if (!defaults[device] && !(error = options_check(NULL, 0, &options)) && !(error = create(device, &options, &defaults[device]))) {
         defaults[device]->is_default = true;
@@ -353,7 +191,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
     }
     if (!error)
         *pool = defaults[device];
-    lock_give(&global);
+    lock_give(&pools_lock);
     if (!error && is_new)
         background_join(*pool);
     return error;
@@ -467,20 +305,12 @@ static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
     return error;
 }
 
-static bool called_us(const cenote_pool *pool)
-{
-    const struct callback *c = callbacks;
-    while (c && c->pool != pool)
-        c = c->outer;
-    return c != NULL;
-}
-
 int cenote_pool_destroy(cenote_pool *pool)
 {
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (called_us(pool))
+    if (callback_runs_for(pool))
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
@@ -504,14 +334,14 @@ int cenote_pool_destroy(cenote_pool *pool)
     share_settle();
     forget_regions(pool);
     forget_groups(pool);
-    lock_take(&global);
+    lock_take(&pools_lock);
     close_tables(pool);
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
         if (pool->others[ordinal])
             device_close(pool->others[ordinal]);
     device_close(pool->device);
     pool->reusable = true;
-    lock_give(&global);
+    lock_give(&pools_lock);
     return CENOTE_OK;
 }
 

@@ -252,11 +252,12 @@ struct callback {
 };
 extern _Atomic(uint32_t) pool_strict_callbacks; /* watch functions and clocks that run, on all threads: mostly none */
 
-/* --- pool.c */
+/* --- callback.c, pools.c; pool_asker: place.c */
 void callback_begin(struct callback *c, const cenote_pool *pool, const void *of);
 void callback_end(void);
 bool callback_runs(const void *of);                       /* on this thread */
 bool callback_is_inside(void);
+bool callback_runs_for(const cenote_pool *pool);                  /* on this thread: a function that it called */
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
@@ -266,6 +267,8 @@ uint64_t pool_now(const cenote_pool *pool);
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);
 struct device *pool_open_device(int ordinal, int *error);  /* for those who need a device and no pool */
 void pool_close_device(struct device *device);
+extern struct lock pools_lock;                            /* of the list of pools, and of devices */
+cenote_pool *pools_take_structure(void);                  /* LOCKING: that lock */
 
 /* --- streams.c */
 #define STREAM_KIND_SHIFT  62       /* see streams.c */
@@ -278,6 +281,7 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
 struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
+uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where);
 
 /* --- idle.c: arenas without a block. LOCKING: the pool's lock */
 void idle_note(cenote_pool *pool, struct arena *a);
@@ -290,7 +294,7 @@ void idle_forget_empty(cenote_pool *pool);
 /* --- capture.c. LOCKING: the pool's lock */
 void group_forget(cenote_pool *pool, cenote_group *group);
 
-/* --- alloc.c: what an address stands for */
+/* --- locate.c, place.c, last_freed.c: what an address stands for, and what lies in place */
 enum found { FOUND_LIVE, FOUND_PENDING, FOUND_INSIDE, FOUND_FREE, FOUND_NOTHING };
 struct where {
     struct region *region;
@@ -305,12 +309,14 @@ cenote_pool *pool_lock_of(const void *address, struct where *w);
 enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
 void pool_give(cenote_pool *pool, const struct where *w, tick freed);
 void pool_settle(cenote_pool *pool);
+uint64_t pool_wake_resting(cenote_pool *pool, const struct arena *a, const struct request *q);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
 bool pool_reserve_books(cenote_pool *pool, uint64_t mark);
 int pool_find(const void *address, cenote_block *block, int answer);
+int pool_misuse(enum found found, const void *address, const struct where *w, int answer);
 
 /* May this thread ask no pool anything? pool_process_usable says why. At exit it may: frees and questions are bookkeeping. */
 static inline bool pool_refuses(void)
@@ -338,7 +344,7 @@ static inline bool look_goes_on(struct look *look, uint32_t work)
     return look->work < PORTION || look_pause(look);
 }
 
-/* --- pieces.c, rows.c, steps.c */
+/* --- pieces.c, rows.c, account_rows.c, account_steps.c */
 struct sums {
     uint64_t *of_arena;             /* bytes of physical memory that lie in each, by its number */
     uint32_t  arenas;               /* room; later ones are not told of */
@@ -348,6 +354,7 @@ void     pieces_sums_close(struct sums *sums);
 void     pieces_sum(struct look *look, struct sums *sums);
 static inline uint64_t sum_of_arena(const struct sums *sums, uint32_t arena) { return arena < sums->arenas ? sums->of_arena[arena] : 0; }
 bool rows_reserve(cenote_pool *pool, uint64_t mark);
+struct row rows_all(const cenote_pool *pool);
 void rows_reset(struct look *look, bool peaks);
 const char *rows_broken_rule(struct look *look);
 void steps_note(cenote_pool *pool, uint64_t now);
@@ -377,12 +384,14 @@ void elsewhere_record(cenote_pool *pool, struct use *u);
 bool elsewhere_is_done(cenote_pool *pool, struct use *u);
 bool elsewhere_wait(cenote_pool *pool);
 
-/* --- wait.c: the turn, fences and the driver */
+/* --- turn.c, events.c, wait.c: the turn, fences and the driver */
 CUevent  event_take(cenote_pool *pool);
 void     event_give(cenote_pool *pool, CUevent event);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
+CUresult events_poll(cenote_pool *pool, tick needed);
+static inline bool pool_is_capturing(const cenote_pool *pool) { return atomic_load(&pool->device->captures) != 0; }
 void     turn_pause(cenote_pool *pool);
 void     turn_go_on(cenote_pool *pool);
 CUresult wait_poll(cenote_pool *pool, tick needed);
@@ -432,13 +441,15 @@ bool ask_to_free(cenote_pool *pool, uint64_t bytes);
 /* --- shortage.c */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
 
-/* --- source.c */
+/* --- source.c, grow.c */
 int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
 bool source_guards(const cenote_pool *pool, const struct arena *a);
 bool source_is_foreign(const cenote_pool *pool, const struct arena *a);
 uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q);
 bool source_give_back(cenote_pool *pool, struct region *r);
+bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes);
+const cenote_source *source_callback(const cenote_pool *pool, const struct arena *a);
 void source_close_region(struct region *r);
 uint64_t source_allowance(const cenote_pool *pool);
 
@@ -459,7 +470,6 @@ void watch_fill_begins(cenote_pool *pool);
 void watch_fill_ends(cenote_pool *pool, CUresult result);
 
 /* --- share.c, share_import.c */
-void share_end(cenote_pool *pool, uint64_t block);
 void share_settle(void);
 void share_sweep(void);
 
@@ -468,6 +478,7 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_own(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
+uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest);
 void     trim_spares(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
 uint64_t trim_free(cenote_pool *pool);

@@ -40,26 +40,7 @@
 #define RECORDS_A_UNIT 2u           /* of work, see look.c */
 #define COPIES_MOST    100          /* begun, for one trace */
 
-/* No device has 2^48 bytes. */
-struct ring_entry {
-    uint64_t ns;
-    uint64_t at;
-    uint64_t stream;                /* its key */
-    uint64_t bytes : 48, op : 2, tag : MARK_TAG_BITS;
-    uint64_t reserved;              /* by the pool then */
-};
-_Static_assert(sizeof(struct ring_entry) == RECORD_BYTES && MARK_TAG_BITS == 14, "48 + 2 + 14 bits are a word");
 static const char ops[4] = {'a', 'f', 'u', 's'};
-
-/* By the system's clock: the pool's may be the program's, and this is under the lock. */
-void record_write(cenote_pool *pool, char op, uint64_t at, uint64_t bytes, uint64_t stream, uint32_t tag)
-{
-    struct ring *r = &pool->ring;
-    r->entries[r->next] = (struct ring_entry){clock_ns(), at, stream, bytes, op == 'a' ? 0 : op == 'f' ? 1 : op == 'u' ? 2 : 3, tag,
-                                              pool->pages.reserved};
-    r->next = r->next + 1 < r->room ? r->next + 1 : 0;
-    r->written++;
-}
 
 /* The system puts memory under the beginning of a new ring. Written, as reading it would only map the page of zeros. */
 static void fill(struct ring_entry *entries, uint64_t count)

@@ -12,6 +12,16 @@
 
 #define RECORD_BYTES 40
 
+/* No device has 2^48 bytes. */
+struct ring_entry {
+    uint64_t ns;
+    uint64_t at;
+    uint64_t stream;                /* its key */
+    uint64_t bytes : 48, op : 2, tag : MARK_TAG_BITS;
+    uint64_t reserved;              /* by the pool then */
+};
+_Static_assert(sizeof(struct ring_entry) == RECORD_BYTES && MARK_TAG_BITS == 14, "48 + 2 + 14 bits are a word");
+
 int  record_open(cenote_pool *pool);    /* as the options say, and CENOTE_TRACE */
 void record_close(cenote_pool *pool);   /* what CENOTE_TRACE asked for is written */
 void record_forget(cenote_pool *pool);

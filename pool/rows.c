@@ -9,35 +9,8 @@
  * and free, the rows of one of these may be of different moments of the call.
  */
 #include <stdio.h>
-#include <string.h>
 
-#include "base/check.h"
 #include "pool/count.h"
-
-static struct row *tag_row(const cenote_pool *pool, uint32_t tag)
-{
-    return TABLE_AT(struct row, &pool->by_tag, tag);
-}
-
-/* What had no label so far, which is everything. */
-static struct row all_of(const cenote_pool *pool)
-{
-    const cenote_level *all = &pool->stats.allocated;
-    return (struct row){.current = all->current, .peak = all->peak, .total_in = all->total_in, .blocks = pool->stats.blocks.current,
-                        .at_peak = all->peak, .epoch = pool->epoch, .held = all->total_out + all->current - all->total_in};
-}
-
-/* Makes room for the rows of a block with this mark. False: no memory. LOCKING: the pool's lock. */
-bool rows_reserve(cenote_pool *pool, uint64_t mark)
-{
-    if (mark_tag(mark) >= pool->by_tag.committed && !table_commit(&pool->by_tag, mark_tag(mark) + 1))
-        return false;
-    if (!pool->is_labelled) {
-        *tag_row(pool, 0) = pool->by_kind[0] = pool->by_phase[0] = all_of(pool);
-        pool->is_labelled = true;
-    }
-    return true;
-}
 
 static void reset(struct row *r, uint64_t epoch, bool peaks)
 {
@@ -66,7 +39,7 @@ void rows_reset(struct look *look, bool peaks)
     for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1))
         reset(&group_of(pool, number)->row, pool->epoch, peaks);
     for (uint32_t tag = 0; tag < pool->by_tag.committed && !look->is_over; tag++, look_goes_on(look, 1))
-        reset(tag_row(pool, tag), pool->epoch, peaks);
+        reset(count_row_of_tag(pool, tag), pool->epoch, peaks);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- questions */
@@ -149,10 +122,10 @@ static void list_tags(struct sized_list *l, struct look *look)
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
-    struct row all = all_of(pool);
+    struct row all = rows_all(pool);
     bool is_labelled = pool->is_labelled;
     for (uint32_t tag = 0; tag < (is_labelled ? pool->by_tag.committed : 1) && !look->is_over; tag++) {
-        bool has = has_row(pool, is_labelled ? tag_row(pool, tag) : &all, tag, 0, &row);
+        bool has = has_row(pool, is_labelled ? count_row_of_tag(pool, tag) : &all, tag, 0, &row);
         if (has) {
             label_path(tag, row.name, sizeof row.name);
             sized_add(l, &row, sizeof row);
@@ -164,7 +137,7 @@ static void list_tags(struct sized_list *l, struct look *look)
 static void list_named(struct sized_list *l, const cenote_pool *pool, const struct row *rows, const char *const names[], size_t count)
 {
     cenote_row row;
-    struct row all = all_of(pool);
+    struct row all = rows_all(pool);
     for (size_t i = 0; i < (pool->is_labelled ? count : 1); i++) {
         if (!has_row(pool, pool->is_labelled ? &rows[i] : &all, i, 0, &row))
             continue;
@@ -275,7 +248,7 @@ const char *rows_broken_rule(struct look *look)
         is_same = look_goes_on(look, 1);
     }
     for (uint32_t tag = 0; pool->is_labelled && tag < pool->by_tag.committed && is_same; tag++) {
-        tags += tag_row(pool, tag)->current;
+        tags += count_row_of_tag(pool, tag)->current;
         is_same = look_goes_on(look, 1);
     }
     if (!is_same)

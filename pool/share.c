@@ -87,14 +87,6 @@ static int enter(cenote_pool *pool, const struct where *w, uint64_t *generation)
     return CENOTE_OK;
 }
 
-/* The block is freed: nobody gets it any more under this name. LOCKING: the pool's lock. */
-void share_end(cenote_pool *pool, uint64_t block)
-{
-    uint32_t number = index_remove(&pool->exported, block);
-    if (number)
-        table_give(&pool->exports, number);
-}
-
 int cenote_export(void *address, cenote_share *share)
 {
     static const struct share_books books = {share_answer, share_stop};

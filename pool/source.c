@@ -1,5 +1,5 @@
 /*
- * source.c: where an arena's address space and its segments come from.
+ * source.c: where an arena's address space and its segments come from, and go back to. grow.c takes them.
  *
  *     vmm        regions: reserved addresses, filled with pages by fill.c as blocks need them
  *     async      segments of the driver's stream-ordered pool, and of cuMemAlloc as long as an arena has few
@@ -12,46 +12,27 @@
  *
  * LOCKING: the turn, not the pool's lock. The turn is let go of around the caller's own functions.
  */
-#include <string.h>
+#include "pool/pool.h"
 
-#include "base/check.h"
-#include "pool/count.h"
-
-#define REGION_SHARE       8                /* a region has this part of the device's memory: few borders, cheap addresses */
-#define REGION_SLOTS_LEAST 32u              /* and so many slots at least, on small cards and where the pool has many addresses */
-#define ADDRESSES_CHEAP    8                /* chosen: up to so many times the device's memory; more only many streams come to */
-#define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
-#define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
-#define SEGMENT_ASYNC      HEAP_SMALL       /* what a driver's pool grows by at least: less comes from cuMemAlloc */
-#define SEGMENT_ASYNC_MOST (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
-#define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
-
-/* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
-static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
-{
-    bool is_private = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_PRIVATE;
-    return pool->provider == CENOTE_ASYNC && is_private ? CENOTE_PLAIN : pool->provider;
-}
-
-static const cenote_source *callback_of(const cenote_pool *pool, const struct arena *a)
+const cenote_source *source_callback(const cenote_pool *pool, const struct arena *a)
 {
     return a->group && group_of(pool, a->group)->has_source ? &group_of(pool, a->group)->source : NULL;
 }
 
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->provider == CENOTE_VMM && !callback_of(pool, a);
+    return pool->provider == CENOTE_VMM && !source_callback(pool, a);
 }
 
 /* Its memory comes from a function of the program, and may lie anywhere. */
 bool source_is_foreign(const cenote_pool *pool, const struct arena *a)
 {
-    return callback_of(pool, a) != NULL;
+    return source_callback(pool, a) != NULL;
 }
 
 bool source_guards(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->provider == CENOTE_GUARD && !callback_of(pool, a);
+    return pool->provider == CENOTE_GUARD && !source_callback(pool, a);
 }
 
 /* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
@@ -65,16 +46,6 @@ uint64_t source_allowance(const cenote_pool *pool)
 
 /* ------------------------------------------------------------------------------------------------------------------- joining the heap */
 
-/* False: no host memory. LOCKING: the pool's lock. */
-static bool publish_region(cenote_pool *pool, struct arena *a, struct region *r)
-{
-    if (!table_reserve(&pool->blocks, 4) || !pages_add_region(&pool->pages, r))
-        return false;
-    heap_add_region(&a->heap, r);
-    atomic_store(&r->pool, pool);
-    return true;
-}
-
 /* Nobody can have seen it, or nobody needs it any more. Its addresses are out of the map by now. */
 void source_close_region(struct region *r)
 {
@@ -82,153 +53,19 @@ void source_close_region(struct region *r)
     addresses_free_region(r);
 }
 
-/* A region over addresses that are ours already. NULL: no host memory, nothing changed. */
-static struct region *open_region(uint64_t base, uint64_t bytes, uint32_t shift)
-{
-    struct region *r = addresses_new_region();
-    if (!r)
-        return NULL;
-    if (region_open(r, base, bytes, shift)) {
-        if (addresses_add(r))
-            return r;
-        region_close(r);
-    }
-    addresses_free_region(r);
-    return NULL;
-}
-
-static int no_memory(void)
-{
-    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a region");
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------------- regions */
-
-static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-/*
- * By habit a share of the device's memory, for a block cannot lie across the border of two regions. A pool with thousands of streams would
- * run out of addresses that way: from ADDRESSES_CHEAP on the first region of an arena is small, and each later one as large as all it has.
- */
-static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
-{
-    uint64_t page = 1ull << pool->pages.shift, least = REGION_SLOTS_LEAST * page, habit = round_up(pool->device->capacity / REGION_SHARE, page);
-    lock_take(&pool->lock);
-    bool cheap = pool->pages.addresses < ADDRESSES_CHEAP * pool->device->capacity;
-    uint64_t held = a->heap.bytes, bytes = cheap || held > habit ? habit : held;
-    lock_give(&pool->lock);
-    return bytes < least ? least : bytes;
-}
-
-/* As large as regions are by habit, or as the device has addresses for: at least what the request needs. */
-static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uint64_t least, uint64_t *base, uint64_t *bytes)
-{
-    uint64_t page = 1ull << pool->pages.shift;
-    *bytes = region_bytes(pool, a);
-    *bytes = *bytes < least ? least : *bytes;
-    CUresult result = region_reserve(pool->device, *bytes, page, base);
-    while (result && *bytes > least && !driver_result_is_sticky(result)) {
-        *bytes = *bytes / 2 < least ? least : round_up(*bytes / 2, page);
-        result = region_reserve(pool->device, *bytes, page, base);
-    }
-    return result;
-}
-
-static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
-{
-    uint64_t base, bytes, least = round_up(q->size, 1ull << pool->pages.shift);
-    lock_take(&pool->lock);
-    bool many = pool->pages.addresses + least > pool->options.address_ratio * pool->device->capacity;
-    lock_give(&pool->lock);
-    if (many)
-        recycle_oldest(pool);
-    *driver = reserve_generously(pool, a, least, &base, &bytes);
-    while (*driver && !driver_result_is_sticky(*driver) && recycle_oldest(pool))
-        *driver = reserve_generously(pool, a, least, &base, &bytes);
-    if (*driver && !driver_result_is_sticky(*driver)) { /* addresses of groups and streams that are gone come back with their pages */
-        trim_to(pool, 0, UINT64_MAX);
-        *driver = reserve_generously(pool, a, least, &base, &bytes);
-    }
-    if (driver_result_is_sticky(*driver))
-        return pool_driver_error(pool, *driver, "cuMemAddressReserve");
-    if (*driver)
-        return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
-                         (unsigned long long)(bytes >> 20), pool->device->ordinal);
-    struct region *r = open_region(base, bytes, pool->pages.shift);
-    lock_take(&pool->lock);
-    bool published = r && publish_region(pool, a, r);
-    lock_give(&pool->lock);
-    if (published)
-        return CENOTE_OK;
-    if (r) {
-        addresses_remove(r);
-        source_close_region(r);
-    }
-    region_unreserve(pool->device, base, bytes);
-    return no_memory();
-}
-
 /* --------------------------------------------------------------------------------------------------------------------------- segments */
-
-static uint64_t plain_bytes(uint64_t size)
-{
-    if (size <= SEGMENT_UNIT / 2)
-        return SEGMENT_UNIT;
-    if (size < SEGMENT_MIDDLE / 2)
-        return SEGMENT_MIDDLE;
-    return round_up(size, SEGMENT_UNIT);
-}
-
-/* Room for so many blocks of this size that little is left over: what is too small for another is lost to a program of few sizes. */
-static uint64_t async_bytes(uint64_t size, uint64_t held)
-{
-    uint64_t least = round_up(held / SEGMENT_SHARE, SEGMENT_UNIT);
-    least = least < SEGMENT_ASYNC ? SEGMENT_ASYNC : least > SEGMENT_ASYNC_MOST ? SEGMENT_ASYNC_MOST : least;
-    return least % size <= SEGMENT_ASYNC / 8 ? least : round_up((least / size + 1) * size, SEGMENT_UNIT);
-}
-
-static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t size)
-{
-    uint64_t plain = plain_bytes(size); /* what the block needs */
-    if (provider_of(pool, a) != CENOTE_ASYNC)
-        return plain;
-    lock_take(&pool->lock);
-    uint64_t held = a->heap.used, small = a->heap.small;
-    lock_give(&pool->lock);
-    return plain < SEGMENT_ASYNC && small + plain <= SEGMENT_ASYNC ? plain : async_bytes(size, held);
-}
-
-static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
-{
-    const struct driver *t = pool->device->driver;
-    const cenote_source *callback = callback_of(pool, a);
-    if (callback) {
-        struct callback c;
-        turn_end(pool);
-        callback_begin(&c, pool, callback);
-        *at = (CUdeviceptr)(uintptr_t)callback->take(bytes, a->handle, callback->arg);
-        callback_end();
-        turn_resume(pool);
-        return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (source_guards(pool, a))
-        return guard_take(pool, bytes, at);
-    if (provider_of(pool, a) == CENOTE_ASYNC && bytes >= SEGMENT_ASYNC)
-        return t->cuMemAllocFromPoolAsync(at, bytes, pool->driver_pool, a->handle);
-    return t->cuMemAlloc(at, bytes);
-}
 
 /*
  * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. False:
  * the driver will not have it.
  */
-static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
+bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
 {
     if (source_guards(pool, a))
         return guard_give(pool, at, bytes);
-    if (!callback_of(pool, a)) /* a reset has taken it already, and the address may be another's */
+    if (!source_callback(pool, a)) /* a reset has taken it already, and the address may be another's */
         return atomic_load(&pool->device->was_reset) || pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
-    const cenote_source source = *callback_of(pool, a); /* without the turn arena and group may be forgotten */
+    const cenote_source source = *source_callback(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */
     lock_give(&pool->lock);
@@ -241,95 +78,6 @@ static bool give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
     return true;
 }
 
-/* The segment with its one page. False: no host memory. */
-static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, uint64_t bytes)
-{
-    struct region *r = open_region(base, bytes, SEGMENT_SHIFT);
-    if (!r)
-        return false;
-    r->foreign = callback_of(pool, a) != NULL;
-    lock_take(&pool->lock);
-    bool published = table_reserve(&pool->pages.table, 1) && publish_region(pool, a, r);
-    if (published) {
-        uint32_t page = pages_add(&pool->pages, 0, bytes);
-        page_of(&pool->pages, page)->arena = a->number;
-        page_of(&pool->pages, page)->fixed = a->is_private;
-        pages_link(&pool->pages, page, r, 0);
-        pages_settle(&pool->pages, page);
-        pool->stats.pages_created++;
-        count_reserved(pool);
-    }
-    lock_give(&pool->lock);
-    if (!published) {
-        addresses_remove(r);
-        source_close_region(r);
-    }
-    return published;
-}
-
-/* A segment of that size from wherever the arena's come from, within the limit. *driver as for grow_segment. */
-static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUresult *driver)
-{
-    CUdeviceptr at = 0;
-    lock_take(&pool->lock);
-    bool room = source_allowance(pool) >= bytes;
-    uint64_t promised = room ? bytes : 0; /* the turn may be let go of, and others ask for the same allowance */
-    pool->promised += promised;
-    lock_give(&pool->lock);
-    *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
-    lock_take(&pool->lock);
-    pool->promised -= promised;
-    lock_give(&pool->lock);
-    bool is_ours = !*driver && callback_of(pool, a) && addresses_are_taken(at, bytes); /* an address names one block */
-    bool usable = !*driver && !is_ours && !(at % BLOCK_BYTES);
-    if (usable)
-        watch_tell(pool, CENOTE_MAPPED, at, bytes);
-    if (usable && publish_segment(pool, a, at, bytes))
-        return CENOTE_OK;
-    if (usable)
-        watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
-    if (!*driver) {
-        give_segment(pool, a, at, bytes);
-        return is_ours ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx that cenote has already, in a block of its own "
-                                   "or by an earlier take: have it take from elsewhere", (unsigned long long)at) :
-               at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
-                                            (unsigned long long)at, BLOCK_BYTES) : no_memory();
-    }
-    return *driver == CUDA_ERROR_OUT_OF_MEMORY ? CENOTE_OUT_OF_MEMORY : pool_driver_error(pool, *driver, "taking a segment");
-}
-
-/* Bytes of the smallest segment that the request fits in. */
-uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
-{
-    uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
-    uint64_t unit = source_guards(pool, a) && pool->device->granularity > SEGMENT_UNIT ? pool->device->granularity : SEGMENT_UNIT;
-    return round_up(q->size + slack, unit);
-}
-
-/*
- * As large as segments are by habit or, where there is no room for that, as the request needs. *driver says CUDA_ERROR_OUT_OF_MEMORY when
- * the ladder may help: the driver or the limit has no room for either.
- */
-static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
-{
-    uint64_t least = source_least(pool, a, q), habit = q->alone ? least : segment_bytes(pool, a, q->size);
-    int error = try_segment(pool, a, habit > least ? habit : least, driver);
-    return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
-}
-
-/* One more region or segment, large enough for the request. */
-int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
-{
-    *driver = CUDA_SUCCESS;
-    const cenote_source *callback = callback_of(pool, a);
-    if (callback && callback_runs(callback))
-        return error_set(CENOTE_INVALID, 0, "the take function of group \"%s\" allocates from its own group: have it take from elsewhere",
-                         group_of(pool, a->group)->name);
-    if (callback)
-        trim_orphans(pool);
-    return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
-}
-
 /*
  * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
  * out again at once. False: nobody will have it, nothing changed.
@@ -340,7 +88,7 @@ bool source_give_back(cenote_pool *pool, struct region *r)
     bool segment = region_is_segment(r);
     if (segment)
         watch_tell(pool, CENOTE_UNMAPPING, r->base, r->bytes);
-    bool gone = segment ? give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
+    bool gone = segment ? source_give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
                           region_unreserve(pool->device, r->base, r->bytes) == CUDA_SUCCESS;
     if (!gone && segment)
         watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);

@@ -1,5 +1,5 @@
 /*
- * streams.c: which arena does a stream draw from?
+ * streams.c: who is a stream?
  *
  * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not say who a stream is. Its key does: the
  * driver's id of it (unique for the life of the program), asked at each call unless the stream is one of the two default ones or was
@@ -23,7 +23,6 @@
 #define DEVICE_SHIFT 48     /* in keys of default streams */
 #define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
-#define ANY_GROUP   UINT32_MAX  /* leads to the first of a stream's arenas */
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks who else wants the lock */
 
 static uint64_t thread_key(void)
@@ -188,118 +187,6 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
     return error;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------- the arena of a key */
-
-/* Arenas are found through a hash of (group, stream); `probe` tells apart keys that share one. */
-static uint64_t arena_key(uint32_t group, uint64_t key, uint32_t probe)
-{
-    uint64_t hash = (key + 1 + ((uint64_t)group << 40) + ((uint64_t)probe << 57)) * 0xff51afd7ed558ccdull;
-    hash ^= hash >> 32;
-    return (hash << 9) | (1ull << 63);
-}
-
-static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
-{
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        uint32_t number = index_find(&pool->by_stream, arena_key(group, key, probe));
-        *free_probe = probe;
-        if (!number)
-            return NULL;
-        struct arena *a = arena_of(pool, number);
-        if (a->stream == key && a->group == group)
-            return a;
-    }
-    return NULL;
-}
-
-/* The first of the arenas of a stream, and where that is found, or would be. */
-static uint32_t first_of_stream(const cenote_pool *pool, uint64_t key, uint64_t *where)
-{
-    uint32_t number = 0;
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        *where = arena_key(ANY_GROUP, key, probe);
-        number = index_find(&pool->by_stream, *where);
-        if (!number || arena_of(pool, number)->stream == key)
-            break;
-    }
-    return number;
-}
-
-/* There is room in the index for two entries. */
-static void enter_stream(cenote_pool *pool, struct arena *a)
-{
-    uint64_t where;
-    uint32_t first = first_of_stream(pool, a->stream, &where);
-    a->before_of_stream = first;
-    a->next_of_stream = first ? arena_of(pool, first)->next_of_stream : 0;
-    if (a->next_of_stream)
-        arena_of(pool, a->next_of_stream)->before_of_stream = a->number;
-    if (first)
-        arena_of(pool, first)->next_of_stream = a->number;
-    else
-        index_add(&pool->by_stream, where, a->number);
-    a->is_known = true;
-}
-
-static void leave_stream(cenote_pool *pool, struct arena *a)
-{
-    uint64_t where;
-    if (a->next_of_stream)
-        arena_of(pool, a->next_of_stream)->before_of_stream = a->before_of_stream;
-    if (a->before_of_stream) {
-        arena_of(pool, a->before_of_stream)->next_of_stream = a->next_of_stream;
-    } else if (first_of_stream(pool, a->stream, &where) == a->number) {
-        index_remove(&pool->by_stream, where);
-        if (a->next_of_stream)
-            index_add(&pool->by_stream, where, a->next_of_stream); /* in the place of the one just removed */
-    }
-    a->is_known = false;
-}
-
-/* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
-void stream_forget(cenote_pool *pool, struct arena *a)
-{
-    if (!a->is_known)
-        return;
-    leave_stream(pool, a);
-    for (uint32_t probe = 0; probe < PROBES; probe++)
-        if (index_find(&pool->by_stream, arena_key(a->group, a->stream, probe)) == a->number)
-            index_remove(&pool->by_stream, arena_key(a->group, a->stream, probe));
-}
-
-/* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
-struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
-{
-    uint32_t probe;
-    struct arena *a = pool->last_arena;
-    if (a && a->stream == key && a->group == group && a->number && !a->retired)
-        return a;
-    a = find_arena(pool, group, key, &probe);
-    if (a)
-        pool->last_arena = a;
-    return a;
-}
-
-/*
- * The same, made or taken over if there is none. An arena that is taken over may have memory in place, which is handed out without another
- * question: the caller has asked whose stream it is (stream_check_own). NULL: no host memory. LOCKING: the pool's lock.
- */
-struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle)
-{
-    uint32_t probe;
-    struct arena *a = find_arena(pool, group, key, &probe);
-    if (a) /* of another thread's making, by now */
-        return a;
-    if (!index_reserve(&pool->by_stream, 2) || !(a = idle_take(pool, group, key)))
-        return NULL;
-    a->stream = key;
-    a->handle = handle;
-    if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
-        index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
-    enter_stream(pool, a);
-    return a;
-}
-
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */
 
 int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
@@ -339,7 +226,7 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
         return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
     do {
         lock_take(&pool->lock);
-        for (int i = 0; i < RETIRED_AT_A_TIME && (first = first_of_stream(pool, key, &where)); i++)
+        for (int i = 0; i < RETIRED_AT_A_TIME && (first = stream_first(pool, key, &where)); i++)
             idle_end(pool, arena_of(pool, first));
         lock_give(&pool->lock);
     } while (first);

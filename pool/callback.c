@@ -1,0 +1,93 @@
+/*
+ * callback.c: functions of the program that run inside a call of cenote, and which calls are allowed meanwhile; errors of a pool as a whole.
+ *
+ * LOCKING: a thread's callbacks are its own.
+ */
+#include "base/clock.h"
+#include "pool/pool.h"
+
+_Atomic(uint32_t) pool_strict_callbacks;
+static _Thread_local const struct callback *callbacks; /* of this thread, the innermost first */
+
+void callback_begin(struct callback *c, const cenote_pool *pool, const void *of)
+{
+    *c = (struct callback){of, pool, callbacks};
+    callbacks = c;
+    if (!of)
+        atomic_fetch_add(&pool_strict_callbacks, 1);
+}
+
+void callback_end(void)
+{
+    if (!callbacks->of)
+        atomic_fetch_sub(&pool_strict_callbacks, 1);
+    callbacks = callbacks->outer;
+}
+
+bool callback_runs(const void *of)
+{
+    const struct callback *c = callbacks;
+    while (c && c->of != of)
+        c = c->outer;
+    return c != NULL;
+}
+
+/* Does this thread run any function of the program? */
+bool callback_is_inside(void)
+{
+    return callbacks != NULL;
+}
+
+bool callback_runs_for(const cenote_pool *pool)
+{
+    const struct callback *c = callbacks;
+    while (c && c->pool != pool)
+        c = c->outer;
+    return c != NULL;
+}
+
+int pool_process_usable(void)
+{
+    if (atomic_load_explicit(&pool_strict_callbacks, memory_order_relaxed) && callback_runs(NULL))
+        return error_set(CENOTE_INVALID, 0, "a watch function or a clock must not call cenote: have it take a note, and call when it has returned");
+    if (driver_is_forked())
+        return error_set(CENOTE_FORKED, 0, "device memory belongs to the parent process; CUDA cannot be used after fork(): start workers with spawn");
+    return driver_is_exiting() ? error_set(CENOTE_EXITING, 0, "the process is exiting; no driver call is made any more") : CENOTE_OK;
+}
+
+int pool_usable(const cenote_pool *pool)
+{
+    if (!pool)
+        return error_set(CENOTE_INVALID, 0, "the pool is NULL: cenote_pool_default or cenote_pool_create gives one");
+    int error = pool_process_usable();
+    if (error)
+        return error;
+    if (!pool->open)
+        return error_set(CENOTE_INVALID, 0, "the pool was destroyed: no call may name it any more");
+    return CENOTE_OK;
+}
+
+/* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
+int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
+{
+    if (!device_is_lost(pool->device, result))
+        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->device->ordinal, driver_result_name(result));
+    lock_take(&pool->lock);
+    if (!pool->lost)
+        pool->lost = result;
+    lock_give(&pool->lock);
+    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->device->ordinal,
+                     driver_result_name(result), call, driver_result_is_sticky(result) ? "restart the process" :
+                     "the program has reset the device; free the blocks, destroy all pools of the device, and make new ones");
+}
+
+uint64_t pool_now(const cenote_pool *pool)
+{
+    struct callback c;
+    if (!pool->options.clock)
+        return clock_ns();
+    callback_begin(&c, pool, NULL);
+    uint64_t now = pool->options.clock(pool->options.clock_arg);
+    callback_end();
+    return now;
+}

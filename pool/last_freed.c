@@ -1,0 +1,37 @@
+/*
+ * last_freed.c: the block that was freed last, which stays as it lies until a thread looks for free memory, or asks for just this block.
+ *
+ * LOCKING: the pool's lock.
+ */
+#include "pool/pool.h"
+
+/*
+ * The block that was freed last rests: it stays in the index and over its pages until somebody wants to know, because many programs ask for
+ * the same again at once, and get it as it lies. Now it goes back to its heap. Whoever looks for free ranges or free pages calls this first;
+ * the books are right without it, but for what one block covers. LOCKING: the pool's lock.
+ */
+void pool_settle(cenote_pool *pool)
+{
+    uint32_t block = pool->resting.block;
+    if (!block)
+        return;
+    pool->resting.block = 0;
+    index_remove(&pool->at, block_of(&pool->blocks, block)->at);
+    heap_give(&pool->resting.arena->heap, block, pool->resting.freed);
+}
+
+/* The address of the resting block, live again, if that is what the search would come to; or 0. */
+uint64_t pool_wake_resting(cenote_pool *pool, const struct arena *a, const struct request *q)
+{
+    uint32_t block = pool->resting.block;
+    struct block *b = block_of(&pool->blocks, block);
+    if (!block || b->size != q->size || pool->resting.arena != a || b->at % q->alignment || q->whole)
+        return 0;
+    if (!heap_would_choose(&a->heap, block))
+        return 0;
+    pool->resting.block = 0;
+    b->state = BLOCK_LIVE;
+    b->requested = q->bytes;
+    b->mark = q->mark;
+    return b->at;
+}

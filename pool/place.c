@@ -1,0 +1,99 @@
+/*
+ * place.c: a request is served from pages in place, and a block that no stream waits for goes back: both without a driver call.
+ *
+ * LOCKING: the pool's lock.
+ */
+#include "pool/count.h"
+#include "pool/record.h"
+
+struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
+{
+    return (struct asker){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
+}
+
+/* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */
+bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
+{
+    return table_reserve(&pool->blocks, 3) && table_reserve(&pool->slabs, 1) && index_reserve(&pool->at, 1) &&
+           (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
+}
+
+/* What the request comes to in this arena. LOCKING: the pool's lock. */
+void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
+{
+    q->last = source_guards(pool, a);
+    q->whole = q->last || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
+    q->alone = q->whole && !source_moves_pages(pool, a);
+    request_make(q, !a->is_private && !q->whole && !q->at);
+    if (q->whole && !q->alone)
+        request_cover_pages(q, 1ull << pool->pages.shift);
+}
+
+/* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
+uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block)
+{
+    uint64_t at = arena_commit(a, q, block);
+    if (q->class == CLASS_NONE)
+        index_add(&pool->at, at, block);
+    return at;
+}
+
+/* The item of a slab that begins just where the request has to lie, if it is free and of its class; or 0. */
+static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct request *q)
+{
+    struct region *r = q->whole || q->bytes > CLASS_BYTES_MAX ? NULL : addresses_find_for_certain(q->at);
+    if (!r || atomic_load(&r->pool) != pool || r->arena != a->number || q->at < r->base || q->at >= region_end(r))
+        return 0;
+    uint32_t slab = slab_at_address(r, q->at);
+    return slab ? slab_take_at(&a->slabs, slab, class_of(q->bytes), q->at, q->bytes, q->mark) : 0;
+}
+
+/*
+ * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
+ * `slide`: the device may be done with them by now, and who has asked it can have the better place. LOCKING: the pool's lock.
+ */
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
+                  uint64_t *at)
+{
+    struct request item;
+    *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
+          q->at ? take_item_at(pool, a, q) : pool_wake_resting(pool, a, q);
+    if (*at && q->at) { /* it counts as what it is */
+        item = *q;
+        item.class = class_of(q->bytes);
+        q = &item;
+    }
+    if (!*at) {
+        pool_settle(pool);
+        enum fit fit = arena_find(a, who, q, q->at ? addresses_find_for_certain(q->at) : NULL, place);
+        if (fit != FIT_NOW)
+            return fit;
+        if (place->slid && !slide && !a->slides)
+            return FIT_IN_FLIGHT;
+        a->slides -= place->slid && !slide;
+        *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
+    } else {
+        a->live++;
+    }
+    count_alloc(pool, a, q);
+    record_taken(pool, *at, q, a);
+    return FIT_NOW;
+}
+
+/* A block nobody waits for goes back to its arena: an item at once, a block of its own when it has rested. LOCKING: the pool's lock. */
+void pool_give(cenote_pool *pool, const struct where *w, tick freed)
+{
+    count_inactive(pool, w->requested);
+    if (w->slab) {
+        arena_give_item(w->arena, w->slab, w->item, freed);
+    } else {
+        pool_settle(pool);
+        arena_note_free(w->arena, freed);
+        block_of(&pool->blocks, w->block)->state = BLOCK_RESTING;
+        pool->resting.block = w->block;
+        pool->resting.arena = w->arena;
+        pool->resting.freed = freed;
+    }
+    if (!w->arena->live && !w->arena->queue)
+        idle_note(pool, w->arena);
+}

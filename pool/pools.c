@@ -1,0 +1,83 @@
+/*
+ * pools.c: the list of pools of the process, and the devices they have open. How one is made and ends is in pool.c.
+ *
+ * A structure is never unmapped; a new pool takes over that of a closed one, once no thread is at it any more.
+ *
+ * LOCKING: the lock of the pools guards the list and how often a device is open.
+ */
+#include <string.h>
+
+#include "pool/pool.h"
+
+LOCK_OF_PROCESS struct lock pools_lock = LOCK_INITIALIZER(LOCK_POOLS);
+static cenote_pool *pools;                      /* open and closed ones */
+
+/*
+ * The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole: to be asked
+ * until it answers NULL. A pool may be destroyed while somebody is at it, but its structure is no other pool's before he has gone on.
+ */
+cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
+{
+    lock_take(&pools_lock);
+    cenote_pool *p = after ? after->next : pools;
+    while (p && (!p->open || (pool && p->device != pool->device)))
+        p = p->next;
+    if (after)
+        after->guests--;
+    if (p)
+        p->guests++;
+    lock_give(&pools_lock);
+    return p;
+}
+
+struct device *pool_open_device(int ordinal, int *error)
+{
+    lock_take(&pools_lock);
+    struct device *device = device_open(ordinal, error);
+    lock_give(&pools_lock);
+    return device;
+}
+
+/* The device of that number, the pool's own or another: that one stays open as long as the pool. LOCKING: none. */
+int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
+{
+    int error = CENOTE_OK;
+    bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
+    *other = ordinal == pool->device->ordinal ? pool->device : known ? atomic_load(&pool->others[ordinal]) : NULL;
+    if (*other)
+        return CENOTE_OK;
+    lock_take(&pools_lock);
+    *other = known ? atomic_load(&pool->others[ordinal]) : NULL;
+    if (!*other && (*other = device_open(ordinal, &error)))
+        atomic_store(&pool->others[ordinal], *other);
+    lock_give(&pools_lock);
+    return error;
+}
+
+void pool_close_device(struct device *device)
+{
+    lock_take(&pools_lock);
+    device_close(device);
+    lock_give(&pools_lock);
+}
+
+/* A closed pool's structure, wiped but for what must outlive it, or a new one. */
+cenote_pool *pools_take_structure(void)
+{
+    cenote_pool *pool = pools;
+    while (pool && (!pool->reusable || pool->guests))
+        pool = pool->next;
+    if (pool) {
+        memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));
+        return pool;
+    }
+    pool = memory_map(sizeof *pool);
+    if (!pool)
+        return NULL;
+    lock_open(&pool->lock, LOCK_POOL);
+    lock_open(&pool->turn, LOCK_TURN);
+    lock_open(&pool->watching, LOCK_WATCH);
+    pool->next = pools;
+    pools = pool;
+    return pool;
+}

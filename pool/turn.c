@@ -1,0 +1,56 @@
+/*
+ * turn.c: the turn. The thread that has it is inside the device, and the only one that changes mappings of its pool.
+ */
+#include "pool/pool.h"
+
+/*
+ * The turn: who takes it here is inside the device, and the only thread that changes mappings of this pool. It is let go of, and the device
+ * left, around everything that is not ours: functions of the program, and trims of other pools.
+ */
+int turn_begin(cenote_pool *pool)
+{
+    CUresult result = device_enter(pool->device);
+    lock_take(&pool->turn);
+    int error = pool_usable(pool); /* it may have been destroyed while we waited */
+    if (!result && !error)
+        return CENOTE_OK;
+    turn_end(pool);
+    if (error || device_context(pool->device))
+        return error ? error : pool_driver_error(pool, result, "entering the context");
+    return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s", pool->device->ordinal, driver_result_name(result));
+}
+
+void turn_end(cenote_pool *pool)
+{
+    lock_give(&pool->turn);
+    device_leave(pool->device);
+}
+
+/*
+ * After the program's own function has run. What we are in the middle of has to be finished, so a refusal is asked for once more. After an
+ * error the turn is there, but no driver call may be made that needs the context.
+ */
+CUresult turn_resume(cenote_pool *pool)
+{
+    CUresult result = device_enter(pool->device);
+    if (result) {
+        device_leave(pool->device);
+        result = device_enter(pool->device);
+    }
+    lock_take(&pool->turn);
+    return result;
+}
+
+/* For a moment other threads may have the turn, and the gate is open. The context and the thread's mode stay. */
+void turn_pause(cenote_pool *pool)
+{
+    lock_give(&pool->turn);
+    device_wait_begin(pool->device);
+}
+
+/* The turn of the pool, by a thread that paused with this one or another of the same device. */
+void turn_go_on(cenote_pool *pool)
+{
+    device_wait_end(pool->device);
+    lock_take(&pool->turn);
+}
