@@ -28,7 +28,7 @@ static int refuse_size(cenote_pool *pool, uint64_t bytes)
     lock_take(&pool->lock);
     pool->stats.ooms++;
     lock_give(&pool->lock);
-    return explain_shortage(pool, bytes);
+    return pool->hooks->explain(pool, bytes);
 }
 
 static int no_books(void)

@@ -108,10 +108,13 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
 }
 
+static const struct pool_hooks hooks = {explain_shortage, decay_go, regret_created};
+
 static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
 {
     int error;
     uint32_t shift = 0;
+    pool->hooks = &hooks;
     pool->options = *options;
     pool->device = device_open(device, &error);
     if (!pool->device)

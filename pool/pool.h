@@ -148,6 +148,13 @@ struct guard {
     } taken;                        /* what is being taken, or could not be given back yet */
 };
 
+/* What stands above the road of a block and is called by it. pool.c has the one that pools get. */
+struct pool_hooks {
+    int  (*explain)(cenote_pool *pool, uint64_t bytes);             /* explain_shortage */
+    bool (*decay)(cenote_pool *pool, uint64_t most);                /* decay_go */
+    void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* regret_created */
+};
+
 struct cenote_pool {
     struct lock    lock;            /* guards everything below that is not said to be constant */
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
@@ -156,6 +163,7 @@ struct cenote_pool {
     uint32_t       guests;          /* threads that go through all pools and are at this one; guarded by the lock of the pools */
     struct table   groups;          /* stays mapped when the pool goes: who still has a group's handle finds out that it is gone */
     struct device *device;          /* constant; wiped with all that follows when another pool takes over the structure */
+    const struct pool_hooks *hooks; /* constant */
     cenote_options options;         /* constant; limit and trim_above as they were asked for first */
     enum cenote_provider provider;  /* constant, never CENOTE_AUTO */
     bool           is_default;      /* constant */

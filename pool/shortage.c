@@ -94,7 +94,7 @@ static CUresult run_fill(struct climb *c)
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
     pool->creating_ns += created - before;
-    regret_created(pool, created - before, after - created);
+    pool->hooks->created(pool, created - before, after - created);
     if (pool->fill.harvests || pool->fill.unmaps)
         pool->moving_ns += after - created;
     return result;
@@ -522,8 +522,8 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
     if (!error && pool->pages.reserved > before)
         trim_surplus(pool);
     if (!error)
-        decay_go(pool, DECAY_IN_PASSING);
+        pool->hooks->decay(pool, DECAY_IN_PASSING);
     turn_end(pool);
     *at = c.at;
-    return error == CENOTE_OUT_OF_MEMORY ? explain_shortage(pool, q->bytes) : error;
+    return error == CENOTE_OUT_OF_MEMORY ? pool->hooks->explain(pool, q->bytes) : error;
 }
