@@ -27,7 +27,7 @@
 
 #define MESSAGE_BYTES 512 /* our choice; longer words end in ... */
 
-#define ROOM_BYTES    4096 /* enough for every explanation, see stats/explain.c */
+#define ROOM_BYTES    4096 /* enough for every explanation, see stats/text/explain.c */
 #define ROOMS         16   /* our choice: threads whose last failure was a shortage */
 
 static struct room {

@@ -3,7 +3,7 @@
  *
  * A child of a fork may go on with cenote where its parent has not touched the driver yet, so the locks of the process are free there, whichever
  * threads the parent had in short calls that need no driver. What they guard is whole: it is empty until the driver is there, or taken across the
- * fork (pool/labels.c).
+ * fork (stats/account/labels.c).
  *
  * Ranks rise strictly, so a thread holds at most one lock of a rank. That makes its locks an array of LOCK_RANKS pointers: the order
  * and the holder are both read from it, and no other thread ever looks at it.

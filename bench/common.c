@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "stats/quantity.h"
+#include "stats/text/quantity.h"
 
 void bench_fail(const char *what)
 {

@@ -16,7 +16,7 @@ target_link_libraries(cenote_host_objects PRIVATE cenote_flags)
 # Counts that are written one by one are not to be read in pairs: the processor would wait for each.
 target_compile_options(cenote_host_objects PRIVATE -fvisibility=hidden -fno-tree-slp-vectorize)
 
-# What it uses of base/, driver/, pool/ranges.c and stats/quantity.c it holds a copy of, hidden: it does not need libcenote.so.
+# What it uses of base/, driver/ and stats/text/quantity.c it holds a copy of, hidden: it does not need libcenote.so.
 set(host_exports ${CMAKE_SOURCE_DIR}/cenote_host.map)
 add_library(cenote_host SHARED $<TARGET_OBJECTS:cenote_host_objects>)
 target_include_directories(cenote_host INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

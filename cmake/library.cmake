@@ -1,11 +1,11 @@
 # libcenote.so and libcenote.a, from the layers in order. No libcuda and no libcudart: the driver is loaded at run time.
 
 set(library_sources)
-foreach(layer base driver pool stats)
+foreach(layer base driver stats/text pool/core stats/account pool pool/policy share stats/report)
     file(GLOB layer_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${layer}/*.c)
     list(APPEND library_sources ${layer_sources})
 endforeach()
-list(APPEND library_sources ${CMAKE_SOURCE_DIR}/stats/records/writer.c) # the reader needs zlib: cmake/programs.cmake
+list(APPEND library_sources ${CMAKE_SOURCE_DIR}/library.c ${CMAKE_SOURCE_DIR}/stats/records/writer.c) # the reader needs zlib: cmake/programs.cmake
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
 add_library(cenote_objects OBJECT ${library_sources})

@@ -7,7 +7,7 @@
  */
 #include "fuzz/judge.h"
 
-#include "pool/share.h"
+#include "share/share.h"
 #include "sim/sim.h"
 
 #include <string.h>

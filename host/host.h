@@ -32,10 +32,10 @@
 #include "base/index.h"
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/ranges.h"
 #include "cenote/host.h"
 #include "driver/device.h"
 #include "driver/topology.h"
-#include "pool/ranges.h"
 
 #define HOST_PAGE  4096u            /* pieces are multiples of it; jemalloc must have the same */
 #define HOST_GRAIN BLOCK_BYTES      /* blocks are multiples of it */

@@ -1,5 +1,5 @@
 /*
- * options.c: host_options.def made to work: defaults, CENOTE_HOST_CONF, ranges, help. The same ways as CENOTE_CONF has (stats/options.c),
+ * options.c: host_options.def made to work: defaults, CENOTE_HOST_CONF, ranges, help. The same ways as CENOTE_CONF has (stats/text/options.c),
  * for a struct of its own.
  *
  * LOCKING: none; the environment is read, nothing is kept.
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/sized.h"
 #include "host/host.h"
-#include "stats/quantity.h"
+#include "stats/text/quantity.h"
 
 #define ITEM_BYTES 128      /* longest "name:value" */
 #define LEAST_LIMIT 2097152 /* bytes: one chunk */

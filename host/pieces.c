@@ -3,7 +3,7 @@
  *
  * All chunks lie in one range of addresses that is set aside when we open, so that a subtraction says whether an address is ours and where
  * its record is. The pieces of a chunk tile it, in a list by address; they never reach into a neighbour, because the driver knows each
- * chunk on its own and refuses a copy that crosses two. Free pieces of a node are kept in order of size by pool/ranges.c: best fit.
+ * chunk on its own and refuses a copy that crosses two. Free pieces of a node are kept in order of size by base/ranges.c: best fit.
  *
  * LOCKING: `growing` for chunk_reserve and chunk_unreserve; the others take `lock` themselves.
  */

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/sized.h"
 #include "host/host.h"
-#include "stats/out.h"
-#include "stats/quantity.h"
+#include "stats/text/out.h"
+#include "stats/text/quantity.h"
 
 static cenote_level level(const struct node *n, int q)
 {

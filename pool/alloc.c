@@ -6,9 +6,9 @@
  * by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used on other streams it joins those
  * pending instead.
  */
-#include "pool/count.h"
-#include "pool/record.h"
-#include "pool/sites.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
+#include "stats/account/sites.h"
 
 #define TEND_EVERY 32   /* allocations between two looks after pending blocks, which cost driver calls; slow paths look anyway */
 

@@ -5,7 +5,7 @@
  *
  * LOCKING: the turn, not the pool's lock. The turn is let go of around the program's own functions.
  */
-#include "pool/count.h"
+#include "stats/account/count.h"
 
 #define REGION_SHARE       8                /* a region has this part of the device's memory: few borders, cheap addresses */
 #define REGION_SLOTS_LEAST 32u              /* and so many slots at least, on small cards and where the pool has many addresses */

@@ -4,7 +4,7 @@
  * LOCKING: the pool's lock, which pool_lock_of takes.
  */
 #include "base/check.h"
-#include "pool/count.h"
+#include "stats/account/count.h"
 
 static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
 {

@@ -18,7 +18,7 @@
  * lock for each question while other threads append.
  */
 #include "base/check.h"
-#include "pool/count.h"
+#include "stats/account/count.h"
 
 #define FENCE_LINE 1u       /* of uses that have no event and wait for a fence over the whole context */
 #define LOOKS_MOST 8u       /* lines that a look in passing finds not done before it gives up; the next look begins with others */

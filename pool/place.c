@@ -3,8 +3,8 @@
  *
  * LOCKING: the pool's lock.
  */
-#include "pool/count.h"
-#include "pool/record.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
 
 struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
 {

@@ -1,5 +1,5 @@
 /*
- * pool.h: everything a pool owns, in one structure: the object graph of the library. See pool.c.
+ * pool.h: everything a pool owns, in one structure: the object graph of the library. See library.c.
  *
  *     cenote_pool
  *       +-- device            its driver and context
@@ -17,10 +17,10 @@
 #include "base/index.h"
 #include "base/lock.h"
 #include "base/sized.h"
-#include "pool/addresses.h"
-#include "pool/arena.h"
-#include "pool/fill.h"
-#include "pool/label.h"
+#include "pool/core/addresses.h"
+#include "pool/core/arena.h"
+#include "pool/core/fill.h"
+#include "stats/account/label.h"
 
 #define EVENTS_MOST   4096      /* at one time; who gets none waits for a fence instead */
 #define CAPTURES_MOST 64
@@ -148,7 +148,7 @@ struct guard {
     } taken;                        /* what is being taken, or could not be given back yet */
 };
 
-/* What stands above the road of a block and is called by it. pool.c has the one that pools get. */
+/* What stands above the road of a block and is called by it. library.c has the one that pools get. */
 struct pool_hooks {
     int  (*explain)(cenote_pool *pool, uint64_t bytes);             /* explain_shortage */
     bool (*decay)(cenote_pool *pool, uint64_t most);                /* decay_go */
@@ -184,7 +184,7 @@ struct cenote_pool {
     struct pages   pages;
     struct table   blocks, slabs, arenas, uses, lines, exports;
     struct index   at;              /* block address -> block */
-    struct index   exported;        /* block address -> export, see share.c */
+    struct index   exported;        /* block address -> export, see share/export.c */
     struct index   by_stream;       /* arena key -> arena */
     struct arena  *last_arena;      /* found last: most programs use one stream at a time */
     struct idle_queue idle;         /* arenas of no group without a block, see idle.c */
@@ -352,7 +352,7 @@ static inline bool look_goes_on(struct look *look, uint32_t work)
     return look->work < PORTION || look_pause(look);
 }
 
-/* --- pieces.c, rows.c, account_rows.c, account_steps.c */
+/* --- pieces.c, rows.c, stats/account/rows.c, stats/account/steps.c */
 struct sums {
     uint64_t *of_arena;             /* bytes of physical memory that lie in each, by its number */
     uint32_t  arenas;               /* room; later ones are not told of */
@@ -477,7 +477,7 @@ void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint6
 void watch_fill_begins(cenote_pool *pool);
 void watch_fill_ends(cenote_pool *pool, CUresult result);
 
-/* --- share.c, share_import.c */
+/* --- share/export.c, share/import.c */
 void share_settle(void);
 void share_sweep(void);
 

@@ -1,5 +1,5 @@
 /*
- * pools.c: the list of pools of the process, and the devices they have open. How one is made and ends is in pool.c.
+ * pools.c: the list of pools of the process, and the devices they have open. How one is made and ends is in library.c.
  *
  * A structure is never unmapped; a new pool takes over that of a closed one, once no thread is at it any more.
  *

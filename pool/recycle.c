@@ -13,7 +13,7 @@
  * LOCKING: the turn, not the pool's lock. While a capture is open nothing is unmapped (rule 5).
  */
 #include "base/check.h"
-#include "pool/count.h"
+#include "stats/account/count.h"
 
 /* Is the device done with all that was used there? *last: the latest free. LOCKING: the pool's lock. */
 static bool is_unused(const cenote_pool *pool, const struct region *r, tick *last)

@@ -19,8 +19,8 @@
  * LOCKING: the turn from start to end, but not across waits and functions of the program; the pool's lock only around looks and plans.
  */
 #include "base/check.h"
-#include "pool/count.h"
-#include "pool/record.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
 #define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */

@@ -11,7 +11,7 @@
  * LOCKING: every function here expects the pool's lock.
  */
 #include "base/check.h"
-#include "pool/count.h"
+#include "stats/account/count.h"
 
 /* Bytes of live blocks that lie on the card for certain: what a program's own source gave may be any memory. */
 uint64_t sums_live(const cenote_pool *pool)

@@ -10,7 +10,7 @@
  *
  * While a capture is open nothing is unmapped or released (rule 5).
  */
-#include "pool/count.h"
+#include "stats/account/count.h"
 
 #define BATCH    64             /* pages picked at a time where there is no host memory for more */
 #define ORPHANS  8              /* segments of destroyed groups that go before another is taken */

@@ -4,7 +4,7 @@
 #ifndef CENOTE_TESTS_API_OWN_H
 #define CENOTE_TESTS_API_OWN_H
 
-#include "pool/share.h"
+#include "share/share.h"
 #include "tests/api/other.h"
 
 #include <dirent.h>

@@ -3,8 +3,8 @@
  * what a reader needs, not word by word.
  */
 #include "base/memory.h"
-#include "pool/label.h"
-#include "pool/sites.h"
+#include "stats/account/label.h"
+#include "stats/account/sites.h"
 #include "tests/api/scene.h"
 
 #include <dlfcn.h>

@@ -5,7 +5,7 @@
 #include "tests/api/pair.h"
 
 #include "driver/driver.h"
-#include "pool/share.h"
+#include "share/share.h"
 
 /* --------------------------------------------------------------------------------------------------------------------- contents */
 

@@ -6,7 +6,7 @@
 #include "tests/patience.h"
 
 #include "base/memory.h"
-#include "pool/share.h"
+#include "share/share.h"
 
 #include <dirent.h>
 #include <errno.h>

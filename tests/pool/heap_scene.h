@@ -2,7 +2,7 @@
 #ifndef CENOTE_TESTS_POOL_HEAP_SCENE_H
 #define CENOTE_TESTS_POOL_HEAP_SCENE_H
 
-#include "pool/heap.h"
+#include "pool/core/heap.h"
 
 #include "tests/harness.h"
 #include "tests/pool/store.h"

@@ -2,7 +2,7 @@
  * test_addresses.c: the map of the process from addresses to regions, against a list that is searched from end to end: regions of pages,
  * and segments of odd places and sizes that share the granules of the map.
  */
-#include "pool/addresses.h"
+#include "pool/core/addresses.h"
 
 #include "base/memory.h"
 #include "tests/base/random.h"

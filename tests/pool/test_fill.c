@@ -2,7 +2,7 @@
  * test_fill.c: the filling of ranges, on a card that keeps books: in the plain cases what is taken from where, and then every driver call
  * of a plan failing, one at a time and all from it on. Whatever fails, no page is lost, none is counted twice, and books and card agree.
  */
-#include "pool/fill.h"
+#include "pool/core/fill.h"
 
 #include "base/memory.h"
 #include "tests/harness.h"

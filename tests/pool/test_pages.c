@@ -2,7 +2,7 @@
  * test_pages.c: single decisions about pages: when one is free, who may use it where, what keeps a slot as it is, and what breaks each
  * rule. test_pages_random.c has the whole life of many.
  */
-#include "pool/pages.h"
+#include "pool/core/pages.h"
 
 #include "tests/harness.h"
 #include "tests/pool/store.h"

@@ -5,7 +5,7 @@
  * A step takes bytes (moving pages there over two steps, so that others come between), gives them, lets the device get on, trims, pins.
  * What the store must answer is worked out from the arrays anew each time.
  */
-#include "pool/pages.h"
+#include "pool/core/pages.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"

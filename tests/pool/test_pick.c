@@ -1,5 +1,5 @@
 /* test_pick.c: which free pages are picked, in which order, and which never are; and the sums over all pages. */
-#include "pool/pages.h"
+#include "pool/core/pages.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"

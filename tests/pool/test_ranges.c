@@ -2,7 +2,7 @@
  * test_ranges.c: the free ranges of a heap against a sorted array, through hundreds of thousands of adds and removes, with sizes that share
  * a bin, repeat, or lie at the edges of bins.
  */
-#include "pool/ranges.h"
+#include "base/ranges.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"

@@ -1,5 +1,5 @@
 /* test_region.c: the arrays behind a region, the arithmetic of slots, and what the driver is asked for. */
-#include "pool/region.h"
+#include "pool/core/region.h"
 
 #include "base/memory.h"
 #include "tests/harness.h"

@@ -1,5 +1,5 @@
 /* test_sizeclass.c: every byte count that a slab serves, walked. */
-#include "pool/sizeclass.h"
+#include "pool/core/sizeclass.h"
 
 #include "tests/harness.h"
 

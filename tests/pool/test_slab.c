@@ -1,5 +1,5 @@
 /* test_slab.c: items of every class, bins, and what an address inside a slab leads to. Slabs are cut from a region of no heap. */
-#include "pool/slab.h"
+#include "pool/core/slab.h"
 
 #include "tests/base/random.h"
 #include "tests/harness.h"

@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "driver/driver.h"
-#include "pool/share.h"
+#include "share/share.h"
 #include "tests/processes/process.h"
 
 extern int __cxa_atexit(void (*function)(void *), void *object, void *library);

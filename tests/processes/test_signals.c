@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 
-#include "pool/share.h"
+#include "share/share.h"
 #include "tests/api/other.h"
 #include "tests/processes/process.h"
 

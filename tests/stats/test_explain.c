@@ -2,7 +2,7 @@
  * test_explain.c: each piece of advice in a state that calls for it and in one that nearly does, made up as facts; and the text in states that
  * are hard to bring about: all known, nothing known, as long as it can be.
  */
-#include "stats/facts.h"
+#include "stats/text/facts.h"
 #include "tests/harness.h"
 
 #define MIB (1ull << 20)

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "stats/options.h"
+#include "stats/text/options.h"
 #include "tests/harness.h"
 
 /* A struct with known contents in every field; a failing call must leave it so. */

@@ -1,5 +1,5 @@
 /* test_quantity.c: numbers as people write them, and what is none. */
-#include "stats/quantity.h"
+#include "stats/text/quantity.h"
 #include "tests/harness.h"
 
 #define UNTOUCHED 0x5555555555555555ull

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "stats/options.h"
-#include "stats/quantity.h"
+#include "stats/text/options.h"
+#include "stats/text/quantity.h"
 #include "tools/replay/replay.h"
 
 enum { EXIT_USAGE = 1, EXIT_BROKEN_FILE = 2, EXIT_FAILED = 3 };

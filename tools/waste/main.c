@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "bench/common.h"
-#include "stats/quantity.h"
+#include "stats/text/quantity.h"
 #include "tools/waste/climb.h"
 
 enum { EXIT_USAGE = 1, EXIT_FILE = 2, EXIT_ALLOCATOR = 3 };

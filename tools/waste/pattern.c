@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "bench/common.h"
-#include "stats/quantity.h"
+#include "stats/text/quantity.h"
 
 #define UNIT 512              /* every allocator here rounds to it */
 #define STREAM_NAMED_FROM 1   /* streams of the trace; 0 is the legacy default stream, which waits for others */

@@ -1,0 +1,385 @@
+/*
+ * library.c: pools come and go, and who owns what. The road of one allocation is in alloc.c.
+ *
+ * A pool has one device and one provider, chosen when it is made. Its structure is never unmapped, so that a call with an address of a
+ * destroyed pool finds out instead of crashing; a new pool takes over the structure of a destroyed one.
+ *
+ *                  cenote_pool_create                     cenote_pool_destroy
+ *     (not there) -------------------> open ----------------------------------> closed, reused
+ *                                       | first sticky driver error
+ *                                       +-----> lost: allocations fail, frees are bookkeeping, statistics stay readable
+ *
+ * LOCKING: the lock of the pools guards the default ones, and the making of a pool. A pool's own locks are explained in docs/locks.md.
+ */
+#include <string.h>
+
+#include "stats/account/record.h"
+#include "stats/text/options.h"
+
+#define PAGE_BYTES_MOST  (32ull << 20)
+#define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
+
+static cenote_pool *defaults[DEVICES_MAX];
+
+/* -------------------------------------------------------------------------------------------------------------------------- creation */
+
+static int choose_provider(cenote_pool *pool)
+{
+    const struct device *d = pool->device;
+    pool->provider = (enum cenote_provider)pool->options.provider;
+    if (pool->provider == CENOTE_AUTO)
+        pool->provider = d->granularity ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
+    bool needs_vmm = pool->provider == CENOTE_VMM || pool->provider == CENOTE_GUARD;
+    if ((needs_vmm && !d->granularity) || (pool->provider == CENOTE_ASYNC && !d->has_pools))
+        return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d has no %s; use provider:auto", d->ordinal,
+                         needs_vmm ? "virtual memory management" : "memory pools");
+    return CENOTE_OK;
+}
+
+static uint64_t limit_bytes(const cenote_options *options, uint64_t capacity)
+{
+    return options->limit <= 1 ? (uint64_t)(options->limit * (double)capacity) : (uint64_t)options->limit;
+}
+
+/* The power of two that `x` is nearest to in ratio. */
+static uint64_t nearest_power(uint64_t x)
+{
+    uint64_t below = 1ull << (63 - __builtin_clzll(x | 1));
+    return x * x >= 2 * below * below ? 2 * below : below;
+}
+
+/* The power of two nearest to what gives PAGES_PER_DEVICE pages, within what the device and we can do. */
+static int choose_page(const cenote_pool *pool, uint32_t *shift)
+{
+    uint64_t least = pool->device->granularity ? pool->device->granularity : 2u << 20;
+    uint64_t bytes = (uint64_t)pool->options.page_mib << 20;
+    if (bytes && bytes < least) /* both are powers of two */
+        return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB", pool->options.page_mib,
+                         pool->device->ordinal, (unsigned long long)(least >> 20));
+    if (!bytes) {
+        uint64_t most = pool->limit && pool->limit < pool->device->capacity ? pool->limit : pool->device->capacity;
+        bytes = nearest_power(most / PAGES_PER_DEVICE);
+        bytes = bytes > PAGE_BYTES_MOST ? PAGE_BYTES_MOST : bytes;
+        bytes = bytes < least ? least : bytes;
+    }
+    *shift = 63 - (uint32_t)__builtin_clzll(bytes);
+    return CENOTE_OK;
+}
+
+static int open_driver_pool(cenote_pool *pool)
+{
+    CUmemPoolProps props;
+    memset(&props, 0, sizeof props);
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    props.location.id = pool->device->ordinal;
+    CUresult result = pool->device->driver->cuMemPoolCreate(&pool->driver_pool, &props);
+    return result ? pool_driver_error(pool, result, "cuMemPoolCreate") : CENOTE_OK;
+}
+
+static void close_tables(cenote_pool *pool)
+{
+    record_forget(pool);
+    pages_close(&pool->pages);
+    table_close(&pool->blocks);
+    table_close(&pool->slabs);
+    table_close(&pool->arenas);
+    table_close(&pool->uses);
+    table_close(&pool->lines);
+    index_close(&pool->line_by_key);
+    table_close(&pool->exports);
+    table_close(&pool->by_tag);
+    index_close(&pool->exported);
+    index_close(&pool->at);
+    index_close(&pool->by_stream);
+    fill_close(&pool->fill);
+}
+
+static int open_tables(cenote_pool *pool, uint32_t shift)
+{
+    if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
+        table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
+        (pool->groups.items || table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST)) &&
+        table_open(&pool->uses, sizeof(struct use), USES_MOST) && table_open(&pool->lines, sizeof(struct line), USES_MOST) &&
+        pending_open(pool) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
+        table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MOST + 1))
+        return CENOTE_OK;
+    close_tables(pool);
+    return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
+}
+
+static const struct pool_hooks hooks = {explain_shortage, decay_go, regret_created};
+
+static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
+{
+    int error;
+    uint32_t shift = 0;
+    pool->hooks = &hooks;
+    pool->options = *options;
+    pool->device = device_open(device, &error);
+    if (!pool->device)
+        return error;
+    pool->access[pool->access_count++] = device_access(pool->device);
+    pool->limit = limit_bytes(options, pool->device->capacity);
+    pool->trim_above = options->trim_above;
+    if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
+        error = open_tables(pool, shift);
+    if (!error && (error = record_open(pool)))
+        close_tables(pool);
+    if (!error && pool->provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
+        close_tables(pool);
+    if (error)
+        device_close(pool->device);
+    return error;
+}
+
+/* Groups that were destroyed and had memory still. LOCKING: none; nobody gets into the pool any more. */
+static void forget_groups(cenote_pool *pool)
+{
+    for (uint32_t number = 1; number < pool->groups.used; number++) {
+        if (!group_of(pool, number)->number)
+            continue;
+        table_give(&pool->groups, number);
+        group_of(pool, number)->number = 0;
+    }
+}
+
+static int create(int device, const cenote_options *options, cenote_pool **result)
+{
+    cenote_pool *pool = pools_take_structure();
+    if (!pool)
+        return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
+    int error = fill_in(pool, device, options);
+    pool->reusable = error != CENOTE_OK;
+    if (error)
+        return error;
+    pool->open = true;
+    *result = pool;
+    return CENOTE_OK;
+}
+
+int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool **pool, size_t size)
+{
+    cenote_options full;
+    if (!pool)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
+    int error = pool_process_usable();
+    if (error || (error = options_check(options, size, &full)))
+        return error;
+    lock_take(&pools_lock);
+    error = create(device, &full, pool);
+    lock_give(&pools_lock);
+    if (error)
+        return error;
+    (*pool)->opened_ns = pool_now(*pool); /* the clock may be the program's */
+    background_join(*pool);
+    return CENOTE_OK;
+}
+
+int cenote_pool_default(int device, cenote_pool **pool)
+{
+    cenote_options options;
+    int error = pool_process_usable();
+    if (error)
+        return error;
+    if (!pool)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the pool: the last argument is NULL");
+    if (device < 0 || device >= DEVICES_MAX)
+        return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
+    lock_take(&pools_lock);
+    bool is_new = !defaults[device];
+    if (!defaults[device] && !(error = options_check(NULL, 0, &options)) && !(error = create(device, &options, &defaults[device]))) {
+        defaults[device]->is_default = true;
+        defaults[device]->opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
+    }
+    if (!error)
+        *pool = defaults[device];
+    lock_give(&pools_lock);
+    if (!error && is_new)
+        background_join(*pool);
+    return error;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- destruction */
+
+static int may_be_destroyed(cenote_pool *pool)
+{
+    if (pool->is_default)
+        return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_trim gives its memory back",
+                         pool->device->ordinal);
+    if (atomic_load(&pool->device->captures))
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->device->ordinal);
+    if (pool->pins)
+        return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
+    if (pool->climbers)
+        return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool: destroy it when that is done");
+    if (pool->stats.blocks.current)
+        return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
+                         (unsigned long long)pool->stats.blocks.current, (unsigned long long)pool->stats.requested.current);
+    for (uint32_t g = 1; g < pool->groups.used; g++)
+        if (group_of(pool, g)->number && !group_of(pool, g)->destroyed)
+            return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists: cenote_group_destroy comes first", group_of(pool, g)->name);
+    return CENOTE_OK;
+}
+
+/*
+ * Everything goes back to the driver. Nothing is live and nothing is in flight. What the driver refuses is asked for once more; what it
+ * refuses again is left to the end of the process. LOCKING: the turn.
+ */
+static void give_everything_back(cenote_pool *pool)
+{
+    trim_flush(pool);
+    for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)
+        trim_to(pool, 0, UINT64_MAX);
+    guard_forget(pool);
+    if (atomic_load(&pool->device->was_reset))
+        pool->event_count = 0; /* they have ended with their context */
+    while (pool->event_count)
+        pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
+    if (pool->driver_pool && pool->device->driver->cuMemPoolDestroy(pool->driver_pool))
+        pool->device->driver->cuMemPoolDestroy(pool->driver_pool);
+}
+
+/* Of a pool whose context is lost, or that the driver would not take back: our books of it end. */
+static void forget_regions(cenote_pool *pool)
+{
+    for (uint32_t number = 1; number < pool->pages.regions.used; number++) {
+        struct region *r = region_of(&pool->pages, number);
+        if (!r)
+            continue;
+        addresses_remove(r);
+        region_close(r);
+        addresses_free_region(r);
+    }
+}
+
+static int check_unused(cenote_pool *pool, tick *freed)
+{
+    lock_take(&pool->lock);
+    int error = may_be_destroyed(pool);
+    *freed = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    return error;
+}
+
+/*
+ * Waits for the device, if the pool may be destroyed as it is: nothing is in flight of what was freed up to *freed. *result: of entering the
+ * device; not zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
+ * LOCKING: inside, not the turn.
+ */
+static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
+{
+    int error = check_unused(pool, freed);
+    if (!error && !*result)
+        *result = pool->lost;
+    if (!error && !*result && device_context(pool->device))
+        while ((*result = device_wait(pool->device)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
+    if (error)
+        return error;
+    if (*result && !pool->lost && !device_is_lost(pool->device, *result))
+        return pool_driver_error(pool, *result, "waiting for the device");
+    if (atomic_load(&pool->device->was_reset))
+        *result = CUDA_SUCCESS; /* nothing runs any more, and what belongs to no context is still there to be given back */
+    return CENOTE_OK;
+}
+
+/*
+ * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. `waited`: for all that was freed until then.
+ * LOCKING: the turn, after wait_before_closing.
+ */
+static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
+{
+    int error = CENOTE_OK;
+    if (!result) {
+        lock_take(&pool->lock);
+        wait_is_over(pool, waited);
+        lock_give(&pool->lock);
+        pending_poll(pool);
+    }
+    if (!result && pool->pending_count)
+        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for other devices, which cannot be waited for now",
+                         pool->pending_count);
+    lock_take(&pool->lock);
+    error = may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
+    if (!error && !result && pool->pages.fences.now != waited)
+        error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
+    pool->open = error != CENOTE_OK;
+    lock_give(&pool->lock);
+    return error;
+}
+
+int cenote_pool_destroy(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (callback_runs_for(pool))
+        return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
+    if (atomic_exchange(&pool->ending, true))
+        return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
+    elsewhere_wait(pool);
+    bool attended = background_leave(pool);
+    tick waited;
+    CUresult result = device_enter_as_it_is(pool->device);
+    error = wait_before_closing(pool, &waited, &result);
+    lock_take(&pool->turn);
+    error = error ? error : close_for_calls(pool, waited, result);
+    if (!error && !result)
+        give_everything_back(pool);
+    turn_end(pool);
+    if (error && attended)
+        background_join(pool);
+    if (error) {
+        atomic_store(&pool->ending, false);
+        return error;
+    }
+    record_close(pool);
+    share_settle();
+    forget_regions(pool);
+    forget_groups(pool);
+    lock_take(&pools_lock);
+    close_tables(pool);
+    for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
+        if (pool->others[ordinal])
+            device_close(pool->others[ordinal]);
+    device_close(pool->device);
+    pool->reusable = true;
+    lock_give(&pools_lock);
+    return CENOTE_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- small verbs */
+
+int cenote_pool_provider(const cenote_pool *pool)
+{
+    return pool && pool->open ? (int)pool->provider : -1;
+}
+
+int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    lock_take(&pool->lock);
+    pool->limit = bytes;
+    lock_give(&pool->lock);
+    return bytes ? cenote_trim(pool, bytes, 0) : CENOTE_OK;
+}
+
+int cenote_pool_set_trim_above(cenote_pool *pool, double part)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!(part >= 0 && part <= 1))
+        return error_set(CENOTE_INVALID, 0, "trim_above is a part from 0 to 1, not %g", part);
+    lock_take(&pool->lock);
+    pool->trim_above = part;
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}
+
+int cenote_pool_device(const cenote_pool *pool)
+{
+    return pool && pool->open ? pool->device->ordinal : -1;
+}

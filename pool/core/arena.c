@@ -1,0 +1,121 @@
+/*
+ * arena.c: small requests go to slabs, the rest to the heap; slabs come from the heap too.
+ *
+ * An arena has one order domain: the key (group, stream). Everything in it is handed out and given back in the order of that stream, so
+ * that nothing here has to ask what the device has done. Memory that comes from or goes to elsewhere is the business of pages and fences.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "pool/core/arena.h"
+
+#include "base/check.h"
+
+void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private)
+{
+    heap_open(&a->heap, pages, blocks, a->number, is_private);
+    a->slabs = (struct slabs){.table = slabs};
+    a->is_private = a->was_private = is_private;
+}
+
+/* What serves it. Private arenas have no slabs: what a capture recorded must be restorable block by block. */
+void request_make(struct request *q, bool slabs)
+{
+    if (slabs && q->bytes <= CLASS_BYTES_MAX && q->alignment <= BLOCK_BYTES) {
+        q->class = class_of(q->bytes);
+        q->size = slab_bytes(q->class);
+        q->alignment = SLAB_ALIGNMENT;
+    } else {
+        q->class = CLASS_NONE;
+        q->size = (q->bytes + BLOCK_BYTES - 1) & ~(uint64_t)(BLOCK_BYTES - 1);
+        q->alignment = q->alignment < BLOCK_BYTES ? BLOCK_BYTES : q->alignment;
+    }
+}
+
+void request_cover_pages(struct request *q, uint64_t page)
+{
+    q->size = (q->size + page - 1) & ~(page - 1);
+    q->alignment = page;
+}
+
+static enum fit find_at(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place)
+{
+    if (q->alone)
+        return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
+    if (q->at & (q->alignment - 1))
+        return FIT_NOT; /* whole pages do not begin there */
+    return heap_find_at(&a->heap, who, r, q->at, q->size, place);
+}
+
+/* A place in the heap for the block, or for the slab that a small one is to come from. `r` holds the address that the request names, if any. */
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place)
+{
+    if (q->at) {
+        enum fit fit = find_at(a, who, q, r, place);
+        if (fit != FIT_NOT || !a->slabs.empty)
+            return fit;
+        arena_flush(a); /* what lies there may be an empty slab */
+        return find_at(a, who, q, r, place);
+    }
+    if (q->last)
+        return heap_find_last(&a->heap, q->size, q->alignment, place);
+    if (q->alone)
+        return heap_find_alone(&a->heap, who, 0, q->size, q->alignment, place);
+    return heap_find(&a->heap, who, q->size, q->alignment, place);
+}
+
+/* The block that heap_take took has its pages: it becomes what was asked for. Its address. */
+uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
+{
+    struct block *b = block_of(a->heap.ranges.blocks, block);
+    a->live++;
+    if (q->class == CLASS_NONE) {
+        b->requested = q->bytes;
+        b->mark = q->mark;
+        return b->at;
+    }
+    b->state = BLOCK_SLAB;
+    slab_open(&a->slabs, q->class, region_of(a->heap.pages, b->region), b->at, block);
+    return slab_take(&a->slabs, q->class, q->bytes, q->mark);
+}
+
+/* The block did not get its pages. */
+void arena_abandon(struct arena *a, uint32_t block)
+{
+    heap_give(&a->heap, block, a->heap.pages->fences.now);
+}
+
+void arena_note_free(struct arena *a, tick freed)
+{
+    CHECK(a->live);
+    a->live--;
+    a->last_freed = a->last_freed > freed ? a->last_freed : freed;
+}
+
+/* Its items were freed at different ticks, and one that was pending comes last with an early one: the latest of the arena covers all. */
+static void close_slab(struct arena *a, uint32_t slab)
+{
+    struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
+    heap_give(&a->heap, slab_close(&a->slabs, slab, r), a->last_freed);
+}
+
+void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)
+{
+    arena_note_free(a, freed);
+    if (slab_give(&a->slabs, slab, item))
+        close_slab(a, slab);
+}
+
+/* Empty slabs, kept for speed, go back to the heap. */
+void arena_flush(struct arena *a)
+{
+    for (uint32_t class = 0; class < CLASS_COUNT; class++) {
+        uint32_t slab = a->slabs.bins[class];
+        while (slab) {
+            struct slab *s = slab_of(a->slabs.table, slab);
+            uint32_t next = s->after;
+            if (s->free_items == s->items)
+                close_slab(a, slab);
+            slab = next;
+        }
+    }
+}

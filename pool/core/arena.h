@@ -1,0 +1,68 @@
+/*
+ * arena.h: the memory of one order domain: what one stream frees, that stream may have again at once. See arena.c.
+ */
+#ifndef CENOTE_POOL_CORE_ARENA_H
+#define CENOTE_POOL_CORE_ARENA_H
+
+#include "pool/core/heap.h"
+#include "pool/core/row.h"
+#include "pool/core/slab.h"
+
+#define ARENAS_MOST (1u << 16)
+#define BYTES_MOST  (1ull << 56)    /* no device has more; keeps sums from overflowing */
+
+struct request {
+    uint64_t bytes;                 /* asked for */
+    uint64_t size;                  /* of the heap block that serves it: rounded up, or a whole slab */
+    uint64_t alignment;
+    uint64_t at;                    /* where it has to be, 0: anywhere */
+    uint64_t mark;                  /* see label.h */
+    uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
+    bool     whole;                 /* shares no page and no segment with another block */
+    bool     alone;                 /* the same where memory is segments: it has one to itself */
+    bool     last;                  /* ends where its segment ends, in which no block has been before: provider guard */
+};
+
+/* Arenas by number, first come first, see idle.c. */
+struct idle_queue {
+    uint32_t first, last;
+};
+
+struct arena {                      /* guarded by the pool's lock */
+    struct heap  heap;
+    struct slabs slabs;
+    uint64_t stream;                /* key of its stream, see streams.c */
+    CUstream handle;                /* the stream's handle when it was last seen */
+    uint32_t number;                /* in the pool's table */
+    uint32_t group;                 /* 0: none */
+    uint64_t live;                  /* blocks, with those pending */
+    uint64_t pending;               /* bytes of those, as they are counted */
+    struct row row;                 /* its part of the allocated bytes */
+    uint32_t visitors;              /* threads in shortage.c on its behalf: it stays who it is */
+    uint32_t in_vain;               /* slides that followed the last question to the device which did not help; each such doubles them */
+    uint32_t slides;                /* of those, still to come: places that have slid are taken without asking */
+    tick     last_freed;
+    uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
+    uint32_t before_of_stream, next_of_stream;  /* those of the same stream that are found by it */
+    uint32_t before_idle, next_idle;
+    struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
+    bool     is_private;            /* rule 4 */
+    bool     captured;              /* private, and drawn from in a capture: replays may write to its memory until its group is destroyed */
+    bool     was_private;         /* made for a private group, and taken over by such alone */
+    bool     is_known;              /* found by its stream and group */
+    bool     retired;               /* its stream or group is gone: another may take the arena over */
+};
+
+void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);
+
+void     request_make(struct request *q, bool slabs);
+void     request_cover_pages(struct request *q, uint64_t page);
+enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place);
+uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
+void     arena_abandon(struct arena *a, uint32_t block);
+
+void     arena_note_free(struct arena *a, tick freed);
+void     arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed);
+void     arena_flush(struct arena *a);
+
+#endif

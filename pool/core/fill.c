@@ -1,0 +1,236 @@
+/*
+ * fill.c: puts a page under each slot of a range that lacks one.
+ *
+ * The pages come, in this order, from the spares, from free pages that lie elsewhere (harvest: the one that was freed longest ago first;
+ * its old place keeps its mapping; not while moving is over its budget), and from the driver. What cannot be used where it is mapped now
+ * is unmapped first.
+ *
+ *     fill_plan          fill_create, fill_map                   fill_publish
+ *     pool's lock        the turn, no lock                       pool's lock
+ *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
+ *                        any failure: unmapped in reverse
+ *
+ * Between plan and publish the slots are in transit and the pages that were picked have an owner, so nobody else touches either. After a
+ * failure two things are not as before: pages that were created stay, as spares, so that the next attempt needs that many fewer; and old
+ * mappings that were taken away stay away, so that their slots lack a page now.
+ */
+#include "pool/core/fill.h"
+
+#include "base/check.h"
+
+static bool make_room(struct fill *f, uint32_t entries)
+{
+    if (entries <= f->most)
+        return true;
+    uint32_t most = entries + entries / 2 + 64;
+    struct fill_entry *bigger = memory_map(most * sizeof *bigger);
+    struct pick *picks = memory_map(most * sizeof *picks);
+    if (!bigger || !picks) {
+        if (bigger)
+            memory_unmap(bigger, most * sizeof *bigger);
+        if (picks)
+            memory_unmap(picks, most * sizeof *picks);
+        return false;
+    }
+    fill_close(f);
+    f->entries = bigger;
+    f->picks = picks;
+    f->most = most;
+    return true;
+}
+
+void fill_close(struct fill *f)
+{
+    if (f->most) {
+        memory_unmap(f->entries, f->most * sizeof *f->entries);
+        memory_unmap(f->picks, f->most * sizeof *f->picks);
+    }
+    f->most = 0;
+}
+
+/* Lists what is missing. The pages that are kept are met, in the sense of pages_look_anew, so that the picker leaves them alone. */
+static void list_missing(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to)
+{
+    f->count = f->unmaps = 0;
+    pages_look_anew(s);
+    for (uint32_t slot = from; slot < to; slot++) {
+        bool blocked;
+        if (!pages_lack(s, who, r, slot, &blocked)) {
+            page_of(s, r->page[slot])->mark = s->epoch; /* a sole page is not met by the look itself */
+            continue;
+        }
+        CHECK(!blocked);
+        f->entries[f->count++] = (struct fill_entry){.slot = slot, .old = r->page[slot]};
+        f->unmaps += r->page[slot] != 0;
+    }
+}
+
+/*
+ * Plans for the slots [from, to), found fit by heap_find under the same lock. On PLAN_READY the slots are in transit, and the driver's
+ * part must follow. Without `harvest`, when moving is over its budget, only spares and pages never used are taken. `allowance`: bytes that
+ * may be created. LOCKING: the pool's lock and the turn.
+ */
+enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to,
+                    bool harvest, uint64_t allowance)
+{
+    if (!make_room(f, to - from))
+        return PLAN_NO_MEMORY;
+    f->region = r;
+    list_missing(f, s, who, r, from, to);
+
+    struct picker picker = {.who = who, .latest = harvest ? s->fences.now : 0, .most = f->count, .picks = f->picks};
+    pages_pick(s, &picker);
+    f->creates = f->count - picker.count;
+    if (f->creates && allowance >> s->shift < f->creates)
+        return PLAN_OVER_LIMIT;
+    if (!table_reserve(&s->table, f->creates))
+        return PLAN_NO_MEMORY;
+
+    f->harvests = 0;
+    for (uint32_t i = 0; i < f->count; i++) {
+        struct fill_entry *e = &f->entries[i];
+        bit_set(r->transit, e->slot);
+        if (i >= picker.count)
+            continue;
+        e->page = picker.picks[i].page;
+        e->handle = page_of(s, e->page)->handle;
+        f->harvests += page_of(s, e->page)->maps != 0;
+        e->past = pages_lift(s, e->page, (struct spot){r->number, e->slot});
+    }
+    return PLAN_READY;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- the driver's part */
+
+/*
+ * A page that other processes may have, where the driver makes such. Some systems say that they do and then refuse: there a page is one of
+ * this process alone.
+ */
+static CUresult create_page(struct fill_entry *e, const struct device *d, uint64_t bytes)
+{
+    CUmemAllocationProp prop = device_page_prop(d);
+    CUresult result = d->driver->cuMemCreate(&e->handle, bytes, &prop, 0);
+    e->shareable = prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    if (e->shareable && (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_INVALID_VALUE)) {
+        e->shareable = false;
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+        result = d->driver->cuMemCreate(&e->handle, bytes, &prop, 0);
+    }
+    return result;
+}
+
+/*
+ * The driver's part, in two steps so that the caller can tell their times apart. After a failure of the first the second is left out.
+ * LOCKING: the turn, without the pool's lock.
+ */
+CUresult fill_create(struct fill *f, const struct device *d)
+{
+    for (uint32_t i = 0; i < f->count; i++) {
+        struct fill_entry *e = &f->entries[i];
+        if (e->page)
+            continue;
+        CUresult result = create_page(e, d, 1ull << f->region->shift);
+        if (result)
+            return result;
+        e->created = true;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap_old(struct fill *f, const struct device *d)
+{
+    for (uint32_t i = 0; i < f->count; i++) {
+        struct fill_entry *e = &f->entries[i];
+        CUresult result = e->old ? region_unmap(d, f->region, e->slot) : CUDA_SUCCESS;
+        if (result)
+            return result;
+        e->unmapped = e->old != 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult map_pages(struct fill *f, const struct device *d)
+{
+    for (uint32_t i = 0; i < f->count; i++) {
+        struct fill_entry *e = &f->entries[i];
+        CUresult result = region_map(d, f->region, e->slot, e->handle);
+        if (result)
+            return result;
+        e->mapped = true;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* One call for each run of neighbouring slots: it costs by page, but the call itself is saved. */
+static CUresult grant_access(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
+{
+    for (uint32_t i = 0, first = 0; i < f->count; i++) {
+        uint32_t next = f->entries[i].slot + 1;
+        if (i + 1 < f->count && f->entries[i + 1].slot == next)
+            continue;
+        CUresult result = region_grant(d, f->region, f->entries[first].slot, next, who, count);
+        if (result)
+            return result;
+        first = i + 1;
+    }
+    return CUDA_SUCCESS;
+}
+
+static void undo_maps(struct fill *f, const struct device *d)
+{
+    for (uint32_t i = f->count; i-- > 0;)
+        if (f->entries[i].mapped && region_unmap(d, f->region, f->entries[i].slot) == CUDA_SUCCESS)
+            f->entries[i].mapped = false;
+}
+
+/* `who`: the devices that may use what is mapped, `count` of them. */
+CUresult fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
+{
+    CUresult result = unmap_old(f, d);
+    if (!result)
+        result = map_pages(f, d);
+    if (!result)
+        result = grant_access(f, d, who, count);
+    if (result)
+        undo_maps(f, d);
+    return result;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------------- the end */
+
+static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e, bool done)
+{
+    struct region *r = f->region;
+    struct spot target = {r->number, e->slot};
+    bit_clear(r->transit, e->slot);
+    if (e->unmapped)
+        pages_unlink(s, r, e->slot);
+    if (e->created) {
+        e->page = pages_add(s, e->handle, 1ull << s->shift);
+        page_of(s, e->page)->shareable = e->shareable;
+        pages_add_spare(s, e->page);
+        e->past = pages_lift(s, e->page, target);
+    } else if (!e->page) {
+        return; /* never created */
+    }
+    if (e->mapped) {
+        if (!done)
+            bit_set(r->broken, e->slot); /* the driver would not undo it: the slot is lost, its page is not */
+        pages_link(s, e->page, r, e->slot);
+    }
+    if (done)
+        pages_settle(s, e->page);
+    else
+        pages_drop(s, e->page, e->past);
+}
+
+/* LOCKING: the pool's lock and the turn. After a failure the caller gives the block back to the heap. */
+void fill_publish(struct fill *f, struct pages *s, CUresult result)
+{
+    f->creates = 0;
+    for (uint32_t i = 0; i < f->count; i++) {
+        f->creates += f->entries[i].created;
+        publish_entry(f, s, &f->entries[i], result == CUDA_SUCCESS);
+    }
+    CHECK_SLOW(result || !pages_broken_rule(s)); /* after a failure the block has yet to be given back */
+}

@@ -1,0 +1,42 @@
+/*
+ * fill.h: puts pages under slots that lack them, all or nothing. See fill.c.
+ */
+#ifndef CENOTE_POOL_CORE_FILL_H
+#define CENOTE_POOL_CORE_FILL_H
+
+#include "pool/core/pages.h"
+
+struct fill_entry {
+    uint32_t slot;
+    uint32_t page;                        /* harvested or spare; 0: to be created */
+    uint32_t old;                         /* page mapped here that cannot be used here now, 0: none */
+    struct page_past past;                /* of a harvested page */
+    CUmemGenericAllocationHandle handle;  /* of `page`, once there is one */
+    bool     created, unmapped, mapped;   /* done so far */
+    bool     shareable;                   /* of one that was created */
+};
+
+/* One for each pool; in use by the holder of the turn from fill_plan to fill_publish. */
+struct fill {
+    struct fill_entry *entries;
+    struct pick       *picks;
+    uint32_t           most;              /* room in both */
+    uint32_t           count;
+    uint32_t           creates, harvests, unmaps;
+    struct region     *region;
+};
+
+enum plan {
+    PLAN_READY,
+    PLAN_OVER_LIMIT,                      /* more pages would have to be created than `allowance` */
+    PLAN_NO_MEMORY                        /* host memory */
+};
+
+enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to,
+                    bool harvest, uint64_t allowance);
+CUresult  fill_create(struct fill *f, const struct device *d);
+CUresult  fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count);
+void      fill_publish(struct fill *f, struct pages *s, CUresult result);
+void      fill_close(struct fill *f);
+
+#endif

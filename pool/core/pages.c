@@ -1,0 +1,373 @@
+/*
+ * pages.c: physical pages, where each is mapped, and whose bytes lie on it.
+ *
+ * A page is FREE when no live byte lies on it, whatever the free range around it looks like; free pages are what moves. It may be mapped
+ * at several slots (aliases). At any time at most one slot OWNS it: the one under live bytes (invariant 3). When a page is harvested its
+ * old slots keep their mapping, so that the old range works again, without a driver call, once the page is free again.
+ *
+ *              own                         lift (fill.c, to another slot)
+ *      free --------> owned       free ---------------------------------> owned by the new slot, alias at the old one
+ *           <--------             spare (mapped nowhere) ---------------> owned
+ *            disown               free ---- trim.c ----> leaving -------> gone
+ *
+ * Most pages are SOLE: mapped once, not being moved. Their struct page is neither read nor written at an allocation or a free: the bits of
+ * their slot, which are written by the word, and the slot's tick say it all. `owner` and `freed` of struct page hold for the others only.
+ *
+ * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is complete; and if the
+ * same range does not already use that page at another slot. What lacks a page can be filled by fill.c, unless the slot is still in
+ * flight: it cannot be unmapped before its last use is done (rule 3).
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "pool/core/pages.h"
+
+#include "base/check.h"
+
+bool pages_open(struct pages *s, uint32_t shift)
+{
+    s->shift = shift;
+    if (!table_open(&s->table, sizeof(struct page), PAGES_MOST))
+        return false;
+    if (table_open(&s->regions, sizeof(struct region_entry), REGIONS_MOST))
+        return true;
+    table_close(&s->table);
+    return false;
+}
+
+void pages_close(struct pages *s)
+{
+    table_close(&s->table);
+    table_close(&s->regions);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- looking at slots */
+
+/* Before a look at a range: no page has been met yet. */
+void pages_look_anew(struct pages *s)
+{
+    if (++s->epoch == 0) { /* after 2^32 looks old marks could be mistaken for new ones */
+        for (uint32_t page = 1; page < s->table.used; page++)
+            page_of(s, page)->mark = 0;
+        s->epoch = 1;
+    }
+}
+
+/*
+ * In a fixed region what was ever used there stays mapped. A page that is not fixed, or another arena's, comes from the life that the region
+ * had before a private group took it over: no graph knows it.
+ */
+static bool mapping_is_fixed(const struct pages *s, const struct region *r, uint32_t slot)
+{
+    const struct page *p = page_of(s, r->page[slot]);
+    return r->fixed && p->fixed && p->arena == r->arena;
+}
+
+static bool slot_may_be_unmapped(const struct pages *s, const struct asker *who, const struct region *r, uint32_t slot)
+{
+    return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_is_done(&s->fences, r->freed[slot]) || BREAKS(3));
+}
+
+/* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
+static bool slot_has_page(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot)
+{
+    struct page *p = page_of(s, r->page[slot]);
+    if (spot_is(p->owner, r->number, slot)) {
+        p->mark = s->epoch;
+        return true;
+    }
+    if (p->owner.region || p->mark == s->epoch || p->leaving)
+        return false;
+    if (p->arena != who->arena && (p->fixed || !fence_is_done(&s->fences, p->freed)))
+        return false;
+    p->mark = s->epoch;
+    return true;
+}
+
+/* Does the slot lack a page? If so, *blocked says that none can be put there now. Slots are looked at in rising order after pages_look_anew. */
+bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked)
+{
+    *blocked = false;
+    if (bit_is_set(r->sole, slot))
+        return false;
+    if (bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot)) {
+        *blocked = true;
+        return true;
+    }
+    if (!r->page[slot])
+        return true;
+    if (slot_has_page(s, who, r, slot))
+        return false;
+    *blocked = !slot_may_be_unmapped(s, who, r, slot);
+    return true;
+}
+
+/* --------------------------------------------------------------------------------------------------------- coming and going of bytes */
+
+/*
+ * Only regions in which some page may be free are looked through for one. They join the list when a page becomes free, and leave it when a look
+ * finds none: an allocation touches no list, and a free only if its region is in none.
+ */
+static void list(struct pages *s, struct region *r)
+{
+    uint32_t *first = &s->listed[region_is_segment(r)];
+    if (r->is_listed)
+        return;
+    r->is_listed = true;
+    r->before_listed = 0;
+    r->next_listed = *first;
+    if (*first)
+        region_of(s, *first)->before_listed = r->number;
+    *first = r->number;
+}
+
+void pages_unlist(struct pages *s, struct region *r)
+{
+    if (!r->is_listed)
+        return;
+    r->is_listed = false;
+    *(r->before_listed ? &region_of(s, r->before_listed)->next_listed : &s->listed[region_is_segment(r)]) = r->next_listed;
+    if (r->next_listed)
+        region_of(s, r->next_listed)->before_listed = r->before_listed;
+}
+
+/* Slots in transit get their owner from fill.c, the others have a page that pages_lack found good. */
+void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
+{
+    r->edges[from]++;
+    if (to - from > 1)
+        r->edges[to - 1]++;
+    bits_set(r->busy, from, to);
+    for (uint32_t slot = from; (slot = bits_next(r->sole, slot, to, false)) < to; slot++) {
+        if (bit_is_set(r->transit, slot))
+            continue;
+        struct page *p = page_of(s, r->page[slot]);
+        CHECK(!p->owner.region || spot_is(p->owner, r->number, slot)); /* invariant 3: one owner */
+        p->owner = (struct spot){r->number, slot};
+    }
+}
+
+/*
+ * A block of a private group came to the slots: their pages are that arena's and stay with it (rule 4), also those that it took over as aliases
+ * of what another used last. Those in transit are fixed when they are lifted.
+ */
+void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to)
+{
+    for (uint32_t slot = from; slot < to; slot++) {
+        if (bit_is_set(r->transit, slot))
+            continue;
+        page_of(s, r->page[slot])->fixed = true;
+        page_of(s, r->page[slot])->arena = r->arena;
+    }
+}
+
+void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed)
+{
+    CHECK(r->edges[from] && r->edges[to - 1]);
+    r->edges[from]--;
+    if (to - from > 1)
+        r->edges[to - 1]--;
+    uint32_t first = from + (r->edges[from] != 0), last = to - (to - from > 1 && r->edges[to - 1] != 0);
+    bits_clear(r->busy, first, last);
+    list(s, r);
+    for (uint32_t slot = from; slot < to; slot++)
+        r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
+    for (uint32_t slot = first; (slot = bits_next(r->sole, slot, last, false)) < last; slot++) {
+        struct page *p = page_of(s, r->page[slot]);
+        if (!spot_is(p->owner, r->number, slot))
+            continue; /* in transit when a fill failed: nothing came */
+        p->owner = (struct spot){0, 0};
+        p->freed = r->freed[slot];
+        p->arena = r->arena;
+        pages_settle(s, r->page[slot]);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------ aliases */
+
+static void set_home(struct pages *s, struct page *p, struct spot home)
+{
+    if (p->home.region)
+        bit_clear(region_of(s, p->home.region)->home, p->home.slot);
+    p->home = home;
+    if (home.region) {
+        bit_set(region_of(s, home.region)->home, home.slot);
+        list(s, region_of(s, home.region));
+    }
+}
+
+/* The slot maps the page from now on: as its home if it is the first, as an alias behind the home otherwise. */
+void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
+{
+    struct page *p = page_of(s, page);
+    struct spot here = {r->number, slot};
+    CHECK(!r->page[slot]);
+    r->page[slot] = page;
+    p->maps++;
+    p->pins += r->pins[slot];
+    if (!p->home.region) {
+        r->next_alias[slot] = (struct spot){0, 0};
+        set_home(s, p, here);
+        return;
+    }
+    struct region *home = region_of(s, p->home.region);
+    r->next_alias[slot] = home->next_alias[p->home.slot];
+    home->next_alias[p->home.slot] = here;
+}
+
+/* Mapped once and free to speak for itself: its slot's bits say from now on what struct page said. */
+static void make_sole(struct pages *s, struct page *p)
+{
+    struct region *r = region_of(s, p->home.region);
+    uint32_t slot = p->home.slot;
+    if (p->arena != r->arena && !p->owner.region && !fence_is_done(&s->fences, p->freed))
+        return; /* another stream may still be at work on it: the page has more to say than its slot */
+    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !spot_is(p->owner, r->number, slot)))
+        return;
+    if (r->freed[slot] < p->freed)
+        r->freed[slot] = p->freed;
+    p->arena = r->arena;
+    p->owner = (struct spot){0, 0};
+    bit_set(r->sole, slot);
+}
+
+void pages_unlink(struct pages *s, struct region *r, uint32_t slot)
+{
+    uint32_t page = r->page[slot];
+    struct page *p = page_of(s, page);
+    CHECK(!spot_is(p->owner, r->number, slot));
+    if (bit_is_set(r->sole, slot)) {
+        bit_clear(r->sole, slot);
+        p->freed = r->freed[slot];
+    }
+    if (spot_is(p->home, r->number, slot)) {
+        set_home(s, p, r->next_alias[slot]);
+    } else {
+        struct spot before = p->home;
+        while (!spot_is(region_of(s, before.region)->next_alias[before.slot], r->number, slot))
+            before = region_of(s, before.region)->next_alias[before.slot];
+        region_of(s, before.region)->next_alias[before.slot] = r->next_alias[slot];
+    }
+    r->page[slot] = 0;
+    p->pins -= r->pins[slot];
+    p->maps--;
+    pages_settle(s, page);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- moving and keeping pages */
+
+/* Nobody may use the free page where it lies any more; what its slot said of it, it says itself. */
+static void take_from_slots(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    CHECK(!p->owner.region && !p->leaving);
+    if (p->home.region) {
+        struct region *r = region_of(s, p->home.region);
+        if (bit_is_set(r->sole, p->home.slot)) {
+            p->freed = r->freed[p->home.slot];
+            bit_clear(r->sole, p->home.slot);
+        }
+    } else {
+        uint32_t *link = &s->spare;
+        while (*link != page)
+            link = &page_of(s, *link)->next_spare;
+        *link = p->next_spare;
+        s->spares--;
+        s->spare_bytes -= p->bytes;
+    }
+}
+
+/* Takes a free page for `target`: from now on no other slot may use it. */
+struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target)
+{
+    struct page *p = page_of(s, page);
+    struct page_past past = {p->arena, p->fixed};
+    take_from_slots(s, page);
+    p->owner = target;
+    p->arena = region_of(s, target.region)->arena;
+    p->fixed = region_of(s, target.region)->fixed;
+    return past;
+}
+
+/* The target maps it now, or an alias went away: if one slot is left, that slot speaks for the page. */
+void pages_settle(struct pages *s, uint32_t page)
+{
+    if (page_of(s, page)->maps == 1)
+        make_sole(s, page_of(s, page));
+}
+
+/* The move did not happen: the page is free again, as it was. */
+void pages_drop(struct pages *s, uint32_t page, struct page_past past)
+{
+    struct page *p = page_of(s, page);
+    p->owner = (struct spot){0, 0};
+    p->arena = past.arena;
+    p->fixed = past.fixed;
+    pages_settle(s, page);
+    if (!p->home.region)
+        pages_add_spare(s, page);
+}
+
+/* The free page is on its way back to the driver: it stays mapped where it is until trim.c has unmapped it, but nobody may use it. */
+void pages_leave(struct pages *s, uint32_t page)
+{
+    take_from_slots(s, page);
+    page_of(s, page)->leaving = true;
+}
+
+/* The driver would not take it. */
+void pages_stay(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    p->leaving = false;
+    pages_settle(s, page);
+    if (!p->home.region)
+        pages_add_spare(s, page);
+}
+
+/* The table has room: table_reserve was asked before the page was created. */
+uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes)
+{
+    uint32_t page = table_take(&s->table);
+    CHECK(page);
+    page_of(s, page)->handle = handle;
+    page_of(s, page)->bytes = bytes;
+    s->reserved += bytes;
+    return page;
+}
+
+void pages_add_spare(struct pages *s, uint32_t page)
+{
+    page_of(s, page)->next_spare = s->spare;
+    s->spare = page;
+    s->spares++;
+    s->spare_bytes += page_of(s, page)->bytes;
+}
+
+/* The driver has it back. */
+void pages_remove(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    CHECK(!p->maps && !p->owner.region);
+    s->reserved -= p->bytes;
+    p->bytes = 0; /* tells that the number is not in use */
+    table_give(&s->table, page);
+}
+
+/* Gives the region its number. False: no host memory. */
+bool pages_add_region(struct pages *s, struct region *r)
+{
+    r->number = table_take(&s->regions);
+    if (!r->number)
+        return false;
+    TABLE_AT(struct region_entry, &s->regions, r->number)->region = r;
+    s->addresses += r->bytes;
+    return true;
+}
+
+void pages_remove_region(struct pages *s, struct region *r)
+{
+    pages_unlist(s, r);
+    TABLE_AT(struct region_entry, &s->regions, r->number)->region = NULL;
+    s->addresses -= r->bytes;
+    table_give(&s->regions, r->number);
+}

@@ -1,0 +1,128 @@
+/*
+ * pages.h: the store of physical pages of a pool, and who uses each of them. See pages.c.
+ */
+#ifndef CENOTE_POOL_CORE_PAGES_H
+#define CENOTE_POOL_CORE_PAGES_H
+
+#include "base/memory.h"
+#include "pool/core/fence.h"
+#include "pool/core/region.h"
+
+#define PAGES_MOST   (1u << 24)     /* 32 TiB of 2 MiB pages */
+#define REGIONS_MOST (1u << 20)
+
+struct page {
+    CUmemGenericAllocationHandle handle;  /* 0 for a segment */
+    uint64_t    bytes;
+    tick        freed;              /* last free on it, kept here unless it is sole; then regions keep it by slot */
+    struct spot owner;              /* slot under live bytes or being filled, region 0: none; kept unless it is sole */
+    struct spot home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
+    uint32_t    maps;               /* slots that map it */
+    uint32_t    arena;              /* whose stream used it last */
+    uint32_t    mark;               /* epoch of the last look that met it: tells twice from once */
+    uint32_t    pins;               /* cenote_pin calls on slots that map it */
+    uint32_t    next_spare;
+    bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */
+    bool        leaving;            /* being given back to the driver */
+    bool        shareable;          /* the driver gives out file descriptors of it */
+    uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
+};
+
+struct region_entry {
+    uint32_t       unused;          /* the table chains entries given back through it */
+    struct region *region;          /* NULL: none of that number */
+};
+
+/* Who asks for memory, and what may be done to serve it. */
+struct asker {
+    uint32_t arena;
+    bool     may_unmap;             /* no capture is open on the device */
+};
+
+struct pages {                      /* guarded by the pool's lock */
+    struct fences fences;
+    struct table  table;            /* of struct page */
+    struct table  regions;          /* of struct region_entry */
+    uint32_t      shift;            /* log2 of the page size */
+    uint32_t      epoch;            /* of the current look */
+    uint32_t      spare;            /* chain of pages mapped nowhere */
+    uint32_t      spares;           /* in it */
+    uint64_t      spare_bytes;
+    uint64_t      reserved;         /* bytes of all pages and segments */
+    uint64_t      addresses;        /* bytes of address space */
+    uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
+};
+
+static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
+static inline struct region *region_of(const struct pages *s, uint32_t region)
+{
+    return TABLE_AT(struct region_entry, &s->regions, region)->region;
+}
+
+bool pages_open(struct pages *s, uint32_t shift);
+void pages_close(struct pages *s);
+
+/* A look at a range: anew, then slot by slot. */
+void pages_look_anew(struct pages *s);
+bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked);
+
+/* Live bytes come to, or leave, the slots [from, to). */
+void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);
+void pages_fix(struct pages *s, struct region *r, uint32_t from, uint32_t to);
+void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to, tick freed);
+
+/* The chain of slots that map a page. */
+void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot);
+void pages_unlink(struct pages *s, struct region *r, uint32_t slot);
+
+/* A page without live bytes, taken for a move, and then settled there or put back as it was. */
+struct page_past {
+    uint32_t arena;
+    bool     fixed;
+};
+struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target);
+void pages_settle(struct pages *s, uint32_t page);
+void pages_drop(struct pages *s, uint32_t page, struct page_past past);
+
+uint32_t pages_add(struct pages *s, CUmemGenericAllocationHandle handle, uint64_t bytes);
+void     pages_remove(struct pages *s, uint32_t page);
+void     pages_add_spare(struct pages *s, uint32_t page);
+void     pages_leave(struct pages *s, uint32_t page);
+void     pages_stay(struct pages *s, uint32_t page);
+bool     pages_add_region(struct pages *s, struct region *r);
+void     pages_remove_region(struct pages *s, struct region *r);
+
+/* The free pages, longest free first. */
+struct pick {
+    tick     freed;
+    uint32_t page;
+};
+
+struct picker {
+    const struct asker *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
+    tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
+    bool     segments;          /* immovable ones instead of movable ones */
+    bool     own;               /* none of a cenote_source */
+    uint32_t most;
+    uint32_t count;
+    struct pick *picks;         /* room for `most` */
+};
+
+void pages_unlist(struct pages *s, struct region *r);
+void pages_pick(struct pages *s, struct picker *picker);
+
+/* Sums for the statistics. */
+struct pages_sums {
+    uint64_t owned, free, aliased, frozen;  /* pages */
+    uint64_t harvestable, in_flight;        /* bytes of free pages: complete; in flight */
+    uint64_t pinned;                        /* and of those that may not move though of no private arena */
+};
+uint64_t pages_free(struct pages *s, const struct region *r, uint64_t *stays);
+void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uint32_t to, struct pages_sums *sums);
+void pages_sum_spares(const struct pages *s, struct pages_sums *sums);
+
+const char *pages_broken_slots(struct pages *s, struct region *r, uint32_t from, uint32_t to, uint64_t *bytes);
+const char *pages_broken_sum(const struct pages *s, uint64_t bytes);
+const char *pages_broken_rule(struct pages *s);  /* NULL, or the invariant that does not hold */
+
+#endif

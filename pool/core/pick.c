@@ -1,0 +1,244 @@
+/*
+ * pick.c: which free page moves next, or goes back to the driver? The one that was freed longest ago: it is likeliest to be complete, and
+ * its old place is the one that will be missed last. Also the other walks over all pages: sums and validity.
+ *
+ * Pages are found at their homes, by the word of bits: only free ones are looked at one by one. Of those the `most` oldest are kept in a
+ * binary heap with the youngest on top, so that a look costs no memory but the caller's array.
+ *
+ * LOCKING: every function here expects the pool's lock.
+ */
+#include "base/check.h"
+#include "pool/core/pages.h"
+
+/* Of pages freed at one tick the lower number is the older: a range that moved as a whole moves in the same order again. */
+static bool is_younger(struct pick a, struct pick b)
+{
+    return a.freed != b.freed ? a.freed > b.freed : a.page > b.page;
+}
+
+static void sift_down(struct pick *picks, uint32_t count, uint32_t at)
+{
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= count)
+            return;
+        if (child + 1 < count && is_younger(picks[child + 1], picks[child]))
+            child++;
+        if (is_younger(picks[at], picks[child]))
+            return;
+        struct pick held = picks[at];
+        picks[at] = picks[child];
+        picks[child] = held;
+        at = child;
+    }
+}
+
+static void keep_oldest(struct picker *k, tick freed, uint32_t page)
+{
+    struct pick pick = {freed, page};
+    if (k->count < k->most) {
+        uint32_t at = k->count++;
+        for (; at && is_younger(pick, k->picks[(at - 1) / 2]); at = (at - 1) / 2)
+            k->picks[at] = k->picks[(at - 1) / 2];
+        k->picks[at] = pick;
+    } else if (k->most && is_younger(k->picks[0], pick)) {
+        k->picks[0] = pick;
+        sift_down(k->picks, k->count, 0);
+    }
+}
+
+/* Youngest on top becomes oldest first. */
+static void sort_oldest_first(struct picker *k)
+{
+    for (uint32_t left = k->count; left > 1; left--) {
+        struct pick youngest = k->picks[0];
+        k->picks[0] = k->picks[left - 1];
+        k->picks[left - 1] = youngest;
+        sift_down(k->picks, left - 1, 0);
+    }
+}
+
+static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
+{
+    struct page *p = page_of(s, page);
+    if (p->pins || p->leaving || freed > k->latest)
+        return;
+    if (k->who) {
+        if (p->mark == s->epoch) /* the range that is being filled uses it already */
+            return;
+        if (arena != k->who->arena && (p->fixed || !fence_is_done(&s->fences, freed)))
+            return;
+    } else if (p->fixed || !fence_is_done(&s->fences, freed)) {
+        return;
+    }
+    keep_oldest(k, freed, page);
+}
+
+/* Pages that may be free, by the word. */
+static uint64_t maybe_free(const struct region *r, uint32_t word)
+{
+    return r->home[word] & ~(r->sole[word] & r->busy[word]);
+}
+
+/* Bytes of free pages of a region, spares aside; *stays: of those that neither move nor go, pinned or of a private arena. */
+uint64_t pages_free(struct pages *s, const struct region *r, uint64_t *stays)
+{
+    uint64_t bytes = *stays = 0;
+    for (uint32_t w = 0; w < bits_words(r->slots); w++) {
+        for (uint64_t free = maybe_free(r, w); free; free &= free - 1) {
+            uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
+            const struct page *p = page_of(s, r->page[slot]);
+            bool owned = !bit_is_set(r->sole, slot) && p->owner.region;
+            bytes += owned ? 0 : p->bytes;
+            *stays += !owned && (p->fixed || p->pins) ? p->bytes : 0;
+        }
+    }
+    return bytes;
+}
+
+/* False: none of the region may be free. */
+static bool pick_in_region(struct pages *s, struct picker *k, struct region *r)
+{
+    bool some = false;
+    for (uint32_t w = 0; w < bits_words(r->slots); w++) {
+        for (uint64_t free = maybe_free(r, w); free; free &= free - 1) {
+            uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
+            struct page *p = page_of(s, r->page[slot]);
+            some = true;
+            if (bit_is_set(r->sole, slot))
+                consider(s, k, r->page[slot], r->freed[slot], r->arena);
+            else if (!p->owner.region)
+                consider(s, k, r->page[slot], p->freed, p->arena);
+        }
+    }
+    return some;
+}
+
+/*
+ * Fills in the picks: up to `most` pages, those that were freed longest ago first. For a move spares count as never used and go before all
+ * others; so `latest` 0, when moving is over its budget, leaves only spares and pages never used.
+ */
+void pages_pick(struct pages *s, struct picker *k)
+{
+    k->count = 0;
+    for (uint32_t number = s->listed[k->segments]; number;) {
+        struct region *r = region_of(s, number);
+        number = r->next_listed;
+        if (!(k->own && r->foreign) && !pick_in_region(s, k, r))
+            pages_unlist(s, r);
+    }
+    for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
+        struct page *p = page_of(s, page);
+        if (!k->who || p->arena == k->who->arena || fence_is_done(&s->fences, p->freed))
+            consider(s, k, page, k->who ? 0 : p->freed, p->arena);
+    }
+    sort_oldest_first(k);
+}
+
+/* Of the slots [from, to) of a region. */
+void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uint32_t to, struct pages_sums *sums)
+{
+    for (uint32_t slot = from; (slot = bits_next(r->home, slot, to, true)) < to; slot++) {
+        struct page *p = page_of(s, r->page[slot]);
+        bool sole = bit_is_set(r->sole, slot);
+        bool owned = sole ? bit_is_set(r->busy, slot) : p->owner.region != 0;
+        bool frozen = p->fixed || p->pins;
+        sums->owned += owned;
+        sums->free += !owned;
+        sums->aliased += p->maps > 1;
+        sums->frozen += frozen;
+        if (owned || p->fixed || region_is_segment(r))
+            continue;
+        bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);
+        *(frozen ? &sums->pinned : done ? &sums->harvestable : &sums->in_flight) += p->bytes;
+    }
+}
+
+void pages_sum_spares(const struct pages *s, struct pages_sums *sums)
+{
+    sums->free += s->spares;
+    sums->harvestable += s->spare_bytes;
+}
+
+/* Invariants of one slot, see docs/invariants.md. */
+static const char *broken_rule_at(struct pages *s, struct region *r, uint32_t slot)
+{
+    uint32_t page = r->page[slot];
+    bool sole = bit_is_set(r->sole, slot), busy = bit_is_set(r->busy, slot), transit = bit_is_set(r->transit, slot);
+    if (!page)
+        return sole || bit_is_set(r->home, slot) ? "1: a slot without a page has no home or sole bit" :
+               busy && !transit ? "2: live bytes lie on a page" : NULL;
+
+    struct page *p = page_of(s, page);
+    if (r->freed[slot] > s->fences.now)
+        return "14: nothing was freed in the future";
+    if (bit_is_set(r->home, slot) != spot_is(p->home, r->number, slot))
+        return "4: a page has one home, and the bit says where";
+    if (sole)
+        return p->maps != 1 || p->owner.region || transit ? "5: a sole page is mapped once and its slot speaks for it" : NULL;
+    if (busy && !transit && !spot_is(p->owner, r->number, slot))
+        return "3: live bytes own the page they lie on";
+    if (!busy && !transit && spot_is(p->owner, r->number, slot))
+        return "3: only live bytes own a page";
+    return NULL;
+}
+
+static const char *broken_rule_of_page(struct pages *s, uint32_t page)
+{
+    struct page *p = page_of(s, page);
+    uint32_t maps = 0, pins = 0;
+    bool fixed = p->owner.region && bit_is_set(region_of(s, p->owner.region)->transit, p->owner.slot);
+    for (struct spot at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
+        if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
+            return "6: the chain of a page lists the slots that map it";
+        pins += region_of(s, at.region)->pins[at.slot];
+        fixed = fixed || (region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena);
+    }
+    if (p->fixed && !fixed && !BREAKS(4)) /* nor on its way there */
+        return "24: a fixed page is mapped by the private arena that it names";
+    return maps != p->maps ? "6: the chain of a page lists the slots that map it" :
+           pins != p->pins ? "7: a page counts the pins of its slots" : NULL;
+}
+
+/* Of the slots [from, to) of the region; adds the bytes of the pages that are counted there. */
+const char *pages_broken_slots(struct pages *s, struct region *r, uint32_t from, uint32_t to, uint64_t *bytes)
+{
+    const char *broken = NULL;
+    for (uint32_t w = from / 64; !r->is_listed && w < bits_words(to); w++)
+        if (maybe_free(r, w))
+            return "23: a region in which a page may be free is listed";
+    for (uint32_t slot = from; slot < to && !broken; slot++) {
+        broken = broken_rule_at(s, r, slot);
+        if (broken || !bit_is_set(r->home, slot))
+            continue;
+        broken = broken_rule_of_page(s, r->page[slot]);
+        *bytes += page_of(s, r->page[slot])->bytes;
+    }
+    return broken;
+}
+
+/* With the bytes of all pages that slots are the home of. */
+const char *pages_broken_sum(const struct pages *s, uint64_t bytes)
+{
+    uint64_t spare_bytes = 0;
+    uint32_t spares = 0;
+    for (uint32_t page = s->spare; page; page = page_of(s, page)->next_spare) {
+        if (page_of(s, page)->maps)
+            return "8: a spare page is mapped nowhere";
+        spare_bytes += page_of(s, page)->bytes;
+        spares++;
+    }
+    if (spare_bytes != s->spare_bytes || spares != s->spares)
+        return "8: spare pages are counted";
+    return bytes + spare_bytes != s->reserved ? "9: reserved counts every page" : !fences_are_valid(&s->fences) ? "15: fences are in order" : NULL;
+}
+
+const char *pages_broken_rule(struct pages *s)
+{
+    const char *broken = NULL;
+    uint64_t bytes = 0;
+    for (uint32_t number = 1; number < s->regions.used && !broken; number++)
+        if (region_of(s, number))
+            broken = pages_broken_slots(s, region_of(s, number), 0, region_of(s, number)->slots, &bytes);
+    return broken ? broken : pages_broken_sum(s, bytes);
+}

@@ -1,0 +1,103 @@
+/*
+ * region.c: address space, and what each slot of it is mapped to.
+ *
+ * A region is one reservation, an array of slots of the pool's page size. A slot maps one page or none. What the slots mean is decided
+ * by pages.c; which bytes of them are in blocks, by heap.c. This file only keeps the arrays and speaks to the driver about addresses.
+ *
+ * A segment is a region of one slot, of any size: memory that an async pool, cuMemAlloc or the caller gave as a whole. Its page cannot
+ * move, so the layers above need no other special case for memory without virtual memory management.
+ *
+ *     slots    |    0    |    1    |    2    |    3    |  ...
+ *     blocks   [ A ][ B       ][ free    ][  C  ][ free ...        top: beyond it lies nothing yet
+ *     busy          1         1         1         1
+ *     edges         2         1         1         (blocks that begin or end in the slot; one that lies inside counts once)
+ *
+ * LOCKING: the arrays are guarded by the pool's lock. The driver calls are made without it, by the holder of the turn.
+ */
+#include "pool/core/region.h"
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+
+/* Carves `bytes` out of the one mapping that holds all arrays, 8-byte aligned. With `memory` NULL it only adds up. */
+static void *carve(char *memory, uint64_t *used, uint64_t bytes)
+{
+    void *at = memory ? memory + *used : NULL;
+    *used += (bytes + 7) & ~7ull;
+    return at;
+}
+
+static uint64_t lay_out(struct region *r, char *memory)
+{
+    uint64_t used = 0, words = bits_words(r->slots) * sizeof(uint64_t), granules = (r->bytes >> SLAB_GRANULE_SHIFT) + 2;
+    r->sole = carve(memory, &used, words);
+    r->home = carve(memory, &used, words);
+    r->busy = carve(memory, &used, words);
+    r->transit = carve(memory, &used, words);
+    r->broken = carve(memory, &used, words);
+    r->page = carve(memory, &used, r->slots * sizeof *r->page);
+    r->edges = carve(memory, &used, r->slots * sizeof *r->edges);
+    r->pins = carve(memory, &used, r->slots * sizeof *r->pins);
+    r->freed = carve(memory, &used, r->slots * sizeof *r->freed);
+    r->next_alias = carve(memory, &used, r->slots * sizeof *r->next_alias);
+    r->granules = carve(memory, &used, granules * sizeof *r->granules);
+    r->begins = carve(memory, &used, bits_words((uint32_t)granules) * sizeof *r->begins);
+    return used;
+}
+
+/* False when there is no host memory; then nothing changed. The caller gives the region its number, arena and pool. */
+bool region_open(struct region *r, uint64_t base, uint64_t bytes, uint32_t shift)
+{
+    r->base = base;
+    r->bytes = bytes;
+    r->shift = shift;
+    r->slots = shift == SEGMENT_SHIFT ? 1 : (uint32_t)(bytes >> shift);
+    r->metadata_bytes = lay_out(r, NULL);
+    char *memory = memory_map(r->metadata_bytes);
+    if (!memory)
+        return false;
+    lay_out(r, memory);
+    r->top = base;
+    r->first_block = r->last_block = r->before = r->next = 0;
+    r->shares_granule = NULL;
+    r->foreign = r->is_listed = false;
+    return true;
+}
+
+void region_close(struct region *r)
+{
+    memory_unmap(r->sole, r->metadata_bytes);
+    r->sole = NULL;
+    r->slots = 0;
+}
+
+CUresult region_reserve(const struct device *d, uint64_t bytes, uint64_t alignment, uint64_t *base)
+{
+    CUdeviceptr at = 0;
+    CUresult result = d->driver->cuMemAddressReserve(&at, bytes, alignment, 0, 0);
+    *base = at;
+    return result;
+}
+
+CUresult region_unreserve(const struct device *d, uint64_t base, uint64_t bytes)
+{
+    return d->driver->cuMemAddressFree(base, bytes);
+}
+
+CUresult region_map(const struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page)
+{
+    return d->driver->cuMemMap(region_slot_at(r, slot), 1ull << r->shift, 0, page, 0);
+}
+
+CUresult region_unmap(const struct device *d, const struct region *r, uint32_t slot)
+{
+    return d->driver->cuMemUnmap(region_slot_at(r, slot), 1ull << r->shift);
+}
+
+/* Access for `count` devices to the slots [from, to), all of them mapped: one call, whatever their number. */
+CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to, const CUmemAccessDesc *who, uint32_t count)
+{
+    return d->driver->cuMemSetAccess(region_slot_at(r, from), (uint64_t)(to - from) << r->shift, who, count);
+}

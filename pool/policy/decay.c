@@ -1,0 +1,100 @@
+/*
+ * decay.c: pages that nothing has lived on for decay_ms go back to the driver, a few at a time.
+ *
+ * A pool's pages know ticks, not times. So the time is cut into epochs, DECAY_EPOCHS to a decay_ms, and at the first look in each it is
+ * noted how many frees there have been. What was freed before such a mark has been free for decay_ms when the mark is that old; trim.c
+ * takes it from there, as at any other trim.
+ *
+ *          mark      mark      mark      mark   ...   mark      now
+ *     -------|---------|---------|---------|-----------|---------|---->
+ *      ripe  <------------------ decay_ms -------------------->
+ *
+ * Whoever comes along looks: a step, a trim, an allocation that has called the driver anyway, the background thread. None of them waits,
+ * for the device or for the turn, and each gives back so much at most, and looks again soon if there is more. Nothing happens during a
+ * capture. What functions of the program would have to take back (cenote_source) stays until a trim that is asked for.
+ */
+#include "base/check.h"
+#include "stats/account/count.h"
+
+static uint64_t period(const cenote_pool *pool)
+{
+    return (uint64_t)pool->options.decay_ms * 1000000;
+}
+
+/* In ns: how long after a look there is something new to see. */
+uint64_t decay_epoch(const cenote_pool *pool)
+{
+    uint64_t epoch = period(pool) / DECAY_EPOCHS, least = 1000000;
+    return epoch > least ? epoch : least;
+}
+
+/* Notes a mark if an epoch has begun, and which one has ripened. LOCKING: the turn. */
+static bool note(cenote_pool *pool, uint64_t now)
+{
+    struct decay *d = &pool->decay;
+    bool begins = now - d->marks[d->newest].ns >= decay_epoch(pool);
+    if (begins) {
+        d->newest = (d->newest + 1) % (DECAY_EPOCHS + 1);
+        d->marks[d->newest].ns = now;
+        lock_take(&pool->lock);
+        d->marks[d->newest].freed = pool->pages.fences.now;
+        lock_give(&pool->lock);
+    }
+    for (int i = 0; i <= DECAY_EPOCHS; i++)
+        if (d->marks[i].ns + period(pool) <= now && d->ripe < d->marks[i].freed)
+            d->ripe = d->marks[i].freed;
+    return begins;
+}
+
+/* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after wait_poll. */
+static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
+{
+    uint64_t reserved = pool->pages.reserved, before = pool_now(pool);
+    uint64_t gone = trim_own(pool, reserved > bytes ? reserved - bytes : 0, pool->decay.ripe);
+    regret_given(pool, gone, pool_now(pool) - before);
+    lock_take(&pool->lock);
+    pool->stats.trimmed += gone;
+    pool->stats.decayed += gone;
+    lock_give(&pool->lock);
+    return gone;
+}
+
+/* What is due is done, up to `most` pages of it. True: there is more. LOCKING: the turn. */
+bool decay_go(cenote_pool *pool, uint64_t most)
+{
+    struct decay *d = &pool->decay;
+    if (!pool->options.decay_ms || pool->lost || atomic_load(&pool->device->captures))
+        return false;
+    uint64_t now = pool_now(pool);
+    if (now < atomic_load(&d->due))
+        return false;
+    bool begins = note(pool, now);
+    CUresult result = wait_poll(pool, d->marks[d->newest].freed); /* by the time it is ripe the device should be done with it */
+    if (result) {
+        pool_driver_error(pool, result, "looking after free pages");
+        return false;
+    }
+    pending_poll(pool);
+    if (begins)
+        trim_flush(pool);
+    uint64_t allowance = regret_allowance(pool), bytes = most << pool->pages.shift;
+    bytes = bytes < allowance ? bytes : allowance;
+    bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
+    atomic_store(&d->due, more ? now : d->marks[d->newest].ns + decay_epoch(pool));
+    return more;
+}
+
+/* The same for those who have not the turn, unless somebody has. LOCKING: none; not inside. */
+bool decay_tend(cenote_pool *pool, uint64_t most)
+{
+    if (!pool->options.decay_ms || !device_context(pool->device) || atomic_load(&pool->device->captures) ||
+        pool_now(pool) < atomic_load(&pool->decay.due))
+        return false;
+    bool more = false, entered = device_enter(pool->device) == CUDA_SUCCESS;
+    if (entered && lock_try(&pool->turn)) {
+        more = pool->open && decay_go(pool, most);
+        lock_give(&pool->turn);
+    }
+    device_leave(pool->device);
+    return more;
+}

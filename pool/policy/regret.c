@@ -1,0 +1,104 @@
+/*
+ * regret.c: what it costs that memory was given back which is taken again soon after, and what that comes to.
+ *
+ * A page costs the driver a fifth of a millisecond to make, whatever its size. A program that trims at each step, by trim_every, decay_ms or
+ * cenote_trim with CENOTE_TRIM_OFTEN, would pay that for each page the next step takes again. So it is counted: a page made while some that such
+ * trims gave back are missing is one of those, and making it, mapping it and its way back to the driver are regretted. That may take half of
+ * harvest_budget of the time.
+ *
+ *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that nobody misses go on going
+ *     CENOTE_TRIM_OFTEN       gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
+ *                             beyond the budget and a tenth of a second, and nobody else is on the device, of which a part is free, it gives back
+ *                             only what nothing has lived on during the last eight of them, and owes the rest
+ *     CENOTE_TRIM_OWED        gives back what is owed: somebody looks
+ *
+ * A trim that says none of that gives back what it is asked for. So do shortages.
+ *
+ * LOCKING: the turn guards it.
+ */
+#include "base/check.h"
+#include "driver/nvml.h"
+#include "stats/account/count.h"
+
+#define GRACE_NS     100000000u     /* chosen, as for harvesting: nobody notices it at program start */
+#define OFTEN_NS     10000000000u   /* chosen: steps are shorter */
+#define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators of this process, or everything goes */
+
+/* Pages have gone because of a trim that comes again and again. */
+void regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
+{
+    struct regret *r = &pool->regret;
+    uint64_t pages = bytes >> pool->pages.shift;
+    if (!pages)
+        return;
+    r->given += pages;
+    r->give_ns = ns / pages;
+}
+
+/* The fill has made pages, if any. */
+void regret_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns)
+{
+    struct regret *r = &pool->regret;
+    const struct fill *f = &pool->fill;
+    if (!f->creates)
+        return;
+    uint64_t again = f->creates < r->given ? f->creates : r->given;
+    r->create_ns = creating_ns / f->creates + mapping_ns / f->count;
+    r->ns += again * (r->create_ns + r->give_ns);
+    r->given -= again;
+}
+
+/* What the budget and `grace` have left, in bytes of pages that may be taken again. */
+static uint64_t left_for(const cenote_pool *pool, uint64_t grace)
+{
+    const struct regret *r = &pool->regret;
+    double budget = pool->options.harvest_budget / 2;
+    uint64_t each = r->create_ns + r->give_ns;
+    if (budget < 0 || !each)
+        return UINT64_MAX;
+    double left = (double)grace + budget * (double)(pool_now(pool) - pool->opened_ns) - (double)r->ns;
+    uint64_t pages = left > 0 ? (uint64_t)(left / (double)each) : 0;
+    return pages > UINT64_MAX >> pool->pages.shift ? UINT64_MAX : pages << pool->pages.shift;
+}
+
+/* Bytes that a periodic trim may give back. */
+uint64_t regret_allowance(const cenote_pool *pool)
+{
+    return left_for(pool, 0);
+}
+
+/* A trim that says it comes often is here: up to which free the one so many before it saw. */
+tick regret_mark(cenote_pool *pool)
+{
+    struct regret *r = &pool->regret;
+    tick *mark = &r->marks[r->marked++ % OFTEN_LEAST], before = *mark;
+    lock_take(&pool->lock);
+    *mark = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    return before;
+}
+
+/* No other process has memory of the device, and a part of it is free. Where nobody can say, somebody has. */
+static bool has_the_device(const cenote_pool *pool)
+{
+    struct nvml_process list[NVML_MOST];
+    unsigned count = 0;
+    size_t left = 0, total = 0;
+    return !pool->device->driver->cuMemGetInfo(&left, &total) && left >= total / DEVICE_SHARE &&
+           !nvml_processes(pool->device->driver, pool->device->ordinal, list, &count) && count == 1;
+}
+
+/* A trim has come that says it comes often: is it to leave what the last step used? What it leaves is owed. */
+bool regret_forbids(cenote_pool *pool)
+{
+    struct regret *r = &pool->regret;
+    uint64_t now = pool_now(pool);
+    r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
+    r->asked_ns = now;
+    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->pages.shift && has_the_device(pool);
+    lock_take(&pool->lock);
+    tick owed = forbids ? pool->pages.fences.now : 0;
+    lock_give(&pool->lock);
+    atomic_store(&r->owed, owed);
+    return forbids;
+}

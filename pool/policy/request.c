@@ -1,0 +1,92 @@
+/*
+ * request.c: trims that the program asks for, and those that come with its steps.
+ */
+#include "stats/account/record.h"
+
+#define PERIODIC (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
+
+/* LOCKING: the turn. */
+static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
+{
+    CUresult result = wait_poll(pool, UINT64_MAX);
+    if (!result && flags & CENOTE_TRIM_WAIT)
+        result = wait_for_all(pool);
+    if (result)
+        return result;
+    pending_poll(pool);
+    uint64_t before = pool_now(pool), bytes = trim_once(pool, keep, latest);
+    if (flags & (CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED | PERIODIC))
+        regret_given(pool, bytes, pool_now(pool) - before);
+    return CUDA_SUCCESS;
+}
+
+/* What stays because a periodic trim has its budget. LOCKING: the turn. */
+static uint64_t thrift(const cenote_pool *pool)
+{
+    uint64_t allowance = regret_allowance(pool), reserved = pool->pages.reserved;
+    return reserved > allowance ? reserved - allowance : 0;
+}
+
+static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
+{
+    if (pool->lost)
+        return pool_driver_error(pool, pool->lost, "an earlier call");
+    if (!device_context(pool->device))
+        return CENOTE_OK; /* nobody has been there: there is nothing to give back */
+    int error = turn_begin(pool);
+    if (error)
+        return error;
+    if (flags & PERIODIC)
+        keep = thrift(pool);
+    if (flags & CENOTE_TRIM_OFTEN) {
+        tick idle = regret_mark(pool);
+        if (regret_forbids(pool)) {
+            latest = idle;
+            flags &= ~CENOTE_TRIM_WAIT; /* what goes has been free for steps */
+        }
+    } else if (flags & CENOTE_TRIM_OWED) {
+        latest = atomic_exchange(&pool->regret.owed, 0);
+    } else if (latest == UINT64_MAX && flags & CENOTE_TRIM_WAIT && !keep) {
+        atomic_store(&pool->regret.owed, 0); /* all of it goes */
+    }
+    CUresult result = trim_now(pool, keep, latest, flags);
+    if (!result)
+        decay_go(pool, DECAY_BATCH);
+    turn_end(pool);
+    return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
+}
+
+int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED) || (flags & CENOTE_TRIM_OFTEN && flags & CENOTE_TRIM_OWED))
+        return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_OFTEN and CENOTE_TRIM_OWED are known", flags);
+    if (flags & CENOTE_TRIM_OWED && (!atomic_load(&pool->regret.owed) || atomic_load(&pool->device->captures)))
+        return CENOTE_OK;
+    if (flags & CENOTE_TRIM_WAIT)
+        share_sweep(); /* what other processes shared and nobody here needs any more */
+    return trim(pool, keep_bytes, UINT64_MAX, flags);
+}
+
+/* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */
+int cenote_step(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    uint64_t now = pool_now(pool); /* the clock may be the program's: not under the lock */
+    lock_take(&pool->lock);
+    steps_note(pool, now);
+    record_step(pool);
+    bool due = pool->options.trim_every && pool->steps % pool->options.trim_every == 0;
+    tick latest = pool->trim_mark;
+    if (due)
+        pool->trim_mark = pool->pages.fences.now;
+    lock_give(&pool->lock);
+    if (due)
+        return trim(pool, 0, latest, PERIODIC);
+    decay_tend(pool, DECAY_BATCH);
+    return CENOTE_OK;
+}

@@ -1,0 +1,203 @@
+/*
+ * export.c: blocks that other processes may use: who exported what, and what is answered to those who ask.
+ *
+ * A message names a block by exporter, address and generation, and says nothing else. Whoever imports it asks the exporter over a socket
+ * (share/socket.c) what lies under it, and for the file descriptors of its pages, one at a time (share/import.c). So a message that is old,
+ * damaged or made up meets the exporter's own books, and thousands of blocks never need more than one descriptor at a time.
+ *
+ *     exporter                    any channel                     importer
+ *     cenote_export ------------ struct share_message ----------> cenote_import
+ *     server thread <----------- what is it? page 1, 2, ... ----- maps
+ *     cenote_free ends the export                                 cenote_import_close
+ *
+ * A live block does not move, since its pages are owned: an export freezes nothing beside, and ends with the free. A block of one page is
+ * known by the page's serial, so that an importer which has that page under another block maps it once. More than one page lie under
+ * one block only.
+ *
+ * LOCKING: the pool's lock guards its exports. Answers are made with the pool's turn: no page is given back to the driver meanwhile; and
+ * with `answering`, so that a pool which goes can wait for the one that is being made.
+ */
+#include "share/share.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+static LOCK_OF_PROCESS struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
+static atomic_bool stopped;
+static _Atomic(uint64_t) generations, serials;
+
+static struct export *export_of(const cenote_pool *pool, uint32_t number) { return table_at(&pool->exports, number); }
+
+/* ----------------------------------------------------------------------------------------------------------------------- the message */
+
+/* FNV-1a: against damage. Forgery gains nothing: who may ask is decided by the kernel's word on who asks. */
+static uint64_t sum_of(const struct share_message *m)
+{
+    uint64_t sum = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < offsetof(struct share_message, sum); i++)
+        sum = (sum ^ ((const unsigned char *)m)[i]) * 0x100000001b3ull;
+    return sum;
+}
+
+void share_seal(struct share_message *m)
+{
+    m->sum = sum_of(m);
+}
+
+int share_unseal(const cenote_share *share, size_t length, struct share_message *m)
+{
+    if (length != sizeof *m)
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "a share has %zu bytes, not %zu", sizeof *m, length);
+    memcpy(m, share, sizeof *m);
+    if (m->magic != SHARE_MAGIC || m->sum != sum_of(m))
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "this is no share, or it was damaged on its way");
+    return m->version == SHARE_VERSION ? CENOTE_OK :
+           error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "the share is of another version of cenote (%u, here %u)", m->version, SHARE_VERSION);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- exporting */
+
+/* Segments of cuMemAlloc can be shared; those of an async pool cannot, and a program's own source is not ours to name. */
+static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a)
+{
+    const cenote_group *group = a->group ? group_of(pool, a->group) : NULL;
+    bool plain = pool->provider == CENOTE_PLAIN || (pool->provider == CENOTE_ASYNC && group && group->flags & CENOTE_GROUP_PRIVATE);
+    return plain && !(group && group->has_source) && pool->device->driver->cuIpcGetMemHandle;
+}
+
+/* LOCKING: the pool's lock. */
+static int enter(cenote_pool *pool, const struct where *w, uint64_t *generation)
+{
+    uint32_t number = index_find(&pool->exported, w->start);
+    struct slots under = slots_under(w->region, w->start, w->size);
+    if (region_is_segment(w->region) && !segment_may_be_shared(pool, w->arena))
+        return CENOTE_NOT_SUPPORTED;
+    for (uint32_t slot = under.from; slot < under.to && !region_is_segment(w->region); slot++)
+        if (!page_of(&pool->pages, w->region->page[slot])->shareable)
+            return CENOTE_NOT_SUPPORTED;
+    if (!number) {
+        if (!index_reserve(&pool->exported, 1) || !(number = table_take(&pool->exports)))
+            return CENOTE_OUT_OF_HOST_MEMORY;
+        index_add(&pool->exported, w->start, number);
+        export_of(pool, number)->generation = atomic_fetch_add(&generations, 1) + 1;
+    }
+    *generation = export_of(pool, number)->generation;
+    return CENOTE_OK;
+}
+
+int cenote_export(void *address, cenote_share *share)
+{
+    static const struct share_books books = {share_answer, share_stop};
+    struct share_message m = {.magic = SHARE_MAGIC, .version = SHARE_VERSION, .process = getpid()};
+    struct where w = {0};
+    cenote_block block;
+    if (!share)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the share: the last argument is NULL");
+    int error = pool_process_usable();
+    if (error || (error = pool_find(address, &block, 0)) || (error = share_serve(&books, m.exporter)))
+        return error;
+    cenote_pool *pool = pool_lock_of(block.start, &w);
+    m.block = (uint64_t)(uintptr_t)block.start;
+    m.offset = (uint64_t)(uintptr_t)address - m.block;
+    error = !pool || pool_locate(pool, m.block, &w) != FOUND_LIVE ? CENOTE_NOT_OURS : enter(pool, &w, &m.generation);
+    if (pool)
+        lock_give(&pool->lock);
+    if (error)
+        return error_set(error, 0, error == CENOTE_NOT_OURS ? "the block at %p was freed meanwhile" :
+                         error == CENOTE_OUT_OF_HOST_MEMORY ? "no host memory to note the export of %p" :
+                         "the memory at %p cannot be shared: the device or system does not do that, or it is of an async pool or of the "
+                         "program's own source", address);
+    share_seal(&m);
+    memcpy(share, &m, sizeof m);
+    return CENOTE_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------------------------------- answering */
+
+/* What the books know of the block. LOCKING: the pool's lock. */
+static int describe(cenote_pool *pool, struct where *w, const struct share_request *q, struct share_reply *reply,
+                    CUmemGenericAllocationHandle *handle)
+{
+    uint32_t number = q->block % BLOCK_BYTES ? 0 : index_find(&pool->exported, q->block);
+    if (!number || export_of(pool, number)->generation != q->generation)
+        return CENOTE_GONE;
+    enum found found = pool_locate(pool, q->block, w);
+    CHECK(found == FOUND_LIVE); /* invariant 19: an export ends with its block */
+    const struct region *r = w->region;
+    struct slots under = slots_under(r, w->start, w->size);
+    struct page *first = page_of(&pool->pages, r->page[under.from]);
+    if (!first->serial)
+        first->serial = atomic_fetch_add(&serials, 1) + 1;
+    reply->shift = region_is_segment(r) ? 0 : r->shift;
+    reply->pages = under.to - under.from;
+    reply->serial = first->serial;
+    reply->lead = w->start - region_slot_at(r, under.from);
+    reply->bytes = w->size;
+    if (q->page > reply->pages || (q->page && !reply->shift))
+        return CENOTE_INVALID;
+    *handle = q->page ? page_of(&pool->pages, r->page[under.from + q->page - 1])->handle : 0;
+    return CENOTE_OK;
+}
+
+static int answer(const struct share_request *q, struct share_reply *reply, int *file)
+{
+    struct where w = {0};
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult result = CUDA_SUCCESS;
+    const void *block = (const void *)(uintptr_t)q->block;
+    cenote_pool *pool = pool_lock_of(block, &w);
+    if (!pool)
+        return CENOTE_GONE;
+    lock_give(&pool->lock); /* the turn comes first */
+    int error = turn_begin(pool);
+    if (error)
+        return error;
+    cenote_pool *still = pool_lock_of(block, &w);
+    error = still == pool ? describe(pool, &w, q, reply, &handle) : CENOTE_GONE;
+    if (still)
+        lock_give(&still->lock);
+    if (!error && handle)
+        result = pool->device->driver->cuMemExportToShareableHandle(file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    else if (!error && !reply->shift)
+        result = pool->device->driver->cuIpcGetMemHandle(&reply->segment, w.region->base);
+    turn_end(pool);
+    reply->result = (int32_t)result;
+    return result ? pool_driver_error(pool, result, "sharing memory with another process") : error;
+}
+
+/* Whatever was asked, there is an answer. *file: to be sent along and closed, or -1. */
+void share_answer(const void *request, size_t length, struct share_reply *reply, int *file)
+{
+    struct share_request q = {0};
+    memset(reply, 0, sizeof *reply);
+    *file = -1;
+    if (length == sizeof q)
+        memcpy(&q, request, sizeof q);
+    reply->key = q.key_back;
+    reply->magic = SHARE_MAGIC;
+    lock_take(&answering);
+    bool known = q.magic == SHARE_MAGIC && q.version == SHARE_VERSION;
+    reply->error = !known ? CENOTE_INVALID : atomic_load(&stopped) ? CENOTE_EXITING : answer(&q, reply, file);
+    lock_give(&answering);
+}
+
+/*
+ * The process ends: no answer calls the driver from now on (rule 12). One that is being made is not waited for for ever: it may want the turn of a
+ * pool whose watch function or clock exits.
+ */
+void share_stop(void)
+{
+    if (driver_is_forked())
+        return; /* the lock is as it was in the parent */
+    atomic_store(&stopped, true);
+    lock_settle(&answering, EXIT_PATIENCE);
+}
+
+/* A pool was closed for calls: when this returns no answer is being made from its books. LOCKING: none, not inside a device. */
+void share_settle(void)
+{
+    lock_take(&answering);
+    lock_give(&answering);
+}

@@ -1,0 +1,161 @@
+/*
+ * report.c: what a pool says about itself: counters. Whether its invariants hold: check.c.
+ *
+ * Levels and counts are kept as they happen (count.h), and told as of one moment. Gauges are walked together here, when a caller asks, in portions
+ * (look.c).
+ */
+#include "base/check.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
+
+/* `cached` is derived: what is in was reserved or freed, what is out was allocated or given back. LOCKING: the pool's lock. */
+static void derive_cached(cenote_stats *s)
+{
+    s->cached.current = s->reserved.current - s->allocated.current;
+    s->cached.total_in = s->reserved.total_in + s->allocated.total_out;
+    s->cached.total_out = s->reserved.total_out + s->allocated.total_in;
+}
+
+/* Beyond its top a region's arrays have never been touched: the system has put no memory behind them. */
+static void add_region(struct report_sums *s, const struct region *r)
+{
+    s->address_used += r->top - r->base;
+    s->metadata += (uint64_t)((double)r->metadata_bytes * (double)(r->top - r->base) / (double)r->bytes);
+}
+
+#define SLOTS_AT_ONCE 1024u         /* of a region */
+
+/* Each region, or so many slots of it, is looked at in a moment of its own. */
+static void sum_region(struct look *look, uint32_t number, struct report_sums *s)
+{
+    struct pages *pages = &look->pool->pages;
+    const struct region *r = region_of(pages, number);
+    if (r)
+        add_region(s, r);
+    for (uint32_t from = 0, to; r && from < r->slots; from = to) {
+        to = r->slots - from < SLOTS_AT_ONCE ? r->slots : from + SLOTS_AT_ONCE;
+        pages_sum_slots(pages, r, from, to, &s->pages);
+        if (!look_goes_on(look, 2 + (to - from) / 8))
+            r = look->is_over ? NULL : region_of(pages, number);
+    }
+}
+
+/* In portions. LOCKING: the pool's lock. */
+struct report_sums report_sum(struct look *look)
+{
+    struct report_sums sums = {0};
+    pages_sum_spares(&look->pool->pages, &sums.pages);
+    for (uint32_t number = 1; number < look->pool->pages.regions.used && !look->is_over; number++) {
+        sum_region(look, number, &sums);
+        look_goes_on(look, 1);
+    }
+    return sums;
+}
+
+static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
+{
+    s->address_space = pool->pages.addresses;
+    s->pending_blocks = pool->pending_count;
+    s->arenas = pool->arenas.used - 1 - pool->arenas.free_count;
+    s->captures = pool->capture_count;
+    s->background = pool->attended;
+    s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
+                  table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
+                  table_bytes(&pool->lines) + index_bytes(&pool->line_by_key) + index_bytes(&pool->at) + index_bytes(&pool->by_stream) +
+                  table_bytes(&pool->exports) + index_bytes(&pool->exported) + sizeof *pool + ring_count(&pool->ring) * RECORD_BYTES;
+}
+
+/* Of the whole process: a driver does not know pools. */
+static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
+{
+    struct driver_tally tallies[DRIVER_CALLS];
+    *calls = *ns = 0;
+    driver_tallies(tallies);
+    for (int call = 0; call < DRIVER_CALLS; call++) {
+        *calls += tallies[call].calls;
+        *ns += tallies[call].ns;
+    }
+}
+
+/* Levels and counts are of this moment. LOCKING: the pool's lock. */
+cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sums)
+{
+    cenote_stats s = pool->stats;
+    derive_cached(&s);
+    derive_gauges(pool, &s);
+    s.limit = pool->limit;
+    sum_driver_calls(&s.driver_calls, &s.driver_ns);
+    s.driver_calls -= pool->driver_calls_before;
+    s.driver_ns -= pool->driver_ns_before;
+    s.page_bytes = 1ull << pool->pages.shift;
+    s.capacity = pool->device->capacity;
+    s.address_used = sums->address_used;
+    s.metadata += sums->metadata;
+    s.pages_owned = sums->pages.owned;
+    s.pages_free = sums->pages.free;
+    s.pages_aliased = sums->pages.aliased;
+    s.pages_frozen = sums->pages.frozen;
+    s.harvestable = sums->pages.harvestable;
+    return s;
+}
+
+int cenote_version(void)
+{
+    return CENOTE_VERSION;
+}
+
+int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
+{
+    if (pool_refuses())
+        return pool_process_usable();
+    int error = sized_check(size, "cenote_stats");
+    if (error || !pool || !pool->open || !stats)
+        return error ? error : error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a place for the counters");
+    struct look look;
+    look_begin(&look, pool);
+    struct report_sums sums = report_sum(&look);
+    cenote_stats s = report_stats(pool, &sums);
+    look_end(&look);
+    sized_out(stats, size, &s, sizeof s);
+    return CENOTE_OK;
+}
+
+int cenote_reset_peaks(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    struct look look;
+    look_begin(&look, pool);
+    derive_cached(&pool->stats);
+#define LEVEL(name, unit, text) pool->stats.name.peak = pool->stats.name.current;
+#define COUNT(name, unit, text)
+#define GAUGE(name, unit, text)
+#include <cenote/counters.def>
+#undef LEVEL
+#undef COUNT
+#undef GAUGE
+    rows_reset(&look, true);
+    look_end(&look);
+    return CENOTE_OK;
+}
+
+int cenote_reset_totals(cenote_pool *pool)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    struct look look;
+    look_begin(&look, pool);
+    sum_driver_calls(&pool->driver_calls_before, &pool->driver_ns_before);
+#define LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
+#define COUNT(name, unit, text) pool->stats.name = 0;
+#define GAUGE(name, unit, text)
+#include <cenote/counters.def>
+#undef LEVEL
+#undef COUNT
+#undef GAUGE
+    rows_reset(&look, false);
+    look_end(&look);
+    return CENOTE_OK;
+}

@@ -1,0 +1,302 @@
+/*
+ * snapshot.c: a pool at one moment, or about one moment, all layers of it.
+ *
+ * It is copied in portions (look.c) into memory of our own, and written without the lock. No thread has to stop: what is on its way, a page that
+ * moves or leaves, is shown as what it is. If no other thread took the lock meanwhile the parts agree with each other, and the snapshot says that it
+ * is of one moment. Otherwise only levels and counts, the rows of sizes, phases and kinds, steps and fences are of one moment, the last. All else is
+ * of an earlier one, item by item.
+ *
+ * LOCKING: the pool's lock for the copy, but not in a pause. No driver call is made.
+ */
+#include "stats/report/snapshot.h"
+
+#include <string.h>
+
+#include "base/check.h"
+
+/* ---------------------------------------------------------------------------------------------------------------------------- the copy */
+
+static void begin(struct snapshot *s, enum part part)
+{
+    s->parts[part].at = s->used;
+    s->parts[part].count = 0;
+}
+
+/* The next item of the part that was begun last. NULL: no room, but it is counted. */
+static void *next(struct snapshot *s, enum part part, size_t size)
+{
+    char *item = s->used + size <= s->room ? s->memory + s->used : NULL;
+    s->used += size;
+    s->parts[part].count++;
+    return item;
+}
+
+/* How many items of that size there is room for, for those who fill in a list. */
+static size_t room_for(const struct snapshot *s, size_t size)
+{
+    return s->used < s->room ? (s->room - s->used) / size : 0;
+}
+
+static void *list_of(const struct snapshot *s)
+{
+    return s->used < s->room ? s->memory + s->used : NULL;
+}
+
+static struct sized_list begin_list(struct snapshot *s, enum part part, size_t size)
+{
+    begin(s, part);
+    return (struct sized_list){.items = list_of(s), .room = room_for(s, size), .size = size};
+}
+
+static void listed(struct snapshot *s, enum part part, size_t size, size_t count)
+{
+    s->parts[part].count = count;
+    s->used += size * count;
+}
+
+static void copy_rows(struct snapshot *s, struct look *look, enum cenote_division division, const struct sums *sums)
+{
+    struct sized_list l = begin_list(s, PART_ROWS + division, sizeof(cenote_row));
+    rows_list(look, division, sums, &l);
+    listed(s, PART_ROWS + division, l.size, l.count);
+}
+
+/* What is short, and of one moment: no pause is in it. The last, so that nothing else is of a later one. */
+static void copy_short(struct snapshot *s, struct look *look, const struct report_sums *sums)
+{
+    const cenote_pool *pool = look->pool;
+    s->stats = report_stats(pool, sums);
+    s->steps = pool->steps;
+    s->trim_above = pool->trim_above;
+    s->lost = pool->lost;
+    s->pins = pool->pins;
+    s->fences = pool->pages.fences;
+    s->capture_count = pool->capture_count;
+    for (uint32_t i = 0; i < pool->capture_count; i++)
+        s->captures[i] = pool->captures[i];
+    s->records = ring_count(&pool->ring);
+    s->records_lost = pool->ring.written - s->records;
+    copy_rows(s, look, CENOTE_BY_CLASS, NULL);
+    copy_rows(s, look, CENOTE_BY_PHASE, NULL);
+    copy_rows(s, look, CENOTE_BY_KIND, NULL);
+    struct sized_list l = begin_list(s, PART_STEPS, sizeof(cenote_step_note));
+    steps_list(pool, &l);
+    listed(s, PART_STEPS, l.size, l.count);
+}
+
+static void copy_pieces(struct snapshot *s, struct look *look)
+{
+    struct sized_list l = begin_list(s, PART_PIECES, sizeof(cenote_piece));
+    pieces_draw(look, NULL, &l);
+    listed(s, PART_PIECES, l.size, l.count);
+}
+
+/* In memory of the snapshot, which keeps them no longer than this. */
+static struct sums sum_arenas(struct snapshot *s, struct look *look)
+{
+    struct sums sums = {.of_arena = list_of(s), .arenas = look->pool->arenas.used};
+    size_t size = sums.arenas * sizeof *sums.of_arena;
+    sums.arenas = room_for(s, size) ? sums.arenas : 0;
+    memset(sums.of_arena, 0, sums.arenas * sizeof *sums.of_arena);
+    s->used += size;
+    pieces_sum(look, &sums);
+    return sums;
+}
+
+static void copy_groups(struct snapshot *s, struct look *look)
+{
+    const cenote_pool *pool = look->pool;
+    begin(s, PART_GROUPS);
+    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1)) {
+        const cenote_group *group = group_of(pool, number);
+        cenote_group *note = group->number ? next(s, PART_GROUPS, sizeof *note) : NULL;
+        if (note)
+            *note = *group;
+    }
+}
+
+static void copy_arenas(struct snapshot *s, struct look *look, const struct sums *sums)
+{
+    const cenote_pool *pool = look->pool;
+    begin(s, PART_ARENAS);
+    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
+        const struct arena *a = arena_of(pool, number);
+        struct arena_note *note = a->number ? next(s, PART_ARENAS, sizeof *note) : NULL;
+        if (note)
+            *note = (struct arena_note){.number = number, .group = a->group, .visitors = a->visitors, .stream = a->stream, .live = a->live,
+                                        .reserved = sum_of_arena(sums, number), .handle = a->handle, .last_freed = a->last_freed,
+                                        .is_private = a->is_private, .retired = a->retired};
+    }
+}
+
+/* Who owns it and when it was last freed: of a sole page its slot says so. */
+static struct page_note note_of(const struct pages *p, uint32_t number)
+{
+    const struct page *page = page_of(p, number);
+    struct page_note note = {.number = number, .maps = page->maps, .pins = page->pins, .arena = page->arena, .bytes = page->bytes,
+                             .freed = page->freed, .owner = page->owner, .home = page->home, .fixed = page->fixed, .leaving = page->leaving};
+    const struct region *r = page->home.region ? region_of(p, page->home.region) : NULL;
+    note.sole = r && bit_is_set(r->sole, page->home.slot);
+    if (note.sole) {
+        note.owner = bit_is_set(r->busy, page->home.slot) ? page->home : (struct spot){0};
+        note.freed = r->freed[page->home.slot];
+        note.arena = r->arena;
+    }
+    note.complete = fence_is_done(&p->fences, note.freed);
+    return note;
+}
+
+static void copy_pages(struct snapshot *s, struct look *look)
+{
+    const struct pages *p = &look->pool->pages;
+    begin(s, PART_PAGES);
+    for (uint32_t number = 1; number < p->table.used && !look->is_over; number++, look_goes_on(look, 1)) {
+        struct page_note *note = page_of(p, number)->bytes ? next(s, PART_PAGES, sizeof *note) : NULL;
+        if (note)
+            *note = note_of(p, number);
+    }
+}
+
+/* Live bytes lie on a page or on one that comes (invariant 2), pins on a page that stays, and a broken slot has kept its page. */
+static bool is_noted(const struct region *r, uint32_t slot)
+{
+    return r->page[slot] || bit_is_set(r->transit, slot);
+}
+
+static void copy_slot(struct snapshot *s, const struct region *r, uint32_t slot)
+{
+    struct slot_note *note = next(s, PART_SLOTS, sizeof *note);
+    if (note)
+        *note = (struct slot_note){.slot = slot, .page = r->page[slot], .edges = r->edges[slot], .pins = r->pins[slot], .freed = r->freed[slot],
+                                   .sole = bit_is_set(r->sole, slot), .home = bit_is_set(r->home, slot), .busy = bit_is_set(r->busy, slot),
+                                   .transit = bit_is_set(r->transit, slot), .broken = bit_is_set(r->broken, slot)};
+}
+
+/* How many of the region were noted. After a pause it may be gone. */
+static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t number)
+{
+    const struct pages *p = &look->pool->pages;
+    const struct region *r = region_of(p, number);
+    const uint64_t base = r->base;
+    size_t before = s->parts[PART_SLOTS].count;
+    for (uint32_t slot = 0; r && slot < r->slots && (!slot || region_slot_at(r, slot) < r->top); slot++) {
+        bool noted = is_noted(r, slot);
+        if (noted)
+            copy_slot(s, r, slot);
+        if (!look_goes_on(look, noted || slot % 64 == 0))
+            r = look->is_over || !region_of(p, number) || region_of(p, number)->base != base ? NULL : region_of(p, number);
+    }
+    return (uint32_t)(s->parts[PART_SLOTS].count - before);
+}
+
+/* A note for each number that there is, in front of all slots: regions that come meanwhile are not noted. */
+static void copy_regions(struct snapshot *s, struct look *look)
+{
+    const struct pages *p = &look->pool->pages;
+    const uint32_t numbers = p->regions.used;
+    begin(s, PART_REGIONS);
+    struct region_note *notes = room_for(s, sizeof *notes) >= numbers ? list_of(s) : NULL;
+    s->used += numbers * sizeof *notes;
+    begin(s, PART_SLOTS);
+    for (uint32_t number = 1; number < numbers && !look->is_over; number++, look_goes_on(look, 1)) {
+        const struct region *r = region_of(p, number);
+        if (!r)
+            continue;
+        struct region_note note = {.number = number, .arena = r->arena, .slots = r->slots, .base = r->base, .bytes = r->bytes, .top = r->top,
+                                   .fixed = r->fixed, .is_segment = region_is_segment(r)};
+        note.noted = copy_slots(s, look, number);
+        if (notes)
+            notes[s->parts[PART_REGIONS].count] = note;
+        s->parts[PART_REGIONS].count++;
+    }
+}
+
+/*
+ * The streams that freed blocks wait for. By number, as lines may be others after a pause. Blocks whose events are still being recorded are in no
+ * line yet.
+ */
+static void copy_pending(struct snapshot *s, struct look *look)
+{
+    cenote_pool *pool = look->pool;
+    begin(s, PART_WAITS);
+    for (uint32_t use = 1; use < pool->uses.used && !look->is_over; use++, look_goes_on(look, 1)) {
+        const struct use *u = use_of(pool, use);
+        if (!u->waits)
+            continue;
+        const struct line *line = line_of(pool, u->line);
+        struct where w = {.region = addresses_find_for_certain(u->at)};
+        pool_locate(pool, u->at, &w);
+        struct wait_note *note = next(s, PART_WAITS, sizeof *note);
+        if (note)
+            *note = (struct wait_note){.at = u->at, .requested = w.requested, .stream = line->key, .handle = line->stream, .freed = u->freed,
+                                       .device = line->other ? line->other->ordinal : pool->device->ordinal,
+                                       .has_event = !line->other && u->event, .needs_fence = !line->other && !u->event};
+    }
+}
+
+/* LOCKING: the pool's lock. */
+static void copy(struct snapshot *s, struct look *look)
+{
+    s->used = 0;
+    struct report_sums gauges = report_sum(look);
+    struct sums sums = sum_arenas(s, look);
+    copy_rows(s, look, CENOTE_BY_ARENA, &sums);
+    copy_rows(s, look, CENOTE_BY_GROUP, &sums);
+    copy_groups(s, look);
+    copy_arenas(s, look, &sums);
+    copy_pieces(s, look);
+    copy_rows(s, look, CENOTE_BY_TAG, NULL); /* those of all pieces */
+    copy_pages(s, look);
+    copy_regions(s, look);
+    copy_pending(s, look);
+    copy_short(s, look, &gauges);
+    begin(s, PART_SITES);
+    listed(s, PART_SITES, sizeof(uint64_t), look->pool->options.sites ? bits_words(MARK_SITES_MOST + 1) : 0);
+    s->is_one_moment = !look->is_apart;
+}
+
+/* LOCKING: none; the copy is ours. */
+static void note_sites(struct snapshot *s)
+{
+    uint64_t *sites = (uint64_t *)(void *)(s->memory + s->parts[PART_SITES].at);
+    if (!s->parts[PART_SITES].count)
+        return;
+    bits_clear(sites, 0, MARK_SITES_MOST + 1);
+    for (size_t i = 0; i < s->parts[PART_PIECES].count; i++)
+        bit_set(sites, PART_AT(cenote_piece, s, PART_PIECES)[i].site);
+}
+
+static int take(struct snapshot *s, cenote_pool *pool)
+{
+    size_t needed = 1 << 20;
+    while (!s->memory || needed > s->room) {
+        if (!memory_make_room((void **)&s->memory, &s->room, needed))
+            return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a snapshot of %zu bytes", needed);
+        s->now_ns = pool_now(pool) - pool->opened_ns;
+        struct look look;
+        look_begin(&look, pool);
+        copy(s, &look);
+        look_end(&look);
+        needed = s->used;
+    }
+    note_sites(s);
+    return CENOTE_OK;
+}
+
+int cenote_snapshot(cenote_pool *pool, const char *path)
+{
+    struct snapshot s = {0};
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!path || !*path)
+        return error_set(CENOTE_INVALID, 0, "a snapshot needs the name of a file");
+    error = take(&s, pool);
+    struct file *file = error ? NULL : file_create(path);
+    if (file)
+        snapshot_write(&s, pool, file);
+    if (!error && (!file || !file_finish(file)))
+        error = file_error(path);
+    memory_unmap(s.memory, s.room);
+    return error;
+}
