@@ -16,7 +16,7 @@
 #include "stats/account/record.h"
 #include "stats/text/options.h"
 
-#define PAGE_BYTES_MOST  (32ull << 20)
+#define PAGE_BYTES_MAX  (32ull << 20)
 #define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
 
 static cenote_pool *defaults[DEVICES_MAX];
@@ -59,7 +59,7 @@ static int choose_page(const cenote_pool *pool, uint32_t *shift)
     if (!bytes) {
         uint64_t most = pool->limit && pool->limit < pool->device->capacity ? pool->limit : pool->device->capacity;
         bytes = nearest_power(most / PAGES_PER_DEVICE);
-        bytes = bytes > PAGE_BYTES_MOST ? PAGE_BYTES_MOST : bytes;
+        bytes = bytes > PAGE_BYTES_MAX ? PAGE_BYTES_MAX : bytes;
         bytes = bytes < least ? least : bytes;
     }
     *shift = 63 - (uint32_t)__builtin_clzll(bytes);
@@ -97,20 +97,20 @@ static void close_tables(cenote_pool *pool)
 
 static int open_tables(cenote_pool *pool, uint32_t shift)
 {
-    if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MOST) &&
-        table_open(&pool->slabs, sizeof(struct slab), SLABS_MOST) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MOST) &&
-        (pool->groups.items || table_open(&pool->groups, sizeof(cenote_group), GROUPS_MOST)) &&
-        table_open(&pool->uses, sizeof(struct use), USES_MOST) && table_open(&pool->lines, sizeof(struct line), USES_MOST) &&
-        pending_open(pool) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MOST) &&
-        table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MOST + 1))
+    if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MAX) &&
+        table_open(&pool->slabs, sizeof(struct slab), SLABS_MAX) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MAX) &&
+        (pool->groups.items || table_open(&pool->groups, sizeof(cenote_group), GROUPS_MAX)) &&
+        table_open(&pool->uses, sizeof(struct use), USES_MAX) && table_open(&pool->lines, sizeof(struct line), USES_MAX) &&
+        pending_open(pool) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MAX) &&
+        table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1))
         return CENOTE_OK;
     close_tables(pool);
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
 }
 
-static const struct pool_hooks hooks = {explain_shortage, decay_go, regret_created};
+static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created};
 
-static int fill_in(cenote_pool *pool, int device, const cenote_options *options)
+static int pool_init(cenote_pool *pool, int device, const cenote_options *options)
 {
     int error;
     uint32_t shift = 0;
@@ -149,7 +149,7 @@ static int create(int device, const cenote_options *options, cenote_pool **resul
     cenote_pool *pool = pools_take_structure();
     if (!pool)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
-    int error = fill_in(pool, device, options);
+    int error = pool_init(pool, device, options);
     pool->reusable = error != CENOTE_OK;
     if (error)
         return error;
@@ -317,7 +317,7 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
-    elsewhere_wait(pool);
+    peer_uses_wait(pool);
     bool attended = background_leave(pool);
     tick waited;
     CUresult result = device_enter_as_it_is(pool->device);

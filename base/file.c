@@ -32,7 +32,7 @@
 #define BUFFER_BYTES (1u << 16)
 #define NO_ZLIB ENOPKG
 #define LINK_REFUSED ELOOP /* what open says, too, if a link came after the look */
-#define LINK_BYTES_MOST (PATH_MAX - 1)
+#define LINK_BYTES_MAX (PATH_MAX - 1)
 #define TRIES 16 /* of random names */
 
 struct zlib {
@@ -97,7 +97,7 @@ static int open_linked(struct file *f, int link)
         return open_place(f, f->path, 0); /* its text is no path, as "pipe:[4711]" is none */
     char *text = f->part; /* unused so far */
     const char *slash = strrchr(f->path, '/');
-    ssize_t length = readlinkat(link, "", text, LINK_BYTES_MOST);
+    ssize_t length = readlinkat(link, "", text, LINK_BYTES_MAX);
     if (length <= 0)
         return length ? errno : ENOENT;
     text[length] = 0;
@@ -186,13 +186,13 @@ void file_write(struct file *f, const char *text, size_t bytes)
 
 void file_print(struct file *f, const char *format, ...)
 {
-    if (sizeof f->buffer - f->used < FILE_PRINT_MOST)
+    if (sizeof f->buffer - f->used < FILE_PRINT_MAX)
         flush(f);
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(f->buffer + f->used, FILE_PRINT_MOST, format, arguments);
+    int length = vsnprintf(f->buffer + f->used, FILE_PRINT_MAX, format, arguments);
     va_end(arguments);
-    CHECK(length >= 0 && length < FILE_PRINT_MOST);
+    CHECK(length >= 0 && length < FILE_PRINT_MAX);
     f->used += (size_t)length;
 }
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define FILE_PRINT_MOST 4096    /* bytes of one file_print */
+#define FILE_PRINT_MAX 4096    /* bytes of one file_print */
 
 struct file;
 

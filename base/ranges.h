@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 #define BLOCK_BYTES 512u            /* everything in a heap is a multiple of this, as PyTorch users expect */
-#define BLOCKS_MOST (1u << 28)
+#define BLOCKS_MAX (1u << 28)
 #define RANGE_BINS  896
 #define RANGE_LISTS 64u             /* bins of one size each: below 32 KiB */
 
@@ -17,7 +17,7 @@ enum block_state {
     BLOCK_FREE,                     /* a free range */
     BLOCK_LIVE,                     /* held by the caller */
     BLOCK_PENDING,                  /* freed, waits for other streams */
-    BLOCK_RESTING,                  /* freed last and left as it lies, see pool_settle */
+    BLOCK_LAST_FREED,                  /* freed last and left as it lies, see pool_settle */
     BLOCK_SLAB,                     /* cut into small blocks by slab.c */
     BLOCK_MARGIN                    /* no memory of a caller's, and not free: in front of a block that is alone in its segment */
 };

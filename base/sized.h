@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 /* A larger struct is no later version: the caller left the size out, or gave something else. Our choice. */
-#define SIZED_MOST 4096
+#define SIZED_MAX 4096
 
 /* CENOTE_INVALID, unless a struct of that type can have so many bytes. */
 int sized_check(size_t size, const char *type);

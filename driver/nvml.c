@@ -94,7 +94,7 @@ static unsigned without_doubles(struct nvml_process *list, unsigned first, unsig
     return kept;
 }
 
-const char *nvml_processes(const struct driver *driver, int ordinal, struct nvml_process list[NVML_MOST], unsigned *count)
+const char *nvml_processes(const struct driver *driver, int ordinal, struct nvml_process list[NVML_MAX], unsigned *count)
 {
     const char *why = NULL;
     void *device;
@@ -102,12 +102,12 @@ const char *nvml_processes(const struct driver *driver, int ordinal, struct nvml
     *count = 0;
     if (!n)
         return why;
-    unsigned computing = NVML_MOST;
+    unsigned computing = NVML_MAX;
     int result = n->computing(device, &computing, list);
-    if (result || computing > NVML_MOST)
+    if (result || computing > NVML_MAX)
         return result ? n->words(result) : "it lists more processes than there is room for";
-    unsigned drawing = NVML_MOST - computing;
-    if (n->drawing(device, &drawing, list + computing) || drawing > NVML_MOST - computing)
+    unsigned drawing = NVML_MAX - computing;
+    if (n->drawing(device, &drawing, list + computing) || drawing > NVML_MAX - computing)
         drawing = 0;
     *count = without_doubles(list, computing, computing + drawing);
     return NULL;

@@ -5,7 +5,7 @@
 #include "driver/driver.h"
 
 #define NVML_UNKNOWN 0xffffffffffffffffull  /* bytes of a process: the library does not tell */
-#define NVML_MOST    128                    /* processes that are looked at */
+#define NVML_MAX    128                    /* processes that are looked at */
 
 struct nvml_process {               /* nvmlProcessInfo_t */
     unsigned           pid;
@@ -27,7 +27,7 @@ struct nvml {
  * The processes that hold memory of a device, each once. NULL, or why they are not known, in words; then *count is 0. Makes no call of the
  * driver but for the name of the device's place on the bus: safe while a capture is open.
  */
-const char *nvml_processes(const struct driver *driver, int ordinal, struct nvml_process list[NVML_MOST], unsigned *count);
+const char *nvml_processes(const struct driver *driver, int ordinal, struct nvml_process list[NVML_MAX], unsigned *count);
 
 /* Bytes of the device that are in use, by anybody. False: not known. */
 bool nvml_memory(const struct driver *driver, int ordinal, struct nvml_memory *memory);

@@ -9,7 +9,7 @@
 
 #include "driver/driver.h"
 
-#define OPERATIONS_MOST 2000
+#define OPERATIONS_MAX 2000
 
 static int any_pool(struct world *w)
 {
@@ -527,7 +527,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct world world;
     struct input in = {data, size};
     world_open(&world, &in);
-    for (int i = 0; in.left && i < OPERATIONS_MOST; i++)
+    for (int i = 0; in.left && i < OPERATIONS_MAX; i++)
         operate(&world);
     if (world.capturing >= 0)
         end_capture(&world);

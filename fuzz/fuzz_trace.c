@@ -35,7 +35,7 @@ static enum records_result read_all(const char *path, struct record *records, si
     *kept = 0;
     while ((got = records_next(reader, &record)) == RECORDS_ONE) {
         JUDGE(record.op == RECORD_STEP ? record.block == 0 : record.block > 0 && record.block < records_blocks(reader));
-        JUDGE(record.id < RECORD_IDS_MOST && record.stream < RECORD_STREAMS_MOST && record.device < RECORD_DEVICES_MOST);
+        JUDGE(record.id < RECORD_IDS_MAX && record.stream < RECORD_STREAMS_MAX && record.device < RECORD_DEVICES_MAX);
         if (*kept < RECORDS_KEPT)
             records[(*kept)++] = record;
     }

@@ -22,14 +22,14 @@
 #include "host/jemalloc.h"
 
 /* Larger blocks jemalloc would shift within their first page, unless an alignment is named; and then its caches have none. */
-#define SMALL_MOST 14336u
+#define SMALL_MAX 14336u
 
 static const struct jemalloc *je;
 static struct host *owner;
 static struct node_hooks {
     extent_hooks hooks;     /* first: jemalloc hands its address to every hook */
     int          node;
-} hooks[NODES_MOST];
+} hooks[NODES_MAX];
 
 /* What this thread is asking jemalloc for, as its hooks need to know it. */
 static _Thread_local struct {
@@ -130,7 +130,7 @@ void arena_purge(const struct node *node)
 
 static int flags_of(uint64_t bytes, int cache)
 {
-    if (bytes > SMALL_MOST)
+    if (bytes > SMALL_MAX)
         return JEMALLOC_NO_CACHE | JEMALLOC_LG_ALIGN(12);
     return cache < 0 ? JEMALLOC_NO_CACHE : JEMALLOC_CACHE(cache);
 }

@@ -41,10 +41,10 @@
 #define HOST_GRAIN BLOCK_BYTES      /* blocks are multiples of it */
 #define UNIT       (2ull << 20)     /* chunks are multiples of it: a huge page */
 #define BIG        (2ull << 20)     /* larger pieces have chunks of their own: a small one in an idle big chunk would keep all of it */
-#define NODES_MOST 64
+#define NODES_MAX 64
 #define RECENT     8                /* freed blocks a thread keeps for each node */
-#define USES_MOST  (1u << 20)
-#define EVENTS_MOST 4096            /* spare ones kept for each device */
+#define USES_MAX  (1u << 20)
+#define EVENTS_MAX 4096            /* spare ones kept for each device */
 
 struct chunk {                      /* guarded by `lock`; what does not change after pin_chunk may be read by holders of a piece */
     uint64_t at, bytes;
@@ -87,7 +87,7 @@ struct use {                        /* one stream that may be using a block */
     uint32_t next_pending;          /* first of the next block */
 };
 
-struct spare_events { CUevent event[EVENTS_MOST]; uint32_t count; };
+struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; };
 
 struct recent { uint64_t at, bytes; };
 
@@ -102,7 +102,7 @@ struct thread {                     /* kept for the next thread when one ends */
         uint32_t recent_count;
         struct recent recent[RECENT];
         struct tally in, out;
-    } node[NODES_MOST];
+    } node[NODES_MAX];
 };
 
 struct thread_here {                /* what the calling thread keeps */
@@ -134,7 +134,7 @@ struct host {
     record  *records;               /* by HOST_GRAIN */
     struct table pieces, chunks, uses;
     struct index starts;            /* of live pieces */
-    struct node  node[NODES_MOST];
+    struct node  node[NODES_MAX];
 
     uint32_t pending_first, pending_last;
     atomic_uint pending;            /* blocks */

@@ -80,8 +80,8 @@ static int open_topology(struct host *h)
         return error_set(CENOTE_BAD_OPTION, 0, "%s", why);
     reachable = h->topology;
     h->nodes = topology_nodes(h->topology);
-    if (h->nodes > NODES_MOST)
-        h->nodes = NODES_MOST;
+    if (h->nodes > NODES_MAX)
+        h->nodes = NODES_MAX;
     if (h->options.node >= 0 && topology_node_named(h->topology, h->options.node) < 0)
         return error_set(CENOTE_BAD_OPTION, 0, "there is no NUMA node %d: see `node` in CENOTE_HOST_CONF", h->options.node);
     h->options.topology = NULL; /* the caller's text */

@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "host/host.h"
 
-#define PIECES_MOST (1u << 26)
+#define PIECES_MAX (1u << 26)
 
 bool pieces_open(struct host *h, uint64_t bytes)
 {
@@ -35,9 +35,9 @@ bool pieces_open(struct host *h, uint64_t bytes)
     h->taken = memory_map(bits_words(h->units) * sizeof(uint64_t));
     h->chunk_of = memory_map(h->units * sizeof(*h->chunk_of));
     h->records = memory_map(h->units * (UNIT / HOST_GRAIN) * sizeof(record));
-    bool tables = table_open(&h->pieces, sizeof(struct block), PIECES_MOST) && table_open(&h->chunks, sizeof(struct chunk), h->units) &&
-                  table_open(&h->uses, sizeof(struct use), USES_MOST);
-    for (int node = 0; node < NODES_MOST; node++)
+    bool tables = table_open(&h->pieces, sizeof(struct block), PIECES_MAX) && table_open(&h->chunks, sizeof(struct chunk), h->units) &&
+                  table_open(&h->uses, sizeof(struct use), USES_MAX);
+    for (int node = 0; node < NODES_MAX; node++)
         h->node[node].free[0].blocks = h->node[node].free[1].blocks = &h->pieces;
     return h->taken && h->chunk_of && h->records && tables;
 }

@@ -77,7 +77,7 @@ void threads_open(struct host *h)
 
 void thread_drop_caches(struct thread *t)
 {
-    for (int node = 0; node < NODES_MOST; node++) {
+    for (int node = 0; node < NODES_MAX; node++) {
         if (t->node[node].cache >= 0)
             cache_destroy(t->node[node].cache);
         t->node[node].cache = -1;
@@ -123,7 +123,7 @@ static struct thread *make(struct host *h)
     if (!t)
         return NULL;
     atomic_store(&t->taken, true);
-    for (int node = 0; node < NODES_MOST; node++)
+    for (int node = 0; node < NODES_MAX; node++)
         t->node[node].cache = -1;
     t->next = atomic_load(&h->threads);
     while (!atomic_compare_exchange_weak(&h->threads, &t->next, t))

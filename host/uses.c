@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "host/host.h"
 
-#define NOT_READY_MOST 4        /* blocks a walk finds still in use before it gives up */
+#define NOT_READY_MAX 4        /* blocks a walk finds still in use before it gives up */
 #define LEGACY_STREAM  1ull
 
 /* Who the stream is. A handle may be given to another stream when this one is gone; 0: only the handle is known. */
@@ -58,7 +58,7 @@ static CUevent event_take(struct host *h, const struct device *d)
 static bool event_give(struct host *h, int device, CUevent event)
 {
     struct spare_events *spare = h->events[device];
-    bool room = spare->count < EVENTS_MOST;
+    bool room = spare->count < EVENTS_MAX;
     if (room)
         spare->event[spare->count++] = event;
     return room;
@@ -228,7 +228,7 @@ static bool walk(struct host *h, struct thread *t, bool everything, uint32_t kno
 {
     bool any = false;
     uint32_t before = 0, not_ready = 0, use;
-    while ((use = entry_after(h, before)) && (everything || not_ready < NOT_READY_MOST)) {
+    while ((use = entry_after(h, before)) && (everything || not_ready < NOT_READY_MAX)) {
         if (!known && !all_done(h, use)) {
             before = use;
             not_ready++;

@@ -10,7 +10,7 @@
 #include "stats/account/record.h"
 #include "stats/account/sites.h"
 
-#define TEND_EVERY 32   /* allocations between two looks after pending blocks, which cost driver calls; slow paths look anyway */
+#define POLL_EVERY 32   /* allocations between two looks after pending blocks, which cost driver calls; slow paths look anyway */
 
 /* --------------------------------------------------------------------------------------------------------------------------- taking */
 
@@ -38,19 +38,20 @@ static int no_books(void)
 
 /*
  * The arena that serves, with the pool's lock held. NULL without it: *error says why, or that nothing is wrong, but the stream is new here
- * and whose it is (`is_own`) comes first.
+ * and whose it is (`stream_device_checked`) comes first.
  */
-static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool is_own, int *error)
+static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool stream_device_checked,
+                                int *error)
 {
     struct arena *a = NULL;
     lock_take(&pool->lock);
-    q->mark |= pool->born;
+    q->mark |= pool->step_bits;
     CUresult lost = pool->lost;
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
     bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
     if (has_room) {
         group = group_of_stream(pool, group, key);
-        a = is_own ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
+        a = stream_device_checked ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
     }
     if (a)
         return a;
@@ -59,7 +60,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
         *error = pool_driver_error(pool, lost, "an earlier call");
     else if (is_gone)
         *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
-    else if (!has_room || is_own)
+    else if (!has_room || stream_device_checked)
         *error = no_books();
     return NULL;
 }
@@ -69,31 +70,31 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     uint64_t key;
     struct arena *a;
     struct place place;
-    bool is_own = false;
+    bool stream_device_checked = false;
     int error = stream_key(pool, stream, &key);
     if (error)
         return error;
 
-    while (!(a = lock_arena(pool, group, q, stream, key, is_own, &error))) {
+    while (!(a = lock_arena(pool, group, q, stream, key, stream_device_checked, &error))) {
         if (error || (error = stream_check_own(pool, stream, key)))
             return error;
-        is_own = true;
+        stream_device_checked = true;
     }
-    bool tend = pool->pending_count && ++pool->untended >= TEND_EVERY;
-    struct asker who = pool_asker(pool, a);
+    bool tend = pool->pending_count && ++pool->allocs_since_poll >= POLL_EVERY;
+    struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
-    a->visitors += !served;
+    a->slow_path_users += !served;
     pool->climbers += !served;
     lock_give(&pool->lock);
     if (tend)
-        pending_tend(pool);
+        pending_poll_if_due(pool);
     if (served)
         return CENOTE_OK;
     error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
-    a->visitors--;
+    a->slow_path_users--;
     pool->climbers--;
     idle_note(pool, a); /* its stream or group may have gone meanwhile */
     pool->stats.slow_allocs++;
@@ -117,7 +118,7 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
         *block = NULL;
         return CENOTE_OK;
     }
-    if (q->bytes > BYTES_MOST)
+    if (q->bytes > BYTES_MAX)
         return refuse_size(pool, q->bytes);
     q->mark = label_now();
     if (__builtin_expect(pool->options.sites, 0))
@@ -171,13 +172,13 @@ static void share_end(cenote_pool *pool, uint64_t block)
 
 static int free_block(void *address, bool sized, size_t bytes)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     if (!address)
         return CENOTE_OK;
     if (pool_refuses()) /* at exit a free is bookkeeping and goes on */
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
-    enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     if (found != FOUND_LIVE || (sized && w.requested != bytes)) {
         if (pool)
             lock_give(&pool->lock);
@@ -215,7 +216,7 @@ int cenote_free_sized(void *block, size_t bytes)
 /* `device`: whose stream it is; -1: nobody said. */
 static int use_block(void *block, int device, CUstream stream)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     struct device *other;
     uint64_t key;
     if (!block)
@@ -230,7 +231,7 @@ static int use_block(void *block, int device, CUstream stream)
     if (error || (error = stream_key_on(pool, device, stream, &key, &other)))
         return error;
     cenote_pool *still = pool_lock_of(block, &w);
-    enum found found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
+    enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, key, other);
     if (noted)
         record_used(pool, &w, key);

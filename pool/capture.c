@@ -110,7 +110,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
 /* It ended already, but is of the group as long as it has blocks, or something to give back to the group's source. */
 static bool has_ended(const cenote_pool *pool, const struct arena *a)
 {
-    return a->retired && !a->is_private && (a->live || a->visitors || a->queue == &pool->orphans);
+    return a->retired && !a->is_private && (a->live || a->slow_path_users || a->queue == &pool->orphans);
 }
 
 /*
@@ -200,7 +200,7 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     lock_take(&pool->lock);
     error = check_not_destroyed(group);
     const struct capture *open = find_capture(pool, key);
-    bool room = !error && !open && pool->capture_count < CAPTURES_MOST;
+    bool room = !error && !open && pool->capture_count < CAPTURES_MAX;
     if (room) {
         pool->captures[pool->capture_count++] = (struct capture){group->number, key, stream};
         group->captures++;
@@ -208,7 +208,7 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     lock_give(&pool->lock);
     if (!room)
         return error ? error : error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already: cenote_capture_end comes first" :
-                         "more than %d captures are open", CAPTURES_MOST);
+                         "more than %d captures are open", CAPTURES_MAX);
     device_announce_capture(pool->device);
     return CENOTE_OK;
 }
@@ -249,7 +249,7 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
 static int change_pins(void *address, size_t bytes, int by)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
-    struct where w = {0};
+    struct block_ref w = {0};
     if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);

@@ -12,7 +12,7 @@ CUevent event_take(cenote_pool *pool)
 {
     CUevent event = NULL;
     lock_take(&pool->lock);
-    bool make = !pool->event_count && pool->events_made < EVENTS_MOST;
+    bool make = !pool->event_count && pool->events_made < EVENTS_MAX;
     if (pool->event_count)
         event = pool->events[--pool->event_count];
     pool->events_made += make;
@@ -29,7 +29,7 @@ CUevent event_take(cenote_pool *pool)
 void event_give(cenote_pool *pool, CUevent event)
 {
     if (event) {
-        CHECK(pool->event_count < EVENTS_MOST);
+        CHECK(pool->event_count < EVENTS_MAX);
         pool->events[pool->event_count++] = event;
     }
 }

@@ -13,7 +13,7 @@
 #define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
 #define SEGMENT_ASYNC      HEAP_SMALL       /* what a driver's pool grows by at least: less comes from cuMemAlloc */
-#define SEGMENT_ASYNC_MOST (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
+#define SEGMENT_ASYNC_MAX (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
 #define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
 /* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
@@ -138,7 +138,7 @@ static uint64_t plain_bytes(uint64_t size)
 static uint64_t async_bytes(uint64_t size, uint64_t held)
 {
     uint64_t least = round_up(held / SEGMENT_SHARE, SEGMENT_UNIT);
-    least = least < SEGMENT_ASYNC ? SEGMENT_ASYNC : least > SEGMENT_ASYNC_MOST ? SEGMENT_ASYNC_MOST : least;
+    least = least < SEGMENT_ASYNC ? SEGMENT_ASYNC : least > SEGMENT_ASYNC_MAX ? SEGMENT_ASYNC_MAX : least;
     return least % size <= SEGMENT_ASYNC / 8 ? least : round_up((least / size + 1) * size, SEGMENT_UNIT);
 }
 

@@ -95,7 +95,7 @@ void idle_note(cenote_pool *pool, struct arena *a)
 {
     cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
     bool over = !a->is_private && (a->retired || (g && g->destroyed)), sourced = g && g->has_source;
-    if (a->live || a->visitors || a->queue)
+    if (a->live || a->slow_path_users || a->queue)
         return;
     if (over && !sourced) {
         a->retired = true;
@@ -145,7 +145,7 @@ static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
     struct arena *a;
     for (int looks = 0; looks < LOOKS && (a = first_of(pool, q)); looks++) {
         leave(pool, a);
-        if (!a->live && !a->visitors && (many || a->retired) && !a->is_private && is_complete(pool, a))
+        if (!a->live && !a->slow_path_users && (many || a->retired) && !a->is_private && is_complete(pool, a))
             return a;
         if (!a->live)
             enter(pool, q, a);
@@ -155,7 +155,7 @@ static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
 
 static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool is_private)
 {
-    if (pool->resting.arena == a)
+    if (pool->last_freed.arena == a)
         pool_settle(pool);
     leave(pool, a);
     stream_forget(pool, a);

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "stats/account/count.h"
 
-static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
+static enum lookup locate_item(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
     struct slab *s = slab_of(&pool->slabs, w->slab);
     w->block = s->block;
@@ -21,7 +21,7 @@ static enum found locate_item(cenote_pool *pool, uint64_t at, struct where *w)
     return bit_is_set(s->pending, w->item) ? FOUND_PENDING : w->start != at ? FOUND_INSIDE : FOUND_LIVE;
 }
 
-static void describe_block(cenote_pool *pool, struct where *w, uint32_t block)
+static void describe_block(cenote_pool *pool, struct block_ref *w, uint32_t block)
 {
     struct block *b = block_of(&pool->blocks, block);
     w->block = block;
@@ -33,7 +33,7 @@ static void describe_block(cenote_pool *pool, struct where *w, uint32_t block)
 }
 
 /* No block starts there: is it inside one? */
-static enum found locate_inside(cenote_pool *pool, uint64_t at, struct where *w)
+static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
     uint32_t block = heap_piece_at(&w->arena->heap, w->region, at);
     if (!block)
@@ -44,7 +44,7 @@ static enum found locate_inside(cenote_pool *pool, uint64_t at, struct where *w)
 }
 
 /* What lies at the address, which belongs to a region of this pool. LOCKING: the pool's lock. */
-enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w)
+enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
     w->arena = arena_of(pool, w->region->arena);
     w->item = 0;
@@ -78,7 +78,7 @@ static cenote_pool *lock_pool(struct region *r, uint64_t at)
 }
 
 /* The pool an address belongs to, with its lock taken, or NULL. Only what was not found without a lock is looked for with one. */
-cenote_pool *pool_lock_of(const void *address, struct where *w)
+cenote_pool *pool_lock_of(const void *address, struct block_ref *w)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
     w->region = addresses_find(at);
@@ -90,7 +90,7 @@ cenote_pool *pool_lock_of(const void *address, struct where *w)
 }
 
 /* The error for an address that is no live block, in words. `answer`: ERROR_ANSWER, or 0 if it is a mistake. */
-int pool_misuse(enum found found, const void *address, const struct where *w, int answer)
+int pool_misuse(enum lookup found, const void *address, const struct block_ref *w, int answer)
 {
     unsigned long long size = w->requested, start = w->start;
     switch (found) {
@@ -120,14 +120,14 @@ static uint32_t count_uses(const cenote_pool *pool, uint32_t uses)
 
 int pool_find(const void *address, cenote_block *block, int answer)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     if (!address || !block)
         return error_set(CENOTE_INVALID, 0, !address ? "the address is NULL: give one inside a block" :
                          "nowhere to put the answer: the last argument is NULL");
     if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
-    enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     if (live)
         *block = (cenote_block){.start = (void *)(uintptr_t)w.start, .requested = w.requested, .size = w.size, .pool = pool,

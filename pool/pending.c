@@ -21,7 +21,7 @@
 #include "stats/account/count.h"
 
 #define FENCE_LINE 1u       /* of uses that have no event and wait for a fence over the whole context */
-#define LOOKS_MOST 8u       /* lines that a look in passing finds not done before it gives up; the next look begins with others */
+#define LOOKS_MAX 8u       /* lines that a look in passing finds not done before it gives up; the next look begins with others */
 
 /* ---------------------------------------------------------------------------------------------------------------------------- lines */
 
@@ -98,7 +98,7 @@ static void append(cenote_pool *pool, uint32_t use, uint32_t number)
 /* ------------------------------------------------------------------------------------------------------------------- use, and the free */
 
 /* Notes the stream once for each block. False: no host memory. LOCKING: the pool's lock. */
-bool pending_note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key, struct device *other)
+bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other)
 {
     if (w->arena->stream == key)
         return true;
@@ -117,7 +117,7 @@ bool pending_note_use(cenote_pool *pool, const struct where *w, CUstream stream,
     return true;
 }
 
-static void set_pending(cenote_pool *pool, const struct where *w, bool pending)
+static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pending)
 {
     w->arena->pending += pending ? count_rounded(w->requested) : -count_rounded(w->requested);
     if (!w->slab)
@@ -129,7 +129,7 @@ static void set_pending(cenote_pool *pool, const struct where *w, bool pending)
 }
 
 /* The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. LOCKING: the pool's lock. */
-uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed)
+uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     uint32_t first = *w->uses;
     set_pending(pool, w, true);
@@ -167,7 +167,7 @@ void pending_record(cenote_pool *pool, uint32_t uses)
         struct use *u = use_of(pool, use);
         const struct line *line = line_of(pool, u->line);
         if (line->other)
-            elsewhere_record(pool, u);
+            peer_uses_record(pool, u);
         else
             u->event = record(pool, line);
     }
@@ -193,7 +193,7 @@ static bool use_is_done(cenote_pool *pool, struct use *u)
 {
     struct line *line = line_of(pool, u->line);
     if (line->other)
-        return elsewhere_is_done(pool, u);
+        return peer_uses_is_done(pool, u);
     line->is_mute = true;
     if (fence_is_done(&pool->pages.fences, u->freed))
         return true;
@@ -210,11 +210,11 @@ static bool use_is_done(cenote_pool *pool, struct use *u)
 /* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock; `polling`. */
 static void release(cenote_pool *pool, uint32_t use)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     uint64_t at = use_of(pool, use)->at;
     tick freed = use_of(pool, use)->freed;
     w.region = addresses_find_for_certain(at);
-    enum found found = pool_locate(pool, at, &w);
+    enum lookup found = pool_locate(pool, at, &w);
     CHECK(found == FOUND_PENDING);
     (void)found;
     set_pending(pool, &w, false);
@@ -235,7 +235,7 @@ static void release(cenote_pool *pool, uint32_t use)
 /* Says that the block is free, with the lock let go: it can be had again only once it was released. LOCKING: as for use_is_done. */
 static void tell_freed(cenote_pool *pool, uint64_t at)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     if (!atomic_load_explicit(&pool->watch, memory_order_relaxed))
         return;
     w.region = addresses_find_for_certain(at);
@@ -305,19 +305,19 @@ void pending_poll(cenote_pool *pool)
  * What an allocation does for pending blocks now and then: sees to it that a fence covers those that need one, if the turn is free, and
  * gives back those that are done. LOCKING: none; not inside.
  */
-void pending_tend(cenote_pool *pool)
+void pending_poll_if_due(cenote_pool *pool)
 {
     bool entered = device_enter(pool->device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {
         lock_take(&pool->lock);
         tick wanted = pool->fence_wanted;
-        pool->untended = 0;
+        pool->allocs_since_poll = 0;
         lock_give(&pool->lock);
         wait_poll(pool, wanted);
         lock_give(&pool->turn);
     }
     if (entered)
-        poll(pool, LOOKS_MOST);
+        poll(pool, LOOKS_MAX);
     device_leave(pool->device);
 }
 
@@ -329,7 +329,7 @@ static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tic
         return PENDING_NOTHING;
     if (!line->other)
         return line->is_mute ? PENDING_NOTHING : PENDING_EVENT;
-    return atomic_load(&line->other->captures) ? PENDING_NOTHING : line->is_mute ? PENDING_DEVICE : PENDING_EVENT_ELSEWHERE;
+    return atomic_load(&line->other->captures) ? PENDING_NOTHING : line->is_mute ? PENDING_DEVICE : PENDING_EVENT_OF_PEER;
 }
 
 /*

@@ -6,9 +6,9 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
-struct asker pool_asker(const cenote_pool *pool, const struct arena *a)
+struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
-    return (struct asker){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
+    return (struct requester){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
 }
 
 /* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */
@@ -21,11 +21,11 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 /* What the request comes to in this arena. LOCKING: the pool's lock. */
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
-    q->last = source_guards(pool, a);
-    q->whole = q->last || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
-    q->alone = q->whole && !source_moves_pages(pool, a);
-    request_make(q, !a->is_private && !q->whole && !q->at);
-    if (q->whole && !q->alone)
+    q->at_segment_end = source_guards(pool, a);
+    q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
+    q->alone = q->exclusive_pages && !source_moves_pages(pool, a);
+    request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
+    if (q->exclusive_pages && !q->alone)
         request_cover_pages(q, 1ull << pool->pages.shift);
 }
 
@@ -41,7 +41,7 @@ uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q
 /* The item of a slab that begins just where the request has to lie, if it is free and of its class; or 0. */
 static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct request *q)
 {
-    struct region *r = q->whole || q->bytes > CLASS_BYTES_MAX ? NULL : addresses_find_for_certain(q->at);
+    struct region *r = q->exclusive_pages || q->bytes > CLASS_BYTES_MAX ? NULL : addresses_find_for_certain(q->at);
     if (!r || atomic_load(&r->pool) != pool || r->arena != a->number || q->at < r->base || q->at >= region_end(r))
         return 0;
     uint32_t slab = slab_at_address(r, q->at);
@@ -52,12 +52,12 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
  * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
  * `slide`: the device may be done with them by now, and who has asked it can have the better place. LOCKING: the pool's lock.
  */
-enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at)
 {
     struct request item;
     *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
-          q->at ? take_item_at(pool, a, q) : pool_wake_resting(pool, a, q);
+          q->at ? take_item_at(pool, a, q) : pool_reuse_last_freed(pool, a, q);
     if (*at && q->at) { /* it counts as what it is */
         item = *q;
         item.class = class_of(q->bytes);
@@ -68,9 +68,9 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
         enum fit fit = arena_find(a, who, q, q->at ? addresses_find_for_certain(q->at) : NULL, place);
         if (fit != FIT_NOW)
             return fit;
-        if (place->slid && !slide && !a->slides)
+        if (place->slid && !slide && !a->skips_left)
             return FIT_IN_FLIGHT;
-        a->slides -= place->slid && !slide;
+        a->skips_left -= place->slid && !slide;
         *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
     } else {
         a->live++;
@@ -81,7 +81,7 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, c
 }
 
 /* A block nobody waits for goes back to its arena: an item at once, a block of its own when it has rested. LOCKING: the pool's lock. */
-void pool_give(cenote_pool *pool, const struct where *w, tick freed)
+void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     count_inactive(pool, w->requested);
     if (w->slab) {
@@ -89,10 +89,10 @@ void pool_give(cenote_pool *pool, const struct where *w, tick freed)
     } else {
         pool_settle(pool);
         arena_note_free(w->arena, freed);
-        block_of(&pool->blocks, w->block)->state = BLOCK_RESTING;
-        pool->resting.block = w->block;
-        pool->resting.arena = w->arena;
-        pool->resting.freed = freed;
+        block_of(&pool->blocks, w->block)->state = BLOCK_LAST_FREED;
+        pool->last_freed.block = w->block;
+        pool->last_freed.arena = w->arena;
+        pool->last_freed.freed = freed;
     }
     if (!w->arena->live && !w->arena->queue)
         idle_note(pool, w->arena);

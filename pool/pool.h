@@ -22,12 +22,12 @@
 #include "pool/core/fill.h"
 #include "stats/account/label.h"
 
-#define EVENTS_MOST   4096      /* at one time; who gets none waits for a fence instead */
-#define CAPTURES_MOST 64
-#define IMMORTALS_MOST 1024
-#define USES_MOST     (1u << 24)
-#define GROUPS_MOST   (1u << 15)
-#define EXPORTS_MOST  (1u << 24)
+#define EVENTS_MAX   4096      /* at one time; who gets none waits for a fence instead */
+#define CAPTURES_MAX 64
+#define IMMORTALS_MAX 1024
+#define USES_MAX     (1u << 24)
+#define GROUPS_MAX   (1u << 15)
+#define EXPORTS_MAX  (1u << 24)
 #define EXIT_PATIENCE 1000      /* in ms, chosen: so long the end of the process waits for a thread of ours. What that does takes a few */
 #define SIZE_ROWS     (CLASS_COUNT + 48)  /* size classes, then one for each doubling */
 
@@ -58,7 +58,7 @@ struct line {
 };
 
 /* For what freed blocks wait: nothing that can be waited for, another device as a whole, an event there, an event here. */
-enum pending_wait { PENDING_NOTHING, PENDING_DEVICE, PENDING_EVENT_ELSEWHERE, PENDING_EVENT };
+enum pending_wait { PENDING_NOTHING, PENDING_DEVICE, PENDING_EVENT_OF_PEER, PENDING_EVENT };
 
 /* A block that other processes may ask for. */
 struct export {
@@ -121,16 +121,16 @@ struct decay {
 
 #define OFTEN_LEAST 8               /* chosen: such trims in a row before one is a habit */
 
-/* Pages given back and taken again, see regret.c. Guarded by the turn. */
-struct regret {
+/* Pages given back and taken again, see churn.c. Guarded by the turn. */
+struct churn {
     uint64_t given;                 /* pages that may still be taken again */
     uint64_t ns;                    /* what it cost so far */
     uint64_t create_ns, give_ns;    /* what a page cost lately */
-    uint64_t asked_ns;              /* when CENOTE_TRIM_OFTEN came last */
+    uint64_t asked_ns;              /* when CENOTE_TRIM_PERIODIC came last */
     uint32_t often;                 /* how many in a row */
     uint32_t marked;                /* how many in all */
     tick     marks[OFTEN_LEAST];    /* the free that each of the last saw */
-    _Atomic tick owed;              /* what was freed up to here should be gone; 0: nothing. Read without the turn */
+    _Atomic tick deferred;              /* what was freed up to here should be gone; 0: nothing. Read without the turn */
 };
 
 #define GUARD_KEPT 4096             /* chosen: freed blocks whose addresses nobody gets yet */
@@ -152,7 +152,7 @@ struct guard {
 struct pool_hooks {
     int  (*explain)(cenote_pool *pool, uint64_t bytes);             /* explain_shortage */
     bool (*decay)(cenote_pool *pool, uint64_t most);                /* decay_go */
-    void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* regret_created */
+    void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* churn_created */
 };
 
 struct cenote_pool {
@@ -160,7 +160,7 @@ struct cenote_pool {
     struct lock    turn;            /* held by the one thread that changes mappings; guards `fill` */
     struct lock    watching;        /* held while the watch function runs; guards it and its argument */
     atomic_bool    attended;        /* by the background thread; changed under the lock of that */
-    uint32_t       guests;          /* threads that go through all pools and are at this one; guarded by the lock of the pools */
+    uint32_t       walkers;          /* threads that go through all pools and are at this one; guarded by the lock of the pools */
     struct table   groups;          /* stays mapped when the pool goes: who still has a group's handle finds out that it is gone */
     struct device *device;          /* constant; wiped with all that follows when another pool takes over the structure */
     const struct pool_hooks *hooks; /* constant */
@@ -194,16 +194,16 @@ struct cenote_pool {
         uint32_t      block;        /* 0: none */
         struct arena *arena;
         tick          freed;
-    } resting;                      /* the block that was freed last, see pool_settle */
-    struct immortal immortals[IMMORTALS_MOST];  /* open addressing by handle */
+    } last_freed;                      /* the block that was freed last, see pool_settle */
+    struct immortal immortals[IMMORTALS_MAX];  /* open addressing by handle */
     struct index   line_by_key;
     uint32_t       lines_first, lines_last; /* those with a use in them, see pending.c */
     _Atomic(uint32_t) pending_count;
-    tick           done_elsewhere[DEVICES_MAX]; /* up to which free other devices are known to be done */
+    tick           done_on_peers[DEVICES_MAX]; /* up to which free other devices are known to be done */
     bool           polling;         /* a thread asks the driver about pending blocks */
-    struct capture captures[CAPTURES_MOST];
+    struct capture captures[CAPTURES_MAX];
     uint32_t       capture_count;
-    CUevent        events[EVENTS_MOST];  /* spare ones */
+    CUevent        events[EVENTS_MAX];  /* spare ones */
     uint32_t       event_count;
     uint32_t       events_made;     /* spare ones and those in use */
     struct fill    fill;
@@ -221,16 +221,16 @@ struct cenote_pool {
     uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
     uint64_t       promised;        /* bytes of segments being taken, not yet in reserved */
     tick           fence_wanted;    /* latest free of a use that waits for a fence */
-    uint32_t       untended;        /* allocations since pending blocks were last looked after */
+    uint32_t       allocs_since_poll;        /* allocations since pending blocks were last looked after */
     uint64_t       creating_ns;     /* driver time spent on creating pages, which moving may match */
     uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
     uint64_t       steps;
-    uint64_t       born;            /* the steps, where a mark has them */
+    uint64_t       step_bits;       /* the steps, where a mark has them */
     uint64_t       step_peak;       /* of allocated bytes, in the step that goes on */
     cenote_step_note notes[CENOTE_STEPS_KEPT]; /* of the last steps, see steps.c */
     tick           trim_mark;       /* tick of the last periodic trim */
     struct decay   decay;
-    struct regret  regret;
+    struct churn  churn;
     struct guard   guard;           /* provider guard */
     cenote_stats   stats;           /* levels and counts; gauges are derived */
     struct ring    ring;
@@ -260,7 +260,7 @@ struct callback {
 };
 extern _Atomic(uint32_t) pool_strict_callbacks; /* watch functions and clocks that run, on all threads: mostly none */
 
-/* --- callback.c, pools.c; pool_asker: place.c */
+/* --- callback.c, pools.c; pool_requester: place.c */
 void callback_begin(struct callback *c, const cenote_pool *pool, const void *of);
 void callback_end(void);
 bool callback_runs(const void *of);                       /* on this thread */
@@ -269,7 +269,7 @@ bool callback_runs_for(const cenote_pool *pool);                  /* on this thr
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
-struct asker pool_asker(const cenote_pool *pool, const struct arena *a);
+struct requester pool_requester(const cenote_pool *pool, const struct arena *a);
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);
 uint64_t pool_now(const cenote_pool *pool);
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);
@@ -303,8 +303,8 @@ void idle_forget_empty(cenote_pool *pool);
 void group_forget(cenote_pool *pool, cenote_group *group);
 
 /* --- locate.c, place.c, last_freed.c: what an address stands for, and what lies in place */
-enum found { FOUND_LIVE, FOUND_PENDING, FOUND_INSIDE, FOUND_FREE, FOUND_NOTHING };
-struct where {
+enum lookup { FOUND_LIVE, FOUND_PENDING, FOUND_INSIDE, FOUND_FREE, FOUND_NOTHING };
+struct block_ref {
     struct region *region;
     struct arena  *arena;
     uint32_t block;                 /* the heap block, or the slab's block */
@@ -313,18 +313,18 @@ struct where {
     uint32_t *uses;                 /* head of its list of uses */
     uint64_t *mark;                 /* see label.h */
 };
-cenote_pool *pool_lock_of(const void *address, struct where *w);
-enum found pool_locate(cenote_pool *pool, uint64_t at, struct where *w);
-void pool_give(cenote_pool *pool, const struct where *w, tick freed);
+cenote_pool *pool_lock_of(const void *address, struct block_ref *w);
+enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w);
+void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed);
 void pool_settle(cenote_pool *pool);
-uint64_t pool_wake_resting(cenote_pool *pool, const struct arena *a, const struct request *q);
-enum fit pool_try(cenote_pool *pool, struct arena *a, const struct asker *who, const struct request *q, bool slide, struct place *place,
+uint64_t pool_reuse_last_freed(cenote_pool *pool, const struct arena *a, const struct request *q);
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
 bool pool_reserve_books(cenote_pool *pool, uint64_t mark);
 int pool_find(const void *address, cenote_block *block, int answer);
-int pool_misuse(enum found found, const void *address, const struct where *w, int answer);
+int pool_misuse(enum lookup found, const void *address, const struct block_ref *w, int answer);
 
 /* May this thread ask no pool anything? pool_process_usable says why. At exit it may: frees and questions are bookkeeping. */
 static inline bool pool_refuses(void)
@@ -380,17 +380,17 @@ cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sum
 
 /* --- pending.c */
 bool pending_open(cenote_pool *pool);
-bool pending_note_use(cenote_pool *pool, const struct where *w, CUstream stream, uint64_t key, struct device *other);
-uint32_t pending_detach(cenote_pool *pool, const struct where *w, tick freed);
+bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other);
+uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
-void pending_tend(cenote_pool *pool);
+void pending_poll_if_due(cenote_pool *pool);
 enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit);
 
-/* --- elsewhere.c: uses on other devices */
-void elsewhere_record(cenote_pool *pool, struct use *u);
-bool elsewhere_is_done(cenote_pool *pool, struct use *u);
-bool elsewhere_wait(cenote_pool *pool);
+/* --- peer_uses.c: uses on other devices */
+void peer_uses_record(cenote_pool *pool, struct use *u);
+bool peer_uses_is_done(cenote_pool *pool, struct use *u);
+bool peer_uses_wait(cenote_pool *pool);
 
 /* --- turn.c, events.c, wait.c: the turn, fences and the driver */
 CUevent  event_take(cenote_pool *pool);
@@ -410,7 +410,7 @@ struct sight {                      /* what a wait looks at: memory has come bac
 };
 enum left {                         /* what can be waited for; of several the later is waited for first */
     LEFT_NOTHING,
-    LEFT_ELSEWHERE,                 /* the whole of another device */
+    LEFT_PEER,                 /* the whole of another device */
     LEFT_CONTEXT,                   /* the whole context: no fence can be had */
     LEFT_EVENTS                     /* the driver is asked again in a while */
 };
@@ -504,12 +504,12 @@ bool     decay_go(cenote_pool *pool, uint64_t most);
 bool     decay_tend(cenote_pool *pool, uint64_t most);
 uint64_t decay_epoch(const cenote_pool *pool);
 
-/* --- regret.c: LOCKING: the turn */
-void     regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
-void     regret_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
-uint64_t regret_allowance(const cenote_pool *pool);
-tick     regret_mark(cenote_pool *pool);
-bool     regret_forbids(cenote_pool *pool);
+/* --- churn.c: LOCKING: the turn */
+void     churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
+void     churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
+uint64_t churn_allowance(const cenote_pool *pool);
+tick     churn_mark(cenote_pool *pool);
+bool     churn_forbids(cenote_pool *pool);
 
 /* --- background.c */
 void background_join(cenote_pool *pool);

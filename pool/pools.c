@@ -23,9 +23,9 @@ cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
     while (p && (!p->open || (pool && p->device != pool->device)))
         p = p->next;
     if (after)
-        after->guests--;
+        after->walkers--;
     if (p)
-        p->guests++;
+        p->walkers++;
     lock_give(&pools_lock);
     return p;
 }
@@ -65,7 +65,7 @@ void pool_close_device(struct device *device)
 cenote_pool *pools_take_structure(void)
 {
     cenote_pool *pool = pools;
-    while (pool && (!pool->reusable || pool->guests))
+    while (pool && (!pool->reusable || pool->walkers))
         pool = pool->next;
     if (pool) {
         memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));

@@ -23,9 +23,9 @@
 #include "stats/account/record.h"
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
-#define SLIDES_MOST      (1u << 20) /* places taken without asking the device, after that many questions in vain */
-#define ROUNDS_MOST      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
-#define CALLBACKS_MOST   8          /* for one allocation: a program that always says it freed something must not keep us here */
+#define SLIDES_MAX      (1u << 20) /* places taken without asking the device, after that many questions in vain */
+#define ROUNDS_MAX      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
+#define CALLBACKS_MAX   8          /* for one allocation: a program that always says it freed something must not keep us here */
 
 enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
 
@@ -167,7 +167,7 @@ static enum step probe(struct climb *c, uint64_t bytes)
 }
 
 /* LOCKING: the pool's lock. */
-static enum step fill_from_plan(struct climb *c, const struct asker *who, const struct place *place)
+static enum step fill_from_plan(struct climb *c, const struct requester *who, const struct place *place)
 {
     cenote_pool *pool = c->pool;
     struct region *r = region_of(&pool->pages, place->region);
@@ -190,8 +190,8 @@ static enum step fill_from_plan(struct climb *c, const struct asker *who, const 
  */
 static void note_question(struct arena *a, const struct place *place)
 {
-    a->in_vain = !place->slid ? 0 : a->in_vain < SLIDES_MOST ? 2 * a->in_vain + 1 : a->in_vain;
-    a->slides = a->in_vain;
+    a->skip_length = !place->slid ? 0 : a->skip_length < SLIDES_MAX ? 2 * a->skip_length + 1 : a->skip_length;
+    a->skips_left = a->skip_length;
 }
 
 /* LOCKING: the pool's lock on entry and on return. */
@@ -199,7 +199,7 @@ static enum step place_and_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     struct place place = {0};
-    struct asker who = pool_asker(pool, c->arena);
+    struct requester who = pool_requester(pool, c->arena);
     if (!pool_reserve_books(pool, c->request->mark))
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
@@ -219,7 +219,7 @@ static enum step place_and_fill(struct climb *c)
     lock_give(&pool->lock);
     int error = source_grow(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
-    bool again = exhausted && c->rounds++ < ROUNDS_MOST && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    bool again = exhausted && c->rounds++ < ROUNDS_MAX && wait_for_progress(pool, UINT64_MAX, &c->driver);
     lock_take(&pool->lock);
     if (again)
         return STEP_AGAIN;
@@ -243,7 +243,7 @@ static bool borrow(struct climb *c)
         struct request q = {.bytes = c->request->bytes,
                             .mark = c->request->mark | MARK_LENT,
                             .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
-        struct asker who = pool_asker(pool, a);
+        struct requester who = pool_requester(pool, a);
         pool_shape(pool, a, &q);
         pool_try(pool, a, &who, &q, true, &place, &c->at);
     }
@@ -288,7 +288,7 @@ static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     turn_end(pool);
-    bool freed = c->callbacks++ < CALLBACKS_MOST && ask_to_free(pool, c->request->bytes), came = false;
+    bool freed = c->callbacks++ < CALLBACKS_MAX && ask_to_free(pool, c->request->bytes), came = false;
     if ((c->driver = turn_resume(pool)))
         return false;
     turn_pause(pool);
@@ -391,7 +391,7 @@ static bool another_round(struct climb *c)
 {
     uint64_t before = c->stir;
     bool came = false;
-    if (c->rounds++ >= ROUNDS_MOST)
+    if (c->rounds++ >= ROUNDS_MAX)
         return false;
     if (c->rounds > 1)
         wait_for_left(c->pool, LEFT_EVENTS, (uint32_t)c->rounds, &c->driver);

@@ -37,7 +37,7 @@ static uint64_t thread_key(void)
 static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t probe)
 {
     uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15ull >> 32;
-    return &pool->immortals[(hash + probe) % IMMORTALS_MOST];
+    return &pool->immortals[(hash + probe) % IMMORTALS_MAX];
 }
 
 static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)

@@ -16,7 +16,7 @@
 
 #define NAPS_SHORT  64          /* chosen: looks that only let other threads run, some 100 us in all */
 #define NAP_NS      10000u      /* by so much each nap is longer than the last */
-#define NAP_MOST_NS 1000000u
+#define NAP_MAX_NS 1000000u
 
 static struct sight sight_of(cenote_pool *pool)
 {
@@ -48,7 +48,7 @@ static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
     lock_give(&pool->lock);
     if (in_flight && !told && pending != PENDING_EVENT) /* the context has not done before that event what it does after it */
         return LEFT_CONTEXT;
-    return in_flight || pending >= PENDING_EVENT_ELSEWHERE ? LEFT_EVENTS : pending == PENDING_DEVICE ? LEFT_ELSEWHERE : LEFT_NOTHING;
+    return in_flight || pending >= PENDING_EVENT_OF_PEER ? LEFT_EVENTS : pending == PENDING_DEVICE ? LEFT_PEER : LEFT_NOTHING;
 }
 
 /* Where the driver has no fences to give. LOCKING: the turn, let go of meanwhile. */
@@ -73,7 +73,7 @@ static void nap(cenote_pool *pool, uint32_t looks)
     uint64_t ns = looks < NAPS_SHORT || pool->options.clock ? 0 : (looks - NAPS_SHORT + 1) * NAP_NS;
     turn_pause(pool);
     if (ns)
-        nanosleep(&(struct timespec){.tv_nsec = (long)(ns < NAP_MOST_NS ? ns : NAP_MOST_NS)}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)(ns < NAP_MAX_NS ? ns : NAP_MAX_NS)}, NULL);
     else
         sched_yield();
     turn_go_on(pool);
@@ -102,9 +102,9 @@ bool wait_for_left(cenote_pool *pool, enum left left, uint32_t looks, CUresult *
         nap(pool, looks);
     if (left == LEFT_CONTEXT)
         *result = wait_for_context(pool);
-    if (left == LEFT_ELSEWHERE) {
+    if (left == LEFT_PEER) {
         turn_end(pool);
-        waited = elsewhere_wait(pool);
+        waited = peer_uses_wait(pool);
         *result = turn_resume(pool);
     }
     return waited && !*result;

@@ -68,7 +68,7 @@ static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a
 }
 
 /* LOCKING: the pool's lock. */
-static int enter(cenote_pool *pool, const struct where *w, uint64_t *generation)
+static int enter(cenote_pool *pool, const struct block_ref *w, uint64_t *generation)
 {
     uint32_t number = index_find(&pool->exported, w->start);
     struct slots under = slots_under(w->region, w->start, w->size);
@@ -91,7 +91,7 @@ int cenote_export(void *address, cenote_share *share)
 {
     static const struct share_books books = {share_answer, share_stop};
     struct share_message m = {.magic = SHARE_MAGIC, .version = SHARE_VERSION, .process = getpid()};
-    struct where w = {0};
+    struct block_ref w = {0};
     cenote_block block;
     if (!share)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the share: the last argument is NULL");
@@ -117,13 +117,13 @@ int cenote_export(void *address, cenote_share *share)
 /* --------------------------------------------------------------------------------------------------------------------------- answering */
 
 /* What the books know of the block. LOCKING: the pool's lock. */
-static int describe(cenote_pool *pool, struct where *w, const struct share_request *q, struct share_reply *reply,
+static int describe(cenote_pool *pool, struct block_ref *w, const struct share_request *q, struct share_reply *reply,
                     CUmemGenericAllocationHandle *handle)
 {
     uint32_t number = q->block % BLOCK_BYTES ? 0 : index_find(&pool->exported, q->block);
     if (!number || export_of(pool, number)->generation != q->generation)
         return CENOTE_GONE;
-    enum found found = pool_locate(pool, q->block, w);
+    enum lookup found = pool_locate(pool, q->block, w);
     CHECK(found == FOUND_LIVE); /* invariant 19: an export ends with its block */
     const struct region *r = w->region;
     struct slots under = slots_under(r, w->start, w->size);
@@ -143,7 +143,7 @@ static int describe(cenote_pool *pool, struct where *w, const struct share_reque
 
 static int answer(const struct share_request *q, struct share_reply *reply, int *file)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     CUmemGenericAllocationHandle handle = 0;
     CUresult result = CUDA_SUCCESS;
     const void *block = (const void *)(uintptr_t)q->block;

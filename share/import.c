@@ -24,7 +24,7 @@
 
 #include "base/check.h"
 
-#define VIEWS_MOST (1u << 24)
+#define VIEWS_MAX (1u << 24)
 
 struct view {
     uint32_t unused;                /* the table chains views given back through it */
@@ -77,8 +77,8 @@ static uint32_t take_view(const struct view *like, bool *is_new)
     *is_new = !number || v->device != like->device || v->identity != like->identity || v->shift != like->shift || v->pages != like->pages ||
               memcmp(v->exporter, like->exporter, sizeof v->exporter) != 0;
     if (*is_new) {
-        bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MOST)) &&
-                    (imports.items || table_open(&imports, sizeof(struct import), VIEWS_MOST));
+        bool open = (views.items || table_open(&views, sizeof(struct view), VIEWS_MAX)) &&
+                    (imports.items || table_open(&imports, sizeof(struct import), VIEWS_MAX));
         number = open ? table_take(&views) : 0;
         if (number)
             *view_at(number) = *like;

@@ -31,7 +31,7 @@
 #include "base/thread.h"
 
 #define SHIFT_LEAST 12
-#define SHIFT_MOST  40
+#define SHIFT_MAX  40
 
 int share_patience = 100;
 
@@ -238,11 +238,11 @@ bool share_is_sound(const struct share_reply *reply, size_t length)
 {
     if (length != sizeof *reply || reply->magic != SHARE_MAGIC || reply->error)
         return length == sizeof *reply && reply->magic == SHARE_MAGIC;
-    if (!reply->serial || !reply->bytes || reply->bytes > BYTES_MOST || reply->lead > BYTES_MOST)
+    if (!reply->serial || !reply->bytes || reply->bytes > BYTES_MAX || reply->lead > BYTES_MAX)
         return false;
     if (!reply->shift)
         return reply->pages == 1;
-    return reply->shift >= SHIFT_LEAST && reply->shift <= SHIFT_MOST && !(reply->lead >> reply->shift) &&
+    return reply->shift >= SHIFT_LEAST && reply->shift <= SHIFT_MAX && !(reply->lead >> reply->shift) &&
            (reply->lead + reply->bytes - 1) >> reply->shift == reply->pages - 1;
 }
 

@@ -24,7 +24,7 @@
 
 #define ROUNDS 9
 #define CHURN_LEAST 512
-#define CHURN_MOST (1 << 20)
+#define CHURN_MAX (1 << 20)
 #define CAPACITY (1ull << 40) /* a million blocks of the churn hold some 140 GB */
 
 struct bench_case {
@@ -108,7 +108,7 @@ static struct turn *make_turns(const struct bench_case *c)
     uint64_t state = 88172645463325252ull;
     for (uint32_t i = 0; turns && i < c->turns; i++) {
         turns[i].place = (uint32_t)(bench_random(&state) % c->live);
-        turns[i].bytes = (uint32_t)(c->bytes ? c->bytes : bench_random_size(&state, CHURN_LEAST, CHURN_MOST));
+        turns[i].bytes = (uint32_t)(c->bytes ? c->bytes : bench_random_size(&state, CHURN_LEAST, CHURN_MAX));
     }
     return turns;
 }

@@ -16,7 +16,7 @@
 
 #define LEAST 512
 #define MOST (256ull << 20)
-#define BLOCKS_MOST (1 << 20)
+#define BLOCKS_MAX (1 << 20)
 #define TICK_NS 1000
 
 struct plan {
@@ -27,7 +27,7 @@ struct plan {
 static struct {
     void    *block;
     uint64_t bytes;
-} blocks[BLOCKS_MOST];
+} blocks[BLOCKS_MAX];
 
 struct load {
     uint32_t count;
@@ -47,7 +47,7 @@ static void give_random(struct load *load, uint64_t *state)
 static void take_random(struct load *load, cenote_pool *pool, const struct plan *plan, uint64_t *state)
 {
     uint64_t bytes = bench_random_size(state, LEAST, MOST);
-    while (load->count && (load->live + bytes > plan->live || load->count == BLOCKS_MOST))
+    while (load->count && (load->live + bytes > plan->live || load->count == BLOCKS_MAX))
         give_random(load, state);
     void *block;
     int error = cenote_alloc(pool, bytes, NULL, &block);

@@ -7,7 +7,7 @@
  * this one goes on asking for something short: its longest wait is the time that the report held the pool's lock. A wait counts no longer than the
  * time for which the reporting thread ran meanwhile, and without the time in which this thread could have run and had no processor: other programs on
  * the machine may have both. What is left of them can only make a wait longer, so the shortest of several rounds counts.
- * --check fails if a ratio is above what cases.def allows, or a wait above HOLD_MOST_US.
+ * --check fails if a ratio is above what cases.def allows, or a wait above HOLD_MAX_US.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,18 +22,18 @@
 
 #include "bench/common.h"
 
-#define HOLD_MOST_US 200.0
+#define HOLD_MAX_US 200.0
 #define ROUNDS 5
 #define HOLD_ROUNDS 15
 #define OPERATIONS 4000
 #define ASKED_AFTER 100 /* addresses, spread over all: the same number with few blocks and many, so that caches treat both alike */
-#define THINGS_MOST 1000000
+#define THINGS_MAX 1000000
 #define CAPACITY (1ull << 40)
 
 static cenote_pool *pool;
-static void *blocks[THINGS_MOST];
-static CUstream streams[THINGS_MOST / 100];
-static cenote_group *groups[THINGS_MOST / 100];
+static void *blocks[THINGS_MAX];
+static CUstream streams[THINGS_MAX / 100];
+static cenote_group *groups[THINGS_MAX / 100];
 static uint32_t things;
 
 static void need(int error, const char *what)
@@ -58,8 +58,8 @@ static void open_pool(const char *conf)
 static void close_pool(void)
 {
     for (uint32_t i = 0; i < things; i++)
-        if (groups[i % (THINGS_MOST / 100)])
-            groups[i % (THINGS_MOST / 100)] = NULL;
+        if (groups[i % (THINGS_MAX / 100)])
+            groups[i % (THINGS_MAX / 100)] = NULL;
     bench_close(pool);
 }
 
@@ -428,9 +428,9 @@ static bool run_holds(bool json, const char *word)
         if (!strstr(name, word))
             continue;
         double us = measure_hold(&holds[i]);
-        slow |= us > HOLD_MOST_US;
+        slow |= us > HOLD_MAX_US;
         printf(json ? "{\"bench\":\"scale\",\"case\":\"others wait for %s\",\"many\":%u,\"us\":%.1f,\"most\":%.0f}\n" :
-                      "others wait for %-21s %8u %10.1f us, at most %.0f\n", holds[i].name, holds[i].count, us, HOLD_MOST_US);
+                      "others wait for %-21s %8u %10.1f us, at most %.0f\n", holds[i].name, holds[i].count, us, HOLD_MAX_US);
         fflush(stdout);
     }
     return slow;
@@ -445,7 +445,7 @@ int main(int argc, char **argv)
         check |= !strcmp(argv[i], "--check");
         word = argv[i][0] == '-' ? word : argv[i];
     }
-    room = sizeof(cenote_piece) * (THINGS_MOST + 100000ull);
+    room = sizeof(cenote_piece) * (THINGS_MAX + 100000ull);
     space = malloc(room);
     if (!space)
         bench_fail("malloc");

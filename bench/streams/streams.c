@@ -15,7 +15,7 @@
 #include "bench/common.h"
 
 #define STREAMS 8
-#define BLOCKS_MOST 4096  /* of one stream */
+#define BLOCKS_MAX 4096  /* of one stream */
 #define LEAST (64ull << 10)
 #define MOST (64ull << 20)
 #define KEPT 16           /* blocks that a stream keeps when its phase is over */
@@ -30,8 +30,8 @@ struct stream {
     CUstream handle;
     uint32_t first, count; /* of a ring: the oldest block goes first */
     uint64_t live, peak;
-    void    *block[BLOCKS_MOST];
-    uint64_t bytes[BLOCKS_MOST];
+    void    *block[BLOCKS_MAX];
+    uint64_t bytes[BLOCKS_MAX];
 };
 
 static struct stream streams[STREAMS];
@@ -39,7 +39,7 @@ static uint64_t live, live_peak;
 
 static void give(struct stream *s)
 {
-    uint32_t place = s->first++ % BLOCKS_MOST;
+    uint32_t place = s->first++ % BLOCKS_MAX;
     s->count--;
     s->live -= s->bytes[place];
     live -= s->bytes[place];
@@ -50,7 +50,7 @@ static void give(struct stream *s)
 
 static void take(struct stream *s, cenote_pool *pool, uint64_t bytes)
 {
-    uint32_t place = (s->first + s->count++) % BLOCKS_MOST;
+    uint32_t place = (s->first + s->count++) % BLOCKS_MAX;
     if (cenote_alloc(pool, bytes, s->handle, &s->block[place]))
         bench_fail("cenote_alloc");
     sim_advance(TICK_NS);
@@ -70,7 +70,7 @@ static void shift(struct stream *from, struct stream *to, cenote_pool *pool, uin
         uint64_t bytes = bench_random_size(state, LEAST, MOST);
         while (live + bytes > most && from->count > KEPT)
             give(from);
-        if (live + bytes > most || to->count == BLOCKS_MOST)
+        if (live + bytes > most || to->count == BLOCKS_MAX)
             return;
         take(to, pool, bytes);
     }
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
     shape.lag = plan.lag * TICK_NS;
     cenote_pool *pool = bench_open(&shape, plan.conf);
     make_streams();
-    for (uint64_t bytes; (bytes = bench_random_size(&state, LEAST, MOST)) + live <= plan.live && streams[0].count < BLOCKS_MOST;)
+    for (uint64_t bytes; (bytes = bench_random_size(&state, LEAST, MOST)) + live <= plan.live && streams[0].count < BLOCKS_MAX;)
         take(&streams[0], pool, bytes);
     for (uint64_t phase = 0; phase < plan.phases; phase++)
         shift(&streams[phase % STREAMS], &streams[(phase + 1) % STREAMS], pool, plan.live, &state);

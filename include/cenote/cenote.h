@@ -264,9 +264,9 @@ CENOTE_API int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream);
 #define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
 
 /* Comes again and again, as after each step: where that costs too much and nobody else is on the device, what steps use stays (docs/options.md). */
-#define CENOTE_TRIM_OFTEN 2u
+#define CENOTE_TRIM_PERIODIC 2u
 
-#define CENOTE_TRIM_OWED 4u /* only what a trim that comes often has left: somebody is about to look. Nothing while a capture is open */
+#define CENOTE_TRIM_DEFERRED 4u /* only what a trim that comes often has left: somebody is about to look. Nothing while a capture is open */
 
 /* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
 CENOTE_API int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
@@ -371,7 +371,7 @@ enum cenote_kind {
 #include <cenote/kinds.def>
 #undef KIND
     CENOTE_KINDS,
-    CENOTE_KINDS_MOST = 16 /* of any version */
+    CENOTE_KINDS_MAX = 16 /* of any version */
 };
 enum cenote_phase {
 #define PHASE(name, kind, text) CENOTE_PHASE_##name,
@@ -383,10 +383,10 @@ enum cenote_phase {
 /*
  * What this thread allocates from now on is for `name`, inside what it was for before: tags nest, "train" and then "encoder" give
  * "train/encoder". Names are UTF-8 without '/' or control characters, up to CENOTE_TAG_BYTES; CENOTE_INVALID says what is wrong with one. A
- * program has up to CENOTE_TAGS_MOST paths: beyond that CENOTE_OUT_OF_HOST_MEMORY, and nothing changes. A pop without a push is CENOTE_INVALID.
+ * program has up to CENOTE_TAGS_MAX paths: beyond that CENOTE_OUT_OF_HOST_MEMORY, and nothing changes. A pop without a push is CENOTE_INVALID.
  */
 #define CENOTE_TAG_BYTES 63
-#define CENOTE_TAGS_MOST 16383
+#define CENOTE_TAGS_MAX 16383
 CENOTE_API int cenote_tag_push(const char *name);
 CENOTE_API int cenote_tag_pop(void);
 
@@ -482,7 +482,7 @@ CENOTE_API size_t cenote_growth(cenote_pool *pool, uint32_t steps, char *text, s
 typedef struct cenote_marked {
     char     name[64];
     uint64_t live;
-    uint64_t kinds[CENOTE_KINDS_MOST]; /* by enum cenote_kind; room for later ones */
+    uint64_t kinds[CENOTE_KINDS_MAX]; /* by enum cenote_kind; room for later ones */
 } cenote_marked;
 
 /* One line: what is live here, the change since the mark before, and both by kind. Like snprintf; 0 with an error in cenote_message(). */

@@ -277,14 +277,14 @@ void Adapter::emptyCache(MempoolId_t id)
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)
-            check(cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+            check(cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
     }
 }
 
 /* Before a figure is read: what emptyCache has put off, and what a pool that is gone could not give back, goes now. */
-void Adapter::empty_owed(DeviceIndex device)
+void Adapter::empty_deferred(DeviceIndex device)
 {
-    if (cenote_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED)) {
+    if (cenote_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED)) {
         TORCH_WARN_ONCE("cenote: ", cenote_message());
         return;
     }
@@ -294,7 +294,7 @@ void Adapter::empty_owed(DeviceIndex device)
 std::pair<size_t, size_t> Adapter::getMemoryInfo(DeviceIndex device)
 {
     size_t left = 0, total = 0;
-    empty_owed(device);
+    empty_deferred(device);
     c10::cuda::CUDAGuard guard(device);
     C10_CUDA_CHECK(cudaMemGetInfo(&left, &total));
     return {left, total};

@@ -212,7 +212,7 @@ private:
     void give_back(DeviceIndex device, uint64_t idle);
     void empty_pool(DeviceIndex device, MempoolId_t id);
     void empty_refused(DeviceIndex device);
-    void empty_owed(DeviceIndex device);
+    void empty_deferred(DeviceIndex device);
     void add_pool_stats(DeviceIndex device, DeviceStats &stats);
     void end_lost_captures();
     cenote_group *group_in_use(DeviceIndex device, MempoolId_t id);

@@ -116,13 +116,13 @@ void Gate::renew()
     inside_ = closed_ = 0;
 }
 
-History::Still::Still(History &history) : gate_(Call::current() ? nullptr : &history.gate_)
+History::Pause::Pause(History &history) : gate_(Call::current() ? nullptr : &history.gate_)
 {
     if (gate_)
         gate_->close();
 }
 
-History::Still::~Still()
+History::Pause::~Pause()
 {
     if (gate_)
         gate_->open();
@@ -226,7 +226,7 @@ void Timeline::settle(size_t at, size_t size, void *stream, MempoolId_t pool)
         auto [begin, land] = *old;
         old = lands.erase(old);
         if (begin < at)
-            lands[begin] = Land{at, land.stream, land.pool};
+            lands[begin] = AddressSpan{at, land.stream, land.pool};
         if (land.end > at + size)
             lands[at + size] = land;
     }
@@ -235,14 +235,14 @@ void Timeline::settle(size_t at, size_t size, void *stream, MempoolId_t pool)
     if (before != lands.end() && before->second.end == at && before->second.stream == stream && before->second.pool == pool)
         before->second.end = at + size;
     else
-        lands[at] = Land{at + size, stream, pool};
+        lands[at] = AddressSpan{at + size, stream, pool};
 }
 
 /* The one that the address is in, or the next one below: of the same arena, most likely. LOCKING: `lock`. */
-Land Timeline::land(size_t at) const
+AddressSpan Timeline::land(size_t at) const
 {
     auto next = lands.upper_bound(at);
-    return next == lands.begin() ? Land{0, nullptr, {0, 0}} : std::prev(next)->second;
+    return next == lands.begin() ? AddressSpan{0, nullptr, {0, 0}} : std::prev(next)->second;
 }
 
 /* From a watch function. */
@@ -343,7 +343,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
         skipped |= 1u << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
     std::vector<Context> dead; /* before the locks */
     Hold hold(settings_);
-    Still still(*this);
+    Pause pause(*this);
     if (!clock_)
         clock_.emplace();
     most_ = std::max<size_t>(most, 1);
@@ -381,7 +381,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
 void History::track(AllocatorTraceTracker tracker)
 {
     Hold hold(settings_);
-    Still still(*this);
+    Pause pause(*this);
     if (!clock_)
         clock_.emplace();
     trackers_.push_back(tracker);

@@ -100,7 +100,7 @@ struct Remembered {
 };
 
 /* Whose memory addresses are for: an arena has its own. */
-struct Land {
+struct AddressSpan {
     size_t end;
     void *stream;
     MempoolId_t pool;
@@ -117,14 +117,14 @@ struct Timeline {
     bool records = false, keeps_stacks = false;
     std::vector<AllocatorTraceTracker> trackers;
     std::unordered_map<size_t, Remembered> blocks;
-    std::map<size_t, Land> lands; /* by where they begin; what was mapped since it is on, and what was there then */
+    std::map<size_t, AddressSpan> lands; /* by where they begin; what was mapped since it is on, and what was there then */
     std::vector<Context> dead;
 
     void put(TraceEntry::Action action, size_t at, size_t size, void *stream, MempoolId_t pool, Context context);
     void tell(const TraceEntry &entry) const;
     void forget(std::unordered_map<size_t, Remembered>::iterator block);
     void settle(size_t at, size_t size, void *stream, MempoolId_t pool);
-    Land land(size_t at) const;
+    AddressSpan land(size_t at) const;
     void changed(int change, size_t at, size_t size);
 };
 
@@ -163,10 +163,10 @@ public:
     bool is_whole(size_t segment);
 
     /* While one lives, no call is half done. */
-    class Still {
+    class Pause {
     public:
-        explicit Still(History &history);
-        ~Still();
+        explicit Pause(History &history);
+        ~Pause();
 
     private:
         Gate *gate_;

@@ -140,7 +140,7 @@ static uint64_t idle_bytes(cenote_pool *pool, cenote_group *group, uint64_t held
     return held > live ? held - live : 0;
 }
 
-#define RELEASED_MOST 64 /* our choice: pools that are gone and remembered on all devices */
+#define RELEASED_MAX 64 /* our choice: pools that are gone and remembered on all devices */
 
 /* Once, however often its number comes back. LOCKING: pools_lock_. */
 void Adapter::remember(const Released &gone)
@@ -151,7 +151,7 @@ void Adapter::remember(const Released &gone)
             each.idle += gone.idle;
             return;
         }
-    if (released_.size() == RELEASED_MOST)
+    if (released_.size() == RELEASED_MAX)
         released_.pop_front();
     released_.push_back(gone);
 }

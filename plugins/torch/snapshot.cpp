@@ -4,7 +4,7 @@
  * A segment is memory that hangs together, on one stream and in one PyTorch pool; its blocks tile it. The sums of a device's segments are
  * the figures of its statistics. Pages that are mapped nowhere are not in it: they have no address.
  *
- * LOCKING: no call of PyTorch is half done while the pictures are drawn (History::Still), so that they agree with the history.
+ * LOCKING: no call of PyTorch is half done while the pictures are drawn (History::Pause), so that they agree with the history.
  */
 #include "adapter.h"
 #include "outward.h"
@@ -122,11 +122,11 @@ SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
 {
     SnapshotInfo info;
     for (size_t i = 0; i < pools_.size(); i++) {
-        empty_owed(static_cast<DeviceIndex>(i));
+        empty_deferred(static_cast<DeviceIndex>(i));
         notice_finished(pools_[i]);
     }
     {
-        History::Still still(history_);
+        History::Pause pause(history_);
         for (size_t i = 0; i < pools_.size(); i++) {
             auto device = static_cast<DeviceIndex>(i);
             if (include_traces)
@@ -148,7 +148,7 @@ SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
 /* For entries about memory that was there before they began: whose it is. */
 void Adapter::settle_history()
 {
-    History::Still still(history_);
+    History::Pause pause(history_);
     for (size_t i = 0; i < pools_.size() && history_.sees_allocations(); i++) {
         std::vector<SegmentInfo> segments;
         add_segments(segments, static_cast<DeviceIndex>(i), {0, 0});

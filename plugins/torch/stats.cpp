@@ -76,7 +76,7 @@ DeviceStats device_stats(cenote_pool *pool)
 
 DeviceStats Adapter::getDeviceStats(DeviceIndex device)
 {
-    empty_owed(device);
+    empty_deferred(device);
     DeviceStats out = device_stats(pool(device));
     add_pool_stats(device, out);
     return out;

@@ -9,14 +9,14 @@
 namespace cenote_torch
 {
 
-struct Words {
+struct ThreadText {
     std::vector<std::string> compiling;
     std::string metadata;
 };
 
-static thread_local Words *said;
+static thread_local ThreadText *said;
 
-static Words &own_words()
+static ThreadText &own_words()
 {
     struct Owner {
         ~Owner()
@@ -28,7 +28,7 @@ static Words &own_words()
     static thread_local Owner owner;
     (void)owner;
     if (!said)
-        said = new Words;
+        said = new ThreadText;
     return *said;
 }
 

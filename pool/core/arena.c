@@ -37,7 +37,7 @@ void request_cover_pages(struct request *q, uint64_t page)
     q->alignment = page;
 }
 
-static enum fit find_at(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place)
+static enum fit find_at(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place)
 {
     if (q->alone)
         return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
@@ -47,7 +47,7 @@ static enum fit find_at(struct arena *a, const struct asker *who, const struct r
 }
 
 /* A place in the heap for the block, or for the slab that a small one is to come from. `r` holds the address that the request names, if any. */
-enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place)
+enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place)
 {
     if (q->at) {
         enum fit fit = find_at(a, who, q, r, place);
@@ -56,7 +56,7 @@ enum fit arena_find(struct arena *a, const struct asker *who, const struct reque
         arena_flush(a); /* what lies there may be an empty slab */
         return find_at(a, who, q, r, place);
     }
-    if (q->last)
+    if (q->at_segment_end)
         return heap_find_last(&a->heap, q->size, q->alignment, place);
     if (q->alone)
         return heap_find_alone(&a->heap, who, 0, q->size, q->alignment, place);

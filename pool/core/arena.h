@@ -8,8 +8,8 @@
 #include "pool/core/row.h"
 #include "pool/core/slab.h"
 
-#define ARENAS_MOST (1u << 16)
-#define BYTES_MOST  (1ull << 56)    /* no device has more; keeps sums from overflowing */
+#define ARENAS_MAX (1u << 16)
+#define BYTES_MAX  (1ull << 56)    /* no device has more; keeps sums from overflowing */
 
 struct request {
     uint64_t bytes;                 /* asked for */
@@ -18,9 +18,9 @@ struct request {
     uint64_t at;                    /* where it has to be, 0: anywhere */
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
-    bool     whole;                 /* shares no page and no segment with another block */
+    bool     exclusive_pages;                 /* shares no page and no segment with another block */
     bool     alone;                 /* the same where memory is segments: it has one to itself */
-    bool     last;                  /* ends where its segment ends, in which no block has been before: provider guard */
+    bool     at_segment_end;                  /* ends where its segment ends, in which no block has been before: provider guard */
 };
 
 /* Arenas by number, first come first, see idle.c. */
@@ -38,9 +38,9 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t live;                  /* blocks, with those pending */
     uint64_t pending;               /* bytes of those, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
-    uint32_t visitors;              /* threads in shortage.c on its behalf: it stays who it is */
-    uint32_t in_vain;               /* slides that followed the last question to the device which did not help; each such doubles them */
-    uint32_t slides;                /* of those, still to come: places that have slid are taken without asking */
+    uint32_t slow_path_users;              /* threads in shortage.c on its behalf: it stays who it is */
+    uint32_t skip_length;               /* skips_left that followed the last question to the device which did not help; each such doubles them */
+    uint32_t skips_left;                /* of those, still to come: places that have slid are taken without asking */
     tick     last_freed;
     uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
     uint32_t before_of_stream, next_of_stream;  /* those of the same stream that are found by it */
@@ -57,7 +57,7 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
 
 void     request_make(struct request *q, bool slabs);
 void     request_cover_pages(struct request *q, uint64_t page);
-enum fit arena_find(struct arena *a, const struct asker *who, const struct request *q, const struct region *r, struct place *place);
+enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);
 void     arena_abandon(struct arena *a, uint32_t block);
 

@@ -49,7 +49,7 @@ void fill_close(struct fill *f)
 }
 
 /* Lists what is missing. The pages that are kept are met, in the sense of pages_look_anew, so that the picker leaves them alone. */
-static void list_missing(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to)
+static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
     f->count = f->unmaps = 0;
     pages_look_anew(s);
@@ -70,7 +70,7 @@ static void list_missing(struct fill *f, struct pages *s, const struct asker *wh
  * part must follow. Without `harvest`, when moving is over its budget, only spares and pages never used are taken. `allowance`: bytes that
  * may be created. LOCKING: the pool's lock and the turn.
  */
-enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to,
+enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
                     bool harvest, uint64_t allowance)
 {
     if (!make_room(f, to - from))
@@ -95,7 +95,7 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, st
         e->page = picker.picks[i].page;
         e->handle = page_of(s, e->page)->handle;
         f->harvests += page_of(s, e->page)->maps != 0;
-        e->past = pages_lift(s, e->page, (struct spot){r->number, e->slot});
+        e->past = pages_lift(s, e->page, (struct slot_ref){r->number, e->slot});
     }
     return PLAN_READY;
 }
@@ -201,7 +201,7 @@ CUresult fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc 
 static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e, bool done)
 {
     struct region *r = f->region;
-    struct spot target = {r->number, e->slot};
+    struct slot_ref target = {r->number, e->slot};
     bit_clear(r->transit, e->slot);
     if (e->unmapped)
         pages_unlink(s, r, e->slot);

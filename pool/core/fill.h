@@ -32,7 +32,7 @@ enum plan {
     PLAN_NO_MEMORY                        /* host memory */
 };
 
-enum plan fill_plan(struct fill *f, struct pages *s, const struct asker *who, struct region *r, uint32_t from, uint32_t to,
+enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
                     bool harvest, uint64_t allowance);
 CUresult  fill_create(struct fill *f, const struct device *d);
 CUresult  fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count);

@@ -40,7 +40,7 @@ void heap_fix(struct heap *h, bool fixed)
  * The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. Behind a slot nothing can be
  * done about the look starts again, so that each slot is looked at once, however many are in flight.
  */
-static bool fits(struct heap *h, const struct asker *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
+static bool fits(struct heap *h, const struct requester *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
                  struct place *place)
 {
     uint64_t at = align_up(from, alignment);
@@ -69,7 +69,7 @@ static bool fits(struct heap *h, const struct asker *who, const struct region *r
 }
 
 /* The place at the end of the newest region, in its last free range and the virgin addresses behind it. */
-static bool fits_at_top(struct heap *h, const struct asker *who, uint64_t alignment, struct place *place)
+static bool fits_at_top(struct heap *h, const struct requester *who, uint64_t alignment, struct place *place)
 {
     if (!h->regions)
         return false;
@@ -99,7 +99,7 @@ static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignme
 }
 
 /* Of several candidates, `range` being the first, the one that lacks the fewest pages. */
-static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct asker *who, uint32_t range, uint64_t alignment,
+static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct requester *who, uint32_t range, uint64_t alignment,
                                                     struct place *place)
 {
     struct place best = {.range = 0};
@@ -128,7 +128,7 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
 }
 
 /* `size` is a multiple of 512; so is `alignment`, a power of two. Fills in the place for the first two answers. */
-enum fit heap_find(struct heap *h, const struct asker *who, uint64_t size, uint64_t alignment, struct place *place)
+enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, uint64_t alignment, struct place *place)
 {
     uint32_t range = ranges_at_least(&h->ranges, size);
     *place = (struct place){.size = size};
@@ -169,7 +169,7 @@ uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at
 }
 
 /* As heap_find for a block that has to begin at `at`, which belongs to `r`. FIT_NOT: something lies there, or nothing of this heap ever did. */
-enum fit heap_find_at(struct heap *h, const struct asker *who, const struct region *r, uint64_t at, uint64_t size, struct place *place)
+enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size, struct place *place)
 {
     bool ours = r && r->arena == h->arena && at >= r->base && at < r->top;
     uint32_t range = ours ? heap_piece_at(h, r, at) : 0;
@@ -199,7 +199,7 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
  * A segment in which nothing lies, the smallest that will do, for a block that shares its with no other: the place reaches to the end, and
  * heap_take leaves nothing in front of it. `at`: where it has to begin, 0: anywhere. FIT_NOT: another segment is needed.
  */
-enum fit heap_find_alone(struct heap *h, const struct asker *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place)
+enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place)
 {
     for (uint32_t range = ranges_at_least(&h->ranges, size); range; range = ranges_next(&h->ranges, range)) {
         const struct block *b = at_number(h, range);

@@ -26,9 +26,9 @@
 bool pages_open(struct pages *s, uint32_t shift)
 {
     s->shift = shift;
-    if (!table_open(&s->table, sizeof(struct page), PAGES_MOST))
+    if (!table_open(&s->table, sizeof(struct page), PAGES_MAX))
         return false;
-    if (table_open(&s->regions, sizeof(struct region_entry), REGIONS_MOST))
+    if (table_open(&s->regions, sizeof(struct region_entry), REGIONS_MAX))
         return true;
     table_close(&s->table);
     return false;
@@ -62,16 +62,16 @@ static bool mapping_is_fixed(const struct pages *s, const struct region *r, uint
     return r->fixed && p->fixed && p->arena == r->arena;
 }
 
-static bool slot_may_be_unmapped(const struct pages *s, const struct asker *who, const struct region *r, uint32_t slot)
+static bool slot_may_be_unmapped(const struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
     return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_is_done(&s->fences, r->freed[slot]) || BREAKS(3));
 }
 
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
-static bool slot_has_page(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot)
+static bool slot_has_page(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, r->page[slot]);
-    if (spot_is(p->owner, r->number, slot)) {
+    if (slot_ref_is(p->owner, r->number, slot)) {
         p->mark = s->epoch;
         return true;
     }
@@ -84,7 +84,7 @@ static bool slot_has_page(struct pages *s, const struct asker *who, const struct
 }
 
 /* Does the slot lack a page? If so, *blocked says that none can be put there now. Slots are looked at in rising order after pages_look_anew. */
-bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked)
+bool pages_lack(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked)
 {
     *blocked = false;
     if (bit_is_set(r->sole, slot))
@@ -141,8 +141,8 @@ void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to)
         if (bit_is_set(r->transit, slot))
             continue;
         struct page *p = page_of(s, r->page[slot]);
-        CHECK(!p->owner.region || spot_is(p->owner, r->number, slot)); /* invariant 3: one owner */
-        p->owner = (struct spot){r->number, slot};
+        CHECK(!p->owner.region || slot_ref_is(p->owner, r->number, slot)); /* invariant 3: one owner */
+        p->owner = (struct slot_ref){r->number, slot};
     }
 }
 
@@ -173,9 +173,9 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
         r->freed[slot] = r->freed[slot] > freed ? r->freed[slot] : freed; /* blocks that were pending come late with an early tick */
     for (uint32_t slot = first; (slot = bits_next(r->sole, slot, last, false)) < last; slot++) {
         struct page *p = page_of(s, r->page[slot]);
-        if (!spot_is(p->owner, r->number, slot))
+        if (!slot_ref_is(p->owner, r->number, slot))
             continue; /* in transit when a fill failed: nothing came */
-        p->owner = (struct spot){0, 0};
+        p->owner = (struct slot_ref){0, 0};
         p->freed = r->freed[slot];
         p->arena = r->arena;
         pages_settle(s, r->page[slot]);
@@ -184,7 +184,7 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
 
 /* ------------------------------------------------------------------------------------------------------------------------ aliases */
 
-static void set_home(struct pages *s, struct page *p, struct spot home)
+static void set_home(struct pages *s, struct page *p, struct slot_ref home)
 {
     if (p->home.region)
         bit_clear(region_of(s, p->home.region)->home, p->home.slot);
@@ -199,13 +199,13 @@ static void set_home(struct pages *s, struct page *p, struct spot home)
 void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, page);
-    struct spot here = {r->number, slot};
+    struct slot_ref here = {r->number, slot};
     CHECK(!r->page[slot]);
     r->page[slot] = page;
     p->maps++;
     p->pins += r->pins[slot];
     if (!p->home.region) {
-        r->next_alias[slot] = (struct spot){0, 0};
+        r->next_alias[slot] = (struct slot_ref){0, 0};
         set_home(s, p, here);
         return;
     }
@@ -221,12 +221,12 @@ static void make_sole(struct pages *s, struct page *p)
     uint32_t slot = p->home.slot;
     if (p->arena != r->arena && !p->owner.region && !fence_is_done(&s->fences, p->freed))
         return; /* another stream may still be at work on it: the page has more to say than its slot */
-    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !spot_is(p->owner, r->number, slot)))
+    if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
         return;
     if (r->freed[slot] < p->freed)
         r->freed[slot] = p->freed;
     p->arena = r->arena;
-    p->owner = (struct spot){0, 0};
+    p->owner = (struct slot_ref){0, 0};
     bit_set(r->sole, slot);
 }
 
@@ -234,16 +234,16 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot)
 {
     uint32_t page = r->page[slot];
     struct page *p = page_of(s, page);
-    CHECK(!spot_is(p->owner, r->number, slot));
+    CHECK(!slot_ref_is(p->owner, r->number, slot));
     if (bit_is_set(r->sole, slot)) {
         bit_clear(r->sole, slot);
         p->freed = r->freed[slot];
     }
-    if (spot_is(p->home, r->number, slot)) {
+    if (slot_ref_is(p->home, r->number, slot)) {
         set_home(s, p, r->next_alias[slot]);
     } else {
-        struct spot before = p->home;
-        while (!spot_is(region_of(s, before.region)->next_alias[before.slot], r->number, slot))
+        struct slot_ref before = p->home;
+        while (!slot_ref_is(region_of(s, before.region)->next_alias[before.slot], r->number, slot))
             before = region_of(s, before.region)->next_alias[before.slot];
         region_of(s, before.region)->next_alias[before.slot] = r->next_alias[slot];
     }
@@ -277,7 +277,7 @@ static void take_from_slots(struct pages *s, uint32_t page)
 }
 
 /* Takes a free page for `target`: from now on no other slot may use it. */
-struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target)
+struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target)
 {
     struct page *p = page_of(s, page);
     struct page_past past = {p->arena, p->fixed};
@@ -299,7 +299,7 @@ void pages_settle(struct pages *s, uint32_t page)
 void pages_drop(struct pages *s, uint32_t page, struct page_past past)
 {
     struct page *p = page_of(s, page);
-    p->owner = (struct spot){0, 0};
+    p->owner = (struct slot_ref){0, 0};
     p->arena = past.arena;
     p->fixed = past.fixed;
     pages_settle(s, page);

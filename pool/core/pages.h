@@ -8,15 +8,15 @@
 #include "pool/core/fence.h"
 #include "pool/core/region.h"
 
-#define PAGES_MOST   (1u << 24)     /* 32 TiB of 2 MiB pages */
-#define REGIONS_MOST (1u << 20)
+#define PAGES_MAX   (1u << 24)     /* 32 TiB of 2 MiB pages */
+#define REGIONS_MAX (1u << 20)
 
 struct page {
     CUmemGenericAllocationHandle handle;  /* 0 for a segment */
     uint64_t    bytes;
     tick        freed;              /* last free on it, kept here unless it is sole; then regions keep it by slot */
-    struct spot owner;              /* slot under live bytes or being filled, region 0: none; kept unless it is sole */
-    struct spot home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
+    struct slot_ref owner;              /* slot under live bytes or being filled, region 0: none; kept unless it is sole */
+    struct slot_ref home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
     uint32_t    maps;               /* slots that map it */
     uint32_t    arena;              /* whose stream used it last */
     uint32_t    mark;               /* epoch of the last look that met it: tells twice from once */
@@ -34,7 +34,7 @@ struct region_entry {
 };
 
 /* Who asks for memory, and what may be done to serve it. */
-struct asker {
+struct requester {
     uint32_t arena;
     bool     may_unmap;             /* no capture is open on the device */
 };
@@ -64,7 +64,7 @@ void pages_close(struct pages *s);
 
 /* A look at a range: anew, then slot by slot. */
 void pages_look_anew(struct pages *s);
-bool pages_lack(struct pages *s, const struct asker *who, const struct region *r, uint32_t slot, bool *blocked);
+bool pages_lack(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked);
 
 /* Live bytes come to, or leave, the slots [from, to). */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);
@@ -80,7 +80,7 @@ struct page_past {
     uint32_t arena;
     bool     fixed;
 };
-struct page_past pages_lift(struct pages *s, uint32_t page, struct spot target);
+struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref target);
 void pages_settle(struct pages *s, uint32_t page);
 void pages_drop(struct pages *s, uint32_t page, struct page_past past);
 
@@ -99,7 +99,7 @@ struct pick {
 };
 
 struct picker {
-    const struct asker *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
+    const struct requester *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
     tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
     bool     segments;          /* immovable ones instead of movable ones */
     bool     own;               /* none of a cenote_source */

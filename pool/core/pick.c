@@ -172,13 +172,13 @@ static const char *broken_rule_at(struct pages *s, struct region *r, uint32_t sl
     struct page *p = page_of(s, page);
     if (r->freed[slot] > s->fences.now)
         return "14: nothing was freed in the future";
-    if (bit_is_set(r->home, slot) != spot_is(p->home, r->number, slot))
+    if (bit_is_set(r->home, slot) != slot_ref_is(p->home, r->number, slot))
         return "4: a page has one home, and the bit says where";
     if (sole)
         return p->maps != 1 || p->owner.region || transit ? "5: a sole page is mapped once and its slot speaks for it" : NULL;
-    if (busy && !transit && !spot_is(p->owner, r->number, slot))
+    if (busy && !transit && !slot_ref_is(p->owner, r->number, slot))
         return "3: live bytes own the page they lie on";
-    if (!busy && !transit && spot_is(p->owner, r->number, slot))
+    if (!busy && !transit && slot_ref_is(p->owner, r->number, slot))
         return "3: only live bytes own a page";
     return NULL;
 }
@@ -188,7 +188,7 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
     struct page *p = page_of(s, page);
     uint32_t maps = 0, pins = 0;
     bool fixed = p->owner.region && bit_is_set(region_of(s, p->owner.region)->transit, p->owner.slot);
-    for (struct spot at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
+    for (struct slot_ref at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
         if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
             return "6: the chain of a page lists the slots that map it";
         pins += region_of(s, at.region)->pins[at.slot];

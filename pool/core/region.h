@@ -13,12 +13,12 @@
 #include "pool/core/fence.h"
 
 /* One slot of one region of a pool. Region 0 is "nowhere". */
-struct spot {
+struct slot_ref {
     uint32_t region;
     uint32_t slot;
 };
 
-static inline bool spot_is(struct spot a, uint32_t region, uint32_t slot) { return a.region == region && a.slot == slot; }
+static inline bool slot_ref_is(struct slot_ref a, uint32_t region, uint32_t slot) { return a.region == region && a.slot == slot; }
 
 #define SEGMENT_SHIFT 63            /* a segment has one slot, whatever its size */
 #define SLAB_GRANULE_SHIFT 16            /* of the index of what lies where: 64 KiB, at multiples of which slabs start */
@@ -59,7 +59,7 @@ struct region {
     uint32_t *edges;                /* live blocks that begin or end here */
     uint32_t *pins;                 /* cenote_pin calls that cover it */
     tick     *freed;                /* last free of a block that touched it */
-    struct spot *next_alias;        /* next slot that maps the same page */
+    struct slot_ref *next_alias;        /* next slot that maps the same page */
 
     struct granule *granules;       /* one entry per 64 KiB of address */
     uint64_t *begins;               /* one bit for each of these: a piece begins there */

@@ -10,7 +10,7 @@
 
 #define SLAB_ITEMS_MAX 128u
 #define SLAB_ITEMS_MIN 8u
-#define SLABS_MOST     (1u << 24)
+#define SLABS_MAX     (1u << 24)
 #define SLABS_EMPTY_KEPT 32u            /* of one arena, 2 MiB: on hta_v100_train they end the remapping in the last repetition */
 
 struct slab {

@@ -51,7 +51,7 @@ static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t reserved = pool->pages.reserved, before = pool_now(pool);
     uint64_t gone = trim_own(pool, reserved > bytes ? reserved - bytes : 0, pool->decay.ripe);
-    regret_given(pool, gone, pool_now(pool) - before);
+    churn_given(pool, gone, pool_now(pool) - before);
     lock_take(&pool->lock);
     pool->stats.trimmed += gone;
     pool->stats.decayed += gone;
@@ -77,7 +77,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     pending_poll(pool);
     if (begins)
         trim_flush(pool);
-    uint64_t allowance = regret_allowance(pool), bytes = most << pool->pages.shift;
+    uint64_t allowance = churn_allowance(pool), bytes = most << pool->pages.shift;
     bytes = bytes < allowance ? bytes : allowance;
     bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
     atomic_store(&d->due, more ? now : d->marks[d->newest].ns + decay_epoch(pool));

@@ -3,7 +3,7 @@
  */
 #include "stats/account/record.h"
 
-#define PERIODIC (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
+#define WITH_STEPS (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
 
 /* LOCKING: the turn. */
 static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
@@ -15,15 +15,15 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
         return result;
     pending_poll(pool);
     uint64_t before = pool_now(pool), bytes = trim_once(pool, keep, latest);
-    if (flags & (CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED | PERIODIC))
-        regret_given(pool, bytes, pool_now(pool) - before);
+    if (flags & (CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED | WITH_STEPS))
+        churn_given(pool, bytes, pool_now(pool) - before);
     return CUDA_SUCCESS;
 }
 
 /* What stays because a periodic trim has its budget. LOCKING: the turn. */
-static uint64_t thrift(const cenote_pool *pool)
+static uint64_t periodic_keep_bytes(const cenote_pool *pool)
 {
-    uint64_t allowance = regret_allowance(pool), reserved = pool->pages.reserved;
+    uint64_t allowance = churn_allowance(pool), reserved = pool->pages.reserved;
     return reserved > allowance ? reserved - allowance : 0;
 }
 
@@ -36,18 +36,18 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
     int error = turn_begin(pool);
     if (error)
         return error;
-    if (flags & PERIODIC)
-        keep = thrift(pool);
-    if (flags & CENOTE_TRIM_OFTEN) {
-        tick idle = regret_mark(pool);
-        if (regret_forbids(pool)) {
+    if (flags & WITH_STEPS)
+        keep = periodic_keep_bytes(pool);
+    if (flags & CENOTE_TRIM_PERIODIC) {
+        tick idle = churn_mark(pool);
+        if (churn_forbids(pool)) {
             latest = idle;
             flags &= ~CENOTE_TRIM_WAIT; /* what goes has been free for steps */
         }
-    } else if (flags & CENOTE_TRIM_OWED) {
-        latest = atomic_exchange(&pool->regret.owed, 0);
+    } else if (flags & CENOTE_TRIM_DEFERRED) {
+        latest = atomic_exchange(&pool->churn.deferred, 0);
     } else if (latest == UINT64_MAX && flags & CENOTE_TRIM_WAIT && !keep) {
-        atomic_store(&pool->regret.owed, 0); /* all of it goes */
+        atomic_store(&pool->churn.deferred, 0); /* all of it goes */
     }
     CUresult result = trim_now(pool, keep, latest, flags);
     if (!result)
@@ -61,9 +61,9 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     int error = pool_usable(pool);
     if (error)
         return error;
-    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED) || (flags & CENOTE_TRIM_OFTEN && flags & CENOTE_TRIM_OWED))
-        return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_OFTEN and CENOTE_TRIM_OWED are known", flags);
-    if (flags & CENOTE_TRIM_OWED && (!atomic_load(&pool->regret.owed) || atomic_load(&pool->device->captures)))
+    if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED) || (flags & CENOTE_TRIM_PERIODIC && flags & CENOTE_TRIM_DEFERRED))
+        return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_PERIODIC and CENOTE_TRIM_DEFERRED are known", flags);
+    if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->churn.deferred) || atomic_load(&pool->device->captures)))
         return CENOTE_OK;
     if (flags & CENOTE_TRIM_WAIT)
         share_sweep(); /* what other processes shared and nobody here needs any more */
@@ -86,7 +86,7 @@ int cenote_step(cenote_pool *pool)
         pool->trim_mark = pool->pages.fences.now;
     lock_give(&pool->lock);
     if (due)
-        return trim(pool, 0, latest, PERIODIC);
+        return trim(pool, 0, latest, WITH_STEPS);
     decay_tend(pool, DECAY_BATCH);
     return CENOTE_OK;
 }

@@ -20,7 +20,7 @@ from cenote.places import NotBuilt
 
 FITS, FITS_NOT, BAD_USE, UNKNOWN = 0, 1, 2, 3
 STEPS = 5  # the second has all of the optimizer's state; the rest is for shapes that vary
-STEPS_MOST = 10**9
+STEPS_MAX = 10**9
 OTHERS = ("native", "expandable")  # that a program may have without cenote
 TAIL = 2000  # bytes of what a second run printed, that are shown if it fails
 
@@ -44,7 +44,7 @@ VALUED = ("--sim", "--gpu", "--devices", "--steps", "--allocator", "--search", "
 
 
 def steps(text: str) -> int:
-    return command.count(text, STEPS_MOST)
+    return command.count(text, STEPS_MAX)
 
 
 def devices(text: str) -> int:

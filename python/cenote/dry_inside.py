@@ -21,9 +21,9 @@ from cenote import bindings, environment, hooks, places_in_code, stepping, writi
 from cenote.moment import Moment
 
 FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
-FAILURES_MOST = 8  # of running out of memory, that are kept with their stacks; the rest is counted
-FRAMES_MOST = 60
-TEXT_MOST = 500
+FAILURES_MAX = 8  # of running out of memory, that are kept with their stacks; the rest is counted
+FRAMES_MAX = 60
+TEXT_MAX = 500
 
 
 def phase_name(number: int) -> str:
@@ -43,15 +43,15 @@ def stack_of(innermost_first: Iterator[tuple[str, int, str]]) -> list[dict[str, 
     for file, line, function in innermost_first:
         if places_in_code.is_ours(file) or file.startswith("<frozen"):
             continue
-        found.append({"file": file, "line": line, "function": function, "text": linecache.getline(file, line).strip()[:TEXT_MOST],
+        found.append({"file": file, "line": line, "function": function, "text": linecache.getline(file, line).strip()[:TEXT_MAX],
                       "is_own": not places_in_code.is_library(file)})
     return found
 
 
 def shortened(stack: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a deep recursion leaves out is in the middle."""
-    half = FRAMES_MOST // 2
-    return stack if len(stack) <= FRAMES_MOST else stack[:half] + stack[-half:]
+    half = FRAMES_MAX // 2
+    return stack if len(stack) <= FRAMES_MAX else stack[:half] + stack[-half:]
 
 
 def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
@@ -109,7 +109,7 @@ class Watch:
     def ran_out(self, device: int, size: int, total: int, free: int) -> None:
         try:
             self.failures_count += 1
-            if len(self.failures) < FAILURES_MOST:
+            if len(self.failures) < FAILURES_MAX:
                 self.failures.append(self.failure(device, size))
             self.note()
             self.write("")
@@ -202,7 +202,7 @@ class Watch:
             return None
         walked = traceback.walk_tb(error.__traceback__)
         stack = stack_of((frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(list(walked)))
-        return {"type": type(error).__name__, "text": str(error)[:TEXT_MOST], "is_out_of_memory": is_out_of_memory(error, self.torch),
+        return {"type": type(error).__name__, "text": str(error)[:TEXT_MAX], "is_out_of_memory": is_out_of_memory(error, self.torch),
                 "stack": shortened(stack)}
 
     def ended(self) -> None:

@@ -12,7 +12,7 @@ from cenote import places_in_code, quantity
 GIB, MIB = 1 << 30, 1 << 20
 NAMED_LEAST = 8 * MIB  # parts that are smaller are not named
 TIGHT = 50  # less than this part of a card left
-ROWS_MOST = 16  # devices and ranks that are listed
+ROWS_MAX = 16  # devices and ranks that are listed
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
 them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
@@ -188,8 +188,8 @@ def device_lines(outcome: Outcome) -> list[str]:
     if len(rows) < 2:
         return []
     lines = [f"  {'rank ' + report['rank'] if report['rank'] is not None else 'process ' + str(report['pid'])}, cuda:{number}: "
-             f"{size(figures['live_peak'])} live, {size(figures['reserved_peak'])} held" for report, number, figures in rows[:ROWS_MOST]]
-    return lines + ([f"  and {len(rows) - ROWS_MOST} more"] if len(rows) > ROWS_MOST else [])
+             f"{size(figures['live_peak'])} live, {size(figures['reserved_peak'])} held" for report, number, figures in rows[:ROWS_MAX]]
+    return lines + ([f"  and {len(rows) - ROWS_MAX} more"] if len(rows) > ROWS_MAX else [])
 
 
 def how_far(outcome: Outcome) -> str:

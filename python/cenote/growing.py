@@ -30,7 +30,7 @@ COHORTS_FIRST = 12  # where no step was ever seen: calls of a module may be part
 WINDOW = 32  # cohorts looked at
 BLOCKS = 20_000  # looked for in one search: the latest
 LEAST = 64 << 10  # bytes a step
-PAUSE_MOST = 256  # steps between two searches that find nothing new
+PAUSE_MAX = 256  # steps between two searches that find nothing new
 CHEAP = 0.01  # part of the time that looking for histories may take
 HISTORY_OBJECTS, HISTORY_OPERATIONS = 1500, 500
 PIECE = struct.Struct("=QQ40xII8xQ")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
@@ -101,7 +101,7 @@ class Patience:
         return step >= self.due
 
     def found(self, step: int, something_new: bool) -> None:
-        self.pause = COHORTS if something_new else max(1, min(self.pause * 2, PAUSE_MOST))
+        self.pause = COHORTS if something_new else max(1, min(self.pause * 2, PAUSE_MAX))
         self.due = step + self.pause
 
 

@@ -16,7 +16,7 @@ A, F, U, S = b"afus"
 NOT_TOLD = (1 << 64) - 1
 BATCH = 1 << 14
 END, ONE, BROKEN = range(3)  # enum records_result
-MOST = 20_000_000  # records of a file; TRACE_RECORDS_MOST of records.h
+MOST = 20_000_000  # records of a file; TRACE_RECORDS_MAX of records.h
 
 
 class BrokenTrace(Mistake):

@@ -17,7 +17,7 @@ from typing import Any, Optional
 from cenote import bindings, environment, stepping, writing
 
 LINE, FIGURES, REPORT = environment.SUMMARY, environment.FIGURES, environment.REPORT
-STEPS_MOST = 4096  # that are kept; of more, every second one
+STEPS_MAX = 4096  # that are kept; of more, every second one
 GIB, MIB = 1 << 30, 1 << 20
 BOOKS = 32  # words of room for struct sim_books, which has fewer
 COST_NS = 13  # the place of cost_ns in it
@@ -119,7 +119,7 @@ class Summary:
                 requested = sum(stepping.steps(device)[-1].peak for device in devices)
             self.steps.append({"step": self.steps_seen, "seconds": round(time.perf_counter() - self.since, 4), "requested": requested,
                                "reserved": sum(device["reserved"] for device in devices.values())})
-            if len(self.steps) >= STEPS_MOST:
+            if len(self.steps) >= STEPS_MAX:
                 del self.steps[::2]
                 self.every *= 2
         except Exception:

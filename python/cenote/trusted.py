@@ -13,7 +13,7 @@ import stat
 from contextlib import contextmanager
 from typing import Iterator, NamedTuple
 
-LINKS_MOST = 40  # on the way, as the system has it
+LINKS_MAX = 40  # on the way, as the system has it
 O_FOLDER = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a folder that may be entered need not be readable
 
 
@@ -87,8 +87,8 @@ class Walk:
         if others_write(os.fstat(self.folders[-2])):
             raise Untrusted(f"{path} is a link in a folder that others may write to")
         self.links += 1
-        if self.links > LINKS_MOST:
-            raise Untrusted(f"{path}: more than {LINKS_MOST} links on the way")
+        if self.links > LINKS_MAX:
+            raise Untrusted(f"{path}: more than {LINKS_MAX} links on the way")
         target = os.readlink("", dir_fd=link)
         self.up(len(self.names) if target.startswith("/") else 1)
         return target.split("/")

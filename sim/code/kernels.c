@@ -6,11 +6,11 @@
  */
 #include "sim/code/kernel.h"
 
-#define GRID_X_MOST 2147483647u
-#define GRID_MOST 65535u        /* in y and z */
-#define BLOCK_MOST 1024u        /* in x and y, and threads in all */
-#define BLOCK_Z_MOST 64u
-#define CLUSTER_MOST 8u         /* blocks, unless the function allows sizes that are not portable */
+#define GRID_X_MAX 2147483647u
+#define GRID_MAX 65535u        /* in y and z */
+#define BLOCK_MAX 1024u        /* in x and y, and threads in all */
+#define BLOCK_Z_MAX 64u
+#define CLUSTER_MAX 8u         /* blocks, unless the function allows sizes that are not portable */
 #define CLUSTER_LARGEST 16u
 #define ATTRIBUTE_LAST 16u      /* of CUlaunchAttributeID */
 
@@ -58,7 +58,7 @@ CUresult kernel_check(uint32_t function, int device, const struct launch *l)
 {
     const int *limits = function_at(function)->attributes;
     uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
-    if (!is_within(l->grid, GRID_X_MOST, GRID_MOST, GRID_MOST) || !is_within(l->block, BLOCK_MOST, BLOCK_MOST, BLOCK_Z_MOST) ||
+    if (!is_within(l->grid, GRID_X_MAX, GRID_MAX, GRID_MAX) || !is_within(l->block, BLOCK_MAX, BLOCK_MAX, BLOCK_Z_MAX) ||
         threads > (uint64_t)limits[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK])
         return CUDA_ERROR_INVALID_VALUE;
     if (l->shared > (unsigned)limits[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES])
@@ -90,7 +90,7 @@ static CUresult check_cluster(uint32_t function, const CUlaunchConfig *c, const 
 {
     unsigned x = v->clusterDim.x, y = v->clusterDim.y, z = v->clusterDim.z;
     bool large = function_at(function)->attributes[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED];
-    uint64_t most = large ? CLUSTER_LARGEST : CLUSTER_MOST;
+    uint64_t most = large ? CLUSTER_LARGEST : CLUSTER_MAX;
     if (!x || !y || !z || x > most || y > most || z > most || (uint64_t)x * y * z > most)
         return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     return c->gridDimX % x || c->gridDimY % y || c->gridDimZ % z ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;

@@ -7,7 +7,7 @@
 
 #include "sim/code/kernel.h"
 
-#define LINKERS_MOST 65536
+#define LINKERS_MAX 65536
 
 struct linker {
     uint32_t inputs;
@@ -19,7 +19,7 @@ static struct slots linkers;
 void linkers_reset(void)
 {
     if (!linkers.items)
-        slots_open(&linkers, sizeof(struct linker), LINKERS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&linkers, sizeof(struct linker), LINKERS_MAX, SLOTS_OLDEST_FIRST);
     slots_clear(&linkers);
 }
 

@@ -15,9 +15,9 @@
 #include "sim/code/kernel.h"
 #include "sim/memory/memory.h"
 
-#define MODULES_MOST (1u << 18)
-#define FUNCTIONS_MOST (1u << 20)
-#define GLOBALS_MOST (1u << 18)
+#define MODULES_MAX (1u << 18)
+#define FUNCTIONS_MAX (1u << 20)
+#define GLOBALS_MAX (1u << 18)
 #define BUCKETS 65536
 #define GLOBAL_BYTES 65536      /* of every variable: as large as constant memory, so that any __constant__ fits */
 
@@ -54,9 +54,9 @@ static struct global *global_at(uint32_t number)
 void modules_reset(void)
 {
     if (!modules.items) {
-        slots_open(&modules, sizeof(struct module), MODULES_MOST, SLOTS_OLDEST_FIRST);
-        slots_open(&functions, sizeof(struct function), FUNCTIONS_MOST, SLOTS_OLDEST_FIRST);
-        slots_open(&globals, sizeof(struct global), GLOBALS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&modules, sizeof(struct module), MODULES_MAX, SLOTS_OLDEST_FIRST);
+        slots_open(&functions, sizeof(struct function), FUNCTIONS_MAX, SLOTS_OLDEST_FIRST);
+        slots_open(&globals, sizeof(struct global), GLOBALS_MAX, SLOTS_OLDEST_FIRST);
     }
     for (uint32_t i = 1; i < functions.used; i++)
         free(((struct function *)slots_at(&functions, i))->name);

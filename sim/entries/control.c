@@ -185,8 +185,8 @@ int sim_processes(int index, struct sim_process *list, int room)
 
 static void describe(int index, struct sim_device *device)
 {
-    struct sim_process list[MACHINE_PROCESSES_MOST];
-    int ordinal = visible_ordinal(index), count = processes(index, list, MACHINE_PROCESSES_MOST);
+    struct sim_process list[MACHINE_PROCESSES_MAX];
+    int ordinal = visible_ordinal(index), count = processes(index, list, MACHINE_PROCESSES_MAX);
     uint64_t used = ordinal < 0 ? 0 : model.devices[ordinal].foreign;
     for (int i = 0; i < count; i++)
         used += list[i].bytes;

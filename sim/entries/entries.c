@@ -18,8 +18,8 @@ enum need { START, INIT, DEVICE, CONTEXT };
 enum in_capture { SAFE, UNSAFE };
 
 #define NAP_LEAST 10000u        /* ns between two looks at what another process does */
-#define NAP_MOST 1000000u
-#define NAPS_TO_MOST 7u
+#define NAP_MAX 1000000u
+#define NAPS_TO_MAX 7u
 
 /* Calls that take no lock are counted apart. */
 static _Atomic uint64_t unlocked_calls;
@@ -84,7 +84,7 @@ static bool wait_outside(const struct entry *e, CUresult *result)
     if (until) {
         clock_wait(until);
     } else if (again) {
-        model_nap(t->naps < NAPS_TO_MOST ? NAP_LEAST << t->naps : NAP_MOST);
+        model_nap(t->naps < NAPS_TO_MAX ? NAP_LEAST << t->naps : NAP_MAX);
         t->naps++;
         clock_look(); /* our own device goes on meanwhile */
     }

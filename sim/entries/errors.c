@@ -16,16 +16,16 @@ static const struct {
 };
 
 #define ERRORS (sizeof errors / sizeof errors[0])
-#define TEXT_MOST 64
+#define TEXT_MAX 64
 
-static char texts[ERRORS][TEXT_MOST];
+static char texts[ERRORS][TEXT_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void make_texts(void)
 {
     for (size_t i = 0; i < ERRORS; i++) {
         const char *words = strncmp(errors[i].name, "CUDA_ERROR_", 11) == 0 ? errors[i].name + 11 : errors[i].name + 5;
-        snprintf(texts[i], TEXT_MOST, "%s", words);
+        snprintf(texts[i], TEXT_MAX, "%s", words);
         for (char *c = texts[i]; *c; c++)
             *c = *c == '_' ? ' ' : (char)tolower((unsigned char)*c);
     }

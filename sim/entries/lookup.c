@@ -6,10 +6,10 @@
 
 #include "sim/entries/entries.h"
 
-#define HIDDEN_MOST 64
-#define HIDDEN_NAME_MOST 64
+#define HIDDEN_MAX 64
+#define HIDDEN_NAME_MAX 64
 
-static char hidden[HIDDEN_MOST][HIDDEN_NAME_MOST];
+static char hidden[HIDDEN_MAX][HIDDEN_NAME_MAX];
 static int hidden_count;
 
 void lookup_reset(void)
@@ -19,7 +19,7 @@ void lookup_reset(void)
 
 bool lookup_hide(const char *name)
 {
-    if (hidden_count == HIDDEN_MOST || strlen(name) >= HIDDEN_NAME_MOST)
+    if (hidden_count == HIDDEN_MAX || strlen(name) >= HIDDEN_NAME_MAX)
         return false;
     strcpy(hidden[hidden_count++], name);
     return true;

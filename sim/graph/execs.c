@@ -13,7 +13,7 @@
 #include "sim/graph/graph.h"
 #include "sim/memory/memory.h"
 
-#define EXECS_MOST 65536
+#define EXECS_MAX 65536
 #define FLAGS (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
 struct exec {
@@ -37,7 +37,7 @@ static struct exec *exec_at(uint32_t number)
 void execs_reset(void)
 {
     if (!execs.items)
-        slots_open(&execs, sizeof(struct exec), EXECS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&execs, sizeof(struct exec), EXECS_MAX, SLOTS_OLDEST_FIRST);
     for (uint32_t i = 1; i < execs.used; i++)
         if (slots_is_live(&execs, i))
             free(exec_at(i)->steps);

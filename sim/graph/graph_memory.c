@@ -16,8 +16,8 @@
 #include "sim/machine/numbers.h"
 #include "sim/memory/memory.h"
 
-#define ARENAS_MOST 65536
-#define MEMORIES_MOST (1u << 22)
+#define ARENAS_MAX 65536
+#define MEMORIES_MAX (1u << 22)
 #define CHUNK (32u << 20)       /* least that an arena grows by */
 #define STEP 512
 
@@ -88,8 +88,8 @@ static void free_arena(struct arena *a)
 void graph_memory_reset(void)
 {
     if (!arenas.items) {
-        slots_open(&arenas, sizeof(struct arena), ARENAS_MOST, SLOTS_OLDEST_FIRST);
-        slots_open(&memories, sizeof(struct memory), MEMORIES_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&arenas, sizeof(struct arena), ARENAS_MAX, SLOTS_OLDEST_FIRST);
+        slots_open(&memories, sizeof(struct memory), MEMORIES_MAX, SLOTS_OLDEST_FIRST);
     }
     for (uint32_t i = 1; i < arenas.used; i++)
         if (slots_is_live(&arenas, i))

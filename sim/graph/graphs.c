@@ -11,8 +11,8 @@
 
 #include "sim/graph/graph.h"
 
-#define GRAPHS_MOST 65536
-#define NODES_MOST (1u << 22)
+#define GRAPHS_MAX 65536
+#define NODES_MAX (1u << 22)
 
 static struct slots graphs;     /* CUgraph, and those of execs */
 static struct slots nodes;      /* CUgraphNode */
@@ -49,8 +49,8 @@ static void free_node(struct node *n)
 void graphs_reset(void)
 {
     if (!graphs.items) {
-        slots_open(&graphs, sizeof(struct graph), GRAPHS_MOST, SLOTS_OLDEST_FIRST);
-        slots_open(&nodes, sizeof(struct node), NODES_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&graphs, sizeof(struct graph), GRAPHS_MAX, SLOTS_OLDEST_FIRST);
+        slots_open(&nodes, sizeof(struct node), NODES_MAX, SLOTS_OLDEST_FIRST);
     }
     for (uint32_t i = 1; i < graphs.used; i++) {
         if (!slots_is_live(&graphs, i))

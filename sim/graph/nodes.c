@@ -14,7 +14,7 @@
 #include "sim/memory/memory.h"
 #include "sim/memory/region.h"
 
-#define BODIES_MOST 65536
+#define BODIES_MAX 65536
 
 static CUresult read_kernel(const CUDA_KERNEL_NODE_PARAMS_v3 *p, struct work *w)
 {
@@ -117,7 +117,7 @@ static CUresult read_child(uint32_t graph, const CUDA_CHILD_GRAPH_NODE_PARAMS *p
 
 static CUresult read_condition(uint32_t graph, CUDA_CONDITIONAL_NODE_PARAMS *p, struct node *n)
 {
-    unsigned most = p->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : p->type == CU_GRAPH_COND_TYPE_IF ? 2 : BODIES_MOST;
+    unsigned most = p->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : p->type == CU_GRAPH_COND_TYPE_IF ? 2 : BODIES_MAX;
     if ((unsigned)p->type > 2 || !p->size || p->size > most)
         return CUDA_ERROR_INVALID_VALUE;
     if (!condition_take(p->handle, graph_at(graph)))

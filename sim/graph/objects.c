@@ -9,8 +9,8 @@
 
 #include "sim/graph/graph.h"
 
-#define OBJECTS_MOST (1u << 20)
-#define CONDITIONS_MOST 65536
+#define OBJECTS_MAX (1u << 20)
+#define CONDITIONS_MAX 65536
 
 struct object {
     void    *pointer;
@@ -30,8 +30,8 @@ static struct slots conditions;
 void objects_reset(void)
 {
     if (!objects.items) {
-        slots_open(&objects, sizeof(struct object), OBJECTS_MOST, SLOTS_OLDEST_FIRST);
-        slots_open(&conditions, sizeof(struct condition), CONDITIONS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&objects, sizeof(struct object), OBJECTS_MAX, SLOTS_OLDEST_FIRST);
+        slots_open(&conditions, sizeof(struct condition), CONDITIONS_MAX, SLOTS_OLDEST_FIRST);
     }
     slots_clear(&objects);
     slots_clear(&conditions);

@@ -21,10 +21,10 @@ enum { LAYOUT_TYPE, LAYOUT_ORDER, LAYOUT_ROWS, LAYOUT_COLUMNS, LAYOUT_STEP, LAYO
 enum { PREFERENCE_MAX_WORKSPACE = 1 };                                                      /* CUBLASLT_MATMUL_PREF_ */
 
 /* All three kinds of descriptor: attributes of up to 8 bytes, by number. */
-#define ATTRIBUTES_MOST 64
+#define ATTRIBUTES_MAX 64
 struct descriptor {
     enum kind kind;
-    uint64_t  values[ATTRIBUTES_MOST];
+    uint64_t  values[ATTRIBUTES_MAX];
 };
 
 /* As callers know them. */
@@ -70,7 +70,7 @@ static int destroy(struct descriptor *d, enum kind kind)
 
 static int set(struct descriptor *d, enum kind kind, int attribute, const void *value, size_t bytes)
 {
-    if (!is(d, kind) || attribute < 0 || attribute >= ATTRIBUTES_MOST || !value || !bytes || bytes > sizeof d->values[0])
+    if (!is(d, kind) || attribute < 0 || attribute >= ATTRIBUTES_MAX || !value || !bytes || bytes > sizeof d->values[0])
         return status.invalid;
     d->values[attribute] = 0;
     memcpy(&d->values[attribute], value, bytes);

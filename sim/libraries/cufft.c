@@ -17,10 +17,10 @@
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-#define PLANS_MOST 65536
+#define PLANS_MAX 65536
 #define PLANS_FIRST 64
 #define ONE_GO 4096
-#define RANK_MOST 3
+#define RANK_MAX 3
 #define SIZE_MOST (1ull << 56)  /* bytes of a work area; beyond is no size */
 
 enum { INVALID_TYPE = 3, INVALID_SIZE = 8, NO_WORKSPACE = 13 }; /* CUFFT_ */
@@ -53,7 +53,7 @@ static int take(void)
     if (number < plans_room)
         return number;
     int room = plans_room ? 2 * plans_room : PLANS_FIRST;
-    struct plan *more = room <= PLANS_MOST ? realloc(plans, (size_t)room * sizeof *plans) : NULL;
+    struct plan *more = room <= PLANS_MAX ? realloc(plans, (size_t)room * sizeof *plans) : NULL;
     if (!more)
         return 0;
     memset(more + plans_room, 0, (size_t)(room - plans_room) * sizeof *plans);
@@ -174,7 +174,7 @@ int cufftXtMakePlanMany(int number, int rank, long long *n, long long *in_shape,
 {
     (void)in_shape, (void)in_step, (void)in_next, (void)out_shape, (void)out_step, (void)out_next;
     uint64_t bytes = 0;
-    if (rank < 1 || rank > RANK_MOST || !n || !work)
+    if (rank < 1 || rank > RANK_MAX || !n || !work)
         return status.invalid;
     for (int i = 0; i < rank; i++)
         if (n[i] < 1)

@@ -13,11 +13,11 @@
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 #define HANDLE 0x4c747073u
-#define ALIGNMENT_MOST 256
+#define ALIGNMENT_MAX 256
 #define ALGORITHMS 4            /* that an exhaustive search would try */
 
 enum kind { MATRIX = 0x4d747073, PRODUCT, CHOICE, PLAN };
-enum { CHOICE_NUMBER, CHOICE_MOST, CHOICE_ITERATIONS, CHOICE_SPLIT, CHOICE_MODE, CHOICE_BUFFERS, CHOICES }; /* CUSPARSELT_MATMUL_ */
+enum { CHOICE_NUMBER, CHOICE_MAX, CHOICE_ITERATIONS, CHOICE_SPLIT, CHOICE_MODE, CHOICE_BUFFERS, CHOICES }; /* CUSPARSELT_MATMUL_ */
 
 struct lt {
     uint32_t magic;
@@ -76,7 +76,7 @@ static int describe(const struct lt *handle, struct matrix *m, int64_t rows, int
     int answer = check(handle);
     if (answer)
         return answer;
-    if (!m || rows <= 0 || columns <= 0 || step <= 0 || !alignment || alignment > ALIGNMENT_MOST || !type_bytes(type))
+    if (!m || rows <= 0 || columns <= 0 || step <= 0 || !alignment || alignment > ALIGNMENT_MAX || !type_bytes(type))
         return status.invalid;
     *m = (struct matrix){MATRIX, type, rows, columns, structured};
     return 0;
@@ -129,7 +129,7 @@ int cusparseLtMatmulAlgSelectionInit(const struct lt *handle, struct choice *cho
         return answer;
     if (!choice || !IS(p, PRODUCT) || algorithm != 0)
         return status.invalid;
-    *choice = (struct choice){CHOICE, {[CHOICE_MOST] = ALGORITHMS, [CHOICE_ITERATIONS] = 5, [CHOICE_SPLIT] = 1}};
+    *choice = (struct choice){CHOICE, {[CHOICE_MAX] = ALGORITHMS, [CHOICE_ITERATIONS] = 5, [CHOICE_SPLIT] = 1}};
     return 0;
 }
 
@@ -138,7 +138,7 @@ int cusparseLtMatmulAlgSetAttribute(const struct lt *handle, struct choice *choi
     int answer = check(handle);
     if (answer)
         return answer;
-    if (!IS(choice, CHOICE) || attribute < 0 || attribute >= CHOICES || attribute == CHOICE_MOST || !value || bytes != sizeof(int))
+    if (!IS(choice, CHOICE) || attribute < 0 || attribute >= CHOICES || attribute == CHOICE_MAX || !value || bytes != sizeof(int))
         return status.invalid;
     memcpy(&choice->values[attribute], value, bytes);
     return 0;

@@ -18,8 +18,8 @@
 #include "sim/libraries/library.h"
 #include "sim/sim.h"
 
-#define HANDLES_MOST 64             /* devices that there are handles for */
-#define PROCESSES_MOST (1 << 20)    /* that anybody has room for */
+#define HANDLES_MAX 64             /* devices that there are handles for */
+#define PROCESSES_MAX (1 << 20)    /* that anybody has room for */
 #define NO_INSTANCE 0xffffffffu     /* of a device that is not divided */
 #define MEMORY_V2 0x02000028u
 #define DRIVER_VERSION "580.65.06"  /* the first that knows CUDA 13 */
@@ -71,7 +71,7 @@ struct nvml_device {
     char nothing;
 };
 
-static struct nvml_device devices[HANDLES_MOST];
+static struct nvml_device devices[HANDLES_MAX];
 static _Atomic int initialised;
 
 /* Which device; -1: none, and `result` says why. */
@@ -79,7 +79,7 @@ static int find(const struct nvml_device *device, enum nvml *result)
 {
     *result = !atomic_load(&initialised) ? NVML_UNINITIALIZED : NVML_SUCCESS;
     uintptr_t index = ((uintptr_t)device - (uintptr_t)devices) / sizeof *devices;
-    if (!*result && (index >= HANDLES_MOST || (int)index >= sim_device_count()))
+    if (!*result && (index >= HANDLES_MAX || (int)index >= sim_device_count()))
         *result = NVML_INVALID_ARGUMENT;
     return *result ? -1 : (int)index;
 }
@@ -90,8 +90,8 @@ static enum nvml count_devices(int *count)
     if (!atomic_load(&initialised))
         return NVML_UNINITIALIZED;
     *count = sim_device_count();
-    if (*count > HANDLES_MOST)
-        *count = HANDLES_MOST;
+    if (*count > HANDLES_MAX)
+        *count = HANDLES_MAX;
     return NVML_SUCCESS;
 }
 
@@ -141,7 +141,7 @@ static enum nvml processes(const struct nvml_device *device, unsigned *count, vo
         result = NVML_INVALID_ARGUMENT;
     if (result)
         return result;
-    int room = !list ? 0 : *count > PROCESSES_MOST ? PROCESSES_MOST : (int)*count;
+    int room = !list ? 0 : *count > PROCESSES_MAX ? PROCESSES_MAX : (int)*count;
     struct sim_process *found = room ? calloc((size_t)room, sizeof *found) : NULL;
     if (room && !found)
         return NVML_MEMORY;

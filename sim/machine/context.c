@@ -12,7 +12,7 @@ void contexts_reset(void)
     if (model.contexts.items)
         slots_clear(&model.contexts);
     else
-        slots_open(&model.contexts, sizeof(struct context), CONTEXTS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&model.contexts, sizeof(struct context), CONTEXTS_MAX, SLOTS_OLDEST_FIRST);
     for (int i = 0; i < model.shape.devices; i++) {
         model.devices[i].primary = slots_take(&model.contexts);
         *context_at(model.devices[i].primary) = (struct context){.device = i, .primary = true};
@@ -63,7 +63,7 @@ CUresult context_set_primary_flags(CUdevice device, unsigned flags)
 CUresult context_enter(uint32_t number)
 {
     struct thread *t = model_thread();
-    if (t->depth == CONTEXT_STACK_MOST)
+    if (t->depth == CONTEXT_STACK_MAX)
         return CUDA_ERROR_OUT_OF_MEMORY;
     t->stack[t->depth++] = number;
     return CUDA_SUCCESS;

@@ -35,7 +35,7 @@
 #define MACHINE_VERSION 1
 #define FILE_FOLDER "/dev/shm/"
 #define FILE_PREFIX "cenote-sim-%u-"    /* of the user */
-#define RECORDS_MOST (1u << 16)
+#define RECORDS_MAX (1u << 16)
 
 struct row {                    /* a process */
     int32_t  process;           /* 0: nobody */
@@ -60,10 +60,10 @@ struct books {
     uint64_t      granularity;
     uint64_t      id;
     uint64_t      orphans[DEVICES_MOST];
-    struct row    rows[MACHINE_PROCESSES_MOST];
+    struct row    rows[MACHINE_PROCESSES_MAX];
     uint32_t      records_used; /* no record from here on was ever taken; 0 never is */
     uint32_t      reserved;
-    struct record records[RECORDS_MOST];
+    struct record records[RECORDS_MAX];
 };
 
 bool machine_joined;
@@ -115,7 +115,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 
 static uint32_t records_end(void)
 {
-    return here.books->records_used < RECORDS_MOST ? here.books->records_used : RECORDS_MOST;
+    return here.books->records_used < RECORDS_MAX ? here.books->records_used : RECORDS_MAX;
 }
 
 static bool device_is_sane(int device)
@@ -150,7 +150,7 @@ static void drop_row(int row)
 static int forget_the_dead(void)
 {
     int alive = 0;
-    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
+    for (int i = 0; i < MACHINE_PROCESSES_MAX; i++) {
         if (!here.books->rows[i].process || i == here.row)
             continue;
         if (is_dead(i))
@@ -164,7 +164,7 @@ static int forget_the_dead(void)
 static uint64_t others(int device)
 {
     uint64_t sum = here.books->orphans[device];
-    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++)
+    for (int i = 0; i < MACHINE_PROCESSES_MAX; i++)
         if (i != here.row && here.books->rows[i].process)
             sum = add(sum, add(here.books->rows[i].used[device], here.books->rows[i].contexts[device]));
     return sum;
@@ -210,12 +210,12 @@ uint64_t machine_id(void)
 static uint32_t free_record(void)
 {
     uint32_t end = records_end();
-    if (end < RECORDS_MOST) {
+    if (end < RECORDS_MAX) {
         here.books->records_used = end + 1 + !end;
         return end + !end;
     }
-    for (uint32_t i = 0; i < RECORDS_MOST; i++) {
-        here.next = here.next + 1 < RECORDS_MOST ? here.next + 1 : 1;
+    for (uint32_t i = 0; i < RECORDS_MAX; i++) {
+        here.next = here.next + 1 < RECORDS_MAX ? here.next + 1 : 1;
         if (!here.books->records[here.next].holders)
             return here.next;
     }
@@ -283,7 +283,7 @@ static int list_processes(int device, struct sim_process *list, int room)
 {
     int count = 0;
     forget_the_dead();
-    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
+    for (int i = 0; i < MACHINE_PROCESSES_MAX; i++) {
         const struct row *row = &here.books->rows[i];
         uint64_t bytes = row->process ? add(add(row->used[device], row->contexts[device]), orphans_of(i, device)) : 0;
         if (!bytes)
@@ -332,7 +332,7 @@ static bool open_file(struct stat *status, int how)
 static void sweep(void)
 {
     char prefix[64], path[sizeof here.path + 256];
-    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1 + MACHINE_PROCESSES_MOST};
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1 + MACHINE_PROCESSES_MAX};
     size_t length = (size_t)snprintf(prefix, sizeof prefix, FILE_PREFIX, (unsigned)geteuid());
     DIR *folder = opendir(FILE_FOLDER);
     for (const struct dirent *e; folder && (e = readdir(folder));) {
@@ -372,7 +372,7 @@ static bool same_shape(void)
 
 static bool take_row(void)
 {
-    for (int i = 0; i < MACHINE_PROCESSES_MOST; i++) {
+    for (int i = 0; i < MACHINE_PROCESSES_MAX; i++) {
         if (here.books->rows[i].process || !lock_byte(1 + i, F_WRLCK, false))
             continue;
         here.books->rows[i] = (struct row){.process = getpid()};

@@ -7,7 +7,7 @@
 
 #include "sim/machine/model.h"
 
-#define MACHINE_PROCESSES_MOST 64   /* as many as a record has bits */
+#define MACHINE_PROCESSES_MAX 64   /* as many as a record has bits */
 
 extern bool machine_joined;     /* we are on the machine that the shape names; most of the below is for that case */
 

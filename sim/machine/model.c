@@ -17,7 +17,7 @@
 #include <time.h>
 
 #define HOST_CAPACITY (256ull << 30)    /* of memory on the host that the device may map: a large server's */
-#define OFFSETS_MOST (32ull << 40)      /* of physical memory numbered: bounds the table of contents.c */
+#define OFFSETS_MAX (32ull << 40)      /* of physical memory numbered: bounds the table of contents.c */
 #define AREA_ALIGNMENT (1ull << 30)     /* no granularity is larger */
 
 struct model model;
@@ -87,7 +87,7 @@ static uint64_t spread(void)
 {
     uint64_t all = (uint64_t)model.shape.devices * model.shape.capacity + HOST_CAPACITY;
     uint64_t times = 8;
-    while (times > 1 && times * all > OFFSETS_MOST)
+    while (times > 1 && times * all > OFFSETS_MAX)
         times /= 2;
     return times;
 }

@@ -20,9 +20,9 @@
 #include "sim/sim.h"
 
 #define DEVICES_MOST 16
-#define CONTEXTS_MOST 4096
-#define CONTEXT_STACK_MOST 256
-#define OWN_STREAMS_MOST 32
+#define CONTEXTS_MAX 4096
+#define CONTEXT_STACK_MAX 256
+#define OWN_STREAMS_MAX 32
 #define STREAM_PRIORITY_LEAST 0
 #define STREAM_PRIORITY_GREATEST (-5)
 
@@ -62,10 +62,10 @@ struct own_stream {             /* a per-thread default stream */
 struct thread {
     uint32_t            epoch;
     uint32_t            depth;
-    uint32_t            stack[CONTEXT_STACK_MOST];
+    uint32_t            stack[CONTEXT_STACK_MAX];
     CUstreamCaptureMode capture_mode;
     uint64_t            number;         /* from 1, unique */
-    struct own_stream   own[OWN_STREAMS_MOST];
+    struct own_stream   own[OWN_STREAMS_MAX];
     bool                in_host_function;
     uint32_t            naps;           /* of its call, for another process */
     uint32_t            polls;          /* questions after events that were not done, since it last put work on a stream */

@@ -26,7 +26,7 @@ static const struct {
     [CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = {0, SIZE_MAX},
 };
 
-static struct settings all[CONTEXTS_MOST];
+static struct settings all[CONTEXTS_MAX];
 
 static struct settings *current(void)
 {

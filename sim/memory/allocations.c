@@ -8,7 +8,7 @@
  */
 #include "sim/memory/memory.h"
 
-#define ALLOCATIONS_MOST (1u << 22)
+#define ALLOCATIONS_MAX (1u << 22)
 
 static struct slots allocations;
 static struct ranges by_address;
@@ -17,7 +17,7 @@ static uint32_t last_id;
 void allocations_reset(void)
 {
     if (!allocations.items)
-        slots_open(&allocations, sizeof(struct allocation), ALLOCATIONS_MOST, SLOTS_NEWEST_FIRST);
+        slots_open(&allocations, sizeof(struct allocation), ALLOCATIONS_MAX, SLOTS_NEWEST_FIRST);
     slots_clear(&allocations);
     ranges_clear(&by_address);
 }

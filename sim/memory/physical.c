@@ -6,7 +6,7 @@
  */
 #include "sim/memory/memory.h"
 
-#define PHYSICAL_MOST (1u << 22)        /* an 8 TiB machine in 2 MiB pieces */
+#define PHYSICAL_MAX (1u << 22)        /* an 8 TiB machine in 2 MiB pieces */
 #define HANDLE_TAG 0x51ull              /* in the top byte of a handle: a wild number rarely names something */
 
 static struct slots pieces;
@@ -17,7 +17,7 @@ void physical_reset(void)
     if (pieces.items)
         slots_clear(&pieces);
     else
-        slots_open(&pieces, sizeof(struct physical), PHYSICAL_MOST, SLOTS_NEWEST_FIRST);
+        slots_open(&pieces, sizeof(struct physical), PHYSICAL_MAX, SLOTS_NEWEST_FIRST);
 }
 
 struct physical *physical_at(uint32_t number)

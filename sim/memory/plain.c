@@ -10,14 +10,14 @@
 #include "sim/memory/memory.h"
 
 #define STEP 512
-#define SMALL_MOST (1u << 20)   /* larger allocations get chunks of their own */
+#define SMALL_MAX (1u << 20)   /* larger allocations get chunks of their own */
 
 static CUresult take_small(int device, uint64_t bytes, uint64_t *at)
 {
     struct ranges *small = &model.devices[device].small;
     if (ranges_take(small, bytes, STEP, at))
         return CUDA_SUCCESS;
-    uint64_t chunk, size = round_up(SMALL_MOST, model.shape.granularity);
+    uint64_t chunk, size = round_up(SMALL_MAX, model.shape.granularity);
     CUresult result = virtual_own_map(MAPPED_FOR_PLAIN, device, NULL, size, &chunk);
     if (result)
         return result;
@@ -77,7 +77,7 @@ CUresult plain_alloc(CUdeviceptr *at, size_t size)
     if (size > model.shape.capacity)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t start, bytes = round_up(size, STEP);
-    enum allocation_kind kind = bytes <= SMALL_MOST ? ALLOCATION_SMALL : ALLOCATION_LARGE;
+    enum allocation_kind kind = bytes <= SMALL_MAX ? ALLOCATION_SMALL : ALLOCATION_LARGE;
     CUresult result = kind == ALLOCATION_SMALL ? take_small(device, bytes, &start)
                                                : virtual_own_map(MAPPED_FOR_PLAIN, device, NULL, bytes, &start);
     if (result)

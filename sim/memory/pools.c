@@ -12,7 +12,7 @@
 #include "sim/machine/numbers.h"
 #include "sim/memory/memory.h"
 
-#define POOLS_MOST 4096
+#define POOLS_MAX 4096
 #define STEP 512
 #define CHUNK (32u << 20)       /* least that a pool grows by */
 #define REUSE_SEARCH 64         /* pending frees looked at for one that fits exactly */
@@ -67,7 +67,7 @@ static uint32_t open_pool(int device)
 void pools_reset(void)
 {
     if (!pools.items)
-        slots_open(&pools, sizeof(struct pool), POOLS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&pools, sizeof(struct pool), POOLS_MAX, SLOTS_OLDEST_FIRST);
     for (uint32_t i = 1; i < pools.used; i++) {
         ranges_clear(&pool_at(i)->free);
         ranges_clear(&pool_at(i)->chunks);

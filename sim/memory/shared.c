@@ -16,7 +16,7 @@
 #include "sim/machine/machine.h"
 #include "sim/memory/memory.h"
 
-#define SHARED_MOST (1u << 20)
+#define SHARED_MAX (1u << 20)
 
 struct shared_memory {
     uint32_t number;        /* its own, among those of this process */
@@ -67,7 +67,7 @@ void shared_reset(void)
 /* Nothing is set aside for it before the first memory is shared. NULL: no more. */
 static struct shared_memory *new_memory(void)
 {
-    if (!memories.items && !slots_open(&memories, sizeof(struct shared_memory), SHARED_MOST, SLOTS_NEWEST_FIRST))
+    if (!memories.items && !slots_open(&memories, sizeof(struct shared_memory), SHARED_MAX, SLOTS_NEWEST_FIRST))
         return NULL;
     uint32_t number = slots_take(&memories);
     struct shared_memory *shared = number ? slots_at(&memories, number) : NULL;

@@ -12,9 +12,9 @@
 #include "sim/memory/memory.h"
 #include "sim/order/stream.h"
 
-#define SPACE_MOST (16ull << 40)        /* of device addresses; less where the system gives less */
+#define SPACE_MAX (16ull << 40)        /* of device addresses; less where the system gives less */
 #define SLOTS_IN_SPACE (1ull << 26)     /* most slots of the page table: bounds it to 256 MiB, committed as used */
-#define MAPPINGS_MOST (1u << 22)
+#define MAPPINGS_MAX (1u << 22)
 
 static struct {
     uint64_t       start;           /* of device addresses */
@@ -30,7 +30,7 @@ static struct {
 
 static bool reserve_space(void)
 {
-    for (uint64_t bytes = SPACE_MOST; bytes >= 1ull << 36; bytes /= 2) {
+    for (uint64_t bytes = SPACE_MAX; bytes >= 1ull << 36; bytes /= 2) {
         void *start = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (start == MAP_FAILED)
             continue;
@@ -46,7 +46,7 @@ bool virtual_reset(void)
     size_t table_bytes = SLOTS_IN_SPACE * sizeof *space.table;
     if (!space.start) {
         void *table = mmap(NULL, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (table == MAP_FAILED || !reserve_space() || !slots_open(&space.mappings, sizeof(struct mapping), MAPPINGS_MOST, SLOTS_NEWEST_FIRST))
+        if (table == MAP_FAILED || !reserve_space() || !slots_open(&space.mappings, sizeof(struct mapping), MAPPINGS_MAX, SLOTS_NEWEST_FIRST))
             return false;
         space.table = table;
     } else {

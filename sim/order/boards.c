@@ -24,7 +24,7 @@
 #include "sim/order/stream.h"
 
 #define CELLS 65536u            /* of a board */
-#define EVENTS_MOST (1u << 20)
+#define EVENTS_MAX (1u << 20)
 #define BOARD_BYTES (CELLS * (uint64_t)sizeof(struct cell))
 #define WAIT_LEAST 10000u       /* ns between two looks at the clock */
 #define EVENT_MAGIC 0x73696576u
@@ -268,7 +268,7 @@ bool shared_event_is_done(const struct shared_event *s)
 
 static struct shared_event *enter_board(struct board *b, uint32_t cell)
 {
-    if (!shared_events.items && !slots_open(&shared_events, sizeof(struct shared_event), EVENTS_MOST, SLOTS_NEWEST_FIRST))
+    if (!shared_events.items && !slots_open(&shared_events, sizeof(struct shared_event), EVENTS_MAX, SLOTS_NEWEST_FIRST))
         return NULL;
     uint32_t number = slots_take(&shared_events);
     if (!number)

@@ -17,7 +17,7 @@
 
 #include "sim/order/stream.h"
 
-#define CAPTURES_MOST 1024
+#define CAPTURES_MAX 1024
 
 static struct slots captures;
 static uint64_t last_id;
@@ -64,7 +64,7 @@ void capture_forget_edges(struct capture_place *p)
 void captures_reset(void)
 {
     if (!captures.items)
-        slots_open(&captures, sizeof(struct capture), CAPTURES_MOST, SLOTS_NEWEST_FIRST);
+        slots_open(&captures, sizeof(struct capture), CAPTURES_MAX, SLOTS_NEWEST_FIRST);
     for (uint32_t i = next_capture(0); i; i = next_capture(i))
         free_places(capture_at(i));
     slots_clear(&captures);
@@ -232,7 +232,7 @@ static CUresult join(uint32_t number, struct stream *s)
         spoil(c, "cuStreamWaitEvent on the default stream");
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
-    if (c->places == CAPTURE_STREAMS_MOST)
+    if (c->places == CAPTURE_STREAMS_MAX)
         return CUDA_ERROR_OUT_OF_MEMORY;
     s->capture = number;
     s->place = c->places++;

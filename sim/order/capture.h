@@ -4,7 +4,7 @@
 
 #include "sim/machine/model.h"
 
-#define CAPTURE_STREAMS_MOST 64     /* in one capture */
+#define CAPTURE_STREAMS_MAX 64     /* in one capture */
 
 struct event;
 struct stream;
@@ -33,7 +33,7 @@ struct capture {
     const struct capture_target *target;
     uint32_t            graph;
     uint32_t            places;         /* streams in it; the first began it */
-    struct capture_place place[CAPTURE_STREAMS_MOST];
+    struct capture_place place[CAPTURE_STREAMS_MAX];
 };
 
 void     captures_reset(void);

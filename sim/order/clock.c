@@ -11,7 +11,7 @@
 
 #include "sim/order/work.h"
 
-#define POLLS_MOST 16   /* chosen: no test asks so often without putting work on a stream between */
+#define POLLS_MAX 16   /* chosen: no test asks so often without putting work on a stream between */
 
 static struct {
     uint64_t base;      /* time without the host's part */
@@ -121,7 +121,7 @@ bool clock_polled(uint64_t when)
         t->polls = 0;
     if (!t->polls++ || when < t->polled_for)
         t->polled_for = when;
-    if (t->polls < POLLS_MOST)
+    if (t->polls < POLLS_MAX)
         return false;
     t->polls = 0;
     clock_try(t->polled_for);

@@ -10,7 +10,7 @@
 
 #include "sim/order/stream.h"
 
-#define EVENTS_MOST (1u << 20)
+#define EVENTS_MAX (1u << 20)
 #define EVENT_FLAGS (CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
 
 static struct slots events;
@@ -18,7 +18,7 @@ static struct slots events;
 void events_reset(void)
 {
     if (!events.items)
-        slots_open(&events, sizeof(struct event), EVENTS_MOST, SLOTS_OLDEST_FIRST);
+        slots_open(&events, sizeof(struct event), EVENTS_MAX, SLOTS_OLDEST_FIRST);
     boards_reset();
     for (uint32_t i = 1; i < events.used; i++)
         free(((struct event *)slots_at(&events, i))->seen);

@@ -10,17 +10,17 @@
  */
 #include "sim/order/stream.h"
 
-#define STREAMS_MOST 65536
+#define STREAMS_MAX 65536
 
 static struct slots streams;
-static _Atomic uint64_t ids[STREAMS_MOST];
+static _Atomic uint64_t ids[STREAMS_MAX];
 static uint64_t last_id;    /* over all resets: an id is unique for the life of the program */
 
 void streams_reset(void)
 {
     enum slots_order order = model.shape.reuse_handles ? SLOTS_NEWEST_FIRST : SLOTS_OLDEST_FIRST;
     if (!streams.items)
-        slots_open(&streams, sizeof(struct stream), STREAMS_MOST, order);
+        slots_open(&streams, sizeof(struct stream), STREAMS_MAX, order);
     for (uint32_t i = 1; i < streams.used; i++)
         atomic_store(&ids[i], 0);
     slots_clear(&streams);
@@ -81,7 +81,7 @@ uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, in
 /* This thread's default stream in a context, if it was used before and both still live. Takes no lock. */
 static const struct own_stream *find_own(const struct thread *t, uint32_t context)
 {
-    for (int i = 0; i < OWN_STREAMS_MOST && t->own[i].context; i++)
+    for (int i = 0; i < OWN_STREAMS_MAX && t->own[i].context; i++)
         if (t->own[i].context == context && atomic_load(&ids[t->own[i].stream]) == t->own[i].id)
             return &t->own[i];
     return NULL;
@@ -93,7 +93,7 @@ static uint32_t own_stream(uint32_t context)
     const struct own_stream *known = find_own(t, context);
     if (known)
         return known->stream;
-    for (int i = 0; i < OWN_STREAMS_MOST; i++) {
+    for (int i = 0; i < OWN_STREAMS_MAX; i++) {
         struct own_stream *own = &t->own[i];
         if (own->context && atomic_load(&ids[own->stream]) == own->id)
             continue;
@@ -252,7 +252,7 @@ CUresult stream_id(CUstream handle, unsigned long long *id)
     } else if (handle == CU_STREAM_PER_THREAD) {
         const struct own_stream *own = context ? find_own(model_thread(), context) : NULL;
         known = own ? own->id : 0;
-    } else if (distance / SLOTS_HANDLE_STEP < STREAMS_MOST && distance % SLOTS_HANDLE_STEP == 0) {
+    } else if (distance / SLOTS_HANDLE_STEP < STREAMS_MAX && distance % SLOTS_HANDLE_STEP == 0) {
         known = atomic_load(&ids[distance / SLOTS_HANDLE_STEP]);
     }
     return known ? give_id(id, known) : stream_id_slow(handle, id);

@@ -19,16 +19,16 @@ static const struct {
 };
 
 #define ERRORS (sizeof errors / sizeof errors[0])
-#define TEXT_MOST 96
+#define TEXT_MAX 96
 
-static char texts[ERRORS][TEXT_MOST];
+static char texts[ERRORS][TEXT_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* cudaErrorInvalidSource: "invalid source" */
 static void make_text(char *text, const char *name)
 {
     size_t used = 0;
-    for (const char *c = name + strlen("cudaError"); *c && used + 2 < TEXT_MOST; c++) {
+    for (const char *c = name + strlen("cudaError"); *c && used + 2 < TEXT_MAX; c++) {
         if (isupper((unsigned char)*c) && used)
             text[used++] = ' ';
         text[used++] = (char)tolower((unsigned char)*c);
@@ -40,7 +40,7 @@ static void make_texts(void)
 {
     for (size_t i = 0; i < ERRORS; i++) {
         if (*errors[i].text)
-            snprintf(texts[i], TEXT_MOST, "%s", errors[i].text);
+            snprintf(texts[i], TEXT_MAX, "%s", errors[i].text);
         else
             make_text(texts[i], errors[i].name);
     }

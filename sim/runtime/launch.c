@@ -9,15 +9,15 @@
 
 #include "sim/runtime/kernels.h"
 
-#define BLOCK_MOST 1024
-#define BLOCK_Z_MOST 64
-#define GRID_YZ_MOST 65535
+#define BLOCK_MAX 1024
+#define BLOCK_Z_MAX 64
+#define GRID_YZ_MAX 65535
 
 /* Of the <<<>>> syntax: the compiler's code pushes the configuration and the kernel's stub pops it. */
 unsigned    __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream);
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
 
-#define CONFIGURATIONS_MOST 16
+#define CONFIGURATIONS_MAX 16
 
 struct configuration {
     dim3   grid;
@@ -26,12 +26,12 @@ struct configuration {
     void  *stream;
 };
 
-static _Thread_local struct configuration pushed[CONFIGURATIONS_MOST];
+static _Thread_local struct configuration pushed[CONFIGURATIONS_MAX];
 static _Thread_local unsigned pushed_count;
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream)
 {
-    if (pushed_count == CONFIGURATIONS_MOST)
+    if (pushed_count == CONFIGURATIONS_MAX)
         return 1;
     pushed[pushed_count++] = (struct configuration){grid, block, shared, stream};
     return 0;
@@ -91,8 +91,8 @@ static cudaError_t begin(const void *host, CUfunction *function)
 static bool is_configuration(dim3 grid, dim3 block)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    return threads && threads <= BLOCK_MOST && block.z <= BLOCK_Z_MOST && grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= GRID_YZ_MOST &&
-           grid.z && grid.z <= GRID_YZ_MOST;
+    return threads && threads <= BLOCK_MAX && block.z <= BLOCK_Z_MAX && grid.x && grid.x <= INT32_MAX && grid.y && grid.y <= GRID_YZ_MAX &&
+           grid.z && grid.z <= GRID_YZ_MAX;
 }
 
 typedef CUresult launch_function(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,

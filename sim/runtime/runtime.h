@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RUNTIME_DEVICES_MOST 64
+#define RUNTIME_DEVICES_MAX 64
 
 /* --- state.c: the device of a thread, contexts, the last error */
 CUresult    runtime_start(void);                /* the driver answers; no context is made */

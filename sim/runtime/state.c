@@ -12,9 +12,9 @@
 #include <stdatomic.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(CUcontext) primary[RUNTIME_DEVICES_MOST];
+static _Atomic(CUcontext) primary[RUNTIME_DEVICES_MAX];
 static _Atomic bool started;
-static _Atomic(CUcontext) ended[RUNTIME_DEVICES_MOST];  /* by cudaDeviceReset; may live again, under the same handle */
+static _Atomic(CUcontext) ended[RUNTIME_DEVICES_MAX];  /* by cudaDeviceReset; may live again, under the same handle */
 static _Atomic uint32_t resets;
 
 static _Thread_local int device_of_thread;
@@ -34,7 +34,7 @@ CUresult runtime_start(void)
 
 CUresult runtime_primary(int device, CUcontext *context)
 {
-    if (device < 0 || device >= RUNTIME_DEVICES_MOST)
+    if (device < 0 || device >= RUNTIME_DEVICES_MAX)
         return CUDA_ERROR_INVALID_DEVICE;
     *context = atomic_load(&primary[device]);
     if (*context)
@@ -65,7 +65,7 @@ CUresult runtime_use_device(int device, bool context)
         result = cuDeviceGetCount(&count);
     if (result)
         return result;
-    if (device < 0 || device >= count || device >= RUNTIME_DEVICES_MOST)
+    if (device < 0 || device >= count || device >= RUNTIME_DEVICES_MAX)
         return CUDA_ERROR_INVALID_DEVICE;
     CUcontext own = NULL;
     if (context)
@@ -84,9 +84,9 @@ static bool is_over(CUcontext context)
 {
     int device = 0, active = 1;
     unsigned flags;
-    while (device < RUNTIME_DEVICES_MOST && atomic_load(&ended[device]) != context)
+    while (device < RUNTIME_DEVICES_MAX && atomic_load(&ended[device]) != context)
         device++;
-    return device < RUNTIME_DEVICES_MOST && !cuDevicePrimaryCtxGetState(device, &flags, &active) && !active;
+    return device < RUNTIME_DEVICES_MAX && !cuDevicePrimaryCtxGetState(device, &flags, &active) && !active;
 }
 
 CUresult runtime_begin(void)

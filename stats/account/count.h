@@ -65,7 +65,7 @@ static inline void count_alloc(cenote_pool *pool, struct arena *a, const struct 
 }
 
 /* The caller let go of it. It stays active while it waits for other streams. */
-static inline void count_free(cenote_pool *pool, const struct where *w)
+static inline void count_free(cenote_pool *pool, const struct block_ref *w)
 {
     cenote_stats *s = &pool->stats;
     uint64_t rounded = count_rounded(w->requested), epoch = pool->epoch, mark = *w->mark;

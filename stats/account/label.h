@@ -19,8 +19,8 @@
 #define MARK_SITE_AT    20
 #define MARK_LENT_AT    40
 #define MARK_BORN_AT    41
-#define MARK_SITES_MOST ((1u << (MARK_LENT_AT - MARK_SITE_AT)) - 1)
-#define MARK_STEPS_MOST ((1ull << (64 - MARK_BORN_AT)) - 1)
+#define MARK_SITES_MAX ((1u << (MARK_LENT_AT - MARK_SITE_AT)) - 1)
+#define MARK_STEPS_MAX ((1ull << (64 - MARK_BORN_AT)) - 1)
 
 #define MARK_TAG    ((1ull << MARK_TAG_BITS) - 1)
 #define MARK_PHASE  (7ull << MARK_PHASE_AT)
@@ -28,12 +28,12 @@
 #define MARK_LENT   (1ull << MARK_LENT_AT)   /* the block is of no group: this one lent the memory */
 #define MARK_LABELS (MARK_TAG | MARK_PHASE | MARK_KIND)
 
-_Static_assert(CENOTE_TAGS_MOST <= MARK_TAG && CENOTE_KINDS <= 8 && CENOTE_PHASES <= 8, "labels fit their bits");
+_Static_assert(CENOTE_TAGS_MAX <= MARK_TAG && CENOTE_KINDS <= 8 && CENOTE_PHASES <= 8, "labels fit their bits");
 
 static inline uint32_t mark_tag(uint64_t mark) { return (uint32_t)(mark & MARK_TAG); }
 static inline uint32_t mark_phase(uint64_t mark) { return (uint32_t)(mark >> MARK_PHASE_AT) & 7; }
 static inline uint32_t mark_kind(uint64_t mark) { return (uint32_t)(mark >> MARK_KIND_AT) & 7; }
-static inline uint32_t mark_site(uint64_t mark) { return (uint32_t)(mark >> MARK_SITE_AT) & MARK_SITES_MOST; }
+static inline uint32_t mark_site(uint64_t mark) { return (uint32_t)(mark >> MARK_SITE_AT) & MARK_SITES_MAX; }
 static inline uint64_t mark_born(uint64_t mark) { return mark >> MARK_BORN_AT; }
 
 #define LABEL_PUSHED (1ull << 63)               /* in label_common: some thread has pushed a tag */

@@ -86,7 +86,7 @@ static uint32_t add(uint32_t bucket, uint32_t outer, const char *name)
 {
     lock_take(&lock);
     uint32_t tag = find(bucket, outer, name);
-    if (!tag && (nodes.items || table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MOST + 1)) && (tag = table_take(&nodes))) {
+    if (!tag && (nodes.items || table_open(&nodes, sizeof(struct node), CENOTE_TAGS_MAX + 1)) && (tag = table_take(&nodes))) {
         struct node *n = node_of(tag);
         n->outer = outer;
         n->next = atomic_load_explicit(&buckets[bucket], memory_order_relaxed);
@@ -105,7 +105,7 @@ int cenote_tag_push(const char *name)
     uint32_t bucket = bucket_of(label_tag, name), tag = find(bucket, label_tag, name);
     if (!tag && !(tag = add(bucket, label_tag, name)))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no room for the tag \"%s\": a program may have %d paths of tags; use a name again where "
-                         "the purpose is the same", name, CENOTE_TAGS_MOST);
+                         "the purpose is the same", name, CENOTE_TAGS_MAX);
     label_tag = tag;
     atomic_fetch_or(&label_common, LABEL_PUSHED);
     return CENOTE_OK;

@@ -35,13 +35,13 @@ static inline void record_taken(cenote_pool *pool, uint64_t at, const struct req
         record_write(pool, 'a', at, q->bytes, a->stream, mark_tag(q->mark));
 }
 
-static inline void record_given(cenote_pool *pool, const struct where *w)
+static inline void record_given(cenote_pool *pool, const struct block_ref *w)
 {
     if (__builtin_expect(pool->ring.entries != NULL, false))
         record_write(pool, 'f', w->start, w->requested, w->arena->stream, mark_tag(*w->mark));
 }
 
-static inline void record_used(cenote_pool *pool, const struct where *w, uint64_t stream)
+static inline void record_used(cenote_pool *pool, const struct block_ref *w, uint64_t stream)
 {
     if (__builtin_expect(pool->ring.entries != NULL, false))
         record_write(pool, 'u', w->start, w->requested, stream, mark_tag(*w->mark));

@@ -21,14 +21,14 @@
 #include "stats/account/label.h"
 
 #define BUCKETS (1u << 16)
-#define OURS_MOST 8     /* functions of cenote's between the walk and the caller */
+#define OURS_MAX 8     /* functions of cenote's between the walk and the caller */
 
 struct site {
     uint32_t  unused;                   /* the table chains sites given back through it; none ever is */
     uint32_t  next;                     /* of the same bucket */
     uint64_t  hash;
     uint32_t  count;
-    uintptr_t frames[SITE_FRAMES_MOST];
+    uintptr_t frames[SITE_FRAMES_MAX];
 };
 
 static LOCK_OF_PROCESS struct lock lock = LOCK_INITIALIZER(LOCK_LABELS);
@@ -43,9 +43,9 @@ static struct site *site_of(uint32_t number)
 /* The addresses, as far as the stack can be walked; at least the caller. */
 static void look(struct site *site, const void *caller, uint32_t frames)
 {
-    void *stack[OURS_MOST + SITE_FRAMES_MOST];
-    uint32_t most = frames < SITE_FRAMES_MOST ? frames : SITE_FRAMES_MOST, first = 0;
-    uint32_t count = (uint32_t)backtrace(stack, (int)(OURS_MOST + most));
+    void *stack[OURS_MAX + SITE_FRAMES_MAX];
+    uint32_t most = frames < SITE_FRAMES_MAX ? frames : SITE_FRAMES_MAX, first = 0;
+    uint32_t count = (uint32_t)backtrace(stack, (int)(OURS_MAX + most));
     while (first < count && stack[first] != caller)
         first++;
     for (uint32_t i = first; i < count && site->count < most; i++)
@@ -73,7 +73,7 @@ static uint32_t add(const struct site *site)
     _Atomic(uint32_t) *bucket = &buckets[site->hash % BUCKETS];
     lock_take(&lock);
     uint32_t number = find(site);
-    if (!number && (sites.items || table_open(&sites, sizeof(struct site), MARK_SITES_MOST + 1)) && (number = table_take(&sites))) {
+    if (!number && (sites.items || table_open(&sites, sizeof(struct site), MARK_SITES_MAX + 1)) && (number = table_take(&sites))) {
         *site_of(number) = *site;
         site_of(number)->next = atomic_load_explicit(bucket, memory_order_relaxed);
         atomic_store_explicit(bucket, number, memory_order_release);

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define SITE_FRAMES_MOST 16u
+#define SITE_FRAMES_MAX 16u
 
 /* The site of the call that returns to `caller`, with up to `frames` functions around it, where a mark has it; 0: no room, or not known. */
 __attribute__((cold, noinline)) uint64_t site_mark(const void *caller, uint32_t frames);

@@ -14,6 +14,6 @@ void steps_note(cenote_pool *pool, uint64_t now)
                                                                       .reserved = s->reserved.current,
                                                                       .peak = pool->step_peak};
     pool->steps++;
-    pool->born = (pool->steps < MARK_STEPS_MOST ? pool->steps : MARK_STEPS_MOST) << MARK_BORN_AT;
+    pool->step_bits = (pool->steps < MARK_STEPS_MAX ? pool->steps : MARK_STEPS_MAX) << MARK_BORN_AT;
     pool->step_peak = s->allocated.current;
 }

@@ -24,9 +24,9 @@
 
 #define BUFFER_BYTES (1 << 16)
 #define LINE_BYTES 4096
-#define COLUMNS_MOST 64
-#define LIVE_MOST (1ull << 62) /* bytes, so that sums of them fit everywhere */
-#define BLOCKS_MOST (1u << 27) /* live at one time; only address space is set aside for them */
+#define COLUMNS_MAX 64
+#define LIVE_MAX (1ull << 62) /* bytes, so that sums of them fit everywhere */
+#define BLOCKS_MAX (1u << 27) /* live at one time; only address space is set aside for them */
 
 enum column { T_US, OP, ID, BYTES, STREAM, DEVICE, TAG, ADDRESS, RESERVED, LABEL, COLUMNS };
 
@@ -136,13 +136,13 @@ static enum records_result read_line(struct records_reader *r)
     return RECORDS_ONE;
 }
 
-/* Cuts r->line at its commas. Returns how many fields there are, or COLUMNS_MOST + 1 for too many. */
-static int split_line(struct records_reader *r, char *fields[COLUMNS_MOST])
+/* Cuts r->line at its commas. Returns how many fields there are, or COLUMNS_MAX + 1 for too many. */
+static int split_line(struct records_reader *r, char *fields[COLUMNS_MAX])
 {
     int count = 0;
     for (char *at = r->line; at; count++) {
-        if (count == COLUMNS_MOST)
-            return COLUMNS_MOST + 1;
+        if (count == COLUMNS_MAX)
+            return COLUMNS_MAX + 1;
         fields[count] = at;
         at = strchr(at, ',');
         if (at)
@@ -211,15 +211,15 @@ static enum records_result read_column(struct records_reader *r, char **fields, 
 
 static enum records_result read_header(struct records_reader *r)
 {
-    char *fields[COLUMNS_MOST];
+    char *fields[COLUMNS_MAX];
     enum records_result got = read_line(r);
     if (got == RECORDS_END)
         return fail(r, "the file is empty; a trace begins with the names of its columns");
     if (got == RECORDS_BROKEN)
         return got;
     r->column_count = split_line(r, fields);
-    if (r->column_count > COLUMNS_MOST)
-        return fail(r, "there are more than %d columns", COLUMNS_MOST);
+    if (r->column_count > COLUMNS_MAX)
+        return fail(r, "there are more than %d columns", COLUMNS_MAX);
     for (int c = 0; c < COLUMNS; c++) {
         r->column_at[c] = -1;
         for (int i = 0; i < r->column_count; i++) {
@@ -242,7 +242,7 @@ static enum records_result keep_label(struct records_reader *r, char **fields, u
     if (!*text)
         return RECORDS_ONE;
     if (!r->labels)
-        r->labels = calloc(RECORD_STREAMS_MOST, sizeof(*r->labels));
+        r->labels = calloc(RECORD_STREAMS_MAX, sizeof(*r->labels));
     if (r->labels && !r->labels[tag])
         r->labels[tag] = strdup(text);
     return r->labels && r->labels[tag] ? RECORDS_ONE : fail(r, "no host memory for the name of a tag");
@@ -265,7 +265,7 @@ static enum records_result read_more(struct records_reader *r, char **fields, st
 
 static enum records_result read_record(struct records_reader *r, struct record *record)
 {
-    char *fields[COLUMNS_MOST];
+    char *fields[COLUMNS_MAX];
     if (r->count++ == r->most)
         return fail(r, "more than %" PRIu64 " records: take a part of it (zcat FILE | head -n %" PRIu64 "), or record fewer of them "
                     "(CENOTE_CONF=record:1000000)", r->most, r->most);
@@ -283,11 +283,11 @@ static enum records_result read_record(struct records_reader *r, struct record *
 
     bool is_step = record->op == RECORD_STEP;
     uint64_t stream, device, tag;
-    bool fine = read_column(r, fields, ID, RECORD_IDS_MOST, is_step, &record->id) == RECORDS_ONE &&
-                read_column(r, fields, BYTES, LIVE_MOST, record->op != RECORD_ALLOC, &record->bytes) == RECORDS_ONE &&
-                read_column(r, fields, STREAM, RECORD_STREAMS_MOST, true, &stream) == RECORDS_ONE &&
-                read_column(r, fields, DEVICE, RECORD_DEVICES_MOST, true, &device) == RECORDS_ONE &&
-                read_column(r, fields, TAG, RECORD_STREAMS_MOST, true, &tag) == RECORDS_ONE;
+    bool fine = read_column(r, fields, ID, RECORD_IDS_MAX, is_step, &record->id) == RECORDS_ONE &&
+                read_column(r, fields, BYTES, LIVE_MAX, record->op != RECORD_ALLOC, &record->bytes) == RECORDS_ONE &&
+                read_column(r, fields, STREAM, RECORD_STREAMS_MAX, true, &stream) == RECORDS_ONE &&
+                read_column(r, fields, DEVICE, RECORD_DEVICES_MAX, true, &device) == RECORDS_ONE &&
+                read_column(r, fields, TAG, RECORD_STREAMS_MAX, true, &tag) == RECORDS_ONE;
     if (!fine)
         return RECORDS_BROKEN;
     record->stream = (uint32_t)stream;
@@ -322,7 +322,7 @@ static enum records_result begin_life(struct records_reader *r, struct record *r
     live->device = record->device;
     record->block = block;
     r->live += record->bytes;
-    return r->live < LIVE_MOST ? RECORDS_ONE : fail(r, "the live blocks have more than 2^62 bytes together");
+    return r->live < LIVE_MAX ? RECORDS_ONE : fail(r, "the live blocks have more than 2^62 bytes together");
 }
 
 /* A free, or a use: the block must be live, and what the record says of it must be true, where it says anything. */
@@ -371,12 +371,12 @@ struct records_reader *records_open(const char *path)
     if (!r)
         return NULL;
     r->path = strdup(path);
-    if (!r->path || !table_open(&r->blocks, sizeof(struct live_block), BLOCKS_MOST)) {
+    if (!r->path || !table_open(&r->blocks, sizeof(struct live_block), BLOCKS_MAX)) {
         free(r->path);
         free(r);
         return NULL;
     }
-    r->most = TRACE_RECORDS_MOST;
+    r->most = TRACE_RECORDS_MAX;
     errno = 0;
     r->file = gzopen(path, "rb"); /* reads plain files too */
     if (!r->file)
@@ -422,7 +422,7 @@ bool records_tell(const struct records_reader *r, const char *column)
 
 const char *records_label(const struct records_reader *r, uint32_t tag)
 {
-    return r->labels && tag < RECORD_STREAMS_MOST ? r->labels[tag] : NULL;
+    return r->labels && tag < RECORD_STREAMS_MAX ? r->labels[tag] : NULL;
 }
 
 uint32_t records_blocks(const struct records_reader *r)
@@ -441,7 +441,7 @@ void records_close(struct records_reader *r)
         return;
     if (r->file)
         gzclose(r->file);
-    for (uint32_t tag = 0; r->labels && tag < RECORD_STREAMS_MOST; tag++)
+    for (uint32_t tag = 0; r->labels && tag < RECORD_STREAMS_MAX; tag++)
         free(r->labels[tag]);
     free(r->labels);
     index_close(&r->ids);

@@ -17,10 +17,10 @@ enum record_op {
     RECORD_STEP = 's'  /* one iteration of the program is over */
 };
 
-#define RECORD_IDS_MOST (1ull << 54)     /* ids lie below */
-#define RECORD_STREAMS_MOST (1u << 16)   /* streams and tags lie below */
-#define RECORD_DEVICES_MOST 64           /* devices lie below */
-#define TRACE_RECORDS_MOST 20000000            /* of one trace; no reader has to hold more, and a replay of so many says it all */
+#define RECORD_IDS_MAX (1ull << 54)     /* ids lie below */
+#define RECORD_STREAMS_MAX (1u << 16)   /* streams and tags lie below */
+#define RECORD_DEVICES_MAX 64           /* devices lie below */
+#define TRACE_RECORDS_MAX 20000000            /* of one trace; no reader has to hold more, and a replay of so many says it all */
 #define RECORD_NOT_TOLD UINT64_MAX
 
 struct record {
@@ -44,7 +44,7 @@ struct records_reader *records_open(const char *path);
 enum records_result    records_next(struct records_reader *reader, struct record *record);
 /* As many as `room` at once, for callers to whom a call is dear: `count` of them are good, whatever the result. RECORDS_ONE: there may be more. */
 enum records_result    records_batch(struct records_reader *reader, struct record *records, uint32_t room, uint32_t *count);
-void                   records_limit(struct records_reader *reader, uint64_t most); /* refuse a trace of more than this; first TRACE_RECORDS_MOST */
+void                   records_limit(struct records_reader *reader, uint64_t most); /* refuse a trace of more than this; first TRACE_RECORDS_MAX */
 bool                   records_tell(const struct records_reader *reader, const char *column); /* after the first record: is it in this trace? */
 const char            *records_label(const struct records_reader *reader, uint32_t tag); /* as it is written, from the first line with it; or NULL */
 uint32_t               records_blocks(const struct records_reader *reader); /* `block` of every record so far lies below */

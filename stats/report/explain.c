@@ -195,7 +195,7 @@ static const struct nvml_process *find_own(const struct nvml_process *list, unsi
 
 static void ask_who_else(cenote_pool *pool, struct facts *f, struct process words[FACTS_PROCESSES])
 {
-    struct nvml_process list[NVML_MOST];
+    struct nvml_process list[NVML_MAX];
     unsigned count;
     f->unlisted = nvml_processes(pool->device->driver, pool->device->ordinal, list, &count);
     sort_by_bytes(list, count);
@@ -250,7 +250,7 @@ static void ask_program(cenote_pool *pool, struct facts *f)
     struct callback c;
     callback_begin(&c, pool, &moment_lock);
     if (function) {
-        union { cenote_moment moment; char room[SIZED_MOST]; } told; /* one of a later header has room, too */
+        union { cenote_moment moment; char room[SIZED_MAX]; } told; /* one of a later header has room, too */
         sized_out(&told, size, &f->moment, sizeof f->moment);
         function(pool, &told.moment, arg);
         memcpy(&f->moment, &told, size < sizeof f->moment ? size : sizeof f->moment);

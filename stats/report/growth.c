@@ -19,8 +19,8 @@
 #include "stats/text/out.h"
 #include "stats/text/quantity.h"
 
-#define STEPS_MOST 64   /* a bit for each */
-#define LINES_MOST 12
+#define STEPS_MAX 64   /* a bit for each */
+#define LINES_MAX 12
 #define TAGS_SHOWN 192
 
 #define KIND(name, text) text,
@@ -195,16 +195,16 @@ static void print_steps(struct out *out, const cenote_step_note *notes, size_t c
 /* A step older than the oldest that is asked for is compared with: one more note than steps. */
 static int report(cenote_pool *pool, uint32_t steps, struct out *out)
 {
-    cenote_step_note notes[STEPS_MOST + 1];
+    cenote_step_note notes[STEPS_MAX + 1];
     cenote_row *tags = NULL;
     cenote_piece *pieces;
     size_t count, room, tag_count = 0;
-    int error = cenote_steps(pool, notes, STEPS_MOST + 1, &count);
+    int error = cenote_steps(pool, notes, STEPS_MAX + 1, &count);
     if (error)
         return error;
     if (!count)
         return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "no step is over yet: say cenote_step at the end of each iteration");
-    print_steps(out, notes, count < STEPS_MOST + 1 ? count : STEPS_MOST + 1, steps);
+    print_steps(out, notes, count < STEPS_MAX + 1 ? count : STEPS_MAX + 1, steps);
     error = picture(pool, &pieces, &count, &room);
     if (!error && !cenote_rows(pool, CENOTE_BY_TAG, NULL, 0, &tag_count) && (tags = memory_map((tag_count + 1) * sizeof *tags))) {
         size_t tag_room = tag_count + 1;
@@ -212,10 +212,10 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
         struct heap_of *heaps = (struct heap_of *)(void *)pieces;
         uint32_t over = steps < notes[0].step ? steps : (uint32_t)notes[0].step - 1; /* what a step left is known when the next is over */
         size_t made = gather(pieces, keep_survivors(pieces, count, notes[0].step, steps), notes[0].step, heaps);
-        for (size_t i = 0; i < made && i < LINES_MOST; i++)
+        for (size_t i = 0; i < made && i < LINES_MAX; i++)
             print_heap(out, &heaps[i], over, tags, tag_count < tag_room ? tag_count : tag_room);
-        if (made > LINES_MOST)
-            out_print(out, "and %zu more\n", made - LINES_MOST);
+        if (made > LINES_MAX)
+            out_print(out, "and %zu more\n", made - LINES_MAX);
         memory_unmap(tags, tag_room * sizeof *tags);
     }
     if (pieces)
@@ -226,8 +226,8 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
 size_t cenote_growth(cenote_pool *pool, uint32_t steps, char *text, size_t size)
 {
     struct out out = {text, size, 0};
-    if (steps < 2 || steps > STEPS_MOST) {
-        error_set(CENOTE_INVALID, 0, "cenote_growth looks at 2 to %d steps, not %u", STEPS_MOST, steps);
+    if (steps < 2 || steps > STEPS_MAX) {
+        error_set(CENOTE_INVALID, 0, "cenote_growth looks at 2 to %d steps, not %u", STEPS_MAX, steps);
         return 0;
     }
     return report(pool, steps, &out) ? 0 : out.length;

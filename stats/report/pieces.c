@@ -23,7 +23,7 @@ struct picture {
     uint32_t work;                  /* of the last piece, in units of look.c */
 };
 
-#define SKIPPED_MOST 4096u          /* slots without a page, in one go */
+#define SKIPPED_MAX 4096u          /* slots without a page, in one go */
 
 /* `mark` of a block; 0 of what is free. */
 static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t requested, uint64_t mark, enum cenote_piece_state state)
@@ -48,12 +48,12 @@ static void draw(struct picture *p, uint64_t at, uint64_t size, uint64_t request
  * Where a page counts. Its owner may be a slot that does not map it yet; a page that is bound to a private group may have its home where
  * it came from.
  */
-static struct spot shown_at(const struct pages *s, uint32_t page)
+static struct slot_ref shown_at(const struct pages *s, uint32_t page)
 {
     const struct page *p = page_of(s, page);
     if (p->owner.region && region_of(s, p->owner.region)->page[p->owner.slot] == page)
         return p->owner;
-    struct spot at = p->home;
+    struct slot_ref at = p->home;
     while (p->fixed && at.region && !region_of(s, at.region)->fixed)
         at = region_of(s, at.region)->next_alias[at.slot];
     return at.region ? at : p->home;
@@ -63,7 +63,7 @@ static bool is_shown(const struct pages *s, const struct region *r, uint32_t slo
 {
     if (!r->page[slot] || bit_is_set(r->sole, slot))
         return r->page[slot] != 0;
-    return spot_is(shown_at(s, r->page[slot]), r->number, slot);
+    return slot_ref_is(shown_at(s, r->page[slot]), r->number, slot);
 }
 
 /* Items side by side that are free are one piece. */
@@ -122,7 +122,7 @@ static void draw_part(struct picture *p, const struct region *r, const struct bl
         p->at = to;
         p->end = is_again ? 0 : to;
     } else {
-        while (slot < under.to && slot < under.from + SKIPPED_MOST && !is_shown(s, r, slot))
+        while (slot < under.to && slot < under.from + SKIPPED_MAX && !is_shown(s, r, slot))
             slot++;
         p->at = slot < under.to ? region_slot_at(r, slot) : b->at + b->size;
     }

@@ -31,14 +31,14 @@
 #include "base/file.h"
 #include "stats/records/records.h"
 
-#define RECORDS_MOST 1000000000u    /* as options.def says */
+#define RECORDS_MAX 1000000000u    /* as options.def says */
 #define RECORDS_FOR_ENVIRONMENT (1u << 20)
 #define SYSTEM_PAGE 4096u           /* or more: then some pages are written twice */
 #define RECORDS_FILLED (1u << 22)   /* chosen: 160 MiB, some 0.1 s; what a longer ring has beyond that is filled as it is written */
 #define RECORDS_LEAST  (1u << 16)   /* chosen: room in each ring, 6 ms of nothing but allocations and frees: what may happen while a copy pauses */
 #define RECORDS_AT_ONCE 1000u       /* copied in one portion; cold memory */
 #define RECORDS_A_UNIT 2u           /* of work, see look.c */
-#define COPIES_MOST    100          /* begun, for one trace */
+#define COPIES_MAX    100          /* begun, for one trace */
 
 static const char ops[4] = {'a', 'f', 'u', 's'};
 
@@ -64,8 +64,8 @@ static void change_ring(cenote_pool *pool, struct ring next)
 static int start(cenote_pool *pool, uint64_t records)
 {
     struct ring ring = {.room = !records || records > RECORDS_LEAST ? records : RECORDS_LEAST, .kept = records, .begun_ns = clock_ns()};
-    if (records > RECORDS_MOST)
-        return error_set(CENOTE_INVALID, 0, "%llu records: a ring holds up to %u", (unsigned long long)records, RECORDS_MOST);
+    if (records > RECORDS_MAX)
+        return error_set(CENOTE_INVALID, 0, "%llu records: a ring holds up to %u", (unsigned long long)records, RECORDS_MAX);
     if (records && !(ring.entries = memory_map(ring.room * sizeof *ring.entries)))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a ring of %llu records of %zu bytes", (unsigned long long)records,
                          sizeof *ring.entries);
@@ -102,7 +102,7 @@ struct copy {
     struct index decided;           /* address of a block with a record -> see live_at_the_beginning */
     struct index ids;               /* address of a block that is live where the writer is -> its id */
     struct index streams;           /* key -> number */
-    uint64_t tags[(CENOTE_TAGS_MOST + 1) / 64 + 1];  /* bits: named before */
+    uint64_t tags[(CENOTE_TAGS_MAX + 1) / 64 + 1];  /* bits: named before */
     uint32_t serial;                /* the id given last */
     struct records_writer *writer;
     uint32_t device;
@@ -178,7 +178,7 @@ static int copy_open(struct copy *c, cenote_pool *pool)
     uint64_t entries = 0, more = RECORDS_AT_ONCE; /* for what is written meanwhile */
     size_t pieces = 1;
     enum outcome outcome = COPY_AGAIN;
-    for (int copies = 0; copies < COPIES_MOST && outcome == COPY_AGAIN; copies++) {
+    for (int copies = 0; copies < COPIES_MAX && outcome == COPY_AGAIN; copies++) {
         if (!memory_make_room((void **)&c->entries, &c->entry_bytes, (entries + more) * sizeof *c->entries) ||
             !memory_make_room((void **)&c->pieces, &c->piece_bytes, pieces * sizeof *c->pieces))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a copy of %zu records and %zu blocks", (size_t)entries, pieces);
@@ -188,7 +188,7 @@ static int copy_open(struct copy *c, cenote_pool *pool)
     return outcome == COPY_DONE ? CENOTE_OK :
            outcome == COPY_NOTHING ? error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first") :
            error_set(CENOTE_BUSY, 0, "the pool wrote more records than its ring holds while they were copied, %d times: record more of them",
-                     COPIES_MOST);
+                     COPIES_MAX);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- the records */
@@ -226,7 +226,7 @@ static bool number_of_stream(struct copy *c, uint64_t key, uint32_t *number)
         found = c->streams.count + 1;
         index_add(&c->streams, where, found);
     }
-    *number = 1 + (found - 1) % (RECORD_STREAMS_MOST - 1);
+    *number = 1 + (found - 1) % (RECORD_STREAMS_MAX - 1);
     return true;
 }
 

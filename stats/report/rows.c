@@ -196,7 +196,7 @@ int(cenote_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room,
 /* ----------------------------------------------------------------------------------------------------------------------------- kinds */
 
 /* Moves the block's bytes from one kind to the other. LOCKING: the pool's lock. */
-static bool change_kind(cenote_pool *pool, const struct where *w, uint32_t kind)
+static bool change_kind(cenote_pool *pool, const struct block_ref *w, uint32_t kind)
 {
     uint64_t bytes = count_rounded(w->requested), mark = (*w->mark & ~MARK_KIND) | (uint64_t)kind << MARK_KIND_AT;
     if (mark == *w->mark)
@@ -211,13 +211,13 @@ static bool change_kind(cenote_pool *pool, const struct where *w, uint32_t kind)
 
 int cenote_block_kind(const void *address, int kind)
 {
-    struct where w = {0};
+    struct block_ref w = {0};
     if (!address || kind < 0 || kind >= CENOTE_KINDS)
         return error_set(CENOTE_INVALID, 0, "cenote_block_kind needs an address and a kind from 0 to %d, not %d", CENOTE_KINDS - 1, kind);
     if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);
-    enum found found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
+    enum lookup found = pool ? pool_locate(pool, (uint64_t)(uintptr_t)address, &w) : FOUND_NOTHING;
     bool live = found == FOUND_LIVE || found == FOUND_INSIDE;
     bool done = live && change_kind(pool, &w, (uint32_t)kind);
     if (pool)

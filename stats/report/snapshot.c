@@ -123,8 +123,8 @@ static void copy_arenas(struct snapshot *s, struct look *look, const struct sums
         const struct arena *a = arena_of(pool, number);
         struct arena_note *note = a->number ? next(s, PART_ARENAS, sizeof *note) : NULL;
         if (note)
-            *note = (struct arena_note){.number = number, .group = a->group, .visitors = a->visitors, .stream = a->stream, .live = a->live,
-                                        .reserved = sum_of_arena(sums, number), .handle = a->handle, .last_freed = a->last_freed,
+            *note = (struct arena_note){.number = number, .group = a->group, .slow_path_users = a->slow_path_users, .stream = a->stream,
+                                        .live = a->live, .reserved = sum_of_arena(sums, number), .handle = a->handle, .last_freed = a->last_freed,
                                         .is_private = a->is_private, .retired = a->retired};
     }
 }
@@ -138,7 +138,7 @@ static struct page_note note_of(const struct pages *p, uint32_t number)
     const struct region *r = page->home.region ? region_of(p, page->home.region) : NULL;
     note.sole = r && bit_is_set(r->sole, page->home.slot);
     if (note.sole) {
-        note.owner = bit_is_set(r->busy, page->home.slot) ? page->home : (struct spot){0};
+        note.owner = bit_is_set(r->busy, page->home.slot) ? page->home : (struct slot_ref){0};
         note.freed = r->freed[page->home.slot];
         note.arena = r->arena;
     }
@@ -224,7 +224,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
         if (!u->waits)
             continue;
         const struct line *line = line_of(pool, u->line);
-        struct where w = {.region = addresses_find_for_certain(u->at)};
+        struct block_ref w = {.region = addresses_find_for_certain(u->at)};
         pool_locate(pool, u->at, &w);
         struct wait_note *note = next(s, PART_WAITS, sizeof *note);
         if (note)
@@ -251,7 +251,7 @@ static void copy(struct snapshot *s, struct look *look)
     copy_pending(s, look);
     copy_short(s, look, &gauges);
     begin(s, PART_SITES);
-    listed(s, PART_SITES, sizeof(uint64_t), look->pool->options.sites ? bits_words(MARK_SITES_MOST + 1) : 0);
+    listed(s, PART_SITES, sizeof(uint64_t), look->pool->options.sites ? bits_words(MARK_SITES_MAX + 1) : 0);
     s->is_one_moment = !look->is_apart;
 }
 
@@ -261,7 +261,7 @@ static void note_sites(struct snapshot *s)
     uint64_t *sites = (uint64_t *)(void *)(s->memory + s->parts[PART_SITES].at);
     if (!s->parts[PART_SITES].count)
         return;
-    bits_clear(sites, 0, MARK_SITES_MOST + 1);
+    bits_clear(sites, 0, MARK_SITES_MAX + 1);
     for (size_t i = 0; i < s->parts[PART_PIECES].count; i++)
         bit_set(sites, PART_AT(cenote_piece, s, PART_PIECES)[i].site);
 }

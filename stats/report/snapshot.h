@@ -24,7 +24,7 @@ enum part {
 };
 
 struct arena_note {
-    uint32_t number, group, visitors, regions;
+    uint32_t number, group, slow_path_users, regions;
     uint64_t stream, live, reserved;
     CUstream handle;
     tick     last_freed;
@@ -35,7 +35,7 @@ struct page_note {
     uint32_t number, maps, pins, arena;
     uint64_t bytes;
     tick     freed;
-    struct spot owner, home;                /* region 0: none */
+    struct slot_ref owner, home;                /* region 0: none */
     bool     fixed, leaving, sole, complete;
 };
 
@@ -73,7 +73,7 @@ struct snapshot {
     CUresult lost;
     uint32_t pins;
     struct fences  fences;
-    struct capture captures[CAPTURES_MOST];
+    struct capture captures[CAPTURES_MAX];
     uint32_t capture_count;
     uint64_t records, records_lost;
     cenote_stats stats;

@@ -112,8 +112,8 @@ static void write_arenas(const struct snapshot *s, struct file *f)
         LIST(f, i, "");
         file_print(f, "{\"arena\":%" PRIu32 ",\"group\":%" PRIu32 ",\"stream_id\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"private\":%s,"
                    "\"retired\":%s,\"blocks\":%" PRIu64 ",\"reserved\":%" PRIu64 ",\"visitors\":%" PRIu32 ",\"last_freed\":%" PRIu64 "}",
-                   a->number, a->group, a->stream, (uintptr_t)a->handle, yes(a->is_private), yes(a->retired), a->live, a->reserved, a->visitors,
-                   a->last_freed);
+                   a->number, a->group, a->stream, (uintptr_t)a->handle, yes(a->is_private), yes(a->retired), a->live, a->reserved,
+                   a->slow_path_users, a->last_freed);
     }
     file_write(f, "]", 1);
 }
@@ -162,7 +162,7 @@ static void write_sites(const struct snapshot *s, struct file *f)
     file_write(f, "}", 1);
 }
 
-static void write_spot(struct file *f, struct spot at)
+static void write_spot(struct file *f, struct slot_ref at)
 {
     if (at.region)
         file_print(f, ",[%" PRIu32 ",%" PRIu32 "]", at.region, at.slot);

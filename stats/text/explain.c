@@ -11,7 +11,7 @@
 #include "stats/text/facts.h"
 #include "stats/text/out.h"
 
-#define ADVICE_MOST 2
+#define ADVICE_MAX 2
 
 /* A few words, made in an argument: they live until the call they are made for is over. */
 struct words {
@@ -217,8 +217,8 @@ static void print_pool(struct out *out, const struct facts *f)
 
 static void print_all_advice(struct out *out, const struct facts *f)
 {
-    enum advice chosen[ADVICE_MOST];
-    int count = advice_choose(f, chosen, ADVICE_MOST);
+    enum advice chosen[ADVICE_MAX];
+    int count = advice_choose(f, chosen, ADVICE_MAX);
     for (int i = 0; i < count; i++) {
         out_print(out, "\n%s ", i ? "    or:" : "Advice:");
         print_advice(out, f, chosen[i]);

@@ -14,9 +14,9 @@
 #include "tests/api/scene.h"
 
 #define GRAIN MIB
-#define RANGES_MOST 1024
-#define KNOWN_MOST 4096
-#define WAITING_MOST 512
+#define RANGES_MAX 1024
+#define KNOWN_MAX 4096
+#define WAITING_MAX 512
 
 struct range {
     uint64_t at, end;
@@ -24,11 +24,11 @@ struct range {
 
 /* What was heard. `known` is the cache: physical memory by address, one entry for each GRAIN of the blocks that were used. */
 struct registry {
-    struct range ranges[RANGES_MOST];
-    struct range waiting[WAITING_MOST];     /* freed blocks that other streams use */
+    struct range ranges[RANGES_MAX];
+    struct range waiting[WAITING_MAX];     /* freed blocks that other streams use */
     struct {
         uint64_t at, physical;
-    } known[KNOWN_MOST];
+    } known[KNOWN_MAX];
     int      range_count, waiting_count, known_count;
     uint64_t mapped, unmapping, freed;      /* notices */
     uint64_t hits;                          /* times that the cache was believed */
@@ -50,7 +50,7 @@ static inline void registry_map(struct registry *g, struct range r)
         g->twice += overlap(g->ranges[i], r);
     for (uint64_t at = r.at; at < r.end; at += GRAIN)
         g->early += !physical_at(at);
-    if (g->range_count < RANGES_MOST)
+    if (g->range_count < RANGES_MAX)
         g->ranges[g->range_count++] = r;
 }
 
@@ -117,7 +117,7 @@ static inline void registry_use(struct registry *g, const void *address, size_t 
         if (i < g->known_count) {
             g->hits++;
             g->stale += g->known[i].physical != physical_at(at);
-        } else if (g->known_count < KNOWN_MOST) {
+        } else if (g->known_count < KNOWN_MAX) {
             g->known[g->known_count].at = at;
             g->known[g->known_count++].physical = physical_at(at);
         }

@@ -250,10 +250,10 @@ static inline bool held_overlap(const struct held *x, const struct held *y)
 
 /* -------------------------------------------------------------------------------------------- everything that is to be had */
 
-#define HOARD_MOST 512
+#define HOARD_MAX 512
 
 struct hoard {
-    struct held held[HOARD_MOST];
+    struct held held[HOARD_MAX];
     int    count;
     size_t bytes;
 };
@@ -262,11 +262,11 @@ static inline void hoard_take(struct hoard *hoard, cenote_pool *pool, size_t eac
 {
     hoard->count = 0;
     hoard->bytes = 0;
-    while (hoard->count < HOARD_MOST && held_take(&hoard->held[hoard->count], pool, each, stream)) {
+    while (hoard->count < HOARD_MAX && held_take(&hoard->held[hoard->count], pool, each, stream)) {
         hoard->count++;
         hoard->bytes += each;
     }
-    EXPECT(hoard->count < HOARD_MOST);
+    EXPECT(hoard->count < HOARD_MAX);
 }
 
 static inline void hoard_give(struct hoard *hoard)

@@ -5,16 +5,16 @@
 #include "tests/api/scene.h"
 
 #define CARD (64 * MIB)
-#define PIECES_MOST 4096
+#define PIECES_MAX 4096
 
-static cenote_piece pieces[PIECES_MOST];
+static cenote_piece pieces[PIECES_MAX];
 
 static size_t draw(cenote_pool *pool, cenote_group *group)
 {
     size_t count = 0, again = 0;
     DONE(cenote_pieces(pool, group, NULL, 0, &count));
-    REQUIRE(count <= PIECES_MOST);
-    DONE(cenote_pieces(pool, group, pieces, PIECES_MOST, &again));
+    REQUIRE(count <= PIECES_MAX);
+    DONE(cenote_pieces(pool, group, pieces, PIECES_MAX, &again));
     EXPECT_EQ(again, count);
     return count;
 }

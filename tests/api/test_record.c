@@ -12,8 +12,8 @@
 #include "stats/records/records.h"
 #include "tests/api/scene.h"
 
-#define EVENTS_MOST 20000
-#define LIVE_MOST 300
+#define EVENTS_MAX 20000
+#define LIVE_MAX 300
 
 static char path[96];
 
@@ -40,11 +40,11 @@ struct event {
 struct program {
     struct scene  scene;
     cenote_group *group;
-    void         *block[LIVE_MOST];
-    uint64_t      bytes[LIVE_MOST];
+    void         *block[LIVE_MAX];
+    uint64_t      bytes[LIVE_MAX];
     uint32_t      count;
     uint64_t      random;
-    struct event  event[EVENTS_MOST];   /* [0]: nothing has happened yet */
+    struct event  event[EVENTS_MAX];   /* [0]: nothing has happened yet */
     uint32_t      events;
 };
 
@@ -61,7 +61,7 @@ static uint64_t pick(uint64_t below)
 static void note(char op, uint64_t bytes, int64_t live, int blocks)
 {
     const struct event *last = &p.event[p.events];
-    REQUIRE(p.events + 1 < EVENTS_MOST);
+    REQUIRE(p.events + 1 < EVENTS_MAX);
     p.event[++p.events] = (struct event){op, bytes, last->live + (uint64_t)live, last->blocks + (uint64_t)blocks};
 }
 
@@ -98,7 +98,7 @@ static void use(uint32_t i)
 static void act(void)
 {
     uint64_t what = pick(100);
-    if (!p.count || (what < 48 && p.count < LIVE_MOST))
+    if (!p.count || (what < 48 && p.count < LIVE_MAX))
         take();
     else if (what < 90)
         give((uint32_t)pick(p.count));

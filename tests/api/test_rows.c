@@ -546,7 +546,7 @@ CASE(a_program_has_so_many_tags)
 {
     char name[16];
     int number = 0, error = 0, again = 0;
-    while (!error && number <= CENOTE_TAGS_MOST) {
+    while (!error && number <= CENOTE_TAGS_MAX) {
         snprintf(name, sizeof name, "%d", number);
         error = cenote_tag_push(name);
         number += !error;

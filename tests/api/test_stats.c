@@ -257,13 +257,13 @@ CASE(more_steps_than_a_mark_holds)
     cenote_piece piece;
     size_t count;
     scene_open(&scene, CARD);
-    scene.pool->steps = MARK_STEPS_MOST - 1;
+    scene.pool->steps = MARK_STEPS_MAX - 1;
     for (int i = 0; i < 3; i++)
         DONE(cenote_step(scene.pool));
     REQUIRE(held_take(&held, scene.pool, 2 * MIB, scene.stream[A]));
     DONE(cenote_pieces(scene.pool, NULL, &piece, 1, &count));
     EXPECT_EQ(piece.address, (uint64_t)(uintptr_t)held.at);
-    EXPECT_EQ(piece.born, MARK_STEPS_MOST);
+    EXPECT_EQ(piece.born, MARK_STEPS_MAX);
     held_give(&held);
     scene_close(&scene);
 }

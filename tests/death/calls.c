@@ -110,14 +110,14 @@ int call_everything(struct scenery *s, cenote_group *group, int error)
 
 /* ---------------------------------------------------------------------------------------------------------------------- every NULL */
 
-#define ARGUMENTS_MOST 8
+#define ARGUMENTS_MAX 8
 
 /* The arguments between the brackets after `open`, with spaces at their ends cut off. */
-static int split(const char *open, char out[ARGUMENTS_MOST][128])
+static int split(const char *open, char out[ARGUMENTS_MAX][128])
 {
     int count = 0, depth = 0;
     size_t length = 0;
-    for (const char *c = open + 1; *c && count < ARGUMENTS_MOST; c++) {
+    for (const char *c = open + 1; *c && count < ARGUMENTS_MAX; c++) {
         bool ends = depth == 0 && (*c == ',' || *c == ')');
         if (!ends && length < 127 && (length || !isspace((unsigned char)*c)))
             out[count][length++] = *c;
@@ -135,7 +135,7 @@ static int split(const char *open, char out[ARGUMENTS_MOST][128])
 /* Does the text of a case call `function` with NULL as its argument `at`? */
 static bool is_given(const struct misuse *list, int count, const char *function, int at)
 {
-    char call[96], arguments[ARGUMENTS_MOST][128];
+    char call[96], arguments[ARGUMENTS_MAX][128];
     snprintf(call, sizeof call, "%s(", function);
     for (int i = 0; i < count; i++) {
         const char *found = strstr(list[i].name, call);
@@ -153,7 +153,7 @@ static bool is_pointer(const char *parameter)
 int nulls_missing(const struct misuse *list, int count)
 {
     static char header[128 << 10];
-    char parameters[ARGUMENTS_MOST][128], function[64];
+    char parameters[ARGUMENTS_MAX][128], function[64];
     int missing = 0, pointers = 0;
     FILE *file = fopen("include/cenote/cenote.h", "r");
     if (file) {

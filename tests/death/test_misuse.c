@@ -17,16 +17,16 @@
 #include "tests/patience.h"
 
 #define CARD (64 * MIB)
-#define MISUSES_MOST 512
-#define SECONDS_MOST 30 /* for one case: it hangs */
+#define MISUSES_MAX 512
+#define SECONDS_MAX 30 /* for one case: it hangs */
 
-static struct misuse list[MISUSES_MOST];
+static struct misuse list[MISUSES_MAX];
 static int           count;
 static const struct misuse *current; /* of a child */
 
 void misuse_add(struct misuse m)
 {
-    if (count == MISUSES_MOST)
+    if (count == MISUSES_MAX)
         abort();
     list[count++] = m;
 }
@@ -104,7 +104,7 @@ static void be_child(const struct misuse *m, bool aborts, int out)
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    alarm(patience(SECONDS_MOST));
+    alarm(patience(SECONDS_MAX));
     if (aborts)
         setenv("CENOTE_CONF", "abort:1", 1);
     else

@@ -155,7 +155,7 @@ void scenario_trims_that_come_often(struct act *act)
         struct act_block *held = act_take(act, act->scene.pool, 10 * MIB, act->scene.stream[A]);
         act_give(held);
         sim_advance(5 * MSEC);
-        act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+        act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
     }
 }
 

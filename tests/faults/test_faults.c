@@ -24,8 +24,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define SECONDS_MOST 30         /* chosen: a run takes milliseconds */
-#define INJECTIONS_MOST 5000    /* of one way to fail: none has so many calls */
+#define SECONDS_MAX 30         /* chosen: a run takes milliseconds */
+#define INJECTIONS_MAX 5000    /* of one way to fail: none has so many calls */
 #define LOST_SHOWN 20           /* of each scenario */
 
 /* How a call fails. */
@@ -95,7 +95,7 @@ static void inject(void (*scenario)(struct act *), const struct ground *ground, 
     static struct act act;
     jmp_buf out;
     unsigned before = CU_get_number_of_failure_records();
-    alarm(patience(SECONDS_MOST));
+    alarm(patience(SECONDS_MAX));
     CU_get_current_test()->pJumpBuf = &out;
     if (!setjmp(out)) {
         act_begin(&act, ground, injection);
@@ -164,8 +164,8 @@ static void sweep_way(const struct trial *t, unsigned way, struct outcome *outco
         else
             outcome->lost++;
         injection.nth += step;
-    } while ((report->fired || !report->judged) && injection.nth < INJECTIONS_MOST);
-    outcome->lost += injection.nth >= INJECTIONS_MOST;
+    } while ((report->fired || !report->judged) && injection.nth < INJECTIONS_MAX);
+    outcome->lost += injection.nth >= INJECTIONS_MAX;
 }
 
 static void wait_for_one(void)

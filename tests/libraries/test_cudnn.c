@@ -81,7 +81,7 @@ static handle open_handle(void)
 /* Packed, the last dimension next to each other; or channels (dimension 1) next to each other. */
 static descriptor tensor(int type, int count, const int *dims, bool channels_last)
 {
-    int strides[CUDNN_DIMS_MOST], next = channels_last ? dims[1] : 1;
+    int strides[CUDNN_DIMS_MAX], next = channels_last ? dims[1] : 1;
     for (int i = count - 1; i >= 0; i--) {
         strides[i] = channels_last && i == 1 ? 1 : next;
         next *= channels_last && i == 1 ? 1 : dims[i];

@@ -11,7 +11,7 @@
 
 #include "tests/harness.h"
 
-#define STORAGE_MOST 4096       /* bytes that each thread has on its stack, for all libraries together */
+#define STORAGE_MAX 4096       /* bytes that each thread has on its stack, for all libraries together */
 #define LIBRARIES_LEAST 16
 
 static char folder[PATH_MAX];
@@ -52,8 +52,8 @@ CASE(threads_carry_little)
     load();
     dl_iterate_phdr(add, &sum);
     EXPECT(sum.libraries >= LIBRARIES_LEAST);
-    EXPECT(sum.storage < STORAGE_MOST);
-    if (sum.storage >= STORAGE_MOST)
+    EXPECT(sum.storage < STORAGE_MAX);
+    if (sum.storage >= STORAGE_MAX)
         fprintf(stderr, "%zu bytes in each thread\n", sum.storage);
 }
 

@@ -11,7 +11,7 @@
 
 static struct table blocks;
 static struct heap heap;
-static struct asker who;
+static struct requester who;
 
 static inline void open_all(void)
 {
@@ -19,7 +19,7 @@ static inline void open_all(void)
     if (!table_open(&blocks, sizeof(struct block), 1u << 20))
         abort();
     heap_open(&heap, &store, &blocks, 1, false);
-    who = (struct asker){.arena = 1, .may_unmap = true};
+    who = (struct requester){.arena = 1, .may_unmap = true};
 }
 
 static inline void close_all(void)

@@ -60,9 +60,9 @@ uint32_t store_spare(void)
 
 void store_map(uint32_t page, struct region *r, uint32_t slot)
 {
-    pages_lift(&store, page, (struct spot){r->number, slot});
+    pages_lift(&store, page, (struct slot_ref){r->number, slot});
     pages_link(&store, page, r, slot);
-    page_of(&store, page)->owner = (struct spot){0, 0};
+    page_of(&store, page)->owner = (struct slot_ref){0, 0};
     pages_settle(&store, page);
 }
 
@@ -78,7 +78,7 @@ void store_finish(void)
     fences_all_done(&store.fences, store.fences.now);
 }
 
-uint32_t store_missing(const struct asker *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)
+uint32_t store_missing(const struct requester *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)
 {
     uint32_t missing = 0;
     *blocked_to = 0;
@@ -92,7 +92,7 @@ uint32_t store_missing(const struct asker *who, const struct region *r, uint32_t
     return missing;
 }
 
-struct asker store_asker(const struct region *r)
+struct requester store_requester(const struct region *r)
 {
-    return (struct asker){.arena = r->arena, .may_unmap = true};
+    return (struct requester){.arena = r->arena, .may_unmap = true};
 }

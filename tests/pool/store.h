@@ -37,9 +37,9 @@ uint32_t store_page_at(struct region *r, uint32_t slot);
 void store_finish(void);
 
 /* A look at the slots [from, to): how many lack a page; *blocked_to is past the last one nothing can be done about now, 0: none. */
-uint32_t store_missing(const struct asker *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to);
+uint32_t store_missing(const struct requester *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to);
 
 /* Who asks for memory of that region, outside captures. */
-struct asker store_asker(const struct region *r);
+struct requester store_requester(const struct region *r);
 
 #endif

@@ -49,7 +49,7 @@ static void let_go(struct region *r, uint32_t from, uint32_t to)
 /* Plans for the range as its arena, harvesting. */
 static enum plan plan(struct region *r, uint32_t from, uint32_t to)
 {
-    struct asker who = store_asker(r);
+    struct requester who = store_requester(r);
     return fill_plan(&fill, &store, &who, r, from, to, true, UINT64_MAX);
 }
 
@@ -156,7 +156,7 @@ CASE(spares_come_before_free_pages_and_those_before_new_ones)
 CASE(without_harvest_free_pages_stay)
 {
     struct region *r = store_region(8, 1, false), *other = store_region(4, 1, false);
-    struct asker who = store_asker(r);
+    struct requester who = store_requester(r);
     new_page(other, 0);
     use(other, 0, 1);
     let_go(other, 0, 1);
@@ -192,7 +192,7 @@ CASE(a_page_that_is_owned_elsewhere_is_unmapped_here)
 CASE(over_the_limit_nothing_is_planned)
 {
     struct region *r = store_region(8, 1, false), *other = store_region(2, 1, false);
-    struct asker who = store_asker(r);
+    struct requester who = store_requester(r);
     new_page(other, 0);
     use(other, 0, 1);
     let_go(other, 0, 1);

@@ -5,9 +5,9 @@
 #include "tests/base/random.h"
 #include "tests/pool/heap_scene.h"
 
-#define LIVE_MOST    300u
+#define LIVE_MAX    300u
 #define REGIONS_LIVE 4u
-#define GAPS_MOST    (LIVE_MOST + REGIONS_LIVE + 1)
+#define GAPS_MAX    (LIVE_MAX + REGIONS_LIVE + 1)
 
 struct piece {
     uint64_t at, size;
@@ -15,12 +15,12 @@ struct piece {
     struct region *region;              /* gaps */
 };
 
-static struct piece live[LIVE_MOST];    /* in order of address */
+static struct piece live[LIVE_MAX];    /* in order of address */
 static uint32_t live_count;
 static struct region *model_regions[REGIONS_LIVE];  /* oldest first, which is in order of address too */
 static uint64_t model_top[REGIONS_LIVE];
 static uint32_t model_region_count;
-static struct piece gaps[GAPS_MOST];    /* in order of size, then of address or, below 32 KiB, as the heap has them */
+static struct piece gaps[GAPS_MAX];    /* in order of size, then of address or, below 32 KiB, as the heap has them */
 static uint32_t gap_count;
 
 static void add_gap(struct region *r, uint64_t from, uint64_t to)
@@ -195,7 +195,7 @@ CASE(random_takes_and_gives)
     live_count = model_region_count = 0;
     for (int i = 0; i < 100000; i++) {
         find_gaps();
-        if (random_below(&r, 100) < takes_in_100[i / 500 % 3] && live_count < LIVE_MOST)
+        if (random_below(&r, 100) < takes_in_100[i / 500 % 3] && live_count < LIVE_MAX)
             wrong += !take_random(&r);
         else if (live_count)
             wrong += !give_random(&r);

@@ -18,7 +18,7 @@ static void open_world(void)
 
 static uint32_t missing_in(struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to)
 {
-    struct asker who = store_asker(r);
+    struct requester who = store_requester(r);
     return store_missing(&who, r, from, to, blocked_to);
 }
 
@@ -91,8 +91,8 @@ CASE(a_move_that_did_not_happen_changes_nothing)
     pages_disown(&store, other, 0, 1, fences_stamp(&store.fences));
     store_finish();
     struct page before = *page_of(&store, page);
-    struct page_past past = pages_lift(&store, page, (struct spot){fixed->number, 0});
-    EXPECT(spot_is(page_of(&store, page)->owner, fixed->number, 0));
+    struct page_past past = pages_lift(&store, page, (struct slot_ref){fixed->number, 0});
+    EXPECT(slot_ref_is(page_of(&store, page)->owner, fixed->number, 0));
     pages_drop(&store, page, past);
     EXPECT_EQ(page_of(&store, page)->arena, before.arena);
     EXPECT_EQ(page_of(&store, page)->fixed, before.fixed);
@@ -115,7 +115,7 @@ CASE(a_page_on_its_way_is_not_sole)
     EXPECT_EQ(pages_broken_rule(&store), NULL);
 
     store_map(page, r, 3);
-    struct page_past past = pages_lift(&store, page, (struct spot){r->number, 5});
+    struct page_past past = pages_lift(&store, page, (struct slot_ref){r->number, 5});
     pages_unlink(&store, r, 3);
     EXPECT(!bit_is_set(r->sole, 0));
     pages_drop(&store, page, past);
@@ -153,7 +153,7 @@ CASE(a_leaving_page_serves_nobody)
 CASE(what_keeps_a_slot_from_being_unmapped)
 {
     struct region *r = first;
-    struct asker captured = {.arena = r->arena, .may_unmap = false};
+    struct requester captured = {.arena = r->arena, .may_unmap = false};
     uint32_t page = store_page_at(r, 0), blocked_to;
     pages_own(&store, r, 0, 1);
     pages_disown(&store, r, 0, 1, fences_stamp(&store.fences));

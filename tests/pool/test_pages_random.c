@@ -12,12 +12,12 @@
 #include "tests/pool/store.h"
 
 #define REGIONS    4u
-#define SLOTS_MOST 70u
+#define SLOTS_MAX 70u
 #define UNITS      4u       /* of live bytes in a slot */
 #define PAGES_HELD 90u
 #define PAGES_SEEN 4096u    /* numbers are used again */
-#define LIVE_MOST  120u
-#define MOVE_MOST  SLOTS_MOST
+#define LIVE_MAX  120u
+#define MOVE_MAX  SLOTS_MAX
 
 struct model_page {
     bool exists, leaving, moving, fixed;
@@ -37,15 +37,15 @@ struct entry {
 };
 
 static struct region *regions[REGIONS];
-static uint32_t maps[REGIONS][SLOTS_MOST];          /* page each slot maps */
-static uint32_t live_units[REGIONS][SLOTS_MOST];
-static bool     unit_is_live[REGIONS][SLOTS_MOST * UNITS];
-static tick     slot_freed[REGIONS][SLOTS_MOST];
+static uint32_t maps[REGIONS][SLOTS_MAX];          /* page each slot maps */
+static uint32_t live_units[REGIONS][SLOTS_MAX];
+static bool     unit_is_live[REGIONS][SLOTS_MAX * UNITS];
+static tick     slot_freed[REGIONS][SLOTS_MAX];
 static struct model_page pages[PAGES_SEEN];
 static uint32_t page_count;
-static struct piece live[LIVE_MOST];
+static struct piece live[LIVE_MAX];
 static uint32_t live_count;
-static struct entry move[MOVE_MOST];                /* under way while count is not 0 */
+static struct entry move[MOVE_MAX];                /* under way while count is not 0 */
 static uint32_t move_count, move_region;
 static uint32_t leaver;                             /* page on its way out, 0: none */
 static struct random rnd;
@@ -68,7 +68,7 @@ static void open_world(void)
 
 static bool is_sole(uint32_t page)
 {
-    struct spot home = page_of(&store, page)->home;
+    struct slot_ref home = page_of(&store, page)->home;
     return home.region && bit_is_set(region_of(&store, home.region)->sole, home.slot);
 }
 
@@ -121,7 +121,7 @@ static bool page_is_right(uint32_t page)
 
 static bool slots_are_right(uint32_t n)
 {
-    uint32_t edges[SLOTS_MOST] = {0};
+    uint32_t edges[SLOTS_MAX] = {0};
     for (uint32_t i = 0; i < live_count; i++) {
         if (live[i].region != n)
             continue;
@@ -187,7 +187,7 @@ static bool model_lacks(uint32_t n, uint32_t slot, bool may_unmap, bool *blocked
 /* A look at the slots [from, to), by both. Pages that are there are met, as fill.c has it. False if they disagree. */
 static bool look(uint32_t n, uint32_t from, uint32_t to, bool may_unmap, uint32_t *missing, uint32_t *blocked_to)
 {
-    struct asker who = {.arena = regions[n]->arena, .may_unmap = may_unmap};
+    struct requester who = {.arena = regions[n]->arena, .may_unmap = may_unmap};
     bool same = true;
     *missing = *blocked_to = 0;
     memset(met, 0, sizeof met);
@@ -204,7 +204,7 @@ static bool look(uint32_t n, uint32_t from, uint32_t to, bool may_unmap, uint32_
 }
 
 /* By the model: may the page be picked now, and as what tick? `who` NULL: to go back to the driver. */
-static bool may_be_picked(uint32_t page, const struct asker *who, tick *freed)
+static bool may_be_picked(uint32_t page, const struct requester *who, tick *freed)
 {
     const struct model_page *m = &pages[page];
     uint32_t owners, pins, count = count_maps(page, &owners, &pins);
@@ -218,7 +218,7 @@ static bool may_be_picked(uint32_t page, const struct asker *who, tick *freed)
 }
 
 /* Fills in `picks` and says whether they are the oldest ones, in order. */
-static bool pick(const struct asker *who, tick latest, uint32_t most, struct pick *picks, uint32_t *count)
+static bool pick(const struct requester *who, tick latest, uint32_t most, struct pick *picks, uint32_t *count)
 {
     struct pick expected[PAGES_SEEN];
     uint32_t eligible = 0;
@@ -297,7 +297,7 @@ static uint32_t create(void)
 /* The slots that lack a page go into transit, some with a page lifted for them, the others wait for a new one. */
 static void begin_move(uint32_t n, uint32_t from, uint32_t to, struct pick *picks, uint32_t pick_count)
 {
-    struct asker who = store_asker(regions[n]);
+    struct requester who = store_requester(regions[n]);
     bool blocked;
     move_region = n;
     move_count = 0;
@@ -312,7 +312,7 @@ static void begin_move(uint32_t n, uint32_t from, uint32_t to, struct pick *pick
             uint32_t which = below(pick_count); /* any of them, not only the oldest */
             e->page = picks[which].page;
             picks[which] = picks[--pick_count];
-            e->past = pages_lift(&store, e->page, (struct spot){regions[n]->number, e->slot});
+            e->past = pages_lift(&store, e->page, (struct slot_ref){regions[n]->number, e->slot});
             pages[e->page].moving = true;
         }
     }
@@ -322,7 +322,7 @@ static void begin_move(uint32_t n, uint32_t from, uint32_t to, struct pick *pick
 static void end_entry(struct entry *e, bool created, bool unmapped, bool mapped, bool done)
 {
     struct region *r = regions[move_region];
-    struct spot target = {r->number, e->slot};
+    struct slot_ref target = {r->number, e->slot};
     bit_clear(r->transit, e->slot);
     if (unmapped && e->old) {
         pages_unlink(&store, r, e->slot);
@@ -374,7 +374,7 @@ static bool take(void)
     uint32_t n = below(REGIONS), units = regions[n]->slots * UNITS, from = below(units), to = from, blocked_to, missing, count;
     for (uint32_t most = 1 + below(below(3) ? 10 : 80); to < units && to - from < most && !unit_is_live[n][to]; to++)
         ;
-    if (to == from || live_count == LIVE_MOST)
+    if (to == from || live_count == LIVE_MAX)
         return true;
     uint32_t first = from / UNITS, end = (to - 1) / UNITS + 1;
     if (!look(n, first, end, below(8) != 0, &missing, &blocked_to))
@@ -383,8 +383,8 @@ static bool take(void)
         add_piece(n, from, to, false);
     if (!missing || blocked_to || move_count || leaver)
         return true;
-    struct pick picks[MOVE_MOST];
-    struct asker who = store_asker(regions[n]);
+    struct pick picks[MOVE_MAX];
+    struct requester who = store_requester(regions[n]);
     if (!pick(&who, below(3) ? store.fences.now : below((uint32_t)store.fences.now + 1), missing, picks, &count))
         return false;
     if (page_count + missing - count > PAGES_HELD)
@@ -426,7 +426,7 @@ static bool trim(void)
     struct page *p = page_of(&store, leaver);
     bool refused = below(6) == 0;
     if (p->maps && !refused) {
-        struct spot home = p->home;
+        struct slot_ref home = p->home;
         bit_clear(region_of(&store, home.region)->broken, home.slot);
         pages_unlink(&store, region_of(&store, home.region), home.slot);
         maps[home.region - 1][home.slot] = 0;

@@ -8,14 +8,14 @@
 #define PAGES 200u
 
 static struct region *mine, *theirs;    /* of arenas 1 and 2 */
-static struct asker me;
+static struct requester me;
 
 static void open_world(void)
 {
     store_open();
     mine = store_region(PAGES, 1, false);
     theirs = store_region(8, 2, false);
-    me = store_asker(mine);
+    me = store_requester(mine);
     pages_look_anew(&store);
 }
 
@@ -40,14 +40,14 @@ static uint32_t freed_page(struct region *r, uint32_t slot)
 
 static struct pick picks[2 * PAGES];
 
-static uint32_t pick(const struct asker *who, tick latest, uint32_t most)
+static uint32_t pick(const struct requester *who, tick latest, uint32_t most)
 {
     struct picker picker = {.who = who, .latest = latest, .most = most, .picks = picks};
     pages_pick(&store, &picker);
     return picker.count;
 }
 
-static bool is_picked(const struct asker *who, uint32_t page)
+static bool is_picked(const struct requester *who, uint32_t page)
 {
     uint32_t count = pick(who, UINT64_MAX, PAGES);
     for (uint32_t i = 0; i < count; i++)
@@ -122,7 +122,7 @@ CASE(spares_go_before_all_others)
 CASE(spares_of_other_arenas_wait_for_the_device)
 {
     uint32_t page = freed_page(theirs, 0);
-    struct asker they = store_asker(theirs);
+    struct requester they = store_requester(theirs);
     pages_unlink(&store, theirs, 0);
     pages_add_spare(&store, page);
     EXPECT(!is_picked(&me, page));
@@ -184,7 +184,7 @@ CASE(pinned_pages_are_never_picked)
 CASE(pages_of_a_private_arena_stay_in_it)
 {
     struct region *fixed = store_region(4, 3, true);
-    struct asker owner = store_asker(fixed);
+    struct requester owner = store_requester(fixed);
     uint32_t page = freed_page(fixed, 0);
     store_finish();
     EXPECT(page_of(&store, page)->fixed);

@@ -7,7 +7,7 @@
 #include "tests/base/random.h"
 #include "tests/harness.h"
 
-#define MODEL_MOST 3000u
+#define MODEL_MAX 3000u
 #define STEPS      120000
 
 struct range {
@@ -17,7 +17,7 @@ struct range {
 
 static struct table blocks;
 static struct ranges ranges;
-static struct range model[MODEL_MOST];  /* in order of size, then of rank */
+static struct range model[MODEL_MAX];  /* in order of size, then of rank */
 static uint32_t model_count;
 
 static void open_all(void)
@@ -128,7 +128,7 @@ static void churn(size_maker make, uint64_t seed)
         for (int i = 0; i < STEPS / 3; i++) {
             bool grow = random_below(&r, 100) < adds_in_100[phase];
             uint64_t at = random_next(&r) >> 16 << 9; /* two of one address: not in 2^39 draws of this generator's first ones */
-            if (grow && model_count < MODEL_MOST)
+            if (grow && model_count < MODEL_MAX)
                 add(make(&r) * BLOCK_BYTES, at);
             else if (model_count)
                 remove_place(random_below(&r, model_count));

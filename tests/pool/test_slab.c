@@ -151,7 +151,7 @@ CASE(the_rule_sees_what_is_wrong)
 
 /* ---------------------------------------------------------------------------------------------------------------------- random */
 
-#define ITEMS_MOST 2000u
+#define ITEMS_MAX 2000u
 #define GRANULES   256u
 
 struct item {
@@ -159,7 +159,7 @@ struct item {
     uint32_t class;
 };
 
-static struct item live[ITEMS_MOST];
+static struct item live[ITEMS_MAX];
 static uint32_t live_count;
 static bool     granule_used[GRANULES];
 static uint32_t slabs_empty;                        /* without a live item */
@@ -229,7 +229,7 @@ CASE(random_takes_and_gives)
     memset(granule_used, 0, sizeof granule_used);
     for (int i = 0; i < 60000; i++) {
         bool take = random_below(&r, 100) < takes_in_100[i / 20000];
-        if (take && live_count < ITEMS_MOST)
+        if (take && live_count < ITEMS_MAX)
             wrong += !take_random(&r);
         else if (live_count)
             wrong += !give_random(&r);

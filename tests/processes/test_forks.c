@@ -286,7 +286,7 @@ static void a_short_while(void)
     pthread_t threads[2];
     for (int i = 0; i < 2; i++)
         REQUIRE(!pthread_create(&threads[i], NULL, name_things, NULL));
-    for (int i = 0, ends = 0; i < 200 && !ends && atomic_load(&names) < CENOTE_TAGS_MOST / 2; i++)
+    for (int i = 0, ends = 0; i < 200 && !ends && atomic_load(&names) < CENOTE_TAGS_MAX / 2; i++)
         EXPECT_EQ(ends = status_of(name_one), 0);
     atomic_store(&over, true);
     for (int i = 0; i < 2; i++)

@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_written_is_a_line(played, tmp_path):
 
 
 def test_long_programs_keep_few_steps(monkeypatch):
-    monkeypatch.setattr(run_inside, "STEPS_MOST", 8)
+    monkeypatch.setattr(run_inside, "STEPS_MAX", 8)
     summary = run_inside.Summary(object())
     monkeypatch.setattr(summary, "note", lambda: {0: {"requested_peak": 1, "reserved": 2}})
     monkeypatch.setattr(summary, "is_ours", lambda: False)

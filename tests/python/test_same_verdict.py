@@ -182,7 +182,7 @@ def test_any_kind_through_a_pipe(tmp_path, kind, is_pipe):
 
 def test_more_records_than_are_read(tmp_path, program, monkeypatch):
     """Of any kind: uses and steps were not counted, so that 40 million of them in 0.9 MB kept `view` busy."""
-    assert records.MOST == int(re.search(r"TRACE_RECORDS_MOST (\d+)", (ROOT / "stats/records/records.h").read_text())[1])
+    assert records.MOST == int(re.search(r"TRACE_RECORDS_MAX (\d+)", (ROOT / "stats/records/records.h").read_text())[1])
     for letter in ("s,,", "u,1,"):
         path = tmp_path / "long.csv"
         path.write_bytes(HEAD + b"0,a,1,512\n" + f"1,{letter}\n".encode() * 100)

@@ -137,7 +137,7 @@ CASE(what_a_trace_of_ours_tells_besides)
     EXPECT(r.address == 0 && r.reserved == 9);
     EXPECT_EQ(records_next(reader, &r), RECORDS_ONE);
     EXPECT_TEXT_EQ(records_label(reader, 7), "a%2Cb");
-    EXPECT(!records_label(reader, 8) && !records_label(reader, RECORD_STREAMS_MOST));
+    EXPECT(!records_label(reader, 8) && !records_label(reader, RECORD_STREAMS_MAX));
     EXPECT_EQ(records_next(reader, &r), RECORDS_END);
     records_close(reader);
 }

@@ -9,12 +9,12 @@
 
 #include <pthread.h>
 
-#define THREADS_MOST 16
+#define THREADS_MAX 16
 #define SNAPSHOT "/dev/null"
 #define HOUR (3600 * 1000 * MSEC)
 
 struct soak {
-    struct model model[THREADS_MOST];
+    struct model model[THREADS_MAX];
     struct model_shelf shelf;
     CUcontext    context;
     int          threads;           /* 0: as many as the seed says, all threads together doing what four would */
@@ -61,7 +61,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
 {
     static const uint64_t lags[] = {0, MSEC / 5, 2 * MSEC, 20 * MSEC};
     static const enum cenote_provider providers[] = {CENOTE_VMM, CENOTE_VMM, CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
-    static const int threads[] = {2, 3, 5, 8, THREADS_MOST};
+    static const int threads[] = {2, 3, 5, 8, THREADS_MAX};
     uint64_t random = seed;
     k->running = k->threads ? k->threads : threads[seed % 5];
     cenote_options options = scene_options();
@@ -82,7 +82,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
             DONE(cenote_stream_immortal(scene->pool, k->stalled));
     }
     for (int i = 0; i < k->running; i++) {
-        model_open(&k->model[i], scene->pool, seed * THREADS_MOST + (uint64_t)i);
+        model_open(&k->model[i], scene->pool, seed * THREADS_MAX + (uint64_t)i);
         k->model[i].alone = k->running == 1;
         k->model[i].moves = moves;
         k->model[i].faults = k->faults;
@@ -151,8 +151,8 @@ static void *look_on(void *arg)
 
 static void run_models(struct soak *k)
 {
-    pthread_t threads[THREADS_MOST], onlooker;
-    struct runner runners[THREADS_MOST];
+    pthread_t threads[THREADS_MAX], onlooker;
+    struct runner runners[THREADS_MAX];
     static struct model looking;
     looking = (struct model){.pool = k->model[0].pool, .stalled = k->stalled};
     struct runner looks = {k, &looking};

@@ -9,4 +9,4 @@
 #include "tools/check/abi.def"
 
 _Static_assert(sizeof(cenote_level) == 32 && sizeof(cenote_share) == 64, "these two never change: cenote.h");
-_Static_assert((int)CENOTE_KINDS <= (int)CENOTE_KINDS_MOST, "cenote_marked has no room for so many kinds");
+_Static_assert((int)CENOTE_KINDS <= (int)CENOTE_KINDS_MAX, "cenote_marked has no room for so many kinds");

@@ -33,7 +33,7 @@ struct player {
     const struct trace       *trace;
     const struct replay_plan *plan;
     struct replay_result     *result;
-    cenote_pool              *pools[RECORD_DEVICES_MOST];
+    cenote_pool              *pools[RECORD_DEVICES_MAX];
     CUstream                 *streams; /* device by device; NULL: the legacy default stream, or not created yet */
     void                    **blocks;  /* block -> what cenote_alloc returned; NULL: none */
     uint64_t                  now_ns;  /* the trace's time, running on from one repetition to the next */

@@ -21,7 +21,7 @@ enum { EXIT_USAGE = 1, EXIT_FILE = 2, EXIT_ALLOCATOR = 3 };
 
 #define LIVE_LEAST (64ull << 20)   /* less is a few pages */
 #define CAPACITY_LEAST (1ull << 30) /* a context takes half of that */
-#define CAPACITY_MOST (1ull << 40)
+#define CAPACITY_MAX (1ull << 40)
 #define STREAMS_ROOM 64
 
 static const char usage[] =
@@ -84,14 +84,14 @@ static int set_option(struct request *request, const char *name, int letter, con
     case 'e':
         return read_number(value, 0, UINT32_MAX, &s->seed) ? 0 : refuse(name, value, "a whole number");
     case 'l':
-        return read_bytes(value, LIVE_LEAST, CAPACITY_MOST, &s->bounds.live) ? 0 : refuse(name, value, "64MiB to 1TiB");
+        return read_bytes(value, LIVE_LEAST, CAPACITY_MAX, &s->bounds.live) ? 0 : refuse(name, value, "64MiB to 1TiB");
     case 'n':
         if (!read_number(value, 1, STREAMS_ROOM, &number))
             return refuse(name, value, "1 to 64");
         s->bounds.streams = (uint32_t)number;
         return 0;
     case 'c':
-        return read_bytes(value, CAPACITY_LEAST, CAPACITY_MOST, &s->plan.capacity) ? 0 : refuse(name, value, "1GiB to 1TiB");
+        return read_bytes(value, CAPACITY_LEAST, CAPACITY_MAX, &s->plan.capacity) ? 0 : refuse(name, value, "1GiB to 1TiB");
     case 'g':
         return quantity_read_share(value, &s->plan.lag) && s->plan.lag <= 1000 ? 0 : refuse(name, value, "a part, as 0.05 or 5%");
     case 'o':

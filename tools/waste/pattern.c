@@ -67,7 +67,7 @@ static void phase_random(struct phase *phase, const struct bounds *bounds, uint6
         .most = random_size(bounds, random),
         .pin = rounded((double)bench_random_size(random, UNIT, 4 << 20), largest(bounds)),
         .pin_every = random_every(random, 64),
-        .pin_phases = 1 + below(random, PHASES_MOST),
+        .pin_phases = 1 + below(random, PHASES_MAX),
         .fill = below(random, 2) ? 100 : 20 + below(random, 81),
         .window = below(random, 4) ? 0 : 1 + below(random, 64),
         .keep = random_every(random, 64),
@@ -81,7 +81,7 @@ static void phase_random(struct phase *phase, const struct bounds *bounds, uint6
 
 void pattern_random(struct pattern *pattern, const struct bounds *bounds, uint64_t *random)
 {
-    *pattern = (struct pattern){.count = 1 + below(random, PHASES_MOST), .seed = bench_random(random)};
+    *pattern = (struct pattern){.count = 1 + below(random, PHASES_MAX), .seed = bench_random(random)};
     for (uint32_t i = 0; i < pattern->count; i++)
         phase_random(&pattern->phases[i], bounds, random);
 }
@@ -166,7 +166,7 @@ static void change_phase(struct phase *phase, const struct bounds *bounds, uint6
 static void repeat_phase(struct pattern *pattern, const struct bounds *bounds, uint64_t *random)
 {
     static const double factors[] = {1, 1.01, 1.1, 1.5, 2, 4};
-    if (pattern->count == PHASES_MOST)
+    if (pattern->count == PHASES_MAX)
         return;
     uint32_t at = below(random, pattern->count);
     memmove(&pattern->phases[at + 1], &pattern->phases[at], (pattern->count - at) * sizeof(struct phase));

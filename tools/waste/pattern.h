@@ -6,7 +6,7 @@
 
 #include "tools/replay/trace.h"
 
-#define PHASES_MOST 10
+#define PHASES_MAX 10
 #define PATTERN_RECORDS 10000 /* a pattern has at most so many allocations, frees and uses */
 #define PATTERN_STEP_NS 10000 /* between two of them */
 
@@ -30,7 +30,7 @@ struct phase {
 };
 
 struct pattern {
-    struct phase phases[PHASES_MOST];
+    struct phase phases[PHASES_MAX];
     uint32_t     count;     /* of phases, 1 or more */
     uint64_t     seed;      /* of sizes and orders at random */
 };

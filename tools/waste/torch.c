@@ -22,7 +22,7 @@
 
 #define MIB (1ull << 20)
 #define ROUNDING 512
-#define SMALL_MOST MIB                      /* of a request; and the least that is worth splitting off a large native block */
+#define SMALL_MAX MIB                      /* of a request; and the least that is worth splitting off a large native block */
 #define SMALL_SEGMENT (2 * MIB)
 #define LARGE_SEGMENT (20 * MIB)
 #define LARGE_OWN (10 * MIB)                /* from here on a request has a segment of its own size */
@@ -182,7 +182,7 @@ static bool reserve(struct model *m, uint64_t bytes)
 static struct block *new_segment(struct model *m, uint32_t pool, uint64_t size)
 {
     uint64_t own = (size + SMALL_SEGMENT - 1) / SMALL_SEGMENT * SMALL_SEGMENT;
-    uint64_t bytes = size <= SMALL_MOST ? SMALL_SEGMENT : size < LARGE_OWN ? LARGE_SEGMENT : own;
+    uint64_t bytes = size <= SMALL_MAX ? SMALL_SEGMENT : size < LARGE_OWN ? LARGE_SEGMENT : own;
     if (!reserve(m, bytes))
         return NULL;
     m->address += bytes;
@@ -336,7 +336,7 @@ static struct block *more(struct model *m, uint32_t pool, uint64_t size)
 static void play_alloc(struct model *m, const struct record *r, uint32_t pools)
 {
     uint64_t size = r->bytes < ROUNDING ? ROUNDING : (r->bytes + ROUNDING - 1) / ROUNDING * ROUNDING;
-    uint32_t pool = r->stream * 2 + (size > SMALL_MOST);
+    uint32_t pool = r->stream * 2 + (size > SMALL_MAX);
     settle(m, m->now);
     struct block *b = find_free(m, pool, size);
     if (!b)
@@ -354,7 +354,7 @@ static void play_alloc(struct model *m, const struct record *r, uint32_t pools)
     }
     b->taken = true;
     uint64_t left = b->size - size;
-    if (pool % 2 && !m->expandable ? left > SMALL_MOST : left >= ROUNDING) {
+    if (pool % 2 && !m->expandable ? left > SMALL_MAX : left >= ROUNDING) {
         struct block *rest = cut(m, b, size);
         if (rest)
             add_free(m, rest);

@@ -18,8 +18,8 @@
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-#define ELEMENTS_MOST (1 << 16) /* of one attribute; no real one comes near */
-#define DEPTH_MOST 64           /* bodies within bodies: release would otherwise go as deep as a hostile caller likes */
+#define ELEMENTS_MAX (1 << 16) /* of one attribute; no real one comes near */
+#define DEPTH_MAX 64           /* bodies within bodies: release would otherwise go as deep as a hostile caller likes */
 
 struct descriptor {
     struct object object;
@@ -171,8 +171,8 @@ struct rule {
 
 #define VALUE(name) (1ull << VALUE_##name)
 static const struct rule rules[] = {
-#define DIMS CUDNN_DIMS_MOST
-#define ANY ELEMENTS_MOST
+#define DIMS CUDNN_DIMS_MAX
+#define ANY ELEMENTS_MAX
 #define OF(name) VALUE(BACKEND_DESCRIPTOR), DESCRIPTOR_##name
 #define ONE(name) VALUE(name), OF_ANY
 #define TENSOR OF(TENSOR)
@@ -205,7 +205,7 @@ static const struct rule *rule_unmet(const struct body *body)
         if (rules[i].descriptor != body->type || rules[i].use != NEEDED)
             continue;
         const struct attribute *a = body_find(body, rules[i].number);
-        if (!a || (!a->count && rules[i].most != ELEMENTS_MOST))
+        if (!a || (!a->count && rules[i].most != ELEMENTS_MAX))
             return &rules[i];
     }
     return NULL;
@@ -290,8 +290,8 @@ static int put_descriptors(struct body *body, const struct rule *rule, int64_t c
             error = cudnn_fail(CUDNN_BAD_PARAM_DESCRIPTOR_TYPE, "%s: no place for a descriptor of type %d", rule->name, bodies[i]->type);
         else if (!bodies[i]->is_final)
             error = cudnn_fail(CUDNN_BAD_PARAM_NOT_FINALIZED, "%s: the descriptor is not finalised", rule->name);
-        else if (bodies[i]->depth >= DEPTH_MOST)
-            error = cudnn_fail(CUDNN_NOT_SUPPORTED, "%s: more than %d descriptors within each other", rule->name, DEPTH_MOST);
+        else if (bodies[i]->depth >= DEPTH_MAX)
+            error = cudnn_fail(CUDNN_NOT_SUPPORTED, "%s: more than %d descriptors within each other", rule->name, DEPTH_MAX);
     }
     if (!error && !body_put_bodies(body, rule->number, count, bodies))
         error = CUDNN_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;

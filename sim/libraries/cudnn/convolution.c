@@ -165,7 +165,7 @@ static int describe(struct convolution *c, const void *handle, enum convolution_
 
 static const struct engine *engine_of(const struct convolution *c, int algorithm)
 {
-    const struct engine *list[ENGINES_MOST];
+    const struct engine *list[ENGINES_MAX];
     int count = engines_of(c, list);
     for (int i = 0; i < count; i++)
         if (list[i]->algorithm == algorithm)
@@ -187,7 +187,7 @@ static int list_engines(const struct convolution *c, int requested, int *returne
         return cudnn_fail(CUDNN_BAD_PARAM_NULL_POINTER, "no place for the algorithms");
     if (requested < 1)
         return cudnn_fail(CUDNN_BAD_PARAM, "%d algorithms are asked for", requested);
-    const struct engine *engines[ENGINES_MOST];
+    const struct engine *engines[ENGINES_MAX];
     int count = engines_of(c, engines);
     unsigned listed = 0;
     *returned = 0;

@@ -10,13 +10,13 @@
 struct view {
     int     type;
     int     count;
-    int64_t dims[CUDNN_DIMS_MOST];
-    int64_t strides[CUDNN_DIMS_MOST];
+    int64_t dims[CUDNN_DIMS_MAX];
+    int64_t strides[CUDNN_DIMS_MAX];
 };
 
 struct window { /* how the filter moves */
     int     spatial;
-    int64_t before[CUDNN_DIMS_MOST], after[CUDNN_DIMS_MOST], stride[CUDNN_DIMS_MOST], dilation[CUDNN_DIMS_MOST];
+    int64_t before[CUDNN_DIMS_MAX], after[CUDNN_DIMS_MAX], stride[CUDNN_DIMS_MAX], dilation[CUDNN_DIMS_MAX];
 };
 
 /* Fills `c` if the three fit each other; else cuDNN's error. */

@@ -14,7 +14,7 @@
 #include "sim/libraries/library.h"
 
 #define CUDNN_VERSION 92800 /* major * 10000 + minor * 100 + patch: the newest whose attributes attributes.def knows */
-#define CUDNN_DIMS_MOST 8
+#define CUDNN_DIMS_MAX 8
 
 enum {
 #define ERROR(name, number) CUDNN_##name = number,
@@ -62,8 +62,8 @@ struct tensor {
     struct object object;
     int type;
     int count;
-    int dims[CUDNN_DIMS_MOST];
-    int strides[CUDNN_DIMS_MOST];
+    int dims[CUDNN_DIMS_MAX];
+    int strides[CUDNN_DIMS_MAX];
 };
 
 struct filter {
@@ -71,13 +71,13 @@ struct filter {
     int type;
     int format;
     int count;
-    int dims[CUDNN_DIMS_MOST];
+    int dims[CUDNN_DIMS_MAX];
 };
 
 struct convolution_descriptor {
     struct object object;
     int spatial, mode, compute_type, groups, math;
-    int pad[CUDNN_DIMS_MOST], stride[CUDNN_DIMS_MOST], dilation[CUDNN_DIMS_MOST];
+    int pad[CUDNN_DIMS_MAX], stride[CUDNN_DIMS_MAX], dilation[CUDNN_DIMS_MAX];
 };
 
 struct activation {
@@ -93,7 +93,7 @@ struct pooling {
 
 struct spatial_transformer {
     struct object object;
-    int sampler, type, count, dims[CUDNN_DIMS_MOST];
+    int sampler, type, count, dims[CUDNN_DIMS_MAX];
 };
 
 struct ctc_loss {

@@ -17,7 +17,7 @@
 
 #include "sim/libraries/cudnn/convolution.h"
 
-#define ELEMENTS_MOST (1ll << 48)
+#define ELEMENTS_MAX (1ll << 48)
 
 #define HEURISTICS_FALLBACK 2
 #define NUMERICAL_NOTES 10
@@ -48,21 +48,21 @@ bool graph_is_operation(int type)
 static struct view view_of(const struct body *tensor)
 {
     struct view v = {.type = (int)INTEGER(tensor, TENSOR_DATA_TYPE)};
-    v.count = (int)body_integers(tensor, ATTRIBUTE_TENSOR_DIMENSIONS, v.dims, CUDNN_DIMS_MOST);
-    body_integers(tensor, ATTRIBUTE_TENSOR_STRIDES, v.strides, CUDNN_DIMS_MOST);
+    v.count = (int)body_integers(tensor, ATTRIBUTE_TENSOR_DIMENSIONS, v.dims, CUDNN_DIMS_MAX);
+    body_integers(tensor, ATTRIBUTE_TENSOR_STRIDES, v.strides, CUDNN_DIMS_MAX);
     return v;
 }
 
 static int finalize_tensor(const struct body *tensor)
 {
     struct view v = view_of(tensor);
-    int64_t alignment = INTEGER(tensor, TENSOR_BYTE_ALIGNMENT), elements = 1, strides[CUDNN_DIMS_MOST];
-    if (v.count < 1 || body_integers(tensor, ATTRIBUTE_TENSOR_STRIDES, strides, CUDNN_DIMS_MOST) != v.count)
+    int64_t alignment = INTEGER(tensor, TENSOR_BYTE_ALIGNMENT), elements = 1, strides[CUDNN_DIMS_MAX];
+    if (v.count < 1 || body_integers(tensor, ATTRIBUTE_TENSOR_STRIDES, strides, CUDNN_DIMS_MAX) != v.count)
         return cudnn_fail(CUDNN_BAD_PARAM, "tensor: %d dimensions, and another number of strides", v.count);
     for (int i = 0; i < v.count; i++) {
         if (v.dims[i] < 1 || v.strides[i] < 0)
             return cudnn_fail(CUDNN_BAD_PARAM, "tensor: dimension %d is %lld", i, (long long)v.dims[i]);
-        if (__builtin_mul_overflow(elements, v.dims[i], &elements) || elements > ELEMENTS_MOST)
+        if (__builtin_mul_overflow(elements, v.dims[i], &elements) || elements > ELEMENTS_MAX)
             return cudnn_fail(CUDNN_NOT_SUPPORTED_SHAPE, "tensor: too many elements");
     }
     if (alignment < 1 || alignment & (alignment - 1))
@@ -100,10 +100,10 @@ static bool describe(const struct body *operation, struct convolution *c, int *e
             continue;
         const struct body *d = body_at(operation, convolutions[i].window, 0);
         struct window w = {.spatial = (int)INTEGER(d, CONVOLUTION_SPATIAL_DIMS)};
-        body_integers(d, ATTRIBUTE_CONVOLUTION_PRE_PADDINGS, w.before, CUDNN_DIMS_MOST);
-        body_integers(d, ATTRIBUTE_CONVOLUTION_POST_PADDINGS, w.after, CUDNN_DIMS_MOST);
-        body_integers(d, ATTRIBUTE_CONVOLUTION_FILTER_STRIDES, w.stride, CUDNN_DIMS_MOST);
-        body_integers(d, ATTRIBUTE_CONVOLUTION_DILATIONS, w.dilation, CUDNN_DIMS_MOST);
+        body_integers(d, ATTRIBUTE_CONVOLUTION_PRE_PADDINGS, w.before, CUDNN_DIMS_MAX);
+        body_integers(d, ATTRIBUTE_CONVOLUTION_POST_PADDINGS, w.after, CUDNN_DIMS_MAX);
+        body_integers(d, ATTRIBUTE_CONVOLUTION_FILTER_STRIDES, w.stride, CUDNN_DIMS_MAX);
+        body_integers(d, ATTRIBUTE_CONVOLUTION_DILATIONS, w.dilation, CUDNN_DIMS_MAX);
         struct view x = view_of(body_at(operation, convolutions[i].x, 0)), y = view_of(body_at(operation, convolutions[i].y, 0));
         struct view filter = view_of(body_at(operation, convolutions[i].w, 0));
         *error = convolution_describe(c, convolutions[i].kind, &x, &filter, &y, &w);
@@ -138,7 +138,7 @@ static int finalize_graph(struct body *graph)
 /* The row of engines.def; NULL: it does not suit. */
 static const struct engine *engine_of(const struct convolution *c, int64_t index)
 {
-    const struct engine *list[ENGINES_MOST];
+    const struct engine *list[ENGINES_MAX];
     int count = engines_of(c, list);
     for (int i = 0; i < count; i++)
         if (engine_index(list[i]) == index)
@@ -240,11 +240,11 @@ static struct body *configure(struct body *graph, int index)
 /* The fallback is what suits everything; the other modes list all that suits. */
 static int finalize_heuristics(struct body *heuristics)
 {
-    struct body *graph = AT(heuristics, ENGINEHEUR_OPERATION_GRAPH), *results[ENGINES_MOST];
+    struct body *graph = AT(heuristics, ENGINEHEUR_OPERATION_GRAPH), *results[ENGINES_MAX];
     struct convolution c;
-    int indices[ENGINES_MOST] = {0}, count = 1, made = 0;
+    int indices[ENGINES_MAX] = {0}, count = 1, made = 0;
     if (INTEGER(heuristics, ENGINEHEUR_MODE) != HEURISTICS_FALLBACK && convolution_of(graph, &c)) {
-        const struct engine *list[ENGINES_MOST];
+        const struct engine *list[ENGINES_MAX];
         count = engines_of(&c, list);
         for (int i = 0; i < count; i++)
             indices[i] = engine_index(list[i]);

@@ -48,7 +48,7 @@ static int check_dims(int type, int count, const int *dims)
         return cudnn_fail(CUDNN_BAD_PARAM_NULL_POINTER, "no dimensions");
     if (!data_bytes(type, 8))
         return cudnn_fail(CUDNN_BAD_PARAM, "%d is not a data type", type);
-    if (count < 1 || count > CUDNN_DIMS_MOST)
+    if (count < 1 || count > CUDNN_DIMS_MAX)
         return cudnn_fail(CUDNN_BAD_PARAM, "%d dimensions", count);
     for (int i = 0; i < count; i++)
         if (dims[i] <= 0)
@@ -86,7 +86,7 @@ int cudnnSetTensorNdDescriptor(struct tensor *t, int type, int count, const int 
 
 static int check_room(int requested, const int *dims)
 {
-    if (requested < 0 || requested > CUDNN_DIMS_MOST)
+    if (requested < 0 || requested > CUDNN_DIMS_MAX)
         return cudnn_fail(CUDNN_BAD_PARAM, "room for %d dimensions", requested);
     return requested && !dims ? cudnn_fail(CUDNN_BAD_PARAM_NULL_POINTER, "no place for the dimensions") : 0;
 }

@@ -34,7 +34,7 @@
 
 #define TILE_PIECE(size) (((size) + 255) / 256 * 256) /* parts of a workspace begin at 256 bytes */
 #define SLICE 16384
-#define SLICES_MOST 16
+#define SLICES_MAX 16
 #define STEPS_AT_A_TIME 10
 
 /* Sums and products stop at the top: no caller can have that much, and none gets a small size by overflow. */
@@ -144,8 +144,8 @@ static uint64_t bytes_transposed(const struct convolution *c)
 static uint64_t bytes_transposed_and_split(const struct convolution *c)
 {
     uint64_t slices = divide_up(times((uint64_t)c->batch, extent(c, c->y)), SLICE);
-    if (slices > SLICES_MOST)
-        slices = SLICES_MOST;
+    if (slices > SLICES_MAX)
+        slices = SLICES_MAX;
     uint64_t dw = align(times(times((uint64_t)c->out, taps(c)), 4));
     return plus(bytes_transposed(c), slices > 1 ? times(slices, dw) : 0);
 }
@@ -175,11 +175,11 @@ static const struct engine engines[] = {
 #undef ENGINE
 };
 
-int engines_of(const struct convolution *c, const struct engine *list[ENGINES_MOST])
+int engines_of(const struct convolution *c, const struct engine *list[ENGINES_MAX])
 {
     int count = 0;
     for (size_t i = 0; i < sizeof engines / sizeof *engines; i++)
-        if (engines[i].kind == c->kind && engines[i].suits(c) && count < ENGINES_MOST)
+        if (engines[i].kind == c->kind && engines[i].suits(c) && count < ENGINES_MAX)
             list[count++] = &engines[i];
     return count;
 }

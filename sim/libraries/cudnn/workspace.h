@@ -16,8 +16,8 @@ struct convolution {
     bool    tensor_cores;   /* the caller permits them; float is rounded to TF32, which is none of the notes */
     int     spatial;        /* dimensions, 1 to 5 */
     int64_t batch, in, out, groups; /* in and out: channels */
-    int64_t x[CUDNN_DIMS_MOST], w[CUDNN_DIMS_MOST], y[CUDNN_DIMS_MOST]; /* extents of the spatial dimensions */
-    int64_t stride[CUDNN_DIMS_MOST], dilation[CUDNN_DIMS_MOST];
+    int64_t x[CUDNN_DIMS_MAX], w[CUDNN_DIMS_MAX], y[CUDNN_DIMS_MAX]; /* extents of the spatial dimensions */
+    int64_t stride[CUDNN_DIMS_MAX], dilation[CUDNN_DIMS_MAX];
 };
 
 enum { /* what an engine's result may differ by: bits, in the order of cuDNN's numerical notes */
@@ -36,9 +36,9 @@ struct engine { /* a way to compute a convolution: a row of engines.def */
     uint64_t  (*workspace)(const struct convolution *);
 };
 
-#define ENGINES_MOST 8
+#define ENGINES_MAX 8
 
-int      engines_of(const struct convolution *c, const struct engine *list[ENGINES_MOST]);  /* that suit, the preferred first */
+int      engines_of(const struct convolution *c, const struct engine *list[ENGINES_MAX]);  /* that suit, the preferred first */
 int      engines_count(enum convolution_kind kind);     /* that there are, whether they suit or not */
 int      engine_index(const struct engine *e);          /* among those of its kind; 0 is the one that suits everything */
 

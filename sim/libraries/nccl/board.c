@@ -95,7 +95,7 @@ static struct lane *lane_of(const struct board *b, int from, int to)
 static off_t page_of(const struct board *b, int from, int to, uint64_t number)
 {
     uint64_t slot = ((uint64_t)from * (uint64_t)b->ranks + (uint64_t)to) * SLOTS + number % SLOTS;
-    return (off_t)((b->bytes + 4095) / 4096 * 4096 + slot * BOARD_LETTER_MOST);
+    return (off_t)((b->bytes + 4095) / 4096 * 4096 + slot * BOARD_LETTER_MAX);
 }
 
 static bool map_file(struct board *b, const char *name)
@@ -200,7 +200,7 @@ bool board_post(struct board *b, int to, uint64_t number, struct letter letter, 
     struct lane *lane = lane_of(b, b->rank, to);
     if (atomic_load(&lane->posted) != number || number - atomic_load(&lane->taken) >= SLOTS)
         return false;
-    if (letter.bytes > BOARD_LETTER_MOST)
+    if (letter.bytes > BOARD_LETTER_MAX)
         letter.lost = true;
     else if (letter.bytes)
         letter.lost = pwrite(b->file, data, letter.bytes, page_of(b, b->rank, to, number)) != (ssize_t)letter.bytes;
@@ -219,7 +219,7 @@ bool board_take(struct board *b, int from, uint64_t number, struct letter *lette
     if (letter->bytes && letter->bytes <= room && !letter->lost)
         letter->lost = pread(b->file, data, letter->bytes, page) != (ssize_t)letter->bytes;
     if (letter->bytes >= GIVE_BACK_FROM)
-        (void)!fallocate(b->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, page, BOARD_LETTER_MOST);
+        (void)!fallocate(b->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, page, BOARD_LETTER_MAX);
     atomic_store(&lane->taken, number + 1);
     return true;
 }

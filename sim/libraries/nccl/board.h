@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 #define BOARD_NAME_BYTES 128        /* of a unique id, which names the board */
-#define BOARD_LETTER_MOST (1u << 20)
-#define BOARD_RANKS_MOST 1024
+#define BOARD_LETTER_MAX (1u << 20)
+#define BOARD_RANKS_MAX 1024
 
 struct letter {
     uint32_t kind;          /* what the sender is doing: the reader compares */

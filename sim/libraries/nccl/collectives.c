@@ -16,7 +16,7 @@ static enum nccl_result check(const struct operation *o, bool reduces)
     if (!type_bytes(o->type) || o->root < 0 || o->root >= c->ranks)
         return nccl_refuse(NCCL_INVALID_ARGUMENT, "%s: type %d, root or peer %d of %d ranks", o->name, o->type, o->root, c->ranks);
     int own = o->reduction - SCALED_FIRST;
-    if (reduces && (o->reduction < 0 || own >= SCALES_MOST || (own >= 0 && (!c->scales[own].live || c->scales[own].type != o->type))))
+    if (reduces && (o->reduction < 0 || own >= SCALES_MAX || (own >= 0 && (!c->scales[own].live || c->scales[own].type != o->type))))
         return nccl_refuse(NCCL_INVALID_ARGUMENT, "%s: there is no operator %d for type %d", o->name, o->reduction, o->type);
     if (o->count > SIZE_MAX / 8 / (size_t)c->ranks)
         return nccl_refuse(NCCL_INVALID_ARGUMENT, "%s: %zu elements", o->name, o->count);
@@ -134,7 +134,7 @@ int ncclRedOpCreatePreMulSum(int *reduction, const void *factor, int type, int r
 {
     if (!reduction || !factor || !communicator_is_valid(c) || !type_bytes(type) || residence < 0 || residence > 1)
         return NCCL_INVALID_ARGUMENT;
-    for (int i = 0; i < SCALES_MOST; i++) {
+    for (int i = 0; i < SCALES_MAX; i++) {
         if (c->scales[i].live)
             continue;
         c->scales[i] = (struct scale){.live = true, .on_device = residence == 0, .type = type, .at = (uint64_t)factor};
@@ -143,13 +143,13 @@ int ncclRedOpCreatePreMulSum(int *reduction, const void *factor, int type, int r
         *reduction = SCALED_FIRST + i;
         return NCCL_SUCCESS;
     }
-    return (int)nccl_refuse(NCCL_INTERNAL_ERROR, "ncclRedOpCreatePreMulSum: %d operators are there already", SCALES_MOST);
+    return (int)nccl_refuse(NCCL_INTERNAL_ERROR, "ncclRedOpCreatePreMulSum: %d operators are there already", SCALES_MAX);
 }
 
 int ncclRedOpDestroy(int reduction, struct communicator *c)
 {
     int own = reduction - SCALED_FIRST;
-    if (!communicator_is_valid(c) || own < 0 || own >= SCALES_MOST || !c->scales[own].live)
+    if (!communicator_is_valid(c) || own < 0 || own >= SCALES_MAX || !c->scales[own].live)
         return NCCL_INVALID_ARGUMENT;
     c->scales[own].live = false;
     return NCCL_SUCCESS;

@@ -117,8 +117,8 @@ static enum nccl_result attend(struct communicator *c)
 enum nccl_result communicator_open(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
                                    const struct nccl_config *config)
 {
-    if (!made || !id || ranks < 1 || ranks > BOARD_RANKS_MOST || rank < 0 || rank >= ranks)
-        return nccl_refuse(NCCL_INVALID_ARGUMENT, "rank %d of a communicator of %d: there may be 1 to %d", rank, ranks, BOARD_RANKS_MOST);
+    if (!made || !id || ranks < 1 || ranks > BOARD_RANKS_MAX || rank < 0 || rank >= ranks)
+        return nccl_refuse(NCCL_INVALID_ARGUMENT, "rank %d of a communicator of %d: there may be 1 to %d", rank, ranks, BOARD_RANKS_MAX);
     enum nccl_result result = config_check(config);
     if (!result && !context)
         result = find_context(&context);

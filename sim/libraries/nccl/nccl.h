@@ -56,7 +56,7 @@ struct window {
     size_t               size;
 };
 
-#define SCALES_MOST 64              /* live operators of ncclRedOpCreatePreMulSum in a communicator */
+#define SCALES_MAX 64              /* live operators of ncclRedOpCreatePreMulSum in a communicator */
 struct scale {
     bool     live;
     bool     on_device;             /* `at` is read when an operation starts; else `bytes` has it */
@@ -91,7 +91,7 @@ struct communicator {
     uint64_t      *buffer_bytes;
     int            taken;
     struct window *windows;
-    struct scale   scales[SCALES_MOST];
+    struct scale   scales[SCALES_MAX];
     char           trouble[256];    /* of ncclGetLastError */
 };
 

@@ -4,13 +4,13 @@
  *
  *     operation_put -> [waits in its group] -> start -> exchange, until all letters are posted and taken -> finish
  *
- * Contents are exchanged if one part has at most BOARD_LETTER_MOST bytes and the stream is not being captured. Then the call waits: for
+ * Contents are exchanged if one part has at most BOARD_LETTER_MAX bytes and the stream is not being captured. Then the call waits: for
  * the stream, whose work has to be done before the data is read, and for the other ranks. The real library waits for neither. Larger
  * messages wait for nobody; what would be received stays as it was. Either way, ranks must make the same calls in the same order, as ever.
  *
  * All operations of a group go on together, so ranks in one thread, and sends and receives in any order, do not block each other. Letters
  * are numbered when the call is made, which keeps their order. A rank that has left, died, or does something else than we do ends the
- * wait with an error, and so does an abort from another thread, and WAIT_MOST.
+ * wait with an error, and so does an abort from another thread, and WAIT_MAX.
  *
  * LOCKING: none: a group belongs to its thread; see nccl.h for communicators.
  */
@@ -23,7 +23,7 @@
 #include "sim/libraries/nccl/nccl.h"
 #include "sim/sim.h"
 
-#define WAIT_MOST 600           /* seconds, as PyTorch waits for a collective unless told otherwise */
+#define WAIT_MAX 600           /* seconds, as PyTorch waits for a collective unless told otherwise */
 #define LOOK_EVERY 50000000ull  /* ns between two looks at whether the others live */
 #define TURNS_AWAKE 200         /* of a wait, before it sleeps */
 
@@ -334,7 +334,7 @@ static enum nccl_result look_around(struct operation *o, bool late)
         for (int rank = 0; rank < o->child->ranks; rank++)
             if (board_has_lost(o->child->board, rank) && !board_is_complete(o->child->board))
                 return nccl_refuse(NCCL_REMOTE_ERROR, "%s: rank %d came and went while others were still awaited", o->name, rank);
-        return late ? nccl_refuse(NCCL_TIMEOUT, "%s: not all of %d ranks came in %d s", o->name, o->child->ranks, WAIT_MOST) : NCCL_SUCCESS;
+        return late ? nccl_refuse(NCCL_TIMEOUT, "%s: not all of %d ranks came in %d s", o->name, o->child->ranks, WAIT_MAX) : NCCL_SUCCESS;
     }
     struct communicator *c = o->communicator;
     for (int rank = 0; rank < c->ranks; rank++) {
@@ -347,7 +347,7 @@ static enum nccl_result look_around(struct operation *o, bool late)
             return result;
         return communicator_fail(c, NCCL_REMOTE_ERROR, "%s: rank %d has left, or its process has ended", o->name, rank);
     }
-    return late ? communicator_fail(c, NCCL_TIMEOUT, "%s: the other ranks did not call it in %d s", o->name, WAIT_MOST) : NCCL_SUCCESS;
+    return late ? communicator_fail(c, NCCL_TIMEOUT, "%s: the other ranks did not call it in %d s", o->name, WAIT_MAX) : NCCL_SUCCESS;
 }
 
 static enum nccl_result advance_all(bool *moved, bool *left)
@@ -384,7 +384,7 @@ static enum nccl_result exchange(void)
         if (time - looked > LOOK_EVERY) {
             looked = time;
             for (struct operation *o = group.first; o && !result; o = o->next)
-                result = o->done ? NCCL_SUCCESS : look_around(o, time - began > WAIT_MOST * 1000000000ull);
+                result = o->done ? NCCL_SUCCESS : look_around(o, time - began > WAIT_MAX * 1000000000ull);
         }
         if (!result)
             result = advance_all(&moved, &left);
@@ -465,7 +465,7 @@ static enum nccl_result accept(struct operation *o)
         return result;
     if (on_stream(o) && cuCtxPushCurrent(c->context))
         return NCCL_CUDA_ERROR;
-    o->moves = o->bytes <= BOARD_LETTER_MOST && c->ranks > 1 && !with_itself(o) && !is_captured(o);
+    o->moves = o->bytes <= BOARD_LETTER_MAX && c->ranks > 1 && !with_itself(o) && !is_captured(o);
     if (on_stream(o))
         cuCtxPopCurrent(NULL);
     if (!on_stream(o) && !o->moves) {   /* of one rank: it tells itself */

@@ -23,7 +23,7 @@ import torch
 KIB, MIB = 1 << 10, 1 << 20
 ODD = 0x9E3779B97F4A7C15
 SIZES = (512, 3 * KIB, 20 * KIB, 300 * KIB, MIB, 2 * MIB, 2 * MIB + 512, 3 * MIB, 5 * MIB, 9 * MIB)
-COPIED_MOST = 20 * KIB
+COPIED_MAX = 20 * KIB
 MODES = ("global", "thread_local", "relaxed")
 
 
@@ -320,7 +320,7 @@ class World:
     def do_inner_copy(self, a: int, b: int, c: int) -> None:
         """Each replay copies from a block outside, which stays as long as the graph."""
         graph = self.capture
-        some = [block for block in self.eager if block.size <= COPIED_MOST]
+        some = [block for block in self.eager if block.size <= COPIED_MAX]
         if not graph or not some:
             return
         source, stream = some[b % len(some)], self.branch(a)

@@ -12,7 +12,7 @@ import simulated
 
 HERE = pathlib.Path(__file__).parent
 BUNCH, BUNCHES = 500, 6
-BROKEN_MOST = 1000  # programs, of which one at least has to notice
+BROKEN_MAX = 1000  # programs, of which one at least has to notice
 
 
 def run(first: int, count: int, check: bool = True, **environ: str) -> subprocess.CompletedProcess:
@@ -42,6 +42,6 @@ def test_a_broken_rule_is_noticed(rule):
     """The same programs, with the rule switched off in the library: the test would see it."""
     if b"CENOTE_BREAK" not in library().read_bytes():
         pytest.skip("rules can be broken in debug builds only: -DCENOTE_DEBUG=1")
-    broken = run(0, BROKEN_MOST, check=False, CENOTE_BREAK=str(rule), CENOTE_SHADOW="quick")
-    assert broken.returncode != 0, f"{BROKEN_MOST} programs did not notice that rule {rule} is broken"
+    broken = run(0, BROKEN_MAX, check=False, CENOTE_BREAK=str(rule), CENOTE_SHADOW="quick")
+    assert broken.returncode != 0, f"{BROKEN_MAX} programs did not notice that rule {rule} is broken"
     assert "shadow.Failed" in broken.stderr or "check failed" in broken.stderr, broken.stderr

@@ -1,5 +1,5 @@
 /*
- * grant.c: kernels of other devices may use a pool's memory (cenote_pool_grant).
+ * peer_access.c: kernels of other devices may use a pool's memory (cenote_pool_grant).
  *
  *     vmm       each mapping says who may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of
  *               the grant gets it here, old aliases too

@@ -1,16 +1,16 @@
 /*
- * regret.c: what it costs that memory was given back which is taken again soon after, and what that comes to.
+ * churn.c: what it costs that memory was given back which is taken again soon after, and what that comes to.
  *
  * A page costs the driver a fifth of a millisecond to make, whatever its size. A program that trims at each step, by trim_every, decay_ms or
- * cenote_trim with CENOTE_TRIM_OFTEN, would pay that for each page the next step takes again. So it is counted: a page made while some that such
+ * cenote_trim with CENOTE_TRIM_PERIODIC, would pay that for each page the next step takes again. So it is counted: a page made while some that such
  * trims gave back are missing is one of those, and making it, mapping it and its way back to the driver are regretted. That may take half of
  * harvest_budget of the time.
  *
  *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that nobody misses go on going
- *     CENOTE_TRIM_OFTEN       gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
+ *     CENOTE_TRIM_PERIODIC       gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
  *                             beyond the budget and a tenth of a second, and nobody else is on the device, of which a part is free, it gives back
  *                             only what nothing has lived on during the last eight of them, and owes the rest
- *     CENOTE_TRIM_OWED        gives back what is owed: somebody looks
+ *     CENOTE_TRIM_DEFERRED        gives back what is owed: somebody looks
  *
  * A trim that says none of that gives back what it is asked for. So do shortages.
  *
@@ -25,9 +25,9 @@
 #define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators of this process, or everything goes */
 
 /* Pages have gone because of a trim that comes again and again. */
-void regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
+void churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
 {
-    struct regret *r = &pool->regret;
+    struct churn *r = &pool->churn;
     uint64_t pages = bytes >> pool->pages.shift;
     if (!pages)
         return;
@@ -36,9 +36,9 @@ void regret_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
 }
 
 /* The fill has made pages, if any. */
-void regret_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns)
+void churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns)
 {
-    struct regret *r = &pool->regret;
+    struct churn *r = &pool->churn;
     const struct fill *f = &pool->fill;
     if (!f->creates)
         return;
@@ -51,7 +51,7 @@ void regret_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns
 /* What the budget and `grace` have left, in bytes of pages that may be taken again. */
 static uint64_t left_for(const cenote_pool *pool, uint64_t grace)
 {
-    const struct regret *r = &pool->regret;
+    const struct churn *r = &pool->churn;
     double budget = pool->options.harvest_budget / 2;
     uint64_t each = r->create_ns + r->give_ns;
     if (budget < 0 || !each)
@@ -62,15 +62,15 @@ static uint64_t left_for(const cenote_pool *pool, uint64_t grace)
 }
 
 /* Bytes that a periodic trim may give back. */
-uint64_t regret_allowance(const cenote_pool *pool)
+uint64_t churn_allowance(const cenote_pool *pool)
 {
     return left_for(pool, 0);
 }
 
 /* A trim that says it comes often is here: up to which free the one so many before it saw. */
-tick regret_mark(cenote_pool *pool)
+tick churn_mark(cenote_pool *pool)
 {
-    struct regret *r = &pool->regret;
+    struct churn *r = &pool->churn;
     tick *mark = &r->marks[r->marked++ % OFTEN_LEAST], before = *mark;
     lock_take(&pool->lock);
     *mark = pool->pages.fences.now;
@@ -81,7 +81,7 @@ tick regret_mark(cenote_pool *pool)
 /* No other process has memory of the device, and a part of it is free. Where nobody can say, somebody has. */
 static bool has_the_device(const cenote_pool *pool)
 {
-    struct nvml_process list[NVML_MOST];
+    struct nvml_process list[NVML_MAX];
     unsigned count = 0;
     size_t left = 0, total = 0;
     return !pool->device->driver->cuMemGetInfo(&left, &total) && left >= total / DEVICE_SHARE &&
@@ -89,9 +89,9 @@ static bool has_the_device(const cenote_pool *pool)
 }
 
 /* A trim has come that says it comes often: is it to leave what the last step used? What it leaves is owed. */
-bool regret_forbids(cenote_pool *pool)
+bool churn_forbids(cenote_pool *pool)
 {
-    struct regret *r = &pool->regret;
+    struct churn *r = &pool->churn;
     uint64_t now = pool_now(pool);
     r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
@@ -99,6 +99,6 @@ bool regret_forbids(cenote_pool *pool)
     lock_take(&pool->lock);
     tick owed = forbids ? pool->pages.fences.now : 0;
     lock_give(&pool->lock);
-    atomic_store(&r->owed, owed);
+    atomic_store(&r->deferred, owed);
     return forbids;
 }

@@ -1,5 +1,5 @@
 /*
- * test_regret.c: memory that is given back at every step and taken again costs no more than its part of the time. Calls of the simulated driver
+ * test_churn.c: memory that is given back at every step and taken again costs no more than its part of the time. Calls of the simulated driver
  * take their modelled time by the simulated clock, which is the pools' too; a step takes STEP.
  */
 #include "driver/nvml.h"
@@ -174,7 +174,7 @@ CASE(replacing_segments_has_a_budget)
 static void step_and_empty(struct scene *scene, size_t bytes)
 {
     step(scene, bytes);
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
 }
 
 static void open_alone(struct scene *scene)
@@ -278,11 +278,11 @@ CASE(what_is_owed_goes_when_somebody_looks)
     make_it_a_habit(&scene);
     DONE(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 100 * MIB);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 100 * MIB);
-    EXPECT_EQ(cenote_trim(scene.pool, 0, CENOTE_TRIM_OFTEN | CENOTE_TRIM_OWED), CENOTE_INVALID);
+    EXPECT_EQ(cenote_trim(scene.pool, 0, CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED), CENOTE_INVALID);
     close_alone(&scene);
 }
 
@@ -295,11 +295,11 @@ CASE(what_is_owed_waits_for_a_capture)
     cenote_group *group = NULL;
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_capture_begin(group, scene.stream[A]));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 400 * MIB);
     DONE(cenote_capture_end(group, scene.stream[A]));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OWED));
+    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 0);
     close_alone(&scene);
 }
@@ -341,7 +341,7 @@ CASE(what_shrinks_is_no_habit)
         void *block;
         DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &block));
         DONE(cenote_free(block));
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_OFTEN));
+        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
         EXPECT_EQ(reserved(&scene), 0);
         sim_advance(STEP);
     }

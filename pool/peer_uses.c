@@ -1,5 +1,5 @@
 /*
- * elsewhere.c: blocks that streams of other devices use. The fences of a pool say nothing about those, so each such use is asked after in
+ * peer_uses.c: blocks that streams of other devices use. The fences of a pool say nothing about those, so each such use is asked after in
  * the other device's own context.
  *
  * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise after all work of that
@@ -39,7 +39,7 @@ static CUevent record(cenote_pool *pool, const struct line *line)
 }
 
 /* At the free. LOCKING: inside. */
-void elsewhere_record(cenote_pool *pool, struct use *u)
+void peer_uses_record(cenote_pool *pool, struct use *u)
 {
     const struct line *line = line_of(pool, u->line);
     if (device_visit(line->other))
@@ -62,7 +62,7 @@ static bool ask(cenote_pool *pool, struct line *line, struct use *u)
 /*
  * Asks the driver with the lock let go. Its event has ended when the answer is true. LOCKING: the pool's lock; `polling`; inside.
  */
-bool elsewhere_is_done(cenote_pool *pool, struct use *u)
+bool peer_uses_is_done(cenote_pool *pool, struct use *u)
 {
     struct line *line = line_of(pool, u->line);
     struct device *other = line->other;
@@ -71,7 +71,7 @@ bool elsewhere_is_done(cenote_pool *pool, struct use *u)
         u->event = NULL;
         return true;
     }
-    bool waited = u->freed <= pool->done_elsewhere[other->ordinal], done = false;
+    bool waited = u->freed <= pool->done_on_peers[other->ordinal], done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
     line->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
@@ -112,7 +112,7 @@ static bool wait_for(struct device *other)
  * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or it was not
  * possible. LOCKING: none held, not inside.
  */
-bool elsewhere_wait(cenote_pool *pool)
+bool peer_uses_wait(cenote_pool *pool)
 {
     bool waited = false;
     if (!pool->pending_count)
@@ -126,8 +126,8 @@ bool elsewhere_wait(cenote_pool *pool)
         if (!wait_for(pool->others[ordinal]))
             continue;
         lock_take(&pool->lock);
-        if (pool->done_elsewhere[ordinal] < now)
-            pool->done_elsewhere[ordinal] = now;
+        if (pool->done_on_peers[ordinal] < now)
+            pool->done_on_peers[ordinal] = now;
         lock_give(&pool->lock);
         waited = true;
     }
