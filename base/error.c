@@ -140,9 +140,9 @@ int cenote_driver_result(void)
 const char *cenote_error_name(int error)
 {
     switch (error) {
-#define ERROR(code, name, text) case code: return "CENOTE_" #name;
+#define CENOTE_ERROR(code, name, text) case code: return "CENOTE_" #name;
 #include <cenote/errors.def>
-#undef ERROR
+#undef CENOTE_ERROR
     }
     return "CENOTE_UNKNOWN";
 }
@@ -150,9 +150,9 @@ const char *cenote_error_name(int error)
 const char *cenote_error_text(int error)
 {
     switch (error) {
-#define ERROR(code, name, text) case code: return text;
+#define CENOTE_ERROR(code, name, text) case code: return text;
 #include <cenote/errors.def>
-#undef ERROR
+#undef CENOTE_ERROR
     }
     return "an error that this version of cenote does not know";
 }

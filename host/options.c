@@ -26,16 +26,16 @@ static const struct option {
     size_t      offset;
     double      preset, least, most;
 } table[] = {
-#define OPTION(field, kind, preset, least, most, text) {#field, KIND_##kind, offsetof(cenote_host_options, field), preset, least, most},
+#define CENOTE_OPTION(field, kind, preset, least, most, text) {#field, KIND_##kind, offsetof(cenote_host_options, field), preset, least, most},
 #include <cenote/host_options.def>
-#undef OPTION
+#undef CENOTE_OPTION
 };
 #define OPTIONS (sizeof(table) / sizeof(table[0]))
 
 static const char help[] =
-#define OPTION(field, kind, preset, least, most, text) #field " (default " #preset "): " text "\n"
+#define CENOTE_OPTION(field, kind, preset, least, most, text) #field " (default " #preset "): " text "\n"
 #include <cenote/host_options.def>
-#undef OPTION
+#undef CENOTE_OPTION
     ;
 
 const char *cenote_host_options_help(void)

@@ -36,17 +36,17 @@ static void add_node(cenote_host_stats *stats, const struct node *n)
     s.bound = n->bound;
     s.strayed = n->strayed;
     s.pending_blocks = n->pending;
-#define LEVEL(name, unit, text) \
+#define CENOTE_LEVEL(name, unit, text) \
     stats->name.current += s.name.current; \
     stats->name.peak += s.name.peak; \
     stats->name.total_in += s.name.total_in; \
     stats->name.total_out += s.name.total_out;
-#define COUNT(name, unit, text) stats->name += s.name;
-#define GAUGE(name, unit, text) stats->name += s.name;
+#define CENOTE_COUNT(name, unit, text) stats->name += s.name;
+#define CENOTE_GAUGE(name, unit, text) stats->name += s.name;
 #include <cenote/host_counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
 }
 
 int(cenote_host_read_stats)(int node, cenote_host_stats *stats, size_t size)

@@ -44,9 +44,9 @@ typedef struct cenote_group cenote_group;     /* a family of arenas inside a poo
 typedef struct CUstream_st *cenote_stream;    /* the same type as CUstream and cudaStream_t */
 
 enum cenote_error {
-#define ERROR(code, name, text) CENOTE_##name = code,
+#define CENOTE_ERROR(code, name, text) CENOTE_##name = code,
 #include <cenote/errors.def>
-#undef ERROR
+#undef CENOTE_ERROR
 };
 
 /* The name of an error ("CENOTE_OUT_OF_MEMORY") and its one-line meaning. Unknown codes have one too. */
@@ -338,13 +338,13 @@ typedef struct cenote_stats {
     uint64_t page_bytes;  /* of the pool */
     uint64_t capacity;    /* of the device */
     uint64_t limit;       /* of the pool, 0: none */
-#define LEVEL(name, unit, text) cenote_level name;
-#define COUNT(name, unit, text) uint64_t name;
-#define GAUGE(name, unit, text) uint64_t name;
+#define CENOTE_LEVEL(name, unit, text) cenote_level name;
+#define CENOTE_COUNT(name, unit, text) uint64_t name;
+#define CENOTE_GAUGE(name, unit, text) uint64_t name;
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
 } cenote_stats;
 
 CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats, size_t size);
@@ -367,16 +367,16 @@ CENOTE_API size_t cenote_stats_json(const cenote_stats *stats, char *text, size_
 
 /* Labels are for accounting and never decide where a block lies. A block keeps the labels it was born with, but for its kind. */
 enum cenote_kind {
-#define KIND(name, text) CENOTE_KIND_##name,
+#define CENOTE_KIND(name, text) CENOTE_KIND_##name,
 #include <cenote/kinds.def>
-#undef KIND
+#undef CENOTE_KIND
     CENOTE_KINDS,
     CENOTE_KINDS_MAX = 16 /* of any version */
 };
 enum cenote_phase {
-#define PHASE(name, kind, text) CENOTE_PHASE_##name,
+#define CENOTE_PHASE(name, kind, text) CENOTE_PHASE_##name,
 #include <cenote/phases.def>
-#undef PHASE
+#undef CENOTE_PHASE
     CENOTE_PHASES
 };
 

@@ -90,13 +90,13 @@ CENOTE_API int cenote_host_step(void);
 /* ---------------------------------------------------------------------------------------------------------------- statistics */
 
 typedef struct cenote_host_stats {
-#define LEVEL(name, unit, text) cenote_level name;
-#define COUNT(name, unit, text) uint64_t name;
-#define GAUGE(name, unit, text) uint64_t name;
+#define CENOTE_LEVEL(name, unit, text) cenote_level name;
+#define CENOTE_COUNT(name, unit, text) uint64_t name;
+#define CENOTE_GAUGE(name, unit, text) uint64_t name;
 #include <cenote/host_counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
 } cenote_host_stats;
 
 /* Of one NUMA node, or of all together (-1; then a peak is the sum of theirs). */

@@ -138,7 +138,7 @@ FREE, LIVE, PENDING = range(3)  # PieceStruct.state
 @cache
 def stats_struct() -> type[ctypes.Structure]:
     """cenote_stats, from counters.def."""
-    types: dict[str, Any] = {"LEVEL": LevelStruct, "COUNT": ctypes.c_uint64, "GAUGE": ctypes.c_uint64}
+    types: dict[str, Any] = {"CENOTE_LEVEL": LevelStruct, "CENOTE_COUNT": ctypes.c_uint64, "CENOTE_GAUGE": ctypes.c_uint64}
     fields = [(name, ctypes.c_uint64) for name in ("page_bytes", "capacity", "limit")]
     fields += [(row[1], types[row[0]]) for row in table("counters.def")]
     return type("StatsStruct", (ctypes.Structure,), {"_fields_": fields})

@@ -135,9 +135,9 @@ int cenote_tag_share(void)
 int cenote_phase_set(int phase)
 {
     static const uint8_t kinds[] = {
-#define PHASE(name, kind, text) CENOTE_KIND_##kind,
+#define CENOTE_PHASE(name, kind, text) CENOTE_KIND_##kind,
 #include <cenote/phases.def>
-#undef PHASE
+#undef CENOTE_PHASE
     };
     if (phase < 0 || phase >= CENOTE_PHASES)
         return error_set(CENOTE_INVALID, 0, "phase %d: phases are numbered from 0 to %d", phase, CENOTE_PHASES - 1);

@@ -23,16 +23,16 @@
 #define LINES_MAX 12
 #define TAGS_SHOWN 192
 
-#define KIND(name, text) text,
-#define PHASE(name, kind, text) text,
+#define CENOTE_KIND(name, text) text,
+#define CENOTE_PHASE(name, kind, text) text,
 static const char *const kinds[] = {
 #include <cenote/kinds.def>
 };
 static const char *const phases[] = {
 #include <cenote/phases.def>
 };
-#undef KIND
-#undef PHASE
+#undef CENOTE_KIND
+#undef CENOTE_PHASE
 
 static void print_change(struct out *out, uint64_t before, uint64_t now)
 {

@@ -128,13 +128,13 @@ int cenote_reset_peaks(cenote_pool *pool)
     struct look look;
     look_begin(&look, pool);
     derive_cached(&pool->stats);
-#define LEVEL(name, unit, text) pool->stats.name.peak = pool->stats.name.current;
-#define COUNT(name, unit, text)
-#define GAUGE(name, unit, text)
+#define CENOTE_LEVEL(name, unit, text) pool->stats.name.peak = pool->stats.name.current;
+#define CENOTE_COUNT(name, unit, text)
+#define CENOTE_GAUGE(name, unit, text)
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
     rows_reset(&look, true);
     look_end(&look);
     return CENOTE_OK;
@@ -148,13 +148,13 @@ int cenote_reset_totals(cenote_pool *pool)
     struct look look;
     look_begin(&look, pool);
     sum_driver_calls(&pool->driver_calls_before, &pool->driver_ns_before);
-#define LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
-#define COUNT(name, unit, text) pool->stats.name = 0;
-#define GAUGE(name, unit, text)
+#define CENOTE_LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
+#define CENOTE_COUNT(name, unit, text) pool->stats.name = 0;
+#define CENOTE_GAUGE(name, unit, text)
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
     rows_reset(&look, false);
     look_end(&look);
     return CENOTE_OK;

@@ -150,16 +150,16 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
 void rows_list(struct look *look, enum cenote_division division, const struct sums *sums, struct sized_list *l)
 {
     const cenote_pool *pool = look->pool;
-#define KIND(name, text) text,
-#define PHASE(name, kind, text) text,
+#define CENOTE_KIND(name, text) text,
+#define CENOTE_PHASE(name, kind, text) text,
     static const char *const kinds[] = {
 #include <cenote/kinds.def>
     };
     static const char *const phases[] = {
 #include <cenote/phases.def>
     };
-#undef KIND
-#undef PHASE
+#undef CENOTE_KIND
+#undef CENOTE_PHASE
     switch (division) {
     case CENOTE_BY_ARENA: list_arenas(l, look, sums); break;
     case CENOTE_BY_GROUP: list_groups(l, look, sums); break;

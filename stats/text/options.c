@@ -47,18 +47,18 @@ static const struct option {
     size_t      offset, size; /* of the field */
     double      preset, least, most;
 } table[] = {
-#define OPTION(field, kind, preset, least, most, text)                                                                  \
+#define CENOTE_OPTION(field, kind, preset, least, most, text)                                                           \
     {#field, ALLOWED_##kind(least, most), KIND_##kind, offsetof(cenote_options, field), sizeof(((cenote_options *)0)->field), \
      VALUE_##kind(preset), VALUE_##kind(least), VALUE_##kind(most)},
 #include <cenote/options.def>
-#undef OPTION
+#undef CENOTE_OPTION
 };
 #define OPTIONS (sizeof(table) / sizeof(table[0]))
 
 static const char help[] =
-#define OPTION(field, kind, preset, least, most, text) #field " (" ALLOWED_##kind(least, most) "; default " #preset "): " text "\n"
+#define CENOTE_OPTION(field, kind, preset, least, most, text) #field " (" ALLOWED_##kind(least, most) "; default " #preset "): " text "\n"
 #include <cenote/options.def>
-#undef OPTION
+#undef CENOTE_OPTION
     ;
 
 static const char *const providers[] = {

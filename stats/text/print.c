@@ -24,13 +24,13 @@ static const struct counter {
     size_t            offset, size;
 } counters[] = {
 #define ROW(kind, name, unit, text) {#name, #unit, text, kind, offsetof(cenote_stats, name), sizeof(((cenote_stats *)0)->name)},
-#define LEVEL(name, unit, text) ROW(LEVEL, name, unit, text)
-#define COUNT(name, unit, text) ROW(COUNT, name, unit, text)
-#define GAUGE(name, unit, text) ROW(GAUGE, name, unit, text)
+#define CENOTE_LEVEL(name, unit, text) ROW(LEVEL, name, unit, text)
+#define CENOTE_COUNT(name, unit, text) ROW(COUNT, name, unit, text)
+#define CENOTE_GAUGE(name, unit, text) ROW(GAUGE, name, unit, text)
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
 #undef ROW
 };
 #define COUNTERS (sizeof(counters) / sizeof(counters[0]))

@@ -169,15 +169,16 @@ class Abi(unittest.TestCase):
             return abi.check(Tree(pathlib.Path(folder))).problems
 
     def test_what_is_appended_is_fine(self):
-        last = 'KIND(WORKSPACES, "workspaces")'
-        self.assertEqual(self.changed("include/cenote/kinds.def", last, last + '\nKIND(X, "x")'), [])
+        last = 'CENOTE_KIND(WORKSPACES, "workspaces")'
+        self.assertEqual(self.changed("include/cenote/kinds.def", last, last + '\nCENOTE_KIND(X, "x")'), [])
         unused = "    uint32_t unused;           /* 0 */\n"
         self.assertEqual(self.changed("include/cenote/cenote.h", unused, "    uint32_t more;\n    uint64_t most;\n"), [])
 
     def test_what_is_inserted_is_not(self):
-        found = self.changed("include/cenote/counters.def", "COUNT(ooms", 'COUNT(x, calls, "x")\nCOUNT(ooms')
+        found = self.changed("include/cenote/counters.def", "CENOTE_COUNT(ooms", 'CENOTE_COUNT(x, calls, "x")\nCENOTE_COUNT(ooms')
         self.assertIn("cenote_stats.ooms has moved", "".join(found))
-        self.assertIn("CENOTE_KIND_BUFFERS has", "".join(self.changed("include/cenote/kinds.def", "KIND(BUFFERS", 'KIND(X, "x")\nKIND(BUFFERS')))
+        found = self.changed("include/cenote/kinds.def", "CENOTE_KIND(BUFFERS", 'CENOTE_KIND(X, "x")\nCENOTE_KIND(BUFFERS')
+        self.assertIn("CENOTE_KIND_BUFFERS has", "".join(found))
 
     def test_a_struct_has_no_holes(self):
         self.assertIn("padding", "".join(self.changed("include/cenote/cenote.h", "    uint32_t unused;           /* 0 */\n", "")))

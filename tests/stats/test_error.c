@@ -6,11 +6,11 @@
 
 CASE(every_code_has_a_name_and_a_text)
 {
-#define ERROR(code, name, text) \
+#define CENOTE_ERROR(code, name, text) \
     EXPECT_TEXT_EQ(cenote_error_name(CENOTE_##name), "CENOTE_" #name); \
     EXPECT_TEXT_EQ(cenote_error_text(code), text);
 #include <cenote/errors.def>
-#undef ERROR
+#undef CENOTE_ERROR
 }
 
 CASE(unknown_codes_have_them_too)

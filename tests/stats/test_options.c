@@ -308,11 +308,11 @@ CASE(help_has_a_line_for_each_option)
     unsigned lines = 0, options = 0;
     for (const char *c = help; *c; c++)
         lines += *c == '\n';
-#define OPTION(field, kind, preset, least, most, text)      \
+#define CENOTE_OPTION(field, kind, preset, least, most, text) \
     EXPECT(strstr(help, #field " (") && strstr(help, text)); \
     options++;
 #include <cenote/options.def>
-#undef OPTION
+#undef CENOTE_OPTION
     EXPECT_EQ(lines, options);
     EXPECT(strstr(help, "default auto"));
 }

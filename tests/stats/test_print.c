@@ -10,13 +10,13 @@ static cenote_stats numbered(void)
 {
     cenote_stats stats = {.page_bytes = 2 << 20, .capacity = 80ull << 30};
     uint64_t n = 1000;
-#define LEVEL(name, unit, text) stats.name = (cenote_level){n + 1, n + 2, n + 3, n + 4}; n += 10;
-#define COUNT(name, unit, text) stats.name = n += 10;
-#define GAUGE(name, unit, text) stats.name = n += 10;
+#define CENOTE_LEVEL(name, unit, text) stats.name = (cenote_level){n + 1, n + 2, n + 3, n + 4}; n += 10;
+#define CENOTE_COUNT(name, unit, text) stats.name = n += 10;
+#define CENOTE_GAUGE(name, unit, text) stats.name = n += 10;
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
     return stats;
 }
 
@@ -28,7 +28,7 @@ CASE(json_has_every_counter_with_its_value)
     REQUIRE(length > 0 && length < sizeof(text));
     EXPECT_EQ(strlen(text), length);
     EXPECT(!strncmp(text, "{\"page_bytes\":2097152,\"capacity\":85899345920,\"limit\":0,", 55));
-#define LEVEL(name, unit, t)                                                                                                     \
+#define CENOTE_LEVEL(name, unit, t)                                                                                              \
     snprintf(expected, sizeof(expected), ",\"%s\":{\"current\":%llu,\"peak\":%llu,\"total_in\":%llu,\"total_out\":%llu}", #name,  \
              (unsigned long long)stats.name.current, (unsigned long long)stats.name.peak, (unsigned long long)stats.name.total_in, \
              (unsigned long long)stats.name.total_out);                                                                          \
@@ -36,12 +36,12 @@ CASE(json_has_every_counter_with_its_value)
 #define NUMBER(name)                                                                                \
     snprintf(expected, sizeof(expected), ",\"%s\":%llu", #name, (unsigned long long)stats.name);    \
     EXPECT(strstr(text, expected) != NULL);
-#define COUNT(name, unit, t) NUMBER(name)
-#define GAUGE(name, unit, t) NUMBER(name)
+#define CENOTE_COUNT(name, unit, t) NUMBER(name)
+#define CENOTE_GAUGE(name, unit, t) NUMBER(name)
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
     EXPECT_EQ(text[length - 1], '}');
 }
 
@@ -55,13 +55,13 @@ CASE(text_has_a_line_for_every_counter)
     size_t length = cenote_stats_text(&stats, text, sizeof(text));
     REQUIRE(length > 0 && length < sizeof(text));
     EXPECT_EQ(strlen(text), length);
-#define LEVEL(name, unit, t) EXPECT(strstr(text, "\n" #name " ") && strstr(text, t "\n"));
-#define COUNT LEVEL
-#define GAUGE LEVEL
+#define CENOTE_LEVEL(name, unit, t) EXPECT(strstr(text, "\n" #name " ") && strstr(text, t "\n"));
+#define CENOTE_COUNT CENOTE_LEVEL
+#define CENOTE_GAUGE CENOTE_LEVEL
 #include <cenote/counters.def>
-#undef LEVEL
-#undef COUNT
-#undef GAUGE
+#undef CENOTE_LEVEL
+#undef CENOTE_COUNT
+#undef CENOTE_GAUGE
     EXPECT(strstr(text, "pages of 2.00 MiB, device of 80.0 GiB, limit 40.0 GiB"));
     EXPECT(strstr(text, "20.0 GiB     21.0 GiB     16.0 EiB          0 B"));
     EXPECT(strstr(text, "1.500 s"));

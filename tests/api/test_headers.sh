@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Each public header alone, in C11 and in C++: it compiles in a program whose own macros have the words of the tables for names, leaves these as they
+# were, and leaves no macro behind whose name does not begin with CENOTE_ or cenote_.
+set -eu
+include="$(dirname "$0")/../../include"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+words="ERROR LEVEL COUNT GAUGE OPTION KIND PHASE ROW $(sed -nE 's/^\w+\(([^"]*)".*/\1/p' "$include"/cenote/*.def | grep -oE '\b[A-Z][A-Z_]+\b' | sort -u)"
+for word in $words; do
+    echo "#define $word 1"
+done | sort -u >"$folder/own"
+[ "$(wc -l <"$folder/own")" -gt 40 ]
+printf '#include <stddef.h>\n#include <stdint.h>\n' >"$folder/before"
+
+macros() { # LANGUAGE STANDARD FILE: names and values
+    cc -x "$1" -std="$2" -I"$include" -E -dM "$3" | sort
+}
+
+failed=0
+for header in "$include"/cenote/*.h; do
+    name=cenote/${header##*/}
+    cat "$folder/before" "$folder/own" >"$folder/without.c"
+    { cat "$folder/without.c"; echo "#include <$name>"; } >"$folder/with.c"
+    echo "#include <$name>" >"$folder/alone.c"
+    for language in "c c11" "c++ c++11"; do
+        read -r kind standard <<<"$language"
+        for program in alone with; do
+            cc -x "$kind" -std="$standard" -pedantic -Wall -Wextra -Werror -I"$include" -fsyntax-only "$folder/$program.c" 2>"$folder/said" ||
+                { echo "FAILED $name $program in $standard:"; head -5 "$folder/said"; failed=1; }
+        done
+        macros "$kind" "$standard" "$folder/without.c" >"$folder/earlier"
+        macros "$kind" "$standard" "$folder/with.c" >"$folder/later"
+        strangers=$(diff "$folder/earlier" "$folder/later" | grep '^[<>]' | grep -vE '^> #define (CENOTE_|cenote_)' || true)
+        [ -z "$strangers" ] || { echo "FAILED $name in $standard leaves or takes macros:"; echo "$strangers"; failed=1; }
+    done
+    echo "$name"
+done
+exit $failed
