@@ -133,6 +133,31 @@ class Lengths(unittest.TestCase):
         self.assertEqual(len(problems(lengths, f_dot_h="/*" + "x" * 150 + "*/\n")), 1)
         self.assertEqual(len(problems(lengths, f_dot_h="int x;\t/* y */\nint z; \n")), 2)
 
+    def test_prose_is_wrapped_and_tables_and_code_are_not(self):
+        long = "word " * 30
+        self.assertEqual(len(problems(lengths, a_dot_md=f"{long}\n\n* {long}\n")), 2)
+        self.assertEqual(problems(lengths, a_dot_md=f"| {long}|\n\n    {long}\n\n```\n{long}\n```\n"), [])
+
+
+class Wrap(unittest.TestCase):
+    def wrapped(self, text: str) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "a.md")
+            path.write_text(text)
+            subprocess.run([ROOT / "tools/wrap", path], check=True)
+            self.assertEqual(problems(lengths, a_dot_md=path.read_text()), [])
+            return path.read_text()
+
+    def test_long_lines_end_earlier_and_items_stay_items(self):
+        self.assertEqual(self.wrapped("* " + "word " * 30 + "\nlast\n"), "* " + ("word " * 23).rstrip() + "\n  " + "word " * 7 + "last\n")
+
+    def test_names_in_backticks_stay_on_a_line(self):
+        self.assertIn("\n`make the tests`", self.wrapped("word " * 22 + "`make the tests`\n"))
+
+    def test_what_is_short_stays(self):
+        text = "A line.\nAnother.\n\n```\n" + "x" * 200 + "\n```\n| " + "y" * 200 + "\n"
+        self.assertEqual(self.wrapped(text), text)
+
 
 class Names(unittest.TestCase):
     def missing(self, text: str) -> list[str]:

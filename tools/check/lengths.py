@@ -1,4 +1,4 @@
-"""Files of at most 600 lines, functions of at most 60, lines of at most 150 columns, no tab and no blank at a line's end."""
+"""Files of at most 600 lines, functions of at most 60, lines of at most 150 columns, no tab and no blank at a line's end. Prose of at most 120."""
 import ast
 import re
 from typing import Iterator
@@ -8,6 +8,8 @@ from tree import Report, Tree
 FILE_LINES = 600
 FUNCTION_LINES = 60
 COLUMNS = 150   # write for 140; a comment that ends a little later is no error
+PROSE_COLUMNS = 120
+NO_PROSE = ("    ", "|", "![", "<")   # code, tables, pictures and HTML of a document
 
 # A function opens with a brace of its own below a line that ends a parameter list, or (in C++ classes) with one at its end.
 BELOW = re.compile(r"^(\s*)\{$")
@@ -62,9 +64,20 @@ def check_file(tree: Tree, path: str) -> list[str]:
     return problems
 
 
+def check_document(tree: Tree, path: str) -> list[str]:
+    problems, fenced = [], False
+    for number, line in enumerate(tree.lines(path), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and len(line) > PROSE_COLUMNS and not line.startswith(NO_PROSE):
+            problems.append(f"{path}:{number}: {len(line)} columns of prose, at most {PROSE_COLUMNS}: tools/wrap {path}")
+    return problems
+
+
 def check(tree: Tree) -> Report:
     files = tree.ending(".c", ".h", ".cpp", ".py")
     report = Report(f"{len(files)} files, {sum(len(tree.lines(path)) for path in files)} lines")
     for path in files:
         report.problems += check_file(tree, path)
+    for path in tree.ending(".md"):
+        report.problems += check_document(tree, path)
     return report
