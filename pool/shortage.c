@@ -366,6 +366,8 @@ static bool wait_a_while(struct climb *c)
     for (; !look_around(c, &around); looks++)
         if (c->driver || !wait_around(c, &around, looks))
             return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
+    if (around.here == LEFT_NOTHING && around.there == LEFT_NOTHING && c->rounds++ >= ROUNDS_MAX)
+        return false; /* what came was freed after the round began, and so it may go on for ever */
     wait_count(c->pool, looks);
     gather(c);
     return true;
