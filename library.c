@@ -25,12 +25,12 @@ static cenote_pool *defaults[DEVICES_MAX];
 
 static int choose_provider(cenote_pool *pool)
 {
-    const struct device *d = pool->device;
-    pool->provider = (enum cenote_provider)pool->options.provider;
-    if (pool->provider == CENOTE_AUTO)
-        pool->provider = d->granularity ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
-    bool needs_vmm = pool->provider == CENOTE_VMM || pool->provider == CENOTE_GUARD;
-    if ((needs_vmm && !d->granularity) || (pool->provider == CENOTE_ASYNC && !d->has_pools))
+    const struct device *d = pool->config.device;
+    pool->config.provider = (enum cenote_provider)pool->config.options.provider;
+    if (pool->config.provider == CENOTE_AUTO)
+        pool->config.provider = d->granularity ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
+    bool needs_vmm = pool->config.provider == CENOTE_VMM || pool->config.provider == CENOTE_GUARD;
+    if ((needs_vmm && !d->granularity) || (pool->config.provider == CENOTE_ASYNC && !d->has_pools))
         return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d has no %s; use provider:auto", d->ordinal,
                          needs_vmm ? "virtual memory management" : "memory pools");
     return CENOTE_OK;
@@ -51,13 +51,13 @@ static uint64_t nearest_power(uint64_t x)
 /* The power of two nearest to what gives PAGES_PER_DEVICE pages, within what the device and we can do. */
 static int choose_page(const cenote_pool *pool, uint32_t *shift)
 {
-    uint64_t least = pool->device->granularity ? pool->device->granularity : 2u << 20;
-    uint64_t bytes = (uint64_t)pool->options.page_mib << 20;
+    uint64_t least = pool->config.device->granularity ? pool->config.device->granularity : 2u << 20;
+    uint64_t bytes = (uint64_t)pool->config.options.page_mib << 20;
     if (bytes && bytes < least) /* both are powers of two */
-        return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB", pool->options.page_mib,
-                         pool->device->ordinal, (unsigned long long)(least >> 20));
+        return error_set(CENOTE_INVALID, 0, "page_mib:%u is smaller than the granularity of device %d, %llu MiB", pool->config.options.page_mib,
+                         pool->config.device->ordinal, (unsigned long long)(least >> 20));
     if (!bytes) {
-        uint64_t most = pool->limit && pool->limit < pool->device->capacity ? pool->limit : pool->device->capacity;
+        uint64_t most = pool->limits.bytes && pool->limits.bytes < pool->config.device->capacity ? pool->limits.bytes : pool->config.device->capacity;
         bytes = nearest_power(most / PAGES_PER_DEVICE);
         bytes = bytes > PAGE_BYTES_MAX ? PAGE_BYTES_MAX : bytes;
         bytes = bytes < least ? least : bytes;
@@ -72,37 +72,37 @@ static int open_driver_pool(cenote_pool *pool)
     memset(&props, 0, sizeof props);
     props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.id = pool->device->ordinal;
-    CUresult result = pool->device->driver->cuMemPoolCreate(&pool->driver_pool, &props);
+    props.location.id = pool->config.device->ordinal;
+    CUresult result = pool->config.device->driver->cuMemPoolCreate(&pool->config.driver_pool, &props);
     return result ? pool_driver_error(pool, result, "cuMemPoolCreate") : CENOTE_OK;
 }
 
 static void close_tables(cenote_pool *pool)
 {
     record_forget(pool);
-    pages_close(&pool->pages);
-    table_close(&pool->blocks);
-    table_close(&pool->slabs);
-    table_close(&pool->arenas);
-    table_close(&pool->uses);
-    table_close(&pool->lines);
-    index_close(&pool->line_by_key);
-    table_close(&pool->exports);
-    table_close(&pool->by_tag);
-    index_close(&pool->exported);
-    index_close(&pool->at);
-    index_close(&pool->by_stream);
-    fill_close(&pool->fill);
+    pages_close(&pool->store.pages);
+    table_close(&pool->store.blocks);
+    table_close(&pool->store.slabs);
+    table_close(&pool->store.arenas);
+    table_close(&pool->pending.uses);
+    table_close(&pool->pending.lines);
+    index_close(&pool->pending.line_by_key);
+    table_close(&pool->exports.table);
+    table_close(&pool->account.by_tag);
+    index_close(&pool->exports.by_block);
+    index_close(&pool->store.by_address);
+    index_close(&pool->streams.by_key);
+    fill_close(&pool->remap.fill);
 }
 
 static int open_tables(cenote_pool *pool, uint32_t shift)
 {
-    if (pages_open(&pool->pages, shift) && table_open(&pool->blocks, sizeof(struct block), BLOCKS_MAX) &&
-        table_open(&pool->slabs, sizeof(struct slab), SLABS_MAX) && table_open(&pool->arenas, sizeof(struct arena), ARENAS_MAX) &&
-        (pool->groups.items || table_open(&pool->groups, sizeof(cenote_group), GROUPS_MAX)) &&
-        table_open(&pool->uses, sizeof(struct use), USES_MAX) && table_open(&pool->lines, sizeof(struct line), USES_MAX) &&
-        pending_open(pool) && table_open(&pool->exports, sizeof(struct export), EXPORTS_MAX) &&
-        table_open(&pool->by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1))
+    if (pages_open(&pool->store.pages, shift) && table_open(&pool->store.blocks, sizeof(struct block), BLOCKS_MAX) &&
+        table_open(&pool->store.slabs, sizeof(struct slab), SLABS_MAX) && table_open(&pool->store.arenas, sizeof(struct arena), ARENAS_MAX) &&
+        (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
+        table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->pending.lines, sizeof(struct line), USES_MAX) &&
+        pending_open(pool) && table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
+        table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1))
         return CENOTE_OK;
     close_tables(pool);
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
@@ -114,32 +114,32 @@ static int pool_init(cenote_pool *pool, int device, const cenote_options *option
 {
     int error;
     uint32_t shift = 0;
-    pool->hooks = &hooks;
-    pool->options = *options;
-    pool->device = device_open(device, &error);
-    if (!pool->device)
+    pool->config.hooks = &hooks;
+    pool->config.options = *options;
+    pool->config.device = device_open(device, &error);
+    if (!pool->config.device)
         return error;
-    pool->access[pool->access_count++] = device_access(pool->device);
-    pool->limit = limit_bytes(options, pool->device->capacity);
-    pool->trim_above = options->trim_above;
+    pool->access.list[pool->access.count++] = device_access(pool->config.device);
+    pool->limits.bytes = limit_bytes(options, pool->config.device->capacity);
+    pool->limits.trim_above = options->trim_above;
     if (!(error = choose_provider(pool)) && !(error = choose_page(pool, &shift)))
         error = open_tables(pool, shift);
     if (!error && (error = record_open(pool)))
         close_tables(pool);
-    if (!error && pool->provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
+    if (!error && pool->config.provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
         close_tables(pool);
     if (error)
-        device_close(pool->device);
+        device_close(pool->config.device);
     return error;
 }
 
 /* Groups that were destroyed and had memory still. LOCKING: none; nobody gets into the pool any more. */
 static void forget_groups(cenote_pool *pool)
 {
-    for (uint32_t number = 1; number < pool->groups.used; number++) {
+    for (uint32_t number = 1; number < pool->groups.table.used; number++) {
         if (!group_of(pool, number)->number)
             continue;
-        table_give(&pool->groups, number);
+        table_give(&pool->groups.table, number);
         group_of(pool, number)->number = 0;
     }
 }
@@ -150,10 +150,10 @@ static int create(int device, const cenote_options *options, cenote_pool **resul
     if (!pool)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
     int error = pool_init(pool, device, options);
-    pool->reusable = error != CENOTE_OK;
+    pool->list.reusable = error != CENOTE_OK;
     if (error)
         return error;
-    pool->open = true;
+    pool->life.open = true;
     *result = pool;
     return CENOTE_OK;
 }
@@ -171,7 +171,7 @@ int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool *
     lock_give(&pools_lock);
     if (error)
         return error;
-    (*pool)->opened_ns = pool_now(*pool); /* the clock may be the program's */
+    (*pool)->config.opened_ns = pool_now(*pool); /* the clock may be the program's */
     background_join(*pool);
     return CENOTE_OK;
 }
@@ -189,8 +189,8 @@ int cenote_pool_default(int device, cenote_pool **pool)
     lock_take(&pools_lock);
     bool is_new = !defaults[device];
     if (!defaults[device] && !(error = options_check(NULL, 0, &options)) && !(error = create(device, &options, &defaults[device]))) {
-        defaults[device]->is_default = true;
-        defaults[device]->opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
+        defaults[device]->config.is_default = true;
+        defaults[device]->config.opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
     }
     if (!error)
         *pool = defaults[device];
@@ -204,19 +204,19 @@ int cenote_pool_default(int device, cenote_pool **pool)
 
 static int may_be_destroyed(cenote_pool *pool)
 {
-    if (pool->is_default)
+    if (pool->config.is_default)
         return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_trim gives its memory back",
-                         pool->device->ordinal);
-    if (atomic_load(&pool->device->captures))
-        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->device->ordinal);
-    if (pool->pins)
+                         pool->config.device->ordinal);
+    if (atomic_load(&pool->config.device->captures))
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
+    if (pool->groups.pins)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
-    if (pool->climbers)
+    if (pool->life.climbers)
         return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool: destroy it when that is done");
-    if (pool->stats.blocks.current)
+    if (pool->account.stats.blocks.current)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
-                         (unsigned long long)pool->stats.blocks.current, (unsigned long long)pool->stats.requested.current);
-    for (uint32_t g = 1; g < pool->groups.used; g++)
+                         (unsigned long long)pool->account.stats.blocks.current, (unsigned long long)pool->account.stats.requested.current);
+    for (uint32_t g = 1; g < pool->groups.table.used; g++)
         if (group_of(pool, g)->number && !group_of(pool, g)->destroyed)
             return error_set(CENOTE_BUSY, 0, "group \"%s\" still exists: cenote_group_destroy comes first", group_of(pool, g)->name);
     return CENOTE_OK;
@@ -229,22 +229,22 @@ static int may_be_destroyed(cenote_pool *pool)
 static void give_everything_back(cenote_pool *pool)
 {
     trim_flush(pool);
-    for (int tries = 0; tries < 2 && (pool->pages.reserved || pool->pages.addresses); tries++)
+    for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
     guard_forget(pool);
-    if (atomic_load(&pool->device->was_reset))
-        pool->event_count = 0; /* they have ended with their context */
-    while (pool->event_count)
-        pool->device->driver->cuEventDestroy(pool->events[--pool->event_count]);
-    if (pool->driver_pool && pool->device->driver->cuMemPoolDestroy(pool->driver_pool))
-        pool->device->driver->cuMemPoolDestroy(pool->driver_pool);
+    if (atomic_load(&pool->config.device->was_reset))
+        pool->events.count = 0; /* they have ended with their context */
+    while (pool->events.count)
+        pool->config.device->driver->cuEventDestroy(pool->events.spare[--pool->events.count]);
+    if (pool->config.driver_pool && pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool))
+        pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool);
 }
 
 /* Of a pool whose context is lost, or that the driver would not take back: our books of it end. */
 static void forget_regions(cenote_pool *pool)
 {
-    for (uint32_t number = 1; number < pool->pages.regions.used; number++) {
-        struct region *r = region_of(&pool->pages, number);
+    for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
+        struct region *r = region_of(&pool->store.pages, number);
         if (!r)
             continue;
         addresses_remove(r);
@@ -257,7 +257,7 @@ static int check_unused(cenote_pool *pool, tick *freed)
 {
     lock_take(&pool->lock);
     int error = may_be_destroyed(pool);
-    *freed = pool->pages.fences.now;
+    *freed = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     return error;
 }
@@ -271,14 +271,14 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
 {
     int error = check_unused(pool, freed);
     if (!error && !*result)
-        *result = pool->lost;
-    if (!error && !*result && device_context(pool->device))
-        while ((*result = device_wait(pool->device)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
+        *result = pool->life.lost;
+    if (!error && !*result && device_context(pool->config.device))
+        while ((*result = device_wait(pool->config.device)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
     if (error)
         return error;
-    if (*result && !pool->lost && !device_is_lost(pool->device, *result))
+    if (*result && !pool->life.lost && !device_is_lost(pool->config.device, *result))
         return pool_driver_error(pool, *result, "waiting for the device");
-    if (atomic_load(&pool->device->was_reset))
+    if (atomic_load(&pool->config.device->was_reset))
         *result = CUDA_SUCCESS; /* nothing runs any more, and what belongs to no context is still there to be given back */
     return CENOTE_OK;
 }
@@ -296,14 +296,14 @@ static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
         lock_give(&pool->lock);
         pending_poll(pool);
     }
-    if (!result && pool->pending_count)
+    if (!result && pool->pending.count)
         return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for other devices, which cannot be waited for now",
-                         pool->pending_count);
+                         pool->pending.count);
     lock_take(&pool->lock);
     error = may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
-    if (!error && !result && pool->pages.fences.now != waited)
+    if (!error && !result && pool->store.pages.fences.now != waited)
         error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
-    pool->open = error != CENOTE_OK;
+    pool->life.open = error != CENOTE_OK;
     lock_give(&pool->lock);
     return error;
 }
@@ -315,12 +315,12 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error;
     if (callback_runs_for(pool))
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
-    if (atomic_exchange(&pool->ending, true))
+    if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
     peer_uses_wait(pool);
     bool attended = background_leave(pool);
     tick waited;
-    CUresult result = device_enter_as_it_is(pool->device);
+    CUresult result = device_enter_as_it_is(pool->config.device);
     error = wait_before_closing(pool, &waited, &result);
     lock_take(&pool->turn);
     error = error ? error : close_for_calls(pool, waited, result);
@@ -330,7 +330,7 @@ int cenote_pool_destroy(cenote_pool *pool)
     if (error && attended)
         background_join(pool);
     if (error) {
-        atomic_store(&pool->ending, false);
+        atomic_store(&pool->life.ending, false);
         return error;
     }
     record_close(pool);
@@ -340,10 +340,10 @@ int cenote_pool_destroy(cenote_pool *pool)
     lock_take(&pools_lock);
     close_tables(pool);
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++)
-        if (pool->others[ordinal])
-            device_close(pool->others[ordinal]);
-    device_close(pool->device);
-    pool->reusable = true;
+        if (pool->config.others[ordinal])
+            device_close(pool->config.others[ordinal]);
+    device_close(pool->config.device);
+    pool->list.reusable = true;
     lock_give(&pools_lock);
     return CENOTE_OK;
 }
@@ -352,7 +352,7 @@ int cenote_pool_destroy(cenote_pool *pool)
 
 int cenote_pool_provider(const cenote_pool *pool)
 {
-    return pool && pool->open ? (int)pool->provider : -1;
+    return pool && pool->life.open ? (int)pool->config.provider : -1;
 }
 
 int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
@@ -361,7 +361,7 @@ int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
     if (error)
         return error;
     lock_take(&pool->lock);
-    pool->limit = bytes;
+    pool->limits.bytes = bytes;
     lock_give(&pool->lock);
     return bytes ? cenote_trim(pool, bytes, 0) : CENOTE_OK;
 }
@@ -374,12 +374,12 @@ int cenote_pool_set_trim_above(cenote_pool *pool, double part)
     if (!(part >= 0 && part <= 1))
         return error_set(CENOTE_INVALID, 0, "trim_above is a part from 0 to 1, not %g", part);
     lock_take(&pool->lock);
-    pool->trim_above = part;
+    pool->limits.trim_above = part;
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
 
 int cenote_pool_device(const cenote_pool *pool)
 {
-    return pool && pool->open ? pool->device->ordinal : -1;
+    return pool && pool->life.open ? pool->config.device->ordinal : -1;
 }

@@ -17,18 +17,18 @@
 /* An open capture on the stream decides the group, unless the caller did. LOCKING: the pool's lock. */
 static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_t key)
 {
-    for (uint32_t i = 0; !group && i < pool->capture_count; i++)
-        if (pool->captures[i].stream == key)
-            return pool->captures[i].group;
+    for (uint32_t i = 0; !group && i < pool->groups.capture_count; i++)
+        if (pool->groups.captures[i].stream == key)
+            return pool->groups.captures[i].group;
     return group;
 }
 
 static int refuse_size(cenote_pool *pool, uint64_t bytes)
 {
     lock_take(&pool->lock);
-    pool->stats.ooms++;
+    pool->account.stats.ooms++;
     lock_give(&pool->lock);
-    return pool->hooks->explain(pool, bytes);
+    return pool->config.hooks->explain(pool, bytes);
 }
 
 static int no_books(void)
@@ -45,8 +45,8 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
 {
     struct arena *a = NULL;
     lock_take(&pool->lock);
-    q->mark |= pool->step_bits;
-    CUresult lost = pool->lost;
+    q->mark |= pool->steps.bits;
+    CUresult lost = pool->life.lost;
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
     bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
     if (has_room) {
@@ -80,13 +80,13 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
             return error;
         stream_device_checked = true;
     }
-    bool tend = pool->pending_count && ++pool->allocs_since_poll >= POLL_EVERY;
+    bool tend = pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY;
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->slow_path_users += !served;
-    pool->climbers += !served;
+    pool->life.climbers += !served;
     lock_give(&pool->lock);
     if (tend)
         pending_poll_if_due(pool);
@@ -95,9 +95,9 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->slow_path_users--;
-    pool->climbers--;
+    pool->life.climbers--;
     idle_note(pool, a); /* its stream or group may have gone meanwhile */
-    pool->stats.slow_allocs++;
+    pool->account.stats.slow_allocs++;
     lock_give(&pool->lock);
     return error;
 }
@@ -111,9 +111,9 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
         return error;
     if (!block)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the block: the last argument is NULL");
-    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->pages.shift)
+    if (!q->alignment || q->alignment & (q->alignment - 1) || q->alignment > 1ull << pool->store.pages.shift)
         return error_set(CENOTE_INVALID, 0, "alignment %llu is no power of two up to the page size, %llu", (unsigned long long)q->alignment,
-                         1ull << pool->pages.shift);
+                         1ull << pool->store.pages.shift);
     if (!q->bytes) {
         *block = NULL;
         return CENOTE_OK;
@@ -121,8 +121,8 @@ static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstre
     if (q->bytes > BYTES_MAX)
         return refuse_size(pool, q->bytes);
     q->mark = label_now();
-    if (__builtin_expect(pool->options.sites, 0))
-        q->mark |= site_mark(caller, pool->options.sites);
+    if (__builtin_expect(pool->config.options.sites, 0))
+        q->mark |= site_mark(caller, pool->config.options.sites);
     error = serve(pool, group, q, stream, &at);
     if (!error)
         *block = (void *)(uintptr_t)at;
@@ -165,9 +165,9 @@ int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_
 /* The block is freed: nobody gets it any more under this name. LOCKING: the pool's lock. */
 static void share_end(cenote_pool *pool, uint64_t block)
 {
-    uint32_t number = index_remove(&pool->exported, block);
+    uint32_t number = index_remove(&pool->exports.by_block, block);
     if (number)
-        table_give(&pool->exports, number);
+        table_give(&pool->exports.table, number);
 }
 
 static int free_block(void *address, bool sized, size_t bytes)
@@ -189,8 +189,8 @@ static int free_block(void *address, bool sized, size_t bytes)
     }
     count_free(pool, &w);
     record_given(pool, &w);
-    tick freed = fences_stamp(&pool->pages.fences);
-    if (pool->exported.count)
+    tick freed = fences_stamp(&pool->store.pages.fences);
+    if (pool->exports.by_block.count)
         share_end(pool, w.start);
     uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
     if (!uses)

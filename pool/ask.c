@@ -26,7 +26,7 @@ struct asking {
 static void futex(cenote_pool *pool, int operation, uint32_t value)
 {
     int before = errno;
-    syscall(SYS_futex, &pool->askings_over, operation, value, NULL, NULL, 0);
+    syscall(SYS_futex, &pool->ask.over, operation, value, NULL, NULL, 0);
     errno = before;
 }
 
@@ -38,11 +38,11 @@ bool ask_to_free(cenote_pool *pool, uint64_t bytes)
     if (callback_runs(pool))
         return false;
     lock_take(&pool->lock);
-    cenote_shortage_fn function = pool->on_shortage;
-    void *arg = pool->on_shortage_arg;
+    cenote_shortage_fn function = pool->ask.on_shortage;
+    void *arg = pool->ask.arg;
     if (function) {
-        mine = (struct asking){++pool->askings, pool->asking};
-        pool->asking = &mine;
+        mine = (struct asking){++pool->ask.begun, pool->ask.running};
+        pool->ask.running = &mine;
     }
     lock_give(&pool->lock);
     if (!function)
@@ -53,12 +53,12 @@ bool ask_to_free(cenote_pool *pool, uint64_t bytes)
     callback_end();
 
     lock_take(&pool->lock);
-    struct asking **link = &pool->asking;
+    struct asking **link = &pool->ask.running;
     while (*link != &mine)
         link = &(*link)->next;
     *link = mine.next;
     lock_give(&pool->lock);
-    atomic_fetch_add(&pool->askings_over, 1);
+    atomic_fetch_add(&pool->ask.over, 1);
     futex(pool, FUTEX_WAKE_PRIVATE, INT_MAX);
     return freed;
 }
@@ -67,7 +67,7 @@ bool ask_to_free(cenote_pool *pool, uint64_t bytes)
 static bool runs_still(cenote_pool *pool, uint64_t last)
 {
     lock_take(&pool->lock);
-    const struct asking *a = pool->asking;
+    const struct asking *a = pool->ask.running;
     while (a && a->number > last)
         a = a->next;
     lock_give(&pool->lock);
@@ -80,16 +80,16 @@ int cenote_pool_on_shortage(cenote_pool *pool, cenote_shortage_fn function, void
     if (error)
         return error;
     lock_take(&pool->lock);
-    pool->on_shortage = function;
-    pool->on_shortage_arg = arg;
-    uint64_t last = pool->askings;
+    pool->ask.on_shortage = function;
+    pool->ask.arg = arg;
+    uint64_t last = pool->ask.begun;
     lock_give(&pool->lock);
     if (callback_is_inside())
         return CENOTE_OK;
-    uint32_t over = atomic_load(&pool->askings_over);
+    uint32_t over = atomic_load(&pool->ask.over);
     while (runs_still(pool, last)) {
         futex(pool, FUTEX_WAIT_PRIVATE, over);
-        over = atomic_load(&pool->askings_over);
+        over = atomic_load(&pool->ask.over);
     }
     return CENOTE_OK;
 }

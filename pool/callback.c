@@ -62,7 +62,7 @@ int pool_usable(const cenote_pool *pool)
     int error = pool_process_usable();
     if (error)
         return error;
-    if (!pool->open)
+    if (!pool->life.open)
         return error_set(CENOTE_INVALID, 0, "the pool was destroyed: no call may name it any more");
     return CENOTE_OK;
 }
@@ -70,13 +70,13 @@ int pool_usable(const cenote_pool *pool)
 /* Reports a failed driver call; the first sticky error poisons the pool. LOCKING: none held but the turn. */
 int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
 {
-    if (!device_is_lost(pool->device, result))
-        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->device->ordinal, driver_result_name(result));
+    if (!device_is_lost(pool->config.device, result))
+        return error_set(CENOTE_DRIVER, result, "%s failed on device %d: %s", call, pool->config.device->ordinal, driver_result_name(result));
     lock_take(&pool->lock);
-    if (!pool->lost)
-        pool->lost = result;
+    if (!pool->life.lost)
+        pool->life.lost = result;
     lock_give(&pool->lock);
-    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->device->ordinal,
+    return error_set(CENOTE_DEVICE_LOST, result, "the context of device %d is lost (%s, seen by %s): %s", pool->config.device->ordinal,
                      driver_result_name(result), call, driver_result_is_sticky(result) ? "restart the process" :
                      "the program has reset the device; free the blocks, destroy all pools of the device, and make new ones");
 }
@@ -84,10 +84,10 @@ int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
 uint64_t pool_now(const cenote_pool *pool)
 {
     struct callback c;
-    if (!pool->options.clock)
+    if (!pool->config.options.clock)
         return clock_ns();
     callback_begin(&c, pool, NULL);
-    uint64_t now = pool->options.clock(pool->options.clock_arg);
+    uint64_t now = pool->config.options.clock(pool->config.options.clock_arg);
     callback_end();
     return now;
 }

@@ -47,13 +47,13 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
                          given && (!source.take || !source.give) ? "a source needs both take and give" :
                          "flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known", flags);
     lock_take(&pool->lock);
-    uint32_t number = table_take(&pool->groups);
+    uint32_t number = table_take(&pool->groups.table);
     if (number) {
         cenote_group *g = group_of(pool, number);
         *g = (cenote_group){.pool = pool, .number = number, .flags = flags};
         strncpy(g->name, name ? name : "unnamed", sizeof g->name - 1);
         g->has_source = given != NULL;
-        pool->has_sources |= given != NULL;
+        pool->groups.has_sources |= given != NULL;
         g->source = source;
         *group = g;
     }
@@ -84,7 +84,7 @@ int cenote_group_change(cenote_group *group, unsigned flags)
  */
 static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tick now)
 {
-    struct page *p = page_of(&pool->pages, r->page[slot]);
+    struct page *p = page_of(&pool->store.pages, r->page[slot]);
     r->freed[slot] = now;
     if (r->page[slot] && p->arena == r->arena) {
         p->fixed = false;
@@ -95,8 +95,8 @@ static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tic
 /* An arena of a private group becomes an ordinary one. A fence that begins from now on covers every replay. LOCKING: the pool's lock. */
 static void release_arena(cenote_pool *pool, struct arena *a, tick now)
 {
-    for (uint32_t region = a->heap.regions; region; region = region_of(&pool->pages, region)->next) {
-        struct region *r = region_of(&pool->pages, region);
+    for (uint32_t region = a->heap.regions; region; region = region_of(&pool->store.pages, region)->next) {
+        struct region *r = region_of(&pool->store.pages, region);
         for (uint32_t slot = 0; slot < r->slots && region_slot_at(r, slot) < r->top; slot++) /* beyond the top no page ever was */
             release_slot(pool, r, slot, now);
     }
@@ -110,7 +110,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
 /* It ended already, but is of the group as long as it has blocks, or something to give back to the group's source. */
 static bool has_ended(const cenote_pool *pool, const struct arena *a)
 {
-    return a->retired && !a->is_private && (a->live || a->slow_path_users || a->queue == &pool->orphans);
+    return a->retired && !a->is_private && (a->live || a->slow_path_users || a->queue == &pool->streams.orphans);
 }
 
 /*
@@ -121,7 +121,7 @@ static void end_group(struct look *look, cenote_group *group)
 {
     cenote_pool *pool = look->pool;
     bool is_private = group->flags & CENOTE_GROUP_PRIVATE;
-    tick now = is_private ? fences_stamp(&pool->pages.fences) : 0;
+    tick now = is_private ? fences_stamp(&pool->store.pages.fences) : 0;
     group->destroyed = true;
     group->arenas++;
     for (uint32_t next = group->first_arena; next;) {
@@ -136,7 +136,7 @@ static void end_group(struct look *look, cenote_group *group)
             continue;
         if (look->is_over)
             return;
-        now = is_private ? fences_stamp(&pool->pages.fences) : 0; /* blocks of arenas to come may have been freed */
+        now = is_private ? fences_stamp(&pool->store.pages.fences) : 0; /* blocks of arenas to come may have been freed */
         if (next && arena_of(pool, next)->group != group->number)
             next = group->first_arena;
     }
@@ -167,9 +167,9 @@ int cenote_group_destroy(cenote_group *group)
 
 static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
 {
-    for (uint32_t i = 0; i < pool->capture_count; i++)
-        if (pool->captures[i].stream == stream)
-            return &pool->captures[i];
+    for (uint32_t i = 0; i < pool->groups.capture_count; i++)
+        if (pool->groups.captures[i].stream == stream)
+            return &pool->groups.captures[i];
     return NULL;
 }
 
@@ -200,25 +200,25 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     lock_take(&pool->lock);
     error = check_not_destroyed(group);
     const struct capture *open = find_capture(pool, key);
-    bool room = !error && !open && pool->capture_count < CAPTURES_MAX;
+    bool room = !error && !open && pool->groups.capture_count < CAPTURES_MAX;
     if (room) {
-        pool->captures[pool->capture_count++] = (struct capture){group->number, key, stream};
+        pool->groups.captures[pool->groups.capture_count++] = (struct capture){group->number, key, stream};
         group->captures++;
     }
     lock_give(&pool->lock);
     if (!room)
         return error ? error : error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already: cenote_capture_end comes first" :
                          "more than %d captures are open", CAPTURES_MAX);
-    device_announce_capture(pool->device);
+    device_announce_capture(pool->config.device);
     return CENOTE_OK;
 }
 
 /* The capture that this handle began: for a driver that does not say any more who a stream is, because the context is lost. */
 static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle)
 {
-    for (uint32_t i = 0; i < pool->capture_count; i++)
-        if (pool->captures[i].handle == handle)
-            return &pool->captures[i];
+    for (uint32_t i = 0; i < pool->groups.capture_count; i++)
+        if (pool->groups.captures[i].handle == handle)
+            return &pool->groups.captures[i];
     return NULL;
 }
 
@@ -234,9 +234,9 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
     struct capture *open = known ? find_capture(pool, key) : find_capture_of_handle(pool, stream);
     bool matches = open && open->group == group->number;
     if (matches) {
-        *open = pool->captures[--pool->capture_count];
+        *open = pool->groups.captures[--pool->groups.capture_count];
         group->captures--;
-        device_end_capture(pool->device);
+        device_end_capture(pool->config.device);
     }
     lock_give(&pool->lock);
     return matches ? CENOTE_OK :
@@ -262,11 +262,11 @@ static int change_pins(void *address, size_t bytes, int by)
     struct slots under = slots_under(r, at, bytes);
     bool valid = true;
     for (uint32_t slot = under.from; valid && slot < under.to; slot++)
-        valid = r->page[slot] && !bit_is_set(r->transit, slot) && !page_of(&pool->pages, r->page[slot])->leaving && (by > 0 || r->pins[slot]);
+        valid = r->page[slot] && !bit_is_set(r->transit, slot) && !page_of(&pool->store.pages, r->page[slot])->leaving && (by > 0 || r->pins[slot]);
     for (uint32_t slot = under.from; valid && slot < under.to; slot++) {
         r->pins[slot] += (uint32_t)by;
-        page_of(&pool->pages, r->page[slot])->pins += (uint32_t)by;
-        pool->pins += (uint32_t)by;
+        page_of(&pool->store.pages, r->page[slot])->pins += (uint32_t)by;
+        pool->groups.pins += (uint32_t)by;
     }
     lock_give(&pool->lock);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, by > 0 ? "%zu bytes at %p are not all mapped: pin live blocks" :

@@ -12,15 +12,15 @@ CUevent event_take(cenote_pool *pool)
 {
     CUevent event = NULL;
     lock_take(&pool->lock);
-    bool make = !pool->event_count && pool->events_made < EVENTS_MAX;
-    if (pool->event_count)
-        event = pool->events[--pool->event_count];
-    pool->events_made += make;
+    bool make = !pool->events.count && pool->events.made < EVENTS_MAX;
+    if (pool->events.count)
+        event = pool->events.spare[--pool->events.count];
+    pool->events.made += make;
     lock_give(&pool->lock);
-    if (!make || pool->device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+    if (!make || pool->config.device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
         return event;
     lock_take(&pool->lock);
-    pool->events_made--;
+    pool->events.made--;
     lock_give(&pool->lock);
     return NULL;
 }
@@ -29,25 +29,25 @@ CUevent event_take(cenote_pool *pool)
 void event_give(cenote_pool *pool, CUevent event)
 {
     if (event) {
-        CHECK(pool->event_count < EVENTS_MAX);
-        pool->events[pool->event_count++] = event;
+        CHECK(pool->events.count < EVENTS_MAX);
+        pool->events.spare[pool->events.count++] = event;
     }
 }
 
 /* Records a fence if none yet covers `needed`. A driver that refuses costs nothing: the next fence covers it. */
 static CUresult record_fence(cenote_pool *pool, tick needed)
 {
-    const struct driver *t = pool->device->driver;
+    const struct driver *t = pool->config.device->driver;
     lock_take(&pool->lock);
-    bool begun = t->cuCtxRecordEvent && pool->pages.fences.begun < needed && fences_begin(&pool->pages.fences);
+    bool begun = t->cuCtxRecordEvent && pool->store.pages.fences.begun < needed && fences_begin(&pool->store.pages.fences);
     lock_give(&pool->lock);
     if (!begun)
         return CUDA_SUCCESS;
 
     CUevent event = event_take(pool);
-    CUresult result = event ? t->cuCtxRecordEvent(device_context(pool->device), event) : CUDA_SUCCESS;
+    CUresult result = event ? t->cuCtxRecordEvent(device_context(pool->config.device), event) : CUDA_SUCCESS;
     lock_take(&pool->lock);
-    fences_end(&pool->pages.fences, result ? NULL : event);
+    fences_end(&pool->store.pages.fences, result ? NULL : event);
     if (result)
         event_give(pool, event);
     lock_give(&pool->lock);
@@ -57,7 +57,7 @@ static CUresult record_fence(cenote_pool *pool, tick needed)
 static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
 {
     lock_take(&pool->lock);
-    bool due = fences_oldest(&pool->pages.fences, oldest);
+    bool due = fences_oldest(&pool->store.pages.fences, oldest);
     lock_give(&pool->lock);
     return due;
 }
@@ -70,11 +70,11 @@ CUresult events_poll(cenote_pool *pool, tick needed)
         return CUDA_SUCCESS;
     CUresult result = record_fence(pool, needed);
     while (!driver_result_is_sticky(result) && oldest_fence(pool, &oldest)) {
-        result = pool->device->driver->cuEventQuery(oldest.event);
+        result = pool->config.device->driver->cuEventQuery(oldest.event);
         if (result)
             break;
         lock_take(&pool->lock);
-        event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
+        event_give(pool, fences_mark_done(&pool->store.pages.fences, oldest.covers));
         lock_give(&pool->lock);
     }
     return result;
@@ -94,7 +94,7 @@ CUresult wait_poll(cenote_pool *pool, tick needed)
 void wait_is_over(cenote_pool *pool, tick covers)
 {
     struct fence oldest;
-    fences_all_done(&pool->pages.fences, covers);
-    while (fences_oldest(&pool->pages.fences, &oldest) && oldest.covers <= covers)
-        event_give(pool, fences_mark_done(&pool->pages.fences, oldest.covers));
+    fences_all_done(&pool->store.pages.fences, covers);
+    while (fences_oldest(&pool->store.pages.fences, &oldest) && oldest.covers <= covers)
+        event_give(pool, fences_mark_done(&pool->store.pages.fences, oldest.covers));
 }

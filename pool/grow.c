@@ -20,7 +20,7 @@
 static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
 {
     bool is_private = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_PRIVATE;
-    return pool->provider == CENOTE_ASYNC && is_private ? CENOTE_PLAIN : pool->provider;
+    return pool->config.provider == CENOTE_ASYNC && is_private ? CENOTE_PLAIN : pool->config.provider;
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -29,7 +29,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit -
 uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
 {
     uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
-    uint64_t unit = source_guards(pool, a) && pool->device->granularity > SEGMENT_UNIT ? pool->device->granularity : SEGMENT_UNIT;
+    uint64_t unit = source_guards(pool, a) && pool->config.device->granularity > SEGMENT_UNIT ? pool->config.device->granularity : SEGMENT_UNIT;
     return round_up(q->size + slack, unit);
 }
 
@@ -51,7 +51,7 @@ static struct region *open_region(uint64_t base, uint64_t bytes, uint32_t shift)
 /* False: no host memory. LOCKING: the pool's lock. */
 static bool publish_region(cenote_pool *pool, struct arena *a, struct region *r)
 {
-    if (!table_reserve(&pool->blocks, 4) || !pages_add_region(&pool->pages, r))
+    if (!table_reserve(&pool->store.blocks, 4) || !pages_add_region(&pool->store.pages, r))
         return false;
     heap_add_region(&a->heap, r);
     atomic_store(&r->pool, pool);
@@ -69,9 +69,10 @@ static int no_memory(void)
  */
 static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
 {
-    uint64_t page = 1ull << pool->pages.shift, least = REGION_SLOTS_LEAST * page, habit = round_up(pool->device->capacity / REGION_SHARE, page);
+    uint64_t page = 1ull << pool->store.pages.shift, capacity = pool->config.device->capacity;
+    uint64_t least = REGION_SLOTS_LEAST * page, habit = round_up(capacity / REGION_SHARE, page);
     lock_take(&pool->lock);
-    bool cheap = pool->pages.addresses < ADDRESSES_CHEAP * pool->device->capacity;
+    bool cheap = pool->store.pages.addresses < ADDRESSES_CHEAP * capacity;
     uint64_t held = a->heap.bytes, bytes = cheap || held > habit ? habit : held;
     lock_give(&pool->lock);
     return bytes < least ? least : bytes;
@@ -80,22 +81,22 @@ static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
 /* As large as regions are by habit, or as the device has addresses for: at least what the request needs. */
 static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uint64_t least, uint64_t *base, uint64_t *bytes)
 {
-    uint64_t page = 1ull << pool->pages.shift;
+    uint64_t page = 1ull << pool->store.pages.shift;
     *bytes = region_bytes(pool, a);
     *bytes = *bytes < least ? least : *bytes;
-    CUresult result = region_reserve(pool->device, *bytes, page, base);
+    CUresult result = region_reserve(pool->config.device, *bytes, page, base);
     while (result && *bytes > least && !driver_result_is_sticky(result)) {
         *bytes = *bytes / 2 < least ? least : round_up(*bytes / 2, page);
-        result = region_reserve(pool->device, *bytes, page, base);
+        result = region_reserve(pool->config.device, *bytes, page, base);
     }
     return result;
 }
 
 static int grow_region(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t base, bytes, least = round_up(q->size, 1ull << pool->pages.shift);
+    uint64_t base, bytes, least = round_up(q->size, 1ull << pool->store.pages.shift);
     lock_take(&pool->lock);
-    bool many = pool->pages.addresses + least > pool->options.address_ratio * pool->device->capacity;
+    bool many = pool->store.pages.addresses + least > pool->config.options.address_ratio * pool->config.device->capacity;
     lock_give(&pool->lock);
     if (many)
         recycle_oldest(pool);
@@ -110,8 +111,8 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         return pool_driver_error(pool, *driver, "cuMemAddressReserve");
     if (*driver)
         return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
-                         (unsigned long long)(bytes >> 20), pool->device->ordinal);
-    struct region *r = open_region(base, bytes, pool->pages.shift);
+                         (unsigned long long)(bytes >> 20), pool->config.device->ordinal);
+    struct region *r = open_region(base, bytes, pool->store.pages.shift);
     lock_take(&pool->lock);
     bool published = r && publish_region(pool, a, r);
     lock_give(&pool->lock);
@@ -121,7 +122,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         addresses_remove(r);
         source_close_region(r);
     }
-    region_unreserve(pool->device, base, bytes);
+    region_unreserve(pool->config.device, base, bytes);
     return no_memory();
 }
 
@@ -155,7 +156,7 @@ static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t
 
 static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
 {
-    const struct driver *t = pool->device->driver;
+    const struct driver *t = pool->config.device->driver;
     const cenote_source *callback = source_callback(pool, a);
     if (callback) {
         struct callback c;
@@ -169,7 +170,7 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     if (source_guards(pool, a))
         return guard_take(pool, bytes, at);
     if (provider_of(pool, a) == CENOTE_ASYNC && bytes >= SEGMENT_ASYNC)
-        return t->cuMemAllocFromPoolAsync(at, bytes, pool->driver_pool, a->handle);
+        return t->cuMemAllocFromPoolAsync(at, bytes, pool->config.driver_pool, a->handle);
     return t->cuMemAlloc(at, bytes);
 }
 
@@ -181,14 +182,14 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
         return false;
     r->foreign = source_callback(pool, a) != NULL;
     lock_take(&pool->lock);
-    bool published = table_reserve(&pool->pages.table, 1) && publish_region(pool, a, r);
+    bool published = table_reserve(&pool->store.pages.table, 1) && publish_region(pool, a, r);
     if (published) {
-        uint32_t page = pages_add(&pool->pages, 0, bytes);
-        page_of(&pool->pages, page)->arena = a->number;
-        page_of(&pool->pages, page)->fixed = a->is_private;
-        pages_link(&pool->pages, page, r, 0);
-        pages_settle(&pool->pages, page);
-        pool->stats.pages_created++;
+        uint32_t page = pages_add(&pool->store.pages, 0, bytes);
+        page_of(&pool->store.pages, page)->arena = a->number;
+        page_of(&pool->store.pages, page)->fixed = a->is_private;
+        pages_link(&pool->store.pages, page, r, 0);
+        pages_settle(&pool->store.pages, page);
+        pool->account.stats.pages_created++;
         count_reserved(pool);
     }
     lock_give(&pool->lock);
@@ -206,11 +207,11 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     lock_take(&pool->lock);
     bool room = source_allowance(pool) >= bytes;
     uint64_t promised = room ? bytes : 0; /* the turn may be let go of, and others ask for the same allowance */
-    pool->promised += promised;
+    pool->limits.promised += promised;
     lock_give(&pool->lock);
     *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
     lock_take(&pool->lock);
-    pool->promised -= promised;
+    pool->limits.promised -= promised;
     lock_give(&pool->lock);
     bool is_ours = !*driver && source_callback(pool, a) && addresses_are_taken(at, bytes); /* an address names one block */
     bool usable = !*driver && !is_ours && !(at % BLOCK_BYTES);

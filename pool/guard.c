@@ -16,11 +16,11 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-static uint64_t gap(const cenote_pool *pool) { return pool->device->granularity; }
+static uint64_t gap(const cenote_pool *pool) { return pool->config.device->granularity; }
 
 static void give_addresses(cenote_pool *pool, struct guard_kept *kept)
 {
-    const struct device *d = pool->device;
+    const struct device *d = pool->config.device;
     uint64_t bytes = kept->bytes + gap(pool);
     if (kept->bytes && region_unreserve(d, kept->base, bytes) && region_unreserve(d, kept->base, bytes))
         return; /* refused twice: whoever forgets next asks again */
@@ -30,13 +30,13 @@ static void give_addresses(cenote_pool *pool, struct guard_kept *kept)
 /* Gives back what the last take was in the middle of, step by step. What the driver refuses is asked for again by the next one. */
 static CUresult undo(cenote_pool *pool)
 {
-    const struct driver *t = pool->device->driver;
+    const struct driver *t = pool->config.device->driver;
     struct guard_taken *g = &pool->guard.taken;
     CUresult result = g->is_mapped ? t->cuMemUnmap(g->base, g->bytes) : CUDA_SUCCESS;
     g->is_mapped = g->is_mapped && result;
     if (!result && g->has_handle)
         g->has_handle = (result = t->cuMemRelease(g->handle)) != CUDA_SUCCESS;
-    if (!result && g->base && !(result = region_unreserve(pool->device, g->base, g->bytes + gap(pool))))
+    if (!result && g->base && !(result = region_unreserve(pool->config.device, g->base, g->bytes + gap(pool))))
         g->base = 0;
     return result;
 }
@@ -53,7 +53,7 @@ void guard_forget(cenote_pool *pool)
 static CUresult reserve(cenote_pool *pool)
 {
     struct guard_taken *g = &pool->guard.taken;
-    CUresult result = region_reserve(pool->device, g->bytes + gap(pool), gap(pool), &g->base);
+    CUresult result = region_reserve(pool->config.device, g->bytes + gap(pool), gap(pool), &g->base);
     if (result)
         g->base = 0;
     return result;
@@ -62,9 +62,9 @@ static CUresult reserve(cenote_pool *pool)
 /* Addresses, physical memory at their beginning. `taken` knows how far it got. */
 static CUresult take(cenote_pool *pool, uint64_t bytes)
 {
-    const struct driver *t = pool->device->driver;
+    const struct driver *t = pool->config.device->driver;
     struct guard_taken *g = &pool->guard.taken;
-    CUmemAllocationProp prop = device_page_prop(pool->device);
+    CUmemAllocationProp prop = device_page_prop(pool->config.device);
     g->bytes = bytes;
     CUresult result = reserve(pool);
     if (result && !driver_result_is_sticky(result)) {
@@ -75,7 +75,7 @@ static CUresult take(cenote_pool *pool, uint64_t bytes)
         g->has_handle = !(result = t->cuMemCreate(&g->handle, bytes, &prop, 0));
     if (!result)
         g->is_mapped = !(result = t->cuMemMap(g->base, bytes, 0, g->handle, 0));
-    return result ? result : t->cuMemSetAccess(g->base, bytes, pool->access, pool->access_count);
+    return result ? result : t->cuMemSetAccess(g->base, bytes, pool->access.list, pool->access.count);
 }
 
 CUresult guard_take(cenote_pool *pool, uint64_t bytes, CUdeviceptr *at)
@@ -96,7 +96,7 @@ CUresult guard_take(cenote_pool *pool, uint64_t bytes, CUdeviceptr *at)
 /* The memory goes, the addresses stay a while. False: the driver will not have it. */
 bool guard_give(cenote_pool *pool, uint64_t at, uint64_t bytes)
 {
-    if (pool->device->driver->cuMemUnmap(at, bytes))
+    if (pool->config.device->driver->cuMemUnmap(at, bytes))
         return false;
     struct guard_kept *kept = &pool->guard.kept[pool->guard.next++ % GUARD_KEPT];
     give_addresses(pool, kept);

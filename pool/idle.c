@@ -31,7 +31,7 @@ void group_forget(cenote_pool *pool, cenote_group *group)
 {
     uint32_t number = group->number;
     group->number = 0;
-    table_give(&pool->groups, number);
+    table_give(&pool->groups.table, number);
 }
 
 static struct arena *first_of(const cenote_pool *pool, const struct idle_queue *q)
@@ -100,9 +100,9 @@ void idle_note(cenote_pool *pool, struct arena *a)
     if (over && !sourced) {
         a->retired = true;
         leave_group(pool, a);
-        enter(pool, &pool->over[a->was_private], a);
+        enter(pool, &pool->streams.over[a->was_private], a);
     } else {
-        enter(pool, sourced && g->destroyed ? &pool->orphans : g ? &g->idle : &pool->idle, a);
+        enter(pool, sourced && g->destroyed ? &pool->streams.orphans : g ? &g->idle : &pool->streams.idle, a);
     }
 }
 
@@ -120,7 +120,7 @@ void idle_end(cenote_pool *pool, struct arena *a)
 
 static bool is_complete(const cenote_pool *pool, const struct arena *a)
 {
-    return fence_is_done(&pool->pages.fences, a->last_freed);
+    return fence_is_done(&pool->store.pages.fences, a->last_freed);
 }
 
 /* Where a driver has no ids for streams, a key may be another stream's by now. */
@@ -131,7 +131,7 @@ static bool has_its_order(const struct arena *a, uint64_t key)
 
 static struct arena *find_over(const cenote_pool *pool, uint64_t key, bool is_private, bool with_regions)
 {
-    const struct idle_queue *q = &pool->over[is_private];
+    const struct idle_queue *q = &pool->streams.over[is_private];
     struct arena *a = first_of(pool, q), *newest = q->last ? arena_of(pool, q->last) : NULL;
     if (a && !is_complete(pool, a))
         a = newest && has_its_order(newest, key) ? newest : NULL;
@@ -141,7 +141,7 @@ static struct arena *find_over(const cenote_pool *pool, uint64_t key, bool is_pr
 /* One of the group's own, which live streams have left empty. Those that are not empty after all leave the queue. */
 static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
 {
-    bool many = pool->arenas.used - pool->arenas.free_count > ARENAS_IDLE;
+    bool many = pool->store.arenas.used - pool->store.arenas.free_count > ARENAS_IDLE;
     struct arena *a;
     for (int looks = 0; looks < LOOKS && (a = first_of(pool, q)); looks++) {
         leave(pool, a);
@@ -155,7 +155,7 @@ static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
 
 static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool is_private)
 {
-    if (pool->last_freed.arena == a)
+    if (pool->store.last_freed.arena == a)
         pool_settle(pool);
     leave(pool, a);
     stream_forget(pool, a);
@@ -168,13 +168,13 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
 
 static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_private)
 {
-    uint32_t number = table_take(&pool->arenas);
+    uint32_t number = table_take(&pool->store.arenas);
     if (!number)
         return NULL;
     struct arena *a = arena_of(pool, number);
     a->number = number;
     join_group(pool, a, group);
-    arena_open(a, &pool->pages, &pool->blocks, &pool->slabs, is_private);
+    arena_open(a, &pool->store.pages, &pool->store.blocks, &pool->store.slabs, is_private);
     return a;
 }
 
@@ -185,7 +185,7 @@ struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key)
     bool is_private = g && g->flags & CENOTE_GROUP_PRIVATE;
     struct arena *a = find_over(pool, key, is_private, !g || !g->has_source);
     if (!a)
-        a = find_idle(pool, g ? &g->idle : &pool->idle);
+        a = find_idle(pool, g ? &g->idle : &pool->streams.idle);
     if (!a)
         return make_arena(pool, group, is_private);
     take_over(pool, a, group, is_private);
@@ -210,21 +210,21 @@ void idle_forget(cenote_pool *pool, struct arena *a)
     leave(pool, a);
     leave_group(pool, a);
     a->number = 0;
-    table_give(&pool->arenas, number);
+    table_give(&pool->store.arenas, number);
 }
 
 /* Arenas that are over and hold nothing any more. LOCKING: the turn, too. */
 void idle_forget_empty(cenote_pool *pool)
 {
-    forget_those_of(pool, &pool->over[false]);
-    forget_those_of(pool, &pool->over[true]);
-    forget_those_of(pool, &pool->orphans);
+    forget_those_of(pool, &pool->streams.over[false]);
+    forget_those_of(pool, &pool->streams.over[true]);
+    forget_those_of(pool, &pool->streams.orphans);
 }
 
 /* An arena of a destroyed group that the source has to take back what it holds of, out of its queue: the caller brings it back. NULL: none. */
 struct arena *idle_take_orphan(cenote_pool *pool)
 {
-    struct arena *a = first_of(pool, &pool->orphans);
+    struct arena *a = first_of(pool, &pool->streams.orphans);
     if (!a || !is_complete(pool, a))
         return NULL;
     leave(pool, a);
@@ -244,7 +244,7 @@ static uint64_t arena_key(uint32_t group, uint64_t key, uint32_t probe)
 static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key, uint32_t *free_probe)
 {
     for (uint32_t probe = 0; probe < PROBES; probe++) {
-        uint32_t number = index_find(&pool->by_stream, arena_key(group, key, probe));
+        uint32_t number = index_find(&pool->streams.by_key, arena_key(group, key, probe));
         *free_probe = probe;
         if (!number)
             return NULL;
@@ -261,7 +261,7 @@ uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where)
     uint32_t number = 0;
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         *where = arena_key(ANY_GROUP, key, probe);
-        number = index_find(&pool->by_stream, *where);
+        number = index_find(&pool->streams.by_key, *where);
         if (!number || arena_of(pool, number)->stream == key)
             break;
     }
@@ -280,7 +280,7 @@ static void enter_stream(cenote_pool *pool, struct arena *a)
     if (first)
         arena_of(pool, first)->next_of_stream = a->number;
     else
-        index_add(&pool->by_stream, where, a->number);
+        index_add(&pool->streams.by_key, where, a->number);
     a->is_known = true;
 }
 
@@ -292,9 +292,9 @@ static void leave_stream(cenote_pool *pool, struct arena *a)
     if (a->before_of_stream) {
         arena_of(pool, a->before_of_stream)->next_of_stream = a->next_of_stream;
     } else if (stream_first(pool, a->stream, &where) == a->number) {
-        index_remove(&pool->by_stream, where);
+        index_remove(&pool->streams.by_key, where);
         if (a->next_of_stream)
-            index_add(&pool->by_stream, where, a->next_of_stream); /* in the place of the one just removed */
+            index_add(&pool->streams.by_key, where, a->next_of_stream); /* in the place of the one just removed */
     }
     a->is_known = false;
 }
@@ -306,20 +306,20 @@ void stream_forget(cenote_pool *pool, struct arena *a)
         return;
     leave_stream(pool, a);
     for (uint32_t probe = 0; probe < PROBES; probe++)
-        if (index_find(&pool->by_stream, arena_key(a->group, a->stream, probe)) == a->number)
-            index_remove(&pool->by_stream, arena_key(a->group, a->stream, probe));
+        if (index_find(&pool->streams.by_key, arena_key(a->group, a->stream, probe)) == a->number)
+            index_remove(&pool->streams.by_key, arena_key(a->group, a->stream, probe));
 }
 
 /* The arena of (group, key), or NULL: there is none yet. LOCKING: the pool's lock. */
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key)
 {
     uint32_t probe;
-    struct arena *a = pool->last_arena;
+    struct arena *a = pool->streams.last_arena;
     if (a && a->stream == key && a->group == group && a->number && !a->retired)
         return a;
     a = find_arena(pool, group, key, &probe);
     if (a)
-        pool->last_arena = a;
+        pool->streams.last_arena = a;
     return a;
 }
 
@@ -333,12 +333,12 @@ struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, 
     struct arena *a = find_arena(pool, group, key, &probe);
     if (a) /* of another thread's making, by now */
         return a;
-    if (!index_reserve(&pool->by_stream, 2) || !(a = idle_take(pool, group, key)))
+    if (!index_reserve(&pool->streams.by_key, 2) || !(a = idle_take(pool, group, key)))
         return NULL;
     a->stream = key;
     a->handle = handle;
-    if (!index_find(&pool->by_stream, arena_key(group, key, probe)))
-        index_add(&pool->by_stream, arena_key(group, key, probe), a->number);
+    if (!index_find(&pool->streams.by_key, arena_key(group, key, probe)))
+        index_add(&pool->streams.by_key, arena_key(group, key, probe), a->number);
     enter_stream(pool, a);
     return a;
 }

@@ -12,24 +12,24 @@
  */
 void pool_settle(cenote_pool *pool)
 {
-    uint32_t block = pool->last_freed.block;
+    uint32_t block = pool->store.last_freed.block;
     if (!block)
         return;
-    pool->last_freed.block = 0;
-    index_remove(&pool->at, block_of(&pool->blocks, block)->at);
-    heap_give(&pool->last_freed.arena->heap, block, pool->last_freed.freed);
+    pool->store.last_freed.block = 0;
+    index_remove(&pool->store.by_address, block_of(&pool->store.blocks, block)->at);
+    heap_give(&pool->store.last_freed.arena->heap, block, pool->store.last_freed.freed);
 }
 
 /* The address of the resting block, live again, if that is what the search would come to; or 0. */
 uint64_t pool_reuse_last_freed(cenote_pool *pool, const struct arena *a, const struct request *q)
 {
-    uint32_t block = pool->last_freed.block;
-    struct block *b = block_of(&pool->blocks, block);
-    if (!block || b->size != q->size || pool->last_freed.arena != a || b->at % q->alignment || q->exclusive_pages)
+    uint32_t block = pool->store.last_freed.block;
+    struct block *b = block_of(&pool->store.blocks, block);
+    if (!block || b->size != q->size || pool->store.last_freed.arena != a || b->at % q->alignment || q->exclusive_pages)
         return 0;
     if (!heap_would_choose(&a->heap, block))
         return 0;
-    pool->last_freed.block = 0;
+    pool->store.last_freed.block = 0;
     b->state = BLOCK_LIVE;
     b->requested = q->bytes;
     b->mark = q->mark;

@@ -8,7 +8,7 @@
 
 static enum lookup locate_item(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
-    struct slab *s = slab_of(&pool->slabs, w->slab);
+    struct slab *s = slab_of(&pool->store.slabs, w->slab);
     w->block = s->block;
     w->item = (uint32_t)(at - s->at) / s->item_bytes;
     w->start = s->at + (uint64_t)w->item * s->item_bytes;
@@ -23,7 +23,7 @@ static enum lookup locate_item(cenote_pool *pool, uint64_t at, struct block_ref 
 
 static void describe_block(cenote_pool *pool, struct block_ref *w, uint32_t block)
 {
-    struct block *b = block_of(&pool->blocks, block);
+    struct block *b = block_of(&pool->store.blocks, block);
     w->block = block;
     w->start = b->at;
     w->size = b->size;
@@ -39,7 +39,7 @@ static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_re
     if (!block)
         return FOUND_NOTHING;
     describe_block(pool, w, block);
-    uint8_t state = block_of(&pool->blocks, block)->state;
+    uint8_t state = block_of(&pool->store.blocks, block)->state;
     return state == BLOCK_LIVE ? FOUND_INSIDE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
@@ -50,17 +50,17 @@ enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w)
     w->item = 0;
     w->slab = slab_at_address(w->region, at);
     if (w->slab) {
-        const struct slab *s = slab_of(&pool->slabs, w->slab);
+        const struct slab *s = slab_of(&pool->store.slabs, w->slab);
         CHECK(at >= s->at); /* a slab begins with its granule */
         if (at < s->at + (uint64_t)s->items * s->item_bytes)
             return locate_item(pool, at, w);
         w->slab = 0;
     }
-    uint32_t block = at % BLOCK_BYTES ? 0 : index_find(&pool->at, at);
+    uint32_t block = at % BLOCK_BYTES ? 0 : index_find(&pool->store.by_address, at);
     if (!block)
         return locate_inside(pool, at, w);
     describe_block(pool, w, block);
-    uint8_t state = block_of(&pool->blocks, block)->state;
+    uint8_t state = block_of(&pool->store.blocks, block)->state;
     return state == BLOCK_LIVE ? FOUND_LIVE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
@@ -71,7 +71,7 @@ static cenote_pool *lock_pool(struct region *r, uint64_t at)
     if (!pool)
         return NULL;
     lock_take(&pool->lock);
-    if (pool->open && atomic_load(&r->pool) == pool && at >= r->base && at < region_end(r))
+    if (pool->life.open && atomic_load(&r->pool) == pool && at >= r->base && at < region_end(r))
         return pool;
     lock_give(&pool->lock);
     return NULL;

@@ -31,7 +31,7 @@ bool look_pause(struct look *look)
     if (!lock_pass(&pool->lock))
         return true;
     look->is_apart = true;
-    look->is_over = !atomic_load(&pool->open);
+    look->is_over = !atomic_load(&pool->life.open);
     if (!look->is_over)
         pool_settle(pool);
     if (!look->is_over && look->after_pause)

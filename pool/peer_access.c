@@ -31,12 +31,12 @@ static CUresult open_mappings(cenote_pool *pool, const CUmemAccessDesc *who, uin
 {
     CUresult result = CUDA_SUCCESS;
     *runs = 0;
-    for (uint32_t number = 1; !result && number < pool->pages.regions.used; number++) {
-        const struct region *r = region_of(&pool->pages, number);
+    for (uint32_t number = 1; !result && number < pool->store.pages.regions.used; number++) {
+        const struct region *r = region_of(&pool->store.pages, number);
         if (!r || region_is_segment(r))
             continue;
         for (uint32_t from, to = 0; !result && *runs < most && next_run(r, &from, &to); *runs += !result)
-            result = region_grant(pool->device, r, from, to, who, 1);
+            result = region_grant(pool->config.device, r, from, to, who, 1);
     }
     return result;
 }
@@ -46,7 +46,7 @@ static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
     uint64_t runs, undone;
     CUresult result = open_mappings(pool, &who, UINT64_MAX, &runs);
     if (!result) {
-        pool->access[pool->access_count++] = who;
+        pool->access.list[pool->access.count++] = who;
     } else {
         who.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
         open_mappings(pool, &who, runs, &undone);
@@ -58,20 +58,20 @@ static CUresult grant_vmm(cenote_pool *pool, CUmemAccessDesc who)
 
 static CUresult grant_async(cenote_pool *pool, CUmemAccessDesc who)
 {
-    const struct driver *t = pool->device->driver;
-    return t->cuMemPoolSetAccess ? t->cuMemPoolSetAccess(pool->driver_pool, &who, 1) : CUDA_ERROR_NOT_SUPPORTED;
+    const struct driver *t = pool->config.device->driver;
+    return t->cuMemPoolSetAccess ? t->cuMemPoolSetAccess(pool->config.driver_pool, &who, 1) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static CUresult grant_context(const cenote_pool *pool, struct device *other)
 {
-    const struct driver *t = pool->device->driver;
+    const struct driver *t = pool->config.device->driver;
     CUcontext popped;
     CUresult result = device_prepare(other);
     if (!result)
         result = t->cuCtxPushCurrent(device_context(other));
     if (result)
         return result;
-    result = t->cuCtxEnablePeerAccess(device_context(pool->device), 0);
+    result = t->cuCtxEnablePeerAccess(device_context(pool->config.device), 0);
     t->cuCtxPopCurrent(&popped);
     return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
 }
@@ -79,11 +79,11 @@ static CUresult grant_context(const cenote_pool *pool, struct device *other)
 /* An async pool has plain segments too. */
 static CUresult grant_segments(cenote_pool *pool, struct device *other, CUmemAccessDesc who)
 {
-    CUresult result = pool->provider == CENOTE_ASYNC ? grant_async(pool, who) : CUDA_SUCCESS;
+    CUresult result = pool->config.provider == CENOTE_ASYNC ? grant_async(pool, who) : CUDA_SUCCESS;
     if (result)
         return result;
     result = grant_context(pool, other);
-    if (result && pool->provider == CENOTE_ASYNC) {
+    if (result && pool->config.provider == CENOTE_ASYNC) {
         who.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
         grant_async(pool, who);
     }
@@ -95,7 +95,7 @@ static CUresult grant_segments(cenote_pool *pool, struct device *other, CUmemAcc
 static int check_reach(const cenote_pool *pool, const struct device *other)
 {
     int can = 0;
-    const struct device *own = pool->device;
+    const struct device *own = pool->config.device;
     if (other == own)
         return error_set(CENOTE_INVALID, 0, "device %d has access to its own memory", own->ordinal);
     CUresult result = own->driver->cuDeviceCanAccessPeer(&can, other->handle, own->handle);
@@ -108,16 +108,16 @@ static int check_reach(const cenote_pool *pool, const struct device *other)
 static int grant(cenote_pool *pool, struct device *other)
 {
     CUmemAccessDesc who = device_access(other);
-    if (pool->provider == CENOTE_GUARD)
+    if (pool->config.provider == CENOTE_GUARD)
         return error_set(CENOTE_NOT_SUPPORTED, 0, "provider guard gives other devices no access: use another one");
-    int error = pool->lost ? pool_driver_error(pool, pool->lost, "an earlier call") : turn_begin(pool);
+    int error = pool->life.lost ? pool_driver_error(pool, pool->life.lost, "an earlier call") : turn_begin(pool);
     if (error)
         return error;
     CUresult result = CUDA_SUCCESS;
-    if (!(pool->granted >> other->ordinal & 1))
-        result = pool->provider == CENOTE_VMM ? grant_vmm(pool, who) : grant_segments(pool, other, who);
+    if (!(pool->access.granted >> other->ordinal & 1))
+        result = pool->config.provider == CENOTE_VMM ? grant_vmm(pool, who) : grant_segments(pool, other, who);
     if (!result)
-        pool->granted |= 1ull << other->ordinal;
+        pool->access.granted |= 1ull << other->ordinal;
     turn_end(pool);
     return result ? pool_driver_error(pool, result, "giving another device access") : CENOTE_OK;
 }

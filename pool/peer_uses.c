@@ -71,7 +71,7 @@ bool peer_uses_is_done(cenote_pool *pool, struct use *u)
         u->event = NULL;
         return true;
     }
-    bool waited = u->freed <= pool->done_on_peers[other->ordinal], done = false;
+    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal], done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
     line->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
@@ -91,7 +91,7 @@ bool peer_uses_is_done(cenote_pool *pool, struct use *u)
 static uint64_t waited_for(const cenote_pool *pool)
 {
     uint64_t devices = 0;
-    for (uint32_t number = pool->lines_first; number; number = line_of(pool, number)->next)
+    for (uint32_t number = pool->pending.first; number; number = line_of(pool, number)->next)
         if (line_of(pool, number)->other)
             devices |= 1ull << line_of(pool, number)->other->ordinal;
     return devices;
@@ -115,19 +115,19 @@ static bool wait_for(struct device *other)
 bool peer_uses_wait(cenote_pool *pool)
 {
     bool waited = false;
-    if (!pool->pending_count)
+    if (!pool->pending.count)
         return false;
     lock_take(&pool->lock);
     uint64_t devices = waited_for(pool);
-    tick now = pool->pages.fences.now; /* what is freed later may be used by work that comes later */
+    tick now = pool->store.pages.fences.now; /* what is freed later may be used by work that comes later */
     lock_give(&pool->lock);
     for (; devices; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
-        if (!wait_for(pool->others[ordinal]))
+        if (!wait_for(pool->config.others[ordinal]))
             continue;
         lock_take(&pool->lock);
-        if (pool->done_on_peers[ordinal] < now)
-            pool->done_on_peers[ordinal] = now;
+        if (pool->pending.done_on_peers[ordinal] < now)
+            pool->pending.done_on_peers[ordinal] = now;
         lock_give(&pool->lock);
         waited = true;
     }

@@ -28,7 +28,7 @@
 /* Room for the line that every pool has. False: no host memory. */
 bool pending_open(cenote_pool *pool)
 {
-    uint32_t line = table_take(&pool->lines);
+    uint32_t line = table_take(&pool->pending.lines);
     CHECK(!line || line == FENCE_LINE);
     if (line)
         line_of(pool, line)->users = 1; /* it stays */
@@ -48,15 +48,15 @@ static uint32_t line_for(cenote_pool *pool, CUstream stream, uint64_t key, struc
 {
     uint32_t number;
     uint64_t probe = 0;
-    while ((number = index_find(&pool->line_by_key, line_key(key, probe)))) {
+    while ((number = index_find(&pool->pending.line_by_key, line_key(key, probe)))) {
         const struct line *line = line_of(pool, number);
         if (line->key == key && line->other == other)
             return number;
         probe++;
     }
-    if (!index_reserve(&pool->line_by_key, 1) || !(number = table_take(&pool->lines)))
+    if (!index_reserve(&pool->pending.line_by_key, 1) || !(number = table_take(&pool->pending.lines)))
         return 0;
-    index_add(&pool->line_by_key, line_key(key, probe), number);
+    index_add(&pool->pending.line_by_key, line_key(key, probe), number);
     *line_of(pool, number) = (struct line){.key = key, .probe = probe, .stream = stream, .other = other};
     return number;
 }
@@ -64,23 +64,23 @@ static uint32_t line_for(cenote_pool *pool, CUstream stream, uint64_t key, struc
 static void forget_line(cenote_pool *pool, uint32_t number)
 {
     const struct line *line = line_of(pool, number);
-    index_remove(&pool->line_by_key, line_key(line->key, line->probe));
-    table_give(&pool->lines, number);
+    index_remove(&pool->pending.line_by_key, line_key(line->key, line->probe));
+    table_give(&pool->pending.lines, number);
 }
 
 /* Lines with a use in them are looked at in turn. */
 static void put_last(cenote_pool *pool, uint32_t number)
 {
     line_of(pool, number)->next = 0;
-    *(pool->lines_last ? &line_of(pool, pool->lines_last)->next : &pool->lines_first) = number;
-    pool->lines_last = number;
+    *(pool->pending.last ? &line_of(pool, pool->pending.last)->next : &pool->pending.first) = number;
+    pool->pending.last = number;
 }
 
 static void take_first(cenote_pool *pool)
 {
-    pool->lines_first = line_of(pool, pool->lines_first)->next;
-    if (!pool->lines_first)
-        pool->lines_last = 0;
+    pool->pending.first = line_of(pool, pool->pending.first)->next;
+    if (!pool->pending.first)
+        pool->pending.last = 0;
 }
 
 static void append(cenote_pool *pool, uint32_t use, uint32_t number)
@@ -105,12 +105,12 @@ bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream str
     for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
         if (line_of(pool, use_of(pool, use)->line)->key == key)
             return true;
-    if (!table_reserve(&pool->uses, 1))
+    if (!table_reserve(&pool->pending.uses, 1))
         return false;
     uint32_t line = line_for(pool, stream, key, other);
     if (!line)
         return false;
-    uint32_t use = table_take(&pool->uses);
+    uint32_t use = table_take(&pool->pending.uses);
     line_of(pool, line)->users++;
     *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .line = line};
     *w->uses = use;
@@ -121,11 +121,11 @@ static void set_pending(cenote_pool *pool, const struct block_ref *w, bool pendi
 {
     w->arena->pending += pending ? count_rounded(w->requested) : -count_rounded(w->requested);
     if (!w->slab)
-        block_of(&pool->blocks, w->block)->state = pending ? BLOCK_PENDING : BLOCK_LIVE;
+        block_of(&pool->store.blocks, w->block)->state = pending ? BLOCK_PENDING : BLOCK_LIVE;
     else if (pending)
-        bit_set(slab_of(&pool->slabs, w->slab)->pending, w->item);
+        bit_set(slab_of(&pool->store.slabs, w->slab)->pending, w->item);
     else
-        bit_clear(slab_of(&pool->slabs, w->slab)->pending, w->item);
+        bit_clear(slab_of(&pool->store.slabs, w->slab)->pending, w->item);
 }
 
 /* The block is freed but not free. Its uses, for pending_record; the first of them stands for the block. LOCKING: the pool's lock. */
@@ -144,10 +144,10 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
 
 static CUevent record(cenote_pool *pool, const struct line *line)
 {
-    if (atomic_load(&pool->device->captures) || !stream_is_alive(pool, line->stream, line->key))
+    if (atomic_load(&pool->config.device->captures) || !stream_is_alive(pool, line->stream, line->key))
         return NULL;
     CUevent event = event_take(pool);
-    if (!event || pool->device->driver->cuEventRecord(event, line->stream) == CUDA_SUCCESS)
+    if (!event || pool->config.device->driver->cuEventRecord(event, line->stream) == CUDA_SUCCESS)
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);
@@ -162,7 +162,7 @@ static CUevent record(cenote_pool *pool, const struct line *line)
 void pending_record(cenote_pool *pool, uint32_t uses)
 {
     CUresult result;
-    bool inside = device_try_enter(pool->device, &result), entered = inside && !result && !pool->lost;
+    bool inside = device_try_enter(pool->config.device, &result), entered = inside && !result && !pool->life.lost;
     for (uint32_t use = uses; use && entered; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
         const struct line *line = line_of(pool, u->line);
@@ -172,17 +172,17 @@ void pending_record(cenote_pool *pool, uint32_t uses)
             u->event = record(pool, line);
     }
     if (inside)
-        device_leave(pool->device);
+        device_leave(pool->config.device);
 
     lock_take(&pool->lock);
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         const struct use *u = use_of(pool, use);
         bool by_fence = !u->event && !line_of(pool, u->line)->other;
         append(pool, use, by_fence ? FENCE_LINE : u->line);
-        if (by_fence && pool->fence_wanted < u->freed)
-            pool->fence_wanted = u->freed;
+        if (by_fence && pool->pending.fence_wanted < u->freed)
+            pool->pending.fence_wanted = u->freed;
     }
-    atomic_fetch_add(&pool->pending_count, 1);
+    atomic_fetch_add(&pool->pending.count, 1);
     lock_give(&pool->lock);
 }
 
@@ -195,13 +195,13 @@ static bool use_is_done(cenote_pool *pool, struct use *u)
     if (line->other)
         return peer_uses_is_done(pool, u);
     line->is_mute = true;
-    if (fence_is_done(&pool->pages.fences, u->freed))
+    if (fence_is_done(&pool->store.pages.fences, u->freed))
         return true;
-    if (!u->event || atomic_load(&pool->device->captures) || pool->lost)
+    if (!u->event || atomic_load(&pool->config.device->captures) || pool->life.lost)
         return false;
     CUevent event = u->event;
     lock_give(&pool->lock);
-    CUresult result = pool->device->driver->cuEventQuery(event);
+    CUresult result = pool->config.device->driver->cuEventQuery(event);
     lock_take(&pool->lock);
     line->is_mute = result != CUDA_ERROR_NOT_READY;
     return result == CUDA_SUCCESS;
@@ -224,11 +224,11 @@ static void release(cenote_pool *pool, uint32_t use)
         uint32_t next = u->next;
         if (!--line->users && !line->is_listed)
             forget_line(pool, u->line);
-        table_give(&pool->uses, use);
+        table_give(&pool->pending.uses, use);
         use = next;
     }
     *w.uses = 0;
-    atomic_fetch_sub(&pool->pending_count, 1);
+    atomic_fetch_sub(&pool->pending.count, 1);
     pool_give(pool, &w, freed);
 }
 
@@ -236,7 +236,7 @@ static void release(cenote_pool *pool, uint32_t use)
 static void tell_freed(cenote_pool *pool, uint64_t at)
 {
     struct block_ref w = {0};
-    if (!atomic_load_explicit(&pool->watch, memory_order_relaxed))
+    if (!atomic_load_explicit(&pool->watch.fn, memory_order_relaxed))
         return;
     w.region = addresses_find_for_certain(at);
     pool_locate(pool, at, &w);
@@ -266,9 +266,9 @@ static void advance(cenote_pool *pool, struct line *line)
 /* Each line once, until `looks` of them were not done. LOCKING: the pool's lock and `polling`, taken by poll. */
 static void walk(cenote_pool *pool, uint32_t looks)
 {
-    uint32_t last = pool->lines_last;
+    uint32_t last = pool->pending.last;
     for (bool more = last != 0; more && looks;) {
-        uint32_t number = pool->lines_first;
+        uint32_t number = pool->pending.first;
         struct line *line = line_of(pool, number);
         more = number != last;
         advance(pool, line);
@@ -287,10 +287,10 @@ static void walk(cenote_pool *pool, uint32_t looks)
 static void poll(cenote_pool *pool, uint32_t looks)
 {
     lock_take(&pool->lock);
-    if (!pool->polling) {
-        pool->polling = true;
+    if (!pool->pending.polling) {
+        pool->pending.polling = true;
         walk(pool, looks);
-        pool->polling = false;
+        pool->pending.polling = false;
     }
     lock_give(&pool->lock);
 }
@@ -307,18 +307,18 @@ void pending_poll(cenote_pool *pool)
  */
 void pending_poll_if_due(cenote_pool *pool)
 {
-    bool entered = device_enter(pool->device) == CUDA_SUCCESS;
+    bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {
         lock_take(&pool->lock);
-        tick wanted = pool->fence_wanted;
-        pool->allocs_since_poll = 0;
+        tick wanted = pool->pending.fence_wanted;
+        pool->pending.allocs_since_poll = 0;
         lock_give(&pool->lock);
         wait_poll(pool, wanted);
         lock_give(&pool->turn);
     }
     if (entered)
         poll(pool, LOOKS_MAX);
-    device_leave(pool->device);
+    device_leave(pool->config.device);
 }
 
 /* That of the line, or PENDING_NOTHING. LOCKING: the pool's lock. */
@@ -339,7 +339,7 @@ static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tic
 enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit)
 {
     enum pending_wait least = PENDING_NOTHING;
-    for (uint32_t number = pool->lines_first; number && least != PENDING_EVENT; number = line_of(pool, number)->next) {
+    for (uint32_t number = pool->pending.first; number && least != PENDING_EVENT; number = line_of(pool, number)->next) {
         enum pending_wait wait = waits_for(pool, number, limit);
         least = wait > least ? wait : least;
     }

@@ -8,13 +8,13 @@
 
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
-    return (struct requester){a->number, atomic_load_explicit(&pool->device->captures, memory_order_relaxed) == 0};
+    return (struct requester){a->number, atomic_load_explicit(&pool->config.device->captures, memory_order_relaxed) == 0};
 }
 
 /* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */
 bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 {
-    return table_reserve(&pool->blocks, 3) && table_reserve(&pool->slabs, 1) && index_reserve(&pool->at, 1) &&
+    return table_reserve(&pool->store.blocks, 3) && table_reserve(&pool->store.slabs, 1) && index_reserve(&pool->store.by_address, 1) &&
            (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
 }
 
@@ -26,7 +26,7 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
     q->alone = q->exclusive_pages && !source_moves_pages(pool, a);
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
     if (q->exclusive_pages && !q->alone)
-        request_cover_pages(q, 1ull << pool->pages.shift);
+        request_cover_pages(q, 1ull << pool->store.pages.shift);
 }
 
 /* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
@@ -34,7 +34,7 @@ uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q
 {
     uint64_t at = arena_commit(a, q, block);
     if (q->class == CLASS_NONE)
-        index_add(&pool->at, at, block);
+        index_add(&pool->store.by_address, at, block);
     return at;
 }
 
@@ -89,10 +89,10 @@ void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
     } else {
         pool_settle(pool);
         arena_note_free(w->arena, freed);
-        block_of(&pool->blocks, w->block)->state = BLOCK_LAST_FREED;
-        pool->last_freed.block = w->block;
-        pool->last_freed.arena = w->arena;
-        pool->last_freed.freed = freed;
+        block_of(&pool->store.blocks, w->block)->state = BLOCK_LAST_FREED;
+        pool->store.last_freed.block = w->block;
+        pool->store.last_freed.arena = w->arena;
+        pool->store.last_freed.freed = freed;
     }
     if (!w->arena->live && !w->arena->queue)
         idle_note(pool, w->arena);

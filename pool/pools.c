@@ -9,6 +9,8 @@
 
 #include "pool/pool.h"
 
+#define KEPT_BYTES (offsetof(cenote_pool, groups.table) + sizeof(struct table)) /* of a structure, when a new pool takes it over */
+
 LOCK_OF_PROCESS struct lock pools_lock = LOCK_INITIALIZER(LOCK_POOLS);
 static cenote_pool *pools;                      /* open and closed ones */
 
@@ -19,13 +21,13 @@ static cenote_pool *pools;                      /* open and closed ones */
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
 {
     lock_take(&pools_lock);
-    cenote_pool *p = after ? after->next : pools;
-    while (p && (!p->open || (pool && p->device != pool->device)))
-        p = p->next;
+    cenote_pool *p = after ? after->list.next : pools;
+    while (p && (!p->life.open || (pool && p->config.device != pool->config.device)))
+        p = p->list.next;
     if (after)
-        after->walkers--;
+        after->list.walkers--;
     if (p)
-        p->walkers++;
+        p->list.walkers++;
     lock_give(&pools_lock);
     return p;
 }
@@ -43,13 +45,13 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
 {
     int error = CENOTE_OK;
     bool known = ordinal >= 0 && ordinal < DEVICES_MAX;
-    *other = ordinal == pool->device->ordinal ? pool->device : known ? atomic_load(&pool->others[ordinal]) : NULL;
+    *other = ordinal == pool->config.device->ordinal ? pool->config.device : known ? atomic_load(&pool->config.others[ordinal]) : NULL;
     if (*other)
         return CENOTE_OK;
     lock_take(&pools_lock);
-    *other = known ? atomic_load(&pool->others[ordinal]) : NULL;
+    *other = known ? atomic_load(&pool->config.others[ordinal]) : NULL;
     if (!*other && (*other = device_open(ordinal, &error)))
-        atomic_store(&pool->others[ordinal], *other);
+        atomic_store(&pool->config.others[ordinal], *other);
     lock_give(&pools_lock);
     return error;
 }
@@ -65,10 +67,10 @@ void pool_close_device(struct device *device)
 cenote_pool *pools_take_structure(void)
 {
     cenote_pool *pool = pools;
-    while (pool && (!pool->reusable || pool->walkers))
-        pool = pool->next;
+    while (pool && (!pool->list.reusable || pool->list.walkers))
+        pool = pool->list.next;
     if (pool) {
-        memset((char *)pool + offsetof(cenote_pool, device), 0, offsetof(cenote_pool, next) - offsetof(cenote_pool, device));
+        memset((char *)pool + KEPT_BYTES, 0, sizeof *pool - KEPT_BYTES);
         return pool;
     }
     pool = memory_map(sizeof *pool);
@@ -77,7 +79,7 @@ cenote_pool *pools_take_structure(void)
     lock_open(&pool->lock, LOCK_POOL);
     lock_open(&pool->turn, LOCK_TURN);
     lock_open(&pool->watching, LOCK_WATCH);
-    pool->next = pools;
+    pool->list.next = pools;
     pools = pool;
     return pool;
 }

@@ -22,8 +22,8 @@ static bool is_unused(const cenote_pool *pool, const struct region *r, tick *las
     if (r->fixed || region_is_segment(r) || heap_region_has_block(&arena_of(pool, r->arena)->heap, r))
         return false;
     for (uint32_t slot = 0; slot < r->slots; slot++) {
-        const struct page *p = r->page[slot] ? page_of(&pool->pages, r->page[slot]) : NULL;
-        if (r->pins[slot] || bit_is_set(r->transit, slot) || (p && p->fixed) || !fence_is_done(&pool->pages.fences, r->freed[slot]))
+        const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
+        if (r->pins[slot] || bit_is_set(r->transit, slot) || (p && p->fixed) || !fence_is_done(&pool->store.pages.fences, r->freed[slot]))
             return false;
         *last = r->freed[slot] > *last ? r->freed[slot] : *last;
     }
@@ -35,8 +35,8 @@ static struct region *find_oldest(const cenote_pool *pool)
 {
     struct region *oldest = NULL;
     tick before = UINT64_MAX, last;
-    for (uint32_t number = 1; number < pool->pages.regions.used; number++) {
-        struct region *r = region_of(&pool->pages, number);
+    for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
+        struct region *r = region_of(&pool->store.pages, number);
         if (!r || !is_unused(pool, r, &last) || last >= before)
             continue;
         before = last;
@@ -50,8 +50,8 @@ static void leave(cenote_pool *pool, struct region *r)
 {
     for (uint32_t slot = 0; slot < r->slots; slot++) {
         uint32_t page = r->page[slot];
-        if (page && !page_of(&pool->pages, page)->owner.region && !page_of(&pool->pages, page)->leaving)
-            pages_leave(&pool->pages, page);
+        if (page && !page_of(&pool->store.pages, page)->owner.region && !page_of(&pool->store.pages, page)->leaving)
+            pages_leave(&pool->store.pages, page);
         if (page)
             bit_set(r->transit, slot);
     }
@@ -64,11 +64,11 @@ static bool empty_slot(cenote_pool *pool, struct region *r, uint32_t slot, bool 
     bool gone = go && trim_slot(pool, r, slot);
     lock_take(&pool->lock);
     bit_clear(r->transit, slot);
-    struct page *p = page_of(&pool->pages, page);
+    struct page *p = page_of(&pool->store.pages, page);
     if (p->leaving)
-        pages_stay(&pool->pages, page);
+        pages_stay(&pool->store.pages, page);
     else if (!p->maps) /* it was mapped at an earlier slot of the region, too */
-        pages_add_spare(&pool->pages, page);
+        pages_add_spare(&pool->store.pages, page);
     lock_give(&pool->lock);
     return gone;
 }
@@ -76,7 +76,7 @@ static bool empty_slot(cenote_pool *pool, struct region *r, uint32_t slot, bool 
 /* The addresses of a region that nothing uses go back to the driver. False: there is none, a capture is open, or the driver refuses. */
 bool recycle_oldest(cenote_pool *pool)
 {
-    if (atomic_load(&pool->device->captures))
+    if (atomic_load(&pool->config.device->captures))
         return false;
     lock_take(&pool->lock);
     pool_settle(pool);

@@ -71,11 +71,11 @@ static enum step fail(struct climb *c, int error)
 static bool may_harvest(const struct climb *c)
 {
     const cenote_pool *pool = c->pool;
-    double budget = pool->options.harvest_budget;
+    double budget = pool->config.options.harvest_budget;
     if (c->rung > RUNG_BUDGET || budget < 0)
         return true;
-    uint64_t start = budget > 0 ? HARVEST_GRACE_NS + pool->creating_ns : 0;
-    return (double)pool->moving_ns <= budget * (double)(c->now - pool->opened_ns) + (double)start;
+    uint64_t start = budget > 0 ? HARVEST_GRACE_NS + pool->remap.creating_ns : 0;
+    return (double)pool->remap.moving_ns <= budget * (double)(c->now - pool->config.opened_ns) + (double)start;
 }
 
 /* The driver's part, between plan and publish. */
@@ -83,20 +83,20 @@ static CUresult run_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t before = pool_now(pool);
-    CUresult result = fill_create(&pool->fill, pool->device);
+    CUresult result = fill_create(&pool->remap.fill, pool->config.device);
     if (!result)
         watch_fill_begins(pool);
     uint64_t created = pool_now(pool);
     if (!result) {
-        result = fill_map(&pool->fill, pool->device, pool->access, pool->access_count);
+        result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
         watch_fill_ends(pool, result);
     }
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    pool->creating_ns += created - before;
-    pool->hooks->created(pool, created - before, after - created);
-    if (pool->fill.harvests || pool->fill.unmaps)
-        pool->moving_ns += after - created;
+    pool->remap.creating_ns += created - before;
+    pool->config.hooks->created(pool, created - before, after - created);
+    if (pool->remap.fill.harvests || pool->remap.fill.unmaps)
+        pool->remap.moving_ns += after - created;
     return result;
 }
 
@@ -110,18 +110,18 @@ static enum step fill_place(struct climb *c, const struct place *place)
     lock_give(&pool->lock);
 
     CUresult result = run_fill(c);
-    fill_publish(&pool->fill, &pool->pages, result);
-    pool->stats.pages_created += pool->fill.creates;
+    fill_publish(&pool->remap.fill, &pool->store.pages, result);
+    pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->fill.creates)
-        atomic_store(&pool->device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
+        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY);
     if (result) {
         arena_abandon(c->arena, block);
         c->driver = result;
         return result == CUDA_ERROR_OUT_OF_MEMORY ? STEP_SHORT : STEP_DONE;
     }
-    pool->stats.pages_harvested += pool->fill.harvests;
-    pool->stats.pages_unmapped += pool->fill.unmaps;
+    pool->account.stats.pages_harvested += pool->remap.fill.harvests;
+    pool->account.stats.pages_unmapped += pool->remap.fill.unmaps;
     c->at = pool_commit(pool, c->arena, c->request, block);
     count_alloc(pool, c->arena, c->request);
     record_taken(pool, c->at, c->request, c->arena);
@@ -132,7 +132,7 @@ static enum step fill_place(struct climb *c, const struct place *place)
 static void ask_what_is_left(struct climb *c)
 {
     size_t left = 0, total = 0;
-    c->left = c->has_more || c->pool->device->driver->cuMemGetInfo(&left, &total) ? UINT64_MAX : left;
+    c->left = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&left, &total) ? UINT64_MAX : left;
 }
 
 /*
@@ -141,10 +141,10 @@ static void ask_what_is_left(struct climb *c)
  */
 static bool has_more(struct climb *c, uint64_t bytes)
 {
-    const struct driver *t = c->pool->device->driver;
+    const struct driver *t = c->pool->config.device->driver;
     CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = device_page_prop(c->pool->device);
-    uint64_t page = 1ull << c->pool->pages.shift;
+    CUmemAllocationProp prop = device_page_prop(c->pool->config.device);
+    uint64_t page = 1ull << c->pool->store.pages.shift;
     bytes = (bytes + page - 1) & ~(page - 1);
     if (c->refused && bytes >= c->refused && c->left <= c->left_then)
         return false;
@@ -170,14 +170,14 @@ static enum step probe(struct climb *c, uint64_t bytes)
 static enum step fill_from_plan(struct climb *c, const struct requester *who, const struct place *place)
 {
     cenote_pool *pool = c->pool;
-    struct region *r = region_of(&pool->pages, place->region);
+    struct region *r = region_of(&pool->store.pages, place->region);
     struct slots under = place->under;
-    uint64_t allowance = source_allowance(pool);
-    switch (fill_plan(&pool->fill, &pool->pages, who, r, under.from, under.to, may_harvest(c), allowance < c->left ? allowance : c->left)) {
+    uint64_t allowance = source_allowance(pool), most = allowance < c->left ? allowance : c->left;
+    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, may_harvest(c), most)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
-        return allowance >> r->shift < pool->fill.creates ? STEP_SHORT : probe(c, (uint64_t)pool->fill.creates << r->shift);
+        return allowance >> r->shift < pool->remap.fill.creates ? STEP_SHORT : probe(c, (uint64_t)pool->remap.fill.creates << r->shift);
     default:
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
                                  (unsigned long long)(under.to - under.from)));
@@ -236,7 +236,7 @@ static bool borrow(struct climb *c)
     cenote_pool *pool = c->pool;
     struct place place;
     lock_take(&pool->lock);
-    for (uint32_t number = 1; number < pool->arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
         if (!sums_may_lend(pool, a, c->arena) || !pool_reserve_books(pool, c->request->mark))
             continue;
@@ -267,7 +267,7 @@ static void make_way(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t room = room_outside(c), needed = source_least(pool, c->arena, c->request);
-    uint64_t reserved = pool->pages.reserved, missing = needed > room ? needed - room : 0;
+    uint64_t reserved = pool->store.pages.reserved, missing = needed > room ? needed - room : 0;
     if (missing)
         trim_to(pool, reserved > missing ? reserved - missing : 0, UINT64_MAX);
 }
@@ -279,7 +279,7 @@ static void gather(struct climb *c)
     pending_poll(pool);
     trim_flush(pool);
     trim_segments(pool);
-    if (pool->provider == CENOTE_VMM && !source_moves_pages(pool, c->arena))
+    if (pool->config.provider == CENOTE_VMM && !source_moves_pages(pool, c->arena))
         make_way(c);
 }
 
@@ -378,7 +378,7 @@ static void begin_round(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    c->limit = pool->pages.fences.now;
+    c->limit = pool->store.pages.fences.now;
     c->stir = siblings_stir(pool) + c->siblings.stir;
     lock_give(&pool->lock);
     c->rung = RUNG_WAIT;
@@ -411,7 +411,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
 {
     cenote_pool *pool = c->pool;
     lock_take(&pool->lock);
-    pool->stats.retries += c->rung == RUNG_BUDGET;
+    pool->account.stats.retries += c->rung == RUNG_BUDGET;
     lock_give(&pool->lock);
     switch (c->rung) {
     case RUNG_BUDGET:
@@ -451,7 +451,7 @@ static void replace_segments(struct climb *c)
     trim_segments(pool);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    pool->moving_ns += after - before;
+    pool->remap.moving_ns += after - before;
     lock_give(&pool->lock);
 }
 
@@ -464,9 +464,9 @@ static void replace_segments(struct climb *c)
 static enum step attempt(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t held = pool->pages.reserved, more = pool->device->capacity > held ? pool->device->capacity - held : 0;
+    uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
     c->left = UINT64_MAX;
-    if ((atomic_load(&pool->device->is_short) || c->request->size > more / 2) && source_moves_pages(pool, c->arena))
+    if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && source_moves_pages(pool, c->arena))
         ask_what_is_left(c);
     c->now = pool_now(pool);
     lock_take(&pool->lock);
@@ -479,7 +479,7 @@ static enum step attempt(struct climb *c)
 static int out_of_memory(struct climb *c)
 {
     lock_take(&c->pool->lock);
-    c->pool->stats.ooms++;
+    c->pool->account.stats.ooms++;
     lock_give(&c->pool->lock);
     trim_spares(c->pool);
     return CENOTE_OUT_OF_MEMORY;
@@ -488,7 +488,7 @@ static int out_of_memory(struct climb *c)
 static int climb(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (c->request->bytes > pool->device->capacity && !source_is_foreign(pool, c->arena))
+    if (c->request->bytes > pool->config.device->capacity && !source_is_foreign(pool, c->arena))
         return out_of_memory(c); /* no rung helps */
     c->driver = wait_poll(pool, UINT64_MAX);
     if (!c->driver) {
@@ -519,13 +519,13 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
     int error = turn_begin(pool);
     if (error)
         return error;
-    uint64_t before = pool->pages.reserved;
+    uint64_t before = pool->store.pages.reserved;
     error = climb(&c);
-    if (!error && pool->pages.reserved > before)
+    if (!error && pool->store.pages.reserved > before)
         trim_surplus(pool);
     if (!error)
-        pool->hooks->decay(pool, DECAY_IN_PASSING);
+        pool->config.hooks->decay(pool, DECAY_IN_PASSING);
     turn_end(pool);
     *at = c.at;
-    return error == CENOTE_OUT_OF_MEMORY ? pool->hooks->explain(pool, q->bytes) : error;
+    return error == CENOTE_OUT_OF_MEMORY ? pool->config.hooks->explain(pool, q->bytes) : error;
 }

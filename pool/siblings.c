@@ -20,7 +20,7 @@
 static uint64_t cached_of(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    uint64_t reserved = pool->pages.reserved, allocated = pool->stats.allocated.current;
+    uint64_t reserved = pool->store.pages.reserved, allocated = pool->account.stats.allocated.current;
     lock_give(&pool->lock);
     return reserved > allocated ? reserved - allocated : 0;
 }
@@ -28,8 +28,8 @@ static uint64_t cached_of(cenote_pool *pool)
 /* Has changed if memory of the pool went from one hand to another: freed, allocated, created, given back. LOCKING: the pool's lock. */
 uint64_t siblings_stir(const cenote_pool *pool)
 {
-    const cenote_stats *stats = &pool->stats;
-    return pool->pages.fences.now + stats->allocated.total_in + stats->pages_created + stats->pages_released;
+    const cenote_stats *stats = &pool->account.stats;
+    return pool->store.pages.fences.now + stats->allocated.total_in + stats->pages_created + stats->pages_released;
 }
 
 /* Adds up what they have. */
@@ -58,7 +58,7 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
         return NULL;
     struct sibling *sibling = &s->each[s->count++];
     lock_take(&other->lock);
-    *sibling = (struct sibling){.pool = other, .limit = other->pages.fences.now, .seen = {.done = UINT64_MAX}};
+    *sibling = (struct sibling){.pool = other, .limit = other->store.pages.fences.now, .seen = {.done = UINT64_MAX}};
     lock_give(&other->lock);
     return sibling;
 }

@@ -21,7 +21,7 @@ const cenote_source *source_callback(const cenote_pool *pool, const struct arena
 
 bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->provider == CENOTE_VMM && !source_callback(pool, a);
+    return pool->config.provider == CENOTE_VMM && !source_callback(pool, a);
 }
 
 /* Its memory comes from a function of the program, and may lie anywhere. */
@@ -32,16 +32,16 @@ bool source_is_foreign(const cenote_pool *pool, const struct arena *a)
 
 bool source_guards(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->provider == CENOTE_GUARD && !source_callback(pool, a);
+    return pool->config.provider == CENOTE_GUARD && !source_callback(pool, a);
 }
 
 /* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
 uint64_t source_allowance(const cenote_pool *pool)
 {
-    uint64_t held = pool->pages.reserved + pool->promised;
-    if (!pool->limit)
+    uint64_t held = pool->store.pages.reserved + pool->limits.promised;
+    if (!pool->limits.bytes)
         return UINT64_MAX;
-    return pool->limit > held ? pool->limit - held : 0;
+    return pool->limits.bytes > held ? pool->limits.bytes - held : 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- joining the heap */
@@ -64,7 +64,7 @@ bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
     if (source_guards(pool, a))
         return guard_give(pool, at, bytes);
     if (!source_callback(pool, a)) /* a reset has taken it already, and the address may be another's */
-        return atomic_load(&pool->device->was_reset) || pool->device->driver->cuMemFree(at) == CUDA_SUCCESS;
+        return atomic_load(&pool->config.device->was_reset) || pool->config.device->driver->cuMemFree(at) == CUDA_SUCCESS;
     const cenote_source source = *source_callback(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */
@@ -89,7 +89,7 @@ bool source_give_back(cenote_pool *pool, struct region *r)
     if (segment)
         watch_tell(pool, CENOTE_UNMAPPING, r->base, r->bytes);
     bool gone = segment ? source_give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
-                          region_unreserve(pool->device, r->base, r->bytes) == CUDA_SUCCESS;
+                          region_unreserve(pool->config.device, r->base, r->bytes) == CUDA_SUCCESS;
     if (!gone && segment)
         watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);
     if (!gone)

@@ -37,7 +37,7 @@ static uint64_t thread_key(void)
 static struct immortal *immortal_at(cenote_pool *pool, CUstream stream, uint32_t probe)
 {
     uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15ull >> 32;
-    return &pool->immortals[(hash + probe) % IMMORTALS_MAX];
+    return &pool->streams.immortals[(hash + probe) % IMMORTALS_MAX];
 }
 
 static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, uint64_t *key)
@@ -57,14 +57,14 @@ static const struct immortal *find_immortal(cenote_pool *pool, CUstream stream, 
 
 static int no_stream(const cenote_pool *pool, CUstream stream, CUresult result)
 {
-    return error_set(CENOTE_INVALID, result, "stream %p is no stream of device %d: %s", (void *)stream, pool->device->ordinal,
+    return error_set(CENOTE_INVALID, result, "stream %p is no stream of device %d: %s", (void *)stream, pool->config.device->ordinal,
                      driver_result_name(result));
 }
 
 /* LOCKING: none of the pool's locks; this may ask the driver. */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
-    const struct driver *t = pool->device->driver;
+    const struct driver *t = pool->config.device->driver;
     unsigned long long id;
     if (stream == NULL || stream == CU_STREAM_LEGACY) {
         *key = KEY_LEGACY;
@@ -128,7 +128,7 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
 {
     CUcontext context;
     CUdevice ordinal;
-    struct device *own = pool->device;
+    struct device *own = pool->config.device;
     CHECK(lock_none_above(LOCK_CONTEXT));
     if (is_default(key))
         return CENOTE_OK;
@@ -148,7 +148,7 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 {
     CUcontext context;
     CUdevice ordinal;
-    CUresult result = ask_context(pool->device, stream, &context, &ordinal);
+    CUresult result = ask_context(pool->config.device, stream, &context, &ordinal);
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
         return error_set(CENOTE_INVALID, result, "%p is no stream: %s", (void *)stream, driver_result_name(result));
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
@@ -161,7 +161,7 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
         return pool_driver_error(pool, result, "entering the other device's context");
     if (!error && device_context(*other) != context)
         return error_set(CENOTE_INVALID, 0, "stream %p is not of the primary context of device %d", (void *)stream, ordinal);
-    if (*other == pool->device)
+    if (*other == pool->config.device)
         *other = NULL;
     return error;
 }
@@ -182,7 +182,7 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
         *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
     else if (ordinal < 0)
         return is_default(*key) ? CENOTE_OK : ask_device(pool, stream, other);
-    else if (ordinal != pool->device->ordinal && !(error = pool_other_device(pool, ordinal, other)) && is_default(*key))
+    else if (ordinal != pool->config.device->ordinal && !(error = pool_other_device(pool, ordinal, other)) && is_default(*key))
         *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
     return error;
 }

@@ -16,8 +16,8 @@
 /* Bytes of live blocks that lie on the card for certain: what a program's own source gave may be any memory. */
 uint64_t sums_live(const cenote_pool *pool)
 {
-    uint64_t live = pool->stats.allocated.current;
-    for (uint32_t number = 1; pool->has_sources && number < pool->groups.used; number++) {
+    uint64_t live = pool->account.stats.allocated.current;
+    for (uint32_t number = 1; pool->groups.has_sources && number < pool->groups.table.used; number++) {
         const cenote_group *g = group_of(pool, number);
         if (g->number && g->has_source)
             live -= g->row.current;
@@ -29,9 +29,9 @@ uint64_t sums_live(const cenote_pool *pool)
 bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere)
 {
     uint64_t asked = count_rounded(bytes);
-    if (pool->limit && asked + pool->stats.allocated.current > pool->limit)
+    if (pool->limits.bytes && asked + pool->account.stats.allocated.current > pool->limits.bytes)
         return true;
-    return !source_is_foreign(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->device->capacity;
+    return !source_is_foreign(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
 }
 
 /* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
@@ -44,7 +44,7 @@ bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const stru
 /* Bytes of free pages that the arena may come to have, in flight or not; *free: of all free pages. */
 static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *free)
 {
-    struct pages *s = &pool->pages;
+    struct pages *s = &pool->store.pages;
     uint64_t useful = *free = 0;
     for (int segments = 0; segments < 2; segments++)
         for (uint32_t number = s->listed[segments]; number; number = region_of(s, number)->next_listed) {
@@ -67,13 +67,13 @@ static uint64_t free_for(cenote_pool *pool, const struct arena *a, uint64_t *fre
  */
 uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
 {
-    const cenote_stats *stats = &pool->stats;
+    const cenote_stats *stats = &pool->account.stats;
     uint64_t free, allocated = stats->allocated.current, pending = stats->active.current - allocated;
-    bool moves = pool->provider == CENOTE_VMM && !pool->has_sources; /* page by page */
+    bool moves = pool->config.provider == CENOTE_VMM && !pool->groups.has_sources; /* page by page */
     pool_settle(pool);
-    uint64_t useful = free_for(pool, a, &free), owned = pool->pages.reserved - free;
+    uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
-    uint64_t edges = (moves ? 2 * (1 + (uint64_t)pool->pending_count) : 0) << pool->pages.shift; /* a block shares two pages at most */
+    uint64_t edges = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shift; /* a block shares two pages at most */
     uint64_t usable = moves ? (edges < crumbs ? edges : crumbs) : pending ? crumbs : 0;
     uint64_t asked = count_rounded(bytes), most = useful + pending + usable;
     return asked > most ? asked - most : 0;

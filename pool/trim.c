@@ -28,7 +28,7 @@ void trim_flush(cenote_pool *pool)
 {
     struct look look;
     look_begin(&look, pool);
-    for (uint32_t number = 1; number < pool->arenas.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH))
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look.is_over; number++, look_goes_on(&look, WORK_OF_FLUSH))
         if (arena_of(pool, number)->number)
             arena_flush(arena_of(pool, number));
     look_end(&look);
@@ -44,15 +44,15 @@ bool trim_slot(cenote_pool *pool, struct region *r, uint32_t slot)
     uint64_t at = region_slot_at(r, slot), bytes = 1ull << r->shift;
     if (was_told)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
-    bool done = region_unmap(pool->device, r, slot) == CUDA_SUCCESS;
+    bool done = region_unmap(pool->config.device, r, slot) == CUDA_SUCCESS;
     if (was_told && !done)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
     lock_take(&pool->lock);
     bit_clear(r->transit, slot);
     if (done) {
         bit_clear(r->broken, slot);
-        pages_unlink(&pool->pages, r, slot);
-        pool->stats.pages_unmapped++;
+        pages_unlink(&pool->store.pages, r, slot);
+        pool->account.stats.pages_unmapped++;
     }
     lock_give(&pool->lock);
     return done;
@@ -60,20 +60,20 @@ bool trim_slot(cenote_pool *pool, struct region *r, uint32_t slot)
 
 static uint64_t release_page(cenote_pool *pool, uint32_t page)
 {
-    struct page *p = page_of(&pool->pages, page);
+    struct page *p = page_of(&pool->store.pages, page);
     uint64_t bytes = p->bytes;
     bool done = true;
     while (done && p->maps) /* what a page maps changes with the turn alone */
-        done = trim_slot(pool, region_of(&pool->pages, p->home.region), p->home.slot);
-    done = done && pool->device->driver->cuMemRelease(p->handle) == CUDA_SUCCESS;
+        done = trim_slot(pool, region_of(&pool->store.pages, p->home.region), p->home.slot);
+    done = done && pool->config.device->driver->cuMemRelease(p->handle) == CUDA_SUCCESS;
     lock_take(&pool->lock);
     if (done) {
         p->leaving = false;
-        pages_remove(&pool->pages, page);
-        pool->stats.pages_released++;
+        pages_remove(&pool->store.pages, page);
+        pool->account.stats.pages_released++;
         count_reserved(pool);
     } else {
-        pages_stay(&pool->pages, page);
+        pages_stay(&pool->store.pages, page);
     }
     lock_give(&pool->lock);
     return done ? bytes : 0;
@@ -83,8 +83,8 @@ static uint64_t release_page(cenote_pool *pool, uint32_t page)
 static uint64_t release_segment(cenote_pool *pool, uint32_t page)
 {
     lock_take(&pool->lock);
-    struct page *p = page_of(&pool->pages, page);
-    struct region *r = region_of(&pool->pages, p->home.region);
+    struct page *p = page_of(&pool->store.pages, page);
+    struct region *r = region_of(&pool->store.pages, p->home.region);
     struct heap *heap = &arena_of(pool, r->arena)->heap;
     uint64_t bytes = p->bytes;
     heap_remove_region(heap, r);
@@ -93,13 +93,13 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     bool gone = source_give_back(pool, r);
     lock_take(&pool->lock);
     if (gone) {
-        pages_unlink(&pool->pages, r, 0);
-        pages_remove(&pool->pages, page);
-        pages_remove_region(&pool->pages, r);
-        pool->stats.pages_released++;
+        pages_unlink(&pool->store.pages, r, 0);
+        pages_remove(&pool->store.pages, page);
+        pages_remove_region(&pool->store.pages, r);
+        pool->account.stats.pages_released++;
         count_reserved(pool);
     } else {
-        pages_stay(&pool->pages, page);
+        pages_stay(&pool->store.pages, page);
         heap_restore_region(heap, r);
         atomic_store(&r->pool, pool);
     }
@@ -113,8 +113,9 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
 static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool segments)
 {
     lock_take(&pool->lock);
-    uint64_t reserved = pool->pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0, page = 1ull << pool->pages.shift;
-    uint64_t pages = pool->pages.table.used, most = segments ? (surplus ? pages : 0) : (surplus + page - 1) / page;
+    uint64_t reserved = pool->store.pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0;
+    uint64_t page = 1ull << pool->store.pages.shift, pages = pool->store.pages.table.used;
+    uint64_t most = segments ? (surplus ? pages : 0) : (surplus + page - 1) / page;
     lock_give(&pool->lock);
     return (uint32_t)(most < pages ? most : pages);
 }
@@ -125,11 +126,11 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
     lock_take(&pool->lock);
     pool_settle(pool);
     struct picker picker = {.latest = leave->latest, .segments = segments, .own = leave->own, .most = most, .picks = picks};
-    pages_pick(&pool->pages, &picker);
+    pages_pick(&pool->store.pages, &picker);
     uint32_t count = 0;
-    for (uint64_t left = pool->pages.reserved; count < picker.count && left > leave->keep; count++) {
-        left -= page_of(&pool->pages, picks[count].page)->bytes;
-        pages_leave(&pool->pages, picks[count].page);
+    for (uint64_t left = pool->store.pages.reserved; count < picker.count && left > leave->keep; count++) {
+        left -= page_of(&pool->store.pages, picks[count].page)->bytes;
+        pages_leave(&pool->store.pages, picks[count].page);
     }
     lock_give(&pool->lock);
     return count;
@@ -139,7 +140,7 @@ static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
 {
     lock_take(&pool->lock);
     for (uint32_t i = 0; i < count; i++)
-        pages_stay(&pool->pages, picks[i].page);
+        pages_stay(&pool->store.pages, picks[i].page);
     lock_give(&pool->lock);
 }
 
@@ -148,7 +149,7 @@ static bool release_leavers(cenote_pool *pool, bool segments, const struct pick 
 {
     bool going = true;
     for (uint32_t i = 0; i < count; i++) {
-        if (atomic_load(&pool->device->captures)) {
+        if (atomic_load(&pool->config.device->captures)) {
             stay(pool, picks + i, count - i);
             return false;
         }
@@ -168,7 +169,7 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
     struct pick few[BATCH], *picks = few;
     uint32_t room = BATCH, most, count;
     uint64_t sum = 0;
-    while (!atomic_load(&pool->device->captures) && (most = most_leavers(pool, leave, segments)) &&
+    while (!atomic_load(&pool->config.device->captures) && (most = most_leavers(pool, leave, segments)) &&
            (count = pick_leavers(pool, leave, segments, picks, most < room ? most : room)) &&
            release_leavers(pool, segments, picks, count, &sum) && count == room)
         if (picks == few && (picks = memory_map(most * sizeof *picks)))
@@ -183,24 +184,24 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
 /* Complete free segments go back, and what the driver's pool still holds of them. Nothing during a capture. */
 uint64_t trim_segments(cenote_pool *pool)
 {
-    if (atomic_load(&pool->device->captures))
+    if (atomic_load(&pool->config.device->captures))
         return 0;
     uint64_t bytes = trim_kind(pool, &(struct leave){.latest = UINT64_MAX}, true);
-    if (pool->driver_pool && !atomic_load(&pool->device->captures))
-        pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
+    if (pool->config.driver_pool && !atomic_load(&pool->config.device->captures))
+        pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
     return bytes;
 }
 
 /* Pages mapped nowhere go back: an allocation that failed has no use for those it had created. */
 void trim_spares(cenote_pool *pool)
 {
-    while (!atomic_load(&pool->device->captures)) {
+    while (!atomic_load(&pool->config.device->captures)) {
         lock_take(&pool->lock);
-        uint32_t page = pool->pages.spare;
-        if (page && !fence_is_done(&pool->pages.fences, page_of(&pool->pages, page)->freed))
+        uint32_t page = pool->store.pages.spare;
+        if (page && !fence_is_done(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed))
             page = 0;
         if (page)
-            pages_leave(&pool->pages, page);
+            pages_leave(&pool->store.pages, page);
         lock_give(&pool->lock);
         if (!page || !release_page(pool, page))
             return;
@@ -214,7 +215,7 @@ void trim_spares(cenote_pool *pool)
 bool trim_region(cenote_pool *pool, uint32_t number)
 {
     lock_take(&pool->lock);
-    struct region *r = region_of(&pool->pages, number);
+    struct region *r = region_of(&pool->store.pages, number);
     struct heap *heap = r ? &arena_of(pool, r->arena)->heap : NULL;
     bool empty = r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(heap, r);
     if (empty) {
@@ -227,7 +228,7 @@ bool trim_region(cenote_pool *pool, uint32_t number)
     bool gone = source_give_back(pool, r);
     lock_take(&pool->lock);
     if (gone) {
-        pages_remove_region(&pool->pages, r);
+        pages_remove_region(&pool->store.pages, r);
     } else {
         heap_restore_region(heap, r);
         atomic_store(&r->pool, pool);
@@ -241,13 +242,14 @@ bool trim_region(cenote_pool *pool, uint32_t number)
 /* A segment of the arena that may go, leaving; 0: none. LOCKING: the pool's lock. */
 static uint32_t leave_segment(cenote_pool *pool, const struct arena *a)
 {
-    for (uint32_t number = a->heap.regions; number; number = region_of(&pool->pages, number)->next) {
-        const struct region *r = region_of(&pool->pages, number);
-        struct page *p = page_of(&pool->pages, r->page[0]);
+    for (uint32_t number = a->heap.regions; number; number = region_of(&pool->store.pages, number)->next) {
+        const struct region *r = region_of(&pool->store.pages, number);
+        struct page *p = page_of(&pool->store.pages, r->page[0]);
         bool owned = bit_is_set(r->sole, 0) ? bit_is_set(r->busy, 0) : p->owner.region != 0;
-        if (!r->page[0] || owned || p->leaving || p->pins || !fence_is_done(&pool->pages.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed))
+        if (!r->page[0] || owned || p->leaving || p->pins ||
+            !fence_is_done(&pool->store.pages.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed))
             continue;
-        pages_leave(&pool->pages, r->page[0]);
+        pages_leave(&pool->store.pages, r->page[0]);
         return r->page[0];
     }
     return 0;
@@ -263,7 +265,7 @@ void trim_orphans(cenote_pool *pool)
         uint32_t page = 0;
         lock_take(&pool->lock);
         pool_settle(pool);
-        struct arena *a = atomic_load(&pool->device->captures) ? NULL : idle_take_orphan(pool);
+        struct arena *a = atomic_load(&pool->config.device->captures) ? NULL : idle_take_orphan(pool);
         if (a && !(page = leave_segment(pool, a)) && !a->heap.regions)
             idle_forget(pool, a);
         else if (a)
@@ -277,18 +279,18 @@ void trim_orphans(cenote_pool *pool)
 /* LOCKING: as for trim_to. */
 static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
 {
-    if (atomic_load(&pool->device->captures))
+    if (atomic_load(&pool->config.device->captures))
         return 0;
     uint64_t bytes = trim_kind(pool, leave, true);
-    if (atomic_load(&pool->device->captures)) /* begun while a callback had a segment back */
+    if (atomic_load(&pool->config.device->captures)) /* begun while a callback had a segment back */
         return bytes;
     bytes += trim_kind(pool, leave, false);
     if (leave->own && !bytes) /* nothing has become empty */
         return 0;
-    for (uint32_t number = 1; number < pool->pages.regions.used; number++)
+    for (uint32_t number = 1; number < pool->store.pages.regions.used; number++)
         trim_region(pool, number);
-    if (pool->driver_pool)
-        pool->device->driver->cuMemPoolTrimTo(pool->driver_pool, 0);
+    if (pool->config.driver_pool)
+        pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
     lock_take(&pool->lock);
     idle_forget_empty(pool);
     lock_give(&pool->lock);
@@ -314,15 +316,15 @@ uint64_t trim_own(cenote_pool *pool, uint64_t keep, tick latest)
 void trim_surplus(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    uint64_t most = pool->limit ? pool->limit : pool->device->capacity;
-    uint64_t keep = pool->trim_above > 0 ? (uint64_t)(pool->trim_above * (double)most) : UINT64_MAX;
-    bool surplus = pool->pages.reserved > keep;
+    uint64_t most = pool->limits.bytes ? pool->limits.bytes : pool->config.device->capacity;
+    uint64_t keep = pool->limits.trim_above > 0 ? (uint64_t)(pool->limits.trim_above * (double)most) : UINT64_MAX;
+    bool surplus = pool->store.pages.reserved > keep;
     lock_give(&pool->lock);
     if (!surplus || wait_poll(pool, UINT64_MAX))
         return;
     uint64_t bytes = trim_to(pool, keep, UINT64_MAX);
     lock_take(&pool->lock);
-    pool->stats.trimmed += bytes;
+    pool->account.stats.trimmed += bytes;
     lock_give(&pool->lock);
 }
 
@@ -332,8 +334,8 @@ uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest)
     trim_flush(pool);
     uint64_t bytes = trim_to(pool, keep, latest);
     lock_take(&pool->lock);
-    pool->stats.trims++;
-    pool->stats.trimmed += bytes;
+    pool->account.stats.trims++;
+    pool->account.stats.trimmed += bytes;
     lock_give(&pool->lock);
     return bytes;
 }

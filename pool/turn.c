@@ -9,21 +9,22 @@
  */
 int turn_begin(cenote_pool *pool)
 {
-    CUresult result = device_enter(pool->device);
+    CUresult result = device_enter(pool->config.device);
     lock_take(&pool->turn);
     int error = pool_usable(pool); /* it may have been destroyed while we waited */
     if (!result && !error)
         return CENOTE_OK;
     turn_end(pool);
-    if (error || device_context(pool->device))
+    if (error || device_context(pool->config.device))
         return error ? error : pool_driver_error(pool, result, "entering the context");
-    return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s", pool->device->ordinal, driver_result_name(result));
+    return error_set(CENOTE_DRIVER, result, "the context of device %d could not be made: %s", pool->config.device->ordinal,
+                     driver_result_name(result));
 }
 
 void turn_end(cenote_pool *pool)
 {
     lock_give(&pool->turn);
-    device_leave(pool->device);
+    device_leave(pool->config.device);
 }
 
 /*
@@ -32,10 +33,10 @@ void turn_end(cenote_pool *pool)
  */
 CUresult turn_resume(cenote_pool *pool)
 {
-    CUresult result = device_enter(pool->device);
+    CUresult result = device_enter(pool->config.device);
     if (result) {
-        device_leave(pool->device);
-        result = device_enter(pool->device);
+        device_leave(pool->config.device);
+        result = device_enter(pool->config.device);
     }
     lock_take(&pool->turn);
     return result;
@@ -45,12 +46,12 @@ CUresult turn_resume(cenote_pool *pool)
 void turn_pause(cenote_pool *pool)
 {
     lock_give(&pool->turn);
-    device_wait_begin(pool->device);
+    device_wait_begin(pool->config.device);
 }
 
 /* The turn of the pool, by a thread that paused with this one or another of the same device. */
 void turn_go_on(cenote_pool *pool)
 {
-    device_wait_end(pool->device);
+    device_wait_end(pool->config.device);
     lock_take(&pool->turn);
 }

@@ -21,7 +21,7 @@
 static struct sight sight_of(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    struct sight sight = {pool->pages.fences.done, pool->stats.active.total_out};
+    struct sight sight = {pool->store.pages.fences.done, pool->account.stats.active.total_out};
     lock_give(&pool->lock);
     return sight;
 }
@@ -41,10 +41,10 @@ static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
     if (pool_is_capturing(pool))
         return LEFT_NOTHING;
     lock_take(&pool->lock);
-    limit = limit < pool->pages.fences.now ? limit : pool->pages.fences.now;
-    bool in_flight = !fence_is_done(&pool->pages.fences, limit);
-    bool told = pool->pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
-    enum pending_wait pending = pool->polling ? PENDING_EVENT : pending_waits_for(pool, limit);
+    limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
+    bool in_flight = !fence_is_done(&pool->store.pages.fences, limit);
+    bool told = pool->store.pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
+    enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
     if (in_flight && !told && pending != PENDING_EVENT) /* the context has not done before that event what it does after it */
         return LEFT_CONTEXT;
@@ -55,10 +55,10 @@ static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
 static CUresult wait_for_context(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    tick now = pool->pages.fences.now;
+    tick now = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     lock_give(&pool->turn);
-    CUresult result = device_wait(pool->device);
+    CUresult result = device_wait(pool->config.device);
     lock_take(&pool->turn);
     lock_take(&pool->lock);
     if (!result)
@@ -70,7 +70,7 @@ static CUresult wait_for_context(cenote_pool *pool)
 /* A moment in which other threads may have the turn and the device, a longer one the longer it takes. The program's own clock knows no sleep. */
 static void nap(cenote_pool *pool, uint32_t looks)
 {
-    uint64_t ns = looks < NAPS_SHORT || pool->options.clock ? 0 : (looks - NAPS_SHORT + 1) * NAP_NS;
+    uint64_t ns = looks < NAPS_SHORT || pool->config.options.clock ? 0 : (looks - NAPS_SHORT + 1) * NAP_NS;
     turn_pause(pool);
     if (ns)
         nanosleep(&(struct timespec){.tv_nsec = (long)(ns < NAP_MAX_NS ? ns : NAP_MAX_NS)}, NULL);
@@ -114,7 +114,7 @@ bool wait_for_left(cenote_pool *pool, enum left left, uint32_t looks, CUresult *
 void wait_count(cenote_pool *pool, uint32_t looks)
 {
     lock_take(&pool->lock);
-    pool->stats.waits += looks != 0;
+    pool->account.stats.waits += looks != 0;
     lock_give(&pool->lock);
 }
 
@@ -143,7 +143,7 @@ CUresult wait_for_all(cenote_pool *pool)
 {
     CUresult result = CUDA_SUCCESS;
     lock_take(&pool->lock);
-    tick limit = pool->pages.fences.now;
+    tick limit = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     while (wait_for_progress(pool, limit, &result)) {}
     return result;

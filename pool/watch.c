@@ -17,14 +17,14 @@
 
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes)
 {
-    if (!atomic_load_explicit(&pool->watch, memory_order_relaxed))
+    if (!atomic_load_explicit(&pool->watch.fn, memory_order_relaxed))
         return;
     lock_take(&pool->watching); /* its rank says that the pool's lock is free */
-    cenote_watch_fn function = atomic_load_explicit(&pool->watch, memory_order_relaxed);
+    cenote_watch_fn function = atomic_load_explicit(&pool->watch.fn, memory_order_relaxed);
     if (function) {
         struct callback c;
         callback_begin(&c, pool, NULL);
-        function(pool, change, (void *)(uintptr_t)at, bytes, pool->watch_arg);
+        function(pool, change, (void *)(uintptr_t)at, bytes, pool->watch.arg);
         callback_end();
     }
     lock_give(&pool->watching);
@@ -39,7 +39,7 @@ static bool is_mapped(const struct fill_entry *e) { return e->mapped; }
 /* One notice for each run of neighbouring slots. */
 static void tell_runs(cenote_pool *pool, enum cenote_change change, bool (*concerns)(const struct fill_entry *))
 {
-    const struct fill *f = &pool->fill;
+    const struct fill *f = &pool->remap.fill;
     for (uint32_t i = 0, next; i < f->count; i = next) {
         next = i + 1;
         if (!concerns(&f->entries[i]))
@@ -53,7 +53,7 @@ static void tell_runs(cenote_pool *pool, enum cenote_change change, bool (*conce
 /* Before fill_map, and after it. What it could not unmap is there as before. LOCKING: the turn. */
 void watch_fill_begins(cenote_pool *pool)
 {
-    if (pool->fill.unmaps)
+    if (pool->remap.fill.unmaps)
         tell_runs(pool, CENOTE_UNMAPPING, is_replaced);
 }
 
@@ -73,8 +73,8 @@ int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg)
     lock_take(&pool->turn);
     if (!(error = pool_usable(pool))) { /* it may have been destroyed while this thread waited */
         lock_take(&pool->watching);
-        atomic_store_explicit(&pool->watch, function, memory_order_relaxed);
-        pool->watch_arg = arg;
+        atomic_store_explicit(&pool->watch.fn, function, memory_order_relaxed);
+        pool->watch.arg = arg;
         lock_give(&pool->watching);
     }
     lock_give(&pool->turn);

@@ -28,7 +28,7 @@ static LOCK_OF_PROCESS struct lock answering = LOCK_INITIALIZER(LOCK_SHARE);
 static atomic_bool stopped;
 static _Atomic(uint64_t) generations, serials;
 
-static struct export *export_of(const cenote_pool *pool, uint32_t number) { return table_at(&pool->exports, number); }
+static struct export *export_of(const cenote_pool *pool, uint32_t number) { return table_at(&pool->exports.table, number); }
 
 /* ----------------------------------------------------------------------------------------------------------------------- the message */
 
@@ -63,24 +63,24 @@ int share_unseal(const cenote_share *share, size_t length, struct share_message 
 static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a)
 {
     const cenote_group *group = a->group ? group_of(pool, a->group) : NULL;
-    bool plain = pool->provider == CENOTE_PLAIN || (pool->provider == CENOTE_ASYNC && group && group->flags & CENOTE_GROUP_PRIVATE);
-    return plain && !(group && group->has_source) && pool->device->driver->cuIpcGetMemHandle;
+    bool plain = pool->config.provider == CENOTE_PLAIN || (pool->config.provider == CENOTE_ASYNC && group && group->flags & CENOTE_GROUP_PRIVATE);
+    return plain && !(group && group->has_source) && pool->config.device->driver->cuIpcGetMemHandle;
 }
 
 /* LOCKING: the pool's lock. */
 static int enter(cenote_pool *pool, const struct block_ref *w, uint64_t *generation)
 {
-    uint32_t number = index_find(&pool->exported, w->start);
+    uint32_t number = index_find(&pool->exports.by_block, w->start);
     struct slots under = slots_under(w->region, w->start, w->size);
     if (region_is_segment(w->region) && !segment_may_be_shared(pool, w->arena))
         return CENOTE_NOT_SUPPORTED;
     for (uint32_t slot = under.from; slot < under.to && !region_is_segment(w->region); slot++)
-        if (!page_of(&pool->pages, w->region->page[slot])->shareable)
+        if (!page_of(&pool->store.pages, w->region->page[slot])->shareable)
             return CENOTE_NOT_SUPPORTED;
     if (!number) {
-        if (!index_reserve(&pool->exported, 1) || !(number = table_take(&pool->exports)))
+        if (!index_reserve(&pool->exports.by_block, 1) || !(number = table_take(&pool->exports.table)))
             return CENOTE_OUT_OF_HOST_MEMORY;
-        index_add(&pool->exported, w->start, number);
+        index_add(&pool->exports.by_block, w->start, number);
         export_of(pool, number)->generation = atomic_fetch_add(&generations, 1) + 1;
     }
     *generation = export_of(pool, number)->generation;
@@ -120,14 +120,14 @@ int cenote_export(void *address, cenote_share *share)
 static int describe(cenote_pool *pool, struct block_ref *w, const struct share_request *q, struct share_reply *reply,
                     CUmemGenericAllocationHandle *handle)
 {
-    uint32_t number = q->block % BLOCK_BYTES ? 0 : index_find(&pool->exported, q->block);
+    uint32_t number = q->block % BLOCK_BYTES ? 0 : index_find(&pool->exports.by_block, q->block);
     if (!number || export_of(pool, number)->generation != q->generation)
         return CENOTE_GONE;
     enum lookup found = pool_locate(pool, q->block, w);
     CHECK(found == FOUND_LIVE); /* invariant 19: an export ends with its block */
     const struct region *r = w->region;
     struct slots under = slots_under(r, w->start, w->size);
-    struct page *first = page_of(&pool->pages, r->page[under.from]);
+    struct page *first = page_of(&pool->store.pages, r->page[under.from]);
     if (!first->serial)
         first->serial = atomic_fetch_add(&serials, 1) + 1;
     reply->shift = region_is_segment(r) ? 0 : r->shift;
@@ -137,7 +137,7 @@ static int describe(cenote_pool *pool, struct block_ref *w, const struct share_r
     reply->bytes = w->size;
     if (q->page > reply->pages || (q->page && !reply->shift))
         return CENOTE_INVALID;
-    *handle = q->page ? page_of(&pool->pages, r->page[under.from + q->page - 1])->handle : 0;
+    *handle = q->page ? page_of(&pool->store.pages, r->page[under.from + q->page - 1])->handle : 0;
     return CENOTE_OK;
 }
 
@@ -159,9 +159,9 @@ static int answer(const struct share_request *q, struct share_reply *reply, int 
     if (still)
         lock_give(&still->lock);
     if (!error && handle)
-        result = pool->device->driver->cuMemExportToShareableHandle(file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        result = pool->config.device->driver->cuMemExportToShareableHandle(file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     else if (!error && !reply->shift)
-        result = pool->device->driver->cuIpcGetMemHandle(&reply->segment, w.region->base);
+        result = pool->config.device->driver->cuIpcGetMemHandle(&reply->segment, w.region->base);
     turn_end(pool);
     reply->result = (int32_t)result;
     return result ? pool_driver_error(pool, result, "sharing memory with another process") : error;

@@ -66,9 +66,9 @@ static void move_near(const struct device *d)
 /* When it should be looked at again, in ns. LOCKING: `visiting`. */
 static uint64_t visit(cenote_pool *pool)
 {
-    if (!pool->attended || atomic_load(&ended) || driver_is_exiting())
+    if (!pool->list.attended || atomic_load(&ended) || driver_is_exiting())
         return UINT64_MAX;
-    move_near(pool->device);
+    move_near(pool->config.device);
     return decay_tend(pool, DECAY_BATCH) ? BREATH_NS : decay_epoch(pool);
 }
 
@@ -118,11 +118,11 @@ static bool start(void)
 /* The pool was opened, or stays open. LOCKING: none. */
 void background_join(cenote_pool *pool)
 {
-    if (!pool->options.background || !pool->options.decay_ms)
+    if (!pool->config.options.background || !pool->config.options.decay_ms)
         return;
     lock_take(&visiting);
     runs = runs || start();
-    pool->attended = runs;
+    pool->list.attended = runs;
     if (!runs)
         error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no background thread (%s): free pages go back as the program allocates, steps and trims",
                   strerror(errno));
@@ -135,7 +135,7 @@ void background_join(cenote_pool *pool)
 bool background_leave(cenote_pool *pool)
 {
     lock_take(&visiting);
-    bool was = atomic_exchange(&pool->attended, false);
+    bool was = atomic_exchange(&pool->list.attended, false);
     lock_give(&visiting);
     return was;
 }

@@ -27,8 +27,8 @@
 /* Pages have gone because of a trim that comes again and again. */
 void churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
 {
-    struct churn *r = &pool->churn;
-    uint64_t pages = bytes >> pool->pages.shift;
+    struct churn *r = &pool->policy.churn;
+    uint64_t pages = bytes >> pool->store.pages.shift;
     if (!pages)
         return;
     r->given += pages;
@@ -38,8 +38,8 @@ void churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns)
 /* The fill has made pages, if any. */
 void churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns)
 {
-    struct churn *r = &pool->churn;
-    const struct fill *f = &pool->fill;
+    struct churn *r = &pool->policy.churn;
+    const struct fill *f = &pool->remap.fill;
     if (!f->creates)
         return;
     uint64_t again = f->creates < r->given ? f->creates : r->given;
@@ -51,14 +51,14 @@ void churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns)
 /* What the budget and `grace` have left, in bytes of pages that may be taken again. */
 static uint64_t left_for(const cenote_pool *pool, uint64_t grace)
 {
-    const struct churn *r = &pool->churn;
-    double budget = pool->options.harvest_budget / 2;
+    const struct churn *r = &pool->policy.churn;
+    double budget = pool->config.options.harvest_budget / 2;
     uint64_t each = r->create_ns + r->give_ns;
     if (budget < 0 || !each)
         return UINT64_MAX;
-    double left = (double)grace + budget * (double)(pool_now(pool) - pool->opened_ns) - (double)r->ns;
+    double left = (double)grace + budget * (double)(pool_now(pool) - pool->config.opened_ns) - (double)r->ns;
     uint64_t pages = left > 0 ? (uint64_t)(left / (double)each) : 0;
-    return pages > UINT64_MAX >> pool->pages.shift ? UINT64_MAX : pages << pool->pages.shift;
+    return pages > UINT64_MAX >> pool->store.pages.shift ? UINT64_MAX : pages << pool->store.pages.shift;
 }
 
 /* Bytes that a periodic trim may give back. */
@@ -70,10 +70,10 @@ uint64_t churn_allowance(const cenote_pool *pool)
 /* A trim that says it comes often is here: up to which free the one so many before it saw. */
 tick churn_mark(cenote_pool *pool)
 {
-    struct churn *r = &pool->churn;
+    struct churn *r = &pool->policy.churn;
     tick *mark = &r->marks[r->marked++ % OFTEN_LEAST], before = *mark;
     lock_take(&pool->lock);
-    *mark = pool->pages.fences.now;
+    *mark = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     return before;
 }
@@ -84,20 +84,20 @@ static bool has_the_device(const cenote_pool *pool)
     struct nvml_process list[NVML_MAX];
     unsigned count = 0;
     size_t left = 0, total = 0;
-    return !pool->device->driver->cuMemGetInfo(&left, &total) && left >= total / DEVICE_SHARE &&
-           !nvml_processes(pool->device->driver, pool->device->ordinal, list, &count) && count == 1;
+    return !pool->config.device->driver->cuMemGetInfo(&left, &total) && left >= total / DEVICE_SHARE &&
+           !nvml_processes(pool->config.device->driver, pool->config.device->ordinal, list, &count) && count == 1;
 }
 
 /* A trim has come that says it comes often: is it to leave what the last step used? What it leaves is owed. */
 bool churn_forbids(cenote_pool *pool)
 {
-    struct churn *r = &pool->churn;
+    struct churn *r = &pool->policy.churn;
     uint64_t now = pool_now(pool);
     r->often = r->asked_ns && now - r->asked_ns <= OFTEN_NS ? r->often + 1 : 0;
     r->asked_ns = now;
-    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->pages.shift && has_the_device(pool);
+    bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->store.pages.shift && has_the_device(pool);
     lock_take(&pool->lock);
-    tick owed = forbids ? pool->pages.fences.now : 0;
+    tick owed = forbids ? pool->store.pages.fences.now : 0;
     lock_give(&pool->lock);
     atomic_store(&r->deferred, owed);
     return forbids;

@@ -18,7 +18,7 @@
 
 static uint64_t period(const cenote_pool *pool)
 {
-    return (uint64_t)pool->options.decay_ms * 1000000;
+    return (uint64_t)pool->config.options.decay_ms * 1000000;
 }
 
 /* In ns: how long after a look there is something new to see. */
@@ -31,13 +31,13 @@ uint64_t decay_epoch(const cenote_pool *pool)
 /* Notes a mark if an epoch has begun, and which one has ripened. LOCKING: the turn. */
 static bool note(cenote_pool *pool, uint64_t now)
 {
-    struct decay *d = &pool->decay;
+    struct decay *d = &pool->policy.decay;
     bool begins = now - d->marks[d->newest].ns >= decay_epoch(pool);
     if (begins) {
         d->newest = (d->newest + 1) % (DECAY_EPOCHS + 1);
         d->marks[d->newest].ns = now;
         lock_take(&pool->lock);
-        d->marks[d->newest].freed = pool->pages.fences.now;
+        d->marks[d->newest].freed = pool->store.pages.fences.now;
         lock_give(&pool->lock);
     }
     for (int i = 0; i <= DECAY_EPOCHS; i++)
@@ -49,12 +49,12 @@ static bool note(cenote_pool *pool, uint64_t now)
 /* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after wait_poll. */
 static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
-    uint64_t reserved = pool->pages.reserved, before = pool_now(pool);
-    uint64_t gone = trim_own(pool, reserved > bytes ? reserved - bytes : 0, pool->decay.ripe);
+    uint64_t reserved = pool->store.pages.reserved, before = pool_now(pool);
+    uint64_t gone = trim_own(pool, reserved > bytes ? reserved - bytes : 0, pool->policy.decay.ripe);
     churn_given(pool, gone, pool_now(pool) - before);
     lock_take(&pool->lock);
-    pool->stats.trimmed += gone;
-    pool->stats.decayed += gone;
+    pool->account.stats.trimmed += gone;
+    pool->account.stats.decayed += gone;
     lock_give(&pool->lock);
     return gone;
 }
@@ -62,8 +62,8 @@ static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 /* What is due is done, up to `most` pages of it. True: there is more. LOCKING: the turn. */
 bool decay_go(cenote_pool *pool, uint64_t most)
 {
-    struct decay *d = &pool->decay;
-    if (!pool->options.decay_ms || pool->lost || atomic_load(&pool->device->captures))
+    struct decay *d = &pool->policy.decay;
+    if (!pool->config.options.decay_ms || pool->life.lost || atomic_load(&pool->config.device->captures))
         return false;
     uint64_t now = pool_now(pool);
     if (now < atomic_load(&d->due))
@@ -77,7 +77,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     pending_poll(pool);
     if (begins)
         trim_flush(pool);
-    uint64_t allowance = churn_allowance(pool), bytes = most << pool->pages.shift;
+    uint64_t allowance = churn_allowance(pool), bytes = most << pool->store.pages.shift;
     bytes = bytes < allowance ? bytes : allowance;
     bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
     atomic_store(&d->due, more ? now : d->marks[d->newest].ns + decay_epoch(pool));
@@ -87,14 +87,14 @@ bool decay_go(cenote_pool *pool, uint64_t most)
 /* The same for those who have not the turn, unless somebody has. LOCKING: none; not inside. */
 bool decay_tend(cenote_pool *pool, uint64_t most)
 {
-    if (!pool->options.decay_ms || !device_context(pool->device) || atomic_load(&pool->device->captures) ||
-        pool_now(pool) < atomic_load(&pool->decay.due))
+    if (!pool->config.options.decay_ms || !device_context(pool->config.device) || atomic_load(&pool->config.device->captures) ||
+        pool_now(pool) < atomic_load(&pool->policy.decay.due))
         return false;
-    bool more = false, entered = device_enter(pool->device) == CUDA_SUCCESS;
+    bool more = false, entered = device_enter(pool->config.device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {
-        more = pool->open && decay_go(pool, most);
+        more = pool->life.open && decay_go(pool, most);
         lock_give(&pool->turn);
     }
-    device_leave(pool->device);
+    device_leave(pool->config.device);
     return more;
 }

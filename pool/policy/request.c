@@ -23,15 +23,15 @@ static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned
 /* What stays because a periodic trim has its budget. LOCKING: the turn. */
 static uint64_t periodic_keep_bytes(const cenote_pool *pool)
 {
-    uint64_t allowance = churn_allowance(pool), reserved = pool->pages.reserved;
+    uint64_t allowance = churn_allowance(pool), reserved = pool->store.pages.reserved;
     return reserved > allowance ? reserved - allowance : 0;
 }
 
 static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
 {
-    if (pool->lost)
-        return pool_driver_error(pool, pool->lost, "an earlier call");
-    if (!device_context(pool->device))
+    if (pool->life.lost)
+        return pool_driver_error(pool, pool->life.lost, "an earlier call");
+    if (!device_context(pool->config.device))
         return CENOTE_OK; /* nobody has been there: there is nothing to give back */
     int error = turn_begin(pool);
     if (error)
@@ -45,9 +45,9 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
             flags &= ~CENOTE_TRIM_WAIT; /* what goes has been free for steps */
         }
     } else if (flags & CENOTE_TRIM_DEFERRED) {
-        latest = atomic_exchange(&pool->churn.deferred, 0);
+        latest = atomic_exchange(&pool->policy.churn.deferred, 0);
     } else if (latest == UINT64_MAX && flags & CENOTE_TRIM_WAIT && !keep) {
-        atomic_store(&pool->churn.deferred, 0); /* all of it goes */
+        atomic_store(&pool->policy.churn.deferred, 0); /* all of it goes */
     }
     CUresult result = trim_now(pool, keep, latest, flags);
     if (!result)
@@ -63,7 +63,7 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
         return error;
     if (flags & ~(CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED) || (flags & CENOTE_TRIM_PERIODIC && flags & CENOTE_TRIM_DEFERRED))
         return error_set(CENOTE_INVALID, 0, "flags %#x: CENOTE_TRIM_WAIT with one of CENOTE_TRIM_PERIODIC and CENOTE_TRIM_DEFERRED are known", flags);
-    if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->churn.deferred) || atomic_load(&pool->device->captures)))
+    if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->policy.churn.deferred) || atomic_load(&pool->config.device->captures)))
         return CENOTE_OK;
     if (flags & CENOTE_TRIM_WAIT)
         share_sweep(); /* what other processes shared and nobody here needs any more */
@@ -80,10 +80,10 @@ int cenote_step(cenote_pool *pool)
     lock_take(&pool->lock);
     steps_note(pool, now);
     record_step(pool);
-    bool due = pool->options.trim_every && pool->steps % pool->options.trim_every == 0;
-    tick latest = pool->trim_mark;
+    bool due = pool->config.options.trim_every && pool->steps.count % pool->config.options.trim_every == 0;
+    tick latest = pool->policy.trim_mark;
     if (due)
-        pool->trim_mark = pool->pages.fences.now;
+        pool->policy.trim_mark = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     if (due)
         return trim(pool, 0, latest, WITH_STEPS);

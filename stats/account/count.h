@@ -24,9 +24,9 @@ static inline void level_out(cenote_level *level, uint64_t n)
 /* `cached` is what is left of reserved; only its peak has to be watched, whenever it may have risen. */
 static inline void count_cached(cenote_pool *pool)
 {
-    uint64_t cached = pool->pages.reserved - pool->stats.allocated.current;
-    if (cached > pool->stats.cached.peak)
-        pool->stats.cached.peak = cached;
+    uint64_t cached = pool->store.pages.reserved - pool->account.stats.allocated.current;
+    if (cached > pool->account.stats.cached.peak)
+        pool->account.stats.cached.peak = cached;
 }
 
 static inline uint64_t count_rounded(uint64_t requested) { return (requested + BLOCK_BYTES - 1) & ~(uint64_t)(BLOCK_BYTES - 1); }
@@ -34,32 +34,33 @@ static inline uint64_t count_rounded(uint64_t requested) { return (requested + B
 /* The row of its size: of its class in a slab, else one for each doubling. */
 static inline struct row *count_row_of_size(cenote_pool *pool, uint64_t requested, bool in_slab)
 {
-    return &pool->by_size[in_slab ? class_of(requested) : CLASS_COUNT + 64 - (uint32_t)__builtin_clzll((count_rounded(requested) - 1) >> 9 | 1)];
+    uint32_t row = in_slab ? class_of(requested) : CLASS_COUNT + 64 - (uint32_t)__builtin_clzll((count_rounded(requested) - 1) >> 9 | 1);
+    return &pool->account.by_size[row];
 }
 
 static inline struct row *count_row_of_tag(const cenote_pool *pool, uint64_t mark)
 {
-    return TABLE_AT(struct row, &pool->by_tag, mark_tag(mark));
+    return TABLE_AT(struct row, &pool->account.by_tag, mark_tag(mark));
 }
 
 static inline void count_alloc(cenote_pool *pool, struct arena *a, const struct request *q)
 {
-    cenote_stats *s = &pool->stats;
-    uint64_t rounded = count_rounded(q->bytes), epoch = pool->epoch;
+    cenote_stats *s = &pool->account.stats;
+    uint64_t rounded = count_rounded(q->bytes), epoch = pool->account.epoch;
     row_in(&a->row, epoch, rounded);
     row_in(count_row_of_size(pool, q->bytes, q->class != CLASS_NONE), epoch, rounded);
     if (a->group)
         row_in(&group_of(pool, a->group)->row, epoch, rounded);
-    if (pool->is_labelled) {
+    if (pool->account.is_labelled) {
         row_in(count_row_of_tag(pool, q->mark), epoch, rounded);
-        row_in(&pool->by_kind[mark_kind(q->mark)], epoch, rounded);
-        row_in(&pool->by_phase[mark_phase(q->mark)], epoch, rounded);
+        row_in(&pool->account.by_kind[mark_kind(q->mark)], epoch, rounded);
+        row_in(&pool->account.by_phase[mark_phase(q->mark)], epoch, rounded);
     }
     level_in(&s->requested, q->bytes);
-    pool->epoch += s->allocated.current + rounded > s->allocated.peak;
+    pool->account.epoch += s->allocated.current + rounded > s->allocated.peak;
     level_in(&s->allocated, rounded);
-    if (s->allocated.current > pool->step_peak)
-        pool->step_peak = s->allocated.current;
+    if (s->allocated.current > pool->steps.peak)
+        pool->steps.peak = s->allocated.current;
     level_in(&s->active, rounded);
     level_in(&s->blocks, 1);
 }
@@ -67,16 +68,16 @@ static inline void count_alloc(cenote_pool *pool, struct arena *a, const struct 
 /* The caller let go of it. It stays active while it waits for other streams. */
 static inline void count_free(cenote_pool *pool, const struct block_ref *w)
 {
-    cenote_stats *s = &pool->stats;
-    uint64_t rounded = count_rounded(w->requested), epoch = pool->epoch, mark = *w->mark;
+    cenote_stats *s = &pool->account.stats;
+    uint64_t rounded = count_rounded(w->requested), epoch = pool->account.epoch, mark = *w->mark;
     row_out(&w->arena->row, epoch, rounded);
     row_out(count_row_of_size(pool, w->requested, w->slab != 0), epoch, rounded);
     if (w->arena->group)
         row_out(&group_of(pool, w->arena->group)->row, epoch, rounded);
-    if (pool->is_labelled) {
+    if (pool->account.is_labelled) {
         row_out(count_row_of_tag(pool, mark), epoch, rounded);
-        row_out(&pool->by_kind[mark_kind(mark)], epoch, rounded);
-        row_out(&pool->by_phase[mark_phase(mark)], epoch, rounded);
+        row_out(&pool->account.by_kind[mark_kind(mark)], epoch, rounded);
+        row_out(&pool->account.by_phase[mark_phase(mark)], epoch, rounded);
     }
     level_out(&s->requested, w->requested);
     level_out(&s->allocated, rounded);
@@ -86,16 +87,16 @@ static inline void count_free(cenote_pool *pool, const struct block_ref *w)
 
 static inline void count_inactive(cenote_pool *pool, uint64_t requested)
 {
-    level_out(&pool->stats.active, count_rounded(requested));
+    level_out(&pool->account.stats.active, count_rounded(requested));
 }
 
 /* Physical memory came or went: pages.reserved has changed. */
 static inline void count_reserved(cenote_pool *pool)
 {
-    cenote_level *level = &pool->stats.reserved;
-    uint64_t now = pool->pages.reserved;
-    if (now > pool->reserved_peak)
-        pool->reserved_peak = now;
+    cenote_level *level = &pool->account.stats.reserved;
+    uint64_t now = pool->store.pages.reserved;
+    if (now > pool->account.reserved_peak)
+        pool->account.reserved_peak = now;
     if (now > level->current)
         level_in(level, now - level->current);
     else

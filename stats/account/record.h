@@ -31,25 +31,25 @@ __attribute__((noinline)) void record_write(cenote_pool *pool, char op, uint64_t
 
 static inline void record_taken(cenote_pool *pool, uint64_t at, const struct request *q, const struct arena *a)
 {
-    if (__builtin_expect(pool->ring.entries != NULL, false))
+    if (__builtin_expect(pool->recorder.ring.entries != NULL, false))
         record_write(pool, 'a', at, q->bytes, a->stream, mark_tag(q->mark));
 }
 
 static inline void record_given(cenote_pool *pool, const struct block_ref *w)
 {
-    if (__builtin_expect(pool->ring.entries != NULL, false))
+    if (__builtin_expect(pool->recorder.ring.entries != NULL, false))
         record_write(pool, 'f', w->start, w->requested, w->arena->stream, mark_tag(*w->mark));
 }
 
 static inline void record_used(cenote_pool *pool, const struct block_ref *w, uint64_t stream)
 {
-    if (__builtin_expect(pool->ring.entries != NULL, false))
+    if (__builtin_expect(pool->recorder.ring.entries != NULL, false))
         record_write(pool, 'u', w->start, w->requested, stream, mark_tag(*w->mark));
 }
 
 static inline void record_step(cenote_pool *pool)
 {
-    if (__builtin_expect(pool->ring.entries != NULL, false))
+    if (__builtin_expect(pool->recorder.ring.entries != NULL, false))
         record_write(pool, 's', 0, 0, 0, 0);
 }
 

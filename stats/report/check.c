@@ -16,7 +16,7 @@
 
 static const char *check_pages(struct look *look)
 {
-    struct pages *pages = &look->pool->pages;
+    struct pages *pages = &look->pool->store.pages;
     const char *broken = NULL;
     uint64_t bytes = 0;
     for (uint32_t number = 1; number < pages->regions.used && !broken && !look->is_over; number++) {
@@ -78,8 +78,8 @@ static const char *check_rows(struct look *look)
 /* Invariant 17: the accounting identities of docs/invariants.md. LOCKING: the pool's lock. */
 static const char *broken_identity(const cenote_pool *pool)
 {
-    const cenote_stats *s = &pool->stats;
-    if (s->reserved.current != pool->pages.reserved)
+    const cenote_stats *s = &pool->account.stats;
+    if (s->reserved.current != pool->store.pages.reserved)
         return "17: reserved counts what the pages say";
     if (s->requested.current > s->allocated.current || s->allocated.current > s->active.current)
         return "17: requested <= allocated <= active";
@@ -90,7 +90,7 @@ static const char *broken_rule(struct look *look)
 {
     const cenote_pool *pool = look->pool;
     const char *broken = check_pages(look);
-    for (uint32_t number = 1; number < pool->arenas.used && !broken && !look->is_over; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !broken && !look->is_over; number++) {
         struct arena *a = arena_of(pool, number);
         broken = a->number ? check_heap(look, &a->heap) : NULL;
         if (!broken && a->number && !look->is_over)

@@ -41,14 +41,14 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
     int error = pool_usable(pool);
     if (error)
         return error;
-    bool fits = name && *name && strlen(name) < sizeof pool->user;
+    bool fits = name && *name && strlen(name) < sizeof pool->report.user;
     for (const char *c = name; fits && *c; c++)
         fits = *c > ' ' && *c <= '~';
     if (!fits)
-        return error_set(CENOTE_INVALID, 0, "a name for explanations has 1 to %zu letters of ASCII: give another", sizeof pool->user - 1);
+        return error_set(CENOTE_INVALID, 0, "a name for explanations has 1 to %zu letters of ASCII: give another", sizeof pool->report.user - 1);
     lock_take(&pool->lock);
-    memset(pool->user, 0, sizeof pool->user);
-    strcpy(pool->user, name);
+    memset(pool->report.user, 0, sizeof pool->report.user);
+    strcpy(pool->report.user, name);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
@@ -71,14 +71,14 @@ static void look_at_arena(const cenote_pool *pool, const struct arena *a, uint64
 static void look_at_groups(struct look *look, const struct sums *sums, struct facts *f)
 {
     const cenote_pool *pool = look->pool;
-    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const cenote_group *g = group_of(pool, number);
         if (!g->number || !(g->flags & CENOTE_GROUP_PRIVATE) || g->destroyed)
             continue;
         f->private_pools++;
         f->idle_pools += !g->row.blocks && !g->captures && g->arenas;
     }
-    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
         if (!a->number)
             continue;
@@ -92,11 +92,11 @@ static void look_at_groups(struct look *look, const struct sums *sums, struct fa
 /* How many of the last steps each left more behind than the one before. LOCKING: the pool's lock. */
 static void look_at_steps(const cenote_pool *pool, struct facts *f)
 {
-    const uint64_t kept = pool->steps < CENOTE_STEPS_KEPT ? pool->steps : CENOTE_STEPS_KEPT;
+    const uint64_t kept = pool->steps.count < CENOTE_STEPS_KEPT ? pool->steps.count : CENOTE_STEPS_KEPT;
     const cenote_step_note *newer = NULL;
     bool grows = true;
     for (uint64_t i = 0; i < kept; i++) {
-        const cenote_step_note *note = &pool->notes[(pool->steps - 1 - i) % CENOTE_STEPS_KEPT];
+        const cenote_step_note *note = &pool->steps.notes[(pool->steps.count - 1 - i) % CENOTE_STEPS_KEPT];
         if (note->peak > f->moment.training_peak)
             f->moment.training_peak = note->peak;
         grows = grows && (!newer || newer->live > note->live);
@@ -106,7 +106,7 @@ static void look_at_steps(const cenote_pool *pool, struct facts *f)
         }
         newer = note;
     }
-    f->steps = pool->steps;
+    f->steps = pool->steps.count;
 }
 
 /* What is small is one moment's, what is summed up over regions, arenas and groups about that moment's. */
@@ -116,18 +116,18 @@ static void look_at_books(cenote_pool *pool, struct facts *f)
     struct sums held = {0};
     pieces_sums_open(&held, pool); /* without host memory nothing is said of arenas */
     look_begin(&look, pool);
-    const cenote_stats *s = &pool->stats;
-    f->moves = pool->provider == CENOTE_VMM;
-    f->page = 1ull << pool->pages.shift;
-    f->limit = pool->limit;
-    f->reserved = pool->pages.reserved;
+    const cenote_stats *s = &pool->account.stats;
+    f->moves = pool->config.provider == CENOTE_VMM;
+    f->page = 1ull << pool->store.pages.shift;
+    f->limit = pool->limits.bytes;
+    f->reserved = pool->store.pages.reserved;
     f->allocated = s->allocated.current;
     f->blocks = s->blocks.current;
     f->waiting = s->active.current - s->allocated.current;
     look_at_steps(pool, f);
-    if (pool->is_labelled) {
-        f->activations = pool->by_kind[CENOTE_KIND_ACTIVATIONS].current;
-        f->moment.gradients = pool->by_kind[CENOTE_KIND_GRADIENTS].current;
+    if (pool->account.is_labelled) {
+        f->activations = pool->account.by_kind[CENOTE_KIND_ACTIVATIONS].current;
+        f->moment.gradients = pool->account.by_kind[CENOTE_KIND_GRADIENTS].current;
     }
     struct pages_sums sums = report_sum(&look).pages;
     f->harvestable = sums.harvestable;
@@ -146,7 +146,7 @@ static void look_at_pools(cenote_pool *pool, struct facts *f)
         if (other == pool)
             continue;
         lock_take(&other->lock);
-        f->elsewhere += other->pages.reserved;
+        f->elsewhere += other->store.pages.reserved;
         lock_give(&other->lock);
         f->pools++;
     }
@@ -157,10 +157,10 @@ static void look_at_pools(cenote_pool *pool, struct facts *f)
 static void ask_driver(cenote_pool *pool, struct facts *f)
 {
     size_t left = 0, total = 0;
-    CUresult result = device_enter_as_it_is(pool->device);
+    CUresult result = device_enter_as_it_is(pool->config.device);
     if (!result)
-        result = !device_context(pool->device) ? CUDA_ERROR_INVALID_CONTEXT : pool->device->driver->cuMemGetInfo(&left, &total);
-    device_leave(pool->device);
+        result = !device_context(pool->config.device) ? CUDA_ERROR_INVALID_CONTEXT : pool->config.device->driver->cuMemGetInfo(&left, &total);
+    device_leave(pool->config.device);
     if (result || left > total)
         return;
     f->left = left;
@@ -197,7 +197,7 @@ static void ask_who_else(cenote_pool *pool, struct facts *f, struct process word
 {
     struct nvml_process list[NVML_MAX];
     unsigned count;
-    f->unlisted = nvml_processes(pool->device->driver, pool->device->ordinal, list, &count);
+    f->unlisted = nvml_processes(pool->config.device->driver, pool->config.device->ordinal, list, &count);
     sort_by_bytes(list, count);
     const struct nvml_process *own = find_own(list, count);
     if (own && own->bytes != NVML_UNKNOWN)
@@ -227,13 +227,13 @@ static void ask_who_else(cenote_pool *pool, struct facts *f, struct process word
 /* Other devices of which nearly nothing is in use. */
 static void ask_other_devices(const cenote_pool *pool, struct facts *f)
 {
-    const struct driver *driver = pool->device->driver;
+    const struct driver *driver = pool->config.device->driver;
     struct nvml_memory memory;
     int count = 0;
     if (f->unlisted || driver->cuDeviceGetCount(&count))
         return;
     for (int ordinal = 0; ordinal < count && ordinal < DEVICES_MAX; ordinal++)
-        if (ordinal != pool->device->ordinal && nvml_memory(driver, ordinal, &memory) && memory.used < memory.total / EMPTY_PART)
+        if (ordinal != pool->config.device->ordinal && nvml_memory(driver, ordinal, &memory) && memory.used < memory.total / EMPTY_PART)
             f->empty |= 1ull << ordinal;
 }
 
@@ -263,10 +263,11 @@ static void ask_program(cenote_pool *pool, struct facts *f)
 
 static void gather(cenote_pool *pool, uint64_t bytes, struct facts *f, struct process words[FACTS_PROCESSES])
 {
-    *f = (struct facts){.bytes = bytes, .device = pool->device->ordinal, .user = pool->user[0] ? pool->user : "cenote",
-                        .capacity = pool->device->capacity, .left = FACTS_UNKNOWN, .before = pool->device->before, .own = FACTS_UNKNOWN};
-    f->gap = driver_is_exiting() ? FACTS_EXITING : pool->lost ? FACTS_LOST : FACTS_WHOLE;
-    f->capturing = atomic_load(&pool->device->captures) != 0;
+    *f = (struct facts){.bytes = bytes, .device = pool->config.device->ordinal, .user = pool->report.user[0] ? pool->report.user : "cenote",
+                        .capacity = pool->config.device->capacity, .left = FACTS_UNKNOWN,
+                        .before = pool->config.device->before, .own = FACTS_UNKNOWN};
+    f->gap = driver_is_exiting() ? FACTS_EXITING : pool->life.lost ? FACTS_LOST : FACTS_WHOLE;
+    f->capturing = atomic_load(&pool->config.device->captures) != 0;
     f->moment = (cenote_moment){.bytes = bytes, .phase = cenote_phase_now(), .keeps_history = -1};
     look_at_pools(pool, f);
     f->ours = f->reserved + f->elsewhere;
@@ -287,7 +288,7 @@ size_t cenote_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size
     struct facts f;
     struct process words[FACTS_PROCESSES];
     const char *nothing = pool_strict_callbacks && callback_runs(NULL) ? "A watch function or a clock must not ask for an explanation." :
-                          !pool ? "There is no pool to explain: it is NULL." : !pool->open ? "There is no pool to explain: it was destroyed." :
+                          !pool ? "There is no pool to explain: it is NULL." : !pool->life.open ? "There is no pool to explain: it was destroyed." :
                           driver_is_forked() ? "This process is a fork of the one that owns the pool: only that one knows what it holds." : NULL;
     if (nothing)
         return (size_t)snprintf(text, text ? size : 0, "%s", nothing);

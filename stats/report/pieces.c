@@ -89,7 +89,7 @@ static void draw_block(struct picture *p, const struct region *r, const struct b
     uint64_t at = b->at > from ? b->at : from, end = b->at + b->size < to ? b->at + b->size : to;
     uint32_t slab = whole && b->state == BLOCK_SLAB ? slab_at_address(r, b->at) : 0;
     if (slab)
-        draw_slab(p, slab_of(&p->pool->slabs, slab), b);
+        draw_slab(p, slab_of(&p->pool->store.slabs, slab), b);
     else if (whole && (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING))
         draw(p, at, end - at, b->requested, b->mark, b->state == BLOCK_LIVE ? CENOTE_PIECE_LIVE : CENOTE_PIECE_PENDING);
     else
@@ -109,7 +109,7 @@ static uint32_t end_of_shown(const struct pages *s, const struct region *r, uint
 /* Draws the next part of the piece, or passes over what of it is not shown; p->at is behind that then. */
 static void draw_part(struct picture *p, const struct region *r, const struct block *b)
 {
-    const struct pages *s = &p->pool->pages;
+    const struct pages *s = &p->pool->store.pages;
     struct slots under = slots_under(r, p->at, b->at + b->size - p->at);
     uint32_t shown = end_of_shown(s, r, under.from, under.to), slot = shown;
     if (shown > under.from) {
@@ -143,7 +143,7 @@ static bool begin_region(struct picture *p, const struct region *r)
 
 static void draw_region(struct picture *p, struct look *look, uint32_t number)
 {
-    const struct region *r = region_of(&p->pool->pages, number);
+    const struct region *r = region_of(&p->pool->store.pages, number);
     if (!r || !begin_region(p, r))
         return;
     const uint64_t base = r->base;
@@ -151,13 +151,13 @@ static void draw_region(struct picture *p, struct look *look, uint32_t number)
     p->at = base;
     p->end = 0;
     while (block) {
-        const struct block *b = block_of(&p->pool->blocks, block);
+        const struct block *b = block_of(&p->pool->store.blocks, block);
         draw_part(p, r, b);
         if (p->at >= b->at + b->size)
             block = b->after;
         if (look_goes_on(look, p->work))
             continue;
-        r = look->is_over ? NULL : region_of(&p->pool->pages, number);
+        r = look->is_over ? NULL : region_of(&p->pool->store.pages, number);
         if (!r || r->base != base || !begin_region(p, r))
             return;
         block = heap_piece_at(&arena_of(p->pool, r->arena)->heap, r, p->at);
@@ -167,14 +167,14 @@ static void draw_region(struct picture *p, struct look *look, uint32_t number)
 static void draw_spares(struct picture *p)
 {
     p->form = (cenote_piece){0};
-    draw(p, 0, p->pool->pages.spare_bytes, 0, 0, CENOTE_PIECE_FREE);
+    draw(p, 0, p->pool->store.pages.spare_bytes, 0, 0, CENOTE_PIECE_FREE);
 }
 
 /* Adds what lies where. LOCKING: the pool's lock. */
 void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list)
 {
     struct picture p = {.pool = look->pool, .group = group, .list = list};
-    for (uint32_t number = 1; number < p.pool->pages.regions.used && !look->is_over; number++) {
+    for (uint32_t number = 1; number < p.pool->store.pages.regions.used && !look->is_over; number++) {
         draw_region(&p, look, number);
         look_goes_on(look, 1);
     }
@@ -227,18 +227,18 @@ static uint64_t shown_bytes(const struct pages *s, const struct region *r, uint3
 static void sum_region(struct look *look, uint32_t number, uint32_t group, struct sums *sums, uint64_t *total)
 {
     const cenote_pool *pool = look->pool;
-    const struct region *r = region_of(&pool->pages, number);
+    const struct region *r = region_of(&pool->store.pages, number);
     for (uint32_t from = 0; r && from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
         if (group ? arena_of(pool, r->arena)->group == group : r->arena < sums->arenas)
-            *(group ? total : &sums->of_arena[r->arena]) += shown_bytes(&pool->pages, r, from);
+            *(group ? total : &sums->of_arena[r->arena]) += shown_bytes(&pool->store.pages, r, from);
         if (!look_goes_on(look, r->slots - from < SLOTS_AT_ONCE ? 2 : WORK_OF_SLOTS))
-            r = look->is_over ? NULL : region_of(&pool->pages, number);
+            r = look->is_over ? NULL : region_of(&pool->store.pages, number);
     }
 }
 
 static void sum_regions(struct look *look, uint32_t group, struct sums *sums, uint64_t *total)
 {
-    for (uint32_t number = 1; number < look->pool->pages.regions.used && !look->is_over; number++) {
+    for (uint32_t number = 1; number < look->pool->store.pages.regions.used && !look->is_over; number++) {
         sum_region(look, number, group, sums, total);
         look_goes_on(look, 1);
     }
@@ -248,7 +248,7 @@ static void sum_regions(struct look *look, uint32_t group, struct sums *sums, ui
 bool pieces_sums_open(struct sums *sums, cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    sums->arenas = pool->arenas.used;
+    sums->arenas = pool->store.arenas.used;
     lock_give(&pool->lock);
     sums->of_arena = memory_map(sums->arenas * sizeof *sums->of_arena);
     if (!sums->of_arena)
@@ -274,9 +274,9 @@ static bool sum_group(struct look *look, const cenote_group *group, uint64_t *su
     for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group) {
         uint32_t region = arena_of(pool, number)->heap.regions;
         for (const struct region *r; region; region = r->next) {
-            r = region_of(&pool->pages, region);
+            r = region_of(&pool->store.pages, region);
             for (uint32_t from = 0; from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
-                *sum += shown_bytes(&pool->pages, r, from);
+                *sum += shown_bytes(&pool->store.pages, r, from);
                 look->work += 2 + WORK_OF_SLOTS * (r->slots - from >= SLOTS_AT_ONCE);
                 if (look->work >= PORTION)
                     return false;

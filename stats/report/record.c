@@ -55,8 +55,8 @@ static void fill(struct ring_entry *entries, uint64_t count)
 static void change_ring(cenote_pool *pool, struct ring next)
 {
     lock_take(&pool->lock);
-    struct ring old = pool->ring;
-    pool->ring = next;
+    struct ring old = pool->recorder.ring;
+    pool->recorder.ring = next;
     lock_give(&pool->lock);
     memory_unmap(old.entries, old.room * sizeof *old.entries);
 }
@@ -122,7 +122,7 @@ static uint64_t room_of(const struct copy *c) { return c->entry_bytes / sizeof *
 /* Copies a portion of what was written since. False: that was all there is, or nothing more can be copied. LOCKING: the pool's lock. */
 static bool copy_records(struct copy *c)
 {
-    const struct ring *r = &c->look.pool->ring;
+    const struct ring *r = &c->look.pool->recorder.ring;
     uint64_t next = c->first + c->count, left = r->written - next, room = room_of(c) - c->count;
     if (!r->entries || r->begun_ns != c->ring_ns || left > r->room)
         c->has_gap = true;
@@ -150,7 +150,7 @@ enum outcome { COPY_DONE, COPY_AGAIN, COPY_NOTHING };
 static enum outcome copy_once(struct copy *c, cenote_pool *pool, uint64_t *entries, size_t *pieces)
 {
     struct sized_list list = {.items = c->pieces, .room = c->piece_bytes / sizeof *c->pieces, .size = sizeof *c->pieces};
-    const struct ring *r = &pool->ring;
+    const struct ring *r = &pool->recorder.ring;
     look_begin(&c->look, pool);
     c->ring_ns = r->begun_ns;
     c->first = r->written - ring_count(r);
@@ -166,7 +166,7 @@ static enum outcome copy_once(struct copy *c, cenote_pool *pool, uint64_t *entri
     enum outcome outcome = c->look.is_over || !r->entries ? COPY_NOTHING : whole ? COPY_DONE : COPY_AGAIN;
     *entries = r->written - c->first;
     *pieces = c->piece_count = list.count;
-    c->reserved = pool->pages.reserved;
+    c->reserved = pool->store.pages.reserved;
     look_end(&c->look);
     c->begun_ns = outcome == COPY_DONE && c->first ? c->entries[0].ns : c->ring_ns;
     return outcome;
@@ -315,7 +315,7 @@ static int write_copy(struct copy *c, const char *path)
 
 static int save(cenote_pool *pool, const char *path)
 {
-    struct copy c = {.device = (uint32_t)pool->device->ordinal};
+    struct copy c = {.device = (uint32_t)pool->config.device->ordinal};
     if (!path || !*path)
         return error_set(CENOTE_INVALID, 0, "a trace needs the name of a file");
     int error = copy_open(&c, pool);
@@ -354,9 +354,9 @@ static void save_for_environment(cenote_pool *pool)
 {
     char path[PATH_MAX];
     const char *chosen = secure_getenv("CENOTE_TRACE");
-    if (!chosen || !*chosen || !pool->trace_number)
+    if (!chosen || !*chosen || !pool->recorder.trace_number)
         return;
-    if (!trace_path(chosen, pool->trace_number, path))
+    if (!trace_path(chosen, pool->recorder.trace_number, path))
         fprintf(stderr, "cenote: CENOTE_TRACE is too long\n");
     else if (save(pool, path))
         fprintf(stderr, "cenote: no trace was written: %s\n", cenote_message());
@@ -378,11 +378,11 @@ int record_open(cenote_pool *pool)
 {
     static _Atomic(uint32_t) traces;
     const char *chosen = secure_getenv("CENOTE_TRACE");
-    uint64_t records = pool->options.record;
+    uint64_t records = pool->config.options.record;
     if (chosen && *chosen) {
-        pool->trace_number = atomic_fetch_add(&traces, 1) + 1;
+        pool->recorder.trace_number = atomic_fetch_add(&traces, 1) + 1;
         records = records ? records : RECORDS_FOR_ENVIRONMENT;
-        if (pool->trace_number == 1 && atexit(process_ends))
+        if (pool->recorder.trace_number == 1 && atexit(process_ends))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "the system will not call at the end of the process: CENOTE_TRACE cannot be served");
     }
     return records ? start(pool, records) : CENOTE_OK;

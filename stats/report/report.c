@@ -28,7 +28,7 @@ static void add_region(struct report_sums *s, const struct region *r)
 /* Each region, or so many slots of it, is looked at in a moment of its own. */
 static void sum_region(struct look *look, uint32_t number, struct report_sums *s)
 {
-    struct pages *pages = &look->pool->pages;
+    struct pages *pages = &look->pool->store.pages;
     const struct region *r = region_of(pages, number);
     if (r)
         add_region(s, r);
@@ -44,8 +44,8 @@ static void sum_region(struct look *look, uint32_t number, struct report_sums *s
 struct report_sums report_sum(struct look *look)
 {
     struct report_sums sums = {0};
-    pages_sum_spares(&look->pool->pages, &sums.pages);
-    for (uint32_t number = 1; number < look->pool->pages.regions.used && !look->is_over; number++) {
+    pages_sum_spares(&look->pool->store.pages, &sums.pages);
+    for (uint32_t number = 1; number < look->pool->store.pages.regions.used && !look->is_over; number++) {
         sum_region(look, number, &sums);
         look_goes_on(look, 1);
     }
@@ -54,15 +54,16 @@ struct report_sums report_sum(struct look *look)
 
 static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
 {
-    s->address_space = pool->pages.addresses;
-    s->pending_blocks = pool->pending_count;
-    s->arenas = pool->arenas.used - 1 - pool->arenas.free_count;
-    s->captures = pool->capture_count;
-    s->background = pool->attended;
-    s->metadata = table_bytes(&pool->pages.table) + table_bytes(&pool->pages.regions) + table_bytes(&pool->blocks) +
-                  table_bytes(&pool->slabs) + table_bytes(&pool->arenas) + table_bytes(&pool->groups) + table_bytes(&pool->uses) +
-                  table_bytes(&pool->lines) + index_bytes(&pool->line_by_key) + index_bytes(&pool->at) + index_bytes(&pool->by_stream) +
-                  table_bytes(&pool->exports) + index_bytes(&pool->exported) + sizeof *pool + ring_count(&pool->ring) * RECORD_BYTES;
+    s->address_space = pool->store.pages.addresses;
+    s->pending_blocks = pool->pending.count;
+    s->arenas = pool->store.arenas.used - 1 - pool->store.arenas.free_count;
+    s->captures = pool->groups.capture_count;
+    s->background = pool->list.attended;
+    s->metadata = table_bytes(&pool->store.pages.table) + table_bytes(&pool->store.pages.regions) + table_bytes(&pool->store.blocks) +
+                  table_bytes(&pool->store.slabs) + table_bytes(&pool->store.arenas) + index_bytes(&pool->store.by_address) +
+                  table_bytes(&pool->groups.table) + index_bytes(&pool->streams.by_key) + table_bytes(&pool->pending.uses) +
+                  table_bytes(&pool->pending.lines) + index_bytes(&pool->pending.line_by_key) + table_bytes(&pool->exports.table) +
+                  index_bytes(&pool->exports.by_block) + sizeof *pool + ring_count(&pool->recorder.ring) * RECORD_BYTES;
 }
 
 /* Of the whole process: a driver does not know pools. */
@@ -80,15 +81,15 @@ static void sum_driver_calls(uint64_t *calls, uint64_t *ns)
 /* Levels and counts are of this moment. LOCKING: the pool's lock. */
 cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sums)
 {
-    cenote_stats s = pool->stats;
+    cenote_stats s = pool->account.stats;
     derive_cached(&s);
     derive_gauges(pool, &s);
-    s.limit = pool->limit;
+    s.limit = pool->limits.bytes;
     sum_driver_calls(&s.driver_calls, &s.driver_ns);
-    s.driver_calls -= pool->driver_calls_before;
-    s.driver_ns -= pool->driver_ns_before;
-    s.page_bytes = 1ull << pool->pages.shift;
-    s.capacity = pool->device->capacity;
+    s.driver_calls -= pool->report.driver_calls_before;
+    s.driver_ns -= pool->report.driver_ns_before;
+    s.page_bytes = 1ull << pool->store.pages.shift;
+    s.capacity = pool->config.device->capacity;
     s.address_used = sums->address_used;
     s.metadata += sums->metadata;
     s.pages_owned = sums->pages.owned;
@@ -109,7 +110,7 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     if (pool_refuses())
         return pool_process_usable();
     int error = sized_check(size, "cenote_stats");
-    if (error || !pool || !pool->open || !stats)
+    if (error || !pool || !pool->life.open || !stats)
         return error ? error : error_set(CENOTE_INVALID, 0, "cenote_pool_stats needs an open pool and a place for the counters");
     struct look look;
     look_begin(&look, pool);
@@ -127,8 +128,8 @@ int cenote_reset_peaks(cenote_pool *pool)
         return error;
     struct look look;
     look_begin(&look, pool);
-    derive_cached(&pool->stats);
-#define CENOTE_LEVEL(name, unit, text) pool->stats.name.peak = pool->stats.name.current;
+    derive_cached(&pool->account.stats);
+#define CENOTE_LEVEL(name, unit, text) pool->account.stats.name.peak = pool->account.stats.name.current;
 #define CENOTE_COUNT(name, unit, text)
 #define CENOTE_GAUGE(name, unit, text)
 #include <cenote/counters.def>
@@ -147,9 +148,9 @@ int cenote_reset_totals(cenote_pool *pool)
         return error;
     struct look look;
     look_begin(&look, pool);
-    sum_driver_calls(&pool->driver_calls_before, &pool->driver_ns_before);
-#define CENOTE_LEVEL(name, unit, text) pool->stats.name.total_in = pool->stats.name.total_out = 0;
-#define CENOTE_COUNT(name, unit, text) pool->stats.name = 0;
+    sum_driver_calls(&pool->report.driver_calls_before, &pool->report.driver_ns_before);
+#define CENOTE_LEVEL(name, unit, text) pool->account.stats.name.total_in = pool->account.stats.name.total_out = 0;
+#define CENOTE_COUNT(name, unit, text) pool->account.stats.name = 0;
 #define CENOTE_GAUGE(name, unit, text)
 #include <cenote/counters.def>
 #undef CENOTE_LEVEL

@@ -27,19 +27,19 @@ static void reset(struct row *r, uint64_t epoch, bool peaks)
 void rows_reset(struct look *look, bool peaks)
 {
     cenote_pool *pool = look->pool;
-    pool->epoch += peaks;
+    pool->account.epoch += peaks;
     for (uint32_t i = 0; i < SIZE_ROWS; i++)
-        reset(&pool->by_size[i], pool->epoch, peaks);
+        reset(&pool->account.by_size[i], pool->account.epoch, peaks);
     for (uint32_t i = 0; i < CENOTE_KINDS; i++)
-        reset(&pool->by_kind[i], pool->epoch, peaks);
+        reset(&pool->account.by_kind[i], pool->account.epoch, peaks);
     for (uint32_t i = 0; i < CENOTE_PHASES; i++)
-        reset(&pool->by_phase[i], pool->epoch, peaks);
-    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++, look_goes_on(look, 1))
-        reset(&arena_of(pool, number)->row, pool->epoch, peaks);
-    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1))
-        reset(&group_of(pool, number)->row, pool->epoch, peaks);
-    for (uint32_t tag = 0; tag < pool->by_tag.committed && !look->is_over; tag++, look_goes_on(look, 1))
-        reset(count_row_of_tag(pool, tag), pool->epoch, peaks);
+        reset(&pool->account.by_phase[i], pool->account.epoch, peaks);
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look->is_over; number++, look_goes_on(look, 1))
+        reset(&arena_of(pool, number)->row, pool->account.epoch, peaks);
+    for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++, look_goes_on(look, 1))
+        reset(&group_of(pool, number)->row, pool->account.epoch, peaks);
+    for (uint32_t tag = 0; tag < pool->account.by_tag.committed && !look->is_over; tag++, look_goes_on(look, 1))
+        reset(count_row_of_tag(pool, tag), pool->account.epoch, peaks);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------- questions */
@@ -52,7 +52,7 @@ static bool has_row(const cenote_pool *pool, const struct row *r, uint64_t key, 
 {
     if (!r->total_in && !r->held && !r->peak && !reserved)
         return false;
-    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == pool->epoch ? r->at_peak : r->current, .reserved = reserved};
+    *row = (cenote_row){.key = key, .blocks = r->blocks, .at_peak = r->epoch == pool->account.epoch ? r->at_peak : r->current, .reserved = reserved};
     row->allocated = (cenote_level){r->current, r->peak, r->total_in, r->total_in + r->held - r->current};
     return true;
 }
@@ -63,7 +63,7 @@ static void list_arenas(struct sized_list *l, struct look *look, const struct su
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
-    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look->is_over; number++) {
         const struct arena *a = arena_of(pool, number);
         if (a->number && has_row(pool, &a->row, a->stream, sum_of_arena(sums, number), &row)) {
             row.group = a->group ? group_of(pool, a->group) : NULL;
@@ -94,7 +94,7 @@ static void list_groups(struct sized_list *l, struct look *look, const struct su
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
-    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++) {
+    for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++) {
         cenote_group *g = group_of(pool, number);
         uint64_t reserved = sum_of_group(look, number, sums);
         if (!look->is_over && g->number && has_row(pool, &g->row, number, reserved, &row)) {
@@ -111,7 +111,7 @@ static void list_sizes(struct sized_list *l, const cenote_pool *pool)
     cenote_row row;
     for (uint32_t i = 0; i < SIZE_ROWS; i++) {
         uint64_t most = i < CLASS_COUNT ? class_bytes(i) : 512ull << (i - CLASS_COUNT);
-        if (!has_row(pool, &pool->by_size[i], most, 0, &row))
+        if (!has_row(pool, &pool->account.by_size[i], most, 0, &row))
             continue;
         snprintf(row.name, sizeof row.name, "%s to %llu", i < CLASS_COUNT ? "slab" : "block", (unsigned long long)most);
         sized_add(l, &row, sizeof row);
@@ -123,8 +123,8 @@ static void list_tags(struct sized_list *l, struct look *look)
     const cenote_pool *pool = look->pool;
     cenote_row row;
     struct row all = rows_all(pool);
-    bool is_labelled = pool->is_labelled;
-    for (uint32_t tag = 0; tag < (is_labelled ? pool->by_tag.committed : 1) && !look->is_over; tag++) {
+    bool is_labelled = pool->account.is_labelled;
+    for (uint32_t tag = 0; tag < (is_labelled ? pool->account.by_tag.committed : 1) && !look->is_over; tag++) {
         bool has = has_row(pool, is_labelled ? count_row_of_tag(pool, tag) : &all, tag, 0, &row);
         if (has) {
             label_path(tag, row.name, sizeof row.name);
@@ -138,8 +138,8 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
 {
     cenote_row row;
     struct row all = rows_all(pool);
-    for (size_t i = 0; i < (pool->is_labelled ? count : 1); i++) {
-        if (!has_row(pool, pool->is_labelled ? &rows[i] : &all, i, 0, &row))
+    for (size_t i = 0; i < (pool->account.is_labelled ? count : 1); i++) {
+        if (!has_row(pool, pool->account.is_labelled ? &rows[i] : &all, i, 0, &row))
             continue;
         snprintf(row.name, sizeof row.name, "%s", names[i]);
         sized_add(l, &row, sizeof row);
@@ -165,8 +165,8 @@ void rows_list(struct look *look, enum cenote_division division, const struct su
     case CENOTE_BY_GROUP: list_groups(l, look, sums); break;
     case CENOTE_BY_CLASS: list_sizes(l, pool); break;
     case CENOTE_BY_TAG: list_tags(l, look); break;
-    case CENOTE_BY_PHASE: list_named(l, pool, pool->by_phase, phases, CENOTE_PHASES); break;
-    default: list_named(l, pool, pool->by_kind, kinds, CENOTE_KINDS);
+    case CENOTE_BY_PHASE: list_named(l, pool, pool->account.by_phase, phases, CENOTE_PHASES); break;
+    default: list_named(l, pool, pool->account.by_kind, kinds, CENOTE_KINDS);
     }
 }
 
@@ -203,8 +203,8 @@ static bool change_kind(cenote_pool *pool, const struct block_ref *w, uint32_t k
         return true;
     if (!rows_reserve(pool, mark))
         return false;
-    row_out(&pool->by_kind[mark_kind(*w->mark)], pool->epoch, bytes);
-    row_in(&pool->by_kind[kind], pool->epoch, bytes);
+    row_out(&pool->account.by_kind[mark_kind(*w->mark)], pool->account.epoch, bytes);
+    row_in(&pool->account.by_kind[kind], pool->account.epoch, bytes);
     *w->mark = mark;
     return true;
 }
@@ -241,22 +241,22 @@ static uint64_t sum_of(const struct row *rows, size_t count)
 const char *rows_broken_rule(struct look *look)
 {
     const cenote_pool *pool = look->pool;
-    uint64_t allocated = pool->stats.allocated.current, arenas = 0, tags = 0;
+    uint64_t allocated = pool->account.stats.allocated.current, arenas = 0, tags = 0;
     bool is_same = true;
-    for (uint32_t number = 1; number < pool->arenas.used && is_same; number++) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && is_same; number++) {
         arenas += arena_of(pool, number)->number ? arena_of(pool, number)->row.current : 0;
         is_same = look_goes_on(look, 1);
     }
-    for (uint32_t tag = 0; pool->is_labelled && tag < pool->by_tag.committed && is_same; tag++) {
+    for (uint32_t tag = 0; pool->account.is_labelled && tag < pool->account.by_tag.committed && is_same; tag++) {
         tags += count_row_of_tag(pool, tag)->current;
         is_same = look_goes_on(look, 1);
     }
     if (!is_same)
         return NULL;
-    if (arenas != allocated || sum_of(pool->by_size, SIZE_ROWS) != allocated)
+    if (arenas != allocated || sum_of(pool->account.by_size, SIZE_ROWS) != allocated)
         return "20: arenas and sizes add up to what is allocated";
-    if (pool->is_labelled && (sum_of(pool->by_kind, CENOTE_KINDS) != allocated || sum_of(pool->by_phase, CENOTE_PHASES) != allocated ||
-                              tags != allocated))
+    if (pool->account.is_labelled &&
+        (sum_of(pool->account.by_kind, CENOTE_KINDS) != allocated || sum_of(pool->account.by_phase, CENOTE_PHASES) != allocated || tags != allocated))
         return "20: kinds, phases and tags add up to what is allocated";
     return NULL;
 }

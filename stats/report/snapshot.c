@@ -66,16 +66,16 @@ static void copy_short(struct snapshot *s, struct look *look, const struct repor
 {
     const cenote_pool *pool = look->pool;
     s->stats = report_stats(pool, sums);
-    s->steps = pool->steps;
-    s->trim_above = pool->trim_above;
-    s->lost = pool->lost;
-    s->pins = pool->pins;
-    s->fences = pool->pages.fences;
-    s->capture_count = pool->capture_count;
-    for (uint32_t i = 0; i < pool->capture_count; i++)
-        s->captures[i] = pool->captures[i];
-    s->records = ring_count(&pool->ring);
-    s->records_lost = pool->ring.written - s->records;
+    s->steps = pool->steps.count;
+    s->trim_above = pool->limits.trim_above;
+    s->lost = pool->life.lost;
+    s->pins = pool->groups.pins;
+    s->fences = pool->store.pages.fences;
+    s->capture_count = pool->groups.capture_count;
+    for (uint32_t i = 0; i < pool->groups.capture_count; i++)
+        s->captures[i] = pool->groups.captures[i];
+    s->records = ring_count(&pool->recorder.ring);
+    s->records_lost = pool->recorder.ring.written - s->records;
     copy_rows(s, look, CENOTE_BY_CLASS, NULL);
     copy_rows(s, look, CENOTE_BY_PHASE, NULL);
     copy_rows(s, look, CENOTE_BY_KIND, NULL);
@@ -94,7 +94,7 @@ static void copy_pieces(struct snapshot *s, struct look *look)
 /* In memory of the snapshot, which keeps them no longer than this. */
 static struct sums sum_arenas(struct snapshot *s, struct look *look)
 {
-    struct sums sums = {.of_arena = list_of(s), .arenas = look->pool->arenas.used};
+    struct sums sums = {.of_arena = list_of(s), .arenas = look->pool->store.arenas.used};
     size_t size = sums.arenas * sizeof *sums.of_arena;
     sums.arenas = room_for(s, size) ? sums.arenas : 0;
     memset(sums.of_arena, 0, sums.arenas * sizeof *sums.of_arena);
@@ -107,7 +107,7 @@ static void copy_groups(struct snapshot *s, struct look *look)
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_GROUPS);
-    for (uint32_t number = 1; number < pool->groups.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const cenote_group *group = group_of(pool, number);
         cenote_group *note = group->number ? next(s, PART_GROUPS, sizeof *note) : NULL;
         if (note)
@@ -119,7 +119,7 @@ static void copy_arenas(struct snapshot *s, struct look *look, const struct sums
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_ARENAS);
-    for (uint32_t number = 1; number < pool->arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
+    for (uint32_t number = 1; number < pool->store.arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
         struct arena_note *note = a->number ? next(s, PART_ARENAS, sizeof *note) : NULL;
         if (note)
@@ -148,7 +148,7 @@ static struct page_note note_of(const struct pages *p, uint32_t number)
 
 static void copy_pages(struct snapshot *s, struct look *look)
 {
-    const struct pages *p = &look->pool->pages;
+    const struct pages *p = &look->pool->store.pages;
     begin(s, PART_PAGES);
     for (uint32_t number = 1; number < p->table.used && !look->is_over; number++, look_goes_on(look, 1)) {
         struct page_note *note = page_of(p, number)->bytes ? next(s, PART_PAGES, sizeof *note) : NULL;
@@ -175,7 +175,7 @@ static void copy_slot(struct snapshot *s, const struct region *r, uint32_t slot)
 /* How many of the region were noted. After a pause it may be gone. */
 static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t number)
 {
-    const struct pages *p = &look->pool->pages;
+    const struct pages *p = &look->pool->store.pages;
     const struct region *r = region_of(p, number);
     const uint64_t base = r->base;
     size_t before = s->parts[PART_SLOTS].count;
@@ -192,7 +192,7 @@ static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t numbe
 /* A note for each number that there is, in front of all slots: regions that come meanwhile are not noted. */
 static void copy_regions(struct snapshot *s, struct look *look)
 {
-    const struct pages *p = &look->pool->pages;
+    const struct pages *p = &look->pool->store.pages;
     const uint32_t numbers = p->regions.used;
     begin(s, PART_REGIONS);
     struct region_note *notes = room_for(s, sizeof *notes) >= numbers ? list_of(s) : NULL;
@@ -219,7 +219,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
 {
     cenote_pool *pool = look->pool;
     begin(s, PART_WAITS);
-    for (uint32_t use = 1; use < pool->uses.used && !look->is_over; use++, look_goes_on(look, 1)) {
+    for (uint32_t use = 1; use < pool->pending.uses.used && !look->is_over; use++, look_goes_on(look, 1)) {
         const struct use *u = use_of(pool, use);
         if (!u->waits)
             continue;
@@ -229,7 +229,7 @@ static void copy_pending(struct snapshot *s, struct look *look)
         struct wait_note *note = next(s, PART_WAITS, sizeof *note);
         if (note)
             *note = (struct wait_note){.at = u->at, .requested = w.requested, .stream = line->key, .handle = line->stream, .freed = u->freed,
-                                       .device = line->other ? line->other->ordinal : pool->device->ordinal,
+                                       .device = line->other ? line->other->ordinal : pool->config.device->ordinal,
                                        .has_event = !line->other && u->event, .needs_fence = !line->other && !u->event};
     }
 }
@@ -251,7 +251,7 @@ static void copy(struct snapshot *s, struct look *look)
     copy_pending(s, look);
     copy_short(s, look, &gauges);
     begin(s, PART_SITES);
-    listed(s, PART_SITES, sizeof(uint64_t), look->pool->options.sites ? bits_words(MARK_SITES_MAX + 1) : 0);
+    listed(s, PART_SITES, sizeof(uint64_t), look->pool->config.options.sites ? bits_words(MARK_SITES_MAX + 1) : 0);
     s->is_one_moment = !look->is_apart;
 }
 
@@ -272,7 +272,7 @@ static int take(struct snapshot *s, cenote_pool *pool)
     while (!s->memory || needed > s->room) {
         if (!memory_make_room((void **)&s->memory, &s->room, needed))
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a snapshot of %zu bytes", needed);
-        s->now_ns = pool_now(pool) - pool->opened_ns;
+        s->now_ns = pool_now(pool) - pool->config.opened_ns;
         struct look look;
         look_begin(&look, pool);
         copy(s, &look);

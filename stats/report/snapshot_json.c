@@ -40,7 +40,7 @@ static void write_pool(const struct snapshot *s, const cenote_pool *pool, struct
     file_print(f, "\"pool\":{\"device\":%d,\"provider\":\"%s\",\"default\":%s,\"lost\":%d,"
                "\"capacity\":%" PRIu64 ",\"limit\":%" PRIu64 ",\"page_bytes\":%" PRIu64 ",\"trim_above\":%g,\"pins\":%" PRIu32
                ",\"steps\":%" PRIu64 ",\"records\":%" PRIu64 ",\"records_lost\":%" PRIu64 "},\n\"counters\":",
-               pool->device->ordinal, options_provider_name((int)pool->provider), yes(pool->is_default),
+               pool->config.device->ordinal, options_provider_name((int)pool->config.provider), yes(pool->config.is_default),
                (int)s->lost, s->stats.capacity, s->stats.limit, s->stats.page_bytes, s->trim_above, s->pins, s->steps, s->records,
                s->records_lost);
     CHECK(length < sizeof counters);

@@ -6,9 +6,9 @@
 /* Adds those that are kept, the newest first. LOCKING: the pool's lock. */
 void steps_list(const cenote_pool *pool, struct sized_list *l)
 {
-    size_t kept = pool->steps < CENOTE_STEPS_KEPT ? (size_t)pool->steps : CENOTE_STEPS_KEPT;
+    size_t kept = pool->steps.count < CENOTE_STEPS_KEPT ? (size_t)pool->steps.count : CENOTE_STEPS_KEPT;
     for (size_t i = 0; i < kept; i++)
-        sized_add(l, &pool->notes[(pool->steps - 1 - i) % CENOTE_STEPS_KEPT], sizeof *pool->notes);
+        sized_add(l, &pool->steps.notes[(pool->steps.count - 1 - i) % CENOTE_STEPS_KEPT], sizeof *pool->steps.notes);
 }
 
 int(cenote_steps)(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size)

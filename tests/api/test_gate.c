@@ -98,7 +98,7 @@ static void open_stall(struct stall *s)
     for (int i = 0; i < 2; i++)
         DONE(cuStreamCreate(&s->far_stream[i], CU_STREAM_NON_BLOCKING));
     DONE(cuCtxPopCurrent(NULL));
-    EXPECT_EQ(s->scene.pool->device->driver->cuCtxRecordEvent == NULL, old_driver);
+    EXPECT_EQ(s->scene.pool->config.device->driver->cuCtxRecordEvent == NULL, old_driver);
     s->pool = s->scene.pool;
     s->capturing = s->scene.stream[A];
 }
@@ -134,7 +134,7 @@ static void *announce(void *arg)
 {
     struct stall *s = arg;
     s->failed += cenote_capture_begin(s->group, s->capturing) != CENOTE_OK;
-    s->failed += cuCtxPushCurrent(device_context(s->pool->device)) != CUDA_SUCCESS;
+    s->failed += cuCtxPushCurrent(device_context(s->pool->config.device)) != CUDA_SUCCESS;
     s->failed += cuStreamBeginCapture(s->capturing, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS;
     atomic_store(&s->announced, true);
     return NULL;
@@ -153,7 +153,7 @@ static bool is_queued(pthread_rwlock_t *lock)
 static bool is_under_way(struct stall *s)
 {
     for (int i = 0; i < PATIENCE; i++) {
-        if (atomic_load(&s->announced) || is_queued(&s->pool->device->gate) || is_queued(&s->pool->device->quiet))
+        if (atomic_load(&s->announced) || is_queued(&s->pool->config.device->gate) || is_queued(&s->pool->config.device->quiet))
             return true;
         sleep_a_little();
     }
@@ -281,10 +281,10 @@ CASE(a_pool_is_destroyed)
 static void *stay_inside(void *arg)
 {
     struct stall *s = arg;
-    s->failed += device_enter(s->pool->device) != CUDA_SUCCESS;
+    s->failed += device_enter(s->pool->config.device) != CUDA_SUCCESS;
     atomic_store(&s->inside, true);
     atomic_store(&s->in_time, comes_true(&s->freed));
-    device_leave(s->pool->device);
+    device_leave(s->pool->config.device);
     return NULL;
 }
 

@@ -224,25 +224,25 @@ CASE(a_check_finds_what_is_wrong)
         DONE(cenote_pool_check(pool));  \
     } while (0)
 
-    WRONG("invariant 9:", pool->pages.reserved, 1);
-    WRONG("invariant 11:", region_of(&pool->pages, a->heap.regions)->top, 512);
+    WRONG("invariant 9:", pool->store.pages.reserved, 1);
+    WRONG("invariant 11:", region_of(&pool->store.pages, a->heap.regions)->top, 512);
     WRONG("invariant 16:", a->slabs.empty, 1);
-    WRONG("invariant 17: reserved", pool->stats.reserved.current, 1);
-    WRONG("invariant 17: requested", pool->stats.requested.current, MIB);
-    WRONG("invariant 17: requested", pool->stats.active.current, (uint64_t)-MIB);
-    WRONG("invariant 17: active", pool->stats.active.current, 64 * MIB);
-    WRONG("invariant 18:", region_of(&pool->pages, a->heap.regions)->edges[0], 1);
+    WRONG("invariant 17: reserved", pool->account.stats.reserved.current, 1);
+    WRONG("invariant 17: requested", pool->account.stats.requested.current, MIB);
+    WRONG("invariant 17: requested", pool->account.stats.active.current, (uint64_t)-MIB);
+    WRONG("invariant 17: active", pool->account.stats.active.current, 64 * MIB);
+    WRONG("invariant 18:", region_of(&pool->store.pages, a->heap.regions)->edges[0], 1);
     WRONG("invariant 20: arenas", a->row.current, 512);
-    WRONG("invariant 20: arenas", pool->by_size[0].current, 512);
-    pool->by_kind[0].current += 512; /* is not kept before the first label */
+    WRONG("invariant 20: arenas", pool->account.by_size[0].current, 512);
+    pool->account.by_kind[0].current += 512; /* is not kept before the first label */
     DONE(cenote_pool_check(pool));
-    pool->by_kind[0].current -= 512;
+    pool->account.by_kind[0].current -= 512;
     DONE(cenote_tag_push("labelled"));
     REQUIRE(held_take(&tagged, pool, 3 * MIB, scene.stream[B]));
     DONE(cenote_tag_pop());
-    WRONG("invariant 20: kinds", pool->by_kind[0].current, 512);
-    WRONG("invariant 20: kinds", pool->by_phase[1].current, 512);
-    WRONG("invariant 20: kinds", TABLE_AT(struct row, &pool->by_tag, 0)->current, 512);
+    WRONG("invariant 20: kinds", pool->account.by_kind[0].current, 512);
+    WRONG("invariant 20: kinds", pool->account.by_phase[1].current, 512);
+    WRONG("invariant 20: kinds", TABLE_AT(struct row, &pool->account.by_tag, 0)->current, 512);
     held_give(&tagged);
     held_give(&small);
     held_give(&large);
@@ -257,7 +257,7 @@ CASE(more_steps_than_a_mark_holds)
     cenote_piece piece;
     size_t count;
     scene_open(&scene, CARD);
-    scene.pool->steps = MARK_STEPS_MAX - 1;
+    scene.pool->steps.count = MARK_STEPS_MAX - 1;
     for (int i = 0; i < 3; i++)
         DONE(cenote_step(scene.pool));
     REQUIRE(held_take(&held, scene.pool, 2 * MIB, scene.stream[A]));

@@ -1,0 +1,22 @@
+/*
+* events.h: events that the pool keeps for its fences and for pending blocks. See events.c.
+ *
+ *     an event: made ---> in use <---> spare ---> destroyed with the pool
+ *
+ * OWNER: events.c. LOCKING: the pool's lock.
+ */
+#ifndef CENOTE_POOL_EVENTS_H
+#define CENOTE_POOL_EVENTS_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+#define EVENTS_MAX   4096      /* at one time; who gets none waits for a fence instead */
+
+struct events {
+    uint32_t       count;           /* spare ones */
+    uint32_t       made;            /* spare ones and those in use */
+    CUevent        spare[EVENTS_MAX];
+};
+
+#endif

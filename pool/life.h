@@ -1,0 +1,79 @@
+/*
+* life.h: a pool in the list of pools, what it was made with, and how far its life has come. See library.c and pools.c.
+ *
+ *     open ---> ending ---> closed, `reusable`: a new pool takes over the structure
+ *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
+ *
+ * OWNERS: library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; callback.c notes what is lost.
+ * LOCKING: said at each part.
+ */
+#ifndef CENOTE_POOL_LIFE_H
+#define CENOTE_POOL_LIFE_H
+
+#include <cenote/cenote.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "driver/device.h"
+#include "pool/core/fence.h"
+
+#define EXIT_PATIENCE 1000      /* in ms, chosen: so long the end of the process waits for a thread of ours. What that does takes a few */
+
+/* What stands above the road of a block and is called by it. library.c has the one that pools get. */
+struct pool_hooks {
+    int  (*explain)(cenote_pool *pool, uint64_t bytes);             /* explain_shortage */
+    bool (*decay)(cenote_pool *pool, uint64_t most);                /* decay_go */
+    void (*created)(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns); /* churn_created */
+};
+
+/*
+ * A pool in the list of all pools of the process. It outlives the pool: threads may be at the structure of one that is closed.
+ * LOCKING: the lock of the pools; `attended` under the lock of the background thread, and read without.
+ */
+struct pool_list {
+    cenote_pool   *next;
+    uint32_t       walkers;         /* threads that go through all pools and are at this one */
+    bool           reusable;        /* closed for good: a new pool may take over the structure */
+    atomic_bool    attended;        /* by the background thread */
+};
+
+/* LOCKING: `open` and `lost` change under the pool's lock, `ending` is atomic, and all three are read without a lock; `climbers`: the pool's lock. */
+struct life {
+    _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
+    _Atomic(bool)  ending;          /* a thread destroys it */
+    _Atomic(CUresult) lost;         /* first sticky error, 0: none */
+    uint32_t       climbers;        /* threads in shortage_serve */
+};
+
+/* What a pool was made with. LOCKING: constant while the pool is open, but for `others`. */
+struct config {
+    struct device *device;
+    const struct pool_hooks *hooks;
+    cenote_options options;         /* limit and trim_above as they were asked for first */
+    enum cenote_provider provider;  /* never CENOTE_AUTO */
+    bool           is_default;
+    CUmemoryPool   driver_pool;     /* provider async */
+    uint64_t       opened_ns;
+    _Atomic(struct device *) others[DEVICES_MAX]; /* other devices this pool has to do with; added under the lock of the pools, read without */
+};
+
+/* How much the pool may hold. LOCKING: the pool's lock. */
+struct limits {
+    uint64_t       bytes;           /* 0: no limit */
+    uint64_t       promised;        /* bytes of segments being taken, not yet in reserved */
+    double         trim_above;      /* part of the limit or the device's memory; up to 0: off */
+};
+
+/* --- library.c, pools.c, callback.c */
+int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
+int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
+int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
+cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);
+uint64_t pool_now(const cenote_pool *pool);
+int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);
+struct device *pool_open_device(int ordinal, int *error);  /* for those who need a device and no pool */
+void pool_close_device(struct device *device);
+extern struct lock pools_lock;                            /* of the list of pools, and of devices */
+cenote_pool *pools_take_structure(void);                  /* LOCKING: that lock */
+
+#endif

@@ -1,0 +1,56 @@
+/*
+* store.h: the memory of a pool and what lies in it: pages, blocks, slabs, arenas. See pool/core/ for what each is.
+ *
+ *     a block: free ---> live ---> (pending, see pending.h) ---> last freed ---> free
+ *
+ * OWNERS: the road of a block (alloc.c, place.c, locate.c, last_freed.c), and what adds and takes away pages (shortage.c, grow.c, trim.c, recycle.c).
+ * LOCKING: the pool's lock; pages and regions come and go with the turn as well (docs/locks.md).
+ */
+#ifndef CENOTE_POOL_STORE_H
+#define CENOTE_POOL_STORE_H
+
+#include <cenote/cenote.h>
+
+#include "base/index.h"
+#include "pool/core/addresses.h"
+#include "pool/core/arena.h"
+
+/* The block that was freed last, still as it lay. See last_freed.c. */
+struct last_freed {
+    uint32_t      block;            /* 0: none */
+    struct arena *arena;
+    tick          freed;
+};
+
+struct store {
+    struct pages   pages;
+    struct table   blocks, slabs, arenas;
+    struct index   by_address;      /* block address -> block */
+    struct last_freed last_freed;
+};
+
+/* --- locate.c, place.c, last_freed.c: what an address stands for, and what lies in place */
+enum lookup { FOUND_LIVE, FOUND_PENDING, FOUND_INSIDE, FOUND_FREE, FOUND_NOTHING };
+struct block_ref {
+    struct region *region;
+    struct arena  *arena;
+    uint32_t block;                 /* the heap block, or the slab's block */
+    uint32_t slab, item;            /* slab 0: the block itself */
+    uint64_t start, requested, size;
+    uint32_t *uses;                 /* head of its list of uses */
+    uint64_t *mark;                 /* see label.h */
+};
+cenote_pool *pool_lock_of(const void *address, struct block_ref *w);
+enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w);
+void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed);
+void pool_settle(cenote_pool *pool);
+uint64_t pool_reuse_last_freed(cenote_pool *pool, const struct arena *a, const struct request *q);
+enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
+                  uint64_t *at);
+void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
+uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
+bool pool_reserve_books(cenote_pool *pool, uint64_t mark);
+int pool_find(const void *address, cenote_block *block, int answer);
+int pool_misuse(enum lookup found, const void *address, const struct block_ref *w, int answer);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+* streams.h: which stream has which arena. See streams.c, and idle.c for arenas without a block.
+ *
+ *     an arena: known by its stream and group ---> idle (no block) ---> forgotten
+ *                      +---> retired (its stream or group is gone) ---> over, or an orphan, once it has no block ---> another takes it over
+ *
+ * OWNERS: streams.c, idle.c. LOCKING: the pool's lock; `immortals` is read without, and added to under it.
+ */
+#ifndef CENOTE_POOL_STREAMS_H
+#define CENOTE_POOL_STREAMS_H
+
+#include <cenote/cenote.h>
+
+#include "base/index.h"
+#include "driver/device.h"
+#include "pool/core/arena.h"
+
+#define IMMORTALS_MAX 1024
+
+/* A stream declared immortal: its handle says who it is. Read without a lock. */
+struct immortal {
+    _Atomic(CUstream) handle;
+    _Atomic(uint64_t) key;
+    _Atomic(struct device *) other; /* whose it is; NULL: the pool's own device */
+};
+
+struct streams {
+    struct index   by_key;          /* arena key -> arena */
+    struct arena  *last_arena;      /* found last: most programs use one stream at a time */
+    struct idle_queue idle;         /* arenas of no group without a block, see idle.c */
+    struct idle_queue over[2];      /* those of streams and groups that are gone; [1] of private groups */
+    struct idle_queue orphans;      /* those of destroyed groups whose source has to take back what they hold */
+    struct immortal immortals[IMMORTALS_MAX];  /* open addressing by handle */
+};
+
+/* --- streams.c */
+#define STREAM_KIND_SHIFT  62       /* see streams.c */
+#define STREAM_KIND_HANDLE 3
+#define STREAM_KEY_LEGACY (1ull << STREAM_KIND_SHIFT)
+int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
+int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
+int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
+bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
+struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
+struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
+void stream_forget(cenote_pool *pool, struct arena *a);
+uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where);
+
+/* --- idle.c: arenas without a block. LOCKING: the pool's lock */
+void idle_note(cenote_pool *pool, struct arena *a);
+void idle_end(cenote_pool *pool, struct arena *a);
+struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key);
+struct arena *idle_take_orphan(cenote_pool *pool);
+void idle_forget(cenote_pool *pool, struct arena *a);
+void idle_forget_empty(cenote_pool *pool);
+
+#endif

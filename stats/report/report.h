@@ -1,0 +1,15 @@
+/*
+* report.h: what reports remember of a pool. See report.c and explain.c.
+ * OWNERS: report.c, explain.c. LOCKING: the pool's lock.
+ */
+#ifndef CENOTE_STATS_REPORT_REPORT_H
+#define CENOTE_STATS_REPORT_REPORT_H
+
+#include <stdint.h>
+
+struct report {
+    uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
+    char           user[32];        /* who takes memory from it, for explanations; "": not known */
+};
+
+#endif
