@@ -40,7 +40,7 @@ static inline unsigned patience_measure(void)
 /* That many seconds of a quiet machine, in seconds of this one. */
 static inline unsigned patience(unsigned seconds)
 {
-    static unsigned factor;
+    static _Atomic unsigned factor; /* any thread may be the first to measure */
     if (!factor) {
         const char *said = getenv("CENOTE_TEST_PATIENCE");
         unsigned    asked = said ? (unsigned)atoi(said) : 0;
