@@ -1,4 +1,4 @@
-"""What the torch in .venv asks for is in sim/libraries/stubs.def, and the simulated libraries in build/ export it. No torch: nothing to compare."""
+"""What the torch in .venv asks for is in sim/libraries/stubs.def, and the simulated libraries export it. No torch: nothing to compare."""
 import dataclasses
 import pathlib
 import re
@@ -10,6 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from cenote import demands  # noqa: E402  (needs the path above)
 
 TABLE = "sim/libraries/stubs.def"
+BUILDS = ("build", "build-debug")    # one of them has the simulated libraries
 SECTION = re.compile(r"#ifdef LIBRARY_(\w+)")
 ROW = re.compile(r"STUB\((\w+), *(\w+)\)")
 LIBRARY = re.compile(r"^simulated_library\((\w+) (\S+)", re.MULTILINE)
@@ -77,10 +78,11 @@ def check(tree: Tree) -> Report:
     report.looked_at += f", {len(wanted)} demands of torch {torch.version}"
     for demand in without_row(tree, wanted):
         report.problems.append(f"{TABLE} has no row for {demand.symbol} of {demand.library}: `tools/stubs --write` adds it")
-    folder = tree.root / "build/sim"
-    if not folder.is_dir():
-        report.problems.append("build/sim is not there: `make build` comes first")
+    built = [name for name in BUILDS if (tree.root / name / "sim/libcuda.so.1").exists()]
+    if not built:
+        report.problems.append("no simulated libraries are there: `make build` comes first")
         return report
-    for demand in demands.missing(wanted, demands.simulated_libraries(str(folder))):
-        report.problems.append(f"build/sim/{demand.library} " + (f"lacks {demand.symbol} {demand.version}" if demand.symbol else "is not there"))
+    folder = f"{built[0]}/sim"
+    for demand in demands.missing(wanted, demands.simulated_libraries(str(tree.root / folder))):
+        report.problems.append(f"{folder}/{demand.library} " + (f"lacks {demand.symbol} {demand.version}" if demand.symbol else "is not there"))
     return report
