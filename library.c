@@ -205,7 +205,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
 static int may_be_destroyed(cenote_pool *pool)
 {
     if (pool->config.is_default)
-        return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_trim gives its memory back",
+        return error_set(CENOTE_INVALID, 0, "the default pool of device %d is never destroyed; cenote_pool_trim gives its memory back",
                          pool->config.device->ordinal);
     if (atomic_load(&pool->config.device->captures))
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
@@ -363,7 +363,7 @@ int cenote_pool_set_limit(cenote_pool *pool, uint64_t bytes)
     lock_take(&pool->lock);
     pool->limits.bytes = bytes;
     lock_give(&pool->lock);
-    return bytes ? cenote_trim(pool, bytes, 0) : CENOTE_OK;
+    return bytes ? cenote_pool_trim(pool, bytes, 0) : CENOTE_OK;
 }
 
 int cenote_pool_set_trim_above(cenote_pool *pool, double part)

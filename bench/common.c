@@ -4,6 +4,7 @@
  */
 #include "bench/common.h"
 
+#include <cenote/report.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
  * has its output.
  */
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static void mark(const char *name)
 {
     static cenote_marked last;
     char text[512];
-    if (!cenote_mark(pool, name, &last, text, sizeof(text)))
+    if (!cenote_pool_mark(pool, name, &last, text, sizeof(text)))
         must(CENOTE_INVALID);
     puts(text);
 }
@@ -68,14 +69,14 @@ int main(void)
     must(cenote_pool_create(0, &options, &pool));
 
     void *weights = take(500 * MIB);
-    must(cenote_block_kind(weights, CENOTE_KIND_PARAMETERS));
+    must(cenote_block_set_kind(weights, CENOTE_KIND_PARAMETERS));
     mark("weights");
     for (int request = 0; request < REQUESTS; request++) {
         serve(request);
-        must(cenote_step(pool));
+        must(cenote_pool_step(pool));
     }
     mark("six requests");
-    if (!cenote_growth(pool, 4, text, sizeof(text)))
+    if (!cenote_pool_growth(pool, 4, text, sizeof(text)))
         must(CENOTE_INVALID);
     fputs(text, stdout);
 

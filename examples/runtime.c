@@ -8,6 +8,7 @@
  * that is found first. `make run` starts it on the simulated one.
  */
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -101,7 +102,7 @@ static void train_step(struct runtime *r, size_t length)
         give(weight_gradient);
     }
     give(batch);
-    must(cenote_step(r->pool) == CENOTE_OK, "cenote_step");
+    must(cenote_pool_step(r->pool) == CENOTE_OK, "cenote_pool_step");
 }
 
 static void runtime_close(struct runtime *r)
@@ -125,14 +126,14 @@ int main(void)
     printf("step  length  allocated, most   reserved   driver calls\n");
     for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
         cenote_stats before = stats_of(&r);
-        must(cenote_reset_peaks(r.pool) == CENOTE_OK, "cenote_reset_peaks");
+        must(cenote_pool_reset_peaks(r.pool) == CENOTE_OK, "cenote_pool_reset_peaks");
         train_step(&r, lengths[i]);
         cenote_stats after = stats_of(&r);
         printf("%4zu  %6zu  %11.1f MiB  %5.1f MiB  %13llu\n", i + 1, lengths[i], mib(after.allocated.peak), mib(after.reserved.current),
                (unsigned long long)(after.driver_calls - before.driver_calls));
     }
 
-    must(cenote_trim(r.pool, 0, CENOTE_TRIM_WAIT) == CENOTE_OK, "cenote_trim");
+    must(cenote_pool_trim(r.pool, 0, CENOTE_TRIM_WAIT) == CENOTE_OK, "cenote_pool_trim");
     cenote_stats stats = stats_of(&r);
     printf("\nAfter a trim: %.1f MiB allocated, %.1f MiB reserved.\n\n", mib(stats.allocated.current), mib(stats.reserved.current));
     if (cenote_stats_text(&stats, text, sizeof(text)))

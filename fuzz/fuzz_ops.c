@@ -5,6 +5,8 @@
  * may do, operation by operation (ops.def), each with the answer it must get. What the rules of CUDA or of cenote.h forbid at the moment
  * is left out, but for op_misuse, which does it on purpose.
  */
+#include <cenote/report.h>
+
 #include "fuzz/ops/world.h"
 
 #include "driver/driver.h"
@@ -284,7 +286,7 @@ static void op_keep_stream(struct world *w)
         return;
     w->device[p->device].immortal[stream] = true;
     world_enter(w, p->device);
-    JUDGE(world_excuses(w, cenote_stream_immortal(p->pool, world_stream(w, pool, stream))));
+    JUDGE(world_excuses(w, cenote_stream_set_immortal(p->pool, world_stream(w, pool, stream))));
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------- pools */
@@ -296,7 +298,7 @@ static void op_trim(struct world *w)
     unsigned flags = input_byte(w->in) & 1 ? CENOTE_TRIM_WAIT : 0;
     if (!p->pool)
         return;
-    int error = cenote_trim(p->pool, keep, flags);
+    int error = cenote_pool_trim(p->pool, keep, flags);
     JUDGE(world_excuses(w, error) || (error == CENOTE_CAPTURE && w->capturing >= 0));
 }
 
@@ -304,7 +306,7 @@ static void op_step(struct world *w)
 {
     struct pool *p = &w->pool[any_pool(w)];
     if (p->pool)
-        JUDGE(world_excuses(w, cenote_step(p->pool)));
+        JUDGE(world_excuses(w, cenote_pool_step(p->pool)));
 }
 
 static void op_limit(struct world *w)
@@ -339,8 +341,8 @@ static void op_change_group(struct world *w)
     if (!p->pool)
         return;
     world_say(w, "  group %d: flags %u", (int)group, flags);
-    JUDGE(cenote_group_change(p->group[group], flags ^ CENOTE_GROUP_PRIVATE) == CENOTE_INVALID);
-    JUDGE(cenote_group_change(p->group[group], flags) == CENOTE_OK);
+    JUDGE(cenote_group_set_flags(p->group[group], flags ^ CENOTE_GROUP_PRIVATE) == CENOTE_INVALID);
+    JUDGE(cenote_group_set_flags(p->group[group], flags) == CENOTE_OK);
     p->flags[group] = flags;
     w->lends_source = w->lends_source || (group == GROUP_SOURCE && flags & CENOTE_GROUP_LEND);
 }
@@ -486,11 +488,11 @@ static void op_label(struct world *w)
         JUDGE(cenote_phase_set(value % (CENOTE_PHASES + 1)) == (value % (CENOTE_PHASES + 1) < CENOTE_PHASES ? CENOTE_OK : CENOTE_INVALID));
         break;
     case 3:
-        error = b ? cenote_block_kind(b->at + b->bytes / 2, value % CENOTE_KINDS) : CENOTE_OK;
+        error = b ? cenote_block_set_kind(b->at + b->bytes / 2, value % CENOTE_KINDS) : CENOTE_OK;
         JUDGE(!error);
         break;
     case 4:
-        JUDGE(!b || cenote_rows(w->pool[b->pool].pool, value % (CENOTE_BY_KIND + 1), rows, 8, &count) == CENOTE_OK);
+        JUDGE(!b || cenote_pool_rows(w->pool[b->pool].pool, value % (CENOTE_BY_KIND + 1), rows, 8, &count) == CENOTE_OK);
         break;
     }
 }

@@ -63,7 +63,7 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for a group");
 }
 
-int cenote_group_change(cenote_group *group, unsigned flags)
+int cenote_group_set_flags(cenote_group *group, unsigned flags)
 {
     int error = check_group(group);
     if (error)

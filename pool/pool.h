@@ -109,7 +109,7 @@ void rows_reset(struct look *look, bool peaks);
 const char *rows_broken_rule(struct look *look);
 void steps_note(cenote_pool *pool, uint64_t now);
 
-/* --- the answers to cenote_pieces, cenote_rows, cenote_steps, cenote_pool_stats. LOCKING: the pool's lock */
+/* --- the answers to cenote_pool_pieces, cenote_pool_rows, cenote_pool_steps, cenote_pool_stats. LOCKING: the pool's lock */
 void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list);
 void rows_list(struct look *look, enum cenote_division division, const struct sums *sums, struct sized_list *list);
 void steps_list(const cenote_pool *pool, struct sized_list *list);

@@ -189,7 +189,7 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */
 
-int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream)
+int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
 {
     uint64_t key;
     struct device *other;

@@ -2,6 +2,8 @@
 #ifndef CENOTE_SHARE_SHARE_H
 #define CENOTE_SHARE_SHARE_H
 
+#include <cenote/share.h>
+
 #include "pool/pool.h"
 
 #define SHARE_MAGIC   0x65724853u

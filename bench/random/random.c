@@ -7,6 +7,7 @@
  * (default 20 GB), and allocates it. The device has --capacity-percent (default 103) of that. Prints one JSON object: the peak of physical
  * memory over the peak of live bytes, and how many allocations failed. --lag: the GPU runs that many records behind.
  */
+#include <cenote/report.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -9,6 +9,7 @@
  *
  * --check fails if a record costs more than RECORD_NS_MAX: the issue's bound.
  */
+#include <cenote/report.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -40,8 +41,8 @@ static double pairs(uint64_t bytes)
 
 static void record(uint64_t records)
 {
-    if (cenote_record(pool, records))
-        bench_fail("cenote_record");
+    if (cenote_pool_record(pool, records))
+        bench_fail("cenote_pool_record");
 }
 
 static double wall_ms(void)
@@ -129,10 +130,10 @@ static void measure_files(void)
     for (uint32_t i = 0; blocks && i < BLOCKS; i++)
         if (cenote_alloc(pool, bench_random_size(&random, 512, 1 << 20), NULL, &blocks[i]))
             bench_fail("a block");
-    measure_file("trace", cenote_record_save, ".csv");
-    measure_file("trace", cenote_record_save, ".csv.gz");
-    measure_file("snapshot", cenote_snapshot, ".json");
-    measure_file("snapshot", cenote_snapshot, ".json.gz");
+    measure_file("trace", cenote_pool_record_save, ".csv");
+    measure_file("trace", cenote_pool_record_save, ".csv.gz");
+    measure_file("snapshot", cenote_pool_snapshot, ".json");
+    measure_file("snapshot", cenote_pool_snapshot, ".json.gz");
     for (uint32_t i = 0; blocks && i < BLOCKS; i++)
         cenote_free(blocks[i]);
     free(blocks);

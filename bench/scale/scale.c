@@ -9,6 +9,7 @@
  * the machine may have both. What is left of them can only make a wait longer, so the shortest of several rounds counts.
  * --check fails if a ratio is above what cases.def allows, or a wait above HOLD_MAX_US.
  */
+#include <cenote/report.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -182,7 +183,7 @@ static double trim_segments(uint32_t count)
     for (uint32_t i = 0; i < count; i++)
         need(cenote_free(blocks[i]), "cenote_free");
     double begin = bench_cpu_ns();
-    need(cenote_trim(pool, 0, CENOTE_TRIM_WAIT), "cenote_trim");
+    need(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT), "cenote_pool_trim");
     double ns = (bench_cpu_ns() - begin) / count;
     close_pool();
     return ns;
@@ -240,13 +241,13 @@ static char path[64];
 static void ask_rows(void)
 {
     size_t count;
-    need(cenote_rows(pool, CENOTE_BY_GROUP, space, room / sizeof(cenote_row), &count), "cenote_rows");
+    need(cenote_pool_rows(pool, CENOTE_BY_GROUP, space, room / sizeof(cenote_row), &count), "cenote_pool_rows");
 }
 
 static void ask_arenas(void)
 {
     size_t count;
-    need(cenote_rows(pool, CENOTE_BY_ARENA, space, room / sizeof(cenote_row), &count), "cenote_rows");
+    need(cenote_pool_rows(pool, CENOTE_BY_ARENA, space, room / sizeof(cenote_row), &count), "cenote_pool_rows");
 }
 
 static void ask_group(void)
@@ -264,19 +265,19 @@ static void ask_stats(void)
 static void ask_pieces(void)
 {
     size_t count;
-    need(cenote_pieces(pool, NULL, space, room / sizeof(cenote_piece), &count), "cenote_pieces");
+    need(cenote_pool_pieces(pool, NULL, space, room / sizeof(cenote_piece), &count), "cenote_pool_pieces");
 }
 
 static void ask_explanation(void)
 {
     char text[8192];
-    cenote_explain(pool, 1ull << 50, text, sizeof text);
+    cenote_pool_explain(pool, 1ull << 50, text, sizeof text);
 }
 
-static void ask_peaks(void) { need(cenote_reset_peaks(pool), "cenote_reset_peaks"); }
-static void ask_snapshot(void) { need(cenote_snapshot(pool, path), "cenote_snapshot"); }
+static void ask_peaks(void) { need(cenote_pool_reset_peaks(pool), "cenote_pool_reset_peaks"); }
+static void ask_snapshot(void) { need(cenote_pool_snapshot(pool, path), "cenote_pool_snapshot"); }
 static void ask_check(void) { need(cenote_pool_check(pool), "cenote_pool_check"); }
-static void ask_trace(void) { need(cenote_record_save(pool, path), "cenote_record_save"); }
+static void ask_trace(void) { need(cenote_pool_record_save(pool, path), "cenote_pool_record_save"); }
 
 struct hold {
     const char *name;
@@ -336,7 +337,7 @@ static double longest_wait(struct hold *h)
         double starved = starved_us(), ran = now_us(clock), begin = now_us(CLOCK_MONOTONIC);
         cenote_find(h->make == make_records ? NULL : blocks[0], &found);
         if (h->make == make_records)
-            cenote_reset_peaks(pool);
+            cenote_pool_reset_peaks(pool);
         double us = now_us(CLOCK_MONOTONIC) - begin;
         ran = now_us(clock) - ran;
         us -= starved_us() - starved;

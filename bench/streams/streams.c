@@ -7,6 +7,7 @@
  * of the others keeps a little. One cache per stream would in the end hold the sum of the streams' peaks, which is printed beside the
  * peak of the pool. The GPU runs --lag records behind (default 8), so that a page is not free for another stream the moment its block is freed.
  */
+#include <cenote/report.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>

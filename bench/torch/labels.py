@@ -84,10 +84,10 @@ def cases() -> list[Case]:
             pass
 
     train()
-    pool, step = bindings.pool(), bindings.function("cenote_step")
+    pool, step = bindings.pool(), bindings.function("cenote_pool_step")
     return [
         Case("optimizer.step() counted, SGD of one", 200, 1, one.step, counted_steps),
-        Case("cenote_step from Python", 2000, 1, lambda: step(pool), None),
+        Case("cenote_pool_step from Python", 2000, 1, lambda: step(pool), None),
         Case("with cenote.tag(...)", 500, 1, tagged, None),
         Case("labels: call of an inner module", 10, DEEP, lambda: deep(small), labels),
         Case("PyTorch's hooks, empty: the same", 10, DEEP, lambda: deep(small), empty_hooks),

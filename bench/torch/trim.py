@@ -6,8 +6,8 @@ Runs two programs of examples/torch on a simulated GPU, each in every way below,
 disturbance hits all ways or is voted out. The simulated driver takes the host as long as its calls would on a real one
 (sim/machine/cost.def, spend_cost). A simulated step has no kernels, so its time is assumed (PROGRAMS) and slept, and what the driver takes
 comes on top of it. What is measured is, in
-the steps after the warm-up: driver time by the model; CPU time of all threads, the driver's included; wall time; and of cenote_step alone its CPU
-time without the driver's. --check ends with status 1 where trim_every:1 or decay_ms take MOST of a step or more, in driver time beyond what the
+the steps after the warm-up: driver time by the model; CPU time of all threads, the driver's included; wall time; and of cenote_pool_step alone its
+CPU time without the driver's. --check ends with status 1 where trim_every:1 or decay_ms take MOST of a step or more, in driver time beyond what the
 program takes without or in CPU time, or where empty_cache() at every step is dearer under cenote than under PyTorch's allocator.
 """
 import argparse
@@ -76,7 +76,7 @@ def play(program: Program, count: int, warm_up: int, empties: bool) -> dict[str,
         return hand.books().cost_ns, time.process_time_ns(), time.monotonic_ns()
 
     def finish_step() -> int:
-        """What cenote_step takes of the processor itself."""
+        """What cenote_pool_step takes of the processor itself."""
         cost, begin = hand.books().cost_ns, time.thread_time_ns()
         if is_cenote:
             cenote.step()
@@ -140,7 +140,7 @@ def judge(program: Program, lines: dict[str, dict[str, Any]]) -> list[str]:
         more = {figure: lines[name][figure] - lines["cenote"][figure] for figure in ("driver_ms_mean", "step_cpu_us_mean")}
         driver = more["driver_ms_mean"] / lines[name]["wall_ms_mean"]  # the step as it was, since cenote's budget goes by the clock
         cpu = more["step_cpu_us_mean"] * 1e3 / program.step_ns
-        for what, share in (("the driver's calls", driver), ("cenote_step", cpu)):
+        for what, share in (("the driver's calls", driver), ("cenote_pool_step", cpu)):
             if share >= MOST:
                 wrong.append(f"{program.name}, {name}: {what} take {100 * share:.2f} % of a step; less than {100 * MOST:.0f} % is demanded")
     native, ours = lines.get("native, empty_cache"), lines.get("cenote, empty_cache")
@@ -178,8 +178,8 @@ def main() -> int:
                 print(json.dumps(line))
             else:
                 print(f"{program.name}, {name}: {line['driver_ms_mean']:.3f} ms of driver calls in a step (median {line['driver_ms_median']:.3f}, "
-                      f"at most {line['driver_ms_most']:.1f}), {line['cpu_ms_mean']:.1f} ms CPU, {line['wall_ms_mean']:.1f} ms wall, cenote_step "
-                      f"{line['step_cpu_us_mean']:.1f} us; {line['used_mean'] / 1e9:.1f} GB of the device in use between steps, "
+                      f"at most {line['driver_ms_most']:.1f}), {line['cpu_ms_mean']:.1f} ms CPU, {line['wall_ms_mean']:.1f} ms wall, "
+                      f"cenote_pool_step {line['step_cpu_us_mean']:.1f} us; {line['used_mean'] / 1e9:.1f} GB of the device in use between steps, "
                       f"{line['reserved_peak'] / 1e9:.1f} reserved at most")
         sys.stdout.flush()
         wrong += judge(program, lines)

@@ -12,6 +12,7 @@
 
 #include "driver/driver.h"
 
+#include <cenote/report.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +74,7 @@ static void judge_picture(const struct pool *p)
     size_t count;
     uint64_t size = 0, requested = 0, pending = 0;
     JUDGE(cenote_pool_stats(p->pool, &s) == CENOTE_OK);
-    JUDGE(cenote_pieces(p->pool, NULL, pieces, sizeof pieces / sizeof *pieces, &count) == CENOTE_OK);
+    JUDGE(cenote_pool_pieces(p->pool, NULL, pieces, sizeof pieces / sizeof *pieces, &count) == CENOTE_OK);
     JUDGE(count <= sizeof pieces / sizeof *pieces);
     for (size_t i = 0; i < count; i++) {
         bool begins = i == 0 || pieces[i].segment != pieces[i - 1].segment;
@@ -251,7 +252,7 @@ static void judge_empty(struct world *w, struct pool *p)
     world_enter(w, p->device);
     JUDGE(cenote_pool_set_limit(p->pool, 0) == CENOTE_OK);
     JUDGE(cenote_pool_check(p->pool) == CENOTE_OK);
-    JUDGE(cenote_trim(p->pool, 0, CENOTE_TRIM_WAIT) == CENOTE_OK);
+    JUDGE(cenote_pool_trim(p->pool, 0, CENOTE_TRIM_WAIT) == CENOTE_OK);
     JUDGE(cenote_pool_stats(p->pool, &s) == CENOTE_OK);
     JUDGE(s.reserved.current == 0 && s.allocated.current == 0 && s.pending_blocks == 0);
     JUDGE(cenote_alloc(p->pool, p->page_bytes, w->device[p->device].stream[1], &block) != CENOTE_OK || cenote_free(block) == CENOTE_OK);

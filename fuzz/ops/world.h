@@ -7,6 +7,7 @@
 #include "sim/sim.h"
 
 #include <cenote/cenote.h>
+#include <cenote/share.h>
 #include <stdbool.h>
 
 #define KIB ((size_t)1024)

@@ -1,5 +1,5 @@
 /*
- * cenote.h: device memory for CUDA programs.
+ * cenote.h: device memory for CUDA programs. What a runtime needs: errors, options, pools, blocks, streams, trims, groups and captures.
  *
  * A pool owns the device memory of one device. Blocks are taken from it and given back in the order of CUDA streams: a block freed on
  * its stream may be handed out again on that stream at once, without waiting for the device. Memory moves between sizes and between
@@ -12,19 +12,38 @@
  *     ... launch kernels on `stream` ...
  *     cenote_free(block);
  *
+ * What is counted, labelled, explained and written down is in cenote/report.h; sharing memory with other processes in cenote/share.h; pinned
+ * host memory, a library of its own, in cenote/host.h. Each includes this header, which includes none of them.
+ *
  * CONVENTIONS
- *   Every call returns CENOTE_OK (0) or an error of errors.def; results come through the last argument and are set only on success.
- *   cenote_message() says in words what went wrong in the last failing call of this thread, and what to do about it.
- *   All calls may be made from any thread. None of them makes another device or context current for the caller.
- *   A stream is a CUstream or cudaStream_t of the device's primary context: 0 is the legacy default stream, (cenote_stream)2 the
- *   per-thread default stream of the calling thread.
- *   A program runs with libraries that are newer or older than its header. Later versions append members to structs, never move one, and
- *   append values to enumerations: a program takes a value that it does not know for none of those it knows.
- *   So the last argument of a function that takes or fills a struct is the size that the program's header gives that struct, in an array
- *   one element. A macro of the same name adds it: programs write cenote_find(address, &block). The caller adds it where no macro does:
- *   through a pointer to the function, or in another language. Nothing beyond it is read or written. Members that only the library has
- *   are at their defaults. Members that only the program has come out as zero, and CENOTE_INVALID says that one going in is not zero.
- *   Two structs never change: cenote_level, which lies inside others, and cenote_share, which travels.
+ *   Names      The object comes first and the verb last: cenote_pool_trim. A call that names no object is about a block (cenote_alloc,
+ *              cenote_free, cenote_find) or about the calling thread or the process (cenote_message, cenote_version). Types, functions and
+ *              macros begin with cenote_ or CENOTE_; the headers define no other macro, nor do the tables (*.def), which a program may
+ *              expand itself: #define CENOTE_ERROR(code, name, text) ..., #include <cenote/errors.def>, #undef CENOTE_ERROR.
+ *   Results    A call that can fail returns CENOTE_OK (0) or an error of errors.def. Its results come through its last argument and are set
+ *              only on success. cenote_message() says in words what went wrong in the last failing call of this thread, and what to do
+ *              about it. A text is written as snprintf writes it: the call returns the length of the whole text.
+ *   Threads    Every call may be made from any thread. No call makes another device or context current for the caller.
+ *   Streams    A stream is a CUstream or cudaStream_t of the device's primary context: 0 is the legacy default stream, (cenote_stream)2 the
+ *              per-thread default stream of the calling thread.
+ *   Scope      Of the process: the default pools, the phase, the functions of cenote_on_moment, the names of tags and sites. Of a thread: the
+ *              message and the driver's result of its last failing call, and the tags it has pushed. All else is of one pool or one group.
+ *   Callbacks  Functions of the program that cenote calls may call cenote: the shortage function, take and give of a cenote_source, the
+ *              moment function. A watch function and a clock must not: calls on pools, groups and blocks are CENOTE_INVALID there.
+ *   Ends       A child after fork() owns none of its parent's memory: its calls on pools, groups and blocks are CENOTE_FORKED and change
+ *              nothing. Once the process exits, frees succeed and counters answer; a call that needs memory or the driver is CENOTE_EXITING.
+ *   Captures   Every call may be made while a stream is being captured, if cenote_capture_begin has announced the capture. Until it ends
+ *              nothing is unmapped or given back to the driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY
+ *              or CENOTE_CAPTURE, or is put off.
+ *   Sizes      A program runs with libraries that are newer or older than its header. The last argument of a function that takes or fills a
+ *              struct is the size that the program's header gives that struct, in an array one element. A macro of the same name adds it:
+ *              programs write cenote_find(address, &block). Where no macro does, the caller adds it: through a pointer to the function, or
+ *              in another language. Nothing beyond the size is read or written. Members that only the library has are at their defaults.
+ *              Members that only the program has come out as zero, and if one that goes in is not zero, the call is CENOTE_INVALID.
+ *   Stable     Later versions of the same soname append members to structs and values to enumerations; they move and remove none. If a program
+ *              meets a value that it does not know, it takes it for none of those it knows. Two structs never change: cenote_level, which
+ *              lies inside others, and cenote_share, which travels. Not stable: the words of messages, explanations and reports, and the
+ *              defaults of options.
  */
 #ifndef CENOTE_H
 #define CENOTE_H
@@ -42,6 +61,11 @@ extern "C" {
 typedef struct cenote_pool cenote_pool;       /* the memory of one device */
 typedef struct cenote_group cenote_group;     /* a family of arenas inside a pool that shares no memory with others */
 typedef struct CUstream_st *cenote_stream;    /* the same type as CUstream and cudaStream_t */
+
+/* A quantity that goes up and down, as the structs of report.h and host.h have it. */
+typedef struct cenote_level {
+    uint64_t current, peak, total_in, total_out;
+} cenote_level;
 
 enum cenote_error {
 #define CENOTE_ERROR(code, name, text) CENOTE_##name = code,
@@ -155,11 +179,11 @@ enum cenote_change {
 };
 
 /*
- * Called before and after memory comes and goes, for those who remember what lies under an address: from MAPPED to UNMAPPING the range keeps
+ * Called before and after memory comes and goes, for libraries that remember what lies under an address: from MAPPED to UNMAPPING the range keeps
  * its physical memory, whatever blocks come and go on it. A notice may cover several ranges of earlier ones, or a part of one. Where the
  * driver refuses to unmap, MAPPED says so. Calls come one at a time, in order, from any thread, with locks held but the pool's: the function
  * must not call cenote and not wait for a thread that does. One function per pool; NULL takes it away, and it is not running any more
- * when that returns. Whoever begins late asks cenote_pieces afterwards for what is there.
+ * when that returns. A program that begins late asks cenote_pool_pieces (report.h) afterwards for what is there.
  */
 typedef void (*cenote_watch_fn)(cenote_pool *pool, int change, void *address, size_t bytes, void *arg);
 CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, void *arg);
@@ -216,63 +240,31 @@ CENOTE_API int cenote_find(const void *address, cenote_block *block, size_t size
 CENOTE_API int cenote_pin(void *address, size_t bytes);
 CENOTE_API int cenote_unpin(void *address, size_t bytes);
 
-/* -------------------------------------------------------------------------------------- memory shared with other processes */
-
-/* Names a block to other processes of the same user on this machine. Plain bytes: send them by any means. docs/sharing.md */
-typedef struct cenote_share {
-    uint64_t words[8];
-} cenote_share;
-
-/*
- * The live block that holds `address`, which may lie inside it, may be imported from now on until it is freed. Another export of the same
- * address says the same; a block that lies there later has another name. Importers see the whole pages under the block; where that
- * matters take it from a group with CENOTE_GROUP_WHOLE. CENOTE_NOT_SUPPORTED where the memory is of a kind that cannot be shared.
- *
- * Nothing here orders work: who reads waits for who writes (events that are shared between processes), and a block is freed only when
- * every importer is done with it.
- */
-CENOTE_API int cenote_export(void *address, cenote_share *share);
-
-/*
- * Where that address is in this process, for kernels of `device`: until cenote_import_close, also if the exporter dies. Each import wants a
- * close of its own. `length` is how many bytes were received. CENOTE_GONE if the exporter is gone or the block was freed; a damaged
- * message is CENOTE_INVALID.
- */
-CENOTE_API int cenote_import(const cenote_share *share, size_t length, int device, void **address);
-
-/*
- * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away before it returns:
- * the exporter may free the block then. CENOTE_BUSY, and nothing happens, while a capture is open on the device: close it when that has ended.
- * CENOTE_DRIVER: it is closed for the program, but the driver did not take the memory back; later calls offer it again, and until then the exporter
- * should keep it.
- */
-CENOTE_API int cenote_import_close(void *address);
-
 /* ------------------------------------------------------------------------------------------------------------------- streams */
 
 /*
  * The stream is about to be destroyed: its memory is let go early. Optional from CUDA 12.0 on, where a destroyed stream's memory is found
- * again anyway. Older drivers do not say who a stream is, only its handle: there it is needed.
+ * again anyway. Older drivers know a stream by its handle alone: there it is needed.
  */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 
-/* The stream lives as long as the program: cenote may remember its handle and need not ask the driver who it is at each call. */
-CENOTE_API int cenote_stream_immortal(cenote_pool *pool, cenote_stream stream);
+/* The stream lives as long as the program: cenote may remember its handle and need not ask the driver for its id at each call. */
+CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream);
 
 /* --------------------------------------------------------------------------------------------------------- giving memory back */
 
 #define CENOTE_TRIM_WAIT 1u /* wait on the host until all work put on the device so far is done: then everything unused can go */
 
-/* Comes again and again, as after each step: where that costs too much and nobody else is on the device, what steps use stays (docs/options.md). */
+/* Comes again and again, as after each step: if that costs too much and no other process is on the device, what steps use stays (docs/options.md). */
 #define CENOTE_TRIM_PERIODIC 2u
 
-#define CENOTE_TRIM_DEFERRED 4u /* only what a trim that comes often has left: somebody is about to look. Nothing while a capture is open */
+#define CENOTE_TRIM_DEFERRED 4u /* only what periodic trims have left: the program is about to look. Nothing while a capture is open */
 
 /* Gives free pages back to the driver until at most `keep_bytes` of physical memory are held, or nothing more is free. */
-CENOTE_API int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
+CENOTE_API int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags);
 
 /* One iteration of the program is over. Steps drive trim_every. */
-CENOTE_API int cenote_step(cenote_pool *pool);
+CENOTE_API int cenote_pool_step(cenote_pool *pool);
 
 /* ------------------------------------------------------------------------------------------------------- groups and captures */
 
@@ -298,7 +290,7 @@ CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned
 #define cenote_group_create(...) cenote_group_create(__VA_ARGS__, sizeof(cenote_source))
 
 /* LEND and WHOLE may change at any time, for what is allocated from then on; PRIVATE is for good. */
-CENOTE_API int cenote_group_change(cenote_group *group, unsigned flags);
+CENOTE_API int cenote_group_set_flags(cenote_group *group, unsigned flags);
 
 /* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */
 CENOTE_API int cenote_group_destroy(cenote_group *group);
@@ -326,222 +318,6 @@ CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *add
  */
 CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
 CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);
-
-/* ---------------------------------------------------------------------------------------------------------------- statistics */
-
-typedef struct cenote_level {
-    uint64_t current, peak, total_in, total_out;
-} cenote_level;
-
-/* Every counter of counters.def. Of an arena family of its own, or of a whole pool. */
-typedef struct cenote_stats {
-    uint64_t page_bytes;  /* of the pool */
-    uint64_t capacity;    /* of the device */
-    uint64_t limit;       /* of the pool, 0: none */
-#define CENOTE_LEVEL(name, unit, text) cenote_level name;
-#define CENOTE_COUNT(name, unit, text) uint64_t name;
-#define CENOTE_GAUGE(name, unit, text) uint64_t name;
-#include <cenote/counters.def>
-#undef CENOTE_LEVEL
-#undef CENOTE_COUNT
-#undef CENOTE_GAUGE
-} cenote_stats;
-
-CENOTE_API int cenote_pool_stats(cenote_pool *pool, cenote_stats *stats, size_t size);
-#define cenote_pool_stats(...) cenote_pool_stats(__VA_ARGS__, sizeof(cenote_stats))
-
-/* Peaks start again from what is current; totals and counts start again from zero. */
-CENOTE_API int cenote_reset_peaks(cenote_pool *pool);
-CENOTE_API int cenote_reset_totals(cenote_pool *pool);
-
-/*
- * The counters as text or JSON, like snprintf: writes at most `room` bytes, always ends them with 0, returns the length of the whole
- * text, or 0 if `stats` is not valid.
- */
-CENOTE_API size_t cenote_stats_text(const cenote_stats *stats, char *text, size_t room, size_t size);
-#define cenote_stats_text(...) cenote_stats_text(__VA_ARGS__, sizeof(cenote_stats))
-CENOTE_API size_t cenote_stats_json(const cenote_stats *stats, char *text, size_t room, size_t size);
-#define cenote_stats_json(...) cenote_stats_json(__VA_ARGS__, sizeof(cenote_stats))
-
-/* ----------------------------------------------------------------------------------------- what memory is for: steps, tags, kinds */
-
-/* Labels are for accounting and never decide where a block lies. A block keeps the labels it was born with, but for its kind. */
-enum cenote_kind {
-#define CENOTE_KIND(name, text) CENOTE_KIND_##name,
-#include <cenote/kinds.def>
-#undef CENOTE_KIND
-    CENOTE_KINDS,
-    CENOTE_KINDS_MAX = 16 /* of any version */
-};
-enum cenote_phase {
-#define CENOTE_PHASE(name, kind, text) CENOTE_PHASE_##name,
-#include <cenote/phases.def>
-#undef CENOTE_PHASE
-    CENOTE_PHASES
-};
-
-/*
- * What this thread allocates from now on is for `name`, inside what it was for before: tags nest, "train" and then "encoder" give
- * "train/encoder". Names are UTF-8 without '/' or control characters, up to CENOTE_TAG_BYTES; CENOTE_INVALID says what is wrong with one. A
- * program has up to CENOTE_TAGS_MAX paths: beyond that CENOTE_OUT_OF_HOST_MEMORY, and nothing changes. A pop without a push is CENOTE_INVALID.
- */
-#define CENOTE_TAG_BYTES 63
-#define CENOTE_TAGS_MAX 16383
-CENOTE_API int cenote_tag_push(const char *name);
-CENOTE_API int cenote_tag_pop(void);
-
-/* Where the program is, in all its threads: enum cenote_phase. A block is born with the phase and the kind that belongs to it. */
-CENOTE_API int cenote_phase_set(int phase);
-CENOTE_API int cenote_phase_now(void);
-
-/* Threads that have pushed no tag, as those that a framework computes gradients on, go by the tag that this thread has now. */
-CENOTE_API int cenote_tag_share(void);
-
-/* What the live block that holds `address` turned out to be: enum cenote_kind. It goes out of its old kind and into this one. */
-CENOTE_API int cenote_block_kind(const void *address, int kind);
-
-/* One part of the allocated bytes. The rows of one division add up to `allocated.current`; an arena or a group that goes takes its totals along. */
-typedef struct cenote_row {
-    char          name[192];  /* a tag's path, its end if it is longer; the name of a group, kind or phase; the size of a class */
-    uint64_t      key;        /* of a stream its cenote_block.stream_id, of a class its largest size, else a number */
-    cenote_group *group;      /* of an arena or a group; NULL: none */
-    cenote_stream stream;     /* of an arena */
-    cenote_level  allocated;
-    uint64_t      blocks;     /* live ones */
-    uint64_t      at_peak;    /* of `allocated`, when that of the whole pool was at its highest */
-    uint64_t      reserved;   /* of an arena or a group: physical memory that lies in it; else 0 */
-} cenote_row;
-
-enum cenote_division { CENOTE_BY_ARENA, CENOTE_BY_GROUP, CENOTE_BY_CLASS, CENOTE_BY_TAG, CENOTE_BY_PHASE, CENOTE_BY_KIND };
-
-/*
- * The pool divided one way: sizes, phases and kinds at one moment; arenas, groups and tags some at a time, so that other threads do not wait, and
- * their rows add up if there are few, or if no other thread allocates or frees meanwhile. Rows that never held anything are left out. Room and count
- * as for cenote_pieces.
- */
-CENOTE_API int cenote_rows(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size);
-#define cenote_rows(...) cenote_rows(__VA_ARGS__, sizeof(cenote_row))
-
-/* What a step left behind. Levels in bytes. */
-typedef struct cenote_step_note {
-    uint64_t step;            /* its number, from 1 */
-    uint64_t ns;              /* when it ended, by the pool's clock */
-    uint64_t live, reserved;  /* allocated and reserved when it ended */
-    uint64_t peak;            /* of allocated, within it */
-} cenote_step_note;
-
-/* The last steps, up to CENOTE_STEPS_KEPT of them, the newest first. Room and count as for cenote_pieces. */
-#define CENOTE_STEPS_KEPT 256
-CENOTE_API int cenote_steps(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size);
-#define cenote_steps(...) cenote_steps(__VA_ARGS__, sizeof(cenote_step_note))
-
-/*
- * What the device's memory is used for and what to do about it, in words: what was tried (`bytes` that could not be had; 0: nothing failed),
- * what is free, what this pool, this process and others hold, and the one or two things most likely to help now. Like snprintf: writes at
- * most `size` bytes, always ends them with 0, returns the length of the whole text; 4096 bytes are always enough. Never fails: what cannot
- * be asked any more is said. cenote_message() is this text after CENOTE_OUT_OF_MEMORY. Call it with no lock that a function given to
- * cenote_on_moment takes; it makes no driver call that a capture forbids. It takes a millisecond or more: not for hot paths.
- */
-CENOTE_API size_t cenote_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size);
-
-/* Who takes memory from the pool, for explanations: "PyTorch". Up to 31 bytes of ASCII; "cenote" until it is said. */
-CENOTE_API int cenote_pool_set_user(cenote_pool *pool, const char *name);
-
-/* What only the program knows of the moment at which an explanation is made. Every field comes with what cenote knows. */
-typedef struct cenote_moment {
-    uint64_t bytes;          /* that could not be had; 0: nothing failed */
-    int32_t  phase;          /* enum cenote_phase; comes as cenote_phase_now() */
-    int32_t  keeps_history;  /* do operations keep what a backward needs (torch.is_grad_enabled())? 1, 0; comes as -1: not known */
-    uint64_t training_peak;  /* most bytes allocated at once in a training step; comes as the highest peak that cenote_steps has, 0: none */
-    uint64_t gradients;      /* bytes of gradients held; comes as what cenote_block_kind said is one */
-} cenote_moment;
-
-/*
- * `function` fills in what it knows better, whenever an explanation is made: on the thread that explains, which may be any that allocates, and
- * with no lock of cenote held. It may call cenote; an explanation that is made meanwhile on its thread does without it. One function per
- * process; NULL takes it away, and another thread may still be inside it when that returns.
- */
-typedef void (*cenote_moment_fn)(cenote_pool *pool, cenote_moment *moment, void *arg);
-CENOTE_API int cenote_on_moment(cenote_moment_fn function, void *arg, size_t size);
-#define cenote_on_moment(...) cenote_on_moment(__VA_ARGS__, sizeof(cenote_moment))
-
-/*
- * Where a block was allocated: the site of a cenote_piece as text, the innermost function first. For pools with the option `sites`, which says
- * how many functions are kept. Like snprintf; 0 if there is no such site.
- */
-CENOTE_API size_t cenote_site_text(uint32_t site, char *text, size_t size);
-
-/*
- * What has grown: the last step, how much a step has left behind over the last `steps` (2 to 64), and the blocks born in them that are still
- * live, by site and label, the largest first. Those that each step left some of are growing; what only the last step left is not
- * counted, it may yet go. Like snprintf, or 0 with an error in cenote_message().
- */
-CENOTE_API size_t cenote_growth(cenote_pool *pool, uint32_t steps, char *text, size_t size);
-
-/* What a mark found, for the next one to compare with. Begin with zeros. */
-typedef struct cenote_marked {
-    char     name[64];
-    uint64_t live;
-    uint64_t kinds[CENOTE_KINDS_MAX]; /* by enum cenote_kind; room for later ones */
-} cenote_marked;
-
-/* One line: what is live here, the change since the mark before, and both by kind. Like snprintf; 0 with an error in cenote_message(). */
-CENOTE_API size_t cenote_mark(cenote_pool *pool, const char *name, cenote_marked *last, char *text, size_t room, size_t size);
-#define cenote_mark(...) cenote_mark(__VA_ARGS__, sizeof(cenote_marked))
-
-enum cenote_piece_state { CENOTE_PIECE_FREE, CENOTE_PIECE_LIVE, CENOTE_PIECE_PENDING };
-
-/* A block, or what lies free between blocks. The pieces of a segment follow each other by address and tile it. */
-typedef struct cenote_piece {
-    uint64_t      address, size;
-    uint64_t      requested;  /* of a block, live or pending: bytes asked for */
-    uint64_t      segment;    /* address at which memory that hangs together begins. 0: pages without an address, kept for the next growth */
-    cenote_group *group;      /* NULL: none */
-    cenote_stream stream;     /* the handle it had when it was last used; it may be dead */
-    uint64_t      stream_id;  /* as in cenote_block */
-    uint32_t      state;      /* enum cenote_piece_state */
-    uint32_t      tag;        /* of a block: the key of its row, as kind and phase. 0: none */
-    uint32_t      site;       /* where it was allocated, see cenote_site_text; 0: not known */
-    uint8_t       kind, phase;
-    uint8_t       lent;       /* 1: a block of no group, in memory that this group has lent it (CENOTE_GROUP_LEND) */
-    uint8_t       unused;     /* 0 */
-    uint64_t      born;       /* steps that were over when it was allocated */
-} cenote_piece;
-
-/*
- * What lies where: in the group, or with NULL in all the memory that is reserved. Fills in at most `room` pieces and sets *count to how many there
- * are, so that a caller with too little room can ask again. It is of one moment if there are few pieces, or if no other thread uses the pool
- * meanwhile. Otherwise a block that is live all the time is there once, as it is; one that comes or goes may be there or not; and pieces of a segment
- * tile it all the same.
- */
-CENOTE_API int cenote_pieces(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size);
-#define cenote_pieces(...) cenote_pieces(__VA_ARGS__, sizeof(cenote_piece))
-
-/*
- * The pool writes down what it hands out and takes back: the last so many records from now on, 40 bytes each. 0: it stops and forgets them.
- * The option `record` does the same from its opening.
- */
-CENOTE_API int cenote_record(cenote_pool *pool, uint64_t records);
-
-/*
- * Writes the records as a trace (docs/traces.md), gzip if `path` ends in .gz; recording goes on. It begins with the blocks that were live when
- * the oldest record was written, so that cenote-replay can do it again, and ends with the last record; other threads go on meanwhile. CENOTE_FILE if
- * it cannot be written: what was at `path` stays. CENOTE_BUSY if they were quicker than the copy again and again: give the ring more room.
- */
-CENOTE_API int cenote_record_save(cenote_pool *pool, const char *path);
-
-/*
- * Everything the pool knows as JSON (docs/snapshot.md), which says whether it is of one moment: it is if no other thread wanted the pool meanwhile.
- * Counters are of one moment always. Files as for cenote_record_save.
- */
-CENOTE_API int cenote_snapshot(cenote_pool *pool, const char *path);
-
-/*
- * Walks every structure of the pool and checks every invariant: 0, or CENOTE_INVALID and a message that names what is broken. For tests. While other
- * threads use a large pool, what cannot be told is not judged: sums over more than fits a short hold of its lock. Allocations that need the driver
- * wait meanwhile.
- */
-CENOTE_API int cenote_pool_check(cenote_pool *pool);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
  * LOCKING: none of its own.
  */
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <cstdio>
 #include <stdexcept>
@@ -46,7 +47,7 @@ ENTRY void cenote_pluggable_reset(void)
 {
     cenote_pool *pool = nullptr;
     for (int device = 0; cenote_pool_default(device, &pool) == CENOTE_OK; device++)
-        if (cenote_trim(pool, 0, CENOTE_TRIM_WAIT))
+        if (cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT))
             throw std::runtime_error(cenote_message());
 }
 

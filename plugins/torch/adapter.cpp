@@ -112,7 +112,7 @@ c10::DataPtr Adapter::allocate(size_t bytes)
             thread_local cudaStream_t said = reinterpret_cast<cudaStream_t>(-1);
             thread_local DeviceIndex said_of = -1;
             if (C10_UNLIKELY(said != stream.stream() || said_of != device)) {
-                cenote_stream_immortal(pool(device), stream.stream());
+                cenote_stream_set_immortal(pool(device), stream.stream());
                 said = stream.stream();
                 said_of = device;
             }
@@ -196,7 +196,7 @@ void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stre
     if (cenote_find(block.get(), &known)) /* taken while cenote was switched off: its free waits for the device */
         return;
     if (is_immortal(stream))
-        cenote_stream_immortal(known.pool, stream.stream());
+        cenote_stream_set_immortal(known.pool, stream.stream());
     int error = cenote_use_on(block.get(), stream.device_index(), stream.stream());
     TORCH_CHECK(!error, "record_stream: ", words_of(error));
 }
@@ -277,14 +277,14 @@ void Adapter::emptyCache(MempoolId_t id)
     for (cenote_pool *each : pools_) {
         cenote_stats stats = read_stats(each);
         if (stats.reserved.current)
-            check(cenote_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
+            check(cenote_pool_trim(each, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
     }
 }
 
 /* Before a figure is read: what emptyCache has put off, and what a pool that is gone could not give back, goes now. */
 void Adapter::empty_deferred(DeviceIndex device)
 {
-    if (cenote_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED)) {
+    if (cenote_pool_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED)) {
         TORCH_WARN_ONCE("cenote: ", cenote_message());
         return;
     }

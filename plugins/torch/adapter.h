@@ -14,6 +14,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <atomic>
 #include <deque>
@@ -158,7 +159,7 @@ public:
 
     /* what is known about memory */
     DeviceStats getDeviceStats(DeviceIndex device) override;
-    void resetAccumulatedStats(DeviceIndex device) override { cenote_reset_totals(pool(device)); }
+    void resetAccumulatedStats(DeviceIndex device) override { cenote_pool_reset_totals(pool(device)); }
     void resetPeakStats(DeviceIndex device) override;
     void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
     std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex) override { return {}; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <cstddef>
 

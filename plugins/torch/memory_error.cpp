@@ -1,5 +1,5 @@
 /*
- * memory_error.cpp: running out of memory: whoever watches is told, and then the caller, in the words of cenote_explain, which are PyTorch's
+ * memory_error.cpp: running out of memory: whoever watches is told, and then the caller, in the words of cenote_pool_explain, which are PyTorch's
  * own where programs and people look for them.
  */
 #include "adapter.h"

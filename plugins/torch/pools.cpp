@@ -82,7 +82,7 @@ std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group)
     std::vector<cenote_piece> pieces(1024);
     size_t count = 0;
     for (;;) {
-        check(cenote_pieces(pool, group, pieces.data(), pieces.size(), &count));
+        check(cenote_pool_pieces(pool, group, pieces.data(), pieces.size(), &count));
         bool whole = count <= pieces.size();
         pieces.resize(whole ? count : count + count / 8);
         if (whole)
@@ -200,7 +200,7 @@ void Adapter::change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, boo
         return;
     }
     unsigned flags = on ? found->second.flags | flag : found->second.flags & ~flag;
-    int error = cenote_group_change(found->second.group, CENOTE_GROUP_PRIVATE | flags);
+    int error = cenote_group_set_flags(found->second.group, CENOTE_GROUP_PRIVATE | flags);
     TORCH_CHECK(!error || !on, words_of(error)); /* off: when a pool is destroyed */
     found->second.flags = flags;
 }
@@ -237,7 +237,7 @@ void Adapter::give_back(DeviceIndex device, uint64_t idle)
     if (!idle || cenote_pool_stats(pool(device), &stats))
         return;
     uint64_t target = stats.reserved.current > idle ? stats.reserved.current - idle : 0;
-    int error = cenote_trim(pool(device), target, CENOTE_TRIM_WAIT);
+    int error = cenote_pool_trim(pool(device), target, CENOTE_TRIM_WAIT);
     if (is_over(error))
         return;
     if (error)
@@ -295,7 +295,7 @@ void Adapter::add_pool_stats(DeviceIndex device, DeviceStats &stats)
 
 void Adapter::resetPeakStats(DeviceIndex device)
 {
-    cenote_reset_peaks(pool(device));
+    cenote_pool_reset_peaks(pool(device));
     Hold hold(pools_lock_);
     std::erase_if(released_, [&](const Released &each) { return each.device == device; });
 }
@@ -470,7 +470,7 @@ CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_
     for (const cenote_piece &piece : live_blocks(pool(device), group))
         if (delete_live(reinterpret_cast<void *>(piece.address)))
             delta.ptrs_freed.push_back(reinterpret_cast<void *>(piece.address));
-    cenote_trim(pool(device), UINT64_MAX, 0); /* those that other streams used may be done */
+    cenote_pool_trim(pool(device), UINT64_MAX, 0); /* those that other streams used may be done */
     for (const cenote_piece &piece : state->live) {
         void *block = reinterpret_cast<void *>(piece.address);
         int error = take_at(device, group, block, piece.requested, piece.stream);

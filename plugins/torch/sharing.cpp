@@ -12,6 +12,7 @@
 #include "adapter.h"
 
 #include <c10/util/Exception.h>
+#include <cenote/share.h>
 
 #include <algorithm>
 #include <cstring>

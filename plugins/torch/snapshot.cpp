@@ -1,5 +1,5 @@
 /*
- * snapshot.cpp: what lies where, as torch.cuda.memory_snapshot has it: a picture of each pool (cenote_pieces), with what history.cpp knows.
+ * snapshot.cpp: what lies where, as torch.cuda.memory_snapshot has it: a picture of each pool (cenote_pool_pieces), with what history.cpp knows.
  *
  * A segment is memory that hangs together, on one stream and in one PyTorch pool; its blocks tile it. The sums of a device's segments are
  * the figures of its statistics. Pages that are mapped nowhere are not in it: they have no address.
@@ -115,7 +115,7 @@ static AllocatorConfigInfo settings()
 static void notice_finished(cenote_pool *pool)
 {
     if (read_stats(pool).pending_blocks)
-        cenote_trim(pool, UINT64_MAX, 0);
+        cenote_pool_trim(pool, UINT64_MAX, 0);
 }
 
 SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)

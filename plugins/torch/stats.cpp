@@ -52,7 +52,7 @@ DeviceStats device_stats(cenote_pool *pool)
 {
     cenote_stats stats = read_stats(pool);
     if (stats.pending_blocks) { /* who reads how much is active expects that finished streams have been noticed */
-        cenote_trim(pool, UINT64_MAX, 0);
+        cenote_pool_trim(pool, UINT64_MAX, 0);
         stats = read_stats(pool);
     }
     cenote_level active = stats.blocks; /* freed blocks that wait are counted in bytes only, but for how many there are now */

@@ -2,8 +2,8 @@
  * churn.c: what it costs that memory was given back which is taken again soon after, and what that comes to.
  *
  * A page costs the driver a fifth of a millisecond to make, whatever its size. A program that trims at each step, by trim_every, decay_ms or
- * cenote_trim with CENOTE_TRIM_PERIODIC, would pay that for each page the next step takes again. So it is counted: a page made while some that such
- * trims gave back are missing is one of those, and making it, mapping it and its way back to the driver are regretted. That may take half of
+ * cenote_pool_trim with CENOTE_TRIM_PERIODIC, would pay that for each page the next step takes again. So it is counted: a page made while some that
+ * such trims gave back are missing is one of those, and making it, mapping it and its way back to the driver are regretted. That may take half of
  * harvest_budget of the time.
  *
  *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that nobody misses go on going

@@ -3,7 +3,7 @@
  */
 #include "stats/account/record.h"
 
-#define WITH_STEPS (1u << 31)     /* beside the flags of cenote_trim: nobody asked for just this trim */
+#define WITH_STEPS (1u << 31)     /* beside the flags of cenote_pool_trim: nobody asked for just this trim */
 
 /* LOCKING: the turn. */
 static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
@@ -56,7 +56,7 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
     return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
 }
 
-int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
+int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
 {
     int error = pool_usable(pool);
     if (error)
@@ -71,7 +71,7 @@ int cenote_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
 }
 
 /* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */
-int cenote_step(cenote_pool *pool)
+int cenote_pool_step(cenote_pool *pool)
 {
     int error = pool_usable(pool);
     if (error)

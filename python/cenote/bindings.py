@@ -62,7 +62,7 @@ def phase_number(constant: str) -> int:
     return [row[1] for row in table("phases.def")].index(constant)
 
 
-# --- structs of cenote.h
+# --- structs of cenote.h and report.h
 
 class LevelStruct(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("current", "peak", "total_in", "total_out")]
@@ -144,7 +144,7 @@ def stats_struct() -> type[ctypes.Structure]:
     return type("StatsStruct", (ctypes.Structure,), {"_fields_": fields})
 
 
-# --- functions of cenote.h. Those that take a struct take its size as their last argument
+# --- functions of cenote.h and report.h. Those that take a struct take its size as their last argument
 
 _pool, _out, _size, _count = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -152,22 +152,22 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_error_name": (ctypes.c_char_p, [ctypes.c_int]),
     "cenote_pool_default": (ctypes.c_int, [ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]),
     "cenote_pool_stats": (ctypes.c_int, [_pool, _out, _size]),
-    "cenote_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
-    "cenote_step": (ctypes.c_int, [_pool]),
-    "cenote_steps": (ctypes.c_int, [_pool, _out, _size, _count, _size]),
+    "cenote_pool_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
+    "cenote_pool_step": (ctypes.c_int, [_pool]),
+    "cenote_pool_steps": (ctypes.c_int, [_pool, _out, _size, _count, _size]),
     "cenote_tag_push": (ctypes.c_int, [ctypes.c_char_p]),
     "cenote_tag_pop": (ctypes.c_int, []),
     "cenote_tag_share": (ctypes.c_int, []),
     "cenote_phase_set": (ctypes.c_int, [ctypes.c_int]),
     "cenote_phase_now": (ctypes.c_int, []),
-    "cenote_block_kind": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
-    "cenote_rows": (ctypes.c_int, [_pool, ctypes.c_int, _out, _size, _count, _size]),
-    "cenote_pieces": (ctypes.c_int, [_pool, ctypes.c_void_p, _out, _size, _count, _size]),
-    "cenote_mark": (ctypes.c_size_t, [_pool, ctypes.c_char_p, _out, _out, _size, _size]),
-    "cenote_explain": (ctypes.c_size_t, [_pool, ctypes.c_uint64, _out, _size]),
-    "cenote_record": (ctypes.c_int, [_pool, ctypes.c_uint64]),
-    "cenote_record_save": (ctypes.c_int, [_pool, ctypes.c_char_p]),
-    "cenote_snapshot": (ctypes.c_int, [_pool, ctypes.c_char_p]),
+    "cenote_block_set_kind": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),
+    "cenote_pool_rows": (ctypes.c_int, [_pool, ctypes.c_int, _out, _size, _count, _size]),
+    "cenote_pool_pieces": (ctypes.c_int, [_pool, ctypes.c_void_p, _out, _size, _count, _size]),
+    "cenote_pool_mark": (ctypes.c_size_t, [_pool, ctypes.c_char_p, _out, _out, _size, _size]),
+    "cenote_pool_explain": (ctypes.c_size_t, [_pool, ctypes.c_uint64, _out, _size]),
+    "cenote_pool_record": (ctypes.c_int, [_pool, ctypes.c_uint64]),
+    "cenote_pool_record_save": (ctypes.c_int, [_pool, ctypes.c_char_p]),
+    "cenote_pool_snapshot": (ctypes.c_int, [_pool, ctypes.c_char_p]),
     "cenote_on_moment": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, _size]),
     "cenote_site_text": (ctypes.c_size_t, [ctypes.c_uint32, _out, _size]),
 }
@@ -344,4 +344,4 @@ def level(struct: LevelStruct) -> Level:
 
 def pieces(device: Device = None) -> Sequence[PieceStruct]:
     """What lies where on a device, at about one moment: live blocks, free ones, pending ones."""
-    return all_of("cenote_pieces", PieceStruct, pool(device), None)
+    return all_of("cenote_pool_pieces", PieceStruct, pool(device), None)

@@ -174,7 +174,7 @@ def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
     yield Finding(what, FINE if moves else REMARK, f"provider {chosen}" + ("" if moves else "; no virtual memory management"),
                   "" if moves else "memory cannot move between sizes and streams here (WSL, Jetson, vGPU)")
     yield from topology(what, bus.value.decode().lower())
-    bindings.call("cenote_trim", pool, 0, bindings.WAIT)
+    bindings.call("cenote_pool_trim", pool, 0, bindings.WAIT)
 
 
 def topology(what: str, bus: str) -> Iterator[Finding]:

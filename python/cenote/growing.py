@@ -52,7 +52,7 @@ class Books:
         count = ctypes.c_size_t()
         while True:
             buffer = (bindings.PieceStruct * self.room)()
-            bindings.call("cenote_pieces", self.pool, None, buffer, self.room, ctypes.byref(count), PIECE.size)
+            bindings.call("cenote_pool_pieces", self.pool, None, buffer, self.room, ctypes.byref(count), PIECE.size)
             if count.value <= self.room:
                 return memoryview(buffer).cast("B")[: count.value * PIECE.size]
             self.room = count.value + count.value // 4
@@ -72,7 +72,7 @@ class Books:
         """The library knows the peak of the steps that it counts."""
         note, count = bindings.StepStruct(), ctypes.c_size_t()
         if is_counted:
-            bindings.call("cenote_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count), ctypes.sizeof(note))
+            bindings.call("cenote_pool_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count), ctypes.sizeof(note))
         self.ends.append((step, self.live, note.peak))
 
     def blocks(self, step: int) -> list[Block]:
@@ -357,7 +357,7 @@ class Growth:
 
 
 def tag_names(pool: int) -> dict[int, str]:
-    rows = bindings.all_of("cenote_rows", bindings.RowStruct, pool, bindings.DIVISIONS.index("tag"))
+    rows = bindings.all_of("cenote_pool_rows", bindings.RowStruct, pool, bindings.DIVISIONS.index("tag"))
     return {row.key: row.name.decode(errors="replace") for row in rows}
 
 

@@ -12,14 +12,14 @@ from typing import Any, Callable
 
 from cenote import bindings
 
-Kind = Callable[[int, int], int]  # cenote_block_kind. It finds the start of a block at once, and what lies inside one slowly
+Kind = Callable[[int, int], int]  # cenote_block_set_kind. It finds the start of a block at once, and what lies inside one slowly
 
 OTHER, PARAMETERS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, WORKSPACES = range(7)  # a test compares them with kinds.def
 
 
 def kind_function() -> Kind:
     """libcenote's, called without giving up Python's lock: it takes less time than that."""
-    found = ctypes.PyDLL(bindings.loaded()._name).cenote_block_kind
+    found = ctypes.PyDLL(bindings.loaded()._name).cenote_block_set_kind
     found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
     return found
 

@@ -1,4 +1,5 @@
-"""A pool's own pictures for PyTorch's viewer: what cenote_snapshot and cenote_record_save wrote becomes what torch.cuda.memory._snapshot() returns.
+"""A pool's own pictures for PyTorch's viewer: what cenote_pool_snapshot and cenote_pool_record_save wrote becomes what
+torch.cuda.memory._snapshot() returns.
 
     python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
 
@@ -44,7 +45,7 @@ UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, inputs.TooMuch)
 
 
 def read_snapshot(path: Path) -> Table:
-    """What cenote_snapshot wrote."""
+    """What cenote_pool_snapshot wrote."""
     name = os.fspath(path)
     try:
         with inputs.opened(name) as found:
@@ -56,7 +57,7 @@ def read_snapshot(path: Path) -> Table:
 
 
 def read_trace(path: Path) -> Iterator[Event]:
-    """What cenote_record_save wrote. Other traces do not say where a block lay."""
+    """What cenote_pool_record_save wrote. Other traces do not say where a block lay."""
     name = os.fspath(path)
     try:
         with inputs.opened(name) as found:
@@ -75,7 +76,7 @@ def _read(name: str, reader: records.Reader) -> Iterator[Event]:
     live: dict[int, Event] = {}
     for batch in reader.batches():
         if batch and not reader.tells("address"):
-            raise Broken(f"{name}: no column address; a trace that cenote_record_save wrote has it")
+            raise Broken(f"{name}: no column address; a trace that cenote_pool_record_save wrote has it")
         for t_ns, op, _, size, stream, device, tag, block, address, _ in records.RECORD.iter_unpack(batch):
             if op == records.A:
                 address = 0 if address == records.NOT_TOLD else address

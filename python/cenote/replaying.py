@@ -31,7 +31,7 @@ LEFT_OUT = ("CENOTE", "CENOTE_SIM", "CENOTE_HOST", "CENOTE_LABELS", "CENOTE_TRAC
 
 USAGE = "cenote replay [OPTION...] TRACE..."
 ABOUT = """Plays recorded allocations through PyTorch on a simulated GPU, under each allocator, and says what each would have held.
-A TRACE is a file of cenote.save_trace, cenote_record_save or CENOTE_TRACE (docs/traces.md), plain or gzip, or a memory snapshot of PyTorch's
+A TRACE is a file of cenote.save_trace, cenote_pool_record_save or CENOTE_TRACE (docs/traces.md), plain or gzip, or a memory snapshot of PyTorch's
 (torch.cuda.memory._dump_snapshot)."""
 EXAMPLES = """examples:
   cenote replay training.csv.gz                          the three allocators on a card of 80 GiB

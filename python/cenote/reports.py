@@ -70,7 +70,7 @@ def row(struct: RowStruct) -> Row:
 def rows(by: str = "tag", device: Device = None) -> list[Row]:
     if by not in bindings.DIVISIONS:
         raise Error(f"memory is divided by {', '.join(bindings.DIVISIONS)}, not by {by!r:.40}")
-    found = bindings.all_of("cenote_rows", RowStruct, bindings.pool(device), bindings.DIVISIONS.index(by))
+    found = bindings.all_of("cenote_pool_rows", RowStruct, bindings.pool(device), bindings.DIVISIONS.index(by))
     return sorted(map(row, found), key=lambda row: -row.live)
 
 
@@ -80,7 +80,7 @@ def mark(name: str, device: Device = None) -> Mark:
     pool, last = bindings.pool(at), _last.setdefault(at, bindings.MarkedStruct())
     before = last.live if last.name else 0
     text = ctypes.create_string_buffer(LINE)
-    if not bindings.function("cenote_mark")(pool, encoded, ctypes.byref(last), text, LINE, ctypes.sizeof(last)):
+    if not bindings.function("cenote_pool_mark")(pool, encoded, ctypes.byref(last), text, LINE, ctypes.sizeof(last)):
         raise Error(bindings.message())
     print("cenote: " + text.value.decode(errors="replace"), file=sys.stderr)
     live: int = last.live
@@ -89,7 +89,7 @@ def mark(name: str, device: Device = None) -> Mark:
 
 
 def explain(device: Device = None, bytes: int = 0) -> str:
-    return bindings.text_of("cenote_explain", bindings.pool(device), number(bytes, "bytes"))
+    return bindings.text_of("cenote_pool_explain", bindings.pool(device), number(bytes, "bytes"))
 
 
 # --- files
@@ -98,7 +98,7 @@ def snapshot(path: Path, device: Device = None) -> None:
     text = path_of(path)
     pool = bindings.pool(device)
     if text.endswith(".json"):
-        bindings.call("cenote_snapshot", pool, os.fsencode(text))
+        bindings.call("cenote_pool_snapshot", pool, os.fsencode(text))
     elif text.endswith(".pickle"):
         draw(text, pool)
     else:
@@ -117,18 +117,18 @@ def draw(path: str, pool: int) -> None:
     from cenote import memory_viz
     with tempfile.TemporaryDirectory(prefix="cenote-") as folder:
         picture = os.path.join(folder, "snapshot.json")
-        bindings.call("cenote_snapshot", pool, os.fsencode(picture))
+        bindings.call("cenote_pool_snapshot", pool, os.fsencode(picture))
         memory_viz.write_memory_viz(picture, path)
 
 
 def record(records: int, device: Device = None) -> None:
     number(records, "the number of records")
     for pool in ([bindings.pool(device)] if device is not None else bindings.pools().values() or [bindings.pool()]):
-        bindings.call("cenote_record", pool, records)
+        bindings.call("cenote_pool_record", pool, records)
 
 
 def save_trace(path: Path, device: Device = None) -> None:
-    bindings.call("cenote_record_save", bindings.pool(device), os.fsencode(path_of(path)))
+    bindings.call("cenote_pool_record_save", bindings.pool(device), os.fsencode(path_of(path)))
 
 
 # --- giving back
@@ -137,4 +137,4 @@ def trim(keep: int = 0, wait: bool = True, device: Device = None) -> None:
     number(keep, "keep")
     flags = WAIT if wait else 0
     for pool in ([bindings.pool(device)] if device is not None else bindings.pools().values() or [bindings.pool()]):
-        bindings.call("cenote_trim", pool, keep, flags)
+        bindings.call("cenote_pool_trim", pool, keep, flags)

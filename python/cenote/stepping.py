@@ -34,7 +34,7 @@ _listeners: list[Callable[[], None]] = []
 
 def end_step() -> None:
     for pool in bindings.pools().values():
-        bindings.call("cenote_step", pool)
+        bindings.call("cenote_pool_step", pool)
     for listener in list(_listeners):
         listener()
 
@@ -57,7 +57,7 @@ def steps(device: Device = None) -> list[Step]:
 
         print(max(step.peak for step in cenote.steps()))
     """
-    notes = bindings.all_of("cenote_steps", StepStruct, bindings.pool(device))
+    notes = bindings.all_of("cenote_pool_steps", StepStruct, bindings.pool(device))
     return [Step(note.step, note.ns / 1e9, note.live, note.reserved, note.peak) for note in reversed(notes)]
 
 

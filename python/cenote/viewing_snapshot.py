@@ -11,7 +11,7 @@ PAGE_STATES = ("owned", "free", "spare", "leaving")
 
 
 def load(title: str, file: IO[bytes]) -> dict[str, Any]:
-    """What cenote_snapshot wrote; its parts are not looked at."""
+    """What cenote_pool_snapshot wrote; its parts are not looked at."""
     text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise Broken(f"{title} has more than 1 GiB of JSON: it is not read")
@@ -20,7 +20,7 @@ def load(title: str, file: IO[bytes]) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise Broken(f"{title} is no snapshot: {str(problem)[:100]}") from None
     if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
-        raise Broken(f"{title} is no snapshot of a pool; cenote_snapshot and cenote.snapshot(\"x.json\") write one")
+        raise Broken(f"{title} is no snapshot of a pool; cenote_pool_snapshot and cenote.snapshot(\"x.json\") write one")
     return snapshot
 
 

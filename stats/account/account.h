@@ -8,6 +8,7 @@
 #define CENOTE_STATS_ACCOUNT_ACCOUNT_H
 
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include "base/memory.h"
 #include "pool/core/fence.h"

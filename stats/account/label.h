@@ -10,6 +10,7 @@
 #define CENOTE_STATS_ACCOUNT_LABEL_H
 
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <stdatomic.h>
 

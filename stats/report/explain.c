@@ -283,7 +283,7 @@ static void gather(cenote_pool *pool, uint64_t bytes, struct facts *f, struct pr
     facts_derive(f);
 }
 
-size_t cenote_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size)
+size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size)
 {
     struct facts f;
     struct process words[FACTS_PROCESSES];

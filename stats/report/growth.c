@@ -6,6 +6,7 @@
  * LOCKING: none; no state.
  */
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -46,7 +47,7 @@ static int read_mark(cenote_pool *pool, const char *name, cenote_marked *now)
 {
     cenote_row rows[CENOTE_KINDS];
     size_t count;
-    int error = cenote_rows(pool, CENOTE_BY_KIND, rows, CENOTE_KINDS, &count);
+    int error = cenote_pool_rows(pool, CENOTE_BY_KIND, rows, CENOTE_KINDS, &count);
     *now = (cenote_marked){0};
     for (size_t i = 0; i < count && !error; i++) {
         now->kinds[rows[i].key] = rows[i].allocated.current;
@@ -56,13 +57,13 @@ static int read_mark(cenote_pool *pool, const char *name, cenote_marked *now)
     return error;
 }
 
-size_t(cenote_mark)(cenote_pool *pool, const char *name, cenote_marked *mark, char *text, size_t room, size_t size)
+size_t(cenote_pool_mark)(cenote_pool *pool, const char *name, cenote_marked *mark, char *text, size_t room, size_t size)
 {
     struct out out = {text, room, 0};
     cenote_marked last = {0}, now;
     char bytes[QUANTITY_TEXT];
     if (!name || !mark) {
-        error_set(CENOTE_INVALID, 0, "cenote_mark needs a name and the mark before, zeros at first");
+        error_set(CENOTE_INVALID, 0, "cenote_pool_mark needs a name and the mark before, zeros at first");
         return 0;
     }
     if (sized_in(&last, sizeof last, mark, size, "cenote_marked") || read_mark(pool, name, &now))
@@ -116,7 +117,7 @@ static int by_bytes(const void *a, const void *b)
 /* The pool's pieces in memory of our own; there may be more of them by the time there is room. */
 static int picture(cenote_pool *pool, cenote_piece **pieces, size_t *count, size_t *room)
 {
-    int error = cenote_pieces(pool, NULL, NULL, 0, count);
+    int error = cenote_pool_pieces(pool, NULL, NULL, 0, count);
     *pieces = NULL;
     *room = 0;
     while (!error && *count > *room) {
@@ -126,7 +127,7 @@ static int picture(cenote_pool *pool, cenote_piece **pieces, size_t *count, size
         *pieces = memory_map(*room * sizeof **pieces);
         if (!*pieces)
             return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a picture of the pool");
-        error = cenote_pieces(pool, NULL, *pieces, *room, count);
+        error = cenote_pool_pieces(pool, NULL, *pieces, *room, count);
     }
     return error;
 }
@@ -199,16 +200,16 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
     cenote_row *tags = NULL;
     cenote_piece *pieces;
     size_t count, room, tag_count = 0;
-    int error = cenote_steps(pool, notes, STEPS_MAX + 1, &count);
+    int error = cenote_pool_steps(pool, notes, STEPS_MAX + 1, &count);
     if (error)
         return error;
     if (!count)
-        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "no step is over yet: say cenote_step at the end of each iteration");
+        return error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "no step is over yet: say cenote_pool_step at the end of each iteration");
     print_steps(out, notes, count < STEPS_MAX + 1 ? count : STEPS_MAX + 1, steps);
     error = picture(pool, &pieces, &count, &room);
-    if (!error && !cenote_rows(pool, CENOTE_BY_TAG, NULL, 0, &tag_count) && (tags = memory_map((tag_count + 1) * sizeof *tags))) {
+    if (!error && !cenote_pool_rows(pool, CENOTE_BY_TAG, NULL, 0, &tag_count) && (tags = memory_map((tag_count + 1) * sizeof *tags))) {
         size_t tag_room = tag_count + 1;
-        cenote_rows(pool, CENOTE_BY_TAG, tags, tag_room, &tag_count);
+        cenote_pool_rows(pool, CENOTE_BY_TAG, tags, tag_room, &tag_count);
         struct heap_of *heaps = (struct heap_of *)(void *)pieces;
         uint32_t over = steps < notes[0].step ? steps : (uint32_t)notes[0].step - 1; /* what a step left is known when the next is over */
         size_t made = gather(pieces, keep_survivors(pieces, count, notes[0].step, steps), notes[0].step, heaps);
@@ -223,11 +224,11 @@ static int report(cenote_pool *pool, uint32_t steps, struct out *out)
     return error;
 }
 
-size_t cenote_growth(cenote_pool *pool, uint32_t steps, char *text, size_t size)
+size_t cenote_pool_growth(cenote_pool *pool, uint32_t steps, char *text, size_t size)
 {
     struct out out = {text, size, 0};
     if (steps < 2 || steps > STEPS_MAX) {
-        error_set(CENOTE_INVALID, 0, "cenote_growth looks at 2 to %d steps, not %u", STEPS_MAX, steps);
+        error_set(CENOTE_INVALID, 0, "cenote_pool_growth looks at 2 to %d steps, not %u", STEPS_MAX, steps);
         return 0;
     }
     return report(pool, steps, &out) ? 0 : out.length;

@@ -187,7 +187,7 @@ static int group_is_gone(const cenote_group *group)
     return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed and holds nothing any more: no call may name it", group->name);
 }
 
-int(cenote_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size)
+int(cenote_pool_pieces)(cenote_pool *pool, cenote_group *group, cenote_piece *pieces, size_t room, size_t *count, size_t size)
 {
     struct sized_list l = {.items = pieces, .room = pieces ? room : 0, .size = size};
     int error = pool_usable(pool);

@@ -10,7 +10,7 @@
  * records first, then the picture, and after each pause what was written in it. If more is written in a pause than the ring has room for, the copy
  * begins again.
  *
- *            cenote_record, option record                cenote_record again, 0, end of the pool
+ *            cenote_pool_record, option record                cenote_pool_record again, 0, end of the pool
  *     off -----------------------------------> recording ----------------------------------------> off
  *
  * CENOTE_TRACE=FILE in the environment records every pool from its opening and writes a trace when the pool, or the process, ends.
@@ -75,7 +75,7 @@ static int start(cenote_pool *pool, uint64_t records)
     return CENOTE_OK;
 }
 
-int cenote_record(cenote_pool *pool, uint64_t records)
+int cenote_pool_record(cenote_pool *pool, uint64_t records)
 {
     int error = pool_usable(pool);
     return error ? error : start(pool, records);
@@ -186,7 +186,7 @@ static int copy_open(struct copy *c, cenote_pool *pool)
         more += more < RECORDS_LEAST ? more : 0;
     }
     return outcome == COPY_DONE ? CENOTE_OK :
-           outcome == COPY_NOTHING ? error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_record, or the option record, comes first") :
+           outcome == COPY_NOTHING ? error_set(CENOTE_INVALID, 0, "nothing is recorded: cenote_pool_record, or the option record, comes first") :
            error_set(CENOTE_BUSY, 0, "the pool wrote more records than its ring holds while they were copied, %d times: record more of them",
                      COPIES_MAX);
 }
@@ -325,7 +325,7 @@ static int save(cenote_pool *pool, const char *path)
     return error;
 }
 
-int cenote_record_save(cenote_pool *pool, const char *path)
+int cenote_pool_record_save(cenote_pool *pool, const char *path)
 {
     int error = pool_usable(pool);
     return error ? error : save(pool, path);

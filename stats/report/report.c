@@ -121,7 +121,7 @@ int(cenote_pool_stats)(cenote_pool *pool, cenote_stats *stats, size_t size)
     return CENOTE_OK;
 }
 
-int cenote_reset_peaks(cenote_pool *pool)
+int cenote_pool_reset_peaks(cenote_pool *pool)
 {
     int error = pool_usable(pool);
     if (error)
@@ -141,7 +141,7 @@ int cenote_reset_peaks(cenote_pool *pool)
     return CENOTE_OK;
 }
 
-int cenote_reset_totals(cenote_pool *pool)
+int cenote_pool_reset_totals(cenote_pool *pool)
 {
     int error = pool_usable(pool);
     if (error)

@@ -170,14 +170,15 @@ void rows_list(struct look *look, enum cenote_division division, const struct su
     }
 }
 
-int(cenote_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size)
+int(cenote_pool_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t room, size_t *count, size_t size)
 {
     struct sized_list l = {.items = rows, .room = rows ? room : 0, .size = size};
     int error = pool_usable(pool);
     if (error || (error = sized_check(size, "cenote_row")))
         return error;
     if (division < CENOTE_BY_ARENA || division > CENOTE_BY_KIND || !count)
-        return error_set(CENOTE_INVALID, 0, "cenote_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND, division);
+        return error_set(CENOTE_INVALID, 0, "cenote_pool_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND,
+                         division);
     struct look look;
     struct sums sums = {0};
     bool has_sums = division == CENOTE_BY_ARENA || division == CENOTE_BY_GROUP;
@@ -209,11 +210,11 @@ static bool change_kind(cenote_pool *pool, const struct block_ref *w, uint32_t k
     return true;
 }
 
-int cenote_block_kind(const void *address, int kind)
+int cenote_block_set_kind(const void *address, int kind)
 {
     struct block_ref w = {0};
     if (!address || kind < 0 || kind >= CENOTE_KINDS)
-        return error_set(CENOTE_INVALID, 0, "cenote_block_kind needs an address and a kind from 0 to %d, not %d", CENOTE_KINDS - 1, kind);
+        return error_set(CENOTE_INVALID, 0, "cenote_block_set_kind needs an address and a kind from 0 to %d, not %d", CENOTE_KINDS - 1, kind);
     if (pool_refuses())
         return pool_process_usable();
     cenote_pool *pool = pool_lock_of(address, &w);

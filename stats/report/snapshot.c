@@ -283,7 +283,7 @@ static int take(struct snapshot *s, cenote_pool *pool)
     return CENOTE_OK;
 }
 
-int cenote_snapshot(cenote_pool *pool, const char *path)
+int cenote_pool_snapshot(cenote_pool *pool, const char *path)
 {
     struct snapshot s = {0};
     int error = pool_usable(pool);

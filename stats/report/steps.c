@@ -11,7 +11,7 @@ void steps_list(const cenote_pool *pool, struct sized_list *l)
         sized_add(l, &pool->steps.notes[(pool->steps.count - 1 - i) % CENOTE_STEPS_KEPT], sizeof *pool->steps.notes);
 }
 
-int(cenote_steps)(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size)
+int(cenote_pool_steps)(cenote_pool *pool, cenote_step_note *notes, size_t room, size_t *count, size_t size)
 {
     struct sized_list l = {.items = notes, .room = notes ? room : 0, .size = size};
     int error = pool_usable(pool);

@@ -6,6 +6,7 @@
 #define CENOTE_STATS_TEXT_FACTS_H
 
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 #include <stdbool.h>
 
 #define FACTS_UNKNOWN   UINT64_MAX  /* of a number of bytes */

@@ -7,6 +7,7 @@
  * LOCKING: none; no state.
  */
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include "base/sized.h"
 #include "stats/text/out.h"

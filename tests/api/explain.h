@@ -33,7 +33,7 @@ static inline bool keeps_quiet_of(const char *words)
 
 static inline void explain_now(cenote_pool *pool)
 {
-    size_t length = cenote_explain(pool, 0, text, sizeof text);
+    size_t length = cenote_pool_explain(pool, 0, text, sizeof text);
     EXPECT_EQ(length, strlen(text));
 }
 

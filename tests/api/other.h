@@ -13,6 +13,7 @@
 #include "tests/api/scene.h"
 #include "tests/patience.h"
 
+#include <cenote/share.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -124,7 +125,7 @@ static inline int do_order(cenote_pool *pool, struct order *o)
     case CLOSE:
         return cenote_import_close((void *)(uintptr_t)o->at);
     case TRIM:
-        return cenote_trim(pool, 0, CENOTE_TRIM_WAIT);
+        return cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT);
     case LIMIT_FILES:
         return setrlimit(RLIMIT_NOFILE, &files);
     case FILES:

@@ -18,6 +18,7 @@
 #include "tests/harness.h"
 
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 #include <cuda.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -308,7 +308,7 @@ IN_A_CHILD(the_system_gives_no_thread)
     take_and_give(scene.pool, 20 * MIB, scene.stream[A]);
     for (int i = 0; i < 3 * DECAY; i++) {
         sim_advance(MSEC);
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
     EXPECT_EQ(reserved(scene.pool), 0);
     scene_destroy_pool(&scene);
@@ -408,9 +408,9 @@ static void *come_and_go(void *arg)
         DONE(cenote_use(block, crowd.stream[i % SCENE_STREAMS]));
         DONE(cenote_free(block));
         if (i % 16 == 0)
-            DONE(cenote_step(crowd.pool));
+            DONE(cenote_pool_step(crowd.pool));
         if (i % 100 == 0)
-            DONE(cenote_trim(crowd.pool, 0, CENOTE_TRIM_WAIT));
+            DONE(cenote_pool_trim(crowd.pool, 0, CENOTE_TRIM_WAIT));
     }
     DONE(cuCtxPopCurrent(NULL));
     return NULL;
@@ -478,7 +478,7 @@ static void the_fork(void)
     alarm(patience(10));
     EXPECT_EQ(find_thread(), 0);
     EXPECT_EQ(cenote_alloc(family.pool, MIB, family.stream[A], &block), CENOTE_FORKED);
-    EXPECT_EQ(cenote_step(family.pool), CENOTE_FORKED);
+    EXPECT_EQ(cenote_pool_step(family.pool), CENOTE_FORKED);
     EXPECT_EQ(cenote_pool_destroy(family.pool), CENOTE_FORKED);
     cenote_options options = background_options();
     EXPECT_EQ(cenote_pool_create(0, &options, &family.pool), CENOTE_FORKED);

@@ -142,7 +142,7 @@ CASE(the_same_again)
     EXPECT(again != a);
     REQUIRE_EQ(cenote_free(again), CENOTE_OK);
     REQUIRE_EQ(cenote_free(b), CENOTE_OK);
-    EXPECT_EQ(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT), CENOTE_OK);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT), CENOTE_OK);
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     scene_close(&scene);
 }

@@ -88,7 +88,7 @@ static uint64_t step(struct scene *scene, size_t bytes)
     uint64_t before = cost();
     DONE(cenote_alloc(scene->pool, bytes, scene->stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cenote_step(scene->pool));
+    DONE(cenote_pool_step(scene->pool));
     uint64_t spent = cost() - before;
     sim_advance(STEP);
     return spent;
@@ -174,7 +174,7 @@ CASE(replacing_segments_has_a_budget)
 static void step_and_empty(struct scene *scene, size_t bytes)
 {
     step(scene, bytes);
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
 }
 
 static void open_alone(struct scene *scene)
@@ -207,7 +207,7 @@ CASE(often_is_everything_until_it_is_a_habit)
     EXPECT(everything >= 8 && everything < 40);
     EXPECT(cost() - before < 360 * STEP / 100);
 
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* who does not say so gets what was asked for */
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* who does not say so gets what was asked for */
     EXPECT_EQ(reserved(&scene), 0);
     close_alone(&scene);
 }
@@ -278,11 +278,11 @@ CASE(what_is_owed_goes_when_somebody_looks)
     make_it_a_habit(&scene);
     DONE(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 100 * MIB);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 100 * MIB);
-    EXPECT_EQ(cenote_trim(scene.pool, 0, CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED), CENOTE_INVALID);
     close_alone(&scene);
 }
 
@@ -295,11 +295,11 @@ CASE(what_is_owed_waits_for_a_capture)
     cenote_group *group = NULL;
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_capture_begin(group, scene.stream[A]));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 400 * MIB);
     DONE(cenote_capture_end(group, scene.stream[A]));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED));
     EXPECT_EQ(reserved(&scene), 0);
     close_alone(&scene);
 }
@@ -312,7 +312,7 @@ CASE(nothing_is_regretted_twice)
     step_and_empty(&scene, 200 * MIB);
     for (int i = 0; i < 20; i++) {
         step(&scene, 200 * MIB);
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* asked for: nobody's regret */
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* asked for: nobody's regret */
     }
     for (int i = 0; i < 12; i++) {
         step_and_empty(&scene, 20 * MIB);
@@ -341,7 +341,7 @@ CASE(what_shrinks_is_no_habit)
         void *block;
         DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &block));
         DONE(cenote_free(block));
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
         EXPECT_EQ(reserved(&scene), 0);
         sim_advance(STEP);
     }

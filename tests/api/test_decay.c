@@ -36,7 +36,7 @@ static void steps_for(struct scene *scene, uint64_t ns)
 {
     for (uint64_t spent = 0; spent < ns; spent += EPOCH / 2) {
         sim_advance(EPOCH / 2);
-        DONE(cenote_step(scene->pool));
+        DONE(cenote_pool_step(scene->pool));
     }
 }
 
@@ -102,10 +102,10 @@ CASE(a_late_look_is_a_first_look)
     open_decaying(&scene, CENOTE_VMM, 0);
     take_and_give(&scene, 20 * MIB, scene.stream[A]);
     sim_advance(100 * DECAY * MSEC);
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     EXPECT_EQ(reserved(&scene), 20 * MIB);
     sim_advance(DECAY * MSEC);
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     EXPECT_EQ(reserved(&scene), 0);
     scene_close(&scene);
 }
@@ -119,18 +119,18 @@ CASE(a_few_at_a_time)
     REQUIRE(held_take(&held[0], scene.pool, 200 * MIB, scene.stream[A]));
     held_give(&held[0]);
     sim_advance(EPOCH); /* the allocation was a look, too */
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     DONE(cuCtxSynchronize());
     sim_advance(DECAY * MSEC);
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     EXPECT_EQ(reserved(&scene), 136 * MIB);
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     EXPECT_EQ(reserved(&scene), 72 * MIB);
     REQUIRE(held_take(&held[0], scene.pool, 2 * MIB, scene.stream[B])); /* moves a page to another stream: the driver is called */
     EXPECT_EQ(reserved(&scene), 64 * MIB);
     REQUIRE(held_take(&held[1], scene.pool, 2 * MIB, scene.stream[C]));
     EXPECT_EQ(reserved(&scene), 56 * MIB);
-    DONE(cenote_trim(scene.pool, UINT64_MAX, 0)); /* who only looks */
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* who only looks */
     EXPECT_EQ(reserved(&scene), 4 * MIB);
     held_give(&held[0]);
     held_give(&held[1]);
@@ -150,7 +150,7 @@ CASE(nobody_waits)
     uint64_t before = sim_now();
     for (int i = 0; i < 100; i++) {
         sim_advance(EPOCH);
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
         EXPECT_EQ(sim_now(), before += EPOCH);
     }
     EXPECT_EQ(reserved(&scene), 40 * MIB);
@@ -254,7 +254,7 @@ CASE(functions_of_the_program_are_not_called)
     steps_for(&scene, 2 * DECAY * MSEC);
     EXPECT_EQ(reserved(&scene), theirs);
     EXPECT_EQ(given, 0);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 0);
     EXPECT_EQ(given, 1);
     DONE(cenote_group_destroy(group));
@@ -339,7 +339,7 @@ CASE(absurd_times)
     take_and_give(&scene, 20 * MIB, scene.stream[A]);
     for (int i = 0; i < 50; i++) {
         sim_advance(3600000 * MSEC);
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
     EXPECT_EQ(reserved(&scene), 0);
     scene_destroy_pool(&scene);
@@ -349,7 +349,7 @@ CASE(absurd_times)
     take_and_give(&scene, 20 * MIB, scene.stream[A]);
     for (int i = 0; i < 4; i++) {
         sim_advance(MSEC);
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
     EXPECT_EQ(reserved(&scene), 0);
     scene_close(&scene);
@@ -372,7 +372,7 @@ CASE(a_clock_that_goes_back)
     scene_open_with(&scene, &shape, &options);
     for (int i = 0; i < 100; i++) {
         take_and_give(&scene, (size_t)(i % 7 + 1) * 3 * MIB, scene.stream[i % 3]);
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
         DONE(cenote_pool_check(scene.pool));
     }
     scene_close(&scene);
@@ -383,11 +383,11 @@ CASE(keeps_above_what_is_held)
     struct scene scene;
     open_decaying(&scene, CENOTE_VMM, 0);
     take_and_give(&scene, 20 * MIB, scene.stream[A]);
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
-    DONE(cenote_trim(scene.pool, 20 * MIB + 1, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 20 * MIB + 1, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 20 * MIB);
-    EXPECT_EQ(cenote_trim(NULL, 0, 0), CENOTE_INVALID);
-    EXPECT_EQ(cenote_step(NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_trim(NULL, 0, 0), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_step(NULL), CENOTE_INVALID);
     scene_close(&scene);
 }
 

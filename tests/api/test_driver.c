@@ -120,7 +120,7 @@ static int small_program(void)
         failures += cenote_free(block[0]) != 0;
         failures += cenote_free(block[1]) != 0;
     }
-    failures += cenote_trim(pool, 0, CENOTE_TRIM_WAIT) != 0;
+    failures += cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT) != 0;
     failures += scene_stats(pool).reserved.current != 0;
     failures += cenote_pool_check(pool) != 0;
     failures += cenote_pool_destroy(pool) != 0;

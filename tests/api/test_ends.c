@@ -26,7 +26,7 @@ static void hold(cenote_pool *pool, int change, void *address, size_t bytes, voi
 static void *trim(void *unused)
 {
     cuCtxSetCurrent(scene.context);
-    DONE(cenote_trim(scene.pool, 0, 0));
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
     return unused;
 }
 
@@ -161,7 +161,7 @@ CASE(two_threads_destroy_a_pool)
 
 static int check(void) { return cenote_pool_check(scene.pool); }
 static int unwatch(void) { return cenote_pool_watch(scene.pool, NULL, NULL); }
-static int trim_too(void) { return cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT); }
+static int trim_too(void) { return cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT); }
 static int limit(void) { return cenote_pool_set_limit(scene.pool, MIB); }
 
 /* They wait for the turn, and get it when the pool has gone. */

@@ -206,7 +206,7 @@ CASE(too_much_for_the_card)
     run_out(scene.pool, 400 * MIB, scene.stream[B]);
     EXPECT(says("Tried to allocate 400.00 MiB."));
     EXPECT(says("108.00 MiB too much for this GPU: 700.00 MiB is live and 400.00 MiB was asked for"));
-    DONE(cenote_block_kind(held, CENOTE_KIND_ACTIVATIONS));
+    DONE(cenote_block_set_kind(held, CENOTE_KIND_ACTIVATIONS));
     run_out(scene.pool, 400 * MIB, scene.stream[B]);
     EXPECT(says("at most 90 % of this batch"));
     run_out(scene.pool, CARD + 1, scene.stream[B]);
@@ -242,17 +242,17 @@ CASE(steps_that_leave_more_and_more)
     open_scene(&scene, NULL);
     for (int i = 0; i < 5; i++) {
         DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &kept[i]));
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
     explain_now(scene.pool);
     EXPECT(keeps_quiet_of("left more behind")); /* four steps grew: the first has none before it */
     for (int i = 5; i < 10; i++) {
         DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &kept[i]));
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
     run_out(scene.pool, 1000 * MIB, scene.stream[A]);
     EXPECT(says("Each of the last 9 steps left more behind than the one before, 8.00 MiB a step, 72.00 MiB in all"));
-    DONE(cenote_step(scene.pool)); /* level */
+    DONE(cenote_pool_step(scene.pool)); /* level */
     explain_now(scene.pool);
     EXPECT(keeps_quiet_of("left more behind"));
     for (int i = 0; i < 10; i++)
@@ -369,7 +369,7 @@ CASE(what_waits_is_counted_once)
         EXPECT(says(cases[i].says));
         DONE(cenote_free(live));
         DONE(cuCtxSynchronize());
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         explain_now(scene.pool);
         EXPECT(keeps_quiet_of("waiting for streams"));
         DONE(cenote_group_destroy(group));
@@ -490,7 +490,7 @@ CASE(what_the_program_knows)
     struct known known = {.phase = CENOTE_PHASE_EVALUATION, .keeps_history = 1};
     open_scene(&scene, NULL);
     held = take(scene.pool, 700 * MIB, scene.stream[A]);
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     DONE(cenote_on_moment(tell, &known));
     run_out(scene.pool, 400 * MIB, scene.stream[A]);
     EXPECT_EQ(known.calls, 1);

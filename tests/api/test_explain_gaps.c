@@ -122,7 +122,7 @@ CASE(strangers_beside_an_empty_pool)
     EXPECT(keeps_quiet_of("container"));
     EXPECT(says("300.00 MiB"));
     nvml_interpose(NULL);
-    EXPECT(cenote_explain(scene.pool, 0, NULL, 100) > 0);
+    EXPECT(cenote_pool_explain(scene.pool, 0, NULL, 100) > 0);
     EXPECT_EQ(cenote_pool_set_user(scene.pool, "caf\xc3\xa9"), CENOTE_INVALID);
     EXPECT_EQ(cenote_pool_set_user(scene.pool, "del\x7f"), CENOTE_INVALID);
     scene_close(&scene);
@@ -176,18 +176,18 @@ CASE(no_pool)
 {
     struct scene scene;
     cenote_pool *pool;
-    EXPECT(cenote_explain(NULL, 0, text, sizeof text) > 0);
+    EXPECT(cenote_pool_explain(NULL, 0, text, sizeof text) > 0);
     EXPECT(says("is NULL"));
-    EXPECT(cenote_explain(NULL, 0, NULL, 100) > 0);
+    EXPECT(cenote_pool_explain(NULL, 0, NULL, 100) > 0);
     open_scene(&scene, NULL);
     DONE(cenote_pool_create(0, NULL, &pool));
     DONE(cenote_pool_destroy(pool));
-    EXPECT(cenote_explain(pool, 0, text, sizeof text) > 0);
+    EXPECT(cenote_pool_explain(pool, 0, text, sizeof text) > 0);
     EXPECT(says("destroyed"));
-    EXPECT(cenote_explain(scene.pool, 0, NULL, 0) > 100);
-    EXPECT(cenote_explain(scene.pool, 0, NULL, 100) > 100);
+    EXPECT(cenote_pool_explain(scene.pool, 0, NULL, 0) > 100);
+    EXPECT(cenote_pool_explain(scene.pool, 0, NULL, 100) > 100);
     char one = 'x';
-    EXPECT(cenote_explain(scene.pool, 0, &one, 1) > 100);
+    EXPECT(cenote_pool_explain(scene.pool, 0, &one, 1) > 100);
     EXPECT_EQ(one, 0);
     scene_close(&scene);
 }
@@ -200,7 +200,7 @@ CASE(a_fork_says_so)
     pid_t child = fork();
     REQUIRE(child >= 0);
     if (!child) {
-        bool said = cenote_explain(scene.pool, 0, text, sizeof text) > 0 && strstr(text, "is a fork") != NULL;
+        bool said = cenote_pool_explain(scene.pool, 0, text, sizeof text) > 0 && strstr(text, "is a fork") != NULL;
         _exit(said ? 0 : 1);
     }
     int status = 1;
@@ -213,7 +213,8 @@ static cenote_pool *at_exit;
 
 static void explain_at_exit(void)
 {
-    bool said = cenote_explain(at_exit, 0, text, sizeof text) > 0 && strstr(text, "the process is exiting") && strstr(text, "100.00 MiB in 1 block");
+    bool said = cenote_pool_explain(at_exit, 0, text, sizeof text) > 0 && strstr(text, "the process is exiting") &&
+                strstr(text, "100.00 MiB in 1 block");
     _exit(said ? 0 : 1);
 }
 
@@ -275,7 +276,7 @@ static void *fail_and_keep(void *arg)
     }
     snprintf(kept, sizeof kept, "%s", cenote_message());
     for (int i = 0; i < 20; i++)
-        cenote_explain(scene->pool, 0, kept, sizeof kept);
+        cenote_pool_explain(scene->pool, 0, kept, sizeof kept);
     return (void *)(uintptr_t)bad;
 }
 

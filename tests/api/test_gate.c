@@ -7,6 +7,7 @@
  */
 #include "tests/api/scene.h"
 
+#include <cenote/share.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -231,7 +232,7 @@ CASE(an_import_is_closed)
 static int trim(struct stall *s)
 {
     int error = cenote_free(s->lingers);
-    return error ? error : cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT);
+    return error ? error : cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT);
 }
 
 CASE(a_trim_waits)
@@ -295,7 +296,7 @@ CASE(a_free_passes_a_gate_that_is_being_shut)
     open_stall(&s);
     free_meanwhile(&s, s.scene.stream[B], stay_inside, &s.inside);
     DONE(cuCtxSynchronize());
-    DONE(cenote_trim(s.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(s.pool).pending_blocks, 0);
     close_stall(&s);
 }

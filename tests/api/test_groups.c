@@ -76,7 +76,7 @@ CASE(many_groups_come_and_go)
     }
     DONE(cenote_pool_check(scene.pool));
     DONE(cuCtxSynchronize());
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     EXPECT_EQ(scene_stats(scene.pool).address_space, 0);
     scene_close(&scene);
@@ -192,7 +192,7 @@ CASE(a_group_on_memory_of_the_program)
         held_give(&held[i]);
     DONE(cenote_group_destroy(group));
     DONE(cuCtxSynchronize());
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(source.given, source.taken);
     scene_close(&scene);
 }
@@ -241,7 +241,7 @@ CASE(a_source_of_memory_that_cenote_has)
     DONE(cenote_group_destroy(above));
     DONE(cenote_group_destroy(below));
     DONE(cuCtxSynchronize());
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(source.given, source.taken);
 
     DONE(cuMemAlloc(&memory, 40 * MIB));
@@ -253,7 +253,7 @@ CASE(a_source_of_memory_that_cenote_has)
     EXPECT_EQ(cenote_group_alloc(above, 30 * MIB, 512, scene.stream[A], &again), CENOTE_INVALID);
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(above));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     DONE(cuMemFree(memory));
     scene_close(&scene);
 }
@@ -357,10 +357,10 @@ CASE(pins_as_calls)
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 0);
     DONE(cenote_pin(held.at, held.bytes));
     held_give(&held);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(scene_stats(scene.pool).reserved.current >= 9 * MIB);
     DONE(cenote_unpin(held.at, held.bytes));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     scene_close(&scene);
 }

@@ -68,7 +68,7 @@ static cenote_piece piece_of(struct scene *scene, const void *block)
 {
     static cenote_piece pieces[200];
     size_t count;
-    DONE(cenote_pieces(scene->pool, NULL, pieces, 200, &count));
+    DONE(cenote_pool_pieces(scene->pool, NULL, pieces, 200, &count));
     REQUIRE(count <= 200);
     for (size_t i = 0; i < count; i++)
         if (pieces[i].address == (uint64_t)(uintptr_t)block)
@@ -120,10 +120,10 @@ CASE(a_leak_is_named)
         kept[step] = leaky_function(&scene, 3 * MIB);
         for (int i = 0; i < 3; i++)
             DONE(cenote_free(work[i]));
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
     DONE(cenote_tag_pop());
-    REQUIRE(cenote_growth(scene.pool, 5, text, TEXT));
+    REQUIRE(cenote_pool_growth(scene.pool, 5, text, TEXT));
     EXPECT(line_with("step 12: live 68.0 MiB") == text);
     EXPECT(strstr(text, "+3.00 MiB a step over the last 5"));
     const char *line = line_with("15.0 MiB  in 5 blocks, each step leaves some; tag train; other, none; ");
@@ -147,8 +147,8 @@ CASE(fewer_steps_than_are_looked_at)
     open_with_sites(&scene, 0);
     for (int step = 0; step < 4; step++) {
         kept[step] = leaky_function(&scene, MIB);
-        DONE(cenote_step(scene.pool));
-        REQUIRE(cenote_growth(scene.pool, 64, text, TEXT));
+        DONE(cenote_pool_step(scene.pool));
+        REQUIRE(cenote_pool_growth(scene.pool, 64, text, TEXT));
         EXPECT(!step == !strstr(text, "each step leaves some"));
     }
     EXPECT(line_with("3.00 MiB  in 3 blocks, each step leaves some; ") != NULL);
@@ -166,9 +166,9 @@ CASE(a_clean_program_has_nothing_to_show)
         void *work = leaky_function(&scene, 4 * MIB);
         DONE(cenote_free(last)); /* double buffering: what the last step left goes in the next */
         last = work;
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
-    REQUIRE(cenote_growth(scene.pool, 5, text, TEXT));
+    REQUIRE(cenote_pool_growth(scene.pool, 5, text, TEXT));
     EXPECT(strstr(text, "+0 B a step"));
     EXPECT(strchr(text, '\n') == text + strlen(text) - 1);
     EXPECT_EQ(piece_of(&scene, state).site, 0);
@@ -190,14 +190,14 @@ CASE(many_sites_are_cut)
             kept[step * 20 + i] = leaky_function(&scene, (size_t)(i + 1) * 100 * KIB);
             DONE(cenote_tag_pop());
         }
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
-    size_t whole = cenote_growth(scene.pool, 2, text, TEXT);
+    size_t whole = cenote_pool_growth(scene.pool, 2, text, TEXT);
     REQUIRE(whole && whole < TEXT);
     EXPECT(strstr(text, "tag tag19;") && !strstr(text, "tag tag3;") && strstr(text, "and 8 more\n"));
-    EXPECT_EQ(cenote_growth(scene.pool, 2, text, 40), whole); /* as snprintf */
+    EXPECT_EQ(cenote_pool_growth(scene.pool, 2, text, 40), whole); /* as snprintf */
     EXPECT_EQ(strlen(text), 39);
-    EXPECT_EQ(cenote_growth(scene.pool, 2, NULL, 0), whole);
+    EXPECT_EQ(cenote_pool_growth(scene.pool, 2, NULL, 0), whole);
     for (int i = 0; i < 60; i++)
         DONE(cenote_free(kept[i]));
     scene_close(&scene);
@@ -208,14 +208,14 @@ CASE(bad_questions)
     struct scene scene;
     cenote_marked marked = {0};
     open_with_sites(&scene, 0);
-    EXPECT_EQ(cenote_growth(scene.pool, 5, text, TEXT), 0);
-    EXPECT(strstr(cenote_message(), "cenote_step"));
-    EXPECT_EQ(cenote_growth(scene.pool, 1, text, TEXT), 0);
-    EXPECT_EQ(cenote_growth(scene.pool, 65, text, TEXT), 0);
-    EXPECT_EQ(cenote_growth(NULL, 5, text, TEXT), 0);
-    EXPECT_EQ(cenote_mark(scene.pool, NULL, &marked, text, TEXT), 0);
-    EXPECT_EQ(cenote_mark(scene.pool, "x", NULL, text, TEXT), 0);
-    EXPECT_EQ(cenote_mark(NULL, "x", &marked, text, TEXT), 0);
+    EXPECT_EQ(cenote_pool_growth(scene.pool, 5, text, TEXT), 0);
+    EXPECT(strstr(cenote_message(), "cenote_pool_step"));
+    EXPECT_EQ(cenote_pool_growth(scene.pool, 1, text, TEXT), 0);
+    EXPECT_EQ(cenote_pool_growth(scene.pool, 65, text, TEXT), 0);
+    EXPECT_EQ(cenote_pool_growth(NULL, 5, text, TEXT), 0);
+    EXPECT_EQ(cenote_pool_mark(scene.pool, NULL, &marked, text, TEXT), 0);
+    EXPECT_EQ(cenote_pool_mark(scene.pool, "x", NULL, text, TEXT), 0);
+    EXPECT_EQ(cenote_pool_mark(NULL, "x", &marked, text, TEXT), 0);
     EXPECT_EQ(cenote_site_text(0, text, TEXT), 0);
     EXPECT_EQ(cenote_site_text(UINT32_MAX, text, TEXT), 0);
     EXPECT_EQ(cenote_site_text(1, NULL, 100), cenote_site_text(1, text, TEXT));
@@ -231,17 +231,17 @@ CASE(marks)
     char line[200];
     open_with_sites(&scene, 0);
     void *weights = clean_function(&scene, 4 * MIB);
-    DONE(cenote_block_kind(weights, CENOTE_KIND_PARAMETERS));
-    REQUIRE(cenote_mark(scene.pool, "model", &marked, line, sizeof line));
+    DONE(cenote_block_set_kind(weights, CENOTE_KIND_PARAMETERS));
+    REQUIRE(cenote_pool_mark(scene.pool, "model", &marked, line, sizeof line));
     EXPECT_TEXT_EQ(line, "model: live 4.00 MiB; parameters 4.00 MiB");
     DONE(cenote_phase_set(CENOTE_PHASE_FORWARD));
     void *out = clean_function(&scene, 1536 * KIB);
     DONE(cenote_phase_set(CENOTE_PHASE_NONE));
-    REQUIRE(cenote_mark(scene.pool, "output_layer", &marked, line, sizeof line));
+    REQUIRE(cenote_pool_mark(scene.pool, "output_layer", &marked, line, sizeof line));
     EXPECT_TEXT_EQ(line, "output_layer: live 5.50 MiB, +1.50 MiB since model; parameters 4.00 MiB, activations 1.50 MiB (+1.50 MiB)");
     DONE(cenote_free(out));
     DONE(cenote_free(weights));
-    REQUIRE(cenote_mark(scene.pool, "end", &marked, line, sizeof line));
+    REQUIRE(cenote_pool_mark(scene.pool, "end", &marked, line, sizeof line));
     EXPECT_TEXT_EQ(line, "end: live 0 B, -5.50 MiB since output_layer; parameters 0 B (-4.00 MiB), activations 0 B (-1.50 MiB)");
     scene_close(&scene);
 }

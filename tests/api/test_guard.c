@@ -146,7 +146,7 @@ CASE(programs_that_are_right)
     held_give(&held[0]);
     DONE(cenote_capture_end(group, scene.stream[A]));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     scene_close(&scene);
 }

@@ -49,7 +49,7 @@ static void *hammer(void *arg)
         h->failures += cenote_free(*b) != 0;
         h->failures += (i % 4 ? cenote_alloc(h->crowd->scene.pool, bytes, h->stream, b) :
                                 cenote_group_alloc(h->crowd->group, bytes, 512, h->stream, b)) != 0;
-        h->failures += i % 500 == 0 && cenote_trim(h->crowd->scene.pool, 0, 0);
+        h->failures += i % 500 == 0 && cenote_pool_trim(h->crowd->scene.pool, 0, 0);
     }
     for (int i = 0; i < 40; i++)
         h->failures += cenote_free(block[i]) != 0;
@@ -104,7 +104,7 @@ static void expect_standing(cenote_group *group)
     size_t count = 0;
     unsigned crooked = 0, wrong = 0, missing = 0;
     memset(seen, 0, sizeof seen);
-    DONE(cenote_pieces(crowd.scene.pool, group, pieces, ROOM, &count));
+    DONE(cenote_pool_pieces(crowd.scene.pool, group, pieces, ROOM, &count));
     REQUIRE(count <= ROOM);
     for (size_t i = 0; i < count; i++) {
         const cenote_piece *p = &pieces[i];
@@ -149,11 +149,11 @@ CASE(checks_and_sums)
         EXPECT(bytes >= least);
         cenote_stats s = scene_stats(crowd.scene.pool);
         EXPECT(s.requested.current <= s.allocated.current && s.allocated.current <= s.active.current && s.active.current <= s.reserved.current);
-        DONE(cenote_rows(crowd.scene.pool, CENOTE_BY_GROUP, rows, 64, &count));
+        DONE(cenote_pool_rows(crowd.scene.pool, CENOTE_BY_GROUP, rows, 64, &count));
         REQUIRE_EQ(count, 1);
         EXPECT(rows[0].allocated.current >= least && rows[0].reserved >= least);
-        DONE(cenote_reset_peaks(crowd.scene.pool));
-        cenote_explain(crowd.scene.pool, 1 << 30, text, sizeof text);
+        DONE(cenote_pool_reset_peaks(crowd.scene.pool));
+        cenote_pool_explain(crowd.scene.pool, 1 << 30, text, sizeof text);
     }
     end();
     close_crowd();
@@ -162,7 +162,7 @@ CASE(checks_and_sums)
 static bool is_of_one_moment(void)
 {
     char start[400] = "";
-    DONE(cenote_snapshot(crowd.scene.pool, path));
+    DONE(cenote_pool_snapshot(crowd.scene.pool, path));
     FILE *file = fopen(path, "rb");
     REQUIRE(file != NULL);
     start[fread(start, 1, sizeof start - 1, file)] = 0;
@@ -209,10 +209,10 @@ CASE(traces)
 {
     unsigned records, left = STANDING;
     open_crowd();
-    DONE(cenote_record(crowd.scene.pool, 2000));
+    DONE(cenote_pool_record(crowd.scene.pool, 2000));
     begin();
     for (int i = 0; i < LOOKS; i++) {
-        DONE(cenote_record_save(crowd.scene.pool, path));
+        DONE(cenote_pool_record_save(crowd.scene.pool, path));
         EXPECT_EQ(standing_in_trace(&records), left);
         EXPECT(records >= left); /* the others may not have begun */
         for (int k = 0; k < 10; k++, left--) {
@@ -221,7 +221,7 @@ CASE(traces)
         }
     }
     end();
-    DONE(cenote_record_save(crowd.scene.pool, path));
+    DONE(cenote_pool_record_save(crowd.scene.pool, path));
     EXPECT_EQ(standing_in_trace(&records), left);
     close_crowd();
 }
@@ -237,12 +237,12 @@ CASE(a_ring_that_went_round)
     void *block[3];
     scene_open(&crowd.scene, 64 * MIB);
     DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[0]));
-    DONE(cenote_record(crowd.scene.pool, KEPT));
+    DONE(cenote_pool_record(crowd.scene.pool, KEPT));
     DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[1]));
     for (int i = 0; i < STEPS; i++)
-        DONE(cenote_step(crowd.scene.pool));
+        DONE(cenote_pool_step(crowd.scene.pool));
     DONE(cenote_alloc(crowd.scene.pool, MIB, crowd.scene.stream[A], &block[2]));
-    DONE(cenote_record_save(crowd.scene.pool, path));
+    DONE(cenote_pool_record_save(crowd.scene.pool, path));
     reader = records_open(path);
     REQUIRE(reader != NULL);
     while (records_next(reader, &r) == RECORDS_ONE) {
@@ -329,7 +329,7 @@ static void destroy_while_freed(unsigned flags)
     end_work(&freer);
     DONE(cenote_group_destroy(next));
     DONE(cenote_pool_check(s->pool));
-    DONE(cenote_trim(s->pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(s->pool).reserved.current, 0);
     EXPECT_EQ(scene_stats(s->pool).arenas, 0);
     for (int i = 0; i < ARENAS; i++)

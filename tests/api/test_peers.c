@@ -153,7 +153,7 @@ CASE(whatever_is_mapped_later_is_open)
             held_give(&held);
         }
         if (round == 1)
-            DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+            DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     }
     DONE(cuCtxSynchronize());
     REQUIRE(held_take(&wide, p.scene.pool, 60 * MIB, p.scene.stream[C])); /* harvested from the others */
@@ -263,7 +263,7 @@ CASE(regions_that_have_gone)
     held_give(&held[0]);
     DONE(cuCtxSynchronize());
     DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[0]));
-    DONE(cenote_trim(p.scene.pool, 5 * MIB, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(p.scene.pool, 5 * MIB, CENOTE_TRIM_WAIT));
     DONE(cenote_pool_grant(p.scene.pool, 1));
     visit(&p, &held[1]);
     held_give(&held[1]);
@@ -343,7 +343,7 @@ static void *leave_an_arena(struct peers *p)
     DONE(cenote_free(large));
     DONE(cenote_stream_retire(p->scene.pool, stream));
     DONE(cuStreamDestroy(stream));
-    DONE(cenote_trim(p->scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
+    DONE(cenote_pool_trim(p->scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
     return large;
 }
 
@@ -365,7 +365,7 @@ CASE(a_stream_of_another_device_gets_no_arena)
     DONE(cenote_capture_end(group, p.scene.stream[A]));
     expect_refusals(&p, group, leave_an_arena(&p)); /* nothing was remembered */
 
-    DONE(cenote_stream_immortal(p.scene.pool, p.stream));
+    DONE(cenote_stream_set_immortal(p.scene.pool, p.stream));
     expect_refusals(&p, group, leave_an_arena(&p));
     DONE(cenote_group_destroy(group));
     close_peers(&p);
@@ -384,7 +384,7 @@ CASE(a_stream_of_another_device_takes_over_no_idle_arena)
     for (int i = 0; i <= MANY; i++) { /* the first again: what is in place lies in the arena that is taken over first */
         DONE(cenote_alloc(p.scene.pool, 3 * MIB, streams[i % MANY], &block));
         DONE(cenote_free(block));
-        DONE(cenote_trim(p.scene.pool, UINT64_MAX, i % MANY ? 0 : CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, i % MANY ? 0 : CENOTE_TRIM_WAIT));
     }
     EXPECT_EQ(cenote_alloc(p.scene.pool, 3 * MIB, p.stream, &block), CENOTE_INVALID);
     for (int i = 0; i < MANY; i++)
@@ -429,11 +429,11 @@ CASE(two_other_devices_that_are_done_one_after_the_other)
     held_give(&held);
     for (int i = 0; i < 3; i++) {
         sim_advance(2 * MSEC);
-        DONE(cenote_trim(p.scene.pool, 0, 0));
+        DONE(cenote_pool_trim(p.scene.pool, 0, 0));
         EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 1);
     }
     sim_advance(20 * MSEC);
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
     scene_destroy_pool(&p.scene);
     DONE(cuCtxPushCurrent(third));
@@ -501,7 +501,7 @@ static CUgraph capture_over_both(struct peers *p, cenote_group *near, cenote_gro
         DONE(cenote_alloc(pool, MIB, p->stream, &captured));
         DONE(cenote_free(captured));
     }
-    cenote_trim(pool, 0, CENOTE_TRIM_WAIT);
+    cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT);
     DONE(cuCtxPushCurrent(p->other));
     cuEventRecord(p->back, p->stream);
     DONE(cuCtxPopCurrent(NULL));

@@ -12,9 +12,9 @@ static cenote_piece pieces[PIECES_MAX];
 static size_t draw(cenote_pool *pool, cenote_group *group)
 {
     size_t count = 0, again = 0;
-    DONE(cenote_pieces(pool, group, NULL, 0, &count));
+    DONE(cenote_pool_pieces(pool, group, NULL, 0, &count));
     REQUIRE(count <= PIECES_MAX);
-    DONE(cenote_pieces(pool, group, pieces, PIECES_MAX, &again));
+    DONE(cenote_pool_pieces(pool, group, pieces, PIECES_MAX, &again));
     EXPECT_EQ(again, count);
     return count;
 }
@@ -57,10 +57,10 @@ CASE(an_empty_pool_has_no_pieces)
     struct scene scene;
     size_t count = 1;
     scene_open(&scene, CARD);
-    DONE(cenote_pieces(scene.pool, NULL, NULL, 0, &count));
+    DONE(cenote_pool_pieces(scene.pool, NULL, NULL, 0, &count));
     EXPECT_EQ(count, 0);
-    EXPECT_EQ(cenote_pieces(scene.pool, NULL, NULL, 0, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pieces(NULL, NULL, NULL, 0, &count), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_pieces(scene.pool, NULL, NULL, 0, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_pieces(NULL, NULL, NULL, 0, &count), CENOTE_INVALID);
     scene_close(&scene);
 }
 
@@ -103,7 +103,7 @@ CASE(blocks_of_all_kinds_are_in_the_picture)
     held_give(&small[0]);
     held_give(&small[2]);
     held_give(&large);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(draw(scene.pool, NULL), 0);
     scene_close(&scene);
 }
@@ -275,7 +275,7 @@ CASE(small_blocks_are_put_back_without_their_slab)
     DONE(cenote_alloc_at(scene.pool, NULL, at, 64 * KIB, scene.stream[A]));
     large = held_of(at, 64 * KIB, scene.stream[A]);
     held_give(&large);
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
     DONE(cenote_alloc_at(scene.pool, NULL, at, 3000, scene.stream[A]));
     DONE(cenote_find(at, &found));
     EXPECT_EQ(found.requested, 3000);
@@ -308,9 +308,9 @@ CASE(a_group_that_lends)
     DONE(cenote_free(block));
     REQUIRE(held_take(&fill, scene.pool, 44 * MIB, scene.stream[A]));
     EXPECT(!held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[A])); /* not asked to */
-    EXPECT_EQ(cenote_group_change(group, CENOTE_GROUP_LEND), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_change(group, CENOTE_GROUP_PRIVATE | 0x80), CENOTE_INVALID);
-    DONE(cenote_group_change(group, CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND));
+    EXPECT_EQ(cenote_group_set_flags(group, CENOTE_GROUP_LEND), CENOTE_INVALID);
+    EXPECT_EQ(cenote_group_set_flags(group, CENOTE_GROUP_PRIVATE | 0x80), CENOTE_INVALID);
+    DONE(cenote_group_set_flags(group, CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND));
     EXPECT(!held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[B])); /* another stream's order */
     REQUIRE(held_take(&borrowed, scene.pool, 10 * MIB, scene.stream[A]));
     DONE(cenote_find(borrowed.at, &found));
@@ -389,7 +389,7 @@ CASE(blocks_that_are_whole_have_a_segment_each)
         for (int i = 0; i < 3; i++)
             DONE(cenote_free(block[i]));
         DONE(cenote_group_destroy(group));
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(given, taken);
         scene_close(&scene);
     }
@@ -466,7 +466,7 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     void *gap = group_block(group, 400 * KIB, 512, scene.stream[A]);
     DONE(cenote_free(gap));
 
-    DONE(cenote_group_change(group, CENOTE_GROUP_WHOLE));
+    DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
     blocks[0] = group_block(group, 400 * KIB, 256 * KIB, scene.stream[A]); /* what lies in front of it stays its own, too */
     blocks[3] = group_block(group, 700, 512, scene.stream[A]);
     expect_alone(blocks, 4);
@@ -477,7 +477,7 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     expect_true_picture(scene.pool);
     DONE(cenote_pool_check(scene.pool));
 
-    DONE(cenote_group_change(group, 0)); /* those that are there keep what they were promised */
+    DONE(cenote_group_set_flags(group, 0)); /* those that are there keep what they were promised */
     for (int i = 0; i < 4; i++) {
         blocks[4] = group_block(group, i % 2 ? 100 * KIB : 512, 512, scene.stream[A]);
         expect_alone(blocks, 5);
@@ -486,7 +486,7 @@ static void scene_of_segments(unsigned provider, const cenote_source *source)
     for (int i = 0; i < 4; i++)
         DONE(cenote_free(blocks[i]));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     EXPECT_EQ(given, taken);
     scene_close(&scene);
@@ -515,7 +515,7 @@ CASE(whole_blocks_are_not_put_back_beside_others)
     for (int i = 0; i < 3; i++)
         DONE(cenote_group_alloc(group, 5 * MIB, 512, scene.stream[A], &blocks[i]));
     DONE(cenote_free(blocks[1]));
-    DONE(cenote_group_change(group, CENOTE_GROUP_WHOLE));
+    DONE(cenote_group_set_flags(group, CENOTE_GROUP_WHOLE));
     EXPECT_EQ(cenote_alloc_at(scene.pool, group, blocks[1], 2 * MIB, scene.stream[A]), CENOTE_INVALID);
     DONE(cenote_alloc_at(scene.pool, group, (char *)blocks[1] + MIB, 2 * MIB, scene.stream[A])); /* a page of its own */
     DONE(cenote_free((char *)blocks[1] + MIB));

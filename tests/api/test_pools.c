@@ -206,8 +206,8 @@ CASE(a_context_comes_with_the_first_allocation)
     for (int round = 0; round < 2; round++) {
         DONE(cenote_pool_create(1, &options, &second));
         DONE(cenote_pool_set_limit(second, CARD / 2));
-        DONE(cenote_trim(second, 0, CENOTE_TRIM_WAIT));
-        DONE(cenote_step(second));
+        DONE(cenote_pool_trim(second, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_step(second));
         EXPECT_EQ(scene_stats(second).reserved.current, 0);
         DONE(cenote_pool_check(second));
         EXPECT(!has_context(1));
@@ -257,7 +257,7 @@ CASE(no_context_of_ones_own)
     DONE(cuCtxGetCurrent(&current));
     EXPECT(!current);
     DONE(cenote_free(block));
-    DONE(cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     DONE(cuCtxGetCurrent(&current));
     EXPECT(!current);
     DONE(cenote_pool_destroy(pool));

@@ -104,10 +104,10 @@ static void battery_giving_back(struct scene *scene)
     REQUIRE(held_take(&kept, scene->pool, 3 * MIB, scene->stream[A]));
     REQUIRE(held_take(&gone, scene->pool, 40 * MIB, scene->stream[B]));
     held_give(&gone);
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(scene_stats(scene->pool).reserved.current < 40 * MIB);
     held_give(&kept);
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene->pool).reserved.current, 0);
     struct sim_books books;
     sim_books(&books);
@@ -135,7 +135,7 @@ static void battery_groups_and_captures(struct scene *scene)
     DONE(cuStreamEndCapture(scene->stream[A], &graph));
     DONE(cenote_capture_end(group, scene->stream[A]));
     REQUIRE(graph != NULL);
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT)); /* nothing of it: replays come */
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT)); /* nothing of it: replays come */
     EXPECT(scene_stats(scene->pool).reserved.current >= 40 * MIB);
     DONE(cuGraphInstantiate(&exec, graph, 0));
     DONE(cuGraphDestroy(graph));
@@ -146,7 +146,7 @@ static void battery_groups_and_captures(struct scene *scene)
     scene_judge(scene);
     DONE(cuGraphExecDestroy(exec));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene->pool).reserved.current, 0);
 }
 
@@ -174,7 +174,7 @@ static void limited(enum cenote_provider provider)
         REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
         EXPECT(scene_stats(scene.pool).reserved.current <= 64 * MIB);
         held_give(&held);
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     }
     EXPECT(!held_take(&held, scene.pool, 65 * MIB, scene.stream[A]));
     scene_close(&scene);

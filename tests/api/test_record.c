@@ -105,11 +105,11 @@ static void act(void)
     else if (what < 97)
         use((uint32_t)pick(p.count));
     else {
-        DONE(cenote_step(p.scene.pool));
+        DONE(cenote_pool_step(p.scene.pool));
         note('s', 0, 0, 0);
     }
     if (what == 55)
-        DONE(cenote_trim(p.scene.pool, 0, pick(2) ? CENOTE_TRIM_WAIT : 0));
+        DONE(cenote_pool_trim(p.scene.pool, 0, pick(2) ? CENOTE_TRIM_WAIT : 0));
 }
 
 static void open_program(uint64_t seed, uint32_t record)
@@ -171,7 +171,7 @@ static void expect_trace(uint32_t kept)
 
 static void save_and_expect(uint32_t kept)
 {
-    DONE(cenote_record_save(p.scene.pool, path));
+    DONE(cenote_pool_record_save(p.scene.pool, path));
     expect_trace(kept);
 }
 
@@ -206,22 +206,22 @@ CASE(recording_begins_and_ends_at_any_time)
     open_program(3, 0);
     for (int i = 0; i < 500; i++)
         act();
-    EXPECT_EQ(cenote_record_save(p.scene.pool, path), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_record_save(p.scene.pool, path), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "nothing is recorded") != NULL);
-    DONE(cenote_record(p.scene.pool, 5000));
+    DONE(cenote_pool_record(p.scene.pool, 5000));
     uint32_t begun = p.events;
     for (int i = 0; i < 500; i++)
         act();
     save_and_expect(p.events - begun);
-    DONE(cenote_record(p.scene.pool, 100)); /* anew */
+    DONE(cenote_pool_record(p.scene.pool, 100)); /* anew */
     begun = p.events;
     for (int i = 0; i < 50; i++)
         act();
     save_and_expect(p.events - begun);
-    DONE(cenote_record(p.scene.pool, 0));
+    DONE(cenote_pool_record(p.scene.pool, 0));
     for (int i = 0; i < 50; i++)
         act();
-    EXPECT_EQ(cenote_record_save(p.scene.pool, path), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_record_save(p.scene.pool, path), CENOTE_INVALID);
     close_program();
 }
 
@@ -269,11 +269,11 @@ CASE(what_a_ring_has_lost)
     make_path();
     path[strlen(path) - 3] = 0; /* no .gz */
     scene_open(&p.scene, 64 * MIB);
-    DONE(cenote_record(p.scene.pool, 4));
+    DONE(cenote_pool_record(p.scene.pool, 4));
     for (int lost = 0; lost < 3; lost++) {
         for (int i = lost ? 3 : 0; i < 4; i++) /* four at first, which fill it, then one at a time */
-            DONE(cenote_step(p.scene.pool));
-        DONE(cenote_snapshot(p.scene.pool, path));
+            DONE(cenote_pool_step(p.scene.pool));
+        DONE(cenote_pool_snapshot(p.scene.pool, path));
         char text[64];
         snprintf(text, sizeof text, "\"records\":4,\"records_lost\":%d}", lost);
         expect_line(text);
@@ -302,7 +302,7 @@ CASE(streams_and_tags_have_numbers_and_names)
     DONE(cenote_tag_pop());
     DONE(cenote_alloc(p.scene.pool, 3 * MIB, p.scene.stream[B], &block[3]));
     DONE(cenote_use(block[3], p.scene.stream[C]));
-    DONE(cenote_record_save(p.scene.pool, path));
+    DONE(cenote_pool_record_save(p.scene.pool, path));
     expect_line("t_us,op,id,bytes,stream,device,tag,address,label,reserved\n");
     expect_record(",a,1,1000,0,0,2", block[0], "train/a%2Cb %2250%25%22 \xc3\xa9", 2 * MIB);
     expect_record(",a,2,2000,1,0,2", block[1], "", 4 * MIB);
@@ -331,21 +331,21 @@ CASE(mistakes_are_told_and_nothing_is_lost)
     open_program(6, 1000);
     for (int i = 0; i < 300; i++)
         act();
-    expect_refused(cenote_record_save(p.scene.pool, NULL), CENOTE_INVALID, "name of a file");
-    expect_refused(cenote_record_save(p.scene.pool, ""), CENOTE_INVALID, "name of a file");
-    expect_refused(cenote_record_save(p.scene.pool, "/no/such/folder/x.csv"), CENOTE_FILE, "/no/such/folder/x.csv: No such file");
-    expect_refused(cenote_record_save(p.scene.pool, "/"), CENOTE_FILE, "/: Is a directory");
-    expect_refused(cenote_record_save(p.scene.pool, "/dev/full"), CENOTE_FILE, "No space left on device");
-    expect_refused(cenote_record_save(NULL, path), CENOTE_INVALID, "NULL");
-    expect_refused(cenote_record(NULL, 1), CENOTE_INVALID, "NULL");
-    expect_refused(cenote_record(p.scene.pool, 1000000001), CENOTE_INVALID, "up to 1000000000");
-    expect_refused(cenote_record(p.scene.pool, UINT64_MAX), CENOTE_INVALID, "up to 1000000000");
+    expect_refused(cenote_pool_record_save(p.scene.pool, NULL), CENOTE_INVALID, "name of a file");
+    expect_refused(cenote_pool_record_save(p.scene.pool, ""), CENOTE_INVALID, "name of a file");
+    expect_refused(cenote_pool_record_save(p.scene.pool, "/no/such/folder/x.csv"), CENOTE_FILE, "/no/such/folder/x.csv: No such file");
+    expect_refused(cenote_pool_record_save(p.scene.pool, "/"), CENOTE_FILE, "/: Is a directory");
+    expect_refused(cenote_pool_record_save(p.scene.pool, "/dev/full"), CENOTE_FILE, "No space left on device");
+    expect_refused(cenote_pool_record_save(NULL, path), CENOTE_INVALID, "NULL");
+    expect_refused(cenote_pool_record(NULL, 1), CENOTE_INVALID, "NULL");
+    expect_refused(cenote_pool_record(p.scene.pool, 1000000001), CENOTE_INVALID, "up to 1000000000");
+    expect_refused(cenote_pool_record(p.scene.pool, UINT64_MAX), CENOTE_INVALID, "up to 1000000000");
     options.record = 1000000001;
     expect_refused(cenote_pool_create(0, &options, &other), CENOTE_BAD_OPTION, "record");
     char longer[5000];
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = 0;
-    expect_refused(cenote_record_save(p.scene.pool, longer), CENOTE_FILE, "too long");
+    expect_refused(cenote_pool_record_save(p.scene.pool, longer), CENOTE_FILE, "too long");
     save_and_expect(p.events); /* the ring is as it was */
     close_program();
 }
@@ -359,7 +359,7 @@ CASE(a_trace_without_host_memory)
         act();
     for (; error && refused < 100; refused += error != 0) {
         memory_fail((uint64_t)refused + 1, false);
-        error = cenote_record_save(p.scene.pool, path);
+        error = cenote_pool_record_save(p.scene.pool, path);
         memory_fail(0, false);
         EXPECT(!error || error == CENOTE_OUT_OF_HOST_MEMORY);
         EXPECT_EQ(access(path, F_OK), error ? -1 : 0);
@@ -410,7 +410,7 @@ CASE(a_full_disk_keeps_what_was_there)
     small.rlim_cur = 30000;
     signal(SIGXFSZ, SIG_IGN);
     DONE(setrlimit(RLIMIT_FSIZE, &small));
-    expect_refused(cenote_record_save(p.scene.pool, path), CENOTE_FILE, "File too large");
+    expect_refused(cenote_pool_record_save(p.scene.pool, path), CENOTE_FILE, "File too large");
     DONE(setrlimit(RLIMIT_FSIZE, &before));
     REQUIRE(!stat(path, &is));
     EXPECT_EQ(is.st_size, was.st_size);
@@ -446,7 +446,7 @@ static void *hammer(void *arg)
         h->failures += cenote_free(*b) != 0;
         h->failures += cenote_alloc(h->pool, 1 + (h->random >> 40) % (i % 3 ? 9000 : 2 * MIB), h->stream, b) != 0;
         h->failures += i % 5 == 0 && cenote_use(*b, h->other);
-        h->failures += i % 50 == 0 && cenote_step(h->pool);
+        h->failures += i % 50 == 0 && cenote_pool_step(h->pool);
     }
     for (int i = 0; i < 32; i++)
         h->failures += cenote_free(block[i]) != 0;
@@ -481,10 +481,10 @@ CASE(while_threads_are_at_work)
         DONE(pthread_create(&h[i].thread, NULL, hammer, &h[i]));
     }
     for (int i = 0; i < 40; i++) {
-        DONE(cenote_record_save(p.scene.pool, path));
+        DONE(cenote_pool_record_save(p.scene.pool, path));
         records += expect_sound();
         if (i % 10 == 9)
-            DONE(cenote_record(p.scene.pool, i == 19 ? 50 : 20000));
+            DONE(cenote_pool_record(p.scene.pool, i == 19 ? 50 : 20000));
     }
     atomic_store(&over, true);
     for (int i = 0; i < 3; i++) {

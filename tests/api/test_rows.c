@@ -26,7 +26,7 @@ static cenote_row rows[ROWS];
 static size_t read_rows(cenote_pool *pool, int division)
 {
     size_t count = 0;
-    DONE(cenote_rows(pool, division, rows, ROWS, &count));
+    DONE(cenote_pool_rows(pool, division, rows, ROWS, &count));
     REQUIRE(count <= ROWS);
     return count;
 }
@@ -135,7 +135,7 @@ CASE(tags_nest)
 
     cenote_piece pieces[64];
     size_t count;
-    DONE(cenote_pieces(scene.pool, NULL, pieces, 64, &count));
+    DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 64, &count));
     uint64_t key = row_named(scene.pool, CENOTE_BY_TAG, "train/enc\xc3\xb6" "der").key;
     for (size_t i = 0; i < count; i++)
         if (pieces[i].address == (uint64_t)(uintptr_t)inner)
@@ -165,7 +165,7 @@ CASE(tags_of_one_name_are_apart)
         DONE(cenote_tag_pop());
         DONE(cenote_tag_pop());
     }
-    DONE(cenote_rows(scene.pool, CENOTE_BY_TAG, all, sizeof all / sizeof *all, &count));
+    DONE(cenote_pool_rows(scene.pool, CENOTE_BY_TAG, all, sizeof all / sizeof *all, &count));
     REQUIRE(count <= sizeof all / sizeof *all);
     for (size_t i = 0; i < count; i++)
         apart += strstr(all[i].name, "/x") && all[i].blocks == 1;
@@ -266,16 +266,16 @@ CASE(other_threads)
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "backward").allocated.current, MIB);
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_PHASE, "backward").allocated.current, MIB);
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "activations").allocated.current, MIB);
-    DONE(cenote_block_kind((char *)block + 100, CENOTE_KIND_GRADIENTS));
+    DONE(cenote_block_set_kind((char *)block + 100, CENOTE_KIND_GRADIENTS));
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "activations").allocated.current, 0);
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_KIND, "gradients").allocated.current, MIB);
-    EXPECT_EQ(cenote_block_kind(block, CENOTE_KINDS), CENOTE_INVALID);
-    EXPECT_EQ(cenote_block_kind(&scene, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_block_set_kind(block, CENOTE_KINDS), CENOTE_INVALID);
+    EXPECT_EQ(cenote_block_set_kind(&scene, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
     DONE(cenote_tag_pop());
     DONE(cenote_tag_share());
     DONE(cenote_phase_set(CENOTE_PHASE_NONE));
     DONE(cenote_free(block));
-    EXPECT_EQ(cenote_block_kind(block, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
+    EXPECT_EQ(cenote_block_set_kind(block, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
     check_sums(scene.pool);
     scene_close(&scene);
 }
@@ -317,7 +317,7 @@ static void take_block(struct shadow *s, int i)
     DONE(cenote_tag_pop());
     DONE(error);
     if (rand() % 4 == 0)
-        DONE(cenote_block_kind(*block, rand() % CENOTE_KINDS));
+        DONE(cenote_block_set_kind(*block, rand() % CENOTE_KINDS));
     if (rand() % 8 == 0)
         DONE(cenote_use(*block, s->scene.stream[C]));
     s->held[i].bytes = rounded(bytes);
@@ -350,7 +350,7 @@ CASE(at_peak_is_what_it_was)
         if (rand() % 3)
             take_block(&s, i);
         if (turn == 12000) {
-            DONE(cenote_reset_peaks(s.scene.pool));
+            DONE(cenote_pool_reset_peaks(s.scene.pool));
             new_peak(&s);
         }
         if (turn % 997 == 0)
@@ -358,7 +358,7 @@ CASE(at_peak_is_what_it_was)
     }
     EXPECT_EQ(read_rows(s.scene.pool, CENOTE_BY_GROUP), 1);
     EXPECT(!strcmp(rows[0].name, "graphs") && rows[0].group == s.group && rows[0].reserved >= rows[0].allocated.current);
-    DONE(cenote_reset_totals(s.scene.pool));
+    DONE(cenote_pool_reset_totals(s.scene.pool));
     cenote_row row = row_named(s.scene.pool, CENOTE_BY_TAG, "a");
     EXPECT_EQ(row.allocated.total_in, 0);
     EXPECT_EQ(row.allocated.total_out, 0);
@@ -382,19 +382,19 @@ CASE(resets_leave_no_row_out)
     DONE(cenote_group_alloc(group, 10 * MIB, 512, scene.stream[A], &of_group));
     DONE(cenote_free(of_group));
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_GROUP, "grouped").allocated.peak, 10 * MIB);
-    DONE(cenote_reset_peaks(scene.pool));
+    DONE(cenote_pool_reset_peaks(scene.pool));
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_GROUP, "grouped").allocated.peak, 0);
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* and it is gone */
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* and it is gone */
     DONE(cenote_tag_push("gone"));
     void *block = take(&scene, 10 * MIB, A);
     DONE(cenote_tag_pop());
     DONE(cenote_free(block));
     block = take(&scene, 3 * MIB, B);
-    DONE(cenote_reset_totals(scene.pool));
+    DONE(cenote_pool_reset_totals(scene.pool));
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "gone").at_peak, 10 * MIB);
     EXPECT_EQ(row_named(scene.pool, CENOTE_BY_CLASS, "block to 16777216").at_peak, 10 * MIB);
-    DONE(cenote_reset_peaks(scene.pool));
+    DONE(cenote_pool_reset_peaks(scene.pool));
     REQUIRE_EQ(read_rows(scene.pool, CENOTE_BY_ARENA), 2);
     EXPECT_EQ(rows[0].at_peak + rows[1].at_peak, 3 * MIB);
     EXPECT_EQ(rows[0].reserved + rows[1].reserved, scene_stats(scene.pool).reserved.current);
@@ -421,7 +421,7 @@ static void *be_busy(void *arg)
         busy->errors += !!(cenote_tag_push(name));
         for (int i = 0; i < 8; i++)
             busy->errors += !!(cenote_alloc(busy->scene->pool, (size_t)rand_r(&seed) % 100000 + 1, busy->scene->stream[busy->number % 2], &block[i]));
-        cenote_block_kind(block[0], CENOTE_KIND_BUFFERS);
+        cenote_block_set_kind(block[0], CENOTE_KIND_BUFFERS);
         busy->errors += !!(cenote_tag_pop());
         for (int i = 0; i < 8; i++)
             busy->errors += !!(cenote_free(block[i]));
@@ -468,18 +468,18 @@ CASE(steps)
     scene_open(&scene, CARD);
     cenote_step_note notes[CENOTE_STEPS_KEPT];
     size_t count;
-    DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
+    DONE(cenote_pool_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
     EXPECT_EQ(count, 0);
     void *kept[3];
     for (int step = 0; step < 3; step++) {
         void *block = take(&scene, 10 * MIB, A);
         kept[step] = take(&scene, MIB, A);
         DONE(cenote_free(block));
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     }
-    DONE(cenote_steps(scene.pool, notes, 2, &count)); /* too little room */
+    DONE(cenote_pool_steps(scene.pool, notes, 2, &count)); /* too little room */
     EXPECT_EQ(count, 3);
-    DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
+    DONE(cenote_pool_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
     for (uint64_t i = 0; i < 3; i++) {
         EXPECT_EQ(notes[i].step, 3 - i);
         EXPECT_EQ(notes[i].live, (3 - i) * MIB);
@@ -487,25 +487,25 @@ CASE(steps)
         EXPECT(notes[i].reserved >= notes[i].live);
     }
     cenote_piece pieces[64];
-    DONE(cenote_pieces(scene.pool, NULL, pieces, 64, &count));
+    DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 64, &count));
     for (size_t i = 0; i < count; i++)
         for (uint64_t step = 0; step < 3; step++)
             if (pieces[i].state == CENOTE_PIECE_LIVE && pieces[i].address == (uint64_t)(uintptr_t)kept[step])
                 EXPECT_EQ(pieces[i].born, step);
-    DONE(cenote_step(scene.pool));
-    DONE(cenote_steps(scene.pool, notes, 1, &count));
+    DONE(cenote_pool_step(scene.pool));
+    DONE(cenote_pool_steps(scene.pool, notes, 1, &count));
     EXPECT_EQ(notes[0].peak, 3 * MIB); /* nothing was allocated, but that is what lived when it began */
     for (int step = 0; step < 3; step++)
         DONE(cenote_free(kept[step]));
     for (int step = 0; step < CENOTE_STEPS_KEPT + 10; step++)
-        DONE(cenote_step(scene.pool));
-    DONE(cenote_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
+        DONE(cenote_pool_step(scene.pool));
+    DONE(cenote_pool_steps(scene.pool, notes, CENOTE_STEPS_KEPT, &count));
     EXPECT_EQ(count, CENOTE_STEPS_KEPT);
     EXPECT_EQ(notes[0].step, CENOTE_STEPS_KEPT + 14);
     EXPECT_EQ(notes[CENOTE_STEPS_KEPT - 1].step, 15);
-    EXPECT_EQ(cenote_steps(scene.pool, NULL, 0, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_rows(scene.pool, CENOTE_BY_KIND + 1, rows, ROWS, &count), CENOTE_INVALID);
-    EXPECT_EQ(cenote_rows(scene.pool, -1, rows, ROWS, &count), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_steps(scene.pool, NULL, 0, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_rows(scene.pool, CENOTE_BY_KIND + 1, rows, ROWS, &count), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_rows(scene.pool, -1, rows, ROWS, &count), CENOTE_INVALID);
     scene_close(&scene);
 }
 
@@ -527,12 +527,12 @@ CASE(no_host_memory_for_rows)
             DONE(cenote_tag_pop());
     }
     memory_fail(1, true);
-    EXPECT_EQ(cenote_block_kind(block, CENOTE_KIND_GRADIENTS), CENOTE_OUT_OF_HOST_MEMORY);
+    EXPECT_EQ(cenote_block_set_kind(block, CENOTE_KIND_GRADIENTS), CENOTE_OUT_OF_HOST_MEMORY);
     EXPECT_EQ(cenote_alloc(scene.pool, MIB, scene.stream[A], &more), CENOTE_OUT_OF_HOST_MEMORY);
     memory_fail(0, false);
     row = row_named(scene.pool, CENOTE_BY_KIND, "gradients");
     EXPECT_EQ(row.allocated.current, 0);
-    DONE(cenote_block_kind(block, CENOTE_KIND_GRADIENTS));
+    DONE(cenote_block_set_kind(block, CENOTE_KIND_GRADIENTS));
     more = take(&scene, MIB, A);
     check_sums(scene.pool);
     DONE(cenote_tag_pop());

@@ -162,7 +162,7 @@ CASE(a_private_group_freezes_what_it_uses)
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 5);
     held_give(&other);
     DONE(cenote_pool_check(scene.pool));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 10 * MIB);
     DONE(cenote_group_destroy(second));
     scene_close(&scene);
@@ -182,7 +182,7 @@ CASE(what_a_private_group_found_in_place_is_ordinary_after_it)
     DONE(cenote_group_destroy(first));
     REQUIRE(held_take(&other, scene.pool, 32 * MIB, scene.stream[B])); /* all of its pages go, and leave aliases */
     held_give(&other);
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
     DONE(cenote_group_create(scene.pool, "second", CENOTE_GROUP_PRIVATE, NULL, &second));
     DONE(cenote_group_alloc(second, 8 * MIB, 512, scene.stream[C], &block));
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 4);
@@ -191,7 +191,7 @@ CASE(what_a_private_group_found_in_place_is_ordinary_after_it)
     DONE(cenote_free(block));
     DONE(cenote_pool_check(scene.pool));
     EXPECT_EQ(scene_stats(scene.pool).pages_frozen, 0);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     scene_close(&scene);
 }

@@ -155,7 +155,7 @@ CASE(other_pages_behind_the_same_first_one)
     DONE(cenote_export(a.at, &old));
     DONE(import(&old, &here));
     held_give(&a);
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
     REQUIRE(held_take(&edge, scene.pool, MIB / 2, scene.stream[A])); /* keeps the first page */
     REQUIRE(held_take(&other, scene.pool, 4 * MIB, scene.stream[B]));
     EXPECT_EQ(edge.at, a.at);
@@ -270,7 +270,7 @@ CASE(the_receiver_dies_first)
     EXPECT_EQ(other_differ(&p.other, there, held.pattern, MIB), 0);
     DONE(other_close(&p.other, there));
     held_give(&held);
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(p.scene.pool).reserved.current, 0);
     close_pair(&p);
 }
@@ -406,7 +406,7 @@ CASE(a_driver_that_refuses_exportable_pages)
     fault_disarm();
     EXPECT_EQ(cenote_export(held.at, &share), CENOTE_NOT_SUPPORTED);
     held_give(&held);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
     DONE(cenote_export(held.at, &share));
     held_give(&held);

@@ -116,7 +116,7 @@ CASE(segments_that_the_driver_refuses)
     EXPECT_EQ(cenote_import_close(here), CENOTE_NOT_OURS); /* for the program it is closed */
     EXPECT(books().allocations > 0);
     fault_disarm();
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(books().allocations, 0);
     close_pair(&p);
 }
@@ -174,7 +174,7 @@ CASE(a_segment_that_two_threads_open_at_once)
     DONE(cenote_import_close(opener[0].here));
     EXPECT_EQ(differ(opener[1].here, 7, 5 * MIB), 0);
     DONE(cenote_import_close(opener[1].here));
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(books().allocations, 0);
     pthread_barrier_destroy(&both_open);
     close_pair(&p);

@@ -174,7 +174,7 @@ static int retire_the_asker(cenote_pool *pool, size_t bytes, void *arg)
     struct scene *scene = arg;
     (void)bytes;
     DONE(cenote_stream_retire(pool, scene->stream[B]));
-    DONE(cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     return 1;
 }
 
@@ -235,7 +235,7 @@ CASE(address_space_exhausted)
     while (count > 0)
         DONE(cenote_free(block[--count]));
     DONE(cuCtxSynchronize());
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     DONE(cenote_alloc(scene.pool, 20 * MIB, scene.stream[B], &block[0])); /* another stream, once the addresses are free again */
     DONE(cenote_free(block[0]));
     scene_close(&scene);
@@ -273,8 +273,8 @@ static bool all_slow_paths(struct scene *scene)
         errors[5] = cenote_use(block[1], scene->stream[C]);
     DONE(cenote_free(block[1]));
     DONE(cenote_free(block[2]));
-    errors[3] = cenote_trim(scene->pool, 10 * MIB, 0);
-    errors[4] = cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT);
+    errors[3] = cenote_pool_trim(scene->pool, 10 * MIB, 0);
+    errors[4] = cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT);
     bool passed = true;
     for (int i = 0; i < 6; i++) {
         passed = passed && !errors[i];

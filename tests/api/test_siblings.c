@@ -49,7 +49,7 @@ CASE(of_several_pools_the_first_that_comes_serves)
         scene_open(&scene, 256 * MIB);
         cenote_pool *pool[2] = {scene.pool, make_pool()};
         leave_behind(pool[1], 200 * MIB, scene.stream[C], MSEC);
-        DONE(cenote_trim(pool[1], 0, 0)); /* a fence, before what takes an hour */
+        DONE(cenote_pool_trim(pool[1], 0, 0)); /* a fence, before what takes an hour */
         leave_behind(pool[0], 8 * MIB, scene.stream[B], HOUR);
         leave_behind(pool[1], 8 * MIB, scene.stream[B], HOUR);
         expect_served(pool[asks], 100 * MIB, scene.stream[A], MSEC);
@@ -66,12 +66,12 @@ CASE(a_pending_block_of_another_pool)
     void *block = NULL;
     scene_open(&scene, 256 * MIB);
     cenote_pool *other = make_pool();
-    DONE(cenote_stream_immortal(other, scene.stream[C]));
+    DONE(cenote_stream_set_immortal(other, scene.stream[C]));
     REQUIRE(!cenote_alloc(other, 200 * MIB, scene.stream[A], &block));
     DONE(sim_launch_wait(scene.stream[C], MSEC));
     DONE(cenote_use(block, scene.stream[C]));
     DONE(cenote_free(block));
-    DONE(cenote_trim(other, 0, 0));
+    DONE(cenote_pool_trim(other, 0, 0));
     leave_behind(other, 8 * MIB, scene.stream[B], HOUR);
     expect_served(scene.pool, 100 * MIB, scene.stream[A], MSEC);
     DONE(cenote_pool_destroy(other));

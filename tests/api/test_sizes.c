@@ -15,7 +15,7 @@ static void open_scene(void)
     DONE(cenote_use(block, scene.stream[B]));
     DONE(cenote_tag_push("model"));
     for (int i = 0; i < 3; i++)
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
 }
 
 static void close_scene(void)
@@ -74,7 +74,7 @@ static int ask_json(void *at, size_t size)
 static int ask_rows(void *at, size_t size)
 {
     size_t count = 0;
-    int error = (cenote_rows)(scene.pool, CENOTE_BY_ARENA, at, 1, &count, size);
+    int error = (cenote_pool_rows)(scene.pool, CENOTE_BY_ARENA, at, 1, &count, size);
     EXPECT(error || count == 1);
     return error;
 }
@@ -82,7 +82,7 @@ static int ask_rows(void *at, size_t size)
 static int ask_steps(void *at, size_t size)
 {
     size_t count = 0;
-    int error = (cenote_steps)(scene.pool, at, 2, &count, size);
+    int error = (cenote_pool_steps)(scene.pool, at, 2, &count, size);
     EXPECT(error || count == 3);
     return error;
 }
@@ -90,7 +90,7 @@ static int ask_steps(void *at, size_t size)
 static int ask_pieces(void *at, size_t size)
 {
     size_t count = 0;
-    int error = (cenote_pieces)(scene.pool, NULL, at, 2, &count, size);
+    int error = (cenote_pool_pieces)(scene.pool, NULL, at, 2, &count, size);
     EXPECT(error || count >= 2);
     return error;
 }
@@ -98,7 +98,7 @@ static int ask_pieces(void *at, size_t size)
 static int ask_mark(void *at, size_t size)
 {
     char text[256];
-    return (cenote_mark)(scene.pool, "sized", at, text, sizeof text, size) ? CENOTE_OK : CENOTE_INVALID;
+    return (cenote_pool_mark)(scene.pool, "sized", at, text, sizeof text, size) ? CENOTE_OK : CENOTE_INVALID;
 }
 
 #define CALL(type_, ask_, ...) &(struct sized_call){.type = #type_, .known = sizeof(type_), .ask = ask_, __VA_ARGS__}
@@ -182,7 +182,7 @@ CASE(moments)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         told = sizes[i];
         DONE((cenote_on_moment)(tell, NULL, told));
-        cenote_explain(scene.pool, 255 * MIB, text, sizeof text);
+        cenote_pool_explain(scene.pool, 255 * MIB, text, sizeof text);
         EXPECT(strstr(text, "This is evaluation, and it keeps history") != NULL);
     }
     EXPECT_EQ((cenote_on_moment)(tell, NULL, 0), CENOTE_INVALID);

@@ -40,7 +40,7 @@ static const char *file_name(unsigned number)
 
 static void snap(cenote_pool *pool)
 {
-    DONE(cenote_snapshot(pool, file_name(written++)));
+    DONE(cenote_pool_snapshot(pool, file_name(written++)));
 }
 
 /* Whatever the judge has to say is a failure. `how`: --quiet where no other thread was at work, so that each has to be of one moment. */
@@ -113,7 +113,7 @@ CASE(every_layer_has_something)
     snap(scene.pool);
     expect_words("\"pending\"");
     expect_words("\"fence\"]");
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     held_give(&held[5]);
     DONE(cenote_pin(held[2].at, held[2].bytes));
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
@@ -133,7 +133,7 @@ CASE(every_layer_has_something)
     for (int i = 0; i < 5; i++)
         if (i != 1)
             held_give(&held[i]);
-    DONE(cenote_trim(scene.pool, 20 * MIB, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 20 * MIB, CENOTE_TRIM_WAIT));
     snap(scene.pool);
     judge();
     DONE(cuGraphDestroy(captured));
@@ -194,7 +194,7 @@ CASE(more_than_fits_at_first)
     DONE(cuStreamDestroy(far));
     DONE(cuCtxPopCurrent(NULL));
     DONE(cuDevicePrimaryCtxRelease(1));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     REQUIRE(held_take(&held, scene.pool, MIB, scene.stream[A]));
     snap(scene.pool);
     judge();
@@ -217,11 +217,11 @@ CASE(an_arena_that_is_gone)
         REQUIRE(held_take(&held[i], scene.pool, 3 * MIB, scene.stream[i]));
     held_give(&held[0]);
     DONE(cenote_stream_retire(scene.pool, scene.stream[0]));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).arenas, 1);
     snap(scene.pool);
     expect_words("\"arenas\":[\n{\"arena\":2,");
-    DONE(cenote_rows(scene.pool, CENOTE_BY_ARENA, rows, 4, &count));
+    DONE(cenote_pool_rows(scene.pool, CENOTE_BY_ARENA, rows, 4, &count));
     EXPECT_EQ(count, 1);
     DONE(cenote_group_reserved(group, &bytes));
     EXPECT_EQ(bytes, 0);
@@ -235,12 +235,12 @@ CASE(mistakes_are_told)
 {
     struct scene scene;
     scene_open(&scene, 64 * MIB);
-    EXPECT_EQ(cenote_snapshot(NULL, "x"), CENOTE_INVALID);
-    EXPECT_EQ(cenote_snapshot(scene.pool, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_snapshot(scene.pool, ""), CENOTE_INVALID);
-    EXPECT_EQ(cenote_snapshot(scene.pool, "/no/such/folder/x"), CENOTE_FILE);
+    EXPECT_EQ(cenote_pool_snapshot(NULL, "x"), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_snapshot(scene.pool, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_snapshot(scene.pool, ""), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_snapshot(scene.pool, "/no/such/folder/x"), CENOTE_FILE);
     EXPECT(strstr(cenote_message(), "No such file") != NULL);
-    EXPECT_EQ(cenote_snapshot(scene.pool, "/dev/full"), CENOTE_FILE);
+    EXPECT_EQ(cenote_pool_snapshot(scene.pool, "/dev/full"), CENOTE_FILE);
     EXPECT(strstr(cenote_message(), "No space left") != NULL);
     scene_close(&scene);
 }
@@ -275,9 +275,9 @@ static void *hammer(void *arg)
         *b = error ? NULL : *b;
         h->failures += i % 11 == 0 && cenote_tag_pop();
         h->failures += i % 5 == 0 && cenote_use(*b, h->other);
-        h->failures += i % 100 == 0 && cenote_step(h->pool);
-        h->failures += i % 70 == 0 && cenote_trim(h->pool, 0, i % 140 ? 0 : CENOTE_TRIM_WAIT);
-        h->failures += i % 13 == 0 && *b && cenote_block_kind(*b, CENOTE_KIND_GRADIENTS);
+        h->failures += i % 100 == 0 && cenote_pool_step(h->pool);
+        h->failures += i % 70 == 0 && cenote_pool_trim(h->pool, 0, i % 140 ? 0 : CENOTE_TRIM_WAIT);
+        h->failures += i % 13 == 0 && *b && cenote_block_set_kind(*b, CENOTE_KIND_GRADIENTS);
     }
     for (int i = 0; i < 24; i++)
         h->failures += cenote_free(block[i]) != 0;

@@ -99,7 +99,7 @@ CASE(identities_after_random_operations)
         if (step % 50 == 0)
             sim_advance(MSEC / 3);
         if (step % 400 == 399)
-            DONE(cenote_trim(scene.pool, (uint64_t)(rand() % 32) * MIB, 0));
+            DONE(cenote_pool_trim(scene.pool, (uint64_t)(rand() % 32) * MIB, 0));
         if (step % 20 == 0)
             check_identities(scene.pool, &known);
         if (step % 200 == 0)
@@ -153,14 +153,14 @@ CASE(peaks_and_totals_start_again)
     EXPECT_EQ(s.allocated.total_out, 15 * MIB);
     EXPECT(s.pages_created >= 10 && s.driver_calls > 0 && s.slow_allocs > 0);
 
-    DONE(cenote_reset_peaks(scene.pool));
+    DONE(cenote_pool_reset_peaks(scene.pool));
     s = scene_stats(scene.pool);
     EXPECT_EQ(s.allocated.peak, 5 * MIB);
     EXPECT_EQ(s.reserved.peak, s.reserved.current);
     EXPECT_EQ(s.cached.peak, s.cached.current);
     EXPECT_EQ(s.allocated.total_in, 20 * MIB);
 
-    DONE(cenote_reset_totals(scene.pool));
+    DONE(cenote_pool_reset_totals(scene.pool));
     s = scene_stats(scene.pool);
     EXPECT_EQ(s.allocated.current, 5 * MIB);
     EXPECT_EQ(s.allocated.total_in, 0);
@@ -188,7 +188,7 @@ CASE(no_driver_calls_on_a_warm_pool)
         REQUIRE(held_take(&held, scene.pool, 5000, scene.stream[A]));
         held_give(&held);
     }
-    DONE(cenote_reset_totals(scene.pool));
+    DONE(cenote_pool_reset_totals(scene.pool));
     for (int i = 0; i < 100; i++) {
         REQUIRE(held_take(&held, scene.pool, i % 2 ? 5 * MIB : 5000, scene.stream[A]));
         held_give(&held);
@@ -259,9 +259,9 @@ CASE(more_steps_than_a_mark_holds)
     scene_open(&scene, CARD);
     scene.pool->steps.count = MARK_STEPS_MAX - 1;
     for (int i = 0; i < 3; i++)
-        DONE(cenote_step(scene.pool));
+        DONE(cenote_pool_step(scene.pool));
     REQUIRE(held_take(&held, scene.pool, 2 * MIB, scene.stream[A]));
-    DONE(cenote_pieces(scene.pool, NULL, &piece, 1, &count));
+    DONE(cenote_pool_pieces(scene.pool, NULL, &piece, 1, &count));
     EXPECT_EQ(piece.address, (uint64_t)(uintptr_t)held.at);
     EXPECT_EQ(piece.born, MARK_STEPS_MAX);
     held_give(&held);

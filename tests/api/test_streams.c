@@ -66,7 +66,7 @@ CASE(retired_streams_let_go_when_the_device_is_done)
     DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
     REQUIRE(held_take(&next, scene.pool, 12 * MIB, scene.stream[B]));
     EXPECT(!held_overlap(&next, &held));
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but now it is known */
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but now it is known */
     REQUIRE(held_take(&held, scene.pool, 12 * MIB, scene.stream[C]));
     EXPECT_EQ(scene_stats(scene.pool).arenas, 2);
     held_give(&held);
@@ -82,7 +82,7 @@ CASE(blocks_wait_for_immortal_streams)
     struct sim_books books;
     scene_open(&scene, CARD);
     sim_set_lag(MSEC);
-    DONE(cenote_stream_immortal(scene.pool, scene.stream[B]));
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
     for (int i = 0; i < 40; i++) {
         for (int k = 0; k <= i % 3; k++) {
             REQUIRE(held_take(&held, scene.pool, i % 2 ? 3 * MIB : 700, scene.stream[A]));
@@ -93,7 +93,7 @@ CASE(blocks_wait_for_immortal_streams)
         }
         EXPECT_EQ(scene_stats(scene.pool).pending_blocks, i % 3 + 1);
         DONE(cuStreamSynchronize(scene.stream[B]));
-        DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
         EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     }
     sim_books(&books);
@@ -107,8 +107,8 @@ CASE(immortal_streams)
     struct held held;
     scene_open(&scene, CARD);
     for (int i = 0; i < SCENE_STREAMS; i++) {
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[i]));
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[i])); /* saying it twice is no mistake */
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[i]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[i])); /* saying it twice is no mistake */
     }
     for (int i = 0; i < 30; i++) {
         REQUIRE(held_take(&held, scene.pool, (size_t)(i + 1) * MIB, scene.stream[i % SCENE_STREAMS]));
@@ -153,12 +153,12 @@ CASE(more_immortal_streams_than_are_kept)
     struct scene scene;
     struct held held;
     scene_open(&scene, CARD);
-    DONE(cenote_stream_immortal(scene.pool, NULL));
-    DONE(cenote_stream_immortal(scene.pool, CU_STREAM_PER_THREAD));
+    DONE(cenote_stream_set_immortal(scene.pool, NULL));
+    DONE(cenote_stream_set_immortal(scene.pool, CU_STREAM_PER_THREAD));
     for (int i = 0; i < MANY; i++) {
         DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
-        DONE(cenote_stream_immortal(scene.pool, streams[i]));
-        DONE(cenote_stream_immortal(scene.pool, streams[i])); /* once is enough */
+        DONE(cenote_stream_set_immortal(scene.pool, streams[i]));
+        DONE(cenote_stream_set_immortal(scene.pool, streams[i])); /* once is enough */
     }
     for (int i = 0; i < MANY; i += 100) {
         REQUIRE(held_take(&held, scene.pool, 512, streams[i]));
@@ -182,9 +182,9 @@ CASE(an_immortal_stream_with_the_handle_of_another)
     DONE(cuStreamDestroy(old));
     DONE(cuStreamCreate(&scene.stream[C], CU_STREAM_NON_BLOCKING));
     REQUIRE_EQ(scene.stream[C], old);
-    DONE(cenote_stream_immortal(scene.pool, scene.stream[C]));
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[C]));
     held_give(&held);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     scene_destroy_pool(&scene);
     scene_close(&scene);
@@ -206,7 +206,7 @@ CASE(more_waiting_blocks_than_events)
     for (int i = 0; i < MANY; i++)
         REQUIRE(!cenote_free(blocks[i]));
     EXPECT(scene_stats(scene.pool).pending_blocks > 4096);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     EXPECT_EQ(scene_stats(scene.pool).reserved.current, 0);
     scene_close(&scene);
@@ -234,7 +234,7 @@ CASE(used_by_a_thread_and_freed_by_another)
     EXPECT_EQ(used, &held);
     held_give(&held);
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     scene_close(&scene);
 }

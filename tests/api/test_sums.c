@@ -125,7 +125,7 @@ CASE(a_group_lends_what_comes_back)
         struct scene scene;
         void *first = NULL, *second = NULL;
         scene_open(&scene, 256 * MIB);
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[B]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
         cenote_group *group = make_group(&scene, private ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : CENOTE_GROUP_LEND, NULL);
         REQUIRE(!cenote_group_alloc(group, 200 * MIB, 512, scene.stream[A], &first));
         DONE(sim_launch_wait(scene.stream[B], MSEC));
@@ -145,7 +145,7 @@ CASE(what_a_group_lends_is_taken_when_it_is_back)
         struct scene scene;
         void *first = NULL, *late = NULL, *second = NULL;
         scene_open(&scene, 256 * MIB);
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[B]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
         cenote_group *group = make_group(&scene, private ? CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND : CENOTE_GROUP_LEND, NULL);
         REQUIRE(!cenote_group_alloc(group, 150 * MIB, 512, scene.stream[A], &first));
         REQUIRE(!cenote_alloc(scene.pool, 60 * MIB, scene.stream[C], &late));
@@ -214,7 +214,7 @@ CASE(without_fences_an_event_comes_first)
     sim_hide("cuCtxRecordEvent");
     DONE(cenote_pool_create(0, &options, &scene.pool));
     for (int i = 0; i < SCENE_STREAMS; i++)
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[i]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[i]));
     REQUIRE(!cenote_alloc(scene.pool, 200 * MIB, scene.stream[A], &block));
     DONE(sim_launch_wait(scene.stream[B], HOUR));
     DONE(sim_launch_wait(scene.stream[C], MSEC));

@@ -22,14 +22,14 @@ CASE(keeps_what_it_is_told_to_keep)
     static const size_t keep[] = {CARD, 40 * MIB, 39 * MIB, 21 * MIB, 2 * MIB + 1, 1, 0};
     static const size_t left[] = {40 * MIB, 40 * MIB, 38 * MIB, 20 * MIB, 2 * MIB, 0, 0};
     for (int i = 0; i < 7; i++) {
-        DONE(cenote_trim(scene.pool, keep[i], CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, keep[i], CENOTE_TRIM_WAIT));
         EXPECT_EQ(reserved(&scene), left[i]);
         DONE(cenote_pool_check(scene.pool));
     }
     cenote_stats s = scene_stats(scene.pool);
     EXPECT_EQ(s.trims, 7);
     EXPECT_EQ(s.trimmed, 40 * MIB);
-    EXPECT_EQ(cenote_trim(scene.pool, 0, 0x80), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0x80), CENOTE_INVALID);
     REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
     held_give(&held);
     scene_close(&scene);
@@ -46,13 +46,13 @@ CASE(live_blocks_stay)
     for (int i = 0; i < 12; i++)
         if (i % 4)
             held_give(&held[i]);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(reserved(&scene) >= 15 * MIB && reserved(&scene) <= 3 * 8 * MIB);
     for (int i = 0; i < 12; i += 4) {
         held_expect(&held[i], scene.stream[i % 2]);
         held_give(&held[i]);
     }
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 0);
     struct sim_books books;
     sim_books(&books);
@@ -72,20 +72,20 @@ CASE(does_not_wait_unless_told)
     held_linger(&held, scene.stream[A]);
     held_give(&held);
     uint64_t before = sim_now();
-    DONE(cenote_trim(scene.pool, 0, 0));
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT_EQ(sim_now(), before);
     EXPECT_EQ(reserved(&scene), 40 * MIB);
     sim_advance(100 * MSEC);
-    DONE(cenote_trim(scene.pool, 0, 0));
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
     sim_advance(MSEC);
-    DONE(cenote_trim(scene.pool, 0, 0));
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT_EQ(reserved(&scene), 0);
 
     REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[A]));
     held_linger(&held, scene.stream[A]);
     held_give(&held);
     before = sim_now();
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(sim_now() >= before + 10 * MSEC);
     EXPECT_EQ(reserved(&scene), 0);
     scene_close(&scene);
@@ -99,22 +99,22 @@ CASE(small_blocks_in_flight_stay)
         struct held small[2];
         scene_open(&scene, CARD);
         sim_set_lag(MSEC);
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[B]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
         REQUIRE(held_take(&small[0], scene.pool, 4096, scene.stream[A]));
         REQUIRE(held_take(&small[1], scene.pool, 4096, scene.stream[A]));
         order(scene.stream[A], scene.stream[B]);
         if (waits)
             DONE(cenote_use(small[0].at, scene.stream[B]));
         held_give(&small[0]);
-        DONE(cenote_trim(scene.pool, UINT64_MAX, 0)); /* looks how far the device is, and gives back nothing */
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* looks how far the device is, and gives back nothing */
         DONE(cuCtxSynchronize());
         held_linger(&small[1], scene.stream[A]);
         held_give(&small[1]);
-        DONE(cenote_trim(scene.pool, 0, 0));
+        DONE(cenote_pool_trim(scene.pool, 0, 0));
         EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
         EXPECT_EQ(reserved(&scene), 2 * MIB);
         scene_judge(&scene);
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(reserved(&scene), 0);
         scene_close(&scene);
     }
@@ -132,9 +132,9 @@ CASE(waits_for_pending_blocks)
     held_linger(&held, scene.stream[B]);
     DONE(cenote_use(held.at, scene.stream[B]));
     DONE(cenote_free(held.at));
-    DONE(cenote_trim(scene.pool, 0, 0));
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT(reserved(&scene) >= 10 * MIB);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 0);
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     scene_close(&scene);
@@ -153,14 +153,14 @@ CASE(during_a_capture_nothing_goes)
     DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
     DONE(cenote_capture_begin(group, scene.stream[A]));
     DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    int error = cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT);
+    int error = cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT);
     EXPECT(error == CENOTE_OK || error == CENOTE_CAPTURE);
     EXPECT(reserved(&scene) >= 10 * MIB);
     DONE(cuStreamEndCapture(scene.stream[A], &graph));
     DONE(cenote_capture_end(group, scene.stream[A]));
     DONE(cuGraphDestroy(graph));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(reserved(&scene), 0);
     scene_close(&scene);
 }
@@ -211,11 +211,11 @@ CASE(a_capture_that_begins_in_the_middle_ends_it)
     held_give(&held);
     DONE(cuCtxSynchronize());
     EXPECT_EQ(begins.taken, SEGMENTS);
-    DONE(cenote_trim(scene.pool, 0, 0));
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT_EQ(begins.given, 1);
     EXPECT_EQ(reserved(&scene), 10 * MIB + (size_t)(SEGMENTS - 1) * 20 * MIB);
     DONE(cenote_capture_end(begins.captured, begins.stream));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(begins.given, SEGMENTS);
     DONE(cenote_group_destroy(group));
     DONE(cenote_group_destroy(begins.captured));
@@ -237,7 +237,7 @@ static void step(struct scene *scene, size_t bytes)
     REQUIRE(held_take(&held, scene->pool, bytes, scene->stream[A]));
     held_give(&held);
     DONE(cuCtxSynchronize());
-    DONE(cenote_step(scene->pool));
+    DONE(cenote_pool_step(scene->pool));
 }
 
 CASE(steps_give_back_what_is_not_used)
@@ -314,8 +314,8 @@ static void open_growing(struct scene *scene, unsigned provider, double trim_abo
         take_and_give(scene, 2 * MIB, scene->stream[i]);
         DONE(cuCtxSynchronize());
     }
-    DONE(cenote_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
-    DONE(cenote_reset_totals(scene->pool));
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_reset_totals(scene->pool));
 }
 
 CASE(what_is_held_above_a_threshold_goes_back)

@@ -44,7 +44,7 @@ CASE(blocks_of_a_quick_stream_pass_those_of_a_stalled_one)
     void *block;
     scene_open(&scene, GIB);
     for (int i = 0; i < SCENE_STREAMS; i++)
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[i]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[i]));
     DONE(sim_launch_wait(scene.stream[B], HOUR));
     for (int i = 0; i < 8; i++) {
         REQUIRE(!cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &block));
@@ -67,7 +67,7 @@ CASE(a_line_that_was_empty)
     struct scene scene;
     void *live, *block;
     scene_open(&scene, GIB);
-    DONE(cenote_stream_immortal(scene.pool, scene.stream[C]));
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[C]));
     REQUIRE(!cenote_alloc(scene.pool, MIB, scene.stream[A], &live));
     DONE(cenote_use(live, scene.stream[C]));
     for (int i = 0; i < 3; i++) {
@@ -75,7 +75,7 @@ CASE(a_line_that_was_empty)
         DONE(cenote_use(block, scene.stream[C]));
         DONE(cenote_free(block));
         EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1);
-        DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
         EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     }
     DONE(cenote_free(live));
@@ -89,7 +89,7 @@ CASE(the_wait_is_for_what_helps)
     void *block;
     scene_open(&scene, 256 * MIB);
     for (int i = 0; i < SCENE_STREAMS; i++)
-        DONE(cenote_stream_immortal(scene.pool, scene.stream[i]));
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[i]));
     DONE(sim_launch_wait(scene.stream[B], HOUR));
     for (int i = 0; i < 100; i++) {
         REQUIRE(!cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], &block));

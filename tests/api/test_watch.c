@@ -32,7 +32,7 @@ CASE(every_page_is_told_of)
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
     EXPECT_EQ(g.mapped, 1);
     held_give(&held);
-    DONE(cenote_trim(scene.pool, 4 * MIB, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 4 * MIB, CENOTE_TRIM_WAIT));
     EXPECT_EQ(g.unmapping, 3);
     EXPECT_EQ(cenote_pool_watch(NULL, registry_hear, &g), CENOTE_INVALID);
     DONE(cenote_pool_check(scene.pool));
@@ -83,13 +83,13 @@ CASE(a_block_that_waited_is_told_of_when_it_is_free)
         g.waiting[g.waiting_count++] = (struct range){(uint64_t)(uintptr_t)held.at, (uint64_t)(uintptr_t)held.at + bytes};
         uint64_t before = g.freed;
         held_give(&held);
-        DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
         EXPECT_EQ(g.freed, before);
         REQUIRE(held_take(&other, scene.pool, bytes, scene.stream[A]));
         registry_use(&g, other.at, other.bytes);
         held_give(&other);
         DONE(cuCtxSynchronize());
-        DONE(cenote_trim(scene.pool, UINT64_MAX, 0));
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
         EXPECT_EQ(g.freed, before + 1);
         EXPECT_EQ(g.waiting_count, 0);
     }
@@ -116,7 +116,7 @@ CASE(a_refused_unmap_is_taken_back)
         held_give(&held);
         uint64_t mapped = g.mapped;
         fault_arm(call[i], 1, CUDA_ERROR_UNKNOWN, true);
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT(fault_fired() > 0);
         fault_disarm();
         EXPECT(g.unmapping > 0);
@@ -124,7 +124,7 @@ CASE(a_refused_unmap_is_taken_back)
         REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
         registry_use(&g, held.at, held.bytes);
         held_give(&held);
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(g.range_count, 0);
         registry_judge(&g);
         scene_close(&scene);
@@ -152,7 +152,7 @@ static void *work(void *arg)
     while (!atomic_load(&w->stop))
         if (!cenote_alloc(w->pool, 6 * MIB, w->stream, &block)) {
             cenote_free(block);
-            cenote_trim(w->pool, 0, CENOTE_TRIM_WAIT);
+            cenote_pool_trim(w->pool, 0, CENOTE_TRIM_WAIT);
         }
     return NULL;
 }
@@ -289,7 +289,7 @@ static void step(struct program *p)
     else if (what < 86 && p->held[slot].at)
         use_elsewhere(p, slot);
     else if (what < 93)
-        p->refused += cenote_trim(p->scene.pool, pick(p, 64) * MIB, pick(p, 2)) != 0;
+        p->refused += cenote_pool_trim(p->scene.pool, pick(p, 64) * MIB, pick(p, 2)) != 0;
     else if (what < 95)
         change_group(p);
     else if (what < 96)

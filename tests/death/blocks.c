@@ -1,4 +1,6 @@
 /* blocks.c: what a program can do wrong with a pointer, a size or a pin. */
+#include <cenote/share.h>
+
 #include "driver/driver.h"
 #include "tests/death/misuse.h"
 
@@ -114,7 +116,7 @@ MISUSE(freed_again_after_a_trim, CENOTE_NOT_OURS, "stale pointer")
     void *block;
     DONE(cenote_alloc(s->scene.pool, 9 * MIB, s->scene.stream[C], &block)); /* an arena of its own, whose region goes with it */
     DONE(cenote_free(block));
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     s->named = block;
     return cenote_free(block);
 }
@@ -294,7 +296,7 @@ MISUSE(pinned_after_its_free, CENOTE_NOT_OURS, "live blocks")
     void *block;
     DONE(cenote_alloc(s->scene.pool, 9 * MIB, s->scene.stream[C], &block));
     DONE(cenote_free(block));
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     s->named = block;
     return cenote_pin(block, 512);
 }
@@ -334,8 +336,8 @@ MISUSE(unpinned_twice, CENOTE_INVALID, "once for each pin")
 
 MISUSE(no_such_kind, CENOTE_INVALID, "a kind from 0 to")
 {
-    EXPECT_EQ(cenote_block_kind(s->live[0].at, -1), CENOTE_INVALID);
-    return cenote_block_kind(s->live[0].at, CENOTE_KINDS);
+    EXPECT_EQ(cenote_block_set_kind(s->live[0].at, -1), CENOTE_INVALID);
+    return cenote_block_set_kind(s->live[0].at, CENOTE_KINDS);
 }
 
 MISUSE(the_kind_of_a_freed_block, CENOTE_NOT_OURS, "no live block")
@@ -343,7 +345,7 @@ MISUSE(the_kind_of_a_freed_block, CENOTE_NOT_OURS, "no live block")
     char *block = block_of(s, 3 * MIB);
     DONE(cenote_free(block));
     s->named = block;
-    return cenote_block_kind(block, CENOTE_KIND_GRADIENTS);
+    return cenote_block_set_kind(block, CENOTE_KIND_GRADIENTS);
 }
 
 MISUSE(a_place_that_no_block_has, CENOTE_INVALID, "address that an earlier block had")

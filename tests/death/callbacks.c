@@ -68,12 +68,12 @@ MISUSE(a_watch_function_that_calls_cenote_later, CENOTE_INVALID, "must not call 
     DONE(cenote_free(block));
     DONE(cenote_pool_watch(s->scene.pool, nosy_watch, NULL));
     awaken(s);
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(!awake);
     awaken(s);
     DONE(cenote_free(block_of(s, 20 * MIB)));
     awaken(s);
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(!awake);
     DONE(cenote_pool_watch(s->scene.pool, NULL, NULL));
     DONE(cenote_group_destroy(group));
@@ -91,7 +91,7 @@ MISUSE(a_clock_that_calls_cenote, CENOTE_INVALID, "must not call cenote")
     DONE(cenote_pool_create(0, &options, &pool));
     EXPECT(!awake);
     awaken(s);
-    DONE(cenote_step(pool));
+    DONE(cenote_pool_step(pool));
     EXPECT(!awake);
     awaken(s);
     DONE(cenote_alloc(pool, 3 * MIB, s->scene.stream[A], &block)); /* with the turn */
@@ -144,7 +144,7 @@ static void *take_and_call(size_t bytes, cenote_stream stream, void *arg)
     (void)arg;
     calls++;
     DONE(cenote_alloc(pool, MIB, stream, &block));
-    DONE(cenote_trim(pool, 0, 0));
+    DONE(cenote_pool_trim(pool, 0, 0));
     DONE(cenote_free(block));
     DONE(cenote_pool_check(pool));
     DONE(cuMemAlloc(&at, bytes));
@@ -160,7 +160,7 @@ static void give_and_call(void *memory, size_t bytes, cenote_stream stream, void
     DONE(cuMemFree((CUdeviceptr)(uintptr_t)memory));
     DONE(cenote_alloc(pool, MIB, stream, &block));
     DONE(cenote_free(block));
-    DONE(cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     answer = cenote_pool_destroy(pool);
 }
 
@@ -172,7 +172,7 @@ ANSWER(a_source_that_calls_cenote, CENOTE_OK, NULL)
     DONE(cenote_group_alloc(group, 3 * MIB, 512, s->scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(calls, 1);
     return CENOTE_OK;
 }
@@ -185,7 +185,7 @@ MISUSE(a_source_that_destroys_the_pool, CENOTE_BUSY, "when it has returned")
     DONE(cenote_group_alloc(group, 3 * MIB, 512, s->scene.stream[A], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(calls, 2);
     return answer;
 }
@@ -264,7 +264,7 @@ static void explain_more(cenote_pool *pool, cenote_moment *moment, void *arg)
     void *block;
     (void)moment;
     EXPECT(++calls < 100);
-    EXPECT(cenote_explain(pool, 0, text, sizeof text) > 0);
+    EXPECT(cenote_pool_explain(pool, 0, text, sizeof text) > 0);
     EXPECT_EQ(cenote_alloc(pool, GIB, scenery->scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
     answer = arg ? cenote_pool_destroy(pool) : CENOTE_OK;
     keep_words();

@@ -35,7 +35,7 @@ ANSWER(an_explanation_of_a_destroyed_pool, CENOTE_OK, NULL)
     char text[128];
     cenote_pool *pool = pool_of(s);
     DONE(cenote_pool_destroy(pool));
-    EXPECT(cenote_explain(pool, 0, text, sizeof text) > 0);
+    EXPECT(cenote_pool_explain(pool, 0, text, sizeof text) > 0);
     return !strstr(text, "was destroyed");
 }
 
@@ -179,7 +179,7 @@ MISUSE(no_such_part, CENOTE_INVALID, "a part from 0 to 1")
 
 MISUSE(no_such_flag_of_a_trim, CENOTE_INVALID, "flags 0x80000000: ")
 {
-    return cenote_trim(s->scene.pool, 0, 1u << 31);
+    return cenote_pool_trim(s->scene.pool, 0, 1u << 31);
 }
 
 MISUSE(no_such_flag_of_a_group, CENOTE_INVALID, "flags 0x80: only")
@@ -191,8 +191,8 @@ MISUSE(no_such_flag_of_a_group, CENOTE_INVALID, "flags 0x80: only")
 MISUSE(no_such_division, CENOTE_INVALID, "a division from 0 to")
 {
     size_t count;
-    EXPECT_EQ(cenote_rows(s->scene.pool, -1, NULL, 0, &count), CENOTE_INVALID);
-    return cenote_rows(s->scene.pool, 99, NULL, 0, &count);
+    EXPECT_EQ(cenote_pool_rows(s->scene.pool, -1, NULL, 0, &count), CENOTE_INVALID);
+    return cenote_pool_rows(s->scene.pool, 99, NULL, 0, &count);
 }
 
 MISUSE(no_such_phase, CENOTE_INVALID, "phases are numbered from 0 to")
@@ -205,8 +205,8 @@ MISUSE(no_such_phase, CENOTE_INVALID, "phases are numbered from 0 to")
 MISUSE(growth_over_too_many_steps, CENOTE_INVALID, "looks at 2 to")
 {
     char text[64];
-    EXPECT_EQ(cenote_growth(s->scene.pool, 1, text, sizeof text), 0);
-    return cenote_growth(s->scene.pool, 65, text, sizeof text) ? CENOTE_OK : CENOTE_INVALID;
+    EXPECT_EQ(cenote_pool_growth(s->scene.pool, 1, text, sizeof text), 0);
+    return cenote_pool_growth(s->scene.pool, 65, text, sizeof text) ? CENOTE_OK : CENOTE_INVALID;
 }
 
 MISUSE(alignments_that_are_none, CENOTE_INVALID, "no power of two up to the page size, 2097152")
@@ -222,19 +222,19 @@ MISUSE(alignments_that_are_none, CENOTE_INVALID, "no power of two up to the page
 
 MISUSE(more_records_than_there_can_be, CENOTE_INVALID, "a ring holds up to")
 {
-    return cenote_record(s->scene.pool, UINT64_MAX);
+    return cenote_pool_record(s->scene.pool, UINT64_MAX);
 }
 
-MISUSE(a_trace_of_nothing, CENOTE_INVALID, "cenote_record, or the option record, comes first")
+MISUSE(a_trace_of_nothing, CENOTE_INVALID, "cenote_pool_record, or the option record, comes first")
 {
-    return cenote_record_save(s->scene.pool, "/dev/null");
+    return cenote_pool_record_save(s->scene.pool, "/dev/null");
 }
 
 ANSWER(a_file_that_cannot_be_written, CENOTE_FILE, "/no/such/folder/file")
 {
-    DONE(cenote_record(s->scene.pool, 16));
-    EXPECT_EQ(cenote_record_save(s->scene.pool, "/no/such/folder/file"), CENOTE_FILE);
-    return cenote_snapshot(s->scene.pool, "/no/such/folder/file");
+    DONE(cenote_pool_record(s->scene.pool, 16));
+    EXPECT_EQ(cenote_pool_record_save(s->scene.pool, "/no/such/folder/file"), CENOTE_FILE);
+    return cenote_pool_snapshot(s->scene.pool, "/no/such/folder/file");
 }
 
 MISUSE(a_name_that_cannot_be_printed, CENOTE_INVALID, "1 to 31 letters of ASCII")
@@ -306,7 +306,7 @@ MISUSE(taken_from_a_destroyed_group, CENOTE_INVALID, "group \"graphs\" was destr
     int error = cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &none);
     DONE(cenote_free(block));
     EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &none), CENOTE_INVALID);
-    DONE(cenote_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(s->scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &none), CENOTE_INVALID);
     return error;
 }
@@ -319,11 +319,11 @@ static void call_with(struct scenery *s, cenote_group *group, cenote_pool *pool)
     void *block;
     EXPECT_EQ(cenote_group_alloc(group, MIB, 512, s->scene.stream[A], &block), CENOTE_INVALID);
     EXPECT_EQ(cenote_alloc_at(pool, group, s->live[0].at, 512, s->scene.stream[A]), CENOTE_INVALID);
-    EXPECT_EQ(cenote_group_change(group, 0), CENOTE_INVALID);
+    EXPECT_EQ(cenote_group_set_flags(group, 0), CENOTE_INVALID);
     EXPECT_EQ(cenote_capture_begin(group, s->scene.stream[A]), CENOTE_INVALID);
     EXPECT_EQ(cenote_capture_end(group, s->scene.stream[A]), CENOTE_INVALID);
     EXPECT_EQ(cenote_group_reserved(group, &bytes), CENOTE_INVALID);
-    EXPECT_EQ(cenote_pieces(pool, group, NULL, 0, &count), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_pieces(pool, group, NULL, 0, &count), CENOTE_INVALID);
 }
 
 MISUSE(a_group_destroyed_twice, CENOTE_INVALID, "was destroyed")
@@ -371,7 +371,7 @@ MISUSE(a_group_whose_pool_is_another_now, CENOTE_INVALID, "was destroyed")
 MISUSE(a_group_that_becomes_private, CENOTE_INVALID, "give CENOTE_GROUP_PRIVATE when it is created")
 {
     cenote_group *group = group_of(s, 0);
-    int error = cenote_group_change(group, CENOTE_GROUP_PRIVATE);
+    int error = cenote_group_set_flags(group, CENOTE_GROUP_PRIVATE);
     DONE(cenote_group_destroy(group));
     return error;
 }
@@ -381,7 +381,7 @@ MISUSE(a_group_of_another_pool, CENOTE_INVALID, "not of this pool")
     size_t count;
     cenote_pool *pool = pool_of(s);
     cenote_group *group = group_of(s, 0);
-    int error = cenote_pieces(pool, group, NULL, 0, &count);
+    int error = cenote_pool_pieces(pool, group, NULL, 0, &count);
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_destroy(pool));
     return error;
@@ -468,7 +468,7 @@ MISUSE(a_stream_never_seen, CENOTE_INVALID, "0xdead0 is no stream of device 0")
     EXPECT_EQ(cenote_use(s->live[0].at, NEVER_SEEN), CENOTE_INVALID);
     EXPECT_EQ(cenote_use_on(s->live[0].at, 0, NEVER_SEEN), CENOTE_INVALID);
     EXPECT_EQ(cenote_stream_retire(s->scene.pool, NEVER_SEEN), CENOTE_INVALID);
-    EXPECT_EQ(cenote_stream_immortal(s->scene.pool, NEVER_SEEN), CENOTE_INVALID);
+    EXPECT_EQ(cenote_stream_set_immortal(s->scene.pool, NEVER_SEEN), CENOTE_INVALID);
     EXPECT_EQ(cenote_capture_begin(group, NEVER_SEEN), CENOTE_INVALID);
     EXPECT_EQ(cenote_capture_end(group, NEVER_SEEN), CENOTE_CAPTURE);
     EXPECT_EQ(cenote_group_alloc(group, 512, 512, NEVER_SEEN, &block), CENOTE_INVALID);
@@ -495,7 +495,7 @@ MISUSE(an_immortal_stream_that_retires, CENOTE_INVALID, "was declared immortal")
 {
     CUstream stream;
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    DONE(cenote_stream_immortal(s->scene.pool, stream));
+    DONE(cenote_stream_set_immortal(s->scene.pool, stream));
     s->named = stream;
     int error = cenote_stream_retire(s->scene.pool, stream);
     DONE(cuStreamDestroy(stream));

@@ -10,6 +10,8 @@
 #ifndef CENOTE_TESTS_FAULTS_ACT_H
 #define CENOTE_TESTS_FAULTS_ACT_H
 
+#include <cenote/share.h>
+
 #include "driver/driver.h"
 #include "tests/api/scene.h"
 

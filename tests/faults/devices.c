@@ -29,12 +29,12 @@ static void grow_and_shrink(struct act *act)
     look(wide);
     look(kept);
     act_give(wide);
-    act_done(act, cenote_trim(pool, 4 * MIB, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 4 * MIB, CENOTE_TRIM_WAIT));
     look(act_take(act, pool, 20 * MIB, act->scene.stream[B]));
     look(act_take(act, pool, 9 * MIB, act->scene.stream[A]));
     look(kept);
     act_give_all(act);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     if (!act_is_sticky(act))
         registry_judge(&told);
     if (act->retry) /* nothing was refused: all of it is gone */
@@ -77,7 +77,7 @@ static void grant_between(struct act *act)
         expect_open((struct act_block *[]){before, other, after}[i]);
     act_done(act, cenote_pool_grant(pool, 1));
     act_give(before);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
 }
 
 void scenario_grant(struct act *act)
@@ -111,11 +111,11 @@ static void use_there(struct act *act)
     act_take(act, pool, 9 * MIB, act->scene.stream[A]);
     act_take(act, pool, 40 * MIB, act->scene.stream[A]); /* only with what device 1 uses */
     act_give_all(act);
-    act_done(act, cenote_stream_immortal(pool, act->other_stream));
+    act_done(act, cenote_stream_set_immortal(pool, act->other_stream));
     held = act_take(act, pool, 5 * MIB, act->scene.stream[B]);
     act_use(act, held, act->other_stream);
     act_give(held);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
 }
 
 void scenario_use_on_another_device(struct act *act)

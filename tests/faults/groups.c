@@ -54,11 +54,11 @@ void scenario_group_on_memory_of_the_program(struct act *act)
     act_take_from(act, group, MIB, act->scene.stream[B]);
     act_use(act, held, act->scene.stream[B]);
     act_give(held);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_give_all(act);
     act_drop_group(act, group);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 void scenario_source_runs_dry(struct act *act)
@@ -71,8 +71,8 @@ void scenario_source_runs_dry(struct act *act)
     act_take_from(act, group, 22 * MIB, act->scene.stream[B]);
     act_give_all(act);
     act_drop_group(act, group);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ private and captured */
@@ -117,7 +117,7 @@ void scenario_capture_while_others_run_short(struct act *act)
     act_give(held);
     act_hoard(act, pool, 10 * MIB, act->scene.stream[C]);
     act_hoard(act, pool, 3 * MIB, act->scene.stream[A]);
-    act_done(act, cenote_trim(pool, 0, 0));
+    act_done(act, cenote_pool_trim(pool, 0, 0));
     replay(act, act_end_capture(act, act->scene.stream[A]));
     act_give_all(act);
     act_take(act, pool, 15 * MIB, act->scene.stream[C]);
@@ -128,7 +128,7 @@ void scenario_pending_during_capture(struct act *act)
     cenote_pool *pool = act->scene.pool;
     cenote_group *group = act_group(act, pool, CENOTE_GROUP_PRIVATE, NULL);
     struct act_block *held = act_take(act, pool, 20 * MIB, act->scene.stream[B]);
-    DONE(cenote_stream_immortal(pool, act->scene.stream[C]));
+    DONE(cenote_stream_set_immortal(pool, act->scene.stream[C]));
     act_use(act, held, act->scene.stream[C]);
     act_armed(act);
     bool open = act_capture(act, group, act->scene.stream[A]);
@@ -152,7 +152,7 @@ void scenario_private_group_destroyed(struct act *act)
     act_take(act, pool, 30 * MIB, act->scene.stream[C]);
     act_give(kept);
     sim_advance(20 * MSEC);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     act_take(act, pool, 8 * MIB, act->scene.stream[B]);
 }
 
@@ -165,7 +165,7 @@ void scenario_private_group_without_pages(struct act *act)
     act_take_from(act, group, 900, act->scene.stream[A]);
     act_give(held);
     act_drop_group(act, group);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 /* --------------------------------------------------------------------------------------------------------------- put back, lent, whole */
@@ -226,6 +226,6 @@ void scenario_group_of_whole_blocks(struct act *act)
     act_take_from(act, pages, 4 * MIB, act->scene.stream[B]);
     act_give_all(act);
     act_drop_group(act, segments);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
 }

@@ -96,7 +96,7 @@ static void judge_end(struct act *act)
     for (int i = 0; i < ACT_THINGS; i++) {
         if (!act->pools[i])
             continue;
-        DONE(cenote_trim(act->pools[i], 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(act->pools[i], 0, CENOTE_TRIM_WAIT));
         cenote_stats stats = scene_stats(act->pools[i]);
         EXPECT_EQ(stats.active.current, 0);
         EXPECT_EQ(stats.pending_blocks, 0);

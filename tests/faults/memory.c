@@ -91,7 +91,7 @@ void scenario_aliases(struct act *act)
     act_take(act, act->scene.pool, 6 * MIB, act->scene.stream[A]);
     act_take(act, act->scene.pool, 4 * MIB, act->scene.stream[B]);
     act_give(hole);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 void scenario_trim_as_far_as_possible(struct act *act)
@@ -100,13 +100,13 @@ void scenario_trim_as_far_as_possible(struct act *act)
     struct act_block *other = act_take(act, act->scene.pool, 5 * MIB, act->scene.stream[B]);
     act_give(held);
     act_armed(act);
-    act_done(act, cenote_trim(act->scene.pool, 8 * MIB, 0));
+    act_done(act, cenote_pool_trim(act->scene.pool, 8 * MIB, 0));
     sim_advance(20 * MSEC);
-    act_done(act, cenote_trim(act->scene.pool, 8 * MIB, 0));
+    act_done(act, cenote_pool_trim(act->scene.pool, 8 * MIB, 0));
     act_give(other);
-    act_done(act, cenote_trim(act->scene.pool, 0, 0));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, 0));
     sim_advance(20 * MSEC);
-    act_done(act, cenote_trim(act->scene.pool, 0, 0));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, 0));
 }
 
 void scenario_trim_and_wait(struct act *act)
@@ -118,8 +118,8 @@ void scenario_trim_and_wait(struct act *act)
     act_give(used);
     act_give(held);
     act_armed(act);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 /* Steps, allocations and looks give back what was freed some steps before. */
@@ -130,7 +130,7 @@ void scenario_decay(struct act *act)
         struct act_block *held = act_take(act, act->scene.pool, (size_t)(16 - step) * 2 * MIB, act->scene.stream[step % 2]);
         act_give(held);
         sim_advance(5 * MSEC);
-        act_done(act, step % 5 ? cenote_step(act->scene.pool) : cenote_trim(act->scene.pool, UINT64_MAX, 0));
+        act_done(act, step % 5 ? cenote_pool_step(act->scene.pool) : cenote_pool_trim(act->scene.pool, UINT64_MAX, 0));
     }
 }
 
@@ -155,7 +155,7 @@ void scenario_trims_that_come_often(struct act *act)
         struct act_block *held = act_take(act, act->scene.pool, 10 * MIB, act->scene.stream[A]);
         act_give(held);
         sim_advance(5 * MSEC);
-        act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
+        act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_PERIODIC));
     }
 }
 
@@ -166,7 +166,7 @@ void scenario_steps(struct act *act)
         struct act_block *held = act_take(act, act->scene.pool, (size_t)(6 - step) * 2 * MIB, act->scene.stream[A]);
         act_give(held);
         sim_advance(5 * MSEC);
-        act_done(act, cenote_step(act->scene.pool));
+        act_done(act, cenote_pool_step(act->scene.pool));
     }
 }
 
@@ -179,9 +179,9 @@ void scenario_pins(struct act *act)
     act_give(pinned);
     act_armed(act);
     struct act_block *held = act_take(act, act->scene.pool, 30 * MIB, act->scene.stream[B]);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_give(held);
     act_take(act, act->scene.pool, 8 * MIB, act->scene.stream[A]);
     DONE(cenote_unpin(at, 9 * MIB));
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }

@@ -37,7 +37,7 @@ void scenario_default_pool(struct act *act)
     act_done(act, cenote_pool_default(0, &pool));
     EXPECT_EQ(pool, act->pools[0]);
     act_give_all(act);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
 }
 
 void scenario_pools_of_one_device(struct act *act)
@@ -64,7 +64,7 @@ void scenario_pools_of_two_devices(struct act *act)
     act_give(held);
     act_take(act, other, 24 * MIB, act->other_stream);
     act_give_all(act);
-    act_done(act, other ? cenote_trim(other, 0, CENOTE_TRIM_WAIT) : CENOTE_OK);
+    act_done(act, other ? cenote_pool_trim(other, 0, CENOTE_TRIM_WAIT) : CENOTE_OK);
     act_drop_pool(act, other);
 }
 
@@ -81,7 +81,7 @@ static void segments(struct act *act)
     act_give(held);
     act_take(act, pool, 500, act->scene.stream[A]);
     act_give_all(act);
-    act_done(act, cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
 }
 
 void scenario_async(struct act *act)
@@ -142,7 +142,7 @@ void scenario_segments_within_a_limit(struct act *act)
     for (int round = 0; round < 3; round++) {
         struct act_block *held = act_take(act, act->scene.pool, 12 * MIB, act->scene.stream[round]);
         act_give(held);
-        act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+        act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     }
 }
 
@@ -170,8 +170,8 @@ void scenario_questions(struct act *act)
     DONE(cenote_pool_stats(act->scene.pool, &stats));
     EXPECT(cenote_stats_text(&stats, text, sizeof text) > 0);
     EXPECT(cenote_stats_json(&stats, text, sizeof text) > 0);
-    DONE(cenote_reset_peaks(act->scene.pool));
-    DONE(cenote_reset_totals(act->scene.pool));
+    DONE(cenote_pool_reset_peaks(act->scene.pool));
+    DONE(cenote_pool_reset_totals(act->scene.pool));
     DONE(cenote_find(held->at + 5 * MIB, &found));
     EXPECT_EQ(found.start, held->at);
     EXPECT_EQ(cenote_pool_device(act->scene.pool), 0);
@@ -189,8 +189,8 @@ void scenario_questions(struct act *act)
 static void write_both(struct act *act, cenote_pool *pool, bool recording)
 {
     if (recording)
-        act_done(act, cenote_record_save(pool, "/dev/null"));
-    act_done(act, cenote_snapshot(pool, "/dev/null"));
+        act_done(act, cenote_pool_record_save(pool, "/dev/null"));
+    act_done(act, cenote_pool_snapshot(pool, "/dev/null"));
 }
 
 void scenario_records_and_snapshots(struct act *act)
@@ -198,7 +198,7 @@ void scenario_records_and_snapshots(struct act *act)
     cenote_pool *pool = act->scene.pool;
     struct act_block *old = act_take(act, pool, 3 * MIB, act->scene.stream[A]), *small[40];
     act_armed(act);
-    bool recording = act_done(act, cenote_record(pool, 64));
+    bool recording = act_done(act, cenote_pool_record(pool, 64));
     for (int i = 0; i < 40; i++)
         small[i] = act_take(act, pool, 700, act->scene.stream[i % 3]);
     act_use(act, old, act->scene.stream[B]);
@@ -206,9 +206,9 @@ void scenario_records_and_snapshots(struct act *act)
     write_both(act, pool, recording);
     for (int i = 0; i < 40; i++)
         act_give(small[i]);
-    recording = act_done(act, cenote_record(pool, 10)) || recording;
+    recording = act_done(act, cenote_pool_record(pool, 10)) || recording;
     write_both(act, pool, recording);
-    act_done(act, cenote_record(pool, 0));
+    act_done(act, cenote_pool_record(pool, 0));
 }
 
 void scenario_pool_that_records_from_its_opening(struct act *act)

@@ -28,7 +28,7 @@ void scenario_export_and_import(struct act *act)
     void *here = act_import(act, &share);
     look(act, block, here);
     act_close_import(act, here);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_give(block);
 }
 

@@ -106,7 +106,7 @@ void scenario_no_addresses(struct act *act)
     act_hoard(act, act->scene.pool, 3 * MIB, act->scene.stream[B]);
     act_give_all(act);
     sim_advance(20 * MSEC);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_take(act, act->scene.pool, 20 * MIB, act->scene.stream[C]);
 }
 

@@ -23,7 +23,7 @@ void scenario_use_on_immortal_streams(struct act *act)
 {
     act_armed(act);
     for (int i = 0; i < SCENE_STREAMS; i++)
-        act_done(act, cenote_stream_immortal(act->scene.pool, act->scene.stream[i]));
+        act_done(act, cenote_stream_set_immortal(act->scene.pool, act->scene.stream[i]));
     struct act_block *first = act_take(act, act->scene.pool, 5 * MIB, act->scene.stream[A]);
     struct act_block *second = act_take(act, act->scene.pool, 3 * MIB, act->scene.stream[B]);
     act_use(act, first, act->scene.stream[B]);
@@ -64,14 +64,14 @@ void scenario_small_blocks_in_use(struct act *act)
     for (int i = 0; i < 12; i++)
         act_take(act, act->scene.pool, 300, act->scene.stream[A]);
     sim_advance(500 * MSEC);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 /* So many allocations while blocks wait that these are looked after. */
 void scenario_many_pending(struct act *act)
 {
     struct act_block *held[20];
-    act_done(act, cenote_stream_immortal(act->scene.pool, act->scene.stream[C]));
+    act_done(act, cenote_stream_set_immortal(act->scene.pool, act->scene.stream[C]));
     for (int i = 0; i < 20; i++) {
         held[i] = act_take(act, act->scene.pool, MIB, act->scene.stream[A]);
         act_use(act, held[i], act->scene.stream[i % 2 ? B : C]);
@@ -117,7 +117,7 @@ void scenario_streams_come_and_go(struct act *act)
         DONE(cuStreamSynchronize(stream));
         DONE(cuStreamDestroy(stream));
     }
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
 }
 
 /* Everything that wants a fence, where only the context itself can be waited for. */
@@ -130,7 +130,7 @@ static void without_fences(struct act *act)
     act_give(held);
     act_give(used);
     act_take(act, act->scene.pool, 40 * MIB, act->scene.stream[C]);
-    act_done(act, cenote_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
+    act_done(act, cenote_pool_trim(act->scene.pool, 0, CENOTE_TRIM_WAIT));
     act_take(act, act->scene.pool, 10 * MIB, act->scene.stream[B]);
 }
 

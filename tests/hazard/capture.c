@@ -104,7 +104,7 @@ void hazard_captured_temporary_that_another_stream_wants(void)
         held_expect(&result, scene.stream[A]);
         DONE(cuStreamSynchronize(scene.stream[A]));
         hoard_give(&others);
-        DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* nor can a trim have it */
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* nor can a trim have it */
     }
     DONE(cuGraphLaunch(exec, scene.stream[A]));
     held_expect(&result, scene.stream[A]);
@@ -126,12 +126,12 @@ static void replay_on_another_stream_then_release(bool moved)
     hazard_open(&scene, CARD);
     if (moved) { /* the graph's pages come from where others lived: their old places have them, too */
         hazard_whole_card(&scene, CARD, scene.stream[C]);
-        DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
     }
     cenote_group *group = private_group(&scene);
     CUgraphExec exec = capture_work(&scene, group, 24 * MIB, &result);
 
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* what was freed in the capture is done with, but for replays */
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* what was freed in the capture is done with, but for replays */
     DONE(cuGraphLaunch(exec, scene.stream[B]));
     held_linger(&result, scene.stream[B]);
     order(scene.stream[B], scene.stream[A]);
@@ -160,17 +160,17 @@ static void pages_went_to_a_graph(bool is_private)
     held_give(&old);
     if (is_private) { /* the next one takes over what this one mapped, and uses little of it */
         DONE(cenote_group_destroy(group));
-        DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
         group = private_group(&scene);
         REQUIRE(group_take(&old, group, 2 * MIB, scene.stream[A]));
         held_give(&old);
     }
-    DONE(cenote_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* nothing goes, but it is known that the device is done */
     cenote_group *graphs = private_group(&scene);
     CUgraphExec exec = capture_work(&scene, graphs, 24 * MIB, &result);
     EXPECT(scene_stats(scene.pool).pages_harvested >= 12);
     DONE(cenote_group_destroy(group));
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     DONE(cuGraphLaunch(exec, scene.stream[A]));
     held_expect(&result, scene.stream[A]);
     scene_judge(&scene);
@@ -302,9 +302,9 @@ static void *grow_and_shrink(void *arg)
         grower->failures += sim_launch_expect(grower->stream, device_address(block[0]), size, size) != CUDA_SUCCESS;
         grower->failures += cenote_free(block[0]) != CENOTE_OK;
         grower->failures += cenote_free(block[1]) != CENOTE_OK;
-        grower->failures += cenote_step(grower->pool) != CENOTE_OK;
+        grower->failures += cenote_pool_step(grower->pool) != CENOTE_OK;
     }
-    int trimmed = cenote_trim(grower->pool, 0, 0);
+    int trimmed = cenote_pool_trim(grower->pool, 0, 0);
     grower->failures += trimmed != CENOTE_OK && trimmed != CENOTE_CAPTURE;
     grower->failures += cuCtxPopCurrent(NULL) != CUDA_SUCCESS;
     return NULL;
@@ -385,7 +385,7 @@ void hazard_nothing_is_unmapped_during_a_capture(void)
     held_give(&held[2]);
     REQUIRE(held_take(&wide, scene.pool, 6 * MIB, scene.stream[B])); /* takes the pages of one hole and half of the other */
     DONE(cuStreamSynchronize(scene.stream[B]));
-    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
 
     capture_begin(group, scene.stream[A]);
     uint64_t unmapped = scene_stats(scene.pool).pages_unmapped;
@@ -428,7 +428,7 @@ void hazard_slots_of_a_graph_are_not_remapped(void)
     CUgraphExec exec = capture_end(group, scene.stream[A]);
     REQUIRE(group_take(&aliases.wide, group, 10 * MIB, scene.stream[A]));
     EXPECT(scene_stats(scene.pool).pages_aliased >= 3);
-    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT)); /* every fence that cenote may ask for is done */
+    DONE(cenote_pool_trim(scene.pool, CARD, CENOTE_TRIM_WAIT)); /* every fence that cenote may ask for is done */
 
     DONE(cuGraphLaunch(exec, scene.stream[B]));
     REQUIRE(group_take(&more, group, 6 * MIB, scene.stream[A]));

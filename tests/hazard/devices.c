@@ -73,13 +73,13 @@ static void free_and_snatch(struct pair *p, struct held *block)
     EXPECT(!held_overlap(&next, block));
     held_give(&next);
     DONE(cuCtxSynchronize()); /* of device 0: says nothing about device 1 */
-    DONE(cenote_trim(pool, 0, 0));
+    DONE(cenote_pool_trim(pool, 0, 0));
     EXPECT_EQ(scene_stats(pool).pending_blocks, 1);
     REQUIRE(held_take(&next, pool, block->bytes, p->scene.stream[B]));
     EXPECT(!held_overlap(&next, block));
     held_give(&next);
     if (block->bytes < MIB)
-        DONE(cenote_trim(pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
     else
         hazard_whole_card(&p->scene, CARD, p->scene.stream[B]); /* shortage waits for device 1 */
     EXPECT_EQ(scene_stats(pool).pending_blocks, 0);
@@ -106,7 +106,7 @@ void hazard_use_on_an_immortal_stream_of_another_device(void)
     struct pair p;
     struct held block, next;
     open_pair(&p);
-    DONE(cenote_stream_immortal(p.scene.pool, p.stream[0]));
+    DONE(cenote_stream_set_immortal(p.scene.pool, p.stream[0]));
     for (int round = 0; round < 2; round++) {
         REQUIRE(held_take(&block, p.scene.pool, 12 * MIB, p.scene.stream[A]));
         DONE(round ? cenote_use_on(block.at, 1, p.stream[0]) : cenote_use(block.at, p.stream[0]));
@@ -121,7 +121,7 @@ void hazard_use_on_an_immortal_stream_of_another_device(void)
     DONE(sim_launch_wait(p.stream[1], 1000 * MSEC));
     DONE(cuStreamSynchronize(p.stream[0]));
     DONE(cuCtxPopCurrent(NULL));
-    DONE(cenote_trim(p.scene.pool, UINT64_MAX, 0));
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, 0));
     EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
     REQUIRE(held_take(&next, p.scene.pool, 12 * MIB, p.scene.stream[A]));
     EXPECT(held_overlap(&next, &block));
@@ -180,19 +180,19 @@ void hazard_free_while_the_other_device_captures(void)
         DONE(cenote_capture_begin(group, p.stream[1]));
         DONE(cuStreamBeginCapture(p.stream[1], CU_STREAM_CAPTURE_MODE_GLOBAL));
         DONE(cenote_free(block.at));
-        DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 1);
         EXPECT_EQ(cenote_pool_destroy(p.scene.pool), CENOTE_BUSY);
         DONE(cuStreamEndCapture(p.stream[1], &graph));
         DONE(cenote_capture_end(group, p.stream[1]));
         DONE(cuGraphDestroy(graph));
         if (immortal) { /* what could not be recorded is, now: who looks again sees that it is done */
-            DONE(cenote_trim(p.scene.pool, 0, 0));
+            DONE(cenote_pool_trim(p.scene.pool, 0, 0));
             synchronize_other(&p);
         }
-        DONE(cenote_trim(p.scene.pool, 0, immortal ? 0 : CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(p.scene.pool, 0, immortal ? 0 : CENOTE_TRIM_WAIT));
         EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
-        DONE(cenote_stream_immortal(p.scene.pool, p.stream[0]));
+        DONE(cenote_stream_set_immortal(p.scene.pool, p.stream[0]));
     }
     DONE(cenote_group_destroy(group));
     DONE(cenote_pool_destroy(there));
@@ -218,7 +218,7 @@ void hazard_other_device_is_lost(void)
     struct pair p;
     struct held early, late, next;
     open_pair(&p);
-    DONE(cenote_stream_immortal(p.scene.pool, p.stream[0])); /* an event is to be had for it on every driver */
+    DONE(cenote_stream_set_immortal(p.scene.pool, p.stream[0])); /* an event is to be had for it on every driver */
     REQUIRE(held_take(&early, p.scene.pool, 12 * MIB, p.scene.stream[A]));
     REQUIRE(held_take(&late, p.scene.pool, 12 * MIB, p.scene.stream[A]));
     DONE(cenote_use(early.at, p.stream[0]));
@@ -228,10 +228,10 @@ void hazard_other_device_is_lost(void)
     DONE(sim_launch_wait(p.stream[0], 10 * MSEC));
     DONE(cuCtxPopCurrent(NULL));
     DONE(cenote_free(early.at));
-    DONE(cenote_trim(p.scene.pool, UINT64_MAX, 0));
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, 0));
     EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 1);
     sim_lose_context(1, CUDA_ERROR_ILLEGAL_ADDRESS);
-    DONE(cenote_trim(p.scene.pool, UINT64_MAX, 0));
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, 0));
     EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
     DONE(cenote_free(late.at));
     REQUIRE(held_take(&next, p.scene.pool, CARD, p.scene.stream[A]));
@@ -358,7 +358,7 @@ void hazard_gate_of_the_other_device_is_shut(void)
     REQUIRE(shut.stay.device);
     sem_init(&shut.stay.entered, 0, 0);
     sem_init(&shut.stay.leave, 0, 0);
-    DONE(cenote_stream_immortal(p.scene.pool, p.stream[0]));
+    DONE(cenote_stream_set_immortal(p.scene.pool, p.stream[0]));
     REQUIRE(held_take(&block, p.scene.pool, 40 * MIB, p.scene.stream[A]));
     DONE(cenote_use(block.at, p.stream[0]));
     linger_there(&p, &block, p.stream[0]);
@@ -400,7 +400,7 @@ static void *visit_each_other(void *arg)
         }
         n->failures += cenote_use(block, n->others) || cenote_free(block);
         if (i % 16 == 0)
-            n->failures += cenote_trim(n->pool, 0, i % 32 ? CENOTE_TRIM_WAIT : 0) != 0;
+            n->failures += cenote_pool_trim(n->pool, 0, i % 32 ? CENOTE_TRIM_WAIT : 0) != 0;
     }
     return NULL;
 }
@@ -435,7 +435,7 @@ void hazard_devices_visit_each_other(void)
         pthread_join(threads[i], NULL);
         EXPECT_EQ(neighbours[i].failures, 0);
     }
-    DONE(cenote_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
     DONE(cenote_group_destroy(group[0]));
     DONE(cenote_group_destroy(group[1]));

@@ -178,7 +178,7 @@ void hazard_immortal_stream_frees_into_itself(void)
 {
     struct scene scene;
     hazard_open(&scene, CARD);
-    DONE(cenote_stream_immortal(scene.pool, scene.stream[A]));
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[A]));
     for (int i = 0; i < 5; i++) {
         struct held block;
         REQUIRE(held_take(&block, scene.pool, (size_t)(i + 1) * 4 * MIB, scene.stream[A]));
@@ -378,7 +378,7 @@ void hazard_fence_due_with_another_device_current(void)
         count++;
     }
     EXPECT(count >= 2);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     DONE(cuCtxGetCurrent(&current));
     EXPECT_EQ(current, other);
     DONE(cuCtxPopCurrent(NULL));

@@ -111,7 +111,7 @@ void hazard_pinned_memory_stays_where_it_is(void)
     EXPECT(hoard.bytes <= CARD - 32 * MIB);
     EXPECT(hoard.bytes >= CARD - 32 * MIB - 4 * MIB);
     held_expect(&pinned, scene.stream[C]);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     held_expect(&pinned, scene.stream[C]);
     hoard_give(&hoard);
     hoard_take(&hoard, scene.pool, 3 * MIB, scene.stream[A]); /* its own stream may use it again, where it is */
@@ -192,7 +192,7 @@ void hazard_pinned_slots_are_not_remapped(void)
     held_give(&pinned);
     REQUIRE(held_take(&aliases.wide, scene.pool, 10 * MIB, scene.stream[A]));
     DONE(cuStreamSynchronize(scene.stream[A]));
-    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
 
     DONE(sim_launch_fill(scene.stream[A], device_address(pinned.at), 4711, pinned.bytes));
     REQUIRE(held_take(&more, scene.pool, 6 * MIB, scene.stream[A]));
@@ -219,7 +219,7 @@ void hazard_no_page_lies_under_one_block_twice(void)
     aliases_make(&aliases, scene.pool, scene.stream[A]);
     held_give(&aliases.wide);
     held_give(&aliases.kept);
-    DONE(cenote_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, CARD, CENOTE_TRIM_WAIT));
     REQUIRE(held_take(&all, scene.pool, 18 * MIB, scene.stream[A]));
     held_give(&all);
     scene_judge(&scene);

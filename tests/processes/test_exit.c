@@ -58,8 +58,8 @@ static void expect_end(struct held *live)
     EXPECT(!block);
     DONE(cenote_free(live->at));
     EXPECT(cenote_free(live->at) != CENOTE_OK); /* bookkeeping goes on */
-    EXPECT_EQ(cenote_trim(scene.pool, 0, 0), CENOTE_EXITING);
-    EXPECT_EQ(cenote_step(scene.pool), CENOTE_EXITING);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_EXITING);
+    EXPECT_EQ(cenote_pool_step(scene.pool), CENOTE_EXITING);
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_EXITING);
     DONE(cenote_pool_stats(scene.pool, &stats));
     EXPECT(stats.blocks.current < 6);
@@ -99,7 +99,7 @@ static void early_handler(void)
     for (int i = 0; i < 6; i++)
         if (i != 2)
             held_give(&held[i]);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     scene_close(&scene);
     end_here();
 }
@@ -264,7 +264,7 @@ static void *come_and_go(void *number)
         if (!error)
             error = cenote_free(block);
         if (i % 50 == 0)
-            cenote_trim(scene.pool, 0, 0);
+            cenote_pool_trim(scene.pool, 0, 0);
         if (i % 31 == 0)
             cenote_pool_stats(scene.pool, &stats);
         if (error && error != CENOTE_OUT_OF_MEMORY && error != CENOTE_EXITING && error != CENOTE_DEVICE_LOST && error != CENOTE_DRIVER) {

@@ -2,6 +2,7 @@
  * test_forks.c: forks before cenote's first call, after it, and at any moment of other threads' work inside it. A child is told, waits for
  * nobody, and leaves by any road without harm to the parent.
  */
+#include <cenote/share.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -56,14 +57,14 @@ static void refused_everything(void)
     EXPECT_EQ(cenote_find(kept[0].at, &found), CENOTE_FORKED);
     EXPECT_EQ(cenote_export(kept[0].at, &share), CENOTE_FORKED);
     EXPECT_EQ(cenote_import(&share, sizeof share, 0, &block), CENOTE_FORKED);
-    EXPECT_EQ(cenote_trim(scene.pool, 0, 0), CENOTE_FORKED);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_FORKED);
     EXPECT_EQ(cenote_pool_stats(scene.pool, &stats), CENOTE_FORKED);
     EXPECT_EQ(cenote_pool_check(scene.pool), CENOTE_FORKED);
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_FORKED);
     EXPECT_EQ(cenote_pool_create(0, NULL, &pool), CENOTE_FORKED);
     EXPECT_EQ(cenote_pool_default(0, &pool), CENOTE_FORKED);
     EXPECT_EQ(cenote_site_text(1, text, sizeof text), 0);
-    EXPECT(cenote_explain(scene.pool, 0, text, sizeof text) > 0);
+    EXPECT(cenote_pool_explain(scene.pool, 0, text, sizeof text) > 0);
 }
 
 /* What asks no pool anything is served, whoever was in the middle of it. */
@@ -222,11 +223,11 @@ static void *work(void *number)
         }
         cenote_tag_pop();
         if (i % 8 == n)
-            cenote_trim(scene.pool, 0, 0);
+            cenote_pool_trim(scene.pool, 0, 0);
         if (i % 16 == n && !cenote_pool_create(1, &options, &pool))
             cenote_pool_destroy(pool);
         if (i % 4 == n)
-            cenote_explain(scene.pool, MIB, text, sizeof text);
+            cenote_pool_explain(scene.pool, MIB, text, sizeof text);
         cenote_site_text(1 + i % 20, text, sizeof text);
         sim_advance(MSEC / 10);
     }

@@ -26,7 +26,7 @@ static void open_provider(unsigned provider)
     held_give(&freed);
     DONE(cenote_use(used.at, scene.stream[B]));
     held_give(&used); /* waits for the other stream */
-    DONE(cenote_trim(scene.pool, 0, 0)); /* there is a fence */
+    DONE(cenote_pool_trim(scene.pool, 0, 0)); /* there is a fence */
     DONE(cuCtxSynchronize());
 }
 
@@ -47,14 +47,14 @@ static void expect_lost(const char *words)
     EXPECT(strstr(cenote_message(), words));
     EXPECT(!block);
     EXPECT_EQ(cenote_alloc(scene.pool, 512, scene.stream[A], &block), CENOTE_DEVICE_LOST); /* lost is lost, also where the driver is not needed */
-    EXPECT_EQ(cenote_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
     EXPECT_EQ(scene_stats(scene.pool).requested.current, stats.requested.current);
     DONE(cenote_pool_check(scene.pool));
     for (int i = 0; i < 3; i++)
         DONE(cenote_free(live[i].at));
     EXPECT(cenote_free(live[0].at) != CENOTE_OK);
-    DONE(cenote_step(scene.pool));
+    DONE(cenote_pool_step(scene.pool));
     EXPECT_EQ(scene_stats(scene.pool).requested.current, 0);
     DONE(cenote_pool_check(scene.pool));
 }
@@ -194,7 +194,7 @@ ENDS_WITH(another_device_is_reset, 0)
     held_give(&more);
     held_give(&live[1]);
     held_give(&live[2]);
-    DONE(cenote_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
     scene_close(&scene);
 }
@@ -237,7 +237,7 @@ static void *come_and_go(void *number)
         if (!error && cenote_free(block))
             return number;
         if (i % 9 == 0)
-            cenote_trim(scene.pool, 0, 0);
+            cenote_pool_trim(scene.pool, 0, 0);
         if (error && error != CENOTE_DEVICE_LOST && error != CENOTE_DRIVER && error != CENOTE_OUT_OF_MEMORY)
             return number;
     }

@@ -79,7 +79,7 @@ static void *come_and_go(void *number)
         if (cenote_alloc(scene.pool, (1 + (i + n) % 37) * 200 * KIB, scene.stream[n], &block) ||
             cenote_use(block, scene.stream[(n + 1) % SCENE_STREAMS]) || cenote_free(block))
             return (void *)cenote_message();
-        if (i % 40 == 0 && cenote_trim(scene.pool, 0, i % 80 ? CENOTE_TRIM_WAIT : 0))
+        if (i % 40 == 0 && cenote_pool_trim(scene.pool, 0, i % 80 ? CENOTE_TRIM_WAIT : 0))
             return (void *)cenote_message();
         sim_advance(MSEC / 5);
     }

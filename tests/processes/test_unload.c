@@ -2,6 +2,7 @@
  * test_unload.c: dlclose of libcenote.so, as a program that loads it as a plug-in does: before anything was asked of it, with pools gone, with
  * pools live, with its threads at work; and loaded again, many times.
  */
+#include <cenote/share.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -33,7 +34,7 @@ static void *load(void)
         void *where;
     } names[] = {
         {"cenote_pool_create", &its.create}, {"cenote_pool_destroy", &its.destroy}, {"cenote_alloc", &its.alloc}, {"cenote_free", &its.give},
-        {"cenote_use", &its.use}, {"cenote_trim", &its.trim}, {"cenote_export", &its.share}, {"cenote_pool_check", &its.check},
+        {"cenote_use", &its.use}, {"cenote_pool_trim", &its.trim}, {"cenote_export", &its.share}, {"cenote_pool_check", &its.check},
         {"cenote_version", &its.version}, {"cenote_tag_push", &its.tag}, {"cenote_message", &its.message},
     };
     build_folder(library_path);

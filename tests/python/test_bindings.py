@@ -61,7 +61,7 @@ def test_structs_lie_as_the_compiler_lays_them(bindings, tmp_path):
             where = getattr(struct, field)
             expected.append(f"{name}.{field} {where.offset} {where.size}")
     source = tmp_path / "layout.c"
-    source.write_text("#include <cenote/cenote.h>\n#include <stdio.h>\nint main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
+    source.write_text("#include <cenote/report.h>\n#include <stdio.h>\nint main(void)\n{\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
     subprocess.run([compiler, source, "-I", ROOT / "include", "-o", tmp_path / "layout"], check=True, timeout=120)
     assert subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines() == expected
 
@@ -76,12 +76,12 @@ def test_constants_are_the_headers(bindings, tmp_path):
     kinds = ("OTHER", "PARAMETERS", "GRADIENTS", "OPTIMIZER", "BUFFERS", "ACTIVATIONS", "WORKSPACES")
     names |= {f"CENOTE_KIND_{name}": getattr(marking, name) for name in kinds}
     source = tmp_path / "constants.c"
-    source.write_text("#include <cenote/cenote.h>\n" + "".join(f"_Static_assert({name} == {value}, \"{name}\");\n" for name, value in names.items()))
+    source.write_text("#include <cenote/report.h>\n" + "".join(f"_Static_assert({name} == {value}, \"{name}\");\n" for name, value in names.items()))
     subprocess.run([compiler, "-c", source, "-I", ROOT / "include", "-o", tmp_path / "constants.o"], check=True, timeout=120)
 
 
 def test_every_function_is_declared_and_exported(bindings):
-    header = (ROOT / "include/cenote/cenote.h").read_text()
+    header = "".join((ROOT / f"include/cenote/{name}.h").read_text() for name in ("cenote", "report"))
     declared = set(re.findall(r"CENOTE_API [^;]*?\b(cenote_\w+)\(", header))
     assert set(bindings.FUNCTIONS) <= declared
     for name, (_, arguments) in bindings.FUNCTIONS.items():

@@ -29,15 +29,15 @@ do(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
 do(driver.cuCtxPushCurrent_v2(context))
 do(cenote.cenote_pool_default(0, ctypes.byref(pool)))
 old = take(5000)
-do(cenote.cenote_record(pool, ctypes.c_uint64(1000)))
+do(cenote.cenote_pool_record(pool, ctypes.c_uint64(1000)))
 do(cenote.cenote_tag_push("größe, 50%".encode()))
 held = [take(bytes) for bytes in (100, 200_000, 30 << 20)]
 do(cenote.cenote_tag_pop())
 do(cenote.cenote_free(held[1]))
-do(cenote.cenote_step(pool))
+do(cenote.cenote_pool_step(pool))
 do(cenote.cenote_free(old))
 for name in sys.argv[2:]:
-    do((cenote.cenote_snapshot if "json" in name else cenote.cenote_record_save)(pool, name.encode()))
+    do((cenote.cenote_pool_snapshot if "json" in name else cenote.cenote_pool_record_save)(pool, name.encode()))
 """
 
 

@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include <cenote/cenote.h>
+#include <cenote/report.h>
 
 #include "tests/harness.h"
 

@@ -253,7 +253,7 @@ static void give_back(struct model *m)
 {
     uint64_t keep = pick(m, m->capacity);
     unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
-    ASKED(cenote_trim(m->pool, keep, flags));
+    ASKED(cenote_pool_trim(m->pool, keep, flags));
 }
 
 static void change_limit(struct model *m)
@@ -309,7 +309,7 @@ static void operate(struct model *m)
     } else if (kind < 960) {
         give_back(m);
     } else if (kind < 970) {
-        ASKED(cenote_step(m->pool));
+        ASKED(cenote_pool_step(m->pool));
     } else if (kind < 975) {
         check_books(m);
     } else if (kind < 978) {

@@ -79,7 +79,7 @@ static void open_soak(struct soak *k, struct scene *scene, uint64_t seed)
         DONE(cuStreamCreate(&k->stalled, CU_STREAM_NON_BLOCKING));
         DONE(sim_launch_wait(k->stalled, HOUR));
         if (pick(&random, 2))
-            DONE(cenote_stream_immortal(scene->pool, k->stalled));
+            DONE(cenote_stream_set_immortal(scene->pool, k->stalled));
     }
     for (int i = 0; i < k->running; i++) {
         model_open(&k->model[i], scene->pool, seed * THREADS_MAX + (uint64_t)i);
@@ -129,14 +129,14 @@ static void *look_on(void *arg)
     while (!m->failures && !atomic_load(&r->soak->over)) {
         cenote_stats stats;
         uint64_t what = pick(&random, 7);
-        int error = what == 0   ? cenote_trim(m->pool, pick(&random, 64) * MIB, pick(&random, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT)
+        int error = what == 0   ? cenote_pool_trim(m->pool, pick(&random, 64) * MIB, pick(&random, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT)
                     : what == 1 ? cenote_pool_check(m->pool)
-                    : what == 2 ? cenote_snapshot(m->pool, SNAPSHOT)
-                    : what == 3 ? cenote_rows(m->pool, (int)pick(&random, 3), rows, 64, &count)
-                    : what == 4 ? cenote_reset_peaks(m->pool)
+                    : what == 2 ? cenote_pool_snapshot(m->pool, SNAPSHOT)
+                    : what == 3 ? cenote_pool_rows(m->pool, (int)pick(&random, 3), rows, 64, &count)
+                    : what == 4 ? cenote_pool_reset_peaks(m->pool)
                                 : cenote_pool_stats(m->pool, &stats);
         if (what == 6)
-            cenote_explain(m->pool, pick(&random, 1 << 30), text, sizeof text);
+            cenote_pool_explain(m->pool, pick(&random, 1 << 30), text, sizeof text);
         bool excused = what == 0 && r->soak->faults && (error == CENOTE_DRIVER || error == CENOTE_DEVICE_LOST);
         if (error && !excused) {
             m->failures++;

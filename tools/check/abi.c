@@ -1,5 +1,7 @@
 /* abi.c: compiles only if the headers agree with abi.def. Of structs without holes (-Wpadded) whose members lie where they lay, others are behind. */
 #include <cenote/cenote.h>
+#include <cenote/share.h>
+#include <cenote/report.h>
 #include <cenote/host.h>
 
 #define MEMBER(type, member, offset, bytes)                                                                   \

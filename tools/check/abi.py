@@ -8,7 +8,7 @@ import subprocess
 from tree import Report, Tree
 
 TABLE, SOURCE = "tools/check/abi.def", "tools/check/abi.c"
-HEADERS = ("include/cenote/cenote.h", "include/cenote/host.h")
+HEADERS = tuple(f"include/cenote/{name}.h" for name in ("cenote", "report", "share", "host"))
 CLOSED = {"cenote_level", "cenote_share"}  # they never change
 STRUCT = re.compile(r"^typedef struct (cenote_\w+) \{", re.MULTILINE)
 FUNCTION = re.compile(r"^CENOTE_API\b[^;]*?\b(cenote_\w+)\(([^;]*)\);\n(.*)", re.MULTILINE)

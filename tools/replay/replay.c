@@ -13,6 +13,7 @@
  */
 #include "tools/replay/replay.h"
 
+#include <cenote/report.h>
 #include <cuda.h>
 #include <signal.h>
 #include <stdio.h>
@@ -105,8 +106,8 @@ static bool play_alloc(struct player *p, const struct record *r, CUstream stream
 static bool play_step(struct player *p)
 {
     for (uint32_t d = 0; d < p->trace->devices; d++)
-        if (cenote_step(p->pools[d]))
-            return fail(p, "cenote_step", cenote_message());
+        if (cenote_pool_step(p->pools[d]))
+            return fail(p, "cenote_pool_step", cenote_message());
     return true;
 }
 

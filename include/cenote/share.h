@@ -1,0 +1,53 @@
+/*
+ * share.h: device memory that several processes see. docs/sharing.md says what an exporter and an importer may do, and when.
+ *
+ *     cenote_share share;
+ *     cenote_export(block, &share);                                    ... in one process; send `share` as it is ...
+ *     cenote_import(&share, sizeof share, device, &address);           ... in another
+ *     cenote_import_close(address);
+ *
+ * Conventions are those of cenote.h.
+ */
+#ifndef CENOTE_SHARE_H
+#define CENOTE_SHARE_H
+
+#include <cenote/cenote.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Names a block to other processes of the same user on this machine. Plain bytes: send them by any means. docs/sharing.md */
+typedef struct cenote_share {
+    uint64_t words[8];
+} cenote_share;
+
+/*
+ * The live block that holds `address`, which may lie inside it, may be imported from now on until it is freed. Another export of the same
+ * address says the same; a block that lies there later has another name. Importers see the whole pages under the block; where that
+ * matters take it from a group with CENOTE_GROUP_WHOLE. CENOTE_NOT_SUPPORTED where the memory is of a kind that cannot be shared.
+ *
+ * Nothing here orders work: the reader waits for the writer (events that are shared between processes), and the exporter frees a block only
+ * when every importer is done with it.
+ */
+CENOTE_API int cenote_export(void *address, cenote_share *share);
+
+/*
+ * Where that address is in this process, for kernels of `device`: until cenote_import_close, also if the exporter dies. Each import wants a
+ * close of its own. `length` is how many bytes were received. CENOTE_GONE if the exporter is gone or the block was freed; a damaged
+ * message is CENOTE_INVALID.
+ */
+CENOTE_API int cenote_import(const cenote_share *share, size_t length, int device, void **address);
+
+/*
+ * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away before it returns:
+ * the exporter may free the block then. CENOTE_BUSY, and nothing happens, while a capture is open on the device: close it when that has ended.
+ * CENOTE_DRIVER: it is closed for the program, but the driver did not take the memory back; later calls offer it again, and until then the exporter
+ * should keep it.
+ */
+CENOTE_API int cenote_import_close(void *address);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
