@@ -104,7 +104,7 @@ lane-quick:
 	$(CTEST) --test-dir build-debug --output-junit $(REPORT)/quick.xml -L '^(base|driver|pool|stats|api|death)$$'
 
 lane-sources:
-	@tools/check/run lengths layers links names words abi
+	@tools/check/run lengths layers parts links names words abi
 	@tests/mutants/run --check
 
 # Random programs are shorter here than in lane-debug, and whether rules that are broken are noticed is tried there; long in `make deep`.

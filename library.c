@@ -232,10 +232,7 @@ static void give_everything_back(cenote_pool *pool)
     for (int tries = 0; tries < 2 && (pool->store.pages.reserved || pool->store.pages.addresses); tries++)
         trim_to(pool, 0, UINT64_MAX);
     guard_forget(pool);
-    if (atomic_load(&pool->config.device->was_reset))
-        pool->events.count = 0; /* they have ended with their context */
-    while (pool->events.count)
-        pool->config.device->driver->cuEventDestroy(pool->events.spare[--pool->events.count]);
+    events_close(pool);
     if (pool->config.driver_pool && pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool))
         pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool);
 }

@@ -98,3 +98,13 @@ void wait_is_over(cenote_pool *pool, tick covers)
     while (fences_oldest(&pool->store.pages.fences, &oldest) && oldest.covers <= covers)
         event_give(pool, fences_mark_done(&pool->store.pages.fences, oldest.covers));
 }
+
+/* Spare events go back to the driver. LOCKING: the turn; the pool is closed for calls. */
+void events_close(cenote_pool *pool)
+{
+    struct events *e = &pool->events;
+    if (atomic_load(&pool->config.device->was_reset))
+        e->count = 0; /* they have ended with their context */
+    while (e->count)
+        pool->config.device->driver->cuEventDestroy(e->spare[--e->count]);
+}

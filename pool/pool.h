@@ -123,6 +123,7 @@ cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sum
 /* --- turn.c, events.c, wait.c: the turn, fences and the driver */
 CUevent  event_take(cenote_pool *pool);
 void     event_give(cenote_pool *pool, CUevent event);
+void     events_close(cenote_pool *pool);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);

@@ -14,6 +14,7 @@ import lengths  # noqa: E402
 import library  # noqa: E402
 import links  # noqa: E402
 import names  # noqa: E402
+import parts  # noqa: E402
 import words  # noqa: E402
 from tree import Tree  # noqa: E402
 
@@ -110,6 +111,50 @@ class Links(unittest.TestCase):
     def test_objects_of_other_sources_tell_nothing(self):
         [problem] = self.found(late="pool/a.c", pool__a_dot_c="int a;\n")
         self.assertIn("no objects of these sources", problem)
+
+
+class Parts(unittest.TestCase):
+    """Of a pool with two parts: turn.c owns `fill`, and log.c may read it."""
+    POOL = ("struct fill {\n    int n, *others;\n    struct {\n        int x;\n    } last[2];\n};\nstruct sums {\n    int all;\n};\n"
+            "struct cenote_pool {\n    struct lock lock; /* guards */\n    struct fill fill;\n    struct sums sums;\n};\n"
+            "int look(int n, const struct fill *f);\nint change(int n, struct fill *f);\n")
+    TABLE = "fill | pool/turn.c | pool/log.c\nsums | pool/turn.c |\n"
+    OWNER = "void f(cenote_pool *p) { lock_take(&p->lock); p->fill.n++; p->sums.all = 1; }\n"
+
+    def found(self, log: str, table: str = TABLE, owner: str = OWNER) -> list[str]:
+        return problems(parts, tools__check__parts_dot_txt=table, pool__pool_dot_h=self.POOL, pool__turn_dot_c=owner,
+                        pool__log_dot_c=f"int g(cenote_pool *pool)\n{{\n    {log};\n}}\n")
+
+    def test_reads(self):
+        for text in ("return pool->fill.n", "return look(1, &pool->fill)", "const struct fill *f = &pool->fill", "if (&pool->fill == f)",
+                     "pool->fill.others->n = 1", "return atomic_load(&pool->fill.n)", "/* pool->sums.all = 1 */ return (*pool)->fill.n == 1"):
+            self.assertEqual(self.found(text), [], text)
+
+    def test_changes(self):
+        for text in ("pool->fill.n = 1", "pool->fill.last[pool->fill.n].x |= 1", "--pool->fill.n", "return change(1, &pool->fill)",
+                     "struct fill *f = &pool->fill", "atomic_store(&pool->fill.n, 1)", "s->pool->fill.n++", "memset(pool->fill.last, 0, 1)"):
+            self.assertEqual(self.found(text)[:1], ["pool/log.c:3: changes fill, which tools/check/parts.txt leaves to pool/turn.c"], text)
+
+    def test_a_part_of_others(self):
+        [problem] = self.found("return pool->fill.last[pool->sums.all].x")
+        self.assertIn("pool/log.c:3: reads sums", problem)
+
+    def test_what_is_in_no_part(self):
+        self.assertIn("pool/log.c:3: pool->other is in no part of pool/pool.h", self.found("return pool->other + pool->fill.n"))
+
+    def test_the_table_is_true(self):
+        log = "return pool->fill.n"
+        sums = "sums | pool/turn.c |\n"
+        self.assertIn("parts.txt:1: pool/x.c does not read", "".join(self.found(log, "fill | pool/turn.c | pool/log.c pool/x.c\n" + sums)))
+        self.assertIn("parts.txt:1: pool/log.c does not change", "".join(self.found(log, "fill | pool/turn.c pool/log.c |\n" + sums)))
+        self.assertIn("no row says who may touch sums", "".join(self.found(log, "fill | pool/turn.c | pool/log.c\n")))
+        self.assertIn("the pool has no part over", "".join(self.found(log, self.TABLE + "over | pool/turn.c |\n")))
+
+    def test_fields_are_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "pool").mkdir()
+            pathlib.Path(folder, parts.POOL).write_text(self.POOL)
+            self.assertEqual(parts.fields_of(Tree(pathlib.Path(folder)), "fill"), ["n", "others", "last"])
 
 
 class Lengths(unittest.TestCase):
