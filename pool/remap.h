@@ -1,9 +1,9 @@
 /*
-* remap.h: the change of mappings that is under way. See shortage.c.
+* remap.h: the change of mappings that is under way. See attempt.c.
  *
  *     a fill: planned ---> created ---> mapped ---> published, all in one hold of the turn
  *
- * OWNER: shortage.c. watch.c and policy/churn.c read the fill while it is under way. LOCKING: the turn.
+ * OWNER: attempt.c. watch.c and policy/churn.c read the fill while it is under way. LOCKING: the turn.
  */
 #ifndef CENOTE_POOL_REMAP_H
 #define CENOTE_POOL_REMAP_H

@@ -8,7 +8,7 @@
  *     callback   segments of a function of the caller, for groups that have one
  *
  * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
- * segment, shortage.c gives free ones back (within the harvest budget): that is what harvesting is where pages cannot move.
+ * segment, attempt.c gives free ones back (within the harvest budget): that is what harvesting is where pages cannot move.
  *
  * LOCKING: the turn, not the pool's lock. The turn is let go of around the caller's own functions.
  */

@@ -4,7 +4,7 @@
  * This is not where anything is decided: each notice is a line beside the driver's call that it is about. After MAPPED and before
  * UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page keeps its old mapping.
  *
- *     fill            UNMAPPING of what is replaced, unmap, map, MAPPED, publish          shortage.c
+ *     fill            UNMAPPING of what is replaced, unmap, map, MAPPED, publish          attempt.c
  *     page leaves     UNMAPPING, unmap; MAPPED again if the driver refused                trim.c
  *     segment         taken, MAPPED, publish; UNMAPPING, given back                       source.c
  *     pending block   FREED, then it joins its arena                                      pending.c

@@ -53,7 +53,7 @@ static enum plan plan(struct region *r, uint32_t from, uint32_t to)
     return fill_plan(&fill, &store, &who, r, from, to, true, UINT64_MAX);
 }
 
-/* What shortage.c does around the driver's part; a failure leaves the range free. */
+/* What attempt.c does around the driver's part; a failure leaves the range free. */
 static CUresult run(struct region *r, uint32_t from, uint32_t to)
 {
     pages_own(&store, r, from, to);

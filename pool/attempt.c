@@ -1,0 +1,229 @@
+/*
+ * attempt.c: one attempt at a request that the arena could not serve from pages in place. Looks for a place, plans which pages go there, lets go
+ * of the lock, has the driver do it, and publishes the result.
+ *
+ * It does not climb: shortage.c does, between two attempts. It does not wait for memory, only for addresses, if none are left for a region.
+ *
+ *     place with pages      ---> served
+ *     place without pages   ---> planned ---> created, mapped ---> published ---> served, or short: the climb goes on
+ *     no place              ---> a region or segment is added ---> the climb tries again
+ *
+ * Nothing is half done at any point: what a failed attempt planned is put back. The pages it created are spares for the next attempt, and go
+ * back when the climb ends out of memory.
+ *
+ * LOCKING: the turn; the pool's lock only around looks and plans.
+ */
+#include "pool/climb.h"
+#include "stats/account/count.h"
+#include "stats/account/record.h"
+
+#define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
+#define SLIDES_MAX      (1u << 20) /* places taken without asking the device, after that many questions in vain */
+
+static enum step fail(struct climb *c, int error)
+{
+    c->error = error;
+    return STEP_DONE;
+}
+
+/*
+ * Moving a page costs a fraction of creating one, so that moves may take as long as creations did, and beyond that their part of the
+ * wall time: a program that repeats itself settles within the first, one that never does is held to the second. LOCKING: the pool's lock.
+ */
+static bool may_move(const struct climb *c)
+{
+    const cenote_pool *pool = c->pool;
+    double budget = pool->config.options.harvest_budget;
+    if (c->rung > RUNG_BUDGET || budget < 0)
+        return true;
+    uint64_t start = budget > 0 ? HARVEST_GRACE_NS + pool->remap.creating_ns : 0;
+    return (double)pool->remap.moving_ns <= budget * (double)(c->now - pool->config.opened_ns) + (double)start;
+}
+
+/* The driver's part, between plan and publish. */
+static CUresult run_fill(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t before = pool_now(pool);
+    CUresult result = fill_create(&pool->remap.fill, pool->config.device);
+    if (!result)
+        watch_fill_begins(pool);
+    uint64_t created = pool_now(pool);
+    if (!result) {
+        result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
+        watch_fill_ends(pool, result);
+    }
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    pool->remap.creating_ns += created - before;
+    pool->config.hooks->created(pool, created - before, after - created);
+    if (pool->remap.fill.harvests || pool->remap.fill.unmaps)
+        pool->remap.moving_ns += after - created;
+    return result;
+}
+
+/*
+ * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
+ */
+static enum step fill_place(struct climb *c, const struct place *place)
+{
+    cenote_pool *pool = c->pool;
+    uint32_t block = heap_take(&c->arena->heap, place);
+    lock_give(&pool->lock);
+
+    CUresult result = run_fill(c);
+    fill_publish(&pool->remap.fill, &pool->store.pages, result);
+    pool->account.stats.pages_created += pool->remap.fill.creates;
+    count_reserved(pool);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
+        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY);
+    if (result) {
+        arena_abandon(c->arena, block);
+        c->driver = result;
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? STEP_SHORT : STEP_DONE;
+    }
+    pool->account.stats.pages_harvested += pool->remap.fill.harvests;
+    pool->account.stats.pages_unmapped += pool->remap.fill.unmaps;
+    c->at = pool_commit(pool, c->arena, c->request, block);
+    count_alloc(pool, c->arena, c->request);
+    record_taken(pool, c->at, c->request, c->arena);
+    return STEP_DONE;
+}
+
+/* What the driver says it has left. LOCKING: the turn. */
+void attempt_ask_left(struct climb *c)
+{
+    size_t left = 0, total = 0;
+    c->left = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&left, &total) ? UINT64_MAX : left;
+}
+
+/*
+ * The driver says that it has less left than is missing. Some systems have more than they say: the driver is asked for all of it at once, so
+ * that a refusal costs one call and not one for each page. It is asked again once less is missing, or more is left. LOCKING: the turn.
+ */
+bool attempt_has_more(struct climb *c, uint64_t bytes)
+{
+    const struct driver *t = c->pool->config.device->driver;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = device_page_prop(c->pool->config.device);
+    uint64_t page = 1ull << c->pool->store.pages.shift;
+    bytes = (bytes + page - 1) & ~(page - 1);
+    if (c->refused && bytes >= c->refused && c->left <= c->left_then)
+        return false;
+    CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
+    if (!result && t->cuMemRelease(handle))
+        t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
+    c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
+    c->refused = bytes;
+    c->left_then = c->left;
+    return c->has_more;
+}
+
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static enum step probe(struct climb *c, uint64_t bytes)
+{
+    lock_give(&c->pool->lock);
+    bool more = attempt_has_more(c, bytes);
+    lock_take(&c->pool->lock);
+    return more ? STEP_AGAIN : STEP_SHORT;
+}
+
+/* LOCKING: the pool's lock. */
+static enum step fill_from_plan(struct climb *c, const struct requester *who, const struct place *place)
+{
+    cenote_pool *pool = c->pool;
+    struct region *r = region_of(&pool->store.pages, place->region);
+    struct slots under = place->under;
+    uint64_t allowance = source_allowance(pool), most = allowance < c->left ? allowance : c->left;
+    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, may_move(c), most)) {
+    case PLAN_READY:
+        return fill_place(c, place);
+    case PLAN_OVER_LIMIT:
+        return allowance >> r->shift < pool->remap.fill.creates ? STEP_SHORT : probe(c, (uint64_t)pool->remap.fill.creates << r->shift);
+    default:
+        return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
+                                 (unsigned long long)(under.to - under.from)));
+    }
+}
+
+/*
+ * The device was asked, and a place was there. If it is one that has slid all the same, asking did not help: a program that repeats itself
+ * would ask in vain at each step.
+ */
+static void note_question(struct arena *a, const struct place *place)
+{
+    a->skip_length = !place->slid ? 0 : a->skip_length < SLIDES_MAX ? 2 * a->skip_length + 1 : a->skip_length;
+    a->skips_left = a->skip_length;
+}
+
+/* LOCKING: the pool's lock on entry and on return. */
+static enum step place_and_fill(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    struct place place = {0};
+    struct requester who = pool_requester(pool, c->arena);
+    if (!pool_reserve_books(pool, c->request->mark))
+        return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
+    enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
+    if (fit == FIT_NOW) {
+        note_question(c->arena, &place);
+        return STEP_DONE;
+    }
+    if (fit == FIT_WITH_PAGES)
+        return fill_from_plan(c, &who, &place);
+    if (c->request->at)
+        return fail(c, fit == FIT_IN_FLIGHT ?
+                    error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "the device is not done with what lay at %#llx: wait for its streams and ask again",
+                              (unsigned long long)c->request->at) :
+                    error_set(CENOTE_INVALID | ERROR_ANSWER, 0, "%llu bytes at %#llx are not free memory of this stream and group",
+                              (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
+
+    lock_give(&pool->lock);
+    int error = source_grow(pool, c->arena, c->request, &c->driver);
+    bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
+    bool again = exhausted && c->rounds++ < ROUNDS_MAX && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    lock_take(&pool->lock);
+    if (again)
+        return STEP_AGAIN;
+    if (error == CENOTE_OUT_OF_MEMORY)
+        return STEP_SHORT;
+    return error ? fail(c, error) : STEP_AGAIN;
+}
+
+/* Free segments, all too small for the request, go back before another is taken, within the budget: harvest where pages cannot move. */
+void attempt_replace_segments(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    if (source_moves_pages(pool, c->arena))
+        return;
+    uint64_t before = c->now = pool_now(pool);
+    lock_take(&pool->lock);
+    bool may = may_move(c) || source_guards(pool, c->arena);
+    lock_give(&pool->lock);
+    if (!may)
+        return;
+    trim_flush(pool);
+    trim_segments(pool);
+    uint64_t after = pool_now(pool);
+    lock_take(&pool->lock);
+    pool->remap.moving_ns += after - before;
+    lock_give(&pool->lock);
+}
+
+/*
+ * Looks for a place and fills it. What the driver has left is asked first where it may be too little, so that pages are not created in vain
+ * one by one.
+ */
+enum step attempt_serve(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
+    c->left = UINT64_MAX;
+    if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && source_moves_pages(pool, c->arena))
+        attempt_ask_left(c);
+    c->now = pool_now(pool);
+    lock_take(&pool->lock);
+    enum step step = place_and_fill(c);
+    lock_give(&pool->lock);
+    return step;
+}

@@ -1,0 +1,48 @@
+/*
+ * climb.h: one allocation on its way up the shortage ladder, as attempt.c and shortage.c see it. On the stack of its thread.
+ *
+ * OWNERS: shortage.c climbs; attempt.c serves, and asks the driver what is left. LOCKING: none, one thread has it.
+ */
+#ifndef CENOTE_POOL_CLIMB_H
+#define CENOTE_POOL_CLIMB_H
+
+#include "pool/pool.h"
+
+#define ROUNDS_MAX      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
+
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
+
+/* One allocation on its way up. */
+struct climb {
+    cenote_pool          *pool;
+    struct arena         *arena;
+    const struct request *request;
+    enum rung             rung;
+    int                   callbacks;
+    tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
+    int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
+    struct siblings       siblings;
+    uint64_t              stir;     /* theirs when the last round began */
+    uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or it has more */
+    bool                  has_more; /* than it says */
+    uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
+    uint64_t              left_then;/* and what it said it had left */
+    uint64_t              now;      /* when the attempt began, for the harvest budget */
+    uint64_t              at;       /* the result */
+    int                   error;
+    CUresult              driver;   /* what the driver said last; sticky: the end */
+};
+
+enum step {
+    STEP_DONE,          /* served, or failed for good: climb.error says */
+    STEP_AGAIN,         /* something changed: look again on the same rung */
+    STEP_SHORT          /* no physical memory on this rung */
+};
+
+/* --- attempt.c. LOCKING: the turn */
+enum step attempt_serve(struct climb *c);
+void      attempt_replace_segments(struct climb *c);
+void      attempt_ask_left(struct climb *c);
+bool      attempt_has_more(struct climb *c, uint64_t bytes);
+
+#endif
