@@ -256,10 +256,18 @@ def torch_with_gpu() -> Optional[ModuleType]:
     return torch if torch is not None and hasattr(torch, "cuda") and hasattr(torch.cuda, "is_initialized") and torch.version.cuda else None
 
 
+_stands_in = False
+
+
+def stands_in() -> None:
+    """cenote is PyTorch's allocator without the adapter, which PyTorch does not tell from any other library's."""
+    global _stands_in
+    _stands_in = True
+
+
 def is_torchs(torch: ModuleType) -> bool:
     """cenote is PyTorch's allocator, by the adapter or without it."""
-    from cenote import plugin
-    return torch.cuda.get_allocator_backend() == "cenote" or plugin.status().adapter is not None
+    return _stands_in or torch.cuda.get_allocator_backend() == "cenote"
 
 
 def device_number(device: Device) -> int:

@@ -4,16 +4,14 @@ import importlib
 import os
 import signal
 import sys
-from typing import NoReturn, Optional, Sequence
+from typing import Optional, Sequence
 
-from cenote import environment, quantity, run
+from cenote import environment, run
+from cenote.command_line import MOST_DEVICES, Parser, allocator, capacity, devices, lag, split
+from cenote.mistake import Mistake
 from cenote.places import NotBuilt, version
 
-MIB = 1 << 20
 VALUED = ("--sim", "--devices", "--lag", "--allocator", "--trace", "--report", "--json")
-LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/machine/shape.def, as are these
-MOST_DEVICES = 16
-MOST_LAG = (1 << 64) - 1
 
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
@@ -28,49 +26,6 @@ MORE = """examples:
 Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE, CENOTE_SIM, LD_PRELOAD,
 PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are merged with what is asked for. The exit status is the program's own; 2, 126 or 127 with a line
 that starts with "cenote run:" says that it did not start."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says a mistake in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        text = " ".join(message.split())
-        print(f"{self.prog}: {text.encode('ascii', 'backslashreplace').decode()}", file=sys.stderr)
-        sys.exit(2)
-
-
-def capacity(text: str) -> int:
-    try:
-        size = quantity.read_size(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size; write 80GiB, 24576MiB, 80GB or 80g") from None
-    if not LEAST_CAPACITY <= size <= MOST_CAPACITY:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not between 1MiB and 1TiB")
-    return size
-
-
-def count(text: str, most: int) -> int:
-    try:
-        number = quantity.read_count(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number") from None
-    if number > most:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is more than {most}")
-    return number
-
-
-def devices(text: str) -> int:
-    return count(text, MOST_DEVICES)
-
-
-def lag(text: str) -> int:
-    return count(text, MOST_LAG)
-
-
-def allocator(text: str) -> str:
-    if text not in environment.ALLOCATORS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(environment.ALLOCATORS)}")
-    return text
 
 
 def run_parser() -> Parser:
@@ -89,23 +44,15 @@ def run_parser() -> Parser:
     return parser
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own options, and the program with all that follows. The program's arguments are nobody's business."""
-    i = 0
-    while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
-        i += 2 if arguments[i] in VALUED else 1
-    return list(arguments[:i]), list(arguments[i:])
-
-
 def run_main(arguments: Sequence[str]) -> int:
     parser = run_parser()
-    ours, program = split(arguments)
+    ours, program = split(arguments, VALUED)
     options = parser.parse_args(ours)
     allocator_name = options.allocator or ("cenote" if options.report else None)
     wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report, not options.quiet)
     try:
         return run.run(wish, program)
-    except (environment.Mistake, NotBuilt) as mistake:
+    except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))
 
 

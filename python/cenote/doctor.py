@@ -13,7 +13,7 @@ import sys
 from typing import Callable, Iterator, NamedTuple, Sequence
 
 from cenote import adapter, bindings, environment, places
-from cenote.command import Parser, capacity, devices
+from cenote.command_line import Parser, capacity, devices
 
 FINE, REMARK, WRONG = "fine", "remark", "wrong"
 MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}

@@ -13,9 +13,10 @@ import sys
 import tempfile
 from typing import Any, Optional, Sequence
 
-from cenote import command, dry_search, dry_verdict, environment, quantity, run, writing
+from cenote import command_line, dry_search, dry_verdict, environment, quantity, run, writing
 from cenote.dry_verdict import Outcome
-from cenote.environment import Mistake, Wish
+from cenote.environment import Wish
+from cenote.mistake import Mistake
 from cenote.places import NotBuilt
 
 FITS, FITS_NOT, BAD_USE, UNKNOWN = 0, 1, 2, 3
@@ -44,11 +45,11 @@ VALUED = ("--sim", "--gpu", "--devices", "--steps", "--allocator", "--search", "
 
 
 def steps(text: str) -> int:
-    return command.count(text, STEPS_MAX)
+    return command_line.count(text, STEPS_MAX)
 
 
 def devices(text: str) -> int:
-    number = command.count(text, command.MOST_DEVICES)
+    number = command_line.count(text, command_line.MOST_DEVICES)
     if not number:
         raise argparse.ArgumentTypeError("without a device nothing fits")
     return number
@@ -61,15 +62,15 @@ def search(text: str) -> dry_search.Search:
         raise argparse.ArgumentTypeError(str(why)) from None
 
 
-def make_parser() -> command.Parser:
-    parser = command.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
-                            formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", "--sim", dest="sim", metavar="SIZE", type=command.capacity, required=True,
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", "--sim", dest="sim", metavar="SIZE", type=command_line.capacity, required=True,
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
-    parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command.MOST_DEVICES} (default 1)")
+    parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after so many steps of its optimizer (default {STEPS}); 0: run to the end")
-    parser.add_argument("--allocator", metavar="NAME", type=command.allocator, default="cenote",
+    parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
                         help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote, which alone tells kinds and phases)")
     parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
@@ -77,14 +78,6 @@ def make_parser() -> command.Parser:
     parser.add_argument("--json", metavar="FILE", help="write everything there as well")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
     return parser
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own options, and the program with all that follows."""
-    i = 0
-    while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
-        i += 2 if arguments[i] in VALUED else 1
-    return list(arguments[:i]), list(arguments[i:])
 
 
 def say(text: str) -> None:
@@ -171,22 +164,13 @@ def ask(stage: Stage, program: Sequence[str]) -> tuple[Outcome, Optional[Outcome
     options = stage.options
     outcome = stage.play(options.sim, options.allocator, program)
     largest, others = None, []
-    if outcome.verdict == "fits not" and options.sim < command.MOST_CAPACITY:
-        say(f"it does not fit; again on {quantity.write_size(command.MOST_CAPACITY)}, to see what it needs")
-        largest = stage.play(command.MOST_CAPACITY, options.allocator, program)
+    if outcome.verdict == "fits not" and options.sim < command_line.MOST_CAPACITY:
+        say(f"it does not fit; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
+        largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program)
     is_hopeless = largest is not None and largest.verdict == "fits" and largest.least_needed() > options.sim
     if options.allocators or (outcome.verdict == "fits not" and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
     return outcome, largest, others
-
-
-def check_output(path: Optional[str]) -> None:
-    """What would be a pity to find out at the end."""
-    if path is not None:
-        try:
-            writing.check(path)
-        except (OSError, ValueError) as problem:
-            raise Mistake(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 def write_json(path: Optional[str], content: dict[str, Any]) -> None:
@@ -198,7 +182,7 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     run.command_line(program)  # is there one?
     if program[0] == "-":
         raise Mistake("a script from standard input cannot be run again; write it to a file")
-    check_output(options.json)
+    command_line.check_output(options.json)
     stage = Stage(options)
     from cenote import demands
     demands.warn(os.path.dirname(stage.preload))
@@ -215,7 +199,7 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
-    ours, program = split(arguments)
+    ours, program = command_line.split(arguments, VALUED)
     options = parser.parse_args(ours)
     try:
         return dry_run(options, program)

@@ -7,10 +7,7 @@ import os
 from typing import Mapping, NamedTuple, Optional
 
 from cenote import places, quantity
-
-
-class Mistake(Exception):
-    """What was asked cannot be done; the text says why, in one line."""
+from cenote.mistake import Mistake
 
 
 class Wish(NamedTuple):

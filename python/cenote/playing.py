@@ -74,8 +74,8 @@ class Torch(Calls):
         self.device = torch._C._cuda_setDevice
         self.step = self.no_step
         if job["allocator"] == "cenote":
-            import cenote
-            self.step = cenote.step
+            from cenote import stepping
+            self.step = stepping.step
         self.current: Any = None
 
     def make_stream(self, runtime: Any, device: int, number: int) -> Any:
@@ -207,8 +207,8 @@ class Player:
             raise RuntimeError(f"the simulated GPU refuses a use of memory: {self.driver.sim_last_violation().decode()}")
         address = pages = None
         if self.job["allocator"] == "cenote":
-            import cenote
-            stats: list[dict[str, Any]] = [{**cenote.stats(device)} for device in range(self.job["devices"])]
+            from cenote import reports
+            stats: list[dict[str, Any]] = [{**reports.stats(device)} for device in range(self.job["devices"])]
             address = sum(each["address_used"] for each in stats)
             pages = stats[0]["page_bytes"]
         count = self.job["count"]
@@ -245,12 +245,11 @@ def prepare(allocator: str) -> Any:
     if not torch.version.cuda:
         raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
     if allocator == "cenote":
-        import cenote
-        from cenote import stepping
-        cenote.install()
+        from cenote import plugin, stepping
+        plugin.install()
         stepping.stop_watching()
         if torch.cuda.get_allocator_backend() != "cenote":
-            raise RuntimeError(cenote.status().note)
+            raise RuntimeError(plugin.status().note)
     elif torch.cuda.get_allocator_backend() != "native":
         raise RuntimeError(f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}")
     return torch

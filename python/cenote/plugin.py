@@ -11,9 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
-from cenote import adapter, environment, hooks, moment, places, stepping
+from cenote import adapter, bindings, environment, hooks, moment, places, stepping
 from cenote.adapter import NotMade
-from cenote.hook import VARIABLE
 
 ROOM = 1000  # bytes for a message of the adapter's
 
@@ -70,7 +69,8 @@ def install() -> None:
     except NotMade as why:
         library = fall_back(torch, str(why))
         _adapter, _note = places.pluggable_library(), str(why)
-    os.environ[VARIABLE] = "on"
+        bindings.stands_in()
+    os.environ[environment.CENOTE] = "on"
     stepping.watch(torch)
     moment.watch(torch, library)
     if environment.is_on(environment.LABELS, os.environ):

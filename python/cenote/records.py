@@ -7,7 +7,7 @@ import struct
 from typing import Iterator, Optional
 
 from cenote import places
-from cenote.environment import Mistake
+from cenote.mistake import Mistake
 
 # struct record of stats/records/records.h: t_ns, op, id, bytes, stream, device, tag, block, address, reserved
 RECORD = struct.Struct("<QI4xQQIIIIQQ")
@@ -17,6 +17,7 @@ NOT_TOLD = (1 << 64) - 1
 BATCH = 1 << 14
 END, ONE, BROKEN = range(3)  # enum records_result
 MOST = 20_000_000  # records of a file; TRACE_RECORDS_MAX of records.h
+MOST_DEVICES = 16  # of the simulated machine, which plays them
 
 
 class BrokenTrace(Mistake):

@@ -13,8 +13,9 @@ import sys
 import tempfile
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from cenote import command, environment, places, quantity, replay_report, run, tracing, writing
-from cenote.environment import Mistake, Wish
+from cenote import command_line, environment, places, quantity, replay_report, run, tracing
+from cenote.environment import Wish
+from cenote.mistake import Mistake
 from cenote.progress import Bar
 from cenote.tracing import Trace
 
@@ -173,9 +174,9 @@ def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> O
     good, done = start, play(start)
     bad = least
     while done["oom_record"] is not None:
-        if good >= command.MOST_CAPACITY:
+        if good >= command_line.MOST_CAPACITY:
             return None
-        bad, good = good, min(good * 2, command.MOST_CAPACITY)
+        bad, good = good, min(good * 2, command_line.MOST_CAPACITY)
         done = play(good)
     while good - bad > max(good // 100, NEAR):
         middle = (good + bad) // 2 // UNIT * UNIT
@@ -192,7 +193,7 @@ def find_smallest(stage: Stage, trace: Trace, number: int, variant: Variant) -> 
     least = max(trace.live_peak // trace.devices // UNIT * UNIT, UNIT)
     found = smallest(lambda capacity: stage.play(trace, number, variant._replace(capacity=capacity)), least, max(variant.capacity, least + UNIT))
     if found is None:
-        done = stage.play(trace, number, variant._replace(capacity=command.MOST_CAPACITY))
+        done = stage.play(trace, number, variant._replace(capacity=command_line.MOST_CAPACITY))
         return {**done, "smallest_bytes": None}
     return {**found[1], "smallest_bytes": found[0]}
 
@@ -236,19 +237,19 @@ def lag(text: str) -> float:
 
 
 def times(text: str) -> int:
-    number = command.count(text, 1000)
+    number = command_line.count(text, 1000)
     if not number:
         raise argparse.ArgumentTypeError("0 times is no replay")
     return number
 
 
-def parser() -> command.Parser:
-    made = command.Parser("cenote replay", usage=USAGE, description=ABOUT, epilog=EXAMPLES, allow_abbrev=False,
-                          formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser() -> command_line.Parser:
+    made = command_line.Parser("cenote replay", usage=USAGE, description=ABOUT, epilog=EXAMPLES, allow_abbrev=False,
+                               formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("traces", metavar="TRACE", nargs="*", help=argparse.SUPPRESS)
     made.add_argument("--under", metavar="NAME,...", type=listed(allocator), default=list(ALLOCATORS),
                       help="of " + ", ".join(ALLOCATORS) + "; all by default")
-    made.add_argument("--sim", metavar="SIZE,...", type=listed(command.capacity), default=[CAPACITY],
+    made.add_argument("--sim", metavar="SIZE,...", type=listed(command_line.capacity), default=[CAPACITY],
                       help="memory of each simulated GPU (default 80GiB)")
     made.add_argument("--page", metavar="MIB,...", type=listed(page), default=[None], help="cenote's pages; by default what the card's size suggests")
     made.add_argument("--lag", metavar="PART,...", type=listed(lag), default=[0.0],
@@ -270,11 +271,8 @@ def check_outputs(options: argparse.Namespace) -> None:
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Mistake("--plot needs matplotlib: pip install matplotlib")
     for path in (options.json, options.plot):
-        if path not in (None, "-"):
-            try:
-                writing.check(path)
-            except (OSError, ValueError) as problem:
-                raise Mistake(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
+        if path != "-":
+            command_line.check_output(path)
 
 
 def check_torch() -> None:

@@ -6,7 +6,8 @@ import sys
 from typing import NoReturn, Sequence
 
 from cenote import environment, places
-from cenote.environment import Mistake, Wish
+from cenote.environment import Wish
+from cenote.mistake import Mistake
 from cenote.places import NotBuilt, simulation_folder
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as a shell says it

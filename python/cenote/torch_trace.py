@@ -14,8 +14,7 @@ import pickle
 from typing import IO, Any, Iterable, Iterator, NamedTuple
 
 from cenote.inputs import Bounded, TooMuch
-from cenote.records import A, BrokenTrace, F, Record
-from cenote.tracing import MOST_DEVICES
+from cenote.records import MOST_DEVICES, A, BrokenTrace, F, Record
 
 LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 Table = dict[str, Any]

@@ -11,13 +11,12 @@ from array import array
 from typing import Callable, Iterator, NamedTuple, Optional
 
 from cenote import inputs
-from cenote.records import BATCH, MOST, RECORD, A, BrokenTrace, F, Reader, Record, U
+from cenote.records import BATCH, MOST, MOST_DEVICES, RECORD, A, BrokenTrace, F, Reader, Record, U
 
 # What playing.py does: of the letters of a trace, and what is not in one. TENSOR: a block that other streams use is one of PyTorch's tensors.
 ALLOC, FREE, TENSOR_ALLOC, TENSOR_FREE, USE, STEP, DEVICE = range(7)
 
 MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has. More is no request, but PyTorch's argument is signed
-MOST_DEVICES = 16  # of the simulated machine
 SAMPLES = 600  # points of a picture, about
 
 Progress = Callable[[int], None]  # told how many records were read

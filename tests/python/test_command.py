@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from cenote import command, environment
+from cenote import command, command_line, environment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ def refuse(run, tmp_path):
     (["--devices", "2", "--lag", "5", "--", "env"], 4), (["-"], 0), ([], 0), (["--sim"], 1), (["--what", "a.py"], 1), (["--allocator", "-m", "a"], 2),
 ])
 def test_our_options_end_where_the_program_begins(arguments, ours):
-    assert command.split(arguments) == (arguments[:ours], arguments[ours:])
+    assert command_line.split(arguments, command.VALUED) == (arguments[:ours], arguments[ours:])
 
 
 @pytest.mark.parametrize("size", [
@@ -107,8 +107,8 @@ def test_version_help_and_nonsense(run):
 def test_limits_are_those_of_the_simulated_gpu():
     rows = dict(re.findall(r"^SHAPE\((\w+), \w+, (.*)\)", (ROOT / "sim/machine/shape.def").read_text(), re.MULTILINE))
     limits = {name: [eval(word.replace("ull", "")) for word in text.split(", ")][1:] for name, text in rows.items()}  # least and most
-    assert limits["capacity"] == [command.LEAST_CAPACITY, command.MOST_CAPACITY]
-    assert limits["devices"] == [0, command.MOST_DEVICES]
+    assert limits["capacity"] == [command_line.LEAST_CAPACITY, command_line.MOST_CAPACITY]
+    assert limits["devices"] == [0, command_line.MOST_DEVICES]
     assert limits["lag"] == [0, 0]  # no bound
 
 

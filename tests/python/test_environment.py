@@ -2,7 +2,8 @@
 import pytest
 
 from cenote import environment
-from cenote.environment import Mistake, Wish
+from cenote.environment import Wish
+from cenote.mistake import Mistake
 
 GIB = 1 << 30
 LIBRARY = "/opt/cenote/libcenote_sim.so"
@@ -143,5 +144,5 @@ def test_a_trace(tmp_path):
     (Wish(trace="t.csv"), {"CENOTE_TRACE": "/elsewhere.csv"}, "already"),
 ])
 def test_a_trace_that_cannot_be(wish, old, word):
-    with pytest.raises(environment.Mistake, match=word):
+    with pytest.raises(Mistake, match=word):
         environment.prepare(wish, old, None)

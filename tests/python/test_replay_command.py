@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from cenote import command, replay_report, replaying, torch_trace, tracing
+from cenote import command_line, replay_report, replaying, torch_trace, tracing
 
 HEAD = "t_us,op,id,bytes,stream,device,tag\n"
 MIB = 1 << 20
@@ -224,7 +224,7 @@ def test_the_smallest_card():
         found, _ = replaying.smallest(lambda capacity: play(capacity, enough), 2 * MIB, 80 << 30)
         assert enough <= found <= enough + max(found // 100, replaying.NEAR) and len(tried) < 20
     assert replaying.smallest(lambda capacity: play(capacity, 2 << 40), 2 * MIB, 80 << 30) is None
-    assert max(tried) <= command.MOST_CAPACITY
+    assert max(tried) <= command_line.MOST_CAPACITY
 
 
 def test_sizes_are_short():

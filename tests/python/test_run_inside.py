@@ -10,7 +10,8 @@ import pytest
 from conftest import CENOTE, ROOT
 
 from cenote import environment, run_inside
-from cenote.environment import Mistake, Wish
+from cenote.environment import Wish
+from cenote.mistake import Mistake
 
 GIB = 1 << 30
 LINE = "cenote: peak requested 2.00 GiB, peak reserved 3.00 GiB, waste 50.0 %, 8 driver calls (native)\n"
