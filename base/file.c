@@ -4,7 +4,7 @@
  * It is written beside its place, under a random name that ends in .part and that is new, and takes the place when all of it has reached the
  * disk's books: a full disk or an end of the process leaves what was there before. What is no plain file, a device or a pipe, is written as it
  * is, and so is what a symbolic link of this user's or of root's leads to. A link of another user is refused: the folder may be /tmp, and the
- * name one that can be guessed. python/cenote/writing.py does the same.
+ * name one that can be guessed. python/cenote/base/outputs.py does the same.
  *
  * The buffer is memory of our own. zlib is not: it is looked for when the first path ends in .gz, so that the library needs none.
  *

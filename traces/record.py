@@ -28,7 +28,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "python"))
 
-from cenote import places, replaying, tracing  # noqa: E402: where this tree's package lies is known only now
+from cenote import places  # noqa: E402: where this tree's package lies is known only now
+from cenote.replay import comparison, trace_file  # noqa: E402
 
 FOLDER = HERE / "torch"
 MANIFEST = FOLDER / "manifest.json"
@@ -83,7 +84,7 @@ def command(program: Program, trace: pathlib.Path) -> list[str]:
 
 def environment() -> dict[str, str]:
     """What would have a recording depend on who starts it is left out."""
-    left_out = (*replaying.LEFT_OUT, "CENOTE_CONF")
+    left_out = (*comparison.LEFT_OUT, "CENOTE_CONF")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))}
 
@@ -148,7 +149,7 @@ def pack(path: pathlib.Path, to: pathlib.Path, with_addresses: bool) -> None:
 
 def look(path: pathlib.Path) -> Line:
     """What the file itself says, by cenote's reader, and by the text for what a replay has no use for."""
-    trace = tracing.load(str(path))
+    trace = trace_file.load(str(path))
     with gzip.open(path, "rt", encoding="utf-8") as file:
         columns = file.readline().rstrip("\n").split(",")
         op, label, bytes_ = (columns.index(name) for name in ("op", "label", "bytes"))
@@ -230,7 +231,7 @@ def main() -> int:
         parser.error(f"no program {unknown[0]!r}; there are " + ", ".join(program.name for program in TABLE))
     try:
         return record_all([program for program in TABLE if not names or program.name in names])
-    except (Failed, places.NotBuilt, tracing.BrokenTrace) as problem:
+    except (Failed, places.NotBuilt, trace_file.BrokenTrace) as problem:
         print(f"\nrecord.py: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from typing import Any, Iterator
 import torch
 
 import cenote
-from cenote import stepping
+from cenote.labels import step_counter
 
 model = cenote.tag("model")  # from the start to the first call of a module
 has_called = False
@@ -99,7 +99,7 @@ def count_steps(folder: str) -> None:
             yield step
             cenote.step()
     figures.steps = steps
-    stepping.stop_watching()  # optimizer.step() counts otherwise until the first cenote.step()
+    step_counter.stop_watching()  # optimizer.step() counts otherwise until the first cenote.step()
 
 
 def main() -> None:

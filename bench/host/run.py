@@ -18,7 +18,8 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "python"))
 import torch  # noqa: E402
 
-from cenote import adapter, places  # noqa: E402
+from cenote import places  # noqa: E402
+from cenote.native import adapter  # noqa: E402
 
 PEERS = ("cudaHostAlloc", "torch", "cenote")
 PROGRAMS = {"loader": 2000, "offload": 3, "staging": 3}

@@ -51,16 +51,16 @@ def empty_hooks() -> Iterator[None]:
 @contextlib.contextmanager
 def counted_steps() -> Iterator[None]:
     import torch
-    from cenote import stepping
-    stepping.watch(torch)
+    from cenote.labels import step_counter
+    step_counter.watch(torch)
     yield
-    stepping.stop_watching()
+    step_counter.stop_watching()
 
 
 def cases() -> list[Case]:
     import cenote
     import torch
-    from cenote import bindings
+    from cenote.native import bindings
 
     class Same(torch.nn.Module):
         def forward(self, x: Any) -> Any:
@@ -124,8 +124,8 @@ def main() -> int:
     cenote.install()
     import torch
     torch.set_num_threads(1)
-    from cenote import stepping
-    stepping.stop_watching()
+    from cenote.labels import step_counter
+    step_counter.stop_watching()
     torch.empty(1, device="cuda")
     if options.json:
         print(json.dumps({"bench": "torch/labels", "date": str(datetime.date.today()), "machine": speed.machine(), "gpu": f"simulated, {speed.SIM}",

@@ -94,7 +94,7 @@ def begin_again_on_the_simulated_gpu() -> None:
 
 def compile_loops() -> Any:
     import torch
-    from cenote import adapter
+    from cenote.native import adapter
     here, tool = adapter.describe(torch), adapter.compiler()
     if tool is None:
         raise SystemExit("bench/torch needs a C++ compiler: install g++, or name one in CXX")

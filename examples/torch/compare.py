@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Optional
 from table import Progress
 
 try:
-    from cenote.replay_report import COLORS
+    from cenote.replay.report import COLORS
 except ImportError:
     sys.exit(f"compare.py: {sys.executable} has no cenote: `pip install .` there, or `make run` and then .venv/bin/python")
 

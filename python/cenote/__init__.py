@@ -12,12 +12,12 @@ TYPE_CHECKING = False  # as typing has it, without importing that: see cenote/ho
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from cenote.bindings import Device, Error, Level
-    from cenote.growing import Growth
-    from cenote.plugin import Status
-    from cenote.reports import Mark, Path, Row
-    from cenote.stepping import Step
-    from cenote.tagging import Tag
+    from cenote.holders.growth import Growth
+    from cenote.inside.plugin import Status
+    from cenote.inside.reports import Mark, Path, Row
+    from cenote.labels.step_counter import Step
+    from cenote.labels.tags import Tag
+    from cenote.native.bindings import Device, Error, Level
 
 __all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "record", "rows",
            "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
@@ -26,20 +26,20 @@ __version__: str = version()
 
 def __getattr__(name: str) -> object:
     if name == "Error":
-        from cenote.bindings import Error
+        from cenote.native.bindings import Error
         return Error
     raise AttributeError(f"module 'cenote' has no attribute {name!r}")
 
 
 def install() -> None:
     """Makes cenote the allocator of PyTorch, here and in processes that this one starts. RuntimeError once a GPU has been used."""
-    from cenote import plugin
+    from cenote.inside import plugin
     plugin.install()
 
 
 def status() -> "Status":
     """Which allocator PyTorch has in this process: a named tuple of allocator, adapter, torch and note. Imports no torch."""
-    from cenote import plugin
+    from cenote.inside import plugin
     return plugin.status()
 
 
@@ -52,8 +52,8 @@ def step() -> None:
             train(batch)
             cenote.step()
     """
-    from cenote import stepping
-    stepping.step()
+    from cenote.labels import step_counter
+    step_counter.step()
 
 
 def tag(name: str) -> "Tag":
@@ -65,7 +65,7 @@ def tag(name: str) -> "Tag":
         @cenote.tag("validation")
         def validate(model): ...
     """
-    from cenote.tagging import Tag
+    from cenote.labels.tags import Tag
     return Tag(name)
 
 
@@ -77,7 +77,7 @@ def label(on: bool = True) -> None:
         print(cenote.rows("kind"))
     """
     import torch
-    from cenote import hooks
+    from cenote.labels import hooks
     hooks.label(torch, on)
 
 
@@ -89,7 +89,7 @@ def mark(name: str, device: "Device" = None) -> "Mark":
         h = body(x); cenote.mark("body")
         y = output_layer(h); cenote.mark("output_layer")
     """
-    from cenote import reports
+    from cenote.inside import reports
     return reports.mark(name, device)
 
 
@@ -98,7 +98,7 @@ def explain(device: "Device" = None, bytes: int = 0) -> str:
 
         print(cenote.explain())
     """
-    from cenote import reports
+    from cenote.inside import reports
     return reports.explain(device, bytes)
 
 
@@ -107,7 +107,7 @@ def stats(device: "Device" = None) -> "dict[str, int | Level]":
 
         print(cenote.stats()["reserved"].peak, cenote.stats()["waits"])
     """
-    from cenote import reports
+    from cenote.inside import reports
     return reports.stats(device)
 
 
@@ -117,7 +117,7 @@ def rows(by: str = "tag", device: "Device" = None) -> "list[Row]":
         for row in cenote.rows("kind"):
             print(row.name, row.live, row.at_peak)
     """
-    from cenote import reports
+    from cenote.inside import reports
     return reports.rows(by, device)
 
 
@@ -126,8 +126,8 @@ def steps(device: "Device" = None) -> "list[Step]":
 
         print(max(step.peak for step in cenote.steps()))
     """
-    from cenote import stepping
-    return stepping.steps(device)
+    from cenote.labels import step_counter
+    return step_counter.steps(device)
 
 
 # --- files
@@ -137,7 +137,7 @@ def snapshot(path: "Path", device: "Device" = None) -> None:
 
         cenote.snapshot("memory.json")
     """
-    from cenote import reports
+    from cenote.inside import reports
     reports.snapshot(path, device)
 
 
@@ -146,7 +146,7 @@ def record(records: int, device: "Device" = None) -> None:
 
         cenote.record(1_000_000)
     """
-    from cenote import reports
+    from cenote.inside import reports
     reports.record(records, device)
 
 
@@ -155,7 +155,7 @@ def save_trace(path: "Path", device: "Device" = None) -> None:
 
         cenote.save_trace("training.csv.gz")
     """
-    from cenote import reports
+    from cenote.inside import reports
     reports.save_trace(path, device)
 
 
@@ -170,8 +170,8 @@ def growth(alarm: "Callable[[Any], object] | None" = print, least: "int | str" =
         train()
         print(watch.report())
     """
-    from cenote import growing
-    return growing.Growth(alarm, least)
+    from cenote.holders import growth
+    return growth.Growth(alarm, least)
 
 
 # --- giving back
@@ -182,5 +182,5 @@ def trim(keep: int = 0, wait: bool = True, device: "Device" = None) -> None:
 
         cenote.trim(keep=8 << 30, wait=False)
     """
-    from cenote import reports
+    from cenote.inside import reports
     reports.trim(keep, wait, device)

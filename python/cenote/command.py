@@ -6,9 +6,9 @@ import signal
 import sys
 from typing import Optional, Sequence
 
-from cenote import environment, run
-from cenote.command_line import MOST_DEVICES, Parser, allocator, capacity, devices, lag, split
-from cenote.mistake import Mistake
+from cenote.base.mistake import Mistake
+from cenote.launch import environment, run
+from cenote.launch.command_line import MOST_DEVICES, Parser, allocator, capacity, devices, lag, split
 from cenote.places import NotBuilt, version
 
 VALUED = ("--sim", "--devices", "--lag", "--allocator", "--trace", "--report", "--json")
@@ -60,9 +60,9 @@ def run_main(arguments: Sequence[str]) -> int:
 COMMANDS = {
     "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
-    "dry-run": ("dry", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
-    "replay": ("replaying", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
-    "view": ("viewing", "a recorded trace or a snapshot as a page to click in, or as PNG"),
+    "dry-run": ("fit.dry_run", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
+    "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
+    "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
 }
 
 

@@ -12,8 +12,10 @@ import resource
 import sys
 from typing import Callable, Iterator, NamedTuple, Sequence
 
-from cenote import adapter, bindings, environment, places
-from cenote.command_line import Parser, capacity, devices
+from cenote import places
+from cenote.launch import environment
+from cenote.launch.command_line import Parser, capacity, devices
+from cenote.native import adapter, bindings
 
 FINE, REMARK, WRONG = "fine", "remark", "wrong"
 MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}

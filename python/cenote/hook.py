@@ -61,14 +61,14 @@ def act(text: str) -> None:
     """A program may take CENOTE out of its environment before it imports torch. A value that means nothing ends the import: the program would run
     with another allocator than somebody wanted."""
     if is_on(text):
-        from cenote import plugin
+        from cenote.inside import plugin
         plugin.install()
     if os.environ.get(DRY_RUN):
-        from cenote import dry_inside
-        dry_inside.begin(sys.modules["torch"])
+        from cenote.inside import fit_report
+        fit_report.begin(sys.modules["torch"])
     if os.environ.get(SUMMARY, "off") != "off":
-        from cenote import run_inside
-        run_inside.begin(sys.modules["torch"])
+        from cenote.inside import run_summary
+        run_summary.begin(sys.modules["torch"])
 
 
 def add() -> None:

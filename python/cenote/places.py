@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable
 
-    from cenote.trusted import Folder
+    from cenote.base.trusted import Folder
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
@@ -53,7 +53,7 @@ def plain(folder: str) -> str:
     import hashlib
     import tempfile
 
-    from cenote import trusted
+    from cenote.base import trusted
     link = "folder-" + hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     for path in (cache_folder(), *(os.path.join(above, f"cenote-{os.geteuid()}") for above in (tempfile.gettempdir(), "/tmp"))):
         if any(character in path for character in SPLITS):

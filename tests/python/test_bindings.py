@@ -15,7 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def bindings():
-    from cenote import bindings, places
+    from cenote import places
+    from cenote.native import bindings
     try:
         bindings.loaded()
     except places.NotBuilt as missing:
@@ -34,7 +35,7 @@ def simulated(clean):
         except places.NotBuilt as missing:
             pytest.skip(str(missing))
         environ = {**clean, "LD_PRELOAD": str(preload), "CENOTE_SIM": "capacity:1GiB,devices:2", **variables}
-        done = subprocess.run([sys.executable, "-c", "import cenote\nfrom cenote import bindings\n" + code], env=environ, capture_output=True,
+        done = subprocess.run([sys.executable, "-c", "import cenote\nfrom cenote.native import bindings\n" + code], env=environ, capture_output=True,
                               text=True, timeout=120)
         assert not check or done.returncode == 0, done.stderr
         return done.stdout if check else done
@@ -67,14 +68,14 @@ def test_structs_lie_as_the_compiler_lays_them(bindings, tmp_path):
 
 
 def test_constants_are_the_headers(bindings, tmp_path):
-    from cenote import hooks, marking
+    from cenote.labels import hooks, marker
     compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
     names = {"CENOTE_TRIM_WAIT": bindings.WAIT, "CENOTE_PIECE_FREE": bindings.FREE, "CENOTE_PIECE_LIVE": bindings.LIVE,
              "CENOTE_PIECE_PENDING": bindings.PENDING}
     names |= {f"CENOTE_BY_{name.upper()}": number for number, name in enumerate(bindings.DIVISIONS)}
     names |= {f"CENOTE_PHASE_{name}": getattr(hooks, name) for name in ("NONE", "FORWARD", "BACKWARD", "OPTIMIZER", "EVALUATION")}
     kinds = ("OTHER", "PARAMETERS", "GRADIENTS", "OPTIMIZER", "BUFFERS", "ACTIVATIONS", "WORKSPACES")
-    names |= {f"CENOTE_KIND_{name}": getattr(marking, name) for name in kinds}
+    names |= {f"CENOTE_KIND_{name}": getattr(marker, name) for name in kinds}
     source = tmp_path / "constants.c"
     source.write_text("#include <cenote/report.h>\n" + "".join(f"_Static_assert({name} == {value}, \"{name}\");\n" for name, value in names.items()))
     subprocess.run([compiler, "-c", source, "-I", ROOT / "include", "-o", tmp_path / "constants.o"], check=True, timeout=120)
@@ -228,7 +229,7 @@ def test_importing_the_package_loads_nothing(clean):
 
 def test_no_module_is_called_like_a_function():
     import cenote
-    modules = {path.stem for path in (ROOT / "python/cenote").glob("*.py")}
+    modules = {path.stem for path in (ROOT / "python/cenote").iterdir()}
     assert not modules & set(cenote.__all__)
     for name in cenote.__all__:
         assert getattr(cenote, name) is not None

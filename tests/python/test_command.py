@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from cenote import command, command_line, environment
+from cenote import command
+from cenote.launch import command_line, environment
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

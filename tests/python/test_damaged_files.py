@@ -14,8 +14,9 @@ import random
 
 import pytest
 
-from cenote import memory_viz, torch_trace, viewing
-from cenote.tracing import BrokenTrace
+from cenote.replay import torch_trace
+from cenote.replay.trace_file import BrokenTrace
+from cenote.view import memory_viz, viewer
 from test_memory_viz import files  # noqa: F401  (a fixture: a pool's own snapshot and trace)
 from test_view_command import small_records, torch_snapshot, trace_of
 
@@ -132,7 +133,7 @@ def view_all(kind, data, tmp_path):
         path = tmp_path / f"{kind}-{attempt}"
         path.write_bytes(gzip.compress(content, 1) if attempt % 10 == 0 else content)
         page = tmp_path / "page.html"
-        statuses[judge(lambda: viewing.main([str(path), "-o", str(page)]), path, f"seed {SEED}, {kind} {attempt}")] += 1
+        statuses[judge(lambda: viewer.main([str(path), "-o", str(page)]), path, f"seed {SEED}, {kind} {attempt}")] += 1
         path.unlink()
     assert statuses[2] > TRIES // 10  # most damage is found; some changes a number, and that is what the page shows
     return statuses

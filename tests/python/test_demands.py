@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cenote import demands
+from cenote.simulated import demands
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/check"))

@@ -288,11 +288,11 @@ def test_an_interrupt_ends_both(clean, tmp_path):
         assert process.stdout.readline() == "up\n"
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-        assert process.returncode == 130 and "dry.py" not in said(errors)
+        assert process.returncode == 130 and "dry_run.py" not in said(errors)
 
 
 def test_arguments_are_replaced():
-    from cenote.dry_search import with_value
+    from cenote.fit.bisection import with_value
     assert with_value(["t.py", "--batch-size", "4", "--lr", "1"], "batch_size", 8) == ["t.py", "--batch-size", "8", "--lr", "1"]
     assert with_value(["t.py", "--batch_size=4"], "batch-size", 8) == ["t.py", "--batch_size=8"]
     assert with_value(["t.py", "batch_size=4"], "batch_size", 8) == ["t.py", "batch_size=8"]

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from cenote import elf
+from cenote.simulated import elf
 
 PROVIDER = """
 int plain(void) { return 0; }

@@ -2,7 +2,7 @@
 import threading
 import time
 
-from cenote import engine
+from cenote.labels import engine
 from patience import patience
 
 

@@ -1,9 +1,9 @@
 """What is asked for is merged with what the environment says already; a contradiction is a mistake."""
 import pytest
 
-from cenote import environment
-from cenote.environment import Wish
-from cenote.mistake import Mistake
+from cenote.base.mistake import Mistake
+from cenote.launch import environment
+from cenote.launch.environment import Wish
 
 GIB = 1 << 30
 LIBRARY = "/opt/cenote/libcenote_sim.so"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cenote import memory_viz
+from cenote.view import memory_viz
 
 PROGRAM = """
 import ctypes, sys

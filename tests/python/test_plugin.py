@@ -15,7 +15,8 @@ from conftest import CENOTE, ROOT
 from patience import patience
 from spoken import said
 
-from cenote import adapter, hook, places
+from cenote import hook, places
+from cenote.native import adapter
 
 SECONDS = 400
 
@@ -105,9 +106,9 @@ import importlib.util, sys
 sys.path.insert(0, "")
 assert importlib.util.find_spec("torch") is not None and importlib.util.find_spec("torch") is not None
 assert "torch" not in sys.modules
-import cenote.plugin
+import cenote.inside.plugin
 calls = []
-cenote.plugin.install = lambda: calls.append(sys.modules["torch"].ready)
+cenote.inside.plugin.install = lambda: calls.append(sys.modules["torch"].ready)
 import torch, json
 assert calls == [True], calls
 assert not any(finder.__class__.__module__ == "cenote.hook" or getattr(finder, "__module__", "") == "cenote.hook" for finder in sys.meta_path)
@@ -131,9 +132,9 @@ def test_an_import_that_fails_may_be_tried_again(python, tmp_path):
     code = """
 import sys
 sys.path.insert(0, "")
-import cenote.plugin
+import cenote.inside.plugin
 calls = []
-cenote.plugin.install = lambda: calls.append(1)
+cenote.inside.plugin.install = lambda: calls.append(1)
 try:
     import torch
 except ImportError as error:
@@ -279,7 +280,7 @@ class TestMaking:
     MAKE = """
 import sys
 sys.path.insert(0, {root!r})
-from cenote import adapter
+from cenote.native import adapter
 try:
     print(adapter.make(adapter.Torch{facts!r}))
 except adapter.NotMade as why:

@@ -1,7 +1,7 @@
 """Sizes and counts as people write them."""
 import pytest
 
-from cenote import quantity
+from cenote.base import quantity
 
 GIB = 1 << 30
 

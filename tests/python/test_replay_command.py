@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from cenote import command_line, replay_report, replaying, torch_trace, tracing
+from cenote.launch import command_line
+from cenote.replay import comparison, report, torch_trace, trace_file
 
 HEAD = "t_us,op,id,bytes,stream,device,tag\n"
 MIB = 1 << 20
@@ -28,12 +29,12 @@ def made(tmp_path):
 @pytest.fixture
 def refuse(capsys, monkeypatch):
     """refuse(ARGUMENT...): the one line that is said, after which nothing ran."""
-    monkeypatch.setattr(replaying, "check_torch", lambda: None)
-    monkeypatch.setattr(replaying.Stage, "begin", lambda *_: pytest.fail("it was not refused"))
+    monkeypatch.setattr(comparison, "check_torch", lambda: None)
+    monkeypatch.setattr(comparison.Stage, "begin", lambda *_: pytest.fail("it was not refused"))
 
     def call(*arguments):
         with pytest.raises(SystemExit) as end:
-            replaying.main([str(argument) for argument in arguments])
+            comparison.main([str(argument) for argument in arguments])
         said = capsys.readouterr()
         assert end.value.code == 2 and said.out == ""
         assert len(said.err.splitlines()) == 1 and said.err.startswith("cenote replay: "), said.err
@@ -53,9 +54,9 @@ def test_a_value_that_is_none(refuse, made, option, value):
 
 
 def test_values_in_lists():
-    options = replaying.parser().parse_intermixed_args("--page 2,8MiB --lag 0,5% --sim 8GiB,8g,1TiB --under native,cenote x.csv y.csv".split())
+    options = comparison.parser().parse_intermixed_args("--page 2,8MiB --lag 0,5% --sim 8GiB,8g,1TiB --under native,cenote x.csv y.csv".split())
     assert (options.page, options.lag, options.sim) == ([2, 8], [0, 0.05], [8 << 30, 1 << 40]) and options.traces == ["x.csv", "y.csv"]
-    assert len(replaying.variants(options)) == 2 * 2 * 3
+    assert len(comparison.variants(options)) == 2 * 2 * 3
 
 
 def test_no_trace_no_place_to_write(refuse, made, tmp_path):
@@ -67,14 +68,14 @@ def test_no_trace_no_place_to_write(refuse, made, tmp_path):
 
 
 def test_a_plot_without_matplotlib(refuse, made, monkeypatch):
-    monkeypatch.setattr(replaying.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(comparison.importlib.util, "find_spec", lambda name: None)
     assert "pip install matplotlib" in refuse("--plot", "x.png", made("good.csv", "a,1,512"))
 
 
 def test_no_torch(made, capsys, monkeypatch):
-    monkeypatch.setattr(replaying.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(comparison.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit) as end:
-        replaying.main([str(made("good.csv", "a,1,512"))])
+        comparison.main([str(made("good.csv", "a,1,512"))])
     said = capsys.readouterr().err
     assert end.value.code == 2 and "torch is not installed" in said and len(said.splitlines()) == 1
 
@@ -127,26 +128,26 @@ def test_ten_gigabytes_of_nothing_are_not_read(refuse, tmp_path):
 
 @pytest.mark.simulation
 def test_more_records_than_fit(refuse, made, monkeypatch):
-    monkeypatch.setattr(tracing, "MOST", 100)
+    monkeypatch.setattr(trace_file, "MOST", 100)
     assert "more than 100 records" in refuse(made("long.csv", *["s"] * 101))
 
 
 @pytest.mark.simulation
 def test_a_trace_of_several_batches(refuse, made):
-    lines = ["a,1,512", "f,1"] * tracing.BATCH + ["s"]
-    trace = tracing.load(str(made("long.csv", *lines)))
-    assert trace.records == len(lines) and trace.live_peak == 512 and len(trace.op) == len(lines) + 1 and tracing.SAMPLES <= len(trace.live)
+    lines = ["a,1,512", "f,1"] * trace_file.BATCH + ["s"]
+    trace = trace_file.load(str(made("long.csv", *lines)))
+    assert trace.records == len(lines) and trace.live_peak == 512 and len(trace.op) == len(lines) + 1 and trace_file.SAMPLES <= len(trace.live)
     assert f"bad.csv:{len(lines) + 2}: id 1 is not live" in refuse(made("bad.csv", *lines, "f,1"))
 
 
 @pytest.mark.simulation
 def test_what_is_made_of_a_trace(made):
-    trace = tracing.load(str(made("small.csv.gz", contents=gzip.compress(
+    trace = trace_file.load(str(made("small.csv.gz", contents=gzip.compress(
         (HEAD + "0,a,7,512,0,0,\n1,a,8,1024,3,1,\n2,u,8,,4,1,\n3,f,7,,,0,\n4,s,,,,,\n5,a,9,256,3,1,\n").encode()))))
     assert (trace.name, trace.records, trace.live_peak, trace.devices, trace.blocks) == ("small", 6, 1536, 2, 3)
     assert trace.streams == [(0, 0), (1, 3), (1, 4)]
-    assert list(trace.op) == [tracing.DEVICE, tracing.ALLOC, tracing.DEVICE, tracing.TENSOR_ALLOC, tracing.USE, tracing.FREE, tracing.STEP,
-                              tracing.ALLOC, tracing.TENSOR_FREE, tracing.FREE]  # what was left over is freed
+    assert list(trace.op) == [trace_file.DEVICE, trace_file.ALLOC, trace_file.DEVICE, trace_file.TENSOR_ALLOC, trace_file.USE, trace_file.FREE,
+                              trace_file.STEP, trace_file.ALLOC, trace_file.TENSOR_FREE, trace_file.FREE]  # what was left over is freed
     assert trace.live == [512, 1536, 1536, 1536, 1024, 1280] and trace.every == 1
 
 
@@ -154,7 +155,7 @@ def test_what_is_made_of_a_trace(made):
 def test_a_pipe(made, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cp", made("good.csv", "a,1,512", "f,1"), tmp_path / "pipe"]):
-        assert tracing.load(str(tmp_path / "pipe")).records == 2
+        assert trace_file.load(str(tmp_path / "pipe")).records == 2
 
 
 # --- PyTorch's snapshots
@@ -181,7 +182,7 @@ def test_the_records_of_a_snapshot(made):
     with open(path, "rb") as file:
         got = [(chr(op), size, stream) for _, op, _, size, stream, *_ in torch_trace.records(str(path), file)]
     assert got == [("a", 100, 0), ("a", 200, 0), ("a", 300, 0), ("f", 100, 0), ("f", 300, 0), ("a", 90, 1), ("a", 400, 0)]
-    trace = tracing.load(str(path))
+    trace = trace_file.load(str(path))
     assert (trace.name, trace.live_peak, trace.records, trace.blocks) == ("s", 690, 7, 4)
 
 
@@ -221,21 +222,21 @@ def test_the_smallest_card():
         return {"oom_record": None if capacity >= enough else 7}
     for enough in (100 * MIB, 5 << 30, 79 << 30, 90 << 30, 1 << 40):
         tried.clear()
-        found, _ = replaying.smallest(lambda capacity: play(capacity, enough), 2 * MIB, 80 << 30)
-        assert enough <= found <= enough + max(found // 100, replaying.NEAR) and len(tried) < 20
-    assert replaying.smallest(lambda capacity: play(capacity, 2 << 40), 2 * MIB, 80 << 30) is None
+        found, _ = comparison.smallest(lambda capacity: play(capacity, enough), 2 * MIB, 80 << 30)
+        assert enough <= found <= enough + max(found // 100, comparison.NEAR) and len(tried) < 20
+    assert comparison.smallest(lambda capacity: play(capacity, 2 << 40), 2 * MIB, 80 << 30) is None
     assert max(tried) <= command_line.MOST_CAPACITY
 
 
 def test_sizes_are_short():
-    sizes = [replay_report.size(n) for n in (0, 700, 1536, 150 * MIB, 2 << 30, 80 << 30)]
+    sizes = [report.size(n) for n in (0, 700, 1536, 150 * MIB, 2 << 30, 80 << 30)]
     assert sizes == ["0 B", "700 B", "1.50 KiB", "150 MiB", "2.00 GiB", "80.0 GiB"]
 
 
 def test_a_table_for_terminals(capsys):
     pytest.importorskip("rich")
-    columns = [replay_report.Column("trace", None, False), replay_report.Column("ns", None)]
-    replay_report.print_rich(columns, [["[bold]x", "12"]])
+    columns = [report.Column("trace", None, False), report.Column("ns", None)]
+    report.print_rich(columns, [["[bold]x", "12"]])
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["trace", "ns"], ["[bold]x", "12"]]
 
 
@@ -250,7 +251,7 @@ def test_a_picture_of_many_traces_shows_the_waste(tmp_path):
     save = Figure.savefig
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda figure, *a, **k: (drawn.append(figure), save(figure, *a, **k)))
-        replay_report.plot(str(tmp_path / "many.png"), [None] * 7, runs)
+        report.plot(str(tmp_path / "many.png"), [None] * 7, runs)
     axis = drawn[0].axes[0]
     assert [bar.get_width() for bar in axis.patches][:14] == [run["waste_percent"] or 0 for run in runs]
     said = [text.get_text() for text in axis.texts]

@@ -12,8 +12,11 @@ from conftest import ROOT
 from test_damaged_files import SEED, TRIES, damaged
 from test_view_command import small_records, torch_snapshot, trace_of
 
-from cenote import inputs, memory_viz, progress, records, tracing, viewing
-from cenote.viewing_history import Broken
+from cenote.base import inputs, progress
+from cenote.native import records
+from cenote.replay import trace_file
+from cenote.view import memory_viz, viewer
+from cenote.view.history import Broken
 
 pytestmark = pytest.mark.simulation
 HEAD = b"t_us,op,id,bytes\n"
@@ -65,7 +68,7 @@ def zipped():
 
 def by_view(path):
     """(verdict, records, live peak, streams): the verdict is "" or what is said, without the name of the file."""
-    reader = viewing.TraceReader(path.name, str(path))
+    reader = viewer.TraceReader(path.name, str(path))
     try:
         with inputs.opened(str(path)) as found:
             if found.kind != inputs.TRACE:
@@ -86,9 +89,9 @@ def by_replay(path):
                 for record in records.RECORD.iter_unpack(batch):
                     counts[record[1]] += 1
                     devices.add(record[5] if record[1] == records.A else -1)
-        trace = tracing.load(str(path))
+        trace = trace_file.load(str(path))
         assert trace.records == sum(counts.values())
-    except tracing.BrokenTrace as problem:
+    except trace_file.BrokenTrace as problem:
         return (str(problem).replace(str(path), "", 1),)
     return "", trace.records, counts[records.A], counts[records.F], len(devices - {-1})
 
@@ -168,7 +171,7 @@ def test_any_kind_through_a_pipe(tmp_path, kind, is_pipe):
                "zipped pickle": lambda: gzip.compress(pickle.dumps(torch_snapshot()))}[kind]()
     (tmp_path / "file").write_bytes(content)
     counts = []
-    for read in (lambda path: len(viewing.read(path)), lambda path: tracing.load(path).devices):
+    for read in (lambda path: len(viewer.read(path)), lambda path: trace_file.load(path).devices):
         path = tmp_path / "file"
         if is_pipe:
             path = tmp_path / f"pipe{len(counts)}"
@@ -186,7 +189,7 @@ def test_more_records_than_are_read(tmp_path, program, monkeypatch):
     for letter in ("s,,", "u,1,"):
         path = tmp_path / "long.csv"
         path.write_bytes(HEAD + b"0,a,1,512\n" + f"1,{letter}\n".encode() * 100)
-        for module, read in (("viewing_trace", by_view), ("tracing", by_replay)):
+        for module, read in (("view.trace", by_view), ("replay.trace_file", by_replay)):
             monkeypatch.setattr(f"cenote.{module}.MOST", 100)
             assert read(path) == (":102: more than 100 records: take a part of it (zcat FILE | head -n 100), or record fewer of them "
                                   "(CENOTE_CONF=record:1000000)",)
@@ -195,10 +198,10 @@ def test_more_records_than_are_read(tmp_path, program, monkeypatch):
 
 
 def test_steps_take_no_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("cenote.viewing_history.MOST_STEPS", 64)
+    monkeypatch.setattr("cenote.view.history.MOST_STEPS", 64)
     path = tmp_path / "steps.csv"
     path.write_bytes(HEAD + b"0,s,,\n" * 500 + b"".join(b"1,a,%d,512\n1,s,,\n" % i for i in range(500)))
-    history, = viewing.read(str(path))
+    history, = viewer.read(str(path))
     assert history.all_steps == 1000 and len(history.steps) < 64 and list(history.steps) == sorted(history.steps)
     assert history.steps[-1] > 450 and history.every == 16 or history.every == 32
 
@@ -208,9 +211,9 @@ def test_a_snapshot_that_was_zipped_to_nothing(tmp_path, monkeypatch):
     path = tmp_path / "bomb.pickle.gz"
     path.write_bytes(gzip.compress(pickle.dumps({"segments": [], "device_traces": [], "x": "x" * (4 << 20)})))
     with pytest.raises(Broken, match="more than 0 GiB"):
-        viewing.read(str(path))
-    with pytest.raises(tracing.BrokenTrace, match="a snapshot of more than 0 GiB"):
-        tracing.load(str(path))
+        viewer.read(str(path))
+    with pytest.raises(trace_file.BrokenTrace, match="a snapshot of more than 0 GiB"):
+        trace_file.load(str(path))
 
 
 class Terminal:
@@ -241,6 +244,6 @@ def test_progress(tmp_path, monkeypatch, is_terminal):
     monkeypatch.setattr(progress.os, "get_terminal_size", lambda _: os.terminal_size((80, 24)))
     seen = Terminal(is_terminal)
     monkeypatch.setattr("sys.stderr", seen)
-    assert viewing.main([str(path), "-o", str(tmp_path / "x.html")]) == 0
+    assert viewer.main([str(path), "-o", str(tmp_path / "x.html")]) == 0
     assert f": {records.BATCH:,} records" in seen.text and "reading long.csv" in seen.text
     assert ("\r" in seen.text) == is_terminal and (is_terminal or all(line.startswith("cenote: ") for line in seen.text.splitlines()))

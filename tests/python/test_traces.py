@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from cenote import replaying, tracing
+from cenote.replay import comparison, trace_file
 from spoken import said
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -65,9 +65,9 @@ def test_a_trace_is_what_the_manifest_says(line):
 @pytest.mark.simulation
 @pytest.mark.parametrize("line", MANIFEST, ids=NAMES)
 def test_the_reader_reads_it(line):
-    trace = tracing.load(str(FOLDER / line["file"]))
+    trace = trace_file.load(str(FOLDER / line["file"]))
     assert (trace.records, trace.live_peak, len(trace.streams)) == (line["records"], line["live_peak_bytes"], line["streams"])
-    assert trace.devices == 1 and trace.live_peak < replaying.CAPACITY
+    assert trace.devices == 1 and trace.live_peak < comparison.CAPACITY
 
 
 def test_a_trace_that_was_changed_is_found(tmp_path):

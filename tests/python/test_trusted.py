@@ -12,7 +12,9 @@ import pytest
 from conftest import ROOT
 from test_plugin import COMPILER, TORCH, pretended  # noqa: F401  (a fixture)
 
-from cenote import adapter, demands, trusted
+from cenote.base import trusted
+from cenote.native import adapter
+from cenote.simulated import demands
 
 OTHER = 65534  # a user who is not this one
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -250,7 +252,8 @@ def test_what_is_loaded_is_the_file_that_was_looked_at(tmp_path):
     code = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT / "python")!r})
-from cenote import adapter, trusted
+from cenote.base import trusted
+from cenote.native import adapter
 folder = trusted.folder({str(tmp_path)!r})
 library = adapter.opened_library(folder, "good.so")
 os.replace({str(tmp_path / "planted.so")!r}, {str(tmp_path / "good.so")!r})

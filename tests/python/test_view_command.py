@@ -10,8 +10,8 @@ import struct
 import pytest
 
 import browser
-from cenote import viewing, viewing_page
-from cenote.viewing_history import FOR_EVER, Broken
+from cenote.view import html_page, viewer
+from cenote.view.history import FOR_EVER, Broken
 from test_memory_viz import files  # noqa: F401  (a fixture: a pool's own snapshot and trace)
 
 pytestmark = pytest.mark.simulation  # the reader of traces is built
@@ -75,13 +75,13 @@ def data_of(page):
 # --- what is read
 
 def test_a_trace_is_read(small):
-    history, = viewing.read(str(small))
+    history, = viewer.read(str(small))
     assert list(history.change) == [8 * MIB, 32 * MIB, -32 * MIB, 32 * MIB, 64 * MIB - 100, 100 - 64 * MIB, -32 * MIB, 32 * MIB, -32 * MIB]
     assert list(zip(history.born, history.gone)) == [(1, FOR_EVER), (2, 3), (4, 7), (5, 6), (8, 9)]
     assert list(history.steps) == [3, 7, 9]
     names, numbers = history.groups["tag"]
     assert [names.names[number] for number in numbers] == [NASTY, "act", "act", "no tag", "act"]
-    picture = viewing_page.Condensed(history)
+    picture = html_page.Condensed(history)
     assert picture.peak == 5 and picture.levels[5] == 104 * MIB - 100
     assert picture.series()["allocated"][5] == 104 * MIB
     assert dict(zip(picture.groups("tag"), picture.stack("tag")[5])) == {"no tag": 64 * MIB - 100, "act": 32 * MIB, NASTY: 8 * MIB}
@@ -93,14 +93,14 @@ def test_what_was_reserved(small, tmp_path):
     held = ["reserved", 8 * MIB, 40 * MIB, "", "", 40 * MIB, 104 * MIB]
     path = tmp_path / "held.csv"
     path.write_text("".join(f"{line},{held[i] if i < len(held) else ''}\n" for i, line in enumerate(lines)), encoding="utf-8")
-    history, = viewing.read(str(path))
-    picture = viewing_page.Condensed(history)
+    history, = viewer.read(str(path))
+    picture = html_page.Condensed(history)
     assert picture.series()["reserved"] == [0, 8 * MIB, *[40 * MIB] * 3, *[104 * MIB] * 5]
     assert not any("reserved" in note for note in history.notes)
-    assert "reserved" not in viewing_page.Condensed(viewing.read(str(small))[0]).series()
+    assert "reserved" not in html_page.Condensed(viewer.read(str(small))[0]).series()
     path.write_text(path.read_text(encoding="utf-8").replace(f",{104 * MIB}", ",-1"), encoding="utf-8")
     with pytest.raises(Broken, match='held.csv:7: reserved is "-1", not a whole number'):
-        viewing.read(str(path))
+        viewer.read(str(path))
 
 
 def test_no_peak_is_lost(tmp_path):
@@ -116,17 +116,17 @@ def test_no_peak_is_lost(tmp_path):
     records[30_123:30_123] = [("a", 999_999, 1 << 40, 0, 7, FOLDER - (1 << 41), ""), ("f", 999_999)]
     path = tmp_path / "long.csv.gz"
     path.write_bytes(gzip.compress(trace_of(records).encode()))
-    history, = viewing.read(str(path))
-    picture = viewing_page.Condensed(history)
+    history, = viewer.read(str(path))
+    picture = html_page.Condensed(history)
     levels = list(itertools.accumulate(history.change, initial=0))
-    assert picture.peak == 30_124 and 30_124 in picture.moments and len(picture.moments) <= viewing_page.POINTS + 2
+    assert picture.peak == 30_124 and 30_124 in picture.moments and len(picture.moments) <= html_page.POINTS + 2
     for first in range(0, len(levels) - 1000, 1000):
         part = [at for at in picture.moments if first <= at < first + 1000]
         assert max(levels[first + 20:first + 980]) <= max(levels[at] for at in part)
         assert min(levels[first + 20:first + 980]) >= min(levels[at] for at in part)
     for moment, row in list(zip(picture.moments, picture.stack("tag")))[::500]:
         assert sum(row) == levels[moment]
-    short = viewing_page.Condensed(history, share=25)
+    short = html_page.Condensed(history, share=25)
     weight = {i: history.size[i] * (min(history.gone[i], len(levels)) - history.born[i]) for i in range(len(history.size))}
     assert len(short.blocks) == 2400 and min(weight[i] for i in short.blocks) >= max(weight[i] for i in set(weight) - set(short.blocks))
 
@@ -154,7 +154,7 @@ def torch_snapshot():
 def test_a_snapshot_of_pytorch_is_read_backwards(tmp_path):
     path = tmp_path / "torch.pickle"
     path.write_bytes(pickle.dumps(torch_snapshot()))
-    history, = viewing.read(str(path))
+    history, = viewer.read(str(path))
     assert history.live_first == 17 * MIB and list(history.change) == [20 * MIB, -20 * MIB, -MIB, MIB]
     assert history.reserved_first == 34 * MIB and list(history.reserved) == [66 * MIB, 66 * MIB, 66 * MIB, 64 * MIB]
     assert sorted(history.ranges) == [(FOLDER, 32 * MIB, 0, FOR_EVER), (FOLDER + 32 * MIB, 32 * MIB, 0, FOR_EVER),
@@ -290,9 +290,9 @@ def test_arguments_that_cannot_be(small, view, tmp_path):
 
 
 def test_too_many_records(small, monkeypatch):
-    monkeypatch.setattr("cenote.viewing_trace.MOST", 4)
+    monkeypatch.setattr("cenote.view.trace.MOST", 4)
     with pytest.raises(Broken, match="more than 4 records"):
-        viewing.read(str(small))
+        viewer.read(str(small))
 
 
 # --- in the browser
@@ -308,7 +308,7 @@ def opened(chromium, tmp_path):
     """opened(FILE...): the page of these files. After the test the page must have had nothing to complain of."""
     def call(*names):
         page = tmp_path / "page.html"
-        assert viewing.main([*map(str, names), "-o", str(page)]) == 0
+        assert viewer.main([*map(str, names), "-o", str(page)]) == 0
         chromium.events.clear()
         chromium.open(page)
         return chromium
@@ -464,8 +464,8 @@ def test_a_page_of_many_large_snapshots_is_small_enough(files, tmp_path):  # noq
     snapshot["pool"]["page_bytes"] = 2 * MIB
     path = tmp_path / "large.json"
     path.write_text(json.dumps(snapshot))
-    history, = viewing.read(str(path))
-    page = viewing_page.page([history] * 20)
+    history, = viewer.read(str(path))
+    page = html_page.page([history] * 20)
     assert len(page) < 10_000_000 and "37,000 of 40,000 physical pages are left out" in page
 
 

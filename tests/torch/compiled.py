@@ -12,7 +12,7 @@ sys.path.insert(0, str(simulated.ROOT / "python"))
 
 def library(source: pathlib.Path) -> str:
     """The path of what it is compiled to."""
-    from cenote import adapter
+    from cenote.native import adapter
 
     here, tool = adapter.describe(torch), adapter.compiler()
     folder = adapter.own_folder("tests", print)

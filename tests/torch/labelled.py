@@ -51,7 +51,7 @@ def kinds(device=None) -> dict:
 
 def phase_of(tensor) -> str:
     """In which the block under a tensor was allocated."""
-    from cenote import bindings
+    from cenote.native import bindings
 
     at = tensor.untyped_storage().data_ptr()
     piece = next(piece for piece in bindings.pieces(tensor.device) if piece.address == at)
@@ -59,7 +59,7 @@ def phase_of(tensor) -> str:
 
 
 def kind_of(tensor) -> str:
-    from cenote import bindings
+    from cenote.native import bindings
 
     at = tensor.data_ptr()
     piece = next(piece for piece in bindings.pieces(tensor.device) if piece.address <= at < piece.address + piece.size)
@@ -67,7 +67,7 @@ def kind_of(tensor) -> str:
 
 
 def phase_now() -> str:
-    from cenote import bindings
+    from cenote.native import bindings
 
     return bindings.phases()[bindings.function("cenote_phase_now")()]
 

@@ -197,8 +197,8 @@ def test_python_is_asked_without_a_lock_that_its_owner_may_wait_for():
     simulated.fresh(
         """
         import threading, time, torch
-        import cenote.moment
-        fill, over, failures = cenote.moment.Moment.fill, threading.Event(), 0
+        import cenote.inside.moment
+        fill, over, failures = cenote.inside.moment.Moment.fill, threading.Event(), 0
 
         def slow(self, moment):
             time.sleep(0.001)  # lets the other thread have Python's lock
@@ -208,7 +208,7 @@ def test_python_is_asked_without_a_lock_that_its_owner_may_wait_for():
             while not over.is_set():
                 torch.cuda.memory._record_memory_history(stacks="python")
 
-        cenote.moment.Moment.fill = slow
+        cenote.inside.moment.Moment.fill = slow
         thread = threading.Thread(target=toggle)
         thread.start()
         hold = torch.empty(5 << 29, dtype=torch.uint8, device="cuda")

@@ -276,7 +276,7 @@ def test_flat_and_sharded_parameters(tmp_path, wrapped):
 
 def test_views_are_found_by_their_storage(labels, monkeypatch):
     """What lies inside a block is looked for from one block to the next: gradients in a bucket would take milliseconds a step."""
-    from cenote import hooks
+    from cenote.labels import hooks
 
     bucket = torch.empty(4, 1 << 20, device="cuda")
     asked, kind = [], hooks._labels.marker.kind

@@ -47,12 +47,12 @@ def test_optimizer_steps_are_steps():
                 scaler.update()
                 assert count() == before + 1, (enabled, factor)
                 assert not enabled or torch.equal(weight, was) == (factor != 1.0)
-        from cenote import stepping
+        from cenote.labels import step_counter
         before = count()
         cenote.step()
         scaled.step()
         scaled.step()
-        assert count() == before + 1 and not stepping._undo
+        assert count() == before + 1 and not step_counter._undo
         assert torch.amp.GradScaler._maybe_opt_step.__module__ == "torch.amp.grad_scaler"
         assert cenote.steps(1)[-1].number == count()
         """,
@@ -88,7 +88,7 @@ def test_tags_reach_the_threads_of_autograd(cenote):
     assert by("tag")["backward of this"] >= rounded(weight.grad)
     assert by("tag")["another"] == MIB
     pieces = {row.name: row.key for row in cenote.rows("tag")}
-    from cenote import bindings
+    from cenote.native import bindings
 
     found = next(piece for piece in bindings.pieces() if piece.address == weight.grad.data_ptr())
     assert found.tag == pieces["backward of this"]

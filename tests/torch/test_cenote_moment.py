@@ -16,7 +16,8 @@ def moment_of(code: str, shape="capacity:512MiB,devices:1", **variables) -> list
     """What was filled in at each explanation that a program had made: phase and whether history is kept."""
     start = """
         import torch, cenote, threading
-        from cenote import bindings, moment
+        from cenote.inside import moment
+        from cenote.native import bindings
         seen = []
         inner = moment.Moment.fill
         def fill(self, m):
@@ -102,7 +103,7 @@ def test_a_moment_that_fails_is_passed_over():
     done = simulated.forked(
         """
         import torch, cenote
-        from cenote import moment
+        from cenote.inside import moment
         def fill(self, m):
             raise KeyboardInterrupt
         moment.Moment.fill = fill

@@ -115,7 +115,7 @@ def test_threads_that_train_side_by_side(labels):
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     torch.empty(1, device="cuda")
-    from cenote import hooks
+    from cenote.labels import hooks
 
     assert not errors and hooks._labels.phases.doing == []
     with torch.no_grad():
@@ -132,7 +132,8 @@ def test_compiled_modules(in_place):
     simulated.fresh(
         f"""
         import torch, cenote
-        from cenote import bindings, hooks
+        from cenote.labels import hooks
+        from cenote.native import bindings
         from torch._dynamo.testing import CompileCounterWithBackend
         in_place = {in_place}
         cenote.label()
@@ -218,7 +219,7 @@ def test_symbolic_traces_and_scripts(labels):
 
 def test_a_signal_may_come_at_any_time(labels):
     """Its handler, which saves a model and evaluates it once more, runs between two instructions, with the lock taken."""
-    from cenote import hooks
+    from cenote.labels import hooks
 
     layer, inputs, done = torch.nn.Linear(4, 4).cuda(), torch.empty(2, 4, device="cuda"), threading.Event()
 
@@ -232,7 +233,7 @@ def test_a_signal_may_come_at_any_time(labels):
 
 
 def test_labels_are_switched_off(cenote):
-    from cenote import hooks
+    from cenote.labels import hooks
 
     optimizers = sys.modules["torch.optim.optimizer"]
     with cenote.tag("x"):  # tags want the entry of backward from then on
@@ -278,7 +279,7 @@ def test_who_wraps_after_us_is_left_alone(cenote):
 def test_the_variable_switches_them_on():
     code = """
         import torch
-        from cenote import hooks
+        from cenote.labels import hooks
         torch.empty(1, device="cuda")
         print(hooks._labels is not None)
         """

@@ -37,7 +37,7 @@ def work(stream):
 def pictures(tmp_path):
     """Ours and PyTorch's, of one moment."""
     import cenote
-    from cenote import memory_viz
+    from cenote.view import memory_viz
 
     torch.cuda.init()
     stream = torch.cuda.Stream()

@@ -7,7 +7,7 @@ import sys
 from tree import Report, Tree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
-from cenote import demands  # noqa: E402  (needs the path above)
+from cenote.simulated import demands  # noqa: E402  (needs the path above)
 
 TABLE = "sim/libraries/stubs.def"
 BUILDS = ("build", "build-debug")    # one of them has the simulated libraries

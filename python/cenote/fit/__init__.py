@@ -1,0 +1,1 @@
+"""`cenote dry-run`: will a program fit?"""

@@ -1,0 +1,213 @@
+"""`cenote dry-run`: will it fit? Runs a script, as it is, on simulated GPUs of the size that is asked about, and gives a verdict.
+
+The program runs as by `cenote run`, as a child, and tells what it held by files in a folder (inside/fit_report.py). Where it does not fit it runs
+again: on the largest simulated GPU, to see what it needs, and under PyTorch's own allocators, if that could help. verdict.py writes what came out,
+bisection.py finds the largest value that fits.
+"""
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any, Optional, Sequence
+
+from cenote.base import outputs, quantity
+from cenote.base.mistake import Mistake
+from cenote.fit import bisection, verdict
+from cenote.fit.verdict import Outcome
+from cenote.launch import command_line, environment, run
+from cenote.launch.environment import Wish
+from cenote.places import NotBuilt
+
+FITS, FITS_NOT, BAD_USE, UNKNOWN = 0, 1, 2, 3
+STEPS = 5  # the second has all of the optimizer's state; the rest is for shapes that vary
+STEPS_MAX = 10**9
+OTHERS = ("native", "expandable")  # that a program may have without cenote
+TAIL = 2000  # bytes of what a second run printed, that are shown if it fails
+
+USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
+       cenote dry-run --gpu SIZE [OPTION...] -m MODULE [ARGUMENT...]
+       cenote dry-run --gpu SIZE [OPTION...] -- PROGRAM [ARGUMENT...]"""
+ABOUT = "Will it fit? Runs a script, as it is, on a simulated GPU for a few steps, and says what it would hold, or where memory ends."
+MORE = """examples:
+  cenote dry-run --gpu 80GiB train.py --batch-size 64
+  cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
+  cenote dry-run --gpu 80GiB --search batch-size=8..512 train.py
+  cenote dry-run --gpu 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
+
+--search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: the number in --NAME N, --NAME=N or
+NAME=N is replaced where it is there (- and _ are alike), and --NAME N is added where not. That more needs more is taken for granted.
+
+The script does what it does, also to files, but for what comes after its last step: it is ended there as by a power cut.
+Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU."""
+
+VALUED = ("--sim", "--gpu", "--devices", "--steps", "--allocator", "--search", "--json")
+
+
+def steps(text: str) -> int:
+    return command_line.count(text, STEPS_MAX)
+
+
+def devices(text: str) -> int:
+    number = command_line.count(text, command_line.MOST_DEVICES)
+    if not number:
+        raise argparse.ArgumentTypeError("without a device nothing fits")
+    return number
+
+
+def search(text: str) -> bisection.Search:
+    try:
+        return bisection.read(text)
+    except ValueError as why:
+        raise argparse.ArgumentTypeError(str(why)) from None
+
+
+def make_parser() -> command_line.Parser:
+    parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", "--sim", dest="sim", metavar="SIZE", type=command_line.capacity, required=True,
+                        help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
+    parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
+    parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
+                        help=f"end each process after so many steps of its optimizer (default {STEPS}); 0: run to the end")
+    parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
+                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote, which alone tells kinds and phases)")
+    parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
+    parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
+                        help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
+    parser.add_argument("--json", metavar="FILE", help="write everything there as well")
+    parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
+    return parser
+
+
+def say(text: str) -> None:
+    print(f"cenote dry-run: {text}", file=sys.stderr, flush=True)
+
+
+# --- running
+
+class Stage:
+    """What all runs of one call have in common."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.preload = run.preload_library()
+        self.is_first = True
+
+    def variables(self, capacity: int, allocator: str, more: dict[str, str]) -> dict[str, str]:
+        old = {**os.environ, **more}
+        new = environment.prepare(Wish(capacity, self.options.devices, None, allocator), old, self.preload)
+        new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
+        new.pop(environment.LABELS, None)  # inside/fit_report.py sees to it
+        return new
+
+    def play(self, capacity: int, allocator: str, program: Sequence[str], more: Optional[dict[str, str]] = None) -> Outcome:
+        """One run, to its end or to its last step. The first one has our standard streams; what others print is kept back."""
+        variables = self.variables(capacity, allocator, more or {})
+        run.prepare_plugin(self.is_first and program[0] != "--", variables)
+        is_shown = self.is_first and not self.options.quiet and self.options.search is None
+        self.is_first = False
+        with tempfile.TemporaryDirectory(prefix="cenote-dry-") as folder, tempfile.TemporaryFile() as output:
+            variables[environment.DRY_RUN], variables[environment.DRY_STEPS] = folder, str(self.options.steps)
+            to = None if is_shown else output
+            pid, status = execute(run.command_line(program), variables, to)
+            reports = read_reports(folder)
+            output.seek(max(output.tell() - TAIL, 0))
+            tail = output.read().decode(errors="replace")
+        return Outcome(capacity, allocator, pid, status, reports, tail)
+
+
+def execute(line: Sequence[str], variables: dict[str, str], output: Any) -> tuple[int, int]:
+    """Process and exit status. An interrupt from the keyboard goes to the program, too; we wait for what it makes of it."""
+    sys.stdout.flush()
+    try:
+        child = subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output)
+    except (OSError, ValueError) as error:
+        raise Mistake(f"{line[0]!r}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return child.pid, child.wait()
+    except BaseException:
+        try:
+            child.wait(timeout=10)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+        raise
+
+
+def read_reports(folder: str) -> list[dict[str, Any]]:
+    found = []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                found.append(json.load(file))
+    return sorted(found, key=lambda report: (int(report["rank"] or 0) if str(report["rank"] or 0).isdecimal() else 0, report["pid"]))
+
+
+# --- the question
+
+def compare(stage: Stage, outcome: Outcome, program: Sequence[str]) -> list[Outcome]:
+    """The same under PyTorch's own allocators."""
+    found = []
+    for name in OTHERS:
+        if name != outcome.allocator:
+            say(f"again under {name}")
+            try:
+                found.append(stage.play(outcome.capacity, name, program))
+            except Mistake as why:
+                say(f"not under {name}: {why}")
+    return found
+
+
+def ask(stage: Stage, program: Sequence[str]) -> tuple[Outcome, Optional[Outcome], list[Outcome]]:
+    """The run that was asked for, one on the largest GPU if it does not fit, and those under other allocators."""
+    options = stage.options
+    outcome = stage.play(options.sim, options.allocator, program)
+    largest, others = None, []
+    if outcome.verdict == "fits not" and options.sim < command_line.MOST_CAPACITY:
+        say(f"it does not fit; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
+        largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program)
+    is_hopeless = largest is not None and largest.verdict == "fits" and largest.least_needed() > options.sim
+    if options.allocators or (outcome.verdict == "fits not" and not is_hopeless):
+        others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
+    return outcome, largest, others
+
+
+def write_json(path: Optional[str], content: dict[str, Any]) -> None:
+    if path is not None:
+        outputs.write(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def dry_run(options: argparse.Namespace, program: list[str]) -> int:
+    run.command_line(program)  # is there one?
+    if program[0] == "-":
+        raise Mistake("a script from standard input cannot be run again; write it to a file")
+    command_line.check_output(options.json)
+    stage = Stage(options)
+    from cenote.simulated import demands
+    demands.warn(os.path.dirname(stage.preload))
+    if options.search is not None:
+        found = bisection.find(stage, options.search, program)
+        print(bisection.text(found), flush=True)
+        write_json(options.json, bisection.content(found))
+        return UNKNOWN if found.failed is not None else FITS if found.best is not None else FITS_NOT
+    outcome, largest, others = ask(stage, program)
+    print(verdict.text(program, outcome, largest, others, options.devices or 1), flush=True)
+    write_json(options.json, verdict.content(program, outcome, largest, others))
+    return {"fits": FITS, "fits not": FITS_NOT, "unknown": UNKNOWN}[outcome.verdict]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = make_parser()
+    ours, program = command_line.split(arguments, VALUED)
+    options = parser.parse_args(ours)
+    try:
+        return dry_run(options, program)
+    except (Mistake, NotBuilt) as mistake:
+        parser.error(str(mistake))
+    except OSError as problem:
+        parser.error(f"{problem.strerror or problem}{': ' + str(problem.filename) if problem.filename else ''}")
+    except KeyboardInterrupt:
+        return 130

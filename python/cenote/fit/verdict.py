@@ -1,0 +1,292 @@
+"""What the runs of `cenote dry-run` mean, in words and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
+
+A verdict is one of three: "fits"; "fits not": memory ran out, also where somebody caught the error and went on; "unknown": the program used no
+GPU, or failed by something else.
+"""
+import os
+import signal
+from typing import Any, NamedTuple, Optional, Sequence
+
+from cenote.base import quantity, source
+
+GIB, MIB = 1 << 30, 1 << 20
+NAMED_LEAST = 8 * MIB  # parts that are smaller are not named
+TIGHT = 50  # less than this part of a card left
+ROWS_MAX = 16  # devices and ranks that are listed
+
+NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
+them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
+
+
+class Outcome(NamedTuple):
+    """One run."""
+
+    capacity: int
+    allocator: str
+    pid: int
+    status: int  # as subprocess has it: negative, a signal
+    reports: list[dict[str, Any]]
+    tail: str  # what it printed last, if that was not shown
+
+    @property
+    def own(self) -> Optional[dict[str, Any]]:
+        """The report of the process that we started."""
+        return next((report for report in self.reports if report["pid"] == self.pid), None)
+
+    @property
+    def used(self) -> list[dict[str, Any]]:
+        return [report for report in self.reports if report["used_gpu"]]
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [report["error"] for report in self.reports if report["error"]]
+
+    @property
+    def failure(self) -> Optional[dict[str, Any]]:
+        """The first time that memory ran out, in the first rank where it did."""
+        for report in self.used:
+            if report["failures"]:
+                return dict(report["failures"][0])
+        for error in self.errors:
+            if error["is_out_of_memory"]:
+                return {"device": None, "bytes": None, "step": self.steps + 1, "phase": "none", "stack": error["stack"], "text": error["text"]}
+        return None
+
+    @property
+    def failures(self) -> int:
+        return sum(report["failures_count"] for report in self.used)
+
+    @property
+    def steps(self) -> int:
+        return max((report["steps"] for report in self.used), default=0)
+
+    @property
+    def was_ended(self) -> bool:
+        return any(report["end"] == "steps" for report in self.reports)
+
+    @property
+    def was_caught(self) -> bool:
+        """Somebody caught the error, and the program went on."""
+        return self.failure is not None and not any(error["is_out_of_memory"] for error in self.errors) and (self.status == 0 or self.was_ended)
+
+    @property
+    def verdict(self) -> str:
+        if self.failure is not None:
+            return "fits not"
+        if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0):
+            return "unknown"
+        return "fits"
+
+    def worst(self) -> Optional[tuple[dict[str, Any], dict[str, Any], str]]:
+        """The report, the figures and the number of the device of which most was held."""
+        found = [(report, figures, number) for report in self.used for number, figures in report["devices"].items()]
+        return max(found, key=lambda one: one[1]["reserved_peak"], default=None)
+
+    def least_needed(self) -> int:
+        """What was live at one time, and what the context takes: no allocator gets by with less."""
+        worst = self.worst()
+        return worst[1]["live_peak"] + worst[1]["others"] if worst else 0
+
+    def needed(self) -> int:
+        worst = self.worst()
+        return worst[1]["reserved_peak"] + worst[1]["others"] if worst else 0
+
+
+# --- words
+
+def size(bytes: int) -> str:
+    return f"{bytes / GIB:.2f} GiB" if bytes >= GIB else f"{bytes / MIB:.1f} MiB" if bytes >= MIB else f"{bytes} bytes"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def parts(figures: dict[str, int]) -> str:
+    ordered = sorted(figures.items(), key=lambda part: -part[1])
+    named = [f"{name} {size(bytes)}" for name, bytes in ordered if bytes >= NAMED_LEAST] or [f"{name} {size(bytes)}" for name, bytes in ordered[:3]]
+    return ", ".join(named)
+
+
+def own_frame(failure: dict[str, Any]) -> Optional[dict[str, Any]]:
+    """The innermost line of the user's own code."""
+    return next((one for one in failure["stack"] if one["is_own"]), None)
+
+
+def at(frame: dict[str, Any]) -> str:
+    return f"{source.shown(frame['file'])}:{frame['line']}"
+
+
+def where(failure: dict[str, Any]) -> str:
+    frame = own_frame(failure) or next(iter(failure["stack"]), None)
+    phase = f", {failure['phase']}" if failure["phase"] != "none" else ""
+    place = f", at {at(frame)}" if frame else ""
+    return f"step {failure['step']}{phase}{place}"
+
+
+def brief(outcome: Outcome) -> str:
+    """Half a line."""
+    if outcome.verdict == "unknown":
+        return why_unknown(outcome)
+    failure, worst = outcome.failure, outcome.worst()
+    if failure is not None:
+        return f"memory ran out in {where(failure)}"
+    assert worst is not None
+    return f"{size(outcome.needed())} at most ({size(worst[1]['live_peak'])} live)"
+
+
+def how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def why_unknown(outcome: Outcome) -> str:
+    if outcome.errors and not outcome.was_ended:
+        error = outcome.errors[0]
+        frame = next((one for one in error["stack"] if one["is_own"]), None)
+        place = f" at {at(frame)}" if frame else ""
+        text = error["text"].splitlines()[0] if error["text"] else ""
+        return f"the script ended with {error['type']}{place}{': ' if text else ''}{text[:200]}, in step {outcome.steps + 1}"
+    if outcome.status and not outcome.was_ended:
+        return f"the script ended with {how_it_ended(outcome.status)}" + (f", in step {outcome.steps + 1}" if outcome.used else "")
+    if not outcome.reports:
+        return "the script did not import a PyTorch with CUDA"
+    return "the script used no GPU"
+
+
+def last_words(outcome: Outcome) -> list[str]:
+    return ["  it printed last:", *("    " + line for line in outcome.tail.splitlines()[-6:])] if outcome.tail.strip() else []
+
+
+# --- the page
+
+def headline(program: Sequence[str], outcome: Outcome, devices: int) -> str:
+    name = " ".join(program[:2]) if program[0] == "-m" else program[1] if program[0] == "--" else program[0]
+    gpus = f"{devices} GPUs of {quantity.write_size(outcome.capacity)} each" if devices > 1 else f"GPU of {quantity.write_size(outcome.capacity)}"
+    return f"--- cenote dry-run {source.shown(name)}: simulated {gpus}, {outcome.allocator} ---"
+
+
+def peak_lines(outcome: Outcome) -> list[str]:
+    worst = outcome.worst()
+    if worst is None:
+        return []
+    report, figures, number = worst
+    lines = [f"  peak in step {figures['peak_step']}: {size(figures['live_peak'])} live, {size(figures['reserved_peak'])} held by the allocator, "
+             f"{size(figures['others'])} context and others"]
+    for title, name in (("kind", "kinds"), ("phase", "phases")):
+        if figures.get(name):
+            lines.append(f"    by {title + ':':<6} {parts(figures[name])}")
+    return lines
+
+
+def device_lines(outcome: Outcome) -> list[str]:
+    rows = [(report, number, figures) for report in outcome.used for number, figures in report["devices"].items()]
+    if len(rows) < 2:
+        return []
+    lines = [f"  {'rank ' + report['rank'] if report['rank'] is not None else 'process ' + str(report['pid'])}, cuda:{number}: "
+             f"{size(figures['live_peak'])} live, {size(figures['reserved_peak'])} held" for report, number, figures in rows[:ROWS_MAX]]
+    return lines + ([f"  and {len(rows) - ROWS_MAX} more"] if len(rows) > ROWS_MAX else [])
+
+
+def how_far(outcome: Outcome) -> str:
+    if outcome.was_ended:
+        return f"{plural(outcome.steps, 'step')} of the optimizer, then ended"
+    return f"to its end, {plural(outcome.steps, 'step')} of an optimizer" if outcome.steps else "to its end, no step of an optimizer"
+
+
+def fits_lines(outcome: Outcome) -> list[str]:
+    needed = outcome.needed()
+    lines = [f"fits: {size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"]
+    if outcome.capacity - needed < outcome.capacity // TIGHT:
+        lines.append("  that is tight: context and workspaces are models, and a real card may need more for them")
+    return lines + peak_lines(outcome) + device_lines(outcome)
+
+
+def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
+    lines = [f"does not fit: memory ran out in {where(failure)}"]
+    frame = own_frame(failure)
+    if frame and frame["text"]:
+        lines.append(f"    {frame['text'][:120]}")
+    inner = failure["stack"][0] if failure["stack"] else None
+    if inner and inner is not frame:
+        lines.append(f"  inside {inner['function']} at {at(inner)}")
+    callers = [one for one in failure["stack"] if one["is_own"] and one is not frame][:4]
+    lines += [f"  called at {at(one)} in {one['function']}" for one in callers]
+    if failure["bytes"] is not None:
+        asked = f"{size(failure['bytes'])} more" if failure["bytes"] < 1 << 60 else "an absurd size"
+        lines.append(f"  wanted {asked} beside {size(failure['live'])} live ({size(failure['reserved'])} held) on cuda:{failure['device']}")
+        for title, name in (("kind", "kinds"), ("phase", "phases")):
+            if failure[name]:
+                lines.append(f"    by {title + ':':<6} {parts(failure[name])}")
+    if outcome.was_caught:
+        times = plural(outcome.failures, "time")
+        worst = outcome.worst()
+        held = f", and held {size(outcome.needed())} at most" if worst else ""
+        lines.append(f"  the error was caught, {times}: the program went on ({how_far(outcome)}{held})")
+    elif outcome.status < 0:
+        lines.append(f"  then the program was {how_it_ended(outcome.status)}")
+    return lines
+
+
+def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
+    if largest is None:
+        return []
+    name = quantity.write_size(largest.capacity)
+    if largest.verdict == "fits not":
+        failure = largest.failure
+        place = f" (there in {where(failure)})" if failure else ""
+        return [f"  needs more than {name}, the largest simulated GPU{place}"]
+    if largest.verdict == "unknown":
+        return [f"  what it needs is not known: on a GPU of {name} {why_unknown(largest)}"]
+    least, capacity = largest.least_needed(), outcome.capacity
+    if least > capacity:
+        first = f"  needs {size(least)}: {size(least - capacity)} missing"
+    else:
+        first = f"  needs {size(least)}, which is less than {size(capacity)}: what is missing is lost between blocks"
+    return [f"{first} (on a GPU of {name}, {how_far(largest)})", *peak_lines(largest), *device_lines(largest)]
+
+
+def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> list[str]:
+    if not others:
+        if outcome.verdict == "fits not" and largest is not None and largest.verdict == "fits":
+            return ["  no allocator would make it fit: that much is live at one time"]
+        return []
+    words = {"fits": "fits", "fits not": "does not fit", "unknown": "no verdict"}
+    rows = [f"    {one.allocator:<15} {words[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
+    fitting = [one.allocator for one in (outcome, *others) if one.verdict == "fits"]
+    return [f"  under which allocator it fits: {', '.join(fitting) or 'none of these'}", *rows]
+
+
+def text(program: Sequence[str], outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome], devices: int) -> str:
+    lines = ["", headline(program, outcome, devices)]
+    failure = outcome.failure
+    if failure is not None:
+        lines += failure_lines(outcome, failure)
+        lines += needs_lines(outcome, largest)
+        lines += allocator_lines(outcome, largest, others)
+    elif outcome.verdict == "fits":
+        lines += fits_lines(outcome)
+        lines += allocator_lines(outcome, largest, others)
+    else:
+        lines.append(f"no verdict: {why_unknown(outcome)}")
+        lines += last_words(outcome) + peak_lines(outcome)
+        return "\n".join(lines)
+    return "\n".join([*lines, NOT_KNOWN])
+
+
+# --- JSON
+
+def outcome_content(outcome: Outcome) -> dict[str, Any]:
+    return {"verdict": outcome.verdict, "allocator": outcome.allocator, "capacity": outcome.capacity, "exit_status": outcome.status,
+            "steps": outcome.steps, "ended_after_steps": outcome.was_ended, "needed": outcome.needed(), "least_needed": outcome.least_needed(),
+            "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports}
+
+
+def content(program: Sequence[str], outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> dict[str, Any]:
+    return {"program": [os.fspath(part) for part in program], **outcome_content(outcome),
+            "missing": max(largest.least_needed() - outcome.capacity, 0) if largest is not None and largest.verdict == "fits" else None,
+            "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in others]}

@@ -1,0 +1,348 @@
+"""Who holds a block of device memory: the variable, attribute or container by which a program still reaches it, or an autograd history.
+
+`find` goes forward from all that has a name (variables of running functions, of modules, of frames that exceptions keep) and looks for tensors
+that lie in the blocks; what no tensor of Python's has may be saved in a graph, and the graphs of all tensors that were met are walked after that.
+It says nothing about which block should be there: growth.py decides that.
+
+The program under it must not notice: nothing of it runs (parts.py, graphs.py), no kernel, nothing waits for the device. References are held while it
+searches and no longer. It is bounded in objects and seconds, and says when it gave up.
+"""
+import collections
+import gc
+import sys
+import threading
+import time
+import types
+from bisect import bisect_right
+from typing import Any, Iterable, NamedTuple, Optional
+
+from cenote.base import source
+from cenote.base.source import NAME, Place
+from cenote.holders.graphs import LEAF, OPERATIONS, Reader, inputs_of, length_of, reaches_back_to
+from cenote.holders.parts import ATOM_IDS, forget_types, own_dict, readers
+from cenote.labels import engine
+
+OBJECTS = 400_000  # looked at in one search
+SECONDS = 3.0  # for objects, and again for histories
+SECONDS_LIGHT = 0.02
+
+
+class Link(NamedTuple):
+    """One step on the way to a tensor."""
+
+    how: str  # variable, attribute, index, key, element, inside, exception, history
+    name: str
+    leads_to: str  # name of the type
+    place: Optional[Place] = None  # of a variable: its function or module
+    bound: Optional[int] = None  # what it leads to holds at most so many
+    codes: tuple[types.CodeType, ...] = ()  # which may have put something there
+
+
+Path = tuple[Link, ...]
+
+
+class Findings(NamedTuple):
+    """What a search found."""
+
+    paths: dict[int, Path]  # by the block's address
+    lengths: dict[Path, int]  # operations in a history
+    with_history: set[int]  # blocks: the tensor there has one, or it is what one keeps
+    gave_up: str  # empty: it saw all there is
+
+
+class Search:
+    """Breadth first, so that the shortest name is found. Lives for one call: it holds all that it has met."""
+
+    def __init__(self, blocks: Iterable[tuple[int, int]], objects: int, seconds: float) -> None:
+        self.blocks = sorted(blocks)
+        self.starts = [start for start, _ in self.blocks]
+        self.reader = Reader()
+        self.objects, self.until = objects, time.monotonic() + seconds
+        self.met: dict[int, Any] = {}
+        self.ways: dict[int, tuple[int, str, str]] = {}  # parent, how, name
+        self.queue: collections.deque[Any] = collections.deque()
+        self.found: dict[int, int] = {}  # block: the tensor
+        self.histories: list[tuple[int, Any]] = []  # tensor, its operation
+        self.gave_up = ""
+
+    def forget(self) -> None:
+        forget_types()
+        for held in (self.met, self.ways, self.queue, self.histories):
+            held.clear()
+
+    def block_at(self, address: int) -> Optional[int]:
+        at = bisect_right(self.starts, address) - 1
+        return self.starts[at] if at >= 0 and address < self.blocks[at][1] else None
+
+    def meet(self, obj: Any, parent: int, how: str, name: str) -> None:
+        me, kind = id(obj), type(obj)
+        if me in self.met or id(kind) in ATOM_IDS:
+            return
+        is_tensor = issubclass(kind, self.reader.tensor)
+        if not is_tensor and not gc.is_tracked(obj) and kind is not types.FrameType and not issubclass(kind, self.reader.storage):
+            return  # it holds nothing. Frames of functions that run are not tracked either
+        self.met[me], self.ways[me] = obj, (parent, how, name)
+        if is_tensor:
+            self.look(obj)
+        elif issubclass(kind, self.reader.storage):
+            self.note(obj.data_ptr() if obj.device.type == "cuda" else 0, me)
+        else:
+            self.queue.append(obj)
+
+    def note(self, address: int, me: int) -> None:
+        block = self.block_at(address) if address else None
+        if block is not None:
+            self.found.setdefault(block, me)
+
+    def look(self, tensor: Any) -> None:
+        if not self.blocks:  # histories only
+            node = self.reader.grad_fn(tensor)
+            if node is not None:
+                self.histories.append((id(tensor), node))
+            return
+        self.note(self.reader.address_of(tensor), id(tensor))
+        try:
+            node, grad = self.reader.grad_fn(tensor), self.reader.gradient_of(tensor)
+        except RuntimeError:
+            node, grad = None, None
+        if node is not None:
+            self.histories.append((id(tensor), node))
+        if grad is not None:
+            self.meet(grad, id(tensor), "attribute", "grad")
+        if own_dict(tensor) or type(tensor) is not self.reader.tensor:
+            self.queue.append(tensor)
+
+    def has_room(self) -> bool:
+        if len(self.met) >= self.objects:
+            self.gave_up = f"after {self.objects:,} objects"
+        elif time.monotonic() > self.until:
+            self.gave_up = "for lack of time"
+        return not self.gave_up
+
+    def run(self) -> None:
+        """Until there is nothing more: the histories of all tensors are wanted, also when the blocks are found."""
+        while self.queue and self.has_room():
+            obj = self.queue.popleft()
+            for read in readers(type(obj)):
+                try:
+                    for how, name, part in read(obj):
+                        self.meet(part, id(obj), how, name)
+                except (RuntimeError, ReferenceError, AttributeError):
+                    continue  # changed by another thread meanwhile
+
+    def path(self, me: int) -> Path:
+        links: list[Link] = []
+        while me in self.ways:
+            parent, how, name = self.ways[me]
+            obj, owner = self.met[me], self.met.get(parent)
+            if how == "exception":
+                links.append(Link(how, "", "", source.of_frame(obj)))
+            elif how != "same":
+                links.append(self.link(how, name, obj, owner))
+            me = parent
+        return tuple(reversed(links))
+
+    def link(self, how: str, name: str, obj: Any, owner: Any) -> Link:
+        kind = type(obj)
+        if kind is types.CellType:
+            try:
+                obj, kind = obj.cell_contents, type(obj.cell_contents)
+            except ValueError:
+                pass
+        place: Optional[Place] = None
+        codes: tuple[types.CodeType, ...] = ()
+        if how == "variable" and type(owner) is types.FrameType:
+            place, codes = source.of_frame(owner), (owner.f_code,)
+        elif how == "variable" and owner is not None:
+            place, codes = source.of_module(owner), source.codes_of_module(owner)
+        elif how == "attribute" and owner is not None:
+            codes = source.codes_of_class(type(owner))
+        return Link(how, name, str(NAME(kind)), place, bound_of(obj, owner), codes)
+
+
+def bound_of(obj: Any, owner: Any) -> Optional[int]:
+    """How many items a container takes at most, where it is made that way."""
+    if issubclass(type(obj), collections.deque):
+        length = vars(collections.deque)["maxlen"].__get__(obj)
+        if length is not None:
+            return int(length)
+        most = own_dict(owner).get("maxsize") if owner is not None else None  # queue.Queue keeps its items in a deque
+        return most if type(most) is int and most > 0 else None
+    return None
+
+
+def running() -> list[types.FrameType]:
+    """Frames of all threads, this one's first, but for ours: with one that lies below this function it would be a cycle, and keep what was met."""
+    frames: list[types.FrameType] = []
+    here = threading.get_ident()
+    tops = sys._current_frames()
+    for thread in (here, *(thread for thread in tops if thread != here)):
+        walker: Optional[types.FrameType] = tops[thread]
+        while walker is not None:
+            if not source.is_ours(walker.f_code.co_filename):
+                frames.append(walker)
+            walker = walker.f_back
+    tops.clear()
+    return frames
+
+
+def roots(search: Search) -> None:
+    """All that has a name: functions that run, inner ones first, then the program's modules, then what is left of exceptions, then libraries."""
+    frames = running()
+    own = [frame for frame in frames if not source.is_library(frame.f_code.co_filename)]
+    for frame in own:
+        search.meet(frame, 0, "same", "")
+    for module in list(sys.modules.values()):
+        if type(module) is types.ModuleType and source.is_programs(module):
+            search.meet(module, 0, "same", "")
+    for name in ("last_value", "last_exc"):
+        if hasattr(sys, name):
+            search.meet(getattr(sys, name), 0, "variable", f"sys.{name}")
+    for frame in frames:
+        search.meet(frame, 0, "same", "")
+
+
+def search_backwards(search: Search) -> None:
+    """For tensors that nothing named leads to, from their side: what refers to them. Of a few: each question goes through all objects."""
+    missing = set(search.starts) - set(search.found)
+    questions = 8
+    everything = gc.get_objects()
+    for obj in everything:
+        if not missing or time.monotonic() > search.until + SECONDS:
+            break
+        if not issubclass(type(obj), search.reader.tensor):
+            continue
+        block = search.block_at(search.reader.address_of(obj))
+        if block is not None and block in missing:
+            missing.discard(block)
+            search.met[id(obj)] = obj
+            name = holder_type(obj, {id(everything), id(search.met)}) if questions > 0 else ""
+            questions -= 1
+            if name:
+                search.ways.setdefault(id(obj), (0, "unnamed", name))
+                search.found[block] = id(obj)
+
+
+def holder_type(obj: Any, ours: set[int]) -> str:
+    """The type of what refers to an object that no name leads to."""
+    for referrer in gc.get_referrers(obj):
+        if type(referrer) is not types.FrameType and id(referrer) not in ours and not source.is_ours_object(referrer):
+            return str(NAME(type(referrer)))
+    return ""
+
+
+def walk_histories(search: Search, missing: set[int], before: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Blocks that operations keep, with the tensor whose history it is; and the lengths of those histories. Histories that reach back before
+    sequence number `before` come first: of two that have an operation, the one that carries it along is the reason."""
+    def rank(entry: tuple[int, Any]) -> tuple[bool, bool, int]:
+        lowest, _ = reaches_back_to(entry[1], 400, before)
+        return lowest >= before, not is_carried(search.path(entry[0])), entry[1]._sequence_nr() if lowest < before else 0
+
+    found: dict[int, int] = {}
+    lengths: dict[int, int] = {}
+    seen: dict[int, Any] = {}
+    until = time.monotonic() + SECONDS
+    candidates = search.histories if len(search.histories) > 2000 else sorted(search.histories, key=rank)
+    for tensor, head in candidates:
+        stack, before_this = [head], len(seen)
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen[id(node)] = node
+            if len(seen) >= OPERATIONS or (len(seen) % 256 == 0 and time.monotonic() > until):
+                search.gave_up = f"after {len(seen):,} operations of histories"
+                return found, lengths
+            for saved in search.reader.saved_by(node):
+                block = search.block_at(search.reader.address_of(saved))
+                if block in missing:
+                    found.setdefault(block, tensor)
+            stack.extend(inputs_of(node))
+        lengths[tensor] = len(seen) - before_this
+    return found, lengths
+
+
+def is_carried(path: Path) -> bool:
+    """The program computes it from what it was: `total += loss`, `h = f(x, h)`."""
+    named = [link for link in path if link.how in ("variable", "attribute", "closure")]
+    return bool(named) and any(line.is_from_itself for line in source.keeping(named[-1].codes, named[-1].name, named[-1].how == "attribute"))
+
+
+def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJECTS, seconds: float = SECONDS) -> Findings:
+    """Who holds the blocks, given as start and end."""
+    torch: Any = sys.modules["torch"]
+    search = Search(blocks, objects, seconds)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return find_with(search, before)
+    finally:
+        search.forget()
+
+
+def find_with(search: Search, before: int) -> Findings:
+    with engine.at_rest() as rests:
+        search.reader.rests = rests
+        search.reader.may_read_gradients = rests and engine.learns_alone()
+        found = look(search, before)
+    if not rests:
+        return found._replace(gave_up=found.gave_up or "without histories and gradients, beside a backward of another thread")
+    if not search.reader.may_read_gradients:
+        return found._replace(gave_up=found.gave_up or "without gradients, beside another thread that learns")
+    return found
+
+
+def look(search: Search, before: int) -> Findings:
+    roots(search)
+    search.run()
+    missing = set(search.starts) - set(search.found)
+    kept, lengths = walk_histories(search, missing, before) if search.histories else ({}, {})
+    if len(search.found) + len(kept) < len(search.starts):
+        search.found.update(dict.fromkeys(kept, 0))
+        search_backwards(search)
+    paths = {block: search.path(tensor) for block, tensor in search.found.items() if tensor}
+    of_history = Link("history", "", "")
+    paths.update({block: (*search.path(tensor), of_history) for block, tensor in kept.items()})
+    names = {(*search.path(tensor), of_history): length for tensor, length in lengths.items()}
+    with_history = {tensor for tensor, _ in search.histories}
+    has_history = {block for block, tensor in search.found.items() if tensor in with_history} | set(kept)
+    return Findings(paths, names, has_history, search.gave_up)
+
+
+class Carried(NamedTuple):
+    """A history that goes on from step to step."""
+
+    path: Path
+    lowest: int  # sequence number of the oldest operation that was seen
+    length: int
+
+
+def carried_histories(frame: Optional[types.FrameType], since: int, before: int, objects: int, operations: int) -> list[Carried]:
+    """Histories of what the running functions reach in a few steps that were continued after sequence number `since`, go back to before `before`
+    and are of something that is computed from itself: a look that is cheap enough for many steps of a program."""
+    torch: Any = sys.modules["torch"]
+    search = Search((), objects, SECONDS_LIGHT)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return carried(search, frame, since, before, operations)
+    finally:
+        search.forget()
+
+
+def carried(search: Search, frame: Optional[types.FrameType], since: int, before: int, operations: int) -> list[Carried]:
+    while frame is not None:
+        if not source.is_library(frame.f_code.co_filename):
+            search.meet(frame, 0, "same", "")
+            module = sys.modules.get(frame.f_globals.get("__name__", ""))
+            if type(module) is types.ModuleType:
+                search.meet(module, 0, "same", "")
+        frame = frame.f_back
+    search.run()
+    found, left = [], 4 * operations
+    for tensor, node in search.histories:
+        if not since <= node._sequence_nr() < LEAF or left <= 0:
+            continue
+        lowest, looked = reaches_back_to(node, min(left, operations), before)
+        left -= looked
+        if lowest < before and is_carried(search.path(tensor)):
+            found.append(Carried(search.path(tensor), lowest, length_of(node)))
+    return found

@@ -1,0 +1,392 @@
+"""Which step, which line and which holder makes memory grow: what `cenote.growth()` begins.
+
+After each step the live blocks are compared with those of the step before. What a step leaves behind is its cohort, and a program that grows has
+cohort after cohort that lives on: four of the same holder, or from the same line, are a cause. Parameters and an optimizer's state are of one
+step, gradients and variables are gone a step later, a queue holds as many cohorts at the end as in the middle. Only when cohorts pile up is more
+asked: PyTorch's history for lines (it has the stack of each live block), finder.py for who holds them. A history of autograd that goes back
+over four steps is a cause of its own, also where only the host's memory grows.
+
+Where no optimizer steps, as in evaluation, each call of the module that the program calls first is a step.
+
+The program must not notice: an error here ends the watching and is told in the report. LOCKING: one lock; a step that finds it taken is skipped.
+"""
+import collections
+import ctypes
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+from types import FrameType
+from typing import Any, Callable, Optional, Union
+
+from cenote.base import quantity, source
+from cenote.holders import finder
+from cenote.holders.causes import COHORTS, Block, Cause, Judge, Stack, hint_for, keys, lines_for, owner, size_text, variable_of, words
+from cenote.holders.finder import Link
+from cenote.labels import hooks, step_counter
+from cenote.native import bindings
+from cenote.native.bindings import Error
+
+COHORTS_FIRST = 12  # where no step was ever seen: calls of a module may be parts of one
+WINDOW = 32  # cohorts looked at
+BLOCKS = 20_000  # looked for in one search: the latest
+LEAST = 64 << 10  # bytes a step
+PAUSE_MAX = 256  # steps between two searches that find nothing new
+CHEAP = 0.01  # part of the time that looking for histories may take
+HISTORY_OBJECTS, HISTORY_OPERATIONS = 1500, 500
+PIECE = struct.Struct("=QQ40xII8xQ")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
+
+
+class Books:
+    """The blocks of one device, by the step after which they were first seen."""
+
+    def __init__(self, device: int, pool: int) -> None:
+        self.device, self.pool = device, pool
+        self.first: dict[tuple[int, ...], int] = {}  # by PIECE
+        self.room = 1024
+        self.piled: collections.deque[tuple[int, int]] = collections.deque(maxlen=WINDOW)  # step, bytes of all cohorts but its own
+        self.cohorts: dict[int, int] = {}  # bytes that live on
+        self.live = 0
+        self.ends: collections.deque[tuple[int, int, int]] = collections.deque(maxlen=COHORTS + 1)  # step, live, peak where it is known
+
+    def pieces(self) -> memoryview:
+        count = ctypes.c_size_t()
+        while True:
+            buffer = (bindings.PieceStruct * self.room)()
+            bindings.call("cenote_pool_pieces", self.pool, None, buffer, self.room, ctypes.byref(count), PIECE.size)
+            if count.value <= self.room:
+                return memoryview(buffer).cast("B")[: count.value * PIECE.size]
+            self.room = count.value + count.value // 4
+
+    def look(self, step: int) -> None:
+        """Step 0: what was there before."""
+        before, live = self.first, bindings.LIVE
+        now = {piece: before.get(piece, step) for piece in PIECE.iter_unpack(self.pieces()) if piece[2] == live}
+        cohorts = collections.Counter[int]()
+        for piece, first in now.items():
+            if first:
+                cohorts[first] += piece[1]
+        self.first, self.cohorts, self.live = now, cohorts, sum(piece[1] for piece in now)
+        self.piled.append((step, sum(bytes for first, bytes in cohorts.items() if first < step)))
+
+    def note_end(self, step: int, is_counted: bool) -> None:
+        """The library knows the peak of the steps that it counts."""
+        note, count = bindings.StepStruct(), ctypes.c_size_t()
+        if is_counted:
+            bindings.call("cenote_pool_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count), ctypes.sizeof(note))
+        self.ends.append((step, self.live, note.peak))
+
+    def blocks(self, step: int) -> list[Block]:
+        """What outlived its step, the latest WINDOW steps."""
+        return [Block(address, size, tag, self.device, first) for (address, size, _, tag, _), first in self.first.items()
+                if step - WINDOW <= first < step and first]
+
+    def is_growing(self, step: int, cohorts: int) -> bool:
+        """Each of so many steps has left something that lives on, and together it becomes more."""
+        return all(first in self.cohorts for first in range(step - cohorts, step)) and self.has_piled_up(step, cohorts)
+
+    def has_piled_up(self, step: int, cohorts: int) -> bool:
+        """The same, with steps between them that have left nothing."""
+        living = [first for first in self.cohorts if step - WINDOW <= first < step]
+        now, then = self.piled[-1][1], self.piled[max(0, len(self.piled) - 1 - cohorts)][1]
+        return len(living) >= cohorts and now > then
+
+
+class Patience:
+    """When to search again: the longer, the more searches have found nothing new."""
+
+    def __init__(self) -> None:
+        self.pause = self.due = 0
+
+    def is_due(self, step: int) -> bool:
+        return step >= self.due
+
+    def found(self, step: int, something_new: bool) -> None:
+        self.pause = COHORTS if something_new else max(1, min(self.pause * 2, PAUSE_MAX))
+        self.due = step + self.pause
+
+
+class Stacks:
+    """PyTorch's history of the blocks that live, which has the stack of each. It is most of what watching costs: on for a start, and from when
+    two steps in a row have left something. The program may have it on for itself."""
+
+    def __init__(self) -> None:
+        self.torch: Any = sys.modules["torch"]
+        self.memory: Any = self.torch.cuda.memory
+        self.is_ours, self.until = False, 0
+
+    def want(self, step: int, is_suspicious: bool) -> None:
+        if is_suspicious or step == 0:
+            self.until = step + 2 * COHORTS
+            if not self.torch._C._cuda_isHistoryEnabled():
+                self.memory._record_memory_history(enabled="state", stacks="python")
+                self.is_ours = True
+        elif step > self.until:
+            self.end()
+
+    def take(self) -> dict[int, Stack]:
+        """By address, innermost first."""
+        return {block["address"]: block.get("frames") or [] for segment in self.snapshot()["segments"] for block in segment["blocks"]}
+
+    def snapshot(self) -> dict[str, Any]:
+        """PyTorch would import all of torch._inductor, for seconds, to look whether a compiled line has one behind it."""
+        torch = self.torch
+        nothing = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else object()
+        if nothing is not None:
+            torch._inductor = nothing
+        try:
+            return self.memory._snapshot()  # type: ignore[no-any-return]
+        finally:
+            if nothing is not None and vars(torch).get("_inductor") is nothing:
+                del torch._inductor
+
+    def end(self) -> None:
+        """Who switched it on meanwhile asked for entries: of the state alone PyTorch keeps the last one."""
+        if self.is_ours and all(len(trace) <= 1 for trace in self.snapshot()["device_traces"]):
+            self.memory._record_memory_history(enabled=None)
+        self.is_ours = False
+
+
+# --- watching
+
+class Growth:
+    """Watches from when it is made until `close`, or to the end of a `with`. See cenote.growth."""
+
+    def __init__(self, alarm: Optional[Callable[[Any], object]] = print, least: Union[int, str] = LEAST) -> None:
+        if alarm is not None and not callable(alarm):
+            raise TypeError(f"alarm is a function that takes what is to be told, or None, not {type(alarm).__name__}")
+        self.least = bytes_of(least)
+        torch: Any = bindings.torch_with_gpu()
+        if torch is None or torch.cuda.get_allocator_backend() != "cenote":
+            backend = "no PyTorch with CUDA is imported" if torch is None else f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}"
+            raise Error(f"cenote.growth needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()): {backend}", 8, "NOT_SUPPORTED")
+        self.alarm = alarm
+        self.lock, self.pid, self.is_busy = threading.RLock(), os.getpid(), False
+        self.step = 0
+        self.books: dict[int, Books] = {}
+        self.ends: collections.deque[tuple[int, int]] = collections.deque(maxlen=WINDOW)  # autograd's sequence number when each step ended
+        self.told: dict[tuple[Any, ...], Cause] = {}
+        self.trouble = ""
+        self.each_step, self.now_and_then, self.once = Patience(), Patience(), Patience()
+        self.stepped = self.ever_stepped = False
+        self.top: Optional[weakref.ref[Any]] = None
+        self.calls = self.calls_usual = 0  # of other modules since the top one was called, and the most there were
+        self.began, self.spent = time.monotonic(), 0.0
+        self.torch = torch
+        self.stacks: Optional[Stacks] = Stacks()
+        self.stacks.want(0, False)
+        self.read()
+        hooks.guard_graphs(torch, 1)
+        self.undo = [lambda: hooks.guard_graphs(torch, -1), step_counter.on_step(self.step_is_over),
+                     torch.nn.modules.module.register_module_forward_pre_hook(self.module_is_called).remove]
+
+    def __enter__(self) -> "Growth":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the watching; reports are of what was seen until then. A second call changes nothing."""
+        with self.lock:
+            undo, self.undo = self.undo, []
+            for take_away in undo:
+                take_away()
+            stacks, self.stacks = self.stacks, None
+            if stacks is not None:
+                stacks.end()
+
+    # steps
+
+    def step_is_over(self) -> None:
+        self.stepped = self.ever_stepped = True
+        self.pulse(is_counted=True)
+
+    def module_is_called(self, module: Any, _: Any) -> None:
+        """Of a module that the program calls itself, again, with no step since: an iteration without a step is over."""
+        top = self.top() if self.top is not None else None
+        if module is not top:
+            self.calls += 1
+            if top is not None and self.calls <= 2 * self.calls_usual + 16 or self.torch.compiler.is_compiling() or not is_outermost():
+                return
+            self.top, self.calls, self.calls_usual = weakref.ref(module), 0, 0
+            self.stepped = True  # this call begins an iteration: none is over
+        self.calls, self.calls_usual = 0, max(self.calls, self.calls_usual)
+        stepped, self.stepped = self.stepped, False
+        if not stepped and not self.torch.compiler.is_compiling() and not (module.training and self.ever_stepped):
+            self.pulse()
+
+    def pulse(self, is_counted: bool = False) -> None:
+        if not self.undo or self.pid != os.getpid() or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if not self.is_busy:  # an alarm may call what steps
+                self.is_busy = True
+                self.look(is_counted)
+        except Exception as error:  # the program's step must not fail for our sake
+            self.trouble = f"the watching ended at step {self.step}: {type(error).__name__}: {error}"
+            print(f"cenote.growth: {self.trouble}", file=sys.stderr)
+            self.close()
+        finally:
+            self.is_busy = False
+            self.lock.release()
+
+    def look(self, is_counted: bool) -> None:
+        self.step += 1
+        self.read()
+        for books in self.books.values():
+            books.note_end(self.step, is_counted)
+        if self.stacks is not None:
+            self.stacks.want(self.step, any(books.is_growing(self.step, 2) for books in self.books.values()))
+        self.judge()
+
+    def read(self) -> None:
+        for device, pool in bindings.pools().items():
+            if device not in self.books:
+                self.books[device] = Books(device, pool)
+            self.books[device].look(self.step)
+        self.ends.append((self.step, self.torch._C._autograd._get_sequence_nr()))
+
+    # judgement
+
+    def judge(self) -> None:
+        needed = COHORTS if self.ever_stepped or self.step > COHORTS_FIRST or not self.is_training() else COHORTS_FIRST
+        all_books = self.books.values()
+        if any(books.is_growing(self.step, needed) for books in all_books):
+            if self.each_step.is_due(self.step):
+                self.each_step.found(self.step, self.tell(self.search().causes()))
+        elif any(books.has_piled_up(self.step, needed) for books in all_books):
+            if self.now_and_then.is_due(self.step):
+                self.now_and_then.found(self.step, self.tell(self.search().causes()))
+        elif any(self.has_stayed(books) for books in all_books) and self.once.is_due(self.step):
+            self.once.found(self.step, self.tell(self.search().exceptions()))
+        began = time.monotonic()
+        if self.step <= 2 * COHORTS or self.spent < CHEAP * (began - self.began):
+            self.tell(self.histories())
+            self.spent += time.monotonic() - began
+
+    def is_training(self) -> bool:
+        top = self.top() if self.top is not None else None
+        return top is None or bool(top.training)
+
+    def has_stayed(self, books: Books) -> bool:
+        """Something of the step before last, and of none beside it, when the program should be settled."""
+        cohort = self.step - 2
+        return cohort > 2 and books.cohorts.get(cohort, 0) >= self.least and not (cohort - 1 in books.cohorts or cohort + 1 in books.cohorts)
+
+    def search(self) -> Judge:
+        blocks = sorted((block for books in self.books.values() for block in books.blocks(self.step)), key=lambda block: -block.cohort)[:BLOCKS]
+        findings = finder.find(((block.address, block.address + block.size) for block in blocks), self.end_of(self.step - 1))
+        return Judge(self.step, blocks, findings, self.stacks.take() if self.stacks is not None else {})
+
+    def end_of(self, step: int) -> int:
+        return next((number for at, number in self.ends if at == step), 0)
+
+    def histories(self) -> list[Cause]:
+        """Histories that go back over COHORTS steps, and were carried on in this one."""
+        numbers = dict(self.ends)
+        old, last = numbers.get(self.step - COHORTS), numbers.get(self.step - 1)
+        if self.step <= COHORTS or old is None or last is None or numbers[self.step] == last:
+            return []
+        causes = {}
+        for path, lowest, length in finder.carried_histories(own_frame(), last, old, HISTORY_OBJECTS, HISTORY_OPERATIONS):
+            whole = (*path, Link("history", "", ""))
+            goes_back = sum(number >= lowest for number in numbers.values())
+            holder = f"the autograd history of `{words(path)}`{owner(path)} grows, in the host's memory: {length:,} operations, back over " \
+                     f"at least {goes_back} steps"
+            key = keys(whole)[-1]
+            causes[key] = Cause(key, holder, hint_for(whole, True), 0, COHORTS, self.step - COHORTS, 0, lines_for(path), has_history=True,
+                                variable=variable_of(path))
+        return list(causes.values())
+
+    def tell(self, causes: list[Cause]) -> bool:
+        """Alarms for what is new. Small growth is for reports, unless each of its tensors has a graph behind it."""
+        found = False
+        for cause in causes:
+            if cause.key in self.told or (0 < cause.per_step < self.least and not cause.has_history):
+                continue
+            if cause.has_history and any(cause.variable and cause.variable == other.variable for other in self.told.values() if other.has_history):
+                continue  # h and c of one state
+            self.told[cause.key] = cause
+            found = True
+            if self.alarm is not None:
+                self.alarm(cause)
+        return found
+
+    # report
+
+    def report(self, stacks: bool = False) -> str:
+        """What grew, by step, holder, line and tag, in words. With `stacks` the program's own lines that led to an allocation."""
+        with self.lock:
+            text = [f"cenote.growth: {self.trouble}"] if self.trouble else []
+            if self.step < COHORTS + 1:
+                text.append(f"cenote.growth: {self.step} steps seen; it takes {COHORTS + 1} to tell what grows")
+            for books in self.books.values():
+                if books.live or books.cohorts:
+                    text += self.device_report(books)
+            judge = self.search() if self.step and self.undo else None
+            causes = judge.causes() + self.histories() if judge is not None else list(self.told.values())
+            now = {cause.key for cause in causes}
+            for cause in causes:
+                text.append("  " + "\n      ".join([*cause.lines(), *(f"  {line}" for line in cause.stacks if stacks)]))
+            text += [f"  no longer: {cause.holder}" for key, cause in self.told.items() if key not in now]
+            if not causes:
+                text.append("  nothing grows")
+            if judge is not None:
+                text += self.tag_report(judge)
+                if judge.findings.gave_up:
+                    text.append(f"  the search for holders ended {judge.findings.gave_up}")
+            return "\n".join(text)
+
+    def device_report(self, books: Books) -> list[str]:
+        piled = [bytes for _, bytes in books.piled][-COHORTS - 1:]
+        rate = (piled[-1] - piled[0]) // max(1, len(piled) - 1)
+        sign = "+" if rate >= 0 else ""
+        change = f"{sign}{size_text(rate)} a step over the last {len(piled) - 1}"
+        head = f"device {books.device}, step {self.step}: live {size_text(books.live)} ({change})"
+        return [head, *(f"  step {step}: live {size_text(live)} at its end" + (f", {size_text(peak)} at its peak" if peak else "")
+                        for step, live, peak in books.ends)]
+
+    def tag_report(self, judge: Judge) -> list[str]:
+        """Tags by what their blocks of the window add each step."""
+        sums: collections.Counter[tuple[int, int]] = collections.Counter()
+        for block in judge.blocks:
+            if block.tag:
+                sums[block.device, block.tag] += block.size
+        names = {device: tag_names(self.books[device].pool) for device, _ in sums}
+        return [f"  tag {names[device].get(tag, tag)}: +{size_text(bytes // judge.steps)} a step" for (device, tag), bytes in sums.most_common(10)]
+
+
+def tag_names(pool: int) -> dict[int, str]:
+    rows = bindings.all_of("cenote_pool_rows", bindings.RowStruct, pool, bindings.DIVISIONS.index("tag"))
+    return {row.key: row.name.decode(errors="replace") for row in rows}
+
+
+def bytes_of(least: Union[int, str]) -> int:
+    try:
+        size = quantity.read_size(least) if isinstance(least, str) else least
+    except ValueError:
+        size = -1
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise ValueError(f"least is bytes a step, 0 or more, as in 65536 or '64KiB', not {str(least)[:40]!r}")
+    return size
+
+
+def own_frame() -> Optional[FrameType]:
+    """The innermost frame that is not ours."""
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None and source.is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def is_outermost() -> bool:
+    """No module calls the one that is being called."""
+    calls = 0
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        calls += frame.f_code.co_name == "_wrapped_call_impl"
+        frame = frame.f_back
+    return calls <= 1

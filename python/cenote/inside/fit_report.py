@@ -1,0 +1,239 @@
+"""Inside a program that `cenote dry-run` runs: counts steps, hears when memory runs out, and writes down what is held, for fit/dry_run.py to read.
+
+hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. Each process that uses a GPU keeps one file there, PID.json, renewed
+at each step and whenever memory runs out, so that a process that is killed has told what it knew; the first process keeps one in any case.
+Workers of a DataLoader have no GPU and write none.
+
+After as many steps as were asked for the process ends where it stands, by os._exit: nothing of the program runs any more, so that no checkpoint
+is written over a real one. What raises here is swallowed: the program is not to see that it is watched.
+"""
+import atexit
+import json
+import linecache
+import multiprocessing
+import os
+import sys
+import traceback
+from types import FrameType, ModuleType
+from typing import Any, Iterator, Optional
+
+from cenote.base import outputs, source
+from cenote.inside.moment import Moment
+from cenote.labels import hooks, step_counter
+from cenote.launch import environment
+from cenote.native import bindings
+
+FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
+FAILURES_MAX = 8  # of running out of memory, that are kept with their stacks; the rest is counted
+FRAMES_MAX = 60
+TEXT_MAX = 500
+
+
+def phase_name(number: int) -> str:
+    names = bindings.phases()
+    return names[number] if 0 <= number < len(names) else "none"
+
+
+def frames(frame: Optional[FrameType]) -> Iterator[tuple[str, int, str]]:
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
+        frame = frame.f_back
+
+
+def stack_of(innermost_first: Iterator[tuple[str, int, str]]) -> list[dict[str, Any]]:
+    """The innermost first, without us and without Python's way of starting a script."""
+    found = []
+    for file, line, function in innermost_first:
+        if source.is_ours(file) or file.startswith("<frozen"):
+            continue
+        found.append({"file": file, "line": line, "function": function, "text": linecache.getline(file, line).strip()[:TEXT_MAX],
+                      "is_own": not source.is_library(file)})
+    return found
+
+
+def shortened(stack: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a deep recursion leaves out is in the middle."""
+    half = FRAMES_MAX // 2
+    return stack if len(stack) <= FRAMES_MAX else stack[:half] + stack[-half:]
+
+
+def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text
+
+
+class Watch:
+    """What this process has seen so far."""
+
+    def __init__(self, torch: ModuleType, folder: str, steps: int) -> None:
+        self.torch, self.folder, self.steps_most = torch, folder, steps
+        self.moment = Moment(torch)
+        self.forget()
+
+    def forget(self) -> None:
+        """Also what a forked child inherits of its parent."""
+        self.steps = 0
+        self.failures: list[dict[str, Any]] = []
+        self.failures_count = 0
+        self.devices: dict[int, dict[str, Any]] = {}
+
+    # --- hearing
+
+    def start(self) -> None:
+        self.torch.cuda._lazy_call(self.attach)
+        reset = self.torch._C._cuda_resetPeakMemoryStats
+
+        def note_and_reset(device: int) -> Any:
+            self.note()
+            return reset(device)
+        self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
+        step_counter.watch(self.torch)
+        step_counter.on_step(self.stepped)
+        os.register_at_fork(after_in_child=self.forget)
+        atexit.register(self.ended)
+
+    def attach(self) -> None:
+        """When the program uses a GPU for the first time: attaching would initialise CUDA, and forked children could not use it any more."""
+        self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
+
+    def stepped(self) -> None:
+        try:
+            self.steps += 1
+            self.note()
+            is_last = 0 < self.steps_most <= self.steps
+            self.write("steps" if is_last else "")
+        except Exception:
+            return
+        if is_last:
+            leave()
+
+    def ran_out(self, device: int, size: int, total: int, free: int) -> None:
+        try:
+            self.failures_count += 1
+            if len(self.failures) < FAILURES_MAX:
+                self.failures.append(self.failure(device, size))
+            self.note()
+            self.write("")
+        except Exception:
+            return
+
+    def failure(self, device: int, size: int) -> dict[str, Any]:
+        try:
+            frame: Optional[FrameType] = sys._getframe(2)
+        except ValueError:  # a thread of autograd's, on which nothing of Python runs
+            frame = None
+        keeps = self.torch.is_grad_enabled()
+        phase = self.moment.phase(frame, self.moment.frames.outermost_module(frame), keeps)
+        stack = stack_of(frames(frame))
+        if not any(one["is_own"] for one in stack):
+            stack += stack_of(frames(self.who_waits()))
+        figures = self.figures(device)
+        return {"device": device, "bytes": size, "step": self.steps + 1, "phase": phase_name(phase), "stack": shortened(stack),
+                "live": figures["live"], "reserved": figures["reserved"], "kinds": self.division("kind", device, "live"),
+                "phases": self.division("phase", device, "live"), "advice": self.advice(device, size)}
+
+    def who_waits(self) -> Optional[FrameType]:
+        """The thread that called backward, for one of autograd's."""
+        for frame in sys._current_frames().values():
+            if self.moment.frames.has(frame, self.moment.frames.engine):
+                return frame
+        return None
+
+    # --- figures
+
+    def figures(self, device: int) -> dict[str, int]:
+        try:
+            stats = self.torch.cuda.memory_stats(device)
+            return {"live": stats["allocated_bytes.all.current"], "reserved": stats["reserved_bytes.all.current"],
+                    "live_peak": stats["allocated_bytes.all.peak"], "reserved_peak": stats["reserved_bytes.all.peak"],
+                    "requested_peak": stats["requested_bytes.all.peak"]}
+        except RuntimeError:  # an allocator that keeps no account: cenote without its adapter
+            found = __import__("cenote").stats(device)
+            live, reserved = found["allocated"], found["reserved"]
+            return {"live": live.current, "reserved": reserved.current, "live_peak": live.peak, "reserved_peak": reserved.peak,
+                    "requested_peak": live.peak}
+
+    def division(self, by: str, device: int, which: str) -> dict[str, int]:
+        if not bindings.is_torchs(self.torch):
+            return {}
+        from cenote.inside import reports
+        return {row.name: getattr(row, which) for row in reports.rows(by, device) if getattr(row, which)}
+
+    def advice(self, device: int, size: int) -> list[str]:
+        if not bindings.is_torchs(self.torch):
+            return []
+        from cenote.inside import reports
+        lines = reports.explain(device, size).splitlines()
+        return [line.partition(":")[2].strip() for line in lines if line.startswith(("Advice:", "    or:"))]
+
+    def note(self) -> None:
+        """Peaks so far. The program may reset its own at any time, and does not lower ours."""
+        if not self.torch.cuda.is_initialized():
+            return
+        for device in range(self.torch.cuda.device_count()):
+            now = self.figures(device)
+            if not now["reserved_peak"]:
+                continue
+            known = self.devices.setdefault(device, {"live_peak": 0, "reserved_peak": 0, "requested_peak": 0, "peak_step": 1})
+            if now["live_peak"] > known["live_peak"]:
+                known.update(live_peak=now["live_peak"], peak_step=max(self.steps, 1), kinds=self.division("kind", device, "at_peak"),
+                             phases=self.division("phase", device, "at_peak"))
+            known["reserved_peak"] = max(known["reserved_peak"], now["reserved_peak"])
+            known["requested_peak"] = max(known["requested_peak"], now["requested_peak"])
+            free, total = self.torch.cuda.mem_get_info(device)
+            known["capacity"], known["others"] = total, max(total - free - now["reserved"], 0)
+
+    # --- the file
+
+    def write(self, end: str) -> None:
+        """`end`: empty as long as it goes on; "steps": ended by us; "exit": Python ended."""
+        is_initialized = self.torch.cuda.is_initialized()
+        if not is_initialized and multiprocessing.parent_process() is not None:
+            return
+        content = {"pid": os.getpid(), "rank": os.environ.get("RANK"), "torch": self.torch.__version__, "end": end, "steps": self.steps,
+                   "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
+                   "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None}
+        path = os.path.join(self.folder, f"{os.getpid()}.json")
+        outputs.write(path, json.dumps(content).encode())
+
+    def error(self) -> Optional[dict[str, Any]]:
+        """The exception that ended the program."""
+        error = getattr(sys, "last_value", None)
+        if error is None:
+            return None
+        walked = traceback.walk_tb(error.__traceback__)
+        stack = stack_of((frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in reversed(list(walked)))
+        return {"type": type(error).__name__, "text": str(error)[:TEXT_MAX], "is_out_of_memory": is_out_of_memory(error, self.torch),
+                "stack": shortened(stack)}
+
+    def ended(self) -> None:
+        try:
+            self.note()
+        except Exception:  # a context that is lost
+            pass
+        try:
+            self.write("exit")
+        except Exception:
+            pass
+
+
+def leave() -> None:
+    """Ends the process, and the workers that it has started."""
+    try:
+        for child in multiprocessing.active_children():
+            child.kill()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+def begin(torch: ModuleType) -> None:
+    folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
+    if not torch.version.cuda or not os.path.isdir(folder):
+        return
+    if bindings.is_torchs(torch):
+        hooks.label(torch, True)
+    Watch(torch, folder, int(steps)).start()

@@ -1,0 +1,214 @@
+"""Inside a program that `cenote run` has started: when it ends, says in a line what memory it took; writes figures (--json) and a page (--report).
+
+hook.py calls `begin` when torch is imported and CENOTE_SUMMARY is "on" or "quiet". Until Python ends nothing is looked at, but peaks before the
+program resets them and, if figures are wanted, each step of an optimizer. A process that used no GPU says nothing; nor does one that ends by a
+signal or os._exit. What goes wrong here is said in one line; the exit status stays the program's.
+"""
+import atexit
+import ctypes
+import json
+import os
+import sys
+import tempfile
+import time
+from types import ModuleType
+from typing import Any, Optional
+
+from cenote.base import outputs
+from cenote.labels import step_counter
+from cenote.launch import environment
+from cenote.native import bindings
+
+LINE, FIGURES, REPORT = environment.SUMMARY, environment.FIGURES, environment.REPORT
+STEPS_MAX = 4096  # that are kept; of more, every second one
+GIB, MIB = 1 << 30, 1 << 20
+BOOKS = 32  # words of room for struct sim_books, which has fewer
+COST_NS = 13  # the place of cost_ns in it
+
+
+def say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write("cenote: " + " ".join(text.split()) + "\n")  # one write: lines of several ranks stay whole
+        sys.stderr.flush()
+
+
+def of_rank(path: str) -> str:
+    """Each rank has a file of its own, the first one the name as it was given. %p is the number of the process."""
+    rank = os.environ.get("RANK", "0")
+    path = path.replace("%p", str(os.getpid()))
+    stem, ending = os.path.splitext(path)
+    return path if rank in ("", "0") else f"{stem}.rank{rank}{ending}"
+
+
+def modelled_ns() -> Optional[int]:
+    """What all calls of the simulated driver would have cost on a real one; None on a real one."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+        books = (ctypes.c_uint64 * BOOKS)()
+        driver.sim_books(books)
+    except (OSError, AttributeError):
+        return None
+    return books[COST_NS]
+
+
+class Summary:
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch, self.since = torch, time.perf_counter()
+        self.figures_path, self.report_path = (os.environ.get(name, "") for name in (FIGURES, REPORT))
+        self.forget()
+
+    def forget(self) -> None:
+        """Also what a forked child inherits of its parent."""
+        self.peaks: dict[int, list[int]] = {}  # by device: requested, reserved
+        self.steps: list[dict[str, Any]] = []
+        self.steps_seen, self.every = 0, 1
+
+    def start(self) -> None:
+        reset = self.torch._C._cuda_resetPeakMemoryStats
+
+        def note_and_reset(device: int) -> Any:
+            try:
+                self.note()
+            except Exception:  # the program is not to see that it is watched
+                pass
+            return reset(device)
+        self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
+        if self.figures_path:
+            step_counter.watch(self.torch)
+            step_counter.on_step(self.stepped)
+        os.register_at_fork(after_in_child=self.forget)
+        atexit.register(self.ended)
+
+    # --- figures
+
+    def is_ours(self) -> bool:
+        return bindings.is_torchs(self.torch)
+
+    def counters(self, device: int) -> dict[str, int]:
+        """Requested and reserved bytes now and at most, and what the allocator counts of its calls."""
+        if self.is_ours():  # asked past PyTorch, whose question has cenote do what it has put off
+            from cenote.inside import reports
+            ours: Any = reports.stats(device)
+            return {"requested_peak": ours["requested"].peak, "reserved_peak": ours["reserved"].peak, "reserved": ours["reserved"].current,
+                    "retries": ours["retries"], "driver_calls": ours["driver_calls"], "trims": ours["trims"]}
+        stats = self.torch.cuda.memory_stats(device)
+        return {"requested_peak": stats.get("requested_bytes.all.peak", 0), "reserved_peak": stats.get("reserved_bytes.all.peak", 0),
+                "reserved": stats.get("reserved_bytes.all.current", 0), "retries": stats.get("num_alloc_retries", 0),
+                "driver_calls": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0)}
+
+    def note(self) -> dict[int, dict[str, int]]:
+        """The peaks so far, of what any device has held. The program may reset its own, and does not lower ours."""
+        found: dict[int, dict[str, int]] = {}
+        if not self.torch.cuda.is_initialized():
+            return found
+        for device in range(self.torch.cuda.device_count()):
+            now = self.counters(device)
+            if not now["reserved_peak"] and device not in self.peaks:
+                continue
+            known = self.peaks.setdefault(device, [0, 0])
+            known[:] = max(known[0], now["requested_peak"]), max(known[1], now["reserved_peak"])
+            found[device] = {**now, "requested_peak": known[0], "reserved_peak": known[1]}
+        return found
+
+    def stepped(self) -> None:
+        """Runs inside optimizer.step()."""
+        try:
+            self.steps_seen += 1
+            if self.steps_seen % self.every:
+                return
+            devices = self.note()
+            requested = sum(device["requested_peak"] for device in devices.values())
+            if self.is_ours():  # which knows the peak of each step
+                requested = sum(step_counter.steps(device)[-1].peak for device in devices)
+            self.steps.append({"step": self.steps_seen, "seconds": round(time.perf_counter() - self.since, 4), "requested": requested,
+                               "reserved": sum(device["reserved"] for device in devices.values())})
+            if len(self.steps) >= STEPS_MAX:
+                del self.steps[::2]
+                self.every *= 2
+        except Exception:
+            return
+
+    def figures(self) -> dict[str, Any]:
+        devices = self.note()
+        backend = self.torch.cuda.get_allocator_backend()
+        is_expandable = backend == "native" and any(("expandable_segments", "True") in environment.split_settings(os.environ.get(name, ""))
+                                                    for name in environment.ALLOCATOR_VARIABLES)
+        found: dict[str, Any] = {
+            "program": os.path.basename(sys.argv[0]), "rank": os.environ.get("RANK"), "torch": self.torch.__version__,
+            "allocator": "cenote" if self.is_ours() else "expandable" if is_expandable else backend,
+            "is_simulated": modelled_ns() is not None, "device": self.torch.cuda.get_device_name() if devices else None, "devices": len(devices),
+        }
+        for name in ("requested_peak", "reserved_peak", "driver_calls", "retries", "trims"):
+            values = [device[name] for device in devices.values() if name in device]
+            found[name] = None if not values else max(values) if name == "driver_calls" and self.is_ours() else sum(values)
+        found["modelled_driver_ns"] = modelled_ns()
+        return {**found, "seconds": round(time.perf_counter() - self.since, 3), "steps_seen": self.steps_seen, "steps": self.steps}
+
+    # --- the end
+
+    def ended(self) -> None:
+        try:
+            if not self.torch.cuda.is_initialized():  # also a forked child that must not use it
+                return
+            found = self.figures()
+        except Exception:  # a context that is lost
+            return
+        if not found["reserved_peak"]:
+            return
+        if os.environ.get(LINE) == "on":
+            say(line(found))
+        for work, path in ((self.write_figures, self.figures_path), (self.write_report, self.report_path)):
+            try:
+                if path:
+                    work(of_rank(path), found)
+            except OSError as problem:
+                say(f"{path}: {problem.strerror or problem}")
+            except MemoryError:
+                say(f"{path}: this needs more host memory than there is")
+            except Exception as problem:
+                say(f"{path}: {problem}")
+
+    def write_figures(self, path: str, found: dict[str, Any]) -> None:
+        outputs.write(path, (json.dumps(found, indent=1) + "\n").encode())
+
+    def write_report(self, path: str, found: dict[str, Any]) -> None:
+        """What `cenote view` makes of the trace of each device."""
+        from cenote.inside import reports
+        from cenote.view import viewer
+        histories = []
+        with tempfile.TemporaryDirectory(prefix="cenote-") as folder:
+            for device in sorted(self.peaks):
+                trace = os.path.join(folder, f"{found['program']}.csv")
+                reports.save_trace(trace, device)
+                histories += viewer.read(trace)
+        data = viewer.draw(histories, path)
+        outputs.write(path, data)
+        say(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser")
+
+
+def size(bytes: int) -> str:
+    return f"{bytes / GIB:.2f} GiB" if bytes >= GIB else f"{bytes / MIB:.2f} MiB"
+
+
+def waste(requested: int, reserved: int) -> str:
+    """In per cent, unless what is there is so little that the smallest reservation is many times as much."""
+    share = 100 * (reserved / requested - 1)
+    return f"waste {share:.1f} %" if share < 1000 else f"waste {size(reserved - requested)}"
+
+
+def line(found: dict[str, Any]) -> str:
+    where = f"{found['allocator']}{' on a simulated GPU' if found['is_simulated'] else ''}"
+    where += f", {found['devices']} GPUs together" if found["devices"] > 1 else ""
+    where += f", rank {found['rank']}" if found["rank"] else ""
+    requested, reserved = found["requested_peak"], found["reserved_peak"]
+    parts = [f"peak requested {size(requested)}" if requested else "requests are not counted", f"peak reserved {size(reserved)}"]
+    parts += [waste(requested, reserved)] if requested else []
+    calls, trims = found["driver_calls"], found["trims"]
+    parts += [f"{calls:,} driver call{'s' * (calls != 1)}"] if calls else []  # cudaMallocAsync counts none
+    parts += [f"{trims:,} trim{'s' * (trims != 1)}"] if trims is not None else []
+    return f"{', '.join(parts)} ({where})"
+
+
+def begin(torch: ModuleType) -> None:
+    if torch.version.cuda and os.environ.get(LINE) in ("on", "quiet"):
+        Summary(torch).start()

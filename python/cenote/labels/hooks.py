@@ -1,0 +1,256 @@
+"""Phases and kinds: what PyTorch is doing, and what its memory turns out to be. Off unless `cenote.label()` or CENOTE_LABELS=on asks for it.
+
+While it is on, the call of nn.Module, the entry of autograd's engine and the steps of optimizers are wrapped. Phases belong to the process, since
+autograd computes on threads of its own; of modules the outermost that a thread calls decides, and what that calls is a part of it. After such a
+call in training the forward phase lasts until backward begins: that is where losses are computed. marker.py marks what a module has after each
+such call, gradients when they are accumulated, an optimizer's state after its step.
+
+The class is wrapped, and not each module hooked: PyTorch's hooks on all modules take every call off its fast road, and do not hear of a
+KeyboardInterrupt. Of what is compiled the wrappers are no part: they do nothing there, and the call from outside is the one that counts.
+
+States: off <-> on; off, everything is as it was. LOCKING: the lock guards which phases are going on; nothing of PyTorch's runs while it is held.
+"""
+import functools
+import sys
+import threading
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from cenote.labels import engine
+from cenote.labels.frames import Frames
+from cenote.labels.marker import Marker
+from cenote.native import bindings
+from cenote.native.bindings import Error
+
+NONE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION = range(5)  # a test compares them with phases.def
+
+Undo = Callable[[], None]
+
+
+class Doing:
+    """A phase that a thread is in."""
+
+    __slots__ = ("phase", "optimizer", "thread")
+
+    def __init__(self, phase: int, optimizer: int = 0) -> None:
+        self.phase = phase
+        self.optimizer = optimizer  # its id, 0: none
+        self.thread = threading.get_ident()
+
+
+class Phases:
+    """What is going on, in all threads."""
+
+    def __init__(self, frames: Frames) -> None:
+        self.lock = threading.RLock()  # a handler of a signal may interrupt who has it, and call a module
+        self.doing: list[Doing] = []  # in order of their beginning
+        self.lasts = False  # forward, from the end of the outermost call until backward
+        self.frames = frames
+        self.set = bindings.function("cenote_phase_set")
+
+    def settle(self) -> None:
+        """What is computed again for backward is a part of backward, and what a step has computed anew is not of the optimizer. LOCKING: the lock."""
+        phases = [doing.phase for doing in self.doing]
+        last = phases[-1] if phases else NONE
+        if BACKWARD in phases:
+            last = BACKWARD
+        elif self.lasts and last in (NONE, OPTIMIZER):
+            last = FORWARD
+        self.set(last)
+
+    def begin(self, phase: int, optimizer: int = 0) -> Doing:
+        doing = Doing(phase, optimizer)
+        with self.lock:
+            self.lasts = self.lasts and phase == FORWARD
+            self.doing.append(doing)
+            self.settle()
+        return doing
+
+    def end(self, doing: Doing, lasts: bool = False) -> None:
+        with self.lock:
+            if doing in self.doing:
+                self.doing.remove(doing)
+            self.lasts = lasts
+            self.settle()
+
+    def end_steps(self, optimizer: int) -> None:
+        """Of that optimizer, and of this thread if it is in none: a step that an exception ended says nothing."""
+        here = threading.get_ident()
+        steps = [doing for doing in self.doing if doing.optimizer]
+        if not steps:
+            return
+        is_in_one = self.frames.has(sys._getframe(), self.frames.step)
+        for doing in steps:
+            if doing.optimizer == optimizer or (doing.thread == here and not is_in_one):
+                self.end(doing)
+
+    def end_all(self) -> None:
+        with self.lock:
+            self.doing.clear()
+            self.lasts = False
+            self.settle()
+
+
+class Thread(threading.local):
+    is_inside = False  # the call of a module
+
+
+_thread = Thread()
+
+
+# --- what is wrapped
+
+def replace(place: Any, name: str, new: Any) -> Undo:
+    """What takes it back, unless somebody else has replaced it since: then what is new has to see for itself that it is over."""
+    old = getattr(place, name)
+    setattr(place, name, new)
+
+    def restore() -> None:
+        if getattr(place, name) is new:
+            setattr(place, name, old)
+    return restore
+
+
+def keeps_history(result: Any, torch: ModuleType) -> bool:
+    """Somebody may yet call backward on it."""
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else (result,)
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    return not tensors or any(tensor.requires_grad for tensor in tensors)
+
+
+class Labels:
+    """While it is on. One at a time."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch = torch
+        self.phases = Phases(Frames(torch))
+        self.marker = Marker(torch)
+        self.is_on = True
+        self.undo: list[Undo] = [self.wrap_modules(), self.hook_optimizers()]
+
+    def stop(self) -> None:
+        self.is_on = False
+        while self.undo:
+            self.undo.pop()()
+        self.marker.forget()
+        self.phases.end_all()
+
+    def wrap_modules(self) -> Undo:
+        module_type, thread, is_compiling = self.torch.nn.Module, _thread, self.torch.compiler.is_compiling
+        call_inside = module_type.__call__
+        call_outermost = self.call
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or thread.is_inside:
+                return call_inside(self, *args, **kwargs)
+            return call_outermost(call_inside, self, args, kwargs)
+        return replace(module_type, "__call__", call)
+
+    def call(self, function: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
+        """The outermost module of a thread is called."""
+        if not self.is_on:
+            return function(module, *args, **kwargs)
+        self.phases.end_steps(0)
+        is_training = getattr(module, "training", True) and self.torch.is_grad_enabled()
+        self.marker.first_call(module)
+        doing = self.phases.begin(FORWARD if is_training else EVALUATION)
+        _thread.is_inside, lasts = True, False
+        try:
+            result = function(module, *args, **kwargs)
+            lasts = is_training and keeps_history(result, self.torch)
+        finally:
+            _thread.is_inside = False
+            self.phases.end(doing, lasts)
+        self.marker.module(module)
+        return result
+
+    def backward(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if not self.is_on:
+            return run(*args, **kwargs)
+        doing = self.phases.begin(BACKWARD)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self.phases.end(doing)
+
+    def hook_optimizers(self) -> Undo:
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+        is_compiling = self.torch.compiler.is_compiling
+
+        def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not is_compiling():
+                self.phases.end_steps(id(optimizer))
+                self.marker.gradients(optimizer)
+                self.phases.begin(OPTIMIZER, id(optimizer))
+
+        def ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not is_compiling():
+                self.phases.end_steps(id(optimizer))
+                self.marker.optimizer(optimizer)
+        handles = [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ended)]
+
+        def remove() -> None:
+            for handle in handles:
+                handle.remove()
+        return remove
+
+
+_labels: Optional[Labels] = None
+_takes_engine_back: Optional[Undo] = None
+_shares = False  # tags with autograd's threads
+_lookers = 0  # those who look at graphs
+
+
+def label(torch: ModuleType, on: bool) -> None:
+    """Again is no error."""
+    global _labels
+    if on and _labels is None:
+        if not bindings.is_torchs(torch):
+            name = torch.cuda.get_allocator_backend()
+            raise Error(f"cenote is not PyTorch's allocator here, {name} is: there is nothing to label", 8, "NOT_SUPPORTED")
+        _labels = Labels(torch)
+    elif not on and _labels is not None:
+        _labels.stop()
+        _labels = None
+    wrap_engine(torch)
+
+
+def share_tags(torch: ModuleType) -> None:
+    """Autograd's threads go by the tag of the thread that calls backward. Wanted from the first tag on."""
+    global _shares
+    _shares = True
+    wrap_engine(torch)
+
+
+def run_guarded(inside: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return engine.run(inside, args, kwargs)
+
+
+def guard_graphs(torch: ModuleType, by: int) -> None:
+    """Somebody looks at graphs from now on (by 1), or no more (by -1): see engine.py."""
+    global _lookers
+    _lookers += by
+    wrap_engine(torch)
+
+
+def wrap_engine(torch: ModuleType) -> None:
+    """As long as somebody wants to know where backward begins."""
+    global _takes_engine_back
+    if not _shares and not _lookers and _labels is None:
+        if _takes_engine_back is not None:
+            _takes_engine_back()
+            _takes_engine_back = None
+        return
+    if _takes_engine_back is not None:
+        return
+    run_inside, is_compiling, share = torch.autograd._engine_run_backward, torch.compiler.is_compiling, bindings.function("cenote_tag_share")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return run_inside(*args, **kwargs)
+        if _shares or _labels is not None:
+            share()
+        labels = _labels
+        inside = run_inside if not _lookers else functools.partial(run_guarded, run_inside)
+        return inside(*args, **kwargs) if labels is None else labels.backward(inside, args, kwargs)
+    _takes_engine_back = replace(torch.autograd, "_engine_run_backward", run)

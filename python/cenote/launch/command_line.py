@@ -1,0 +1,73 @@
+"""What the commands share in reading their arguments: sizes and numbers within the simulated GPU's limits, a mistake in one line."""
+import argparse
+import sys
+from typing import Collection, NoReturn, Optional, Sequence
+
+from cenote.base import outputs, quantity
+from cenote.base.mistake import Mistake
+from cenote.launch import environment
+
+MIB = 1 << 20
+LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/machine/shape.def, as are these
+MOST_DEVICES = 16
+MOST_LAG = (1 << 64) - 1
+
+
+class Parser(argparse.ArgumentParser):
+    """Says a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        text = " ".join(message.split())
+        print(f"{self.prog}: {text.encode('ascii', 'backslashreplace').decode()}", file=sys.stderr)
+        sys.exit(2)
+
+
+def capacity(text: str) -> int:
+    try:
+        size = quantity.read_size(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size; write 80GiB, 24576MiB, 80GB or 80g") from None
+    if not LEAST_CAPACITY <= size <= MOST_CAPACITY:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not between 1MiB and 1TiB")
+    return size
+
+
+def count(text: str, most: int) -> int:
+    try:
+        number = quantity.read_count(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number") from None
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is more than {most}")
+    return number
+
+
+def devices(text: str) -> int:
+    return count(text, MOST_DEVICES)
+
+
+def lag(text: str) -> int:
+    return count(text, MOST_LAG)
+
+
+def allocator(text: str) -> str:
+    if text not in environment.ALLOCATORS:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(environment.ALLOCATORS)}")
+    return text
+
+
+def split(arguments: Sequence[str], valued: Collection[str]) -> tuple[list[str], list[str]]:
+    """Our own options, of which those in `valued` have a value, and the program with all that follows, which is not looked at."""
+    i = 0
+    while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
+        i += 2 if arguments[i] in valued else 1
+    return list(arguments[:i]), list(arguments[i:])
+
+
+def check_output(path: Optional[str]) -> None:
+    """A file that cannot be written is a Mistake before anything runs."""
+    if path is not None:
+        try:
+            outputs.check(path)
+        except (OSError, ValueError) as problem:
+            raise Mistake(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None

@@ -1,0 +1,87 @@
+"""`cenote run`: sets the environment and becomes the program. There is no process of ours beside it, so that exit status, signals, terminal and
+standard streams are the program's own."""
+import os
+import signal
+import sys
+from typing import NoReturn, Sequence
+
+from cenote import places
+from cenote.base.mistake import Mistake
+from cenote.launch import environment
+from cenote.launch.environment import Wish
+from cenote.places import NotBuilt, simulation_folder
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as a shell says it
+
+
+def command_line(program: Sequence[str]) -> list[str]:
+    """What to execute for `SCRIPT ...`, `-m MODULE ...` or `-- PROGRAM ...`."""
+    if not program:
+        raise Mistake("no program; `cenote run --help` shows how to name one")
+    if program[0] == "--":
+        if len(program) < 2 or not program[1]:
+            raise Mistake("no program after --")
+        return list(program[1:])
+    if program[0] == "-m" and len(program) < 2:
+        raise Mistake("no module after -m")
+    if program[0] not in ("-m", "-") and not os.path.exists(program[0]):
+        raise Mistake(f"there is no file {program[0]!r}; a program that is not a Python script goes after --")
+    return [sys.executable, *program]
+
+
+def preload_library() -> str:
+    path = os.path.join(simulation_folder(), "libcenote_sim.so")
+    if not os.path.exists(path):
+        raise NotBuilt(f"{path} is not there: it takes the header of CUDA 13 or newer to build the simulated libraries")
+    return path
+
+
+def restore_signals() -> None:
+    """Python ignores these, and a program that it becomes would go on doing so."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def prepare_plugin(is_ours: bool, variables: dict[str, str]) -> None:
+    """CENOTE=on is read by the line that cenote.pth puts into a Python."""
+    if not places.switch_is_installed(sys.path):
+        if is_ours:
+            raise Mistake(f"CENOTE=on has no effect in {sys.executable}, where cenote is not installed; use the `cenote` beside a Python "
+                          "that has it: `pip install .`, or `make run` for .venv")
+        print(f"cenote run: {sys.executable} has no cenote; a program in another Python must have it, or call cenote.install()", file=sys.stderr)
+    if not places.is_installed():
+        variables["CENOTE_BUILD"] = places.build_folder()
+
+
+def become(command: Sequence[str], variables: dict[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    restore_signals()
+    try:
+        os.execvpe(command[0], list(command), variables)
+    except FileNotFoundError:
+        status, why = NOT_FOUND, "there is no such program"
+    except ValueError:
+        status, why = NOT_FOUND, "a name or an argument has a NUL in it"
+    except OSError as error:
+        status, why = NOT_EXECUTABLE, os.strerror(error.errno or 0)
+    print(f"cenote run: {command[0]!r}: {why}", file=sys.stderr)
+    sys.exit(status)
+
+
+def run(wish: Wish, program: Sequence[str]) -> NoReturn:
+    command = command_line(program)
+    preload = None
+    if environment.is_simulated(wish, os.environ):
+        preload = preload_library()
+    elif wish.devices is not None or wish.lag is not None:
+        raise Mistake("--devices and --lag shape the simulated GPU; add --sim SIZE")
+    variables = environment.prepare(wish, os.environ, preload)
+    if wish.allocator == "cenote":
+        prepare_plugin(program[0] != "--", variables)
+    elif wish.figures is not None and program[0] != "--" and not places.switch_is_installed(sys.path):
+        raise Mistake(f"--json has no effect in {sys.executable}, where cenote is not installed: `pip install .`, or `make run` for .venv")
+    if preload is not None:
+        from cenote.simulated import demands
+        demands.warn(os.path.dirname(preload))
+    become(command, variables)

@@ -1,0 +1,273 @@
+"""The adapter: cenote as a subclass of PyTorch's allocator, compiled for the torch that is installed.
+
+PyTorch's interface changes with its versions, so the sources come with the package and are compiled where they are used, with the machine's own
+compiler: some seconds, once. The result is kept in the user's cache folder, in a folder for everything it was made from but the compiler, under the
+compiler's name and version. A machine without a compiler takes what another compiler left there. Only what no other user can have changed is loaded
+(base/trusted.py).
+"""
+import ctypes
+import fcntl
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence
+
+from cenote import places
+from cenote.base import outputs, trusted
+from cenote.base.trusted import Folder
+
+SECONDS = 300  # a compiler that takes longer is taken for stuck
+FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
+PACKAGES = "nvidia-cuda-runtime and nvidia-cuda-crt"
+
+
+class NotMade(RuntimeError):
+    """There is no adapter for this torch; the text says what is missing, in one paragraph."""
+
+
+class Torch(NamedTuple):
+    """What of the installed torch the adapter depends on."""
+
+    version: str
+    commit: str
+    cuda: str
+    has_new_abi: bool
+    folder: str
+
+
+class Compiler(NamedTuple):
+    command: tuple[str, ...]
+    says: str  # its name and version
+
+
+class Library(NamedTuple):
+    """A compiled adapter. What is loaded is the open file: its path may name another one by then."""
+
+    path: str
+    descriptor: int
+
+
+def describe(torch: ModuleType) -> Torch:
+    if not torch.version.cuda:
+        raise NotMade(f"torch {torch.__version__} is built without CUDA")
+    folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
+    return Torch(torch.__version__, torch.version.git_version, torch.version.cuda, bool(torch._C._GLIBCXX_USE_CXX11_ABI), folder)
+
+
+def compiler() -> Optional[Compiler]:
+    """$CXX, or g++; None where there is none."""
+    command = tuple(shlex.split(os.environ.get("CXX") or "g++"))
+    try:
+        said = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return Compiler(command, said.partition("\n")[0])
+
+
+def sources() -> list[str]:
+    """Every file that is compiled in, headers included."""
+    ours = places.torch_folder()
+    public = os.path.join(places.include_folder(), "cenote")
+    return sorted(os.path.join(folder, name) for folder in (ours, public) for name in os.listdir(folder) if name.endswith((".cpp", ".h", ".def")))
+
+
+# --- the headers of CUDA's runtime
+
+def cuda_places(site_folders: Sequence[str]) -> Iterator[str]:
+    """Folders that may hold cuda_runtime_api.h: what the user names, what came with torch, the toolkit, the system's."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(variable):
+            yield os.path.join(os.environ[variable], "include")
+    for site in site_folders:
+        nvidia = os.path.join(site, "nvidia")
+        for name in sorted(os.listdir(nvidia)) if os.path.isdir(nvidia) else []:
+            yield os.path.join(nvidia, name, "include")
+    yield "/usr/local/cuda/include"
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        yield os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include")
+    yield "/usr/include"
+
+
+def has_cuda_headers(folder: str) -> bool:
+    """crt/ is a package of its own among NVIDIA's: the one without the other cannot be compiled."""
+    return all(os.path.exists(os.path.join(folder, *name.split("/"))) for name in ("cuda_runtime_api.h", "crt/host_defines.h"))
+
+
+def cuda_include(torch: Torch) -> str:
+    sites = [os.path.dirname(torch.folder), sysconfig.get_path("purelib"), *sys.path]
+    found = next((folder for folder in cuda_places(sites) if has_cuda_headers(folder)), None)
+    if found is None:
+        major = torch.cuda.partition(".")[0]
+        raise NotMade("the headers of CUDA's runtime (cuda_runtime_api.h, crt/host_defines.h) are not on this machine. "
+                      f"Install the packages {PACKAGES} "
+                      f"(pip install 'nvidia-cuda-runtime=={major}.*' 'nvidia-cuda-crt=={major}.*'), or the CUDA Toolkit and set CUDA_HOME")
+    return found
+
+
+# --- the cache
+
+def digest(*parts: bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little") + part)
+    return whole.hexdigest()[:16]
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def entry_name(torch: Torch) -> str:
+    """The folder in the cache for everything but the compiler."""
+    files = [part for path in [*sources(), __file__] for part in (os.path.basename(path).encode(), read(path))]
+    facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode()]
+    return f"torch-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
+
+
+def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
+    """A folder that no other user can change: a library is loaded from it. Where the cache cannot be, one that lives as long as the process."""
+    try:
+        return trusted.own_folder(os.path.join(places.cache_folder(), name))
+    except OSError as why:
+        tell(f"cenote: the adapter is compiled at each start, because its cache cannot be used: {why}")
+    import atexit
+    path = tempfile.mkdtemp(prefix="cenote-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return trusted.made_by_us(path)
+
+
+def opened_library(folder: Folder, name: str) -> Optional[Library]:
+    """None where it is not there, or others may have written it."""
+    try:
+        return Library(os.path.join(folder.path, name), trusted.open_file(folder, name))
+    except OSError:
+        return None
+
+
+def any_library(folder: Folder) -> Optional[Library]:
+    names = [name for name in sorted(os.listdir(folder.place())) if name.endswith(".so")]
+    return next(filter(None, (opened_library(folder, name) for name in names)), None)
+
+
+@contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """One process at a time. Where files cannot be locked several compile the same thing, and the last one's is kept."""
+    file = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder.descriptor)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(file)
+
+
+# --- making it
+
+def run(command: Sequence[str], folder: Folder) -> None:
+    """NotMade with the compiler's first errors when it fails. Its files, those on the way among them, lie in `folder`."""
+    variables = {**os.environ, "TMPDIR": "."}
+    try:
+        done = subprocess.run(list(command), cwd=folder.place(), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise NotMade(f"{command[0]} did not end within {SECONDS} s") from None
+    if done.returncode:
+        lines = done.stdout.decode(errors="replace").splitlines()
+        errors = [line for line in lines if "error" in line] or lines[-3:] or [f"exit status {done.returncode}"]
+        raise NotMade(f"{command[0]} failed: " + "; ".join(line.strip() for line in errors[:3]))
+
+
+def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler) -> None:
+    """Whole or not at all. All sources at once: PyTorch's headers take far longer to read than they do."""
+    ours, library = places.torch_folder(), places.library()
+    torch_include, torch_lib = os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
+    includes = [f"-I{ours}", f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
+    # In messages and in the library a file has the name that it has in the repository, not one of this machine's.
+    names = {ours: "plugins/torch", torch_include: "torch/include"}
+    flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
+    with trusted.passing_folder(folder, "part-") as part:
+        with os.fdopen(outputs.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
+            file.writelines(f'#include "{source}"\n' for source in sorted(os.listdir(ours)) if source.endswith(".cpp"))
+        # libcenote and PyTorch are in the process when this is loaded, and found by their sonames: no path to them is kept.
+        libraries = [library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
+        run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
+        os.chmod("adapter.so", 0o700, dir_fd=part.descriptor)  # whatever umask says
+        os.rename("adapter.so", name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)
+
+
+def make(torch: Torch) -> str:
+    """The path of the adapter for this torch, made now unless it was before. Raises NotMade. For people: `opened` is what to load."""
+    library = opened(torch)
+    os.close(library.descriptor)
+    return library.path
+
+
+def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None) -> Library:
+    """The same, open. `tell` is told in a line why it is not kept."""
+    tool = compiler()
+    folder = own_folder(entry_name(torch), tell)
+    try:
+        return in_folder(folder, torch, tool)
+    finally:
+        folder.close()
+
+
+def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler]) -> Library:
+    if tool is None:
+        found = any_library(folder)
+        if found:
+            return found
+        wanted = os.environ.get("CXX")
+        cure = f"CXX={wanted} does not run" if wanted else "install g++, or name one in CXX"
+        raise NotMade(f"there is no C++ compiler: {cure}")
+    name = digest(tool.says.encode()) + ".so"
+    came = time.time()
+    library = opened_library(folder, name) or made_alone(folder, name, torch, tool, came)
+    if library is None:
+        raise NotMade(f"what was compiled is not in {folder.path}, or others may write to it")
+    return library
+
+
+def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: float) -> Optional[Library]:
+    """While no other process makes it. One that waited takes what the other has made, or its failure."""
+    failure = name + ".failed"
+    with locked(folder):
+        library = opened_library(folder, name)
+        if library is not None:
+            return library
+        said = failed_since(folder, failure, came)
+        if said is not None:
+            raise NotMade(said)
+        try:
+            compile_into(folder, name, torch, tool)
+        except NotMade as why:
+            with outputs.replacing(folder.descriptor, failure, 0o600) as file:
+                file.write(str(why).encode())
+            raise
+        return opened_library(folder, name)
+
+
+def failed_since(folder: Folder, name: str, came: float) -> Optional[str]:
+    try:
+        with os.fdopen(trusted.open_file(folder, name), encoding="utf-8", errors="replace") as file:
+            return file.read() if os.fstat(file.fileno()).st_mtime >= came else None
+    except OSError:
+        return None
+
+
+def load(library: Library) -> ctypes.CDLL:
+    """By its descriptor, which stays open for those that look the library up by its name: debuggers, and what prints stacks."""
+    return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{library.descriptor}")

@@ -1,0 +1,1 @@
+"""`cenote replay`: recorded allocations under several allocators."""

@@ -1,0 +1,344 @@
+"""`cenote replay`: what would a program's memory have taken under cenote, PyTorch's own allocator and its expandable segments?
+
+Traces and snapshots are read whole and judged before anything runs (trace_file.py). Then each is played through the real PyTorch on the simulated
+GPU, by a process for each allocator (player.py) that imports torch once and forks for each replay. report.py prints what came out.
+"""
+import argparse
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+from cenote import places
+from cenote.base import quantity
+from cenote.base.mistake import Mistake
+from cenote.base.progress import Bar
+from cenote.launch import command_line, environment, run
+from cenote.launch.environment import Wish
+from cenote.replay import report, trace_file
+from cenote.replay.trace_file import Trace
+
+ALLOCATORS = ("cenote", "native", "expandable")
+PAGES = (1, 2, 4, 8, 16, 32)  # MiB, as include/cenote/options.def
+CAPACITY = 80 << 30
+NEAR = 64 << 20  # how near to the smallest card is near enough, or 1 %
+UNIT = 2 << 20  # of what is tried
+FAILED = 1
+
+# What would have a replay depend on who starts it. CENOTE_CONF stays: options of cenote are worth comparing.
+LEFT_OUT = ("CENOTE", "CENOTE_SIM", "CENOTE_HOST", "CENOTE_LABELS", "CENOTE_TRACE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
+
+USAGE = "cenote replay [OPTION...] TRACE..."
+ABOUT = """Plays recorded allocations through PyTorch on a simulated GPU, under each allocator, and says what each would have held.
+A TRACE is a file of cenote.save_trace, cenote_pool_record_save or CENOTE_TRACE (docs/traces.md), plain or gzip, or a memory snapshot of PyTorch's
+(torch.cuda.memory._dump_snapshot)."""
+EXAMPLES = """examples:
+  cenote replay training.csv.gz                          the three allocators on a card of 80 GiB
+  cenote replay --smallest snapshot.pickle               the smallest card on which each of them gets through
+  cenote replay --sim 24GiB,16GiB --repeat 4 *.csv.gz    two cards; four times over, in the same pools
+  cenote replay --under cenote --page 2,8 --lag 0,5% training.csv.gz
+  cenote replay --json out.json --plot out.png traces/*.csv.gz
+
+CENOTE_CONF sets options of cenote; settings of PyTorch's allocators in the environment are left out. A replay that runs out of memory ends there, and
+says at which record. Exit status: 0 done, 1 a replay failed, 2 a wrong argument, a broken file, or something missing."""
+
+
+class Failed(Exception):
+    """A replay that could not be done; the text says why, in one line."""
+
+
+class Variant(NamedTuple):
+    """One way to replay a trace."""
+
+    allocator: str
+    page_mib: Optional[int]  # None: what cenote chooses; of cenote alone
+    capacity: int
+    lag: float  # part of the records
+
+
+# --- processes
+
+class Worker:
+    """Python with torch and one allocator, waiting for work."""
+
+    def __init__(self, allocator: str, preload: str) -> None:
+        self.allocator = allocator
+        self.ready = False
+        self.log = tempfile.TemporaryFile()
+        old = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+        wish = Wish(CAPACITY, None, None, None if allocator == "cenote" else allocator)
+        variables = environment.prepare(wish, old, preload)
+        if not places.is_installed():
+            variables["CENOTE_BUILD"] = places.build_folder()
+        # Without the current folder, which python -c begins with: others may write to it.
+        program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
+                   "from cenote.replay import player; sys.exit(player.main())")
+        self.process = subprocess.Popen([sys.executable, "-c", program, allocator], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.log, text=True)
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failed(f"the process that replays under {self.allocator} ended with status {self.process.wait()}{self.last_words()}")
+        heard = json.loads(line)
+        return heard if isinstance(heard, dict) else {}
+
+    def last_words(self) -> str:
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").splitlines()
+        return f": {lines[-1].strip()[:200]}" if lines else ""
+
+    def play(self, job: dict[str, Any], progress: Callable[[int], None]) -> dict[str, Any]:
+        if not self.ready:
+            heard = self.hear()
+            if "failed" in heard:
+                raise Mistake(f"PyTorch under {self.allocator}: {heard['failed']}")
+            self.ready = True
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        done: Optional[dict[str, Any]] = None
+        while True:
+            heard = self.hear()
+            if "played" in heard:
+                progress(heard["played"])
+            elif "failed" in heard:
+                raise Failed(f"under {self.allocator}: {heard['failed']}")
+            elif "done" in heard:
+                done = heard["done"]
+            elif done is None:
+                raise Failed(f"the replay under {self.allocator} ended with status {heard.get('ended')}{self.last_words()}")
+            else:
+                return done
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.log.close()
+
+
+class Stage:
+    """The traces, where the workers find them, and the workers."""
+
+    def __init__(self, folder: str, repeat: int, bar: Bar) -> None:
+        self.folder, self.repeat, self.bar = folder, repeat, bar
+        self.workers: dict[str, Worker] = {}
+
+    def begin(self, allocators: Sequence[str]) -> None:
+        preload = run.preload_library()
+        for allocator in allocators:
+            self.workers[allocator] = Worker(allocator, preload)
+
+    def end(self) -> None:
+        for worker in self.workers.values():
+            worker.end()
+
+    def play(self, trace: Trace, number: int, variant: Variant) -> dict[str, Any]:
+        shape = f"capacity:{quantity.write_size(variant.capacity)},devices:{trace.devices},manual_clock:1"
+        variables = {"CENOTE_SIM": shape}
+        if variant.page_mib is not None:
+            variables["CENOTE_CONF"] = ",".join(filter(None, [os.environ.get("CENOTE_CONF"), f"page_mib:{variant.page_mib}"]))
+        count = len(trace.op)
+        job = {"file": os.path.join(self.folder, str(number)), "count": count, "records": trace.records, "devices": trace.devices,
+               "blocks": trace.blocks, "streams": trace.streams, "allocator": variant.allocator, "lag": variant.lag, "repeat": self.repeat,
+               "progress": self.bar.is_shown, "environment": variables}
+        self.bar.begin(f"{trace.name}, {variant.allocator}, {quantity.write_size(variant.capacity)}")
+        done = self.workers[variant.allocator].play(job, lambda played: self.bar.show(played, count))
+        self.bar.clear()
+        return describe(trace, variant, self.repeat, done)
+
+
+def describe(trace: Trace, variant: Variant, repeat: int, done: dict[str, Any]) -> dict[str, Any]:
+    """A run as --json has it, and what only the picture needs under names with an underscore."""
+    oom = done["oom"]
+    waste = None if oom or not trace.live_peak else round(100 * (done["reserved_peak_bytes"] / trace.live_peak - 1), 2)
+    return {
+        "trace": trace.name, "records": trace.records, "allocator": variant.allocator, "page_bytes": done["page_bytes"],
+        "capacity_bytes": variant.capacity, "devices": trace.devices, "lag": variant.lag, "repeat": repeat, "requested_peak_bytes": trace.live_peak,
+        "reserved_peak_bytes": done["reserved_peak_bytes"], "waste_percent": waste, "address_bytes": done["address_bytes"],
+        "driver_calls_first": done["driver_calls_first"], "driver_calls_last": done["driver_calls_last"], "driver_ns": done["driver_ns"],
+        "cpu_ns_per_record": done["cpu_ns_per_record"], "loop_ns_per_record": done["loop_ns_per_record"],
+        "oom_record": oom and oom["record"], "oom_bytes": oom and oom["bytes"], "torch": done["torch"], "_samples": done["samples"],
+    }
+
+
+# --- the smallest card
+
+def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> Optional[tuple[int, dict[str, Any]]]:
+    """The smallest capacity with which `play` gets through, to 1 % or 64 MiB, and its run; None where the largest card is too small.
+
+    Less than `least` cannot be enough. A card may be enough where a larger one is not: what is found has a smaller one beside it that is not."""
+    good, done = start, play(start)
+    bad = least
+    while done["oom_record"] is not None:
+        if good >= command_line.MOST_CAPACITY:
+            return None
+        bad, good = good, min(good * 2, command_line.MOST_CAPACITY)
+        done = play(good)
+    while good - bad > max(good // 100, NEAR):
+        middle = (good + bad) // 2 // UNIT * UNIT
+        tried = play(middle)
+        if tried["oom_record"] is None:
+            good, done = middle, tried
+        else:
+            bad = middle
+    return good, done
+
+
+def find_smallest(stage: Stage, trace: Trace, number: int, variant: Variant) -> dict[str, Any]:
+    # A card's context takes its part, and one of the cards holds at least its share of the peak.
+    least = max(trace.live_peak // trace.devices // UNIT * UNIT, UNIT)
+    found = smallest(lambda capacity: stage.play(trace, number, variant._replace(capacity=capacity)), least, max(variant.capacity, least + UNIT))
+    if found is None:
+        done = stage.play(trace, number, variant._replace(capacity=command_line.MOST_CAPACITY))
+        return {**done, "smallest_bytes": None}
+    return {**found[1], "smallest_bytes": found[0]}
+
+
+# --- the command
+
+def listed(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Of an option that may have several values, with commas between; each counts once."""
+    def read_all(text: str) -> list[Any]:
+        return list(dict.fromkeys(read(part) for part in text.split(",")))
+    return read_all
+
+
+def allocator(text: str) -> str:
+    if text not in ALLOCATORS:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(ALLOCATORS)}")
+    return text
+
+
+def page(text: str) -> int:
+    try:
+        size = quantity.read_size(text)
+    except ValueError:
+        size = 0
+    mib = size if text.isdecimal() else size / (1 << 20)
+    if mib not in PAGES:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size of a page: MiB, one of {', '.join(map(str, PAGES))}")
+    return int(mib)
+
+
+def lag(text: str) -> float:
+    digits, percent = text.removesuffix("%").strip(), text.endswith("%")
+    try:
+        part = float(digits) if digits.replace(".", "", 1).isdecimal() and digits.isascii() else -1.0
+    except ValueError:
+        part = -1.0
+    part = part / 100 if percent else part
+    if not 0 <= part <= 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no part of a trace: 0 to 1, or 0% to 100%")
+    return part
+
+
+def times(text: str) -> int:
+    number = command_line.count(text, 1000)
+    if not number:
+        raise argparse.ArgumentTypeError("0 times is no replay")
+    return number
+
+
+def parser() -> command_line.Parser:
+    made = command_line.Parser("cenote replay", usage=USAGE, description=ABOUT, epilog=EXAMPLES, allow_abbrev=False,
+                               formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("traces", metavar="TRACE", nargs="*", help=argparse.SUPPRESS)
+    made.add_argument("--under", metavar="NAME,...", type=listed(allocator), default=list(ALLOCATORS),
+                      help="of " + ", ".join(ALLOCATORS) + "; all by default")
+    made.add_argument("--sim", metavar="SIZE,...", type=listed(command_line.capacity), default=[CAPACITY],
+                      help="memory of each simulated GPU (default 80GiB)")
+    made.add_argument("--page", metavar="MIB,...", type=listed(page), default=[None], help="cenote's pages; by default what the card's size suggests")
+    made.add_argument("--lag", metavar="PART,...", type=listed(lag), default=[0.0],
+                      help="the GPU is behind by this part of the records, as 0.05 or 5%% (default 0)")
+    made.add_argument("--repeat", metavar="N", type=times, default=1, help="so many times, one after the other, in the same pools (default 1)")
+    made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is where to begin")
+    made.add_argument("--json", metavar="FILE", help="write all figures there; - is standard output, instead of the table")
+    made.add_argument("--plot", metavar="FILE.png", help="draw what was asked for and held, over the records (needs matplotlib)")
+    return made
+
+
+def variants(options: argparse.Namespace) -> list[Variant]:
+    return [Variant(name, page, capacity, lag) for capacity in options.sim for lag in options.lag for name in options.under
+            for page in (options.page if name == "cenote" else [None])]
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """What would be a pity to find out at the end."""
+    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise Mistake("--plot needs matplotlib: pip install matplotlib")
+    for path in (options.json, options.plot):
+        if path != "-":
+            command_line.check_output(path)
+
+
+def check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise Mistake(f"torch is not installed for {sys.executable}: pip install torch, or `make run` for .venv/bin/cenote; "
+                      "cenote-replay replays under cenote alone")
+
+
+def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
+    """All of them before anything runs. What the workers need goes into `folder`, what the report needs stays."""
+    loaded = []
+    for i, path in enumerate(paths):
+        bar.begin(f"reading {os.path.basename(path)}")
+        trace = trace_file.load(path, bar.count)
+        trace_file.save(trace, os.path.join(folder, str(i)))
+        loaded.append(trace)
+    bar.clear()
+    return loaded
+
+
+def replay(options: argparse.Namespace) -> int:
+    check_outputs(options)
+    check_torch()
+    bar = Bar()
+    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through what is to be done at the end
+    try:
+        return replay_all(options, bar)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def replay_all(options: argparse.Namespace, bar: Bar) -> int:
+    with tempfile.TemporaryDirectory(prefix="cenote-replay-") as folder:
+        stage = Stage(folder, options.repeat, bar)
+        try:
+            traces = load_all(options.traces, folder, bar)
+            stage.begin(options.under)
+            runs = []
+            for i, trace in enumerate(traces):
+                for variant in variants(options):
+                    done = (find_smallest if options.smallest else Stage.play)(stage, trace, i, variant)
+                    runs.append({**done, "_number": i})
+        finally:
+            bar.clear()
+            stage.end()
+    report.write(options, traces, runs)
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    made = parser()
+    options = made.parse_intermixed_args(list(arguments))
+    if not options.traces:
+        made.error("no trace; `cenote replay --help` shows how to name one")
+    try:
+        return replay(options)
+    except (Mistake, places.NotBuilt) as mistake:
+        made.error(str(mistake))
+    except Failed as problem:
+        print(f"cenote replay: {problem}", file=sys.stderr)
+        return FAILED
+    except OSError as problem:
+        print(f"cenote replay: {problem.strerror or problem}{': ' + str(problem.filename) if problem.filename else ''}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,277 @@
+"""Plays traces through PyTorch's allocator on the simulated GPU. comparison.py starts this program, once for each allocator.
+
+It imports torch once, and forks for each line on standard input, a JSON object that says what to play; the answer is a line of JSON. CUDA is
+untouched until the child asks, so that each replay has a machine of its own, with its own capacity and pages.
+
+A record is one call of PyTorch's: raw memory on a stream by the function behind torch.cuda.caching_allocator_alloc, given back by the other. Blocks
+that a second stream uses are tensors, because Python can say record_stream of nothing else. Streams are CUDA streams of the trace's own, not those
+of PyTorch's small pool. The clock of the device stands still, but for a tick a record where there is a lag.
+"""
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import operator
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+from cenote.replay import trace_file
+from cenote.replay.trace_file import ALLOC, DEVICE, FREE, STEP, TENSOR_ALLOC, TENSOR_FREE, USE
+
+PR_SET_PDEATHSIG = 1
+TICK_NS = 1000  # of the device's clock, for a record
+SAMPLES = 300  # of what is reserved, for a picture
+BOOKS = ("used used_peak reserved handles mappings reservations allocations pools events streams contexts kernels calls cost_ns violations").split()
+
+
+class Books(ctypes.Structure):
+    """struct sim_books of sim/sim.h."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in BOOKS]
+    used: int
+    used_peak: int
+    calls: int
+    cost_ns: int
+    violations: int
+
+
+def read_books(driver: Any) -> Books:
+    books = Books()
+    driver.sim_books(ctypes.byref(books))
+    return books
+
+
+class Calls:
+    """What a record does. A replay of nothing, which measures the loop, has functions of Python's own instead."""
+
+    alloc: Callable[[int, int], Any]
+    free: Callable[[int], Any]
+    tensor: Callable[[int, int], Any]
+    use: Callable[[Any, int], Any]
+    step: Callable[[], Any]
+    device: Callable[[int], Any]
+
+
+class Nothing(Calls):
+    def __init__(self) -> None:
+        self.alloc = self.tensor = self.use = operator.or_
+        self.free = self.device = operator.index
+        self.step = dict
+
+
+class Torch(Calls):
+    def __init__(self, torch: Any, job: dict[str, Any]) -> None:
+        self.torch = torch
+        runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
+        self.streams = [self.make_stream(runtime, *place) for place in job["streams"]]
+        self.handles = [stream.cuda_stream for stream in self.streams]
+        self.alloc = torch._C._cuda_cudaCachingAllocator_raw_alloc
+        self.free = torch._C._cuda_cudaCachingAllocator_raw_delete
+        self.device = torch._C._cuda_setDevice
+        self.step = self.no_step
+        if job["allocator"] == "cenote":
+            from cenote.labels import step_counter
+            self.step = step_counter.step
+        self.current: Any = None
+
+    def make_stream(self, runtime: Any, device: int, number: int) -> Any:
+        self.torch.cuda.set_device(device)
+        if not number:
+            return self.torch.cuda.default_stream(device)
+        handle = ctypes.c_void_p()
+        if runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1):  # cudaStreamNonBlocking
+            raise RuntimeError("a stream could not be created")
+        return self.torch.cuda.ExternalStream(handle.value, device=device)
+
+    def no_step(self) -> None:
+        pass
+
+    def tensor(self, size: int, place: int) -> Any:
+        stream = self.streams[place]
+        if stream is not self.current:
+            self.torch._C._cuda_setStream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
+            self.current = stream
+        return self.torch.empty(size, dtype=self.torch.uint8, device="cuda")
+
+    def use(self, block: Any, place: int) -> None:
+        if isinstance(block, self.torch.Tensor):
+            block.record_stream(self.streams[place])
+
+
+Part = tuple[bytes, Sequence[int], Sequence[int], Sequence[int]]
+
+
+def play(part: Part, blocks: list[Any], handles: Sequence[int], calls: Calls, tick: Optional[Callable[[], Any]]) -> None:
+    """One call a record. All that can be is outside of this loop."""
+    alloc, free, tensor, use = calls.alloc, calls.free, calls.tensor, calls.use
+    for op, block, size, place in zip(*part):
+        if op == ALLOC:
+            blocks[block] = alloc(size, handles[place])
+        elif op == FREE:
+            free(blocks[block])
+        elif op == TENSOR_ALLOC:
+            blocks[block] = tensor(size, place)
+        elif op == TENSOR_FREE:
+            blocks[block] = None
+        elif op == USE:
+            use(blocks[block], place)
+        elif op == STEP:
+            calls.step()
+        elif op == DEVICE:
+            calls.device(block)
+            continue  # of no record
+        if tick is not None:
+            tick()
+
+
+def parts(arrays: Part, length: int) -> Iterator[tuple[int, Part]]:
+    """With the place of each."""
+    count = len(arrays[0])
+    for at in range(0, count, length):
+        end = min(at + length, count)
+        yield at, (arrays[0][at:end], *(array[at:end].tolist() for array in arrays[1:]))  # type: ignore[attr-defined]
+
+
+class Player:
+    """One replay, in a process of its own."""
+
+    def __init__(self, torch: Any, job: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+        self.torch, self.job, self.tell = torch, job, tell
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.driver.sim_last_violation.restype = ctypes.c_char_p
+        self.arrays = trace_file.restore(job["file"], job["count"])
+        for device in range(job["devices"]):  # a context, and cenote's pool
+            torch.zeros(0, device=f"cuda:{device}")
+        self.calls = Torch(torch, job)
+        self.tick = self.ticking(round(job["lag"] * job["records"]) * TICK_NS)
+        self.began = read_books(self.driver)
+        self.moved: list[int] = []  # calls of the driver, by repetition
+        self.samples: list[tuple[int, int]] = []  # record and what was held
+        self.ns = 0
+
+    def ticking(self, lag_ns: int) -> Optional[Callable[[], Any]]:
+        if not lag_ns:
+            return None
+        self.driver.sim_set_lag(ctypes.c_uint64(lag_ns))
+        return functools.partial(self.driver.sim_advance, ctypes.c_uint64(TICK_NS))
+
+    def play_once(self, is_first: bool) -> Optional[dict[str, Any]]:
+        """None, or where memory ended."""
+        blocks: list[Any] = [None] * self.job["blocks"]
+        record = 0
+        for at, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
+            tracked = (iter(part[0]), *part[1:])
+            begin = time.process_time_ns()
+            try:
+                play(tracked, blocks, self.calls.handles, self.calls, self.tick)  # type: ignore[arg-type]
+            except self.torch.OutOfMemoryError:
+                here = len(part[0]) - operator.length_hint(tracked[0])
+                record += here - part[0].count(DEVICE, 0, here)
+                return {"record": record, "bytes": part[2][here - 1]}
+            finally:
+                self.ns += time.process_time_ns() - begin
+            record += len(part[0]) - part[0].count(DEVICE)
+            if is_first and record <= self.job["records"]:
+                self.samples.append((record, read_books(self.driver).used))
+            self.tell({"played": at + len(part[0])})
+        return None
+
+    def loop_ns(self) -> int:
+        """What the loop of `play` takes by itself."""
+        blocks: list[Any] = [0] * self.job["blocks"]
+        nothing, ns = Nothing(), 0
+        for _, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
+            begin = time.process_time_ns()
+            play(part, blocks, self.calls.handles, nothing, self.tick)
+            ns += time.process_time_ns() - begin
+        return ns
+
+    def play_all(self) -> dict[str, Any]:
+        oom, calls = None, self.began.calls
+        for i in range(self.job["repeat"]):
+            oom = self.play_once(i == 0)
+            now = read_books(self.driver).calls
+            self.moved.append(now - calls)
+            calls = now
+            if oom is not None:
+                break
+        return self.figures(oom)
+
+    def figures(self, oom: Optional[dict[str, Any]]) -> dict[str, Any]:
+        books = read_books(self.driver)
+        if books.violations > self.began.violations:
+            raise RuntimeError(f"the simulated GPU refuses a use of memory: {self.driver.sim_last_violation().decode()}")
+        address = pages = None
+        if self.job["allocator"] == "cenote":
+            from cenote.inside import reports
+            stats: list[dict[str, Any]] = [{**reports.stats(device)} for device in range(self.job["devices"])]
+            address = sum(each["address_used"] for each in stats)
+            pages = stats[0]["page_bytes"]
+        count = self.job["count"]
+        loop = self.loop_ns() / count
+        return {
+            "reserved_peak_bytes": books.used_peak, "address_bytes": address, "page_bytes": pages,
+            "driver_calls_first": self.moved[0], "driver_calls_last": self.moved[-1], "driver_ns": books.cost_ns - self.began.cost_ns,
+            "cpu_ns_per_record": None if oom else round(max(0.0, self.ns / count / self.job["repeat"] - loop), 1),
+            "loop_ns_per_record": round(loop, 1),
+            "oom": oom, "samples": self.samples, "torch": self.torch.__version__,
+        }
+
+
+# --- the process
+
+def answer(torch: Any, job: dict[str, Any], output: int) -> None:
+    """In the child."""
+    def tell(what: dict[str, Any]) -> None:
+        os.write(output, (json.dumps(what) + "\n").encode())
+    try:
+        os.environ.update(job["environment"])
+        tell({"done": Player(torch, job, tell if job["progress"] else lambda what: None).play_all()})
+    except Exception as problem:
+        tell({"failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"})
+
+
+def end_with_parent() -> None:
+    """Whoever ends the parent means this process too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def prepare(allocator: str) -> Any:
+    import torch
+    if not torch.version.cuda:
+        raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
+    if allocator == "cenote":
+        from cenote.inside import plugin
+        from cenote.labels import step_counter
+        plugin.install()
+        step_counter.stop_watching()
+        if torch.cuda.get_allocator_backend() != "cenote":
+            raise RuntimeError(plugin.status().note)
+    elif torch.cuda.get_allocator_backend() != "native":
+        raise RuntimeError(f"PyTorch's allocator is {torch.cuda.get_allocator_backend()}")
+    return torch
+
+
+def main() -> int:
+    end_with_parent()
+    output = os.dup(1)
+    os.dup2(2, 1)  # whatever libraries print
+    try:
+        torch = prepare(sys.argv[1])
+    except Exception as problem:
+        os.write(output, (json.dumps({"failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"}) + "\n").encode())
+        return 1
+    os.write(output, b'{"ready": 1}\n')
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            end_with_parent()
+            answer(torch, json.loads(line), output)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        os.write(output, (json.dumps({"ended": os.waitstatus_to_exitcode(status)}) + "\n").encode())
+    return 0

@@ -1,0 +1,178 @@
+"""What a file says a program allocated and freed, as arrays that player.py can run through without looking twice.
+
+Two kinds of files: traces (native/records.py) and PyTorch's memory snapshots (torch_trace.py). Both come as tuples of struct record. Here blocks
+that are never freed are freed at the end, so that a repetition begins as the first one did; those that another stream uses are marked at their
+allocation; and sums are made. Nothing is held of a file but what a replay needs, and no more than MOST records.
+"""
+import os
+import sys
+import zlib
+from array import array
+from typing import Callable, Iterator, NamedTuple, Optional
+
+from cenote.base import inputs
+from cenote.native.records import BATCH, MOST, MOST_DEVICES, RECORD, A, BrokenTrace, F, Reader, Record, U
+
+# What player.py does: of the letters of a trace, and what is not in one. TENSOR: a block that other streams use is one of PyTorch's tensors.
+ALLOC, FREE, TENSOR_ALLOC, TENSOR_FREE, USE, STEP, DEVICE = range(7)
+
+MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has. More is no request, but PyTorch's argument is signed
+SAMPLES = 600  # points of a picture, about
+
+Progress = Callable[[int], None]  # told how many records were read
+
+
+class Trace(NamedTuple):
+    """A file that was read. The arrays go hand in hand."""
+
+    name: str  # of the file, without its folder and endings
+    records: int  # in the file
+    live_peak: int  # most bytes asked for by live blocks at one time, all devices together
+    devices: int
+    streams: list[tuple[int, int]]  # device and number; `stream` of the arrays is a place in this
+    blocks: int  # `block` lies below
+    every: int  # records that a sample of `live` stands for
+    live: list[int]  # the most within them
+    op: bytearray
+    block: "array[int]"
+    size: "array[int]"
+    stream: "array[int]"
+
+
+def name_of(path: str) -> str:
+    return os.path.basename(path).partition(".csv")[0].removesuffix(".pickle").removesuffix(".pkl")
+
+
+def load(path: str, progress: Optional[Progress] = None) -> Trace:
+    """BrokenTrace if there is anything wrong with it."""
+    try:
+        with inputs.opened(path) as found:
+            if found.kind == inputs.PYTORCH:
+                from cenote.replay import torch_trace
+                return build(path, torch_trace.records(path, found.file), progress)
+            return build(path, read(found.path, path), progress)
+    except (EOFError, OSError, ValueError, zlib.error) as problem:
+        raise BrokenTrace(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def read(path: str, title: str) -> Iterator[Record]:
+    with Reader(path, title, MOST) as reader:
+        for batch in reader.batches():
+            yield from RECORD.iter_unpack(batch)
+
+
+# --- what is made of it
+
+class Builder:
+    """Takes the records of one file, in order."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.records = self.live = self.peak = self.devices = self.blocks = 0
+        self.device = -1  # of the last allocation
+        self.places: dict[tuple[int, int], int] = {}  # device and stream -> number
+        self.born: dict[int, int] = {}  # live block -> where its allocation is
+        self.samples: list[int] = []
+        self.every, self.most = 1, 0  # of the sample to come
+        self.op, self.block, self.size, self.stream = bytearray(), array("I"), array("Q"), array("I")
+
+    def put(self, op: int, block: int, size: int, stream: int) -> None:
+        self.op.append(op)
+        self.block.append(block)
+        self.size.append(size)
+        self.stream.append(stream)
+
+    def place(self, device: int, stream: int) -> int:
+        return self.places.setdefault((device, stream), len(self.places))
+
+    def alloc(self, block: int, size: int, device: int, stream: int) -> None:
+        if size > MOST_BYTES:
+            raise BrokenTrace(f"{self.path}: record {self.records} asks for {size} bytes, more than any card has")
+        if device != self.device:
+            if device >= MOST_DEVICES:
+                raise BrokenTrace(f"{self.path}: record {self.records} is of device {device}; the simulated machine has {MOST_DEVICES} at most")
+            self.put(DEVICE, device, 0, 0)
+            self.device = device
+            self.devices = max(self.devices, device + 1)
+        self.born[block] = len(self.op)
+        self.blocks = max(self.blocks, block + 1)
+        self.put(ALLOC, block, size, self.place(device, stream))
+        self.live += size
+        if self.peak < self.live:
+            self.peak = self.live
+
+    def free(self, block: int) -> None:
+        at = self.born.pop(block)
+        self.put(FREE if self.op[at] == ALLOC else TENSOR_FREE, block, self.size[at], 0)
+        self.live -= self.size[at]
+
+    def use(self, block: int, device: int, stream: int) -> None:
+        at = self.born[block]
+        place = self.place(device, stream)
+        if place != self.stream[at]:  # PyTorch has nothing to remember otherwise
+            self.op[at] = TENSOR_ALLOC
+        self.put(USE, block, 0, place)
+
+    def take(self, record: Record) -> None:
+        self.records += 1
+        _, op, _, size, stream, device, _, block, _, _ = record
+        if op == A:
+            self.alloc(block, size, device, stream)
+        elif op == F:
+            self.free(block)
+        elif op == U:
+            self.use(block, device, stream)
+        else:
+            self.put(STEP, 0, 0, 0)
+        if self.most < self.live:
+            self.most = self.live
+        if self.records % self.every == 0:
+            self.sample()
+
+    def sample(self) -> None:
+        self.samples.append(self.most)
+        self.most = self.live
+        if len(self.samples) == 2 * SAMPLES:
+            self.samples, self.every = [max(pair) for pair in zip(self.samples[::2], self.samples[1::2])], self.every * 2
+
+    def build(self) -> Trace:
+        if not self.devices:
+            raise BrokenTrace(f"{self.path}: there is no allocation in it")
+        for block in list(self.born):
+            self.free(block)
+        return Trace(name_of(self.path), self.records, self.peak, self.devices, list(self.places), self.blocks, self.every, self.samples,
+                     self.op, self.block, self.size, self.stream)
+
+
+def build(path: str, records: Iterator[Record], progress: Optional[Progress] = None) -> Trace:
+    builder = Builder(path)
+    take = builder.take
+    for record in records:
+        take(record)
+        if builder.records % BATCH == 0 and progress is not None:
+            progress(builder.records)
+        if builder.records > MOST:
+            raise BrokenTrace(f"{path}: more than {MOST} records: record fewer of them (max_entries)")
+    return builder.build()
+
+
+# --- from one process to another
+
+def save(trace: Trace, path: str) -> None:
+    with open(path, "wb") as file:
+        file.write(trace.op)
+        for part in (trace.block, trace.size, trace.stream):
+            part.tofile(file)
+
+
+def restore(path: str, count: int) -> tuple[bytes, "array[int]", "array[int]", "array[int]"]:
+    """op, block, size, stream of a file that `save` wrote, of so many records."""
+    with open(path, "rb") as file:
+        op = file.read(count)
+        parts = (array("I"), array("Q"), array("I"))
+        for part in parts:
+            part.fromfile(file, count)
+    return (op, *parts)
+
+
+assert sys.byteorder == "little"

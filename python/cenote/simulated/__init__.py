@@ -1,0 +1,1 @@
+"""What the simulated GPU has of what the installed torch asks for."""

@@ -1,0 +1,1 @@
+"""Pictures of recorded memory: `cenote view`, and pictures for PyTorch's viewer."""

@@ -1,0 +1,189 @@
+"""Makes of a history what the page holds, small enough to be smooth, and writes the page: python/cenote/view/view.html with the data in it.
+
+A history of any length becomes some thousand points: of each bucket of records the one where most is live, the one where least is, and the one
+where most is reserved, so that no peak is lost. Of the blocks those stay that matter most, by bytes times how long they were there; what is left
+out is said.
+"""
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import sys
+from array import array
+from itertools import accumulate
+from typing import Any, Callable, Iterable, Optional, Sequence
+
+from cenote.places import HERE
+from cenote.view.history import History, rounded
+
+POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 60_000  # of all histories of a page together
+GROUPS = 11  # have a colour of their own; the rest is "everything else"
+LONGEST_NAME = 160
+DATA = "/* the data of the page */ null"
+
+
+def packed(kind: str, numbers: Iterable[float]) -> str:
+    """For typed arrays, which are little-endian on every machine that has a browser."""
+    column = array(kind, numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return base64.b64encode(column.tobytes()).decode("ascii")
+
+
+class Condensed:
+    """One history, ready for a picture. `share` of a page is its."""
+
+    def __init__(self, history: History, share: int = 1) -> None:
+        self.history = history
+        self.levels = array("q", accumulate(history.change, initial=history.live_first))  # live bytes at each moment
+        self.reserved = None if history.reserved is None else array("q", [history.reserved_first, *history.reserved])
+        self.moments = self._moments(max(300, POINTS // share))
+        self.peak = max(range(len(self.levels)), key=self.levels.__getitem__)
+        self.blocks = self._blocks(max(2000, BLOCKS // share))
+        self.most_names = max(50, NAMES // share)
+        self.names: dict[str, list[str]] = {}  # by division, the largest first
+        self.rank: dict[str, list[int]] = {}  # of each of the history's names
+        for division in history.groups:
+            self._rank(division)
+
+    def _moments(self, most: int) -> list[int]:
+        count = len(self.levels)
+        if count <= most:
+            return list(range(count))
+        wanted = {0, count - 1}
+        series = [(max, self.levels), (min, self.levels)] + ([(max, self.reserved)] if self.reserved is not None else [])
+        buckets = most // len(series)
+        for i in range(buckets):
+            first, last = i * count // buckets, (i + 1) * count // buckets
+            for extreme, column in series:
+                part = column[first:last]
+                wanted.add(first + part.index(extreme(part)))
+        return sorted(wanted)
+
+    def _blocks(self, most: int) -> list[int]:
+        """The blocks that stay, in order of birth."""
+        history, count = self.history, len(self.levels)
+        blocks = range(len(history.size))
+        if len(blocks) <= most:
+            return list(blocks)
+        weight = [size * (min(gone, count) - born) for size, born, gone in zip(history.size, history.born, history.gone)]
+        return sorted(sorted(blocks, key=weight.__getitem__, reverse=True)[:most])
+
+    def _rank(self, division: str) -> None:
+        """Orders the names of a division by the most that was live of each at one time."""
+        names, numbers = self.history.groups[division]
+        live = [0] * len(names.names)
+        for block, born in enumerate(self.history.born):
+            if not born:
+                live[numbers[block]] += self.history.size[block]
+        most = list(live)
+        for block, change in zip(self.history.block, self.history.change):
+            number = numbers[block]
+            live[number] += change
+            if live[number] > most[number]:
+                most[number] = live[number]
+        order = sorted(range(len(most)), key=lambda number: -most[number]) if division != "size" else list(range(len(most)))
+        kept = order if len(order) <= self.most_names else order[:self.most_names - 1]
+        self.names[division] = [names.names[number][:LONGEST_NAME] for number in kept] + (["others"] if len(kept) < len(order) else [])
+        self.rank[division] = [0] * len(order)
+        for place, number in enumerate(order):
+            self.rank[division][number] = min(place, self.most_names - 1)
+
+    def groups(self, division: str) -> list[str]:
+        """What has a colour."""
+        names = self.names[division]
+        return names if len(names) <= GROUPS + 1 else names[:GROUPS] + ["everything else"]
+
+    def stack(self, division: str) -> list[list[int]]:
+        """Live bytes of each group at each of the moments."""
+        history, last = self.history, len(self.groups(division)) - 1
+        rank, numbers = self.rank[division], history.groups[division][1]
+        group = array("L", [min(rank[number], last) for number in numbers])
+        live = [0] * (last + 1)
+        for block, born in enumerate(history.born):
+            if not born:
+                live[group[block]] += history.size[block]
+        rows, done = [], 0
+        for moment in self.moments:
+            for block, change in zip(history.block[done:moment], history.change[done:moment]):
+                live[group[block]] += change
+            done = moment
+            rows.append(list(live))
+        return rows
+
+    def step_lines(self) -> tuple[list[float], dict[str, list[int]]]:
+        """The time line of a snapshot: when its steps ended, and what they say."""
+        steps = (self.history.moment or {}).get("steps", [])
+        names = ("allocated when it ended", "reserved", "peak within the step")
+        return [step[1] / 1e3 for step in steps], {name: [step[i] for step in steps] for i, name in enumerate(names, 2)}
+
+    def times(self) -> list[float]:
+        time = self.history.time
+        return [time[moment - 1] if moment else (time[0] if time else 0.0) for moment in self.moments]
+
+    def series(self) -> dict[str, Sequence[int]]:
+        """The lines of the picture, at each of the moments."""
+        history = self.history
+        lines: dict[str, Sequence[int]] = {history.unit: [self.levels[moment] for moment in self.moments]}
+        if history.unit == "requested":
+            first = sum(rounded(size) for size, born in zip(history.size, history.born) if not born)
+            sizes = (rounded(change) if change > 0 else -rounded(-change) for change in history.change)
+            levels = array("q", accumulate(sizes, initial=first))
+            lines["allocated"] = [levels[moment] for moment in self.moments]
+        if self.reserved is not None:
+            lines["reserved"] = [self.reserved[moment] for moment in self.moments]
+        return lines
+
+
+def _view(picture: Condensed, share: int) -> dict[str, Any]:
+    """One history as the page reads it."""
+    history, series, moments, times = picture.history, picture.series(), picture.moments, picture.times()
+    if history.is_moment():
+        times, lines = picture.step_lines()
+        moments, series = list(range(len(times))), dict(lines)
+    steps = list(history.steps)
+    kept_steps = steps[::max(1, -(-len(steps) // (STEPS // share or 1)))]
+    ranges = sorted(history.ranges, key=lambda row: -row[1])[:max(500, RANGES // share)]
+    kept, moment, notes = picture.blocks, history.moment, list(history.notes)
+    if moment and len(moment.get("pages", ())) > PAGES // share:
+        notes.append(f"{len(moment['pages']) - PAGES // share:,} of {len(moment['pages']):,} physical pages are left out, the last ones.")
+        moment = {**moment, "pages": moment["pages"][:PAGES // share]}
+    blocks = {
+        "count": len(kept), "all": len(history.size),
+        "size": packed("d", (history.size[i] for i in kept)), "born": packed("I", (history.born[i] for i in kept)),
+        "gone": packed("I", (history.gone[i] for i in kept)),
+        "address": packed("d", (history.address[i] for i in kept)) if history.address is not None else None,
+        "groups": {division: packed("H", (picture.rank[division][numbers[i]] for i in kept)) for division, (_, numbers) in history.groups.items()},
+    }
+    peaks = {history.unit: max(picture.levels)}
+    if picture.reserved is not None:
+        peaks["reserved"] = max(picture.reserved)
+    return {
+        "title": history.title, "device": history.device, "unit": history.unit, "notes": notes, "records": len(history.time),
+        "moments": packed("I", moments), "times": packed("d", times), "sampled": len(picture.moments) < len(picture.levels),
+        "series": {name: packed("d", line) for name, line in series.items()},
+        "stacks": {division: {"groups": picture.groups(division), "values": packed("f", (x for row in picture.stack(division) for x in row))}
+                   for division in history.groups if not history.is_moment()},
+        "names": picture.names, "steps": kept_steps, "all_steps": history.all_steps, "blocks": blocks, "peak": picture.peak, "peaks": peaks,
+        "ranges": [list(row) for row in ranges], "moment": moment,
+    }
+
+
+def page(histories: list[History], tell: Optional[Callable[[str], None]] = None) -> str:
+    """The whole page as text."""
+    views = []
+    for history in histories:
+        if tell:
+            tell(f"drawing {history.title}, {len(history.time):,} records of device {history.device}")
+        views.append(_view(Condensed(history, len(histories)), len(histories)))
+    # No < in it: no name can end the script that it stands in, whatever bytes it is made of.
+    data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    with open(os.path.join(HERE, "view", "view.html"), encoding="utf-8") as file:
+        template = file.read()
+    before, mark, after = template.partition(DATA)
+    if not mark:
+        raise AssertionError("view.html has no place for its data")
+    title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()
+    return before.replace("<title>cenote view</title>", f"<title>{title} - cenote view</title>") + data + after

@@ -1,0 +1,210 @@
+"""A pool's own pictures for PyTorch's viewer: what cenote_pool_snapshot and cenote_pool_record_save wrote becomes what
+torch.cuda.memory._snapshot() returns.
+
+    python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
+
+For programs without PyTorch: drop the picture on https://docs.pytorch.org/memory_viz, or give it to torch.cuda._memory_viz. docs/snapshot.md
+says what is in a snapshot, docs/traces.md what is in a trace. No torch is imported.
+"""
+import gzip
+import os
+import pickle
+import sys
+import zlib
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Union
+from urllib.parse import unquote
+
+from cenote.base import inputs, outputs
+from cenote.native import records
+from cenote.view import history, pool_snapshot
+
+Path = Union[str, "os.PathLike[str]"]
+Table = dict[str, Any]
+
+STATES = {"live": "active_allocated", "pending": "active_awaiting_free", "free": "inactive"}
+DEVICES_MOST = 64
+
+
+class Event(NamedTuple):
+    """An allocation or a free, as a trace has it."""
+
+    is_alloc: bool
+    time_us: int
+    device: int
+    stream: int
+    address: int
+    size: int
+    tag: str
+
+
+class Broken(ValueError):
+    """The file is not what it should be; the text says why."""
+
+
+# --- files
+
+UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, inputs.TooMuch)
+
+
+def read_snapshot(path: Path) -> Table:
+    """What cenote_pool_snapshot wrote."""
+    name = os.fspath(path)
+    try:
+        with inputs.opened(name) as found:
+            return pool_snapshot.load(name, found.file)
+    except history.Broken as problem:
+        raise Broken(str(problem)) from None
+    except UNREADABLE as problem:
+        raise Broken(f"{name} is no snapshot: {problem}") from None
+
+
+def read_trace(path: Path) -> Iterator[Event]:
+    """What cenote_pool_record_save wrote. Other traces do not say where a block lay."""
+    name = os.fspath(path)
+    try:
+        with inputs.opened(name) as found:
+            if found.kind != inputs.TRACE:
+                raise Broken(f"{name} is no trace")
+            with records.Reader(found.path, name) as reader:
+                yield from _read(name, reader)
+    except records.BrokenTrace as problem:
+        raise Broken(str(problem)) from None
+    except UNREADABLE as problem:
+        raise Broken(f"{name} is no trace: {problem}") from None
+
+
+def _read(name: str, reader: records.Reader) -> Iterator[Event]:
+    """A free is of the block as it was allocated."""
+    live: dict[int, Event] = {}
+    for batch in reader.batches():
+        if batch and not reader.tells("address"):
+            raise Broken(f"{name}: no column address; a trace that cenote_pool_record_save wrote has it")
+        for t_ns, op, _, size, stream, device, tag, block, address, _ in records.RECORD.iter_unpack(batch):
+            if op == records.A:
+                address = 0 if address == records.NOT_TOLD else address
+                live[block] = Event(True, t_ns // 1000, device, stream, address, size, unquote(reader.label(tag) or ""))
+                yield live[block]
+            elif op == records.F:
+                yield live.pop(block)._replace(is_alloc=False, time_us=t_ns // 1000)
+
+
+# --- segments
+
+def _rounded(size: int) -> int:
+    """As the counters count a block."""
+    return (size + 511) // 512 * 512
+
+
+def _tag_frames(tag: str) -> list[Table]:
+    """The viewer tells blocks apart by where they were allocated: around that stands what they are for, a frame for each part of the tag."""
+    return [{"name": name, "filename": "tag", "line": 0} for name in reversed(tag.split("/"))] if tag else []
+
+
+def _site_frames(site: str) -> list[Table]:
+    """Of "inner+0x1c (program+0x12ab) < outer+0x20 (program+0x34cd)"."""
+    calls = [call.partition(" (") for call in site.split(" < ")] if site else []
+    return [{"name": name, "filename": place.rstrip(")") or name, "line": 0} for name, _, place in calls]
+
+
+class _Names:
+    """What the numbers in pieces stand for."""
+
+    def __init__(self, snapshot: Table) -> None:
+        self.tags = {row["key"]: row["name"] for row in snapshot["rows"]["tag"] if row["key"]}
+        self.sites = snapshot["sites"]
+
+    def frames(self, piece: Table) -> list[Table]:
+        return _site_frames(self.sites.get(str(piece["site"]), "")) + _tag_frames(self.tags.get(piece["tag"], ""))
+
+
+def _block(piece: Table, names: _Names) -> Table:
+    return {"address": piece["address"], "size": piece["size"], "requested_size": piece["requested"], "state": STATES[piece["state"]],
+            "frames": names.frames(piece)}
+
+
+def _blocks(pieces: Iterable[Table], names: _Names) -> list[Table]:
+    """What lies free side by side is one block."""
+    blocks: list[Table] = []
+    for piece in pieces:
+        if piece["state"] == "free" and blocks and blocks[-1]["state"] == "inactive":
+            blocks[-1]["size"] += piece["size"]
+        else:
+            blocks.append(_block(piece, names))
+    return blocks
+
+
+def _segment(snapshot: Table, segment: Table, names: _Names) -> Table:
+    pieces = [dict(zip(snapshot["piece_columns"], piece)) for piece in segment["pieces"]]
+    sizes = {state: sum(_rounded(piece["requested"]) for piece in pieces if piece["state"] == state) for state in STATES}
+    return {"device": snapshot["pool"]["device"], "address": segment["address"], "total_size": sum(piece["size"] for piece in pieces),
+            "allocated_size": sizes["live"], "active_size": sizes["live"] + sizes["pending"],
+            "requested_size": sum(piece["requested"] for piece in pieces if piece["state"] == "live"), "stream": segment["stream"],
+            "segment_type": "large", "segment_pool_id": (segment["group"], 0), "is_expandable": snapshot["pool"]["provider"] == "vmm",
+            "frames": [], "blocks": _blocks(pieces, names)}
+
+
+# --- events
+
+def _event(action: str, event: Event) -> Table:
+    return {"action": action, "addr": event.address, "size": _rounded(event.size), "stream": event.stream, "time_us": event.time_us,
+            "frames": _tag_frames(event.tag)}
+
+
+def _events(trace: Iterable[Event], device: int, waiting: set[int]) -> list[Table]:
+    """`waiting`: where blocks lie that were freed and wait still. The others are free when a trace says so."""
+    events: list[Table] = []
+    for told in trace:
+        if told.device == device:
+            events += [_event(action, told) for action in (("alloc",) if told.is_alloc else ("free_requested", "free_completed"))]
+    ended: set[int] = set()
+    kept: list[Table] = []
+    for event in reversed(events):
+        is_last = event["addr"] not in ended
+        if event["action"] != "free_completed" or not is_last or event["addr"] not in waiting:
+            kept.append(event)
+        if event["action"] != "free_completed":
+            ended.add(event["addr"])
+    return kept[::-1]
+
+
+# --- the picture
+
+def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> Table:
+    """What torch.cuda.memory._snapshot() would say of the pool. `trace`: of the same pool, saved just before, for the viewer's time lines."""
+    device = snapshot["pool"]["device"]
+    if not 0 <= device < DEVICES_MOST:
+        raise Broken(f"device {str(device)[:40]} of the snapshot does not exist")
+    names = _Names(snapshot)
+    segments = [_segment(snapshot, segment, names) for segment in snapshot["segments"] if segment["address"]]
+    waiting = {block["address"] for segment in segments for block in segment["blocks"] if block["state"] == "active_awaiting_free"}
+    traces: list[list[Table]] = [[] for _ in range(device + 1)]
+    traces[device] = _events(trace or (), device, waiting)
+    return {"segments": sorted(segments, key=lambda segment: segment["address"]), "device_traces": traces, "external_annotations": [],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
+                                   "expandable_segments": snapshot["pool"]["provider"] == "vmm", "pinned_num_register_threads": 1,
+                                   "release_lock_on_cudamalloc": False, "pinned_use_cuda_host_register": False, "roundup_power2_divisions": {}}}
+
+
+def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None) -> None:
+    """The same, from files to a file."""
+    try:
+        data = to_memory_viz(read_snapshot(snapshot), read_trace(trace) if trace is not None else None)
+    except Broken:
+        raise
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
+        files = os.fspath(snapshot) + (f" or {os.fspath(trace)}" if trace is not None else "")
+        raise Broken(f"{files} is not whole: {type(problem).__name__}: {str(problem)[:80]}") from None
+    with outputs.whole(os.fspath(picture)) as file:
+        pickle.dump(data, file)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) not in (2, 3):
+        print("usage: python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]", file=sys.stderr)
+        return 2
+    try:
+        write_memory_viz(*arguments)
+    except (OSError, Broken) as problem:
+        print(f"cenote.memory_viz: {problem}", file=sys.stderr)
+        return 1
+    return 0

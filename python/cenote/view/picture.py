@@ -1,0 +1,116 @@
+"""`cenote view -o x.png`: the same histories drawn by matplotlib. Above what was live by what it was for, below at which addresses it lay."""
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from cenote.view.history import History
+from cenote.view.html_page import Condensed
+
+COLORS = ("#2f6fde", "#f0a818", "#0fa39a", "#e2557b", "#7bb661", "#8a5cd6", "#f47b42", "#5cc3ee", "#a0522d", "#c9b037", "#5d6f9e", "#98a3a6")
+PREFERRED = ("kind", "tag", "line", "stream", "size")
+MOST_BLOCKS = 20_000
+EDGE = 2 << 20  # addresses that lie no further apart are drawn side by side
+GIB = 1 << 30
+
+
+def png(histories: list[History]) -> bytes:
+    drawn = [Condensed(history, len(histories)) for history in histories]
+    figure = Figure(figsize=(12, 7 * len(drawn)), dpi=110, layout="constrained")
+    parts = figure.subplots(2 * len(drawn), 1, squeeze=False, height_ratios=[3, 2] * len(drawn))
+    for i, picture in enumerate(drawn):
+        draw_levels(parts[2 * i][0], picture)
+        draw_addresses(parts[2 * i + 1][0], picture)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def division_of(picture: Condensed) -> str:
+    return next(name for name in PREFERRED if name in picture.history.groups)
+
+
+def color_of(picture: Condensed, rank: int) -> str:
+    return COLORS[min(rank, len(COLORS) - 1)]
+
+
+def plain(name: str) -> str:
+    """matplotlib reads $ as mathematics, and leaves names that start with _ out of the legend."""
+    return " " + name.replace("$", r"\$")[:60]
+
+
+def draw_levels(axes: Any, picture: Condensed) -> None:
+    history, division = picture.history, division_of(picture)
+    axes.set_title(f"{history.title}, device {history.device}".replace("$", r"\$"), loc="left")
+    axes.set_ylabel("GiB")
+    if history.is_moment():
+        draw_moment(axes, picture, division)
+    else:
+        rows = [[value / GIB for value in row] for row in picture.stack(division)]
+        axes.stackplot(picture.moments, list(zip(*rows)), labels=[plain(name) for name in picture.groups(division)], step="post",
+                       colors=[color_of(picture, i) for i in range(len(picture.groups(division)))])
+        if picture.reserved is not None:
+            axes.step(picture.moments, [picture.reserved[at] / GIB for at in picture.moments], where="post", color="#d9480f", label="reserved")
+        for step in history.steps[:: max(1, len(history.steps) // 60)]:
+            axes.axvline(step, color="#5b6b6b", linewidth=.5, alpha=.4)
+        peak = picture.levels[picture.peak]
+        axes.annotate(f"peak {history.unit} {peak / GIB:.2f} GiB", (picture.peak, peak / GIB), xytext=(6, 4), textcoords="offset points", fontsize=9)
+        axes.set_xlim(0, max(1, len(history.time)))
+        axes.set_xlabel("records; lines: steps" if history.steps else "records")
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8, frameon=False, title=f"by {division}")
+
+
+def draw_moment(axes: Any, picture: Condensed, division: str) -> None:
+    """A bar for each group of what is live in a snapshot, and what is reserved."""
+    names, sums = picture.groups(division), [0] * len(picture.groups(division))
+    numbers = picture.history.groups[division][1]
+    for block, size in enumerate(picture.history.size):
+        sums[min(picture.rank[division][numbers[block]], len(sums) - 1)] += size
+    for i, (name, total) in enumerate(zip(names, sums)):
+        axes.bar(i, total / GIB, color=color_of(picture, i), label=plain(name))
+    held = (picture.history.moment or {}).get("figures", {}).get("reserved")
+    if held is not None:
+        axes.bar(len(names), held / GIB, color="#ffffff", edgecolor="#d9480f", linewidth=2, label="reserved, in all")
+    axes.set_xticks([])
+
+
+def draw_addresses(axes: Any, picture: Condensed) -> None:
+    history, division = picture.history, division_of(picture)
+    axes.set_ylabel("addresses, GiB")
+    if history.address is None:
+        axes.text(.5, .5, "the trace does not tell where blocks lay", ha="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    end = max(1, len(history.time))
+    kept = sorted(picture.blocks, key=lambda i: history.size[i], reverse=True)[:MOST_BLOCKS]
+    bottoms, top = compacted([(history.address[i], history.size[i]) for i in kept])
+    numbers, corners, colors = history.groups[division][1], [], []
+    for i, bottom in zip(kept, bottoms):
+        left, right, low, high = history.born[i], min(history.gone[i], end), bottom / GIB, (bottom + history.size[i]) / GIB
+        corners.append([(left, low), (left, high), (right, high), (right, low)])
+        colors.append(color_of(picture, picture.rank[division][numbers[i]]))
+    axes.add_collection(PolyCollection(corners, facecolors=colors, edgecolors="none"))
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, max(top / GIB, 1e-9))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlabel("records" if history.time else "")
+    if not history.time:
+        axes.set_xticks([])
+
+
+def compacted(pieces: list[tuple[int, int]]) -> tuple[list[int], int]:
+    """Where each (address, size) is drawn when the gaps between are left out, and where the last ends."""
+    order, bottoms = sorted(range(len(pieces)), key=lambda i: pieces[i][0]), [0] * len(pieces)
+    shift, end = 0, 0
+    for place, i in enumerate(order):
+        address, size = pieces[i]
+        if place == 0 or address - end > EDGE:
+            shift += address - end
+        bottoms[i] = address - shift
+        end = max(end, address + size)
+    return bottoms, end - shift

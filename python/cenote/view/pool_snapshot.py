@@ -1,0 +1,108 @@
+"""Reads a snapshot of a pool (docs/snapshot.md) for `cenote view`: the blocks of one moment, and the pages under them."""
+from __future__ import annotations
+
+import json
+from typing import IO, Any
+
+from cenote.view.history import FOR_EVER, Broken, History, Names
+
+MOST_BYTES = 1 << 30  # of JSON
+PAGE_STATES = ("owned", "free", "spare", "leaving")
+
+
+def load(title: str, file: IO[bytes]) -> dict[str, Any]:
+    """What cenote_pool_snapshot wrote; its parts are not looked at."""
+    text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise Broken(f"{title} has more than 1 GiB of JSON: it is not read")
+    try:
+        snapshot = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise Broken(f"{title} is no snapshot: {str(problem)[:100]}") from None
+    if not isinstance(snapshot, dict) or snapshot.get("snapshot") != 1:
+        raise Broken(f"{title} is no snapshot of a pool; cenote_pool_snapshot and cenote.snapshot(\"x.json\") write one")
+    return snapshot
+
+
+def read(title: str, file: IO[bytes]) -> list[History]:
+    snapshot = load(title, file)
+    try:
+        return [_history(title, snapshot)]
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
+        raise Broken(f"{title} is no whole snapshot of a pool: {type(problem).__name__}: {str(problem)[:80]}") from None
+
+
+def _rows(columns: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row)) for row in rows]
+
+
+def _history(title: str, snapshot: dict[str, Any]) -> History:
+    history = History(title, int(snapshot["pool"]["device"]))
+    names = {division: {row["key"]: row["name"] for row in snapshot["rows"][division]} for division in ("tag", "kind", "phase")}
+    streams = _stream_names(snapshot)
+    for segment in snapshot["segments"]:
+        pieces = _rows(snapshot["piece_columns"], segment["pieces"])
+        if segment["address"]:
+            history.ranges.append((segment["address"], sum(piece["size"] for piece in pieces), 0, FOR_EVER))
+        for piece in pieces:
+            if piece["state"] != "free":
+                history.allocate(piece["requested"], piece["address"], None)
+                _divide(history, piece, names, snapshot["sites"])
+                division = history.division("stream")
+                division[1].append(division[0].number(streams.get((segment["group"], segment["stream_id"]), "unknown stream")))
+    history.moment = _moment(snapshot)
+    history.divide_by_size()
+    history.forget_what_divides_nothing()
+    history.notes.append("A snapshot is one moment: the time line is that of its steps, the last 256 at most.")
+    if not snapshot.get("one_moment", True):
+        history.notes.append("Other threads allocated while it was taken: blocks and pages are of about the moment of the counters.")
+    return history
+
+
+def _stream_names(snapshot: dict[str, Any]) -> dict[tuple[int, int], str]:
+    """Of (group, stream_id); the default stream has an id of its own that nobody can read."""
+    return {(arena["group"], arena["stream_id"]): (f"stream {arena['stream']:#x}" if arena["stream"] else "default stream")
+            + (f", group {arena['group']}" if arena["group"] else "") for arena in snapshot["arenas"]}
+
+
+def _divide(history: History, piece: dict[str, Any], names: dict[str, dict[int, str]], sites: dict[str, str]) -> None:
+    told = {division: names[division].get(piece[division]) or ("no tag" if division == "tag" else "other") for division in names}
+    told["line"] = sites.get(str(piece["site"]), "").split(" < ")[0].split("+0x")[0] or "unknown place"
+    told["state"] = piece["state"]
+    told["step"] = f"since step {piece['born'] + 1}"
+    for division, name in told.items():
+        known, numbers = history.division(division)
+        numbers.append(known.number(name))
+
+
+def _moment(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """What the page draws beside the blocks."""
+    steps = _rows(snapshot["steps"]["columns"], snapshot["steps"]["rows"])[::-1]
+    counters = snapshot["counters"]
+    figures = {name: int(counters[name]["current"]) for name in ("requested", "allocated", "reserved")}
+    figures.update({f"{name}_peak": int(counters[name]["peak"]) for name in ("requested", "allocated", "reserved")})
+    return {"figures": figures, "page_bytes": int(snapshot["pool"]["page_bytes"]), "ns": int(snapshot["ns"]),
+            "steps": [[int(step[name]) for name in ("step", "ns", "live", "reserved", "peak")] for step in steps],
+            **_pages(snapshot)}
+
+
+def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Rows of [number, bytes, state, times mapped, frozen or pinned, number of its arena's stream, addresses at which it is mapped: that of its owner
+    first], and the names of the streams."""
+    size = snapshot["pool"]["page_bytes"]
+    bases = {region["region"]: region["base"] for region in snapshot["regions"]}
+    mapped: dict[int, list[int]] = {}
+    for region in snapshot["regions"]:
+        for slot in _rows(snapshot["slot_columns"], region["slots"]):
+            if slot["page"]:
+                mapped.setdefault(slot["page"], []).append(int(region["base"] + slot["slot"] * size))
+    streams, keys = _stream_names(snapshot), {arena["arena"]: (arena["group"], arena["stream_id"]) for arena in snapshot["arenas"]}
+    pages, users = [], Names()
+    for page in _rows(snapshot["pages"]["columns"], snapshot["pages"]["rows"]):
+        owner = bases[page["owner"][0]] + page["owner"][1] * size if page["owner"] and page["owner"][0] in bases else None
+        places = sorted(mapped.get(page["page"], []), key=lambda at: at != owner)
+        held = bool(page["frozen"] or page["pins"])
+        stream = streams.get(keys.get(page["arena"], (0, 0)), "no stream yet")
+        state = PAGE_STATES.index(page["state"])
+        pages.append([int(page["page"]), int(page["bytes"]), state, int(page["maps"]), int(held), users.number(stream), places])
+    return {"pages": pages, "page_users": users.names}

@@ -1,0 +1,156 @@
+"""Reads PyTorch's memory snapshots, the pickles of torch.cuda.memory._dump_snapshot, for `cenote view`. Needs no torch and trusts no file.
+
+A pickle can name any function to be called: Reader admits none, so that only dictionaries, lists, tuples, strings and numbers come out of it.
+The snapshot says what is there at its moment, and its trace what happened before: what the trace does not begin with is found by going back.
+"""
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from typing import IO, Any, NoReturn, Optional
+
+from cenote.base.inputs import Bounded
+from cenote.view.history import FOR_EVER, Broken, History
+
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
+BACKWARD = re.compile(r"(\w*Backward\w*)::apply")
+TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
+LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
+GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
+
+
+class Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise Broken(f"it names {f'{module}.{name}'[:80]!r}, which a memory snapshot has no need of; it was not read")
+
+    def persistent_load(self, number: Any) -> NoReturn:
+        raise Broken("it refers to something outside of itself")
+
+
+def read(title: str, file: IO[bytes]) -> list[History]:
+    try:
+        snapshot = Reader(Bounded(file)).load()
+        traces = snapshot["device_traces"]
+        devices = sorted({segment["device"] for segment in snapshot["segments"]} | {device for device, trace in enumerate(traces) if trace})
+        histories = [PyTorch(title, device, snapshot).history for device in devices]
+    except Broken as problem:
+        raise Broken(f"{title} is no memory snapshot of PyTorch: {problem}") from None
+    except Exception as problem:  # whatever a wrong pickle ends in
+        raise Broken(f"{title} is no memory snapshot of PyTorch: {type(problem).__name__}: {str(problem)[:100]}") from None
+    if not any(history.born for history in histories):
+        raise Broken(f"{title} has no block and no event in it: there is nothing to draw")
+    return histories
+
+
+def place(frames: Any) -> str:
+    """The innermost line that is the program's own; without one, as in autograd's threads, the innermost function that is not about taking memory."""
+    told = [frame for frame in frames or () if frame.get("filename") not in (None, "", "??")]
+    for frame in told:
+        file = str(frame["filename"])
+        if file.endswith(".py") and not LIBRARY.search(file):
+            return f"{os.path.basename(file)}:{frame['line']} {frame['name']}"
+    names = [str(frame["name"]) for frame in told]
+    if told and told[0]["filename"] == "tag":  # cenote.memory_viz says tags so
+        return names[0]
+    backward = next((match[1] for name in names if (match := BACKWARD.search(name))), None)
+    return backward or next((name.partition("(")[0][:100] for name in names if not TAKES_MEMORY.match(name)), "no line of Python")
+
+
+class Ranges:
+    """Memory held from the driver: which addresses, from when until when."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[int, int, int]] = []  # first address, end, since which record
+        self.closed: list[tuple[int, int, int, int]] = []
+
+    def grow(self, address: int, size: int, now: int) -> None:
+        self.open.append((address, address + size, now))
+
+    def cut(self, address: int, end: int, now: int) -> list[tuple[int, int]]:
+        """Takes [address, end) out of what is open. What was not there was there before the trace began: it is returned."""
+        rest, missing = [], [(address, end)]
+        for first, last, since in self.open:
+            if last <= address or first >= end:
+                rest.append((first, last, since))
+                continue
+            low, high = max(first, address), min(last, end)
+            self.closed.append((low, high - low, since, now))
+            rest += [piece for piece in ((first, low, since), (high, last, since)) if piece[0] < piece[1]]
+            missing = [part for a, b in missing for part in ((a, min(b, low)), (max(a, high), b)) if part[0] < part[1]]
+        self.open = rest
+        return missing
+
+    def shrink(self, address: int, size: int, now: int) -> None:
+        self.closed += [(a, b - a, 0, now) for a, b in self.cut(address, address + size, now)]
+
+    def finish(self, segments: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
+        """`segments`: address and size of what is held at the end."""
+        self.closed += [(a, b - a, 0, FOR_EVER) for address, size in segments for a, b in self.cut(address, address + size, FOR_EVER)]
+        return self.closed + [(first, last - first, since, FOR_EVER) for first, last, since in self.open]
+
+
+class PyTorch:
+    def __init__(self, title: str, device: int, snapshot: dict[str, Any]) -> None:
+        self.history = History(title, device)
+        self.history.unit = "allocated"
+        self.live: dict[int, int] = {}  # address -> block
+        self.ranges = Ranges()
+        self.growth: dict[int, int] = {}  # record -> bytes taken from the driver just before
+        self.last = 0.0
+        traces = snapshot["device_traces"]
+        for event in traces[device] if device < len(traces) else ():
+            self.happens(event)
+        self.end([segment for segment in snapshot["segments"] if segment["device"] == device])
+        self.history.notes.append("PyTorch's snapshot tells allocated bytes (rounded up), not requested ones, and nothing of steps.")
+
+    def born(self, size: int, address: int, time: Optional[float], event: dict[str, Any]) -> int:
+        block = self.history.allocate(size, address, time)
+        for name, key in (("line", place(event.get("frames"))), ("stream", f"stream {event.get('stream', 0):#x}")):
+            names, numbers = self.history.division(name)
+            numbers.append(names.number(key))
+        return block
+
+    def happens(self, event: dict[str, Any]) -> None:
+        action, address, size = event["action"], event.get("addr", 0), event.get("size", 0)
+        self.last = time = max(self.last, float(event.get("time_us", self.last)))
+        now = len(self.history.time)
+        if action == "alloc":
+            self.live[address] = self.born(size, address, time, event)
+        elif action == "free_completed":
+            block = self.live.pop(address, None)
+            self.history.free(self.born(size, address, None, {"stream": event["stream"]}) if block is None else block, time)
+        elif action in GROWS:
+            self.ranges.grow(address, size, now)
+            self.growth[now] = self.growth.get(now, 0) + size
+        elif action in SHRINKS:
+            self.ranges.shrink(address, size, now)
+            self.growth[now] = self.growth.get(now, 0) - size
+
+    def end(self, segments: list[dict[str, Any]]) -> None:
+        """What is there at the moment of the snapshot and did not come within the trace was there before."""
+        history = self.history
+        for segment in segments:
+            address = segment["address"]
+            for block in segment["blocks"]:
+                at = block.get("address", address)
+                if block["state"] in LIVE and at not in self.live:
+                    self.born(block["size"], at, None, {"frames": block.get("frames"), "stream": segment["stream"]})
+                address += block["size"]
+        history.ranges = self.ranges.finish([(segment["address"], segment["total_size"]) for segment in segments])
+        held = history.reserved_first = sum(segment["total_size"] for segment in segments) - sum(self.growth.values())
+        history.reserved = type(history.change)("q")
+        for record in range(len(history.time)):
+            held += self.growth.get(record, 0)
+            history.reserved.append(held)
+        if history.time and len(history.time) in self.growth:
+            history.reserved[-1] += self.growth[len(history.time)]
+        if history.time:
+            began = history.time[0]
+            for record, time in enumerate(history.time):
+                history.time[record] = time - began
+        if not history.time:
+            history.moment = {"steps": [], "figures": {"allocated": history.live_first, "reserved": held}}
+            history.notes.append("No trace was recorded with this snapshot (torch.cuda.memory._record_memory_history): it shows one moment.")
+        history.divide_by_size()
+        history.forget_what_divides_nothing()

@@ -1,0 +1,204 @@
+"""Files are written whole or not at all, also where other users may have put something under any name that can be guessed."""
+import ast
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from conftest import ROOT
+
+from cenote.base import outputs
+from cenote.fit import dry_run
+from cenote.inside import run_summary
+from cenote.replay import report
+from cenote.view import memory_viz, viewer
+
+OTHER = 65534
+SECRET = b"what the other user wants to have overwritten"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links to another user")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a link under every name that could be guessed; `secret` is what they lead to."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    for name in ("x.json", "x.html", "x.pickle"):
+        for guess in (f"{name}.{os.getpid()}.part", f"{name}.new", f"{name}.{os.getpid()}", f"{name}.{os.getpid()}-0.part", f"{name}.part"):
+            (tmp_path / guess).symlink_to("secret")
+    return tmp_path
+
+
+def parts(folder):
+    return [path for path in folder.iterdir() if path.name.endswith(".part") and not path.is_symlink()]
+
+
+WRITERS = {
+    "view": ("x.html", lambda path: viewer.outputs.write(path, b"[]")),
+    "figures": ("x.json", lambda path: run_summary.Summary.write_figures(None, path, [])),
+    "dry run": ("x.json", lambda path: dry_run.write_json(path, [])),
+    "replay": ("x.json", lambda path: report.outputs.write(path, b"[]")),
+    "picture": ("x.pickle", lambda path: memory_viz.outputs.write(path, b"[]")),
+}
+
+
+@pytest.mark.parametrize("who", WRITERS)
+def test_links_under_names_that_can_be_guessed_are_not_followed(place, who):
+    name, write = WRITERS[who]
+    write(str(place / name))
+    assert (place / name).read_text().strip() == "[]" and not (place / name).is_symlink()
+    assert (place / "secret").read_bytes() == SECRET and parts(place) == []
+
+
+PACKAGE = ROOT / "python/cenote"
+MAKES = {"replace", "rename", "renames", "symlink", "link", "truncate", "mkfifo", "mknod", "write_text", "write_bytes", "copy2", "copyfile",
+         "copytree", "NamedTemporaryFile", "mkstemp"}
+OPENS = {"open", "fdopen", "File", "GzipFile", "TextIOWrapper"}
+
+# Calls outside of base/outputs.py that make or write a file, and why nothing of another user's can be in their way.
+APART = {
+    "native/adapter.py": {  # in a folder of trusted.py's, by its descriptor
+        "os.open('lock', os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 384, dir_fd=folder.descriptor)",
+        "os.fdopen(outputs.create(part.descriptor, 'all.cpp', 384), 'w', encoding='utf-8')",
+        "os.rename('adapter.so', name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)",
+    },
+    "command.py": {"os.open(os.devnull, os.O_WRONLY)"},
+    "places.py": {  # the same
+        "os.symlink(folder, new, dir_fd=place.descriptor)",
+        "os.replace(new, name, src_dir_fd=place.descriptor, dst_dir_fd=place.descriptor)",
+    },
+    "replay/trace_file.py": {"open(path, 'wb')"},  # save: in the TemporaryDirectory of a replay
+}
+
+
+def may_write(call):
+    """It makes a file or opens one for writing, as far as its name and arguments tell."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in OPENS:
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        modes = [value.value for value in given if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        return any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes) or re.search("O_(WRONLY|RDWR|CREAT)", ast.unparse(call))
+    of_a_module = isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") in ("os", "shutil", "tempfile")
+    return name in MAKES and (of_a_module or name.startswith("write_"))
+
+
+def test_no_file_of_the_package_is_written_otherwise():
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and may_write(node)]
+        if calls and path != PACKAGE / "base/outputs.py":
+            found[str(path.relative_to(PACKAGE))] = {ast.unparse(call) for call in calls}
+    assert found == APART
+
+
+def test_what_was_there_stays_when_writing_fails(place):
+    (place / "x.json").write_text("before")
+    with pytest.raises(ZeroDivisionError):
+        with outputs.whole(str(place / "x.json")) as file:
+            file.write(b"half")
+            assert len(parts(place)) == 1
+            raise ZeroDivisionError
+    assert (place / "x.json").read_text() == "before" and parts(place) == []
+    outputs.write(str(place / "x.json"), b"after")
+    assert (place / "x.json").read_text() == "after"
+
+
+def test_the_mode_is_that_of_any_new_file(place):
+    old = os.umask(0o027)
+    try:
+        outputs.write(str(place / "x.json"), b"")
+        assert stat.S_IMODE((place / "x.json").stat().st_mode) == 0o640
+    finally:
+        os.umask(old)
+
+
+def test_a_name_that_was_taken_meanwhile_is_not_followed(place, monkeypatch):
+    """The other user puts a link under the random name after it was chosen, which is as early as it can be known."""
+    inside = os.urandom
+
+    def known(count):
+        chosen = inside(count)
+        (place / f"x.json.{chosen.hex()}.part").symlink_to("secret")
+        return chosen
+    monkeypatch.setattr(os, "urandom", known)
+    with pytest.raises(FileExistsError):
+        outputs.write(str(place / "x.json"), b"[]")
+    assert (place / "secret").read_bytes() == SECRET
+
+
+def test_a_link_that_comes_after_the_look_replaces_nothing(place, monkeypatch):
+    """The place was a pipe when it was looked at, and is a link of the other user's when it is opened."""
+    os.mkfifo(place / "x.json")
+    inside = outputs.as_it_is
+
+    def looked(folder, name):
+        found = inside(folder, name)
+        (place / "x.json").unlink()
+        (place / "x.json").symlink_to("secret")
+        return found
+    monkeypatch.setattr(outputs, "as_it_is", looked)
+    with pytest.raises(OSError):
+        outputs.write(str(place / "x.json"), b"[]")
+    assert (place / "secret").read_bytes() == SECRET
+
+
+@as_root
+def test_a_link_of_another_user_is_refused(place):
+    (place / "x.json").symlink_to("secret")
+    os.lchown(place / "x.json", OTHER, OTHER)
+    for call in (lambda: outputs.write(str(place / "x.json"), b""), lambda: outputs.check(str(place / "x.json"))):
+        with pytest.raises(OSError, match="symbolic link of another user") as caught:
+            call()
+        assert caught.value.filename == str(place / "x.json")
+    assert (place / "secret").read_bytes() == SECRET
+
+
+@pytest.mark.parametrize("target", ["near", "{}/near", "second"])
+def test_links_of_our_own_are_followed(place, target):
+    (place / "second").symlink_to("near")
+    (place / "x.json").symlink_to(target.format(place))
+    outputs.write(str(place / "x.json"), b"1")
+    assert (place / "near").read_bytes() == b"1" and (place / "x.json").is_symlink()
+
+
+def test_pipes_and_devices(place):
+    os.mkfifo(place / "x.json")
+    outputs.check(str(place / "x.json"))  # no process reads yet
+    read = []
+    reader = threading.Thread(target=lambda: read.append((place / "x.json").read_bytes()))
+    reader.start()
+    outputs.write(str(place / "x.json"), b"1")
+    reader.join()
+    assert read == [b"1"] and stat.S_ISFIFO((place / "x.json").stat().st_mode)
+    outputs.write("/dev/null", b"2")
+    with pytest.raises(OSError, match="No space"):
+        outputs.write("/dev/full", b"3")
+
+
+def test_standard_output(tmp_path):
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); from cenote.base import outputs; outputs.write(sys.argv[1], b'[1]')"
+    for name in ("/dev/stdout", "/proc/self/fd/1"):
+        done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, check=True)
+        assert json.loads(done.stdout) == [1]
+    assert os.path.islink("/dev/stdout")
+
+
+@pytest.mark.parametrize("name, why", [("none/x", "No such file"), ("", "Is a directory"), ("secret/x", "Not a directory"),
+                                       ("folder", "Is a directory")])
+def test_places_where_nothing_can_be_written(place, name, why):
+    (place / "folder").mkdir()
+    for call in (lambda path: outputs.write(path, b""), outputs.check):
+        with pytest.raises(OSError, match=why) as caught:
+            call(f"{place}/{name}")
+        assert caught.value.filename == f"{place}/{name}"
+    assert parts(place) == []
+
+
+def test_a_check_loses_nothing(place):
+    (place / "x.json").write_text("before")
+    outputs.check(str(place / "x.json"))
+    outputs.check(str(place / "new.json"))
+    assert (place / "x.json").read_text() == "before" and not (place / "new.json").exists() and parts(place) == []

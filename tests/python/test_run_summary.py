@@ -1,0 +1,227 @@
+"""What a program of `cenote run` says at its end: a line, figures (--json), a page (--report). Most of it with a PyTorch of a page, which keeps no
+memory but says what it is told to; the last tests with the real one."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import CENOTE, ROOT
+
+from cenote.base.mistake import Mistake
+from cenote.inside import run_summary
+from cenote.launch import environment
+from cenote.launch.environment import Wish
+
+GIB = 1 << 30
+LINE = "cenote: peak requested 2.00 GiB, peak reserved 3.00 GiB, waste 50.0 %, 8 driver calls (native)\n"
+
+# As much of torch as is looked at. `torch.use()` is a program's first use of a GPU.
+TORCH = """
+import sys, types
+now = {"requested_bytes.all.peak": 2 << 30, "reserved_bytes.all.peak": 3 << 30, "reserved_bytes.all.current": 1 << 30,
+       "num_device_alloc": 5, "num_device_free": 3}
+used = []
+use = lambda: used.append(1)
+__version__ = "9.9"
+version = types.SimpleNamespace(cuda="13")
+cuda = types.SimpleNamespace(is_initialized=lambda: bool(used), device_count=lambda: 1, memory_stats=lambda device: now,
+                             get_allocator_backend=lambda: "native", get_device_name=lambda: "A card")
+compiler = types.SimpleNamespace(is_compiling=lambda: False)
+amp = types.SimpleNamespace(GradScaler=types.SimpleNamespace(_maybe_opt_step=None))
+hooks = types.SimpleNamespace(register_optimizer_step_post_hook=lambda hook: types.SimpleNamespace(remove=None))
+sys.modules.update({"torch.optim": types.ModuleType("torch.optim"), "torch.optim.optimizer": hooks})
+_C = types.SimpleNamespace(_cuda_resetPeakMemoryStats=lambda device: now.update({name: 0 for name in now}))
+"""
+
+
+@pytest.fixture
+def played(run, tmp_path):
+    """played(CODE, OPTION..., NAME=VALUE...): a finished program with that torch, in a Python that reads CENOTE_SUMMARY."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/cenote.pth").write_text((ROOT / "python/cenote.pth").read_text())
+
+    def call(code, *options, status=0, **variables):
+        (tmp_path / "program.py").write_text(code)
+        start = f"import site, sys; sys.argv = ['program.py']; site.addsitedir({str(tmp_path / 'site')!r}); sys.path.insert(0, ''); import program"
+        done = run("run", *options, "--", sys.executable, "-c", start, **variables)
+        assert done.returncode == status, done.stderr
+        return done
+    return call
+
+
+def test_a_line_at_the_end(played):
+    assert played("import torch; torch.use()").stderr == LINE
+
+
+def test_without_a_gpu_it_says_nothing(played):
+    assert played("import torch").stderr == ""
+
+
+def test_quiet(played):
+    assert played("import torch; torch.use()", "--quiet").stderr == ""
+    assert played("import torch; torch.use()", CENOTE_SUMMARY="off").stderr == ""
+
+
+def test_the_exit_status_is_the_programs(played):
+    assert played("import sys, torch; torch.use(); sys.exit(7)", status=7).stderr == LINE
+    died = played("import torch; torch.use(); raise SystemError('mine')", status=1)
+    assert "mine" in died.stderr and died.stderr.endswith(LINE)
+    assert played("import os, torch; torch.use(); os.kill(os.getpid(), 9)", status=-9).stderr == ""
+
+
+def test_peaks_that_the_program_resets_count(played):
+    code = """
+import torch
+torch.use()
+torch._C._cuda_resetPeakMemoryStats(0)
+assert torch.now["reserved_bytes.all.peak"] == 0, "it sees its own"
+"""
+    assert "peak requested 2.00 GiB, peak reserved 3.00 GiB, waste 50.0 %" in played(code).stderr
+
+
+def test_a_forked_child_says_nothing_of_its_parents(played):
+    code = """
+import os, sys, torch
+torch.use()
+if os.fork() == 0:
+    torch.used.clear()  # as PyTorch has it after a fork
+    sys.exit()
+os.wait()
+"""
+    assert played(code).stderr == LINE
+
+
+def test_a_context_that_is_lost_is_no_traceback(played):
+    assert played("import torch; torch.use(); torch.cuda.memory_stats = lambda device: 1 / 0").stderr == ""
+
+
+def test_an_allocator_that_counts_no_requests(played):
+    said = played("import torch; torch.use(); torch.now['requested_bytes.all.peak'] = 0").stderr
+    assert said == "cenote: requests are not counted, peak reserved 3.00 GiB, 8 driver calls (native)\n"
+
+
+def test_figures(played, tmp_path):
+    file = tmp_path / "figures.json"
+    assert played("import torch; torch.use()", "--quiet", "--json", file, RANK="0").stderr == ""
+    figures = json.loads(file.read_text())
+    assert (figures["program"], figures["allocator"], figures["torch"], figures["device"]) == ("program.py", "native", "9.9", "A card")
+    assert (figures["requested_peak"], figures["reserved_peak"], figures["driver_calls"]) == (2 * GIB, 3 * GIB, 8)
+    assert figures["trims"] is None and not figures["is_simulated"] and figures["modelled_driver_ns"] is None
+    said = played("import torch; torch.use()", "--json", file, RANK="3").stderr
+    assert "(native, rank 3)" in said and json.loads((tmp_path / "figures.rank3.json").read_text())["rank"] == "3"
+
+
+def test_a_file_that_cannot_be_written_is_a_line(played, tmp_path):
+    folder = tmp_path / "taken.json"
+    folder.mkdir()
+    said = played("import sys, torch; torch.use(); sys.exit(5)", "--quiet", "--json", folder, status=5).stderr
+    assert said.startswith("cenote: ") and len(said.splitlines()) == 1 and "taken.json" in said
+
+
+def test_long_programs_keep_few_steps(monkeypatch):
+    monkeypatch.setattr(run_summary, "STEPS_MAX", 8)
+    summary = run_summary.Summary(object())
+    monkeypatch.setattr(summary, "note", lambda: {0: {"requested_peak": 1, "reserved": 2}})
+    monkeypatch.setattr(summary, "is_ours", lambda: False)
+    for _ in range(1000):
+        summary.stepped()
+    kept = [step["step"] for step in summary.steps]
+    assert 4 <= len(kept) < 8 and {b - a for a, b in zip(kept, kept[1:])} == {summary.every} and kept[-1] > 1000 - 2 * summary.every
+
+
+def test_the_place_in_the_books_is_that_of_the_header():
+    body = re.search(r"struct sim_books \{(.*?)\}", (ROOT / "sim/sim.h").read_text(), re.DOTALL)
+    names = re.findall(r"uint64_t (\w+);", body[1])
+    assert names[run_summary.COST_NS] == "cost_ns" and len(names) <= run_summary.BOOKS
+
+
+# --- what is asked for
+
+def test_nothing_is_set_where_nobody_asked():
+    assert environment.prepare(Wish(), {}, None) == {}
+    assert environment.prepare(Wish(line=False), {}, None) == {environment.SUMMARY: "off"}
+    assert environment.prepare(Wish(line=True), {}, None) == {environment.SUMMARY: "on"}
+
+
+def test_the_files_of_a_run_around_this_one_are_its_own():
+    old = {environment.FIGURES: "/tmp/outer.json", environment.SUMMARY: "quiet"}
+    assert environment.prepare(Wish(line=True), old, None) == {environment.SUMMARY: "on"}
+
+
+def test_a_report_records_unless_the_program_says_how_much(tmp_path):
+    wish = Wish(allocator="cenote", report=str(tmp_path / "x.html"), line=True)
+    assert environment.prepare(wish, {}, None)["CENOTE_CONF"] == f"record:{environment.RECORDS}"
+    assert environment.prepare(wish, {"CENOTE_CONF": "record:9"}, None)["CENOTE_CONF"].endswith(",record:9")  # the last one wins
+
+
+@pytest.mark.parametrize("wish, why", [
+    (Wish(allocator="native", report="x.html", line=True), "use --allocator cenote"), (Wish(allocator="cenote", report="x.png", line=True), ".html"),
+    (Wish(figures="/no/such/folder/x.json", line=True), "there is no folder"),
+])
+def test_what_cannot_be_is_one_line(wish, why):
+    with pytest.raises(Mistake, match=re.escape(why)):
+        environment.prepare(wish, {}, None)
+
+
+# --- the real PyTorch
+
+PROGRAM = """
+import torch
+weight = torch.nn.Parameter(torch.zeros(1 << 20, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(1, 4):
+    (weight * torch.ones(step << 20, 1, device="cuda").sum()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.empty_cache()
+"""
+
+
+@pytest.fixture
+def trained(clean, tmp_path):
+    """trained(OPTION...): what PROGRAM said on a simulated GPU, and its figures. In a Python where cenote is installed as tools/setup does it."""
+    def call(*options):
+        (tmp_path / "program.py").write_text(PROGRAM)
+        figures = tmp_path / "figures.json"
+        done = subprocess.run([*CENOTE, "run", "--sim", "4GiB", "--json", figures, *options, tmp_path / "program.py"], env=clean, cwd=tmp_path,
+                              capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, done.stderr
+        return done.stderr, json.loads(pathlib.Path(figures).read_text())
+    return call
+
+
+@pytest.mark.parametrize("requested, reserved, words", (
+    (512, 8 << 20, "peak requested 0.00 MiB, peak reserved 8.00 MiB, waste 8.00 MiB, "),
+    (900 << 20, 1 << 30, "peak requested 900.00 MiB, peak reserved 1.00 GiB, waste 13.8 %, "),
+    (0, 1 << 30, "requests are not counted, peak reserved 1.00 GiB, "),
+))
+def test_figures_are_as_small_as_they_are(requested, reserved, words):
+    found = {"allocator": "cenote", "is_simulated": False, "devices": 1, "rank": 0, "requested_peak": requested, "reserved_peak": reserved,
+             "driver_calls": 1, "trims": None}
+    assert run_summary.line(found) == words + "1 driver call (cenote)"
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_under_cenote_with_a_report(trained, tmp_path):
+    said, figures = trained("--report", tmp_path / "memory.html")
+    assert re.search(r"^cenote: peak requested \d+\.\d\d MiB, peak reserved \d+\.\d\d MiB, waste [\d.]+ %, [\d,]+ driver calls, 1 trim "
+                     r"\(cenote on a simulated GPU\)$", said, re.MULTILINE), said
+    assert re.search(r"^cenote: \S*memory\.html: [\d.]+ MB; open it in a browser$", said, re.MULTILINE), said
+    page = (tmp_path / "memory.html").read_text()
+    assert page.startswith("<!") and "program" in page
+    assert figures["allocator"] == "cenote" and figures["modelled_driver_ns"] > 0
+    asked = [step["requested"] for step in figures["steps"]]
+    assert len(asked) == 3 and asked[0] < asked[1] < asked[2] and max(asked) <= figures["reserved_peak"]
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_under_pytorchs_own(trained):
+    said, figures = trained("--allocator", "expandable")
+    assert "(expandable on a simulated GPU)" in said and "trims" not in said
+    assert figures["allocator"] == "expandable" and figures["trims"] is None and 0 < figures["requested_peak"] <= figures["reserved_peak"]
+    assert [step["step"] for step in figures["steps"]] == [1, 2, 3]
