@@ -86,7 +86,8 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
 
 def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     names = set(members(wheel))
-    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/view/view.html", "cenote/built.py", "cenote/include/cenote/cenote.h",
+    assert {"cenote/__init__.py", "cenote/py.typed", "cenote/view/page.html", "cenote/view/page.css", "cenote/view/state.js",
+            "cenote/built.py", "cenote/include/cenote/cenote.h",
             "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/lib/libcenote_records.so",
             "cenote/torch/adapter.cpp", "cenote.pth",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names

@@ -7,6 +7,7 @@ from tree import Report, Tree
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
+SOURCES = (".c", ".h", ".cpp", ".py")
 COLUMNS = 150   # write for 140; a comment that ends a little later is no error
 PROSE_COLUMNS = 120
 NO_PROSE = ("    ", "|", "![", "<")   # code, tables, pictures and HTML of a document
@@ -52,7 +53,7 @@ def check_file(tree: Tree, path: str) -> list[str]:
     problems = []
     if len(lines) > FILE_LINES:
         problems.append(f"{path}: {len(lines)} lines, at most {FILE_LINES}")
-    functions = python_functions(tree.text(path)) if path.endswith(".py") else c_functions(lines)
+    functions = python_functions(tree.text(path)) if path.endswith(".py") else c_functions(lines) if path.endswith(SOURCES) else ()
     for first, last in functions:
         if last - first + 1 > FUNCTION_LINES:
             problems.append(f"{path}:{first}: a function of {last - first + 1} lines, at most {FUNCTION_LINES}")
@@ -74,7 +75,7 @@ def check_document(tree: Tree, path: str) -> list[str]:
 
 
 def check(tree: Tree) -> Report:
-    files = tree.ending(".c", ".h", ".cpp", ".py")
+    files = tree.ending(*SOURCES, ".html", ".css", ".js")
     report = Report(f"{len(files)} files, {sum(len(tree.lines(path)) for path in files)} lines")
     for path in files:
         report.problems += check_file(tree, path)

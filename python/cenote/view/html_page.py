@@ -1,4 +1,4 @@
-"""Makes of a history what the page holds, small enough to be smooth, and writes the page: python/cenote/view/view.html with the data in it.
+"""Makes of a history what the page holds, small enough to be smooth, and writes the page: page.html with its style, its scripts and the data in it.
 
 A history of any length becomes some thousand points: of each bucket of records the one where most is live, the one where least is, and the one
 where most is reserved, so that no peak is lost. Of the blocks those stay that matter most, by bytes times how long they were there; what is left
@@ -21,7 +21,9 @@ from cenote.view.history import History, rounded
 POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 60_000  # of all histories of a page together
 GROUPS = 11  # have a colour of their own; the rest is "everything else"
 LONGEST_NAME = 160
-DATA = "/* the data of the page */ null"
+DATA = "/* the data of the page */ null"  # places in page.html
+STYLE, SCRIPTS = "/* the style of the page */", "/* the scripts of the page */"
+SCRIPT_FILES = ("state.js", "drawing.js", "words.js", "events.js")  # in this order: one script
 
 
 def packed(kind: str, numbers: Iterable[float]) -> str:
@@ -171,6 +173,17 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
     }
 
 
+def template() -> str:
+    """page.html with the style and the scripts in their places: the page is one file."""
+    def part(name: str) -> str:
+        with open(os.path.join(HERE, "view", name), encoding="utf-8") as file:
+            return file.read()
+    whole = part("page.html")
+    for place, content in ((STYLE, part("page.css")), (SCRIPTS, "\n".join(map(part, SCRIPT_FILES)))):
+        whole = whole.replace(place + "\n", content, 1)
+    return whole
+
+
 def page(histories: list[History], tell: Optional[Callable[[str], None]] = None) -> str:
     """The whole page as text."""
     views = []
@@ -180,10 +193,6 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
         views.append(_view(Condensed(history, len(histories)), len(histories)))
     # No < in it: no name can end the script that it stands in, whatever bytes it is made of.
     data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    with open(os.path.join(HERE, "view", "view.html"), encoding="utf-8") as file:
-        template = file.read()
-    before, mark, after = template.partition(DATA)
-    if not mark:
-        raise AssertionError("view.html has no place for its data")
+    before, _, after = template().partition(DATA)
     title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()
     return before.replace("<title>cenote view</title>", f"<title>{title} - cenote view</title>") + data + after
