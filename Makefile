@@ -110,7 +110,7 @@ lane-sources:
 # Random programs are shorter here than in lane-debug, and whether rules that are broken are noticed is tried there; long in `make deep`.
 lane-sanitizers:
 	$(call build_in,build-asan,$(ASAN))
-	SOAK_RUNS=2 $(CTEST) --test-dir build-asan $(SLOW) -E '^hazard/broken_rules$$' --output-junit $(REPORT)/sanitizers.xml
+	SOAK_RUNS=2 $(CTEST) --test-dir build-asan $(SLOW) -E '^hazard/(broken_rules|old_driver)$$' --output-junit $(REPORT)/sanitizers.xml
 
 lane-clang:
 	$(call build_in,build-clang,$(CLANG))
@@ -129,6 +129,7 @@ deep:
 	SOAK_RUNS=200 build-debug/tests/test-stress-soak
 	$(call build_in,build-asan,$(ASAN))
 	build-asan/tests/test-faults-faults short
+	build-asan/tests/test-hazard-old_driver
 	SOAK_RUNS=20 build-asan/tests/test-stress-soak
 	@$(MAKE) --no-print-directory fuzz SECONDS=600
 	@tools/deep build-debug
