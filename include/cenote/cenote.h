@@ -12,21 +12,21 @@
  *     ... launch kernels on `stream` ...
  *     cenote_free(block);
  *
- * What is counted, labelled, explained and written down is in cenote/report.h; sharing memory with other processes in cenote/share.h; pinned
- * host memory, a library of its own, in cenote/host.h. Each includes this header, which includes none of them.
+ * cenote/report.h has counters, labels, explanations, pictures and traces; cenote/share.h shares memory with other processes; cenote/host.h is
+ * pinned host memory, a library of its own. Each of them includes this header, and this header includes none of them.
  *
  * CONVENTIONS
  *   Names      The object comes first and the verb last: cenote_pool_trim. A call that names no object is about a block (cenote_alloc,
  *              cenote_free, cenote_find) or about the calling thread or the process (cenote_message, cenote_version). Types, functions and
  *              macros begin with cenote_ or CENOTE_; the headers define no other macro, nor do the tables (*.def), which a program may
  *              expand itself: #define CENOTE_ERROR(code, name, text) ..., #include <cenote/errors.def>, #undef CENOTE_ERROR.
- *   Results    A call that can fail returns CENOTE_OK (0) or an error of errors.def. Its results come through its last argument and are set
+ *   Results    A call that can fail returns CENOTE_OK (0) or an error of errors.def. Its results come through its last arguments and are set
  *              only on success. cenote_message() says in words what went wrong in the last failing call of this thread, and what to do
  *              about it. A text is written as snprintf writes it: the call returns the length of the whole text.
  *   Threads    Every call may be made from any thread. No call makes another device or context current for the caller.
  *   Streams    A stream is a CUstream or cudaStream_t of the device's primary context: 0 is the legacy default stream, (cenote_stream)2 the
  *              per-thread default stream of the calling thread.
- *   Scope      Of the process: the default pools, the phase, the functions of cenote_on_moment, the names of tags and sites. Of a thread: the
+ *   Scope      Of the process: the default pools, the phase, the function of cenote_on_moment, the names of tags and sites. Of a thread: the
  *              message and the driver's result of its last failing call, and the tags it has pushed. All else is of one pool or one group.
  *   Callbacks  Functions of the program that cenote calls may call cenote: the shortage function, take and give of a cenote_source, the
  *              moment function. A watch function and a clock must not: calls on pools, groups and blocks are CENOTE_INVALID there.

@@ -259,6 +259,10 @@ class Abi(unittest.TestCase):
         self.assertEqual(len(self.changed("include/cenote/report.h", "cenote_marked *last, char *text, size_t room, size_t size)",
                                           "cenote_marked *last, char *text, size_t room)")), 1)
 
+    def test_a_name_begins_with_the_object(self):
+        found = self.changed("include/cenote/cenote.h", "cenote_pool_trim(cenote_pool *pool", "cenote_shrink(cenote_pool *pool")
+        self.assertIn("cenote_shrink is about a cenote_pool", "".join(found))
+
     def test_a_struct_has_rows(self):
         line = "typedef struct cenote_level {"
         self.assertEqual(len(self.changed("include/cenote/cenote.h", line, "typedef struct cenote_new {\n    int x;\n} cenote_new;\n" + line)), 1)

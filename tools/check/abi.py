@@ -1,6 +1,6 @@
 """
 Programs of older headers keep working: what abi.def has of structs and values is still there (abi.c), every struct of the headers has rows
-there, and every function with a struct takes its size, which a macro adds (rule 14 of docs/design.md).
+there, and every function with a struct takes its size, which a macro adds (rule 14 of docs/design.md). Names of functions begin with their object.
 """
 import re
 import subprocess
@@ -12,6 +12,8 @@ HEADERS = tuple(f"include/cenote/{name}.h" for name in ("cenote", "report", "sha
 CLOSED = {"cenote_level", "cenote_share"}  # they never change
 STRUCT = re.compile(r"^typedef struct (cenote_\w+) \{", re.MULTILINE)
 FUNCTION = re.compile(r"^CENOTE_API\b[^;]*?\b(cenote_\w+)\(([^;]*)\);\n(.*)", re.MULTILINE)
+OBJECT = re.compile(r"(?:const )?(cenote_(?:pool|group|options|stats)) \*")
+INSIDE = ("cenote_alloc", "cenote_group_create", "cenote_capture_", "cenote_stream_")  # about what lies in the pool or group that they take
 FLAGS = "-std=c11 -Wall -Wextra -Wpadded -Werror -fsyntax-only -I. -Iinclude".split()
 
 
@@ -27,6 +29,13 @@ def unsized(text: str, structs: set[str]) -> list[str]:
     return found
 
 
+def misnamed(text: str) -> list[str]:
+    """Functions whose first argument is an object, and which do not begin with its name."""
+    first = [(name, OBJECT.match(parameters)) for name, parameters, _ in FUNCTION.findall(text)]
+    return [f"{name} is about a {match[1]}: its name begins with {match[1]}_" for name, match in first
+            if match and not name.startswith((match[1] + "_", *INSIDE))]
+
+
 def check(tree: Tree) -> Report:
     texts = {path: tree.text(path) for path in HEADERS}
     structs = {name for text in texts.values() for name in STRUCT.findall(text)}
@@ -35,4 +44,5 @@ def check(tree: Tree) -> Report:
     problems = [line for line in result.stderr.splitlines() if "error:" in line]
     problems += [f"{name} has no rows in {TABLE}" for name in sorted(structs - {name for kind, name in rows if kind == "MEMBER"})]
     problems += [f"{path}: {problem}" for path, text in texts.items() for problem in unsized(text, structs - CLOSED)]
+    problems += [f"{path}: {problem}" for path, text in texts.items() for problem in misnamed(text)]
     return Report(f"{len(rows)} rows of {TABLE} against the headers, {len(structs)} structs", problems)
