@@ -1,5 +1,5 @@
 /*
-* access.h: which devices may use what the pool maps. See peer_access.c.
+ * access.h: which devices may use what the pool maps. See peer_access.c.
  * OWNER: peer_access.c; library.c enters the own device. LOCKING: the turn.
  */
 #ifndef CENOTE_POOL_ACCESS_H

@@ -1,10 +1,10 @@
 /*
-* callback.h: functions of the program that a pool calls. See callback.c; ask.c for the shortage function, watch.c for the watch function.
+ * callback.h: functions of the program that a pool calls. See callback.c; ask.c for the shortage function, watch.c for the watch function.
  *
  *     shortage function: set ---> runs on any number of threads ---> replaced: the calls that began before have ended
  *     watch function:    set ---> runs on one thread at a time, with `watching` ---> NULL
  *
- * OWNERS: ask.c, watch.c. LOCKING: said at each part.
+ * OWNERS: ask.c, watch.c. LOCKING: each part says its own.
  */
 #ifndef CENOTE_POOL_CALLBACK_H
 #define CENOTE_POOL_CALLBACK_H
@@ -53,10 +53,10 @@ struct watch {
     void          *arg;
 };
 
-/* --- ask.c: LOCKING: none */
+/* --- ask.c. LOCKING: none */
 bool ask_to_free(cenote_pool *pool, uint64_t bytes);
 
-/* --- watch.c: LOCKING: not the pool's lock */
+/* --- watch.c. LOCKING: not the pool's lock */
 void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint64_t bytes);
 void watch_fill_begins(cenote_pool *pool);
 void watch_fill_ends(cenote_pool *pool, CUresult result);

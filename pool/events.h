@@ -1,5 +1,5 @@
 /*
-* events.h: events that the pool keeps for its fences and for pending blocks. See events.c.
+ * events.h: events that the pool keeps for its fences and for pending blocks. See events.c.
  *
  *     an event: made ---> in use <---> spare ---> destroyed with the pool
  *

@@ -1,5 +1,5 @@
 /*
-* groups.h: arena families of their own, captures that go to them, and pins. See capture.c.
+ * groups.h: arena families of their own, captures that go to them, and pins. See capture.c.
  *
  *     a group: in use ---> destroyed (its arenas go on until they are empty) ---> forgotten
  *
@@ -39,7 +39,7 @@ struct capture {
 };
 
 struct groups {
-    struct table   table;           /* first. It stays when the pool goes, so that who has a group's handle still finds out that the group is gone */
+    struct table   table;           /* first: it outlives the pool, so that a thread with a group's handle finds out that the group is gone */
     bool           has_sources;     /* a group has, or had, a source of the program's: not all that is reserved is the device's memory */
     uint32_t       capture_count;
     uint32_t       pins;            /* slots pinned, with repetition */

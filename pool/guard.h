@@ -1,5 +1,5 @@
 /*
-* guard.h: addresses of freed blocks that stay unused for a while. Provider guard only. See guard.c.
+ * guard.h: addresses of freed blocks that stay unused for a while. Provider guard only. See guard.c.
  *
  *     addresses: of a block ---> kept (a ring) ---> taken for the next block
  *

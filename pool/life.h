@@ -1,11 +1,11 @@
 /*
-* life.h: a pool in the list of pools, what it was made with, and how far its life has come. See library.c and pools.c.
+ * life.h: a pool in the list of pools, what it was made with, and how far its life has come. See library.c and pools.c.
  *
  *     open ---> ending ---> closed, `reusable`: a new pool takes over the structure
  *       +-----> lost: the first sticky error of the driver; the pool stays open, and allocations fail
  *
- * OWNERS: library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; callback.c notes what is lost.
- * LOCKING: said at each part.
+ * OWNERS: library.c makes and ends pools; pools.c keeps the list, and the devices that pools have open; callback.c notes the first sticky error.
+ * LOCKING: each part says its own.
  */
 #ifndef CENOTE_POOL_LIFE_H
 #define CENOTE_POOL_LIFE_H
@@ -45,7 +45,7 @@ struct life {
     uint32_t       climbers;        /* threads in shortage_serve */
 };
 
-/* What a pool was made with. LOCKING: constant while the pool is open, but for `others`. */
+/* What a pool was made with. LOCKING: constant while the pool is open; `others` is atomic. */
 struct config {
     struct device *device;
     const struct pool_hooks *hooks;
@@ -54,7 +54,7 @@ struct config {
     bool           is_default;
     CUmemoryPool   driver_pool;     /* provider async */
     uint64_t       opened_ns;
-    _Atomic(struct device *) others[DEVICES_MAX]; /* other devices this pool has to do with; added under the lock of the pools, read without */
+    _Atomic(struct device *) others[DEVICES_MAX]; /* whose streams use its blocks, or that were granted access; added under the lock of the pools */
 };
 
 /* How much the pool may hold. LOCKING: the pool's lock. */

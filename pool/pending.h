@@ -1,5 +1,5 @@
 /*
-* pending.h: freed blocks that streams besides their own may still be using. See pending.c, and peer_uses.c for streams of other devices.
+ * pending.h: freed blocks that streams besides their own may still be using. See pending.c, and peer_uses.c for streams of other devices.
  *
  *     a use: noted ---> detached (its block is freed) ---> recorded: in the line of its stream ---> done; with the last one the block is free
  *

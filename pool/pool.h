@@ -1,8 +1,8 @@
 /*
  * pool.h: everything a pool owns, in one structure of parts: the object graph of the library. See library.c.
  *
- * Each part is declared in the header of the files that own it, which says its lock and its states; tools/check/parts.txt says which other
- * files may touch it. What no part has is here: declarations of files that own none.
+ * The header of the files that own a part declares it, and says its lock and its states; tools/check/parts.txt says which other files may touch
+ * it. Files that own no part have their declarations here.
  *
  *     cenote_pool
  *       +-- config            its device, its options

@@ -1,5 +1,5 @@
 /*
-* remap.h: the change of mappings that is under way. See attempt.c.
+ * remap.h: the change of mappings that is under way. See attempt.c.
  *
  *     a fill: planned ---> created ---> mapped ---> published, all in one hold of the turn
  *

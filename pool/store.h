@@ -1,5 +1,5 @@
 /*
-* store.h: the memory of a pool and what lies in it: pages, blocks, slabs, arenas. See pool/core/ for what each is.
+ * store.h: the memory of a pool and what lies in it: pages, blocks, slabs, arenas. See pool/core/ for what each is.
  *
  *     a block: free ---> live ---> (pending, see pending.h) ---> last freed ---> free
  *

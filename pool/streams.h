@@ -1,5 +1,5 @@
 /*
-* streams.h: which stream has which arena. See streams.c, and idle.c for arenas without a block.
+ * streams.h: which stream has which arena. See streams.c, and idle.c for arenas without a block.
  *
  *     an arena: known by its stream and group ---> idle (no block) ---> forgotten
  *                      +---> retired (its stream or group is gone) ---> over, or an orphan, once it has no block ---> another takes it over

@@ -1,5 +1,5 @@
 /*
-* exports.h: blocks of a pool that other processes may ask for. See export.c.
+ * exports.h: blocks of a pool that other processes may ask for. See export.c.
  *
  *     a block: exported ---> asked for by importers ---> freed: its export has ended
  *

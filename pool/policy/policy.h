@@ -1,5 +1,5 @@
 /*
-* policy.h: when memory goes back that no thread asked to give back. See decay.c, churn.c, request.c and background.c.
+ * policy.h: when memory goes back that no thread asked to give back. See decay.c, churn.c, request.c and background.c.
  *
  * OWNERS: decay.c has `decay`, churn.c and request.c have `churn` and `trim_mark`.
  * LOCKING: the turn; `due` and `deferred` are read without it.
@@ -35,7 +35,7 @@ struct churn {
     uint32_t often;                 /* how many in a row */
     uint32_t marked;                /* how many in all */
     tick     marks[OFTEN_LEAST];    /* the free that each of the last saw */
-    _Atomic tick deferred;              /* what was freed up to here should be gone; 0: nothing. Read without the turn */
+    _Atomic tick deferred;          /* what was freed up to here should be gone; 0: nothing. Read without the turn */
 };
 
 struct policy {
@@ -51,7 +51,7 @@ bool     decay_go(cenote_pool *pool, uint64_t most);
 bool     decay_tend(cenote_pool *pool, uint64_t most);
 uint64_t decay_epoch(const cenote_pool *pool);
 
-/* --- churn.c: LOCKING: the turn */
+/* --- churn.c. LOCKING: the turn */
 void     churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
 void     churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
 uint64_t churn_allowance(const cenote_pool *pool);

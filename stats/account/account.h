@@ -1,5 +1,5 @@
 /*
-* account.h: what a pool counts as it goes: levels, rows, steps, the trace. See count.h, rows.c, steps.c and ring.c.
+ * account.h: what a pool counts as it goes: levels, rows, steps, the trace. See count.h, rows.c, steps.c and ring.c.
  *
  * OWNERS: the files of this folder. Levels and rows move through count.h; counts of events are counted where these happen.
  * LOCKING: the pool's lock.

@@ -1,5 +1,5 @@
 /*
-* report.h: what reports remember of a pool. See report.c and explain.c.
+ * report.h: what reports remember of a pool. See report.c and explain.c.
  * OWNERS: report.c, explain.c. LOCKING: the pool's lock.
  */
 #ifndef CENOTE_STATS_REPORT_REPORT_H
