@@ -85,10 +85,10 @@ LANES = torch-cenote python torch sanitizers debug torch-apart clang check
 # Growth and explanations in processes of their own: other tests say cenote.step(), which is for good. test_math: kernels write nothing.
 APART = growth explain
 lane-torch-cenote:
-	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch $(APART:%=--ignore tests/torch/test_cenote_%.py) --ignore tests/torch/test_math.py --junitxml=$(REPORT)/cenote.xml
+	CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch $(APART:%=--ignore tests/torch/only_cenote/test_cenote_%.py) --ignore tests/torch/simulator/test_math.py --junitxml=$(REPORT)/cenote.xml
 
 lane-torch-apart:
-	for each in $(APART); do CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/test_cenote_$$each.py --junitxml=$(REPORT)/$$each.xml || exit 1; done
+	for each in $(APART); do CENOTE_TEST_ALLOCATOR=cenote $(PYTEST) tests/torch/only_cenote/test_cenote_$$each.py --junitxml=$(REPORT)/$$each.xml || exit 1; done
 
 lane-python:
 	$(PYTEST) -m "not deep" tests/python --junitxml=$(REPORT)/python.xml

@@ -16,7 +16,7 @@ import torch
 import simulated
 
 pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "memory"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "memory"))
 sys.path.insert(0, str(simulated.ROOT / "python"))
 MIB = 1 << 20
 LONG = 10**9
@@ -249,7 +249,7 @@ print(*(getattr(after, name) - getattr(before, name) for name in ("calls", "hand
 
 def test_a_step_of_fixed_shapes_calls_no_driver():
     """Not a call more than the native allocator, which makes none then: the calls that there are launch kernels."""
-    code = STEPS.format(folder=str(pathlib.Path(__file__).parent))
+    code = STEPS.format(folder=str(pathlib.Path(__file__).parents[1]))
     ours, native = simulated.forked(code, whole=True).stdout, simulated.forked(code, CENOTE="off", whole=True).stdout
     assert ours == native and ours.split()[1:] == ["0"] * 5
 

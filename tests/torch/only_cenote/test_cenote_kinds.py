@@ -239,7 +239,7 @@ def test_flat_and_sharded_parameters(tmp_path, wrapped):
         import sys, torch, cenote
         import torch.distributed as dist
         import torch.distributed.fsdp
-        sys.path.insert(0, {str(simulated.ROOT / "tests/torch")!r})
+        sys.path[:0] = [{str(simulated.ROOT / "tests/torch")!r}, {str(simulated.ROOT / "tests/torch/only_cenote")!r}]
         from labelled import kind_of, kinds, rounded
         dist.init_process_group("nccl", init_method="file://{tmp_path}/store", rank=0, world_size=1)
         cenote.label()

@@ -10,7 +10,7 @@ import torch
 import simulated
 
 pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "memory"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "memory"))
 MIB = 1 << 20
 
 
