@@ -37,15 +37,14 @@ static int no_books(void)
 }
 
 /*
- * The arena that serves, with the pool's lock held. NULL without it: *error says why, or that nothing is wrong, but the stream is new here
- * and whose it is (`stream_device_checked`) comes first.
+ * The arena that serves, with the pool's lock held. NULL, with the lock given back: *error is set, or untouched if the stream is new here and
+ * stream_check_own has to come first.
  */
 static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool stream_device_checked,
                                 int *error)
 {
     struct arena *a = NULL;
     lock_take(&pool->lock);
-    q->mark |= pool->steps.bits;
     CUresult lost = pool->life.lost;
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
     bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
@@ -80,6 +79,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
             return error;
         stream_device_checked = true;
     }
+    q->mark |= pool->steps.bits; /* now: while the driver was asked a step may have ended */
     bool tend = pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY;
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;

@@ -40,7 +40,7 @@ static bool may_move(const struct climb *c)
     return (double)pool->remap.moving_ns <= budget * (double)(c->now - pool->config.opened_ns) + (double)start;
 }
 
-/* The driver's part, between plan and publish. */
+/* The driver's part, between plan and publish. LOCKING: without the pool's lock, which it has taken when it returns. */
 static CUresult run_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;

@@ -22,7 +22,7 @@ struct climb {
     tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
-    uint64_t              stir;     /* theirs when the last round began */
+    uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
     uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or it has more */
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
@@ -30,11 +30,11 @@ struct climb {
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;
-    CUresult              driver;   /* what the driver said last; sticky: the end */
+    CUresult              driver;   /* what the driver said last; an error that is left here ends the climb */
 };
 
 enum step {
-    STEP_DONE,          /* served, or failed for good: climb.error says */
+    STEP_DONE,          /* served, or failed for good: `error` or `driver` says */
     STEP_AGAIN,         /* something changed: look again on the same rung */
     STEP_SHORT          /* no physical memory on this rung */
 };

@@ -3,7 +3,7 @@
  *
  *     a group: in use ---> destroyed (its arenas go on until they are empty) ---> forgotten
  *
- * OWNER: capture.c. LOCKING: the pool's lock. Of a group its pool, flags, source and name are constant.
+ * OWNER: capture.c. LOCKING: the pool's lock. Of a group its pool, source and name are constant, and whether it is private.
  */
 #ifndef CENOTE_POOL_GROUPS_H
 #define CENOTE_POOL_GROUPS_H
@@ -20,9 +20,9 @@ struct cenote_group {
     uint32_t      unused;           /* the table chains groups given back through it */
     uint32_t      number;           /* in the pool's table, 0: not in use */
     cenote_pool  *pool;
-    unsigned      flags;
+    _Atomic(unsigned) flags;
     bool          has_source;
-    bool          destroyed;        /* its arenas go on until they are empty */
+    atomic_bool   destroyed;        /* its arenas go on until they are empty */
     uint32_t      captures;         /* open ones that go to it */
     uint32_t      arenas;           /* of this group */
     uint32_t      first_arena;      /* of these, through next_of_group */

@@ -1,7 +1,7 @@
 /*
  * guard.h: addresses of freed blocks that stay unused for a while. Provider guard only. See guard.c.
  *
- *     addresses: of a block ---> kept (a ring) ---> taken for the next block
+ *     addresses: of a block ---> kept (a ring) ---> given back to the driver, the oldest first
  *
  * OWNER: guard.c. LOCKING: the turn.
  */

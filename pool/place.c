@@ -50,7 +50,8 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
 
 /*
  * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
- * `slide`: the device may be done with them by now, and who has asked it can have the better place. LOCKING: the pool's lock.
+ * `slide`, or while `skips_left`: the device may be done with them by now, and a thread that has asked it can have the better place.
+ * LOCKING: the pool's lock.
  */
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at)

@@ -16,7 +16,7 @@ static cenote_pool *pools;                      /* open and closed ones */
 
 /*
  * The next open pool of the same device (NULL: of any) after `after` (NULL: the first), for what concerns the device as a whole: to be asked
- * until it answers NULL. A pool may be destroyed while somebody is at it, but its structure is no other pool's before he has gone on.
+ * until it answers NULL. A pool may be destroyed while a thread looks at it, but no other pool gets its structure before that thread has gone on.
  */
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
 {

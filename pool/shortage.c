@@ -11,7 +11,7 @@
  *                     device, until the device is done with all that was freed when the climb got here (not during a capture)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
  *
- * This is the only place where an allocation waits for the device, and it does so only when physical memory is short (rule 16).
+ * An allocation waits for the device only here, when physical memory is short (rule 16), and in attempt.c, when the device has no address left.
  *
  * LOCKING: the turn from start to end, but not across waits and functions of the program; the pool's lock only around looks and plans.
  */
@@ -198,7 +198,7 @@ static bool another_round(struct climb *c)
     return came || c->stir != before;
 }
 
-/* One rung up, and what belongs to it; where it is hopeless only the program is asked. False: there is none left. */
+/* One rung up, and what belongs to it. Where it is hopeless only the program, siblings and groups that lend are asked. False: no rung is left. */
 static bool climb_higher(struct climb *c, bool hopeless)
 {
     cenote_pool *pool = c->pool;

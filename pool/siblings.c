@@ -11,7 +11,7 @@
  * It is not the climb (shortage.c), and not the wait of one pool for itself (wait.c).
  *
  * LOCKING: a thread that is here has paused (turn_pause) and holds no lock: siblings have turns of their own, and their threads may be here
- * for this pool. A pool that is being visited is not closed (`guests`).
+ * for this pool. A pool may be destroyed meanwhile, but its structure stays (`walkers`).
  */
 #include "base/check.h"
 #include "pool/pool.h"

@@ -120,8 +120,8 @@ static CUresult ask_context(struct device *own, CUstream stream, CUcontext *cont
 }
 
 /*
- * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. Asked before an arena gets the key, never
- * again, and also while a capture is open: CUDA allows the question then. A driver that cannot say it of this stream is believed; one that
+ * CENOTE_INVALID for another device's stream, whose work the fences of the pool know nothing of. Asked before an arena gets the key, when a
+ * capture is announced, and also while one is open: CUDA allows the question then. A driver that cannot say it of this stream is believed; one that
  * fails to answer is asked by the next call. LOCKING: as stream_key.
  */
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)

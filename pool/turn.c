@@ -4,8 +4,8 @@
 #include "pool/pool.h"
 
 /*
- * The turn: who takes it here is inside the device, and the only thread that changes mappings of this pool. It is let go of, and the device
- * left, around everything that is not ours: functions of the program, and trims of other pools.
+ * Takes the turn, inside the device. The thread ends it around functions of the program that may call cenote, and pauses with it in waits and
+ * while it looks at other pools.
  */
 int turn_begin(cenote_pool *pool)
 {

@@ -31,7 +31,7 @@ bool fence_is_done(const struct fences *f, tick freed)
     return freed <= f->done;
 }
 
-/* False when another thread is recording, too many are due, or nothing was freed since the last one. */
+/* False when one is being recorded, too many are due, or nothing was freed since the last one. */
 bool fences_begin(struct fences *f)
 {
     if (f->recording || f->count == FENCES_DUE_MAX || f->begun == f->now)

@@ -37,8 +37,8 @@ void heap_fix(struct heap *h, bool fixed)
 }
 
 /*
- * The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. Behind a slot nothing can be
- * done about the look starts again, so that each slot is looked at once, however many are in flight.
+ * The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. After a slot that
+ * cannot be used now the look starts anew, so that each slot is looked at once, however many are in flight.
  */
 static bool fits(struct heap *h, const struct requester *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
                  struct place *place)
@@ -123,7 +123,6 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
             return in_flight ? FIT_IN_FLIGHT : FIT_NOT;
         *place = best;
     }
-    place->in_flight = in_flight;
     return place->missing ? FIT_WITH_PAGES : FIT_NOW;
 }
 

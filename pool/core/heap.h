@@ -7,7 +7,7 @@
 #include "base/ranges.h"
 #include "pool/core/pages.h"
 
-#define HEAP_SMALL (32ull << 20) /* what a driver's pool grows by: see source.c */
+#define HEAP_SMALL (32ull << 20) /* what a driver's pool grows by: see grow.c */
 #define HEAP_CANDIDATES 16      /* ranges looked at for one that lacks no page; more did not pay in the traces */
 
 struct heap {                   /* guarded by the pool's lock */
@@ -41,7 +41,6 @@ struct place {
     bool     grows;             /* reaches beyond the top */
     bool     alone;             /* nothing else may come to lie in its region */
     bool     slid;              /* not at the start of its range: what lies there waits for the device */
-    bool     in_flight;         /* some range was large enough, but waits for the device */
 };
 
 enum fit {

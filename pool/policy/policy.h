@@ -2,7 +2,7 @@
  * policy.h: when memory goes back that no thread asked to give back. See decay.c, churn.c, request.c and background.c.
  *
  * OWNERS: decay.c has `decay`, churn.c and request.c have `churn` and `trim_mark`.
- * LOCKING: the turn; `due` and `deferred` are read without it.
+ * LOCKING: the turn; `due` and `deferred` are read without it, and `trim_mark` has the pool's lock.
  */
 #ifndef CENOTE_POOL_POLICY_POLICY_H
 #define CENOTE_POOL_POLICY_POLICY_H

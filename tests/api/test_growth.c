@@ -3,11 +3,13 @@
  * what a reader needs, not word by word.
  */
 #include "base/memory.h"
+#include "driver/device.h"
 #include "stats/account/label.h"
 #include "stats/account/sites.h"
 #include "tests/api/scene.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
 
@@ -243,6 +245,51 @@ CASE(marks)
     DONE(cenote_free(weights));
     REQUIRE(cenote_pool_mark(scene.pool, "end", &marked, line, sizeof line));
     EXPECT_TEXT_EQ(line, "end: live 0 B, -5.50 MiB since output_layer; parameters 0 B (-4.00 MiB), activations 0 B (-1.50 MiB)");
+    scene_close(&scene);
+}
+
+static const struct driver *real;
+static cenote_pool *stepping;
+
+static void *end_a_step(void *pool)
+{
+    DONE(cenote_pool_step(pool));
+    return NULL;
+}
+
+/* Asked whose the stream is. Meanwhile another thread ends a step. */
+static CUresult answer_a_step_later(CUstream stream, CUcontext *context)
+{
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, NULL, end_a_step, stepping));
+    pthread_join(thread, NULL);
+    return real->cuStreamGetCtx(stream, context);
+}
+
+CASE(a_block_is_born_in_one_step)
+{
+    struct scene scene;
+    struct driver slow;
+    cenote_piece pieces[8];
+    size_t count = 0;
+    int error;
+    open_with_sites(&scene, 0);
+    struct device *device = device_open(0, &error);
+    REQUIRE(device);
+    real = device->driver;
+    slow = *real;
+    slow.cuStreamGetCtx = answer_a_step_later;
+    stepping = scene.pool;
+    DONE(cenote_pool_step(scene.pool));
+    device->driver = &slow;
+    void *block = clean_function(&scene, MIB); /* the stream is new: the first step is over before it is asked about, the second after */
+    device->driver = real;
+    DONE(cenote_pool_pieces(scene.pool, NULL, pieces, 8, &count));
+    for (size_t i = 0; i < count && i < 8; i++)
+        if (pieces[i].address == device_address(block))
+            EXPECT_EQ(pieces[i].born, 2);
+    DONE(cenote_free(block));
+    device_close(device);
     scene_close(&scene);
 }
 
