@@ -133,7 +133,7 @@ static int pool_init(cenote_pool *pool, int device, const cenote_options *option
     return error;
 }
 
-/* Groups that were destroyed and had memory still. LOCKING: none; nobody gets into the pool any more. */
+/* Groups that were destroyed and had memory still. LOCKING: none; no thread gets into the pool any more. */
 static void forget_groups(cenote_pool *pool)
 {
     for (uint32_t number = 1; number < pool->groups.table.used; number++) {

@@ -9,7 +9,7 @@
 static void put(const char *text)
 {
     if (write(STDERR_FILENO, text, strlen(text)) < 0)
-        return; /* nobody to tell */
+        return; /* no stream to write to */
 }
 
 void check_failed(const char *expression, const char *file, int line)

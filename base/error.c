@@ -31,7 +31,7 @@
 #define ROOMS         16   /* our choice: threads whose last failure was a shortage */
 
 static struct room {
-    _Atomic(int) owner;    /* a thread of the system, 0: nobody. Of a process that forked: nobody who lives */
+    _Atomic(int) owner;    /* a thread of the system, 0: none. Of a process that forked: a thread that is not there */
     char         text[ROOM_BYTES];
 } rooms[ROOMS];
 
@@ -65,7 +65,7 @@ static void end_program(const char *words)
 {
     char text[MESSAGE_BYTES + 32];
     int length = snprintf(text, sizeof text, "cenote: %s\n", words);
-    (void)!write(STDERR_FILENO, text, (size_t)length); /* there may be nobody to tell */
+    (void)!write(STDERR_FILENO, text, (size_t)length); /* the stream may be closed */
     abort();
 }
 

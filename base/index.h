@@ -1,7 +1,7 @@
 /*
  * index.h: from an address to a number, in constant time: open addressing over memory of our own.
  * Addresses are multiples of 512 and never 0. Room for an entry is made before it is needed, so that adding never fails.
- * LOCKING: whoever owns the index.
+ * LOCKING: that of the index's owner.
  */
 #ifndef CENOTE_BASE_INDEX_H
 #define CENOTE_BASE_INDEX_H

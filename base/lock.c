@@ -53,7 +53,7 @@ static void futex(struct lock *lock, int operation, uint32_t value)
     errno = before;
 }
 
-/* Whoever comes through here leaves the lock as one that is waited for: there may be others, and the next to give it wakes one of them. */
+/* A thread that comes through here leaves the lock as one that is waited for: there may be others, and the next to give it wakes one of them. */
 void lock_wait(struct lock *lock)
 {
     while (atomic_exchange_explicit(&lock->state, LOCK_WAITED_FOR, memory_order_acquire) != LOCK_FREE)

@@ -29,7 +29,7 @@ enum lock_rank {
     LOCK_RANKS
 };
 
-enum lock_state { LOCK_FREE, LOCK_TAKEN, LOCK_WAITED_FOR /* taken, and somebody may sleep until it is given back */ };
+enum lock_state { LOCK_FREE, LOCK_TAKEN, LOCK_WAITED_FOR /* taken, and a thread may sleep until it is given back */ };
 
 struct lock {
     _Atomic(uint32_t) state;
@@ -45,7 +45,7 @@ void lock_open(struct lock *lock, enum lock_rank rank);
 void lock_close(struct lock *lock);
 
 /*
- * Taking and giving, inline because every allocation and every free does both: one atomic instruction each while nobody else wants it. Who
+ * Taking and giving, inline because every allocation and every free does both: one atomic instruction each while no other thread wants it. Who
  * has to wait sleeps in the system. It is what a mutex of the C library does, without the kinds of mutex that we do not have.
  */
 void lock_wait(struct lock *lock);
@@ -77,7 +77,7 @@ bool lock_pass(struct lock *lock);
 
 void lock_take(struct lock *lock);
 void lock_give(struct lock *lock);
-bool lock_try(struct lock *lock);          /* false: somebody has it */
+bool lock_try(struct lock *lock);          /* false: a thread has it */
 bool lock_is_mine(const struct lock *lock);
 bool lock_none_above(enum lock_rank rank); /* this thread holds no lock of a rank above */
 

@@ -1,7 +1,7 @@
 /*
  * memory.c: pages from the system, counted, and tables that grow inside a reservation.
  *
- * This is not an allocator: whoever needs a structure of its own size maps it or keeps it in a table. A table's reservation is
+ * This is not an allocator: a file that needs a structure of its own size maps it or keeps it in a table. A table's reservation is
  * PROT_NONE and costs nothing but addresses; committing makes its next pages writable, so that items never move and a number is
  * as good as a pointer. Committed memory is not given back before table_close.
  *

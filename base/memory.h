@@ -14,7 +14,7 @@ void *memory_map(size_t bytes);
 void  memory_unmap(void *memory, size_t bytes);
 
 /*
- * For copies whose size nobody knows beforehand: memory for what was `needed` and a quarter more, with the system's pages behind it. What
+ * For copies whose size is not known beforehand: memory for what was `needed` and a quarter more, with the system's pages behind it. What
  * was there before is forgotten. False: there is none, *memory is NULL and *bytes 0.
  */
 bool memory_make_room(void **memory, size_t *bytes, size_t needed);
@@ -30,7 +30,7 @@ bool     memory_fails_on_order(void); /* for those who have others take memory, 
 /*
  * A table: items of one size that never move, named by a number from 1 (0 is "none"). Free items are chained and reused.
  * Address space for `most` items is set aside once; memory is committed as the table grows.
- * LOCKING: whoever owns the table.
+ * LOCKING: that of the table's owner.
  */
 struct table {
     char    *items;       /* item 0 is never handed out */

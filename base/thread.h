@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* One more thread: it hears no signals, and nobody waits for its end. False: the system gives none; errno says why. */
+/* One more thread: it hears no signals, and no thread waits for its end. False: the system gives none; errno says why. */
 bool thread_start(const char *name, void *(*run)(void *));
 
 #endif

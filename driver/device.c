@@ -97,7 +97,7 @@ static void open_gate(struct device *d)
     pthread_rwlockattr_destroy(&attributes);
 }
 
-/* For explanations alone: whoever does not say it leaves it unknown. The context is current. */
+/* For explanations alone: if the driver does not say it, it stays unknown. The context is current. */
 static uint64_t ask_used(const struct device *d)
 {
     size_t left = 0, total = 0;

@@ -28,7 +28,7 @@ struct device {
     CUdevice    handle;
     unsigned long long context_id;  /* of the context when it was retained; 0: the driver does not say */
     atomic_bool was_reset;     /* the context has ended, and all that was in it */
-    _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: nobody has entered */
+    _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
     _Atomic(uint64_t) before;        /* of it, in use by anybody when it was entered first; UINT64_MAX: not known */
@@ -47,7 +47,7 @@ struct device {
 struct device *device_open(int ordinal, int *error);
 void           device_close(struct device *device);
 
-/* NULL: nobody has entered, and nothing of us is there. Does not change between enter and leave. */
+/* NULL: no thread has entered, and nothing of cenote's is there. Does not change between enter and leave. */
 static inline CUcontext device_context(const struct device *device)
 {
     return atomic_load_explicit(&device->context, memory_order_acquire);

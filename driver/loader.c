@@ -146,7 +146,7 @@ static int open_library(void)
                                : "Install the NVIDIA driver, run the container with GPU access, or name another library in CENOTE_DRIVER");
 }
 
-/* What an answer of cuInit means to whoever reads it. */
+/* What an answer of cuInit means to a user. */
 static const struct refusal {
     CUresult    result;
     int         error;

@@ -1,10 +1,10 @@
 /*
- * nvml.c: NVIDIA's management library, opened when somebody asks what a device's memory is used for, never before: it costs milliseconds.
+ * nvml.c: NVIDIA's management library, opened when a thread asks what a device's memory is used for, never before: it costs milliseconds.
  *
  * What it says has limits that the callers put into words: in a container it lists ids of processes of the host, or none; for a device that
  * is divided (MIG) it may refuse; Windows' driver model knows no amounts.
  *
- * LOCKING: none; the library is opened once, by whoever asks first, and is safe to call from any thread.
+ * LOCKING: none; the library is opened once, by the thread that asks first, and is safe to call from any thread.
  */
 #include "driver/nvml.h"
 

@@ -3,7 +3,7 @@
  *
  * A device's locality is what its PCI bus hangs on: a node, or a package with several. Of several the first is taken, as hwloc orders
  * them. Binding is a preference, not a demand: a node without memory must not have the system kill the program, which strict binding may
- * do when the pages are first touched; whoever wants to know asks where they are.
+ * do when the pages are first touched; a caller that wants to know asks where they are.
  *
  * LOCKING: none; a topology does not change once it is loaded.
  */

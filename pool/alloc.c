@@ -162,7 +162,7 @@ int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *address, size_
 
 /* --------------------------------------------------------------------------------------------------------------------------- giving */
 
-/* The block is freed: nobody gets it any more under this name. LOCKING: the pool's lock. */
+/* The block is freed: no call finds it any more under this address. LOCKING: the pool's lock. */
 static void share_end(cenote_pool *pool, uint64_t block)
 {
     uint32_t number = index_remove(&pool->exports.by_block, block);
@@ -213,7 +213,7 @@ int cenote_free_sized(void *block, size_t bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ questions, and use */
 
-/* `device`: whose stream it is; -1: nobody said. */
+/* `device`: whose stream it is; -1: the program did not say. */
 static int use_block(void *block, int device, CUstream stream)
 {
     struct block_ref w = {0};

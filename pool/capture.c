@@ -79,7 +79,7 @@ int cenote_group_set_flags(cenote_group *group, unsigned flags)
 }
 
 /*
- * A page of the arena becomes ordinary, unused since now: a replay may have been the last to touch it, and nobody told us. A slot may also
+ * A page of the arena becomes ordinary, unused since now: a replay may have been the last to touch it, and no call said so. A slot may also
  * be an old alias of a page that has gone to another arena since: that one is not ours to release.
  */
 static void release_slot(cenote_pool *pool, struct region *r, uint32_t slot, tick now)
@@ -173,7 +173,7 @@ static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
     return NULL;
 }
 
-/* What the device is done with by now may serve the capture; while it is open nobody can ask any more. */
+/* What the device is done with by now may serve the capture; while it is open no thread can ask any more. */
 static int look_once_more(cenote_pool *pool)
 {
     int error = turn_begin(pool);

@@ -23,7 +23,7 @@ static void give_addresses(cenote_pool *pool, struct guard_kept *kept)
     const struct device *d = pool->config.device;
     uint64_t bytes = kept->bytes + gap(pool);
     if (kept->bytes && region_unreserve(d, kept->base, bytes) && region_unreserve(d, kept->base, bytes))
-        return; /* refused twice: whoever forgets next asks again */
+        return; /* refused twice: the next thread that forgets addresses asks again */
     kept->bytes = 0;
 }
 

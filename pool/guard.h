@@ -12,7 +12,7 @@
 
 #include "driver/device.h"
 
-#define GUARD_KEPT 4096             /* chosen: freed blocks whose addresses nobody gets yet */
+#define GUARD_KEPT 4096             /* chosen: freed blocks whose addresses no block gets yet */
 
 struct guard {
     struct guard_kept {

@@ -6,8 +6,8 @@
 #include "pool/pool.h"
 
 /*
- * The block that was freed last rests: it stays in the index and over its pages until somebody wants to know, because many programs ask for
- * the same again at once, and get it as it lies. Now it goes back to its heap. Whoever looks for free ranges or free pages calls this first;
+ * The block that was freed last rests: it stays in the index and over its pages until a thread wants to know, because many programs ask for
+ * the same again at once, and get it as it lies. Now it goes back to its heap. A thread that looks for free ranges or free pages calls this first;
  * the books are right without it, but for what one block covers. LOCKING: the pool's lock.
  */
 void pool_settle(cenote_pool *pool)

@@ -81,7 +81,7 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
     return FIT_NOW;
 }
 
-/* A block nobody waits for goes back to its arena: an item at once, a block of its own when it has rested. LOCKING: the pool's lock. */
+/* A block that no stream uses any more goes back to its arena: an item at once, a block of its own when it has rested. LOCKING: the pool's lock. */
 void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     count_inactive(pool, w->requested);

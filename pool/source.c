@@ -46,7 +46,7 @@ uint64_t source_allowance(const cenote_pool *pool)
 
 /* ------------------------------------------------------------------------------------------------------------------- joining the heap */
 
-/* Nobody can have seen it, or nobody needs it any more. Its addresses are out of the map by now. */
+/* No thread can have seen it, or none needs it any more. Its addresses are out of the map by now. */
 void source_close_region(struct region *r)
 {
     region_close(r);
@@ -80,7 +80,7 @@ bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
 
 /*
  * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
- * out again at once. False: nobody will have it, nothing changed.
+ * out again at once. False: neither the source nor the driver takes it; nothing changed.
  */
 bool source_give_back(cenote_pool *pool, struct region *r)
 {

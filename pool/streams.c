@@ -167,7 +167,7 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 }
 
 /*
- * Who a stream is that may be another device's: `ordinal`, or -1 where nobody said; then a default stream is the pool's own, and for a
+ * Who a stream is that may be another device's: `ordinal`, or -1 where the program did not say; then a default stream is the pool's own, and for a
  * created one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
  */
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)

@@ -220,7 +220,7 @@ bool trim_region(cenote_pool *pool, uint32_t number)
     bool empty = r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(heap, r);
     if (empty) {
         heap_remove_region(heap, r);
-        atomic_store(&r->pool, NULL); /* an address in it belongs to nobody */
+        atomic_store(&r->pool, NULL); /* an address in it belongs to no pool */
     }
     lock_give(&pool->lock);
     if (!empty)

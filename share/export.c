@@ -1,7 +1,7 @@
 /*
  * export.c: blocks that other processes may use: who exported what, and what is answered to those who ask.
  *
- * A message names a block by exporter, address and generation, and says nothing else. Whoever imports it asks the exporter over a socket
+ * A message names a block by exporter, address and generation, and says nothing else. A process that imports it asks the exporter over a socket
  * (share/socket.c) what lies under it, and for the file descriptors of its pages, one at a time (share/import.c). So a message that is old,
  * damaged or made up meets the exporter's own books, and thousands of blocks never need more than one descriptor at a time.
  *

@@ -46,7 +46,7 @@ struct import {
 static LOCK_OF_PROCESS struct lock lock = LOCK_INITIALIZER(LOCK_SHARE);
 static struct table views, imports;
 static struct index by_identity, by_address;
-static _Atomic(uint32_t) idle;      /* views that nobody uses and the driver has yet to take back */
+static _Atomic(uint32_t) idle;      /* views that no import uses and the driver has yet to take back */
 
 static struct view   *view_at(uint32_t number) { return table_at(&views, number); }
 static struct import *import_at(uint32_t number) { return table_at(&imports, number); }
@@ -89,7 +89,7 @@ static uint32_t take_view(const struct view *like, bool *is_new)
     return number;
 }
 
-/* One use less. The last makes it idle, and nobody finds it any more. LOCKING: the lock. */
+/* One use less. The last makes it idle, and no import finds it any more. LOCKING: the lock. */
 static void drop_view(uint32_t number)
 {
     struct view *v = view_at(number);
@@ -153,7 +153,7 @@ static uint32_t claim_idle(uint32_t number)
     return number;
 }
 
-/* Gives back what nobody uses, but during a capture (rule 5). Not for a fork. LOCKING: none, not inside a device. */
+/* Gives back views that no import uses, but during a capture (rule 5). Not for a fork. LOCKING: none, not inside a device. */
 void share_sweep(void)
 {
     if (driver_is_exiting() || !idle)
@@ -185,7 +185,7 @@ static CUresult map_page(struct view *v, int file)
         return result;
     result = t->cuMemMap(v->base + (v->mapped << v->shift), 1ull << v->shift, 0, handle, 0);
     v->mapped += !result;
-    if (t->cuMemRelease(handle)) /* nobody would know of it any more: it is offered once more */
+    if (t->cuMemRelease(handle)) /* it would be lost: a refusal is asked for once more */
         t->cuMemRelease(handle);
     if (result || v->mapped < v->pages)
         return result;

@@ -162,7 +162,7 @@ static void *serve(void *unused)
     return unused;
 }
 
-/* In the child of a fork: whoever asks the parent must not wait for us. Once: in a child of the child the number is another file's. */
+/* In the child of a fork: a process that asks the parent must not wait for the child. Once: in a child of the child the number is another file's. */
 static void leave_socket(void)
 {
     if (server.socket >= 0)

@@ -187,7 +187,6 @@ public:
         settle_history();
     }
 
-    /* not there yet: sharing */
     /* sharing.cpp: memory of one process in another */
     ShareableHandle shareIpcHandle(void *block) override;
     std::shared_ptr<void> getIpcDevPtr(std::string handle) override;

@@ -5,7 +5,7 @@
  * recorded, and so all that was freed up to the tick at which it was begun. Fences retire in order, so that one number, `done`, says of
  * any slot or page whether the device is through with it: its last free must not be later.
  *
- * This is not a way to wait (wait.c waits) and it calls no driver: whoever records or queries does so without the pool's lock and
+ * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
  * tells us the result. That keeps rule 11 of docs/design.md visible in the signatures.
  *
  *     fences_begin            fences_end            fences_mark_done

@@ -10,7 +10,7 @@
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
  *
- * Between plan and publish the slots are in transit and the pages that were picked have an owner, so nobody else touches either. After a
+ * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
  * failure two things are not as before: pages that were created stay, as spares, so that the next attempt needs that many fewer; and old
  * mappings that were taken away stay away, so that their slots lack a page now.
  */

@@ -255,7 +255,7 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot)
 
 /* ---------------------------------------------------------------------------------------------------------- moving and keeping pages */
 
-/* Nobody may use the free page where it lies any more; what its slot said of it, it says itself. */
+/* No arena may use the free page where it lies any more; what its slot said of it, it says itself. */
 static void take_from_slots(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
@@ -307,7 +307,7 @@ void pages_drop(struct pages *s, uint32_t page, struct page_past past)
         pages_add_spare(s, page);
 }
 
-/* The free page is on its way back to the driver: it stays mapped where it is until trim.c has unmapped it, but nobody may use it. */
+/* The free page is on its way back to the driver: it stays mapped where it is until trim.c has unmapped it, but no arena may use it. */
 void pages_leave(struct pages *s, uint32_t page)
 {
     take_from_slots(s, page);

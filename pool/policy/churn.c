@@ -6,11 +6,12 @@
  * such trims gave back are missing is one of those, and making it, mapping it and its way back to the driver are regretted. That may take half of
  * harvest_budget of the time.
  *
- *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that nobody misses go on going
- *     CENOTE_TRIM_PERIODIC       gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
- *                             beyond the budget and a tenth of a second, and nobody else is on the device, of which a part is free, it gives back
- *                             only what nothing has lived on during the last eight of them, and owes the rest
- *     CENOTE_TRIM_DEFERRED        gives back what is owed: somebody looks
+ *     trim_every, decay_ms    give back as many pages as the budget could pay for if all were taken again: pages that no allocation
+ *                             takes again go on leaving
+ *     CENOTE_TRIM_PERIODIC    gives everything back, as any other trim does; but where such trims follow each other like steps do, are regretted
+ *                             beyond the budget and a tenth of a second, and no other process is on the device, of which a part is free, it
+ *                             gives back only what no block has lain on during the last eight of them, and defers the rest
+ *     CENOTE_TRIM_DEFERRED    gives back what was deferred: the program looks
  *
  * A trim that says none of that gives back what it is asked for. So do shortages.
  *
@@ -20,7 +21,7 @@
 #include "driver/nvml.h"
 #include "stats/account/count.h"
 
-#define GRACE_NS     100000000u     /* chosen, as for harvesting: nobody notices it at program start */
+#define GRACE_NS     100000000u     /* chosen, as for harvesting: no user notices it at program start */
 #define OFTEN_NS     10000000000u   /* chosen: steps are shorter */
 #define DEVICE_SHARE 8              /* chosen: so much of the device is left to other allocators of this process, or everything goes */
 
@@ -78,7 +79,7 @@ tick churn_mark(cenote_pool *pool)
     return before;
 }
 
-/* No other process has memory of the device, and a part of it is free. Where nobody can say, somebody has. */
+/* No other process has memory of the device, and a part of it is free. If NVML cannot tell, assume another process has memory here. */
 static bool has_the_device(const cenote_pool *pool)
 {
     struct nvml_process list[NVML_MAX];

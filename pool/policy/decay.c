@@ -9,7 +9,7 @@
  *     -------|---------|---------|---------|-----------|---------|---->
  *      ripe  <------------------ decay_ms -------------------->
  *
- * Whoever comes along looks: a step, a trim, an allocation that has called the driver anyway, the background thread. None of them waits,
+ * Each of these looks: a step, a trim, an allocation that has called the driver anyway, the background thread. None of them waits,
  * for the device or for the turn, and each gives back so much at most, and looks again soon if there is more. Nothing happens during a
  * capture. What functions of the program would have to take back (cenote_source) stays until a trim that is asked for.
  */
@@ -84,7 +84,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     return more;
 }
 
-/* The same for those who have not the turn, unless somebody has. LOCKING: none; not inside. */
+/* The same for a thread that has not the turn, unless another has it. LOCKING: none; not inside. */
 bool decay_tend(cenote_pool *pool, uint64_t most)
 {
     if (!pool->config.options.decay_ms || !device_context(pool->config.device) || atomic_load(&pool->config.device->captures) ||

@@ -45,7 +45,7 @@ struct policy {
 };
 
 /* --- decay.c: with the most pages that may go; true: there are more */
-#define DECAY_BATCH      32u    /* where nobody waits for memory: a few milliseconds */
+#define DECAY_BATCH      32u    /* where no thread waits for memory: a few milliseconds */
 #define DECAY_IN_PASSING 4u     /* at an allocation that called the driver anyway: less than creating one page costs */
 bool     decay_go(cenote_pool *pool, uint64_t most);
 bool     decay_tend(cenote_pool *pool, uint64_t most);

@@ -3,7 +3,7 @@
  */
 #include "stats/account/record.h"
 
-#define WITH_STEPS (1u << 31)     /* beside the flags of cenote_pool_trim: nobody asked for just this trim */
+#define WITH_STEPS (1u << 31)     /* beside the flags of cenote_pool_trim: the program did not ask for just this trim */
 
 /* LOCKING: the turn. */
 static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
@@ -32,7 +32,7 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
     if (pool->life.lost)
         return pool_driver_error(pool, pool->life.lost, "an earlier call");
     if (!device_context(pool->config.device))
-        return CENOTE_OK; /* nobody has been there: there is nothing to give back */
+        return CENOTE_OK; /* no thread has been there: there is nothing to give back */
     int error = turn_begin(pool);
     if (error)
         return error;
@@ -66,7 +66,7 @@ int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     if (flags & CENOTE_TRIM_DEFERRED && (!atomic_load(&pool->policy.churn.deferred) || atomic_load(&pool->config.device->captures)))
         return CENOTE_OK;
     if (flags & CENOTE_TRIM_WAIT)
-        share_sweep(); /* what other processes shared and nobody here needs any more */
+        share_sweep(); /* what other processes shared and this one does not need any more */
     return trim(pool, keep_bytes, UINT64_MAX, flags);
 }
 

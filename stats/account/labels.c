@@ -1,11 +1,11 @@
 /*
  * labels.c: the names of tags, and what the program says it is doing.
  *
- * Tags are a tree: a node is a name inside another node, and a number for good. Nodes are only ever added, so that whoever has a number
+ * Tags are a tree: a node is a name inside another node, and a number for good. Nodes are only ever added, so that a thread that has a number
  * may read the name without a lock. A thread's own place in the tree is one word of its own storage. The road of an allocation reads it in
  * programs that push tags; that storage is the usual, slower kind, because the faster one may run out where a library is loaded late.
  *
- * LOCKING: the lock of the labels guards the adding of nodes. A fork waits until nobody has it, so that a child may go on.
+ * LOCKING: the lock of the labels guards the adding of nodes. A fork waits until no thread has it, so that a child may go on.
  */
 #include "stats/account/label.h"
 
@@ -81,7 +81,7 @@ __attribute__((constructor)) static void watch_forks(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* Somebody else may have added it meanwhile. 0: no memory, or too many. */
+/* Another thread may have added it meanwhile. 0: no memory, or too many. */
 static uint32_t add(uint32_t bucket, uint32_t outer, const char *name)
 {
     lock_take(&lock);

@@ -1,5 +1,5 @@
 /*
- * record.h: what a pool hands out and takes back, written down as it happens, if somebody asked for it. See record.c.
+ * record.h: what a pool hands out and takes back, written down as it happens, if the program asked for it. See record.c.
  *
  * Off, it costs the road of an allocation one branch.
  *

@@ -3,9 +3,9 @@
  *
  * A site is a list of return addresses, innermost first, and a number for good: the same list has the same number. Walking the stack takes
  * a microsecond or two, so that it is done only for pools whose option `sites` asks for it, and before any lock of a pool is taken. What an
- * address is called is found out when somebody wants to read it.
+ * address is called is found out when a caller wants to read it.
  *
- * LOCKING: the lock of labels guards the adding of sites; whoever has a number may read the site without.
+ * LOCKING: the lock of labels guards the adding of sites; a thread that has a number may read the site without.
  */
 #include "stats/account/sites.h"
 
@@ -116,7 +116,7 @@ size_t cenote_site_text(uint32_t number, char *text, size_t size)
     size = text ? size : 0;
     if (size)
         text[0] = 0;
-    if (driver_is_forked()) /* somebody who is not in this process may have the lock */
+    if (driver_is_forked()) /* a thread that is not in this process may have the lock */
         return 0;
     lock_take(&lock);
     uint32_t known = sites.items ? sites.used : 0;

@@ -1,7 +1,7 @@
 /*
  * writer.c: writes a trace that reader.c reads, and the same bytes for the same records: no date, no name of a machine.
  *
- * It does not check what it is given: whoever writes knows what happened. Errors of the file are kept until the end, as stdio does.
+ * It does not check what it is given: the caller knows what happened. Errors of the file are kept until the end, as stdio does.
  *
  * LOCKING: none; a writer belongs to one thread.
  */

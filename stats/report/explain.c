@@ -55,7 +55,10 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
 
 /* ----------------------------------------------------------------------------------------------------------------------------- the pool */
 
-/* What the arena holds beside blocks, live or pending, serves nobody else if it is private or its segments do not move. LOCKING: the pool's lock. */
+/*
+ * What the arena holds beside blocks, live or pending, serves no other arena if it is private or its segments stay.
+ * LOCKING: the pool's lock.
+ */
 static void look_at_arena(const cenote_pool *pool, const struct arena *a, uint64_t held, struct facts *f)
 {
     const cenote_group *g = a->group ? group_of(pool, a->group) : NULL;

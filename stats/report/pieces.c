@@ -1,7 +1,7 @@
 /*
  * pieces.c: the picture of a pool: what lies where in the memory it holds. For snapshots and checkpoints.
  *
- * A page counts once, where it is shown: at the slot that owns it, or at its home while nobody does. A run of neighbouring slots that are
+ * A page counts once, where it is shown: at the slot that owns it, or at its home while no slot does. A run of neighbouring slots that are
  * shown is a segment, and the pieces of a segment tile it. A block that is still being filled is not there yet: what is shown of it is
  * free. Pages mapped nowhere, the spares, have no address: one free piece at address 0 stands for them.
  *

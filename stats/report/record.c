@@ -363,7 +363,7 @@ static void save_for_environment(cenote_pool *pool)
 }
 
 /*
- * Of pools that are open still: the default ones always are. No driver call is made. In a fork somebody who is not there may have the locks;
+ * Of pools that are open still: the default ones always are. No driver call is made. In a fork a thread that is not there may have the locks;
  * who exits from a watch function has some himself.
  */
 static void process_ends(void)

@@ -120,7 +120,7 @@ static bool helps(const struct facts *f, uint64_t part)
     return part && ((f->lacking && part >= f->lacking) || (part >= f->capacity / 10 && (f->lacking || !f->bytes)));
 }
 
-/* It would not fit either if nobody else were on the device. */
+/* It would not fit either if no other process were on the device. */
 static bool alone_too_much(const struct facts *f)
 {
     uint64_t others = f->others + f->unexplained + (f->beside == FACTS_UNKNOWN ? 0 : f->beside);

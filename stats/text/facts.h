@@ -54,7 +54,7 @@ struct facts {
 
     /* the process, and others */
     uint64_t       pools, elsewhere; /* other pools of the process on this device, and what they hold */
-    const char    *unlisted;        /* why nobody knows who else is on the device; NULL: it is known */
+    const char    *unlisted;        /* why other processes on the device are not known; NULL: it is known */
     bool           are_strangers;   /* the list has ids of another namespace: which of them is this process is not known */
     uint64_t       own;             /* what this process has of the device */
     struct facts_process processes[FACTS_PROCESSES]; /* others, those with most first */

@@ -1,7 +1,7 @@
 /*
  * print.c: the counters of counters.def as a table for people and as JSON for programs.
  *
- * Both are made from the struct alone and call nobody: they work on a pool that is lost, and in a report of out of memory. A struct of
+ * Both are made from the struct alone and call no other file: they work on a pool that is lost, and in a report of out of memory. A struct of
  * an older header is shorter than ours: what it has no room for is not printed.
  *
  * LOCKING: none; no state.
