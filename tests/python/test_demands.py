@@ -157,6 +157,7 @@ def test_the_check_compares_with_torch(world):
     (world / "build").mkdir()
     (world / "build/sim").symlink_to(world / "sim")
     library(world / "sim/libcublas.so.13", "libcublas.so.13", "libcublas.so.13", ["cublasOld"])
+    library(world / "sim/libcuda.so.1", "libcuda.so.1", "libcuda.so.1", ["cuInit"])  # by which a build is known
     problems = stubs.check(Tree(world)).problems
     assert any("no row for cublasNew" in problem for problem in problems)
     assert any("build/sim/libcublas.so.13 lacks cublasNew" in problem for problem in problems)
