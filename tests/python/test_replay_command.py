@@ -209,7 +209,7 @@ def test_snapshots_that_are_broken(refuse, made, tmp_path, monkeypatch, change, 
 
 def test_a_half_written_snapshot(refuse, made):
     for end in (1, 40, -1):
-        assert "broken or no memory snapshot" in refuse(made("half.pickle", contents=pickle.dumps(snapshot())[:end]))
+        assert "damaged or no memory snapshot" in refuse(made("half.pickle", contents=pickle.dumps(snapshot())[:end]))
 
 
 # --- the search, and the table

@@ -1,19 +1,16 @@
-"""The records in a memory snapshot of PyTorch's: the file that torch.cuda.memory._dump_snapshot() writes after _record_memory_history().
+"""The records in a memory snapshot of PyTorch (base/torch_pickle.py), for `cenote replay`.
 
-A snapshot has the events of the time that was recorded, the last so many, and the blocks that were there when it was taken. So the blocks that were
-live before the first event are known: those whose free is in the events but not their allocation, and those that are there at the end and whose
-allocation is not in them. They come first, in the order of their addresses.
+A snapshot has the last events before its moment (as many as _record_memory_history() was told to keep) and the blocks of its moment. A block was
+live before the first event if its free is among the events but its allocation is not, or if it is live at the end and no event allocates it. Such
+blocks come first, ordered by address.
 
-A block is free where PyTorch says `free_completed`: between `free_requested` and that another stream was still using it. Which one is not said,
-so that nothing but the moment is known of uses. Sizes are as they were asked for. Segments, pools and frames are the old allocator's business.
-
-A pickle may run code when it is read. This one may not: dicts, lists, strings and numbers is all there is in a snapshot.
+A block is free at its `free_completed`: from `free_requested` until then another stream used it. The snapshot does not say which stream, so the
+records have no uses. Sizes are the requested ones. Segments, pools and frames describe the allocator that was recorded, and are not read.
 """
 import heapq
-import pickle
 from typing import IO, Any, Iterable, Iterator, NamedTuple
 
-from cenote.base.inputs import Bounded, TooMuch
+from cenote.base import torch_pickle
 from cenote.native.records import MOST_DEVICES, A, BrokenTrace, F, Record
 
 LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
@@ -29,24 +26,11 @@ class Event(NamedTuple):
     stream: int
 
 
-class Plain(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot is made of dicts, lists, strings and numbers")
-
-
 def load(path: str, file: IO[bytes]) -> Table:
     try:
-        snapshot = Plain(Bounded(file)).load()
-    except TooMuch as problem:
-        raise BrokenTrace(f"{path}: a snapshot of {problem}; record fewer events (max_entries), without stacks "
-                          "(stacks='python', context=None)") from None
-    except (OSError, MemoryError) as problem:
-        raise BrokenTrace(f"{path}: cannot be read: {problem or 'no host memory'}") from None
-    except Exception as problem:  # an unpickler raises whatever the bytes make it raise
-        raise BrokenTrace(f"{path}: this pickle is broken or no memory snapshot: {' '.join(str(problem).split())[:200]}") from None
-    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list) or not isinstance(snapshot.get("segments"), list):
-        raise BrokenTrace(f"{path}: this pickle is no memory snapshot of PyTorch's: device_traces and segments are missing")
-    return snapshot
+        return torch_pickle.load(path, file)
+    except torch_pickle.BrokenPickle as problem:
+        raise BrokenTrace(str(problem)) from None
 
 
 # --- events

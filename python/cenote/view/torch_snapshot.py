@@ -1,16 +1,15 @@
-"""Reads PyTorch's memory snapshots, the pickles of torch.cuda.memory._dump_snapshot, for `cenote view`. Needs no torch and trusts no file.
+"""The history in a memory snapshot of PyTorch (base/torch_pickle.py), for `cenote view`.
 
-A pickle can name any function to be called: Reader admits none, so that only dictionaries, lists, tuples, strings and numbers come out of it.
-The snapshot says what is there at its moment, and its trace what happened before: what the trace does not begin with is found by going back.
+A snapshot has the blocks of its moment, and a trace of the last events before that moment. A block that is freed in the trace or live at the end,
+and whose allocation is not in the trace, was live before the trace began.
 """
 from __future__ import annotations
 
 import os
-import pickle
 import re
-from typing import IO, Any, NoReturn, Optional
+from typing import IO, Any, Optional
 
-from cenote.base.inputs import Bounded
+from cenote.base import torch_pickle
 from cenote.view.history import FOR_EVER, Broken, History
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
@@ -20,24 +19,17 @@ LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
 
-class Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise Broken(f"it names {f'{module}.{name}'[:80]!r}, which a memory snapshot has no need of; it was not read")
-
-    def persistent_load(self, number: Any) -> NoReturn:
-        raise Broken("it refers to something outside of itself")
-
-
 def read(title: str, file: IO[bytes]) -> list[History]:
     try:
-        snapshot = Reader(Bounded(file)).load()
+        snapshot = torch_pickle.load(title, file)
+    except torch_pickle.BrokenPickle as problem:
+        raise Broken(str(problem)) from None
+    try:
         traces = snapshot["device_traces"]
         devices = sorted({segment["device"] for segment in snapshot["segments"]} | {device for device, trace in enumerate(traces) if trace})
         histories = [PyTorch(title, device, snapshot).history for device in devices]
-    except Broken as problem:
-        raise Broken(f"{title} is no memory snapshot of PyTorch: {problem}") from None
-    except Exception as problem:  # whatever a wrong pickle ends in
-        raise Broken(f"{title} is no memory snapshot of PyTorch: {type(problem).__name__}: {str(problem)[:100]}") from None
+    except Exception as problem:  # a value of another kind than expected can raise any exception
+        raise Broken(f"{title} is damaged or no memory snapshot of PyTorch: {type(problem).__name__}: {str(problem)[:100]}") from None
     if not any(history.born for history in histories):
         raise Broken(f"{title} has no block and no event in it: there is nothing to draw")
     return histories
