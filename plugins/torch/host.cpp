@@ -14,13 +14,13 @@
  */
 #include "install.h"
 #include "lock.h"
+#include "outward.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cenote/host.h>
 
-#include <cstdio>
 #include <dlfcn.h>
 #include <map>
 #include <unordered_map>
@@ -253,15 +253,9 @@ void PinnedAllocator::release_pool(MempoolId_t id)
 
 int cenote_torch_install_host(const char *library, char *why, size_t room)
 {
-    try {
+    return cenote_torch::guarded(why, room, [library] {
         if (!cenote_torch::pinned)
             cenote_torch::pinned = new cenote_torch::PinnedAllocator(library, at::getHostAllocator(at::kCUDA));
         at::setHostAllocator(at::kCUDA, cenote_torch::pinned, 1);
-        return 0;
-    } catch (const c10::Error &error) {
-        snprintf(why, room, "%s", error.what_without_backtrace());
-    } catch (const std::exception &error) {
-        snprintf(why, room, "%s", error.what());
-    }
-    return 1;
+    });
 }

@@ -4,8 +4,7 @@
 #include "install.h"
 
 #include "adapter.h"
-
-#include <cstdio>
+#include "outward.h"
 
 using c10::cuda::CUDACachingAllocator::allocator;
 
@@ -26,13 +25,5 @@ static void install()
 
 int cenote_torch_install(char *why, size_t room)
 {
-    try {
-        install();
-        return 0;
-    } catch (const c10::Error &error) {
-        snprintf(why, room, "%s", error.what_without_backtrace());
-    } catch (const std::exception &error) {
-        snprintf(why, room, "%s", error.what());
-    }
-    return 1;
+    return cenote_torch::guarded(why, room, install);
 }

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cxxabi.h>
 #include <exception>
 
@@ -58,6 +59,17 @@ template <class Function, class Failed> void contain(Function call, Failed faile
     } catch (...) {
         failed("an exception of no known type");
     }
+}
+
+/* For an entry that C calls: 0, or 1 and the reason in `why`, which has room for `room` bytes. */
+template <class Function> int guarded(char *why, size_t room, Function call)
+{
+    int status = 0;
+    contain(call, [&](const char *reason) {
+        snprintf(why, room, "%s", reason);
+        status = 1;
+    });
+    return status;
 }
 
 } // namespace cenote_torch

@@ -111,7 +111,7 @@ static void write_arenas(const struct snapshot *s, struct file *f)
         const struct arena_note *a = &notes[i];
         LIST(f, i, "");
         file_print(f, "{\"arena\":%" PRIu32 ",\"group\":%" PRIu32 ",\"stream_id\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"private\":%s,"
-                   "\"retired\":%s,\"blocks\":%" PRIu64 ",\"reserved\":%" PRIu64 ",\"visitors\":%" PRIu32 ",\"last_freed\":%" PRIu64 "}",
+                   "\"retired\":%s,\"blocks\":%" PRIu64 ",\"reserved\":%" PRIu64 ",\"slow_path_users\":%" PRIu32 ",\"last_freed\":%" PRIu64 "}",
                    a->number, a->group, a->stream, (uintptr_t)a->handle, yes(a->is_private), yes(a->retired), a->live, a->reserved,
                    a->slow_path_users, a->last_freed);
     }
