@@ -211,7 +211,7 @@ static int may_be_destroyed(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a capture is open on device %d: nothing may be given back meanwhile", pool->config.device->ordinal);
     if (pool->groups.pins)
         return error_set(CENOTE_BUSY, 0, "memory of the pool is still pinned: cenote_unpin comes first");
-    if (pool->life.climbers)
+    if (pool->life.slow_path_users)
         return error_set(CENOTE_BUSY, 0, "another thread is allocating from the pool: destroy it when that is done");
     if (pool->account.stats.blocks.current)
         return error_set(CENOTE_BUSY, 0, "%llu blocks (%llu bytes) are still live: free them first",
@@ -289,7 +289,7 @@ static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
     int error = CENOTE_OK;
     if (!result) {
         lock_take(&pool->lock);
-        wait_is_over(pool, waited);
+        events_all_done(pool, waited);
         lock_give(&pool->lock);
         pending_poll(pool);
     }

@@ -2,20 +2,20 @@
  * threads.c: what a thread keeps for itself, so that taking and giving a block usually touches nothing that others touch: one of
  * jemalloc's caches for each node, the last few blocks it freed, and counts.
  *
- * Others look into it seldom: who needs memory before more is registered, and who reads the counts. So the owner's way in is two plain
- * instructions, and the visitor pays: it says that it wants in, makes the system run a memory barrier on every processor that runs this
- * process (membarrier), after which either it sees the owner inside or the owner sees that it is wanted. Where the system has no such call
- * both write and read in one order for all, which costs the owner as much as all else on the way of a block.
+ * Another thread looks into it seldom: when it needs memory before more is registered, and when it reads the counts. So the owner enters with two
+ * plain instructions, and the other thread pays: it says that it wants in, makes the system run a memory barrier on every processor that runs this
+ * process (membarrier), after which either it sees that the owner is busy or the owner sees that it is wanted. Without that call both write and
+ * read in one order for all threads, which costs the owner as much as everything else it does for a block.
  *
  *     owner     busy = 1; is it wanted? then busy = 0, wait, again                  busy = 0
- *     visitor   wanted = 1 (one at a time); barrier; wait until not busy            wanted = 0
+ *     other     wanted = 1 (one at a time); barrier; wait until not busy            wanted = 0
  *
  * When a thread ends it gives back what it kept, and the structure waits for the next thread. A program cannot know when that happens (a thread
  * that has been waited for may still be ending, and others end on their own), so it may be while pinned memory is closed: `host_opening` keeps
  * the two apart.
  *
- * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner inside enter and leave, and for a visitor inside visit and
- * end_visit. `lock` may be taken there, by pieces.c, also from jemalloc's hooks.
+ * LOCKING: `host_opening` while a thread ends. What a thread keeps is for its owner between enter and leave, and for another thread between
+ * enter_other and leave_other. `lock` may be taken there, by pieces.c, also from jemalloc's hooks.
  */
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -55,7 +55,7 @@ static void leave(struct thread *t)
 }
 
 /* A system that takes the call back (a filter that came later): a millisecond is longer than any processor keeps a write to itself. */
-static void visit(const struct host *h, struct thread *t)
+static void enter_other(const struct host *h, struct thread *t)
 {
     while (atomic_exchange(&t->wanted, true))
         sched_yield();
@@ -65,7 +65,7 @@ static void visit(const struct host *h, struct thread *t)
         sched_yield();
 }
 
-static void end_visit(struct thread *t)
+static void leave_other(struct thread *t)
 {
     atomic_store_explicit(&t->wanted, false, memory_order_release);
 }
@@ -157,7 +157,7 @@ static void flush_quantity(struct node *n, int q, uint64_t in, uint64_t out)
         ;
 }
 
-/* LOCKING: inside, as owner or visitor. */
+/* LOCKING: entered, as owner or as another thread. */
 static void flush_counts(struct host *h, struct thread *t)
 {
     t->unflushed = 0;
@@ -290,7 +290,7 @@ void thread_free(struct host *h, struct thread *t, uint64_t at, uint64_t request
     leave(t);
 }
 
-/* LOCKING: inside, as owner or visitor. */
+/* LOCKING: entered, as owner or as another thread. */
 static void flush(struct host *h, struct thread *t, enum flush what)
 {
     flush_counts(h, t);
@@ -306,9 +306,9 @@ static void flush(struct host *h, struct thread *t, enum flush what)
 void threads_flush(struct host *h, enum flush what)
 {
     for (struct thread *t = atomic_load(&h->threads); t; t = t->next) {
-        visit(h, t);
+        enter_other(h, t);
         flush(h, t, what);
-        end_visit(t);
+        leave_other(t);
     }
     for (int node = 0; what == FLUSH_ALL && node < h->nodes; node++)
         arena_purge(&h->node[node]);

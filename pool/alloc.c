@@ -86,7 +86,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     pool_shape(pool, a, q);
     bool served = pool_try(pool, a, &who, q, false, &place, at) == FIT_NOW;
     a->slow_path_users += !served;
-    pool->life.climbers += !served;
+    pool->life.slow_path_users += !served;
     lock_give(&pool->lock);
     if (tend)
         pending_poll_if_due(pool);
@@ -95,8 +95,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->slow_path_users--;
-    pool->life.climbers--;
-    idle_note(pool, a); /* its stream or group may have gone meanwhile */
+    pool->life.slow_path_users--;
+    idle_enter(pool, a); /* its stream or group may have gone meanwhile */
     pool->account.stats.slow_allocs++;
     lock_give(&pool->lock);
     return error;

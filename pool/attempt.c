@@ -20,10 +20,10 @@
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
 #define SLIDES_MAX      (1u << 20) /* places taken without asking the device, after that many questions in vain */
 
-static enum step fail(struct climb *c, int error)
+static enum attempt fail(struct climb *c, int error)
 {
     c->error = error;
-    return STEP_DONE;
+    return ATTEMPT_DONE;
 }
 
 /*
@@ -65,7 +65,7 @@ static CUresult run_fill(struct climb *c)
 /*
  * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
  */
-static enum step fill_place(struct climb *c, const struct place *place)
+static enum attempt fill_place(struct climb *c, const struct place *place)
 {
     cenote_pool *pool = c->pool;
     uint32_t block = heap_take(&c->arena->heap, place);
@@ -80,21 +80,21 @@ static enum step fill_place(struct climb *c, const struct place *place)
     if (result) {
         arena_abandon(c->arena, block);
         c->driver = result;
-        return result == CUDA_ERROR_OUT_OF_MEMORY ? STEP_SHORT : STEP_DONE;
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
     }
     pool->account.stats.pages_harvested += pool->remap.fill.harvests;
     pool->account.stats.pages_unmapped += pool->remap.fill.unmaps;
     c->at = pool_commit(pool, c->arena, c->request, block);
     count_alloc(pool, c->arena, c->request);
     record_taken(pool, c->at, c->request, c->arena);
-    return STEP_DONE;
+    return ATTEMPT_DONE;
 }
 
-/* What the driver says it has left. LOCKING: the turn. */
-void attempt_ask_left(struct climb *c)
+/* How much memory is free, as the driver says. LOCKING: the turn. */
+void attempt_ask_driver(struct climb *c)
 {
-    size_t left = 0, total = 0;
-    c->left = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&left, &total) ? UINT64_MAX : left;
+    size_t free = 0, total = 0;
+    c->driver_has = c->has_more || c->pool->config.device->driver->cuMemGetInfo(&free, &total) ? UINT64_MAX : free;
 }
 
 /*
@@ -108,38 +108,38 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
     CUmemAllocationProp prop = device_page_prop(c->pool->config.device);
     uint64_t page = 1ull << c->pool->store.pages.shift;
     bytes = (bytes + page - 1) & ~(page - 1);
-    if (c->refused && bytes >= c->refused && c->left <= c->left_then)
+    if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had)
         return false;
     CUresult result = t->cuMemCreate(&handle, bytes, &prop, 0);
     if (!result && t->cuMemRelease(handle))
         t->cuMemRelease(handle); /* it would be lost: a refusal is asked for once more */
     c->has_more = result != CUDA_ERROR_OUT_OF_MEMORY;
     c->refused = bytes;
-    c->left_then = c->left;
+    c->driver_had = c->driver_has;
     return c->has_more;
 }
 
 /* LOCKING: the pool's lock on entry and on return; not between. */
-static enum step probe(struct climb *c, uint64_t bytes)
+static enum attempt probe(struct climb *c, uint64_t bytes)
 {
     lock_give(&c->pool->lock);
     bool more = attempt_has_more(c, bytes);
     lock_take(&c->pool->lock);
-    return more ? STEP_AGAIN : STEP_SHORT;
+    return more ? ATTEMPT_AGAIN : ATTEMPT_SHORT;
 }
 
 /* LOCKING: the pool's lock. */
-static enum step fill_from_plan(struct climb *c, const struct requester *who, const struct place *place)
+static enum attempt fill_from_plan(struct climb *c, const struct requester *who, const struct place *place)
 {
     cenote_pool *pool = c->pool;
     struct region *r = region_of(&pool->store.pages, place->region);
     struct slots under = place->under;
-    uint64_t allowance = source_allowance(pool), most = allowance < c->left ? allowance : c->left;
+    uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
     switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, may_move(c), most)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
-        return allowance >> r->shift < pool->remap.fill.creates ? STEP_SHORT : probe(c, (uint64_t)pool->remap.fill.creates << r->shift);
+        return allowance >> r->shift < pool->remap.fill.creates ? ATTEMPT_SHORT : probe(c, (uint64_t)pool->remap.fill.creates << r->shift);
     default:
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
                                  (unsigned long long)(under.to - under.from)));
@@ -157,7 +157,7 @@ static void note_question(struct arena *a, const struct place *place)
 }
 
 /* LOCKING: the pool's lock on entry and on return. */
-static enum step place_and_fill(struct climb *c)
+static enum attempt place_and_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     struct place place = {0};
@@ -167,7 +167,7 @@ static enum step place_and_fill(struct climb *c)
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
     if (fit == FIT_NOW) {
         note_question(c->arena, &place);
-        return STEP_DONE;
+        return ATTEMPT_DONE;
     }
     if (fit == FIT_WITH_PAGES)
         return fill_from_plan(c, &who, &place);
@@ -179,26 +179,26 @@ static enum step place_and_fill(struct climb *c)
                               (unsigned long long)c->request->bytes, (unsigned long long)c->request->at));
 
     lock_give(&pool->lock);
-    int error = source_grow(pool, c->arena, c->request, &c->driver);
+    int error = grow_arena(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
     bool again = exhausted && c->rounds++ < ROUNDS_MAX && wait_for_progress(pool, UINT64_MAX, &c->driver);
     lock_take(&pool->lock);
     if (again)
-        return STEP_AGAIN;
+        return ATTEMPT_AGAIN;
     if (error == CENOTE_OUT_OF_MEMORY)
-        return STEP_SHORT;
-    return error ? fail(c, error) : STEP_AGAIN;
+        return ATTEMPT_SHORT;
+    return error ? fail(c, error) : ATTEMPT_AGAIN;
 }
 
 /* Free segments, all too small for the request, go back before another is taken, within the budget: harvest where pages cannot move. */
 void attempt_replace_segments(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (source_moves_pages(pool, c->arena))
+    if (provider_moves_pages(pool, c->arena))
         return;
     uint64_t before = c->now = pool_now(pool);
     lock_take(&pool->lock);
-    bool may = may_move(c) || source_guards(pool, c->arena);
+    bool may = may_move(c) || provider_guards(pool, c->arena);
     lock_give(&pool->lock);
     if (!may)
         return;
@@ -214,16 +214,16 @@ void attempt_replace_segments(struct climb *c)
  * Looks for a place and fills it. What the driver has left is asked first where it may be too little, so that pages are not created in vain
  * one by one.
  */
-enum step attempt_serve(struct climb *c)
+enum attempt attempt_serve(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t held = pool->store.pages.reserved, more = pool->config.device->capacity > held ? pool->config.device->capacity - held : 0;
-    c->left = UINT64_MAX;
-    if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && source_moves_pages(pool, c->arena))
-        attempt_ask_left(c);
+    c->driver_has = UINT64_MAX;
+    if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
+        attempt_ask_driver(c);
     c->now = pool_now(pool);
     lock_take(&pool->lock);
-    enum step step = place_and_fill(c);
+    enum attempt attempt = place_and_fill(c);
     lock_give(&pool->lock);
-    return step;
+    return attempt;
 }

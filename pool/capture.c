@@ -179,7 +179,7 @@ static int look_once_more(cenote_pool *pool)
     int error = turn_begin(pool);
     if (error)
         return error;
-    CUresult result = wait_poll(pool, UINT64_MAX);
+    CUresult result = events_poll(pool, UINT64_MAX);
     if (!result)
         pending_poll(pool);
     turn_end(pool);

@@ -1,7 +1,7 @@
 /*
  * climb.h: one allocation on its way up the shortage ladder, as attempt.c and shortage.c see it. On the stack of its thread.
  *
- * OWNERS: shortage.c climbs; attempt.c serves, and asks the driver what is left. LOCKING: none, one thread has it.
+ * OWNERS: shortage.c climbs; attempt.c serves, and asks the driver how much is free. LOCKING: none, one thread has it.
  */
 #ifndef CENOTE_POOL_CLIMB_H
 #define CENOTE_POOL_CLIMB_H
@@ -23,26 +23,26 @@ struct climb {
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
-    uint64_t              left;     /* bytes that the driver says it has left, UINT64_MAX: not asked, or it has more */
+    uint64_t              driver_has;/* bytes that the driver says are free, UINT64_MAX: not asked, or it has more */
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
-    uint64_t              left_then;/* and what it said it had left */
+    uint64_t              driver_had;/* and what it said was free then */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;
     CUresult              driver;   /* what the driver said last; an error that is left here ends the climb */
 };
 
-enum step {
-    STEP_DONE,          /* served, or failed for good: `error` or `driver` says */
-    STEP_AGAIN,         /* something changed: look again on the same rung */
-    STEP_SHORT          /* no physical memory on this rung */
+enum attempt {
+    ATTEMPT_DONE,          /* served, or failed for good: `error` or `driver` says */
+    ATTEMPT_AGAIN,         /* something changed: look again on the same rung */
+    ATTEMPT_SHORT          /* no physical memory on this rung */
 };
 
 /* --- attempt.c. LOCKING: the turn */
-enum step attempt_serve(struct climb *c);
+enum attempt attempt_serve(struct climb *c);
 void      attempt_replace_segments(struct climb *c);
-void      attempt_ask_left(struct climb *c);
+void      attempt_ask_driver(struct climb *c);
 bool      attempt_has_more(struct climb *c, uint64_t bytes);
 
 #endif

@@ -62,8 +62,8 @@ static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
     return due;
 }
 
-/* As wait_poll, but says what the driver said: success, not ready, or that it refuses to tell. */
-CUresult events_poll(cenote_pool *pool, tick needed)
+/* As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. */
+CUresult events_query(cenote_pool *pool, tick needed)
 {
     struct fence oldest;
     if (pool_is_capturing(pool))
@@ -81,17 +81,17 @@ CUresult events_poll(cenote_pool *pool, tick needed)
 }
 
 /*
- * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and takes note of those that are done. An error is
- * sticky: the context is lost. LOCKING: the turn.
+ * Records a fence if none covers what was freed up to `needed` (UINT64_MAX: up to now), and retires those that are done. An error is sticky:
+ * the context is lost. LOCKING: the turn.
  */
-CUresult wait_poll(cenote_pool *pool, tick needed)
+CUresult events_poll(cenote_pool *pool, tick needed)
 {
-    CUresult result = events_poll(pool, needed);
+    CUresult result = events_query(pool, needed);
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
 /* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the pool's lock. */
-void wait_is_over(cenote_pool *pool, tick covers)
+void events_all_done(cenote_pool *pool, tick covers)
 {
     struct fence oldest;
     fences_all_done(&pool->store.pages.fences, covers);

@@ -1,5 +1,5 @@
 /*
- * grow.c: an arena grows: a region of addresses, or a segment. source.c says where from, and gives them back.
+ * grow.c: an arena grows: a region of addresses, or a segment. provider.c says where from, and gives them back.
  *
  * What the pool has too much of goes back first: addresses of empty regions, and what destroyed groups hold of their own sources.
  *
@@ -16,7 +16,7 @@
 #define SEGMENT_ASYNC_MAX (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
 #define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
-/* Who serves an arena: async segments cannot be had inside a capture, they would become nodes of the graph. */
+/* The provider of an arena: not async for captures, where its segments would become nodes of the graph. */
 static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
 {
     bool is_private = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_PRIVATE;
@@ -26,10 +26,10 @@ static enum cenote_provider provider_of(const cenote_pool *pool, const struct ar
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* Bytes of the smallest segment that the request fits in. */
-uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
+uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
 {
     uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
-    uint64_t unit = source_guards(pool, a) && pool->config.device->granularity > SEGMENT_UNIT ? pool->config.device->granularity : SEGMENT_UNIT;
+    uint64_t unit = provider_guards(pool, a) && pool->config.device->granularity > SEGMENT_UNIT ? pool->config.device->granularity : SEGMENT_UNIT;
     return round_up(q->size + slack, unit);
 }
 
@@ -120,7 +120,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
         return CENOTE_OK;
     if (r) {
         addresses_remove(r);
-        source_close_region(r);
+        provider_close_region(r);
     }
     region_unreserve(pool->config.device, base, bytes);
     return no_memory();
@@ -157,17 +157,17 @@ static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t
 static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUdeviceptr *at)
 {
     const struct driver *t = pool->config.device->driver;
-    const cenote_source *callback = source_callback(pool, a);
-    if (callback) {
+    const cenote_source *source = source_of(pool, a);
+    if (source) {
         struct callback c;
         turn_end(pool);
-        callback_begin(&c, pool, callback);
-        *at = (CUdeviceptr)(uintptr_t)callback->take(bytes, a->handle, callback->arg);
+        callback_begin(&c, pool, source);
+        *at = (CUdeviceptr)(uintptr_t)source->take(bytes, a->handle, source->arg);
         callback_end();
         turn_resume(pool);
         return *at ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (source_guards(pool, a))
+    if (provider_guards(pool, a))
         return guard_take(pool, bytes, at);
     if (provider_of(pool, a) == CENOTE_ASYNC && bytes >= SEGMENT_ASYNC)
         return t->cuMemAllocFromPoolAsync(at, bytes, pool->config.driver_pool, a->handle);
@@ -180,7 +180,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     struct region *r = open_region(base, bytes, SEGMENT_SHIFT);
     if (!r)
         return false;
-    r->foreign = source_callback(pool, a) != NULL;
+    r->foreign = source_of(pool, a) != NULL;
     lock_take(&pool->lock);
     bool published = table_reserve(&pool->store.pages.table, 1) && publish_region(pool, a, r);
     if (published) {
@@ -195,7 +195,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     lock_give(&pool->lock);
     if (!published) {
         addresses_remove(r);
-        source_close_region(r);
+        provider_close_region(r);
     }
     return published;
 }
@@ -205,7 +205,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
 {
     CUdeviceptr at = 0;
     lock_take(&pool->lock);
-    bool room = source_allowance(pool) >= bytes;
+    bool room = limits_allowance(pool) >= bytes;
     uint64_t promised = room ? bytes : 0; /* the turn may be let go of, and others ask for the same allowance */
     pool->limits.promised += promised;
     lock_give(&pool->lock);
@@ -213,7 +213,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     lock_take(&pool->lock);
     pool->limits.promised -= promised;
     lock_give(&pool->lock);
-    bool is_ours = !*driver && source_callback(pool, a) && addresses_are_taken(at, bytes); /* an address names one block */
+    bool is_ours = !*driver && source_of(pool, a) && addresses_are_taken(at, bytes); /* an address names one block */
     bool usable = !*driver && !is_ours && !(at % BLOCK_BYTES);
     if (usable)
         watch_tell(pool, CENOTE_MAPPED, at, bytes);
@@ -222,7 +222,7 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
     if (usable)
         watch_tell(pool, CENOTE_UNMAPPING, at, bytes);
     if (!*driver) {
-        source_give_segment(pool, a, at, bytes);
+        provider_give_segment(pool, a, at, bytes);
         return is_ours ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx that cenote has already, in a block of its own "
                                    "or by an earlier take: have it take from elsewhere", (unsigned long long)at) :
                at % BLOCK_BYTES ? error_set(CENOTE_INVALID, 0, "the source of the group gave memory at %#llx, which is not aligned to %u",
@@ -237,20 +237,20 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
  */
 static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
-    uint64_t least = source_least(pool, a, q), habit = q->alone ? least : segment_bytes(pool, a, q->size);
+    uint64_t least = grow_least(pool, a, q), habit = q->alone ? least : segment_bytes(pool, a, q->size);
     int error = try_segment(pool, a, habit > least ? habit : least, driver);
     return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
 }
 
 /* One more region or segment, large enough for the request. */
-int source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
+int grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     *driver = CUDA_SUCCESS;
-    const cenote_source *callback = source_callback(pool, a);
-    if (callback && callback_runs(callback))
+    const cenote_source *source = source_of(pool, a);
+    if (source && callback_runs(source))
         return error_set(CENOTE_INVALID, 0, "the take function of group \"%s\" allocates from its own group: have it take from elsewhere",
                          group_of(pool, a->group)->name);
-    if (callback)
+    if (source)
         trim_orphans(pool);
-    return source_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
+    return provider_moves_pages(pool, a) ? grow_region(pool, a, q, driver) : grow_segment(pool, a, q, driver);
 }

@@ -88,10 +88,10 @@ static void leave_group(cenote_pool *pool, struct arena *a)
 }
 
 /*
- * It holds no block: it joins its queue, if it is in none. An arena that is over belongs to no group any more. One of a private group is over
- * with its group only, and when that has released it, not with its stream: graphs write to it (rule 4).
+ * If the arena holds no block it joins its queue, unless it is in one. An arena that is over belongs to no group any more. One of a private
+ * group is over with its group only, and when that has released it, not with its stream: graphs write to it (rule 4).
  */
-void idle_note(cenote_pool *pool, struct arena *a)
+void idle_enter(cenote_pool *pool, struct arena *a)
 {
     cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
     bool over = !a->is_private && (a->retired || (g && g->destroyed)), sourced = g && g->has_source;
@@ -113,7 +113,7 @@ void idle_end(cenote_pool *pool, struct arena *a)
     stream_forget(pool, a);
     a->retired = true;
     leave(pool, a);
-    idle_note(pool, a);
+    idle_enter(pool, a);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------- taking over */

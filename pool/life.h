@@ -37,12 +37,15 @@ struct pool_list {
     atomic_bool    attended;        /* by the background thread */
 };
 
-/* LOCKING: `open` and `lost` change under the pool's lock, `ending` is atomic, and all three are read without a lock; `climbers`: the pool's lock. */
+/*
+ * LOCKING: `open` and `lost` change under the pool's lock, `ending` is atomic, and all three are read without a lock; `slow_path_users`: the
+ * pool's lock.
+ */
 struct life {
     _Atomic(bool)  open;            /* false: destroyed, kept for reuse */
     _Atomic(bool)  ending;          /* a thread destroys it */
     _Atomic(CUresult) lost;         /* first sticky error, 0: none */
-    uint32_t       climbers;        /* threads in shortage_serve */
+    uint32_t       slow_path_users;        /* see the same count of an arena */
 };
 
 /* What a pool was made with. LOCKING: constant while the pool is open; `others` is atomic. */

@@ -313,7 +313,7 @@ void pending_poll_if_due(cenote_pool *pool)
         tick wanted = pool->pending.fence_wanted;
         pool->pending.allocs_since_poll = 0;
         lock_give(&pool->lock);
-        wait_poll(pool, wanted);
+        events_poll(pool, wanted);
         lock_give(&pool->turn);
     }
     if (entered)

@@ -21,9 +21,9 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 /* What the request comes to in this arena. LOCKING: the pool's lock. */
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
-    q->at_segment_end = source_guards(pool, a);
+    q->at_segment_end = provider_guards(pool, a);
     q->exclusive_pages = q->at_segment_end || (a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_WHOLE);
-    q->alone = q->exclusive_pages && !source_moves_pages(pool, a);
+    q->alone = q->exclusive_pages && !provider_moves_pages(pool, a);
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
     if (q->exclusive_pages && !q->alone)
         request_cover_pages(q, 1ull << pool->store.pages.shift);
@@ -96,5 +96,5 @@ void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
         pool->store.last_freed.freed = freed;
     }
     if (!w->arena->live && !w->arena->queue)
-        idle_note(pool, w->arena);
+        idle_enter(pool, w->arena);
 }

@@ -35,7 +35,7 @@
 
 /*
  * The order is by use. Locks come first and then what a structure keeps when a new pool takes it over (pools_take_structure). After these comes
- * what the fast road of cenote_alloc and cenote_free touches, from `life` to `streams`; a part with a large array has it last. The rest is
+ * what the fast path of cenote_alloc and cenote_free touches, from `life` to `streams`; a part with a large array has it last. The rest is
  * seldom touched.
  */
 struct cenote_pool {
@@ -95,14 +95,14 @@ static inline bool look_goes_on(struct look *look, uint32_t work)
 }
 
 /* --- pieces.c, rows.c, stats/account/rows.c, stats/account/steps.c */
-struct sums {
-    uint64_t *of_arena;             /* bytes of physical memory that lie in each, by its number */
+struct arena_sums {
+    uint64_t *of_arena;             /* bytes of physical memory that lie in each arena, by its number */
     uint32_t  arenas;               /* room; later ones are not told of */
 };
-bool     pieces_sums_open(struct sums *sums, cenote_pool *pool);
-void     pieces_sums_close(struct sums *sums);
-void     pieces_sum(struct look *look, struct sums *sums);
-static inline uint64_t sum_of_arena(const struct sums *sums, uint32_t arena) { return arena < sums->arenas ? sums->of_arena[arena] : 0; }
+bool     pieces_sums_open(struct arena_sums *sums, cenote_pool *pool);
+void     pieces_sums_close(struct arena_sums *sums);
+void     pieces_sum(struct look *look, struct arena_sums *sums);
+static inline uint64_t sum_of_arena(const struct arena_sums *sums, uint32_t arena) { return arena < sums->arenas ? sums->of_arena[arena] : 0; }
 bool rows_reserve(cenote_pool *pool, uint64_t mark);
 struct row rows_all(const cenote_pool *pool);
 void rows_reset(struct look *look, bool peaks);
@@ -111,7 +111,7 @@ void steps_note(cenote_pool *pool, uint64_t now);
 
 /* --- the answers to cenote_pool_pieces, cenote_pool_rows, cenote_pool_steps, cenote_pool_stats. LOCKING: the pool's lock */
 void pieces_draw(struct look *look, const cenote_group *group, struct sized_list *list);
-void rows_list(struct look *look, enum cenote_division division, const struct sums *sums, struct sized_list *list);
+void rows_list(struct look *look, enum cenote_division division, const struct arena_sums *sums, struct sized_list *list);
 void steps_list(const cenote_pool *pool, struct sized_list *list);
 struct report_sums {                /* over all regions */
     struct pages_sums pages;
@@ -127,25 +127,25 @@ void     events_close(cenote_pool *pool);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
 CUresult turn_resume(cenote_pool *pool);
-CUresult events_poll(cenote_pool *pool, tick needed);
+CUresult events_query(cenote_pool *pool, tick needed);
 static inline bool pool_is_capturing(const cenote_pool *pool) { return atomic_load(&pool->config.device->captures) != 0; }
 void     turn_pause(cenote_pool *pool);
 void     turn_go_on(cenote_pool *pool);
-CUresult wait_poll(cenote_pool *pool, tick needed);
-void     wait_is_over(cenote_pool *pool, tick covers);
+CUresult events_poll(cenote_pool *pool, tick needed);
+void     events_all_done(cenote_pool *pool, tick covers);
 struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
     tick     done;
     uint64_t inactive;              /* bytes that went back to their arenas so far */
 };
-enum left {                         /* what can be waited for; of several the later is waited for first */
-    LEFT_NOTHING,
-    LEFT_PEER,                      /* the whole of another device */
-    LEFT_CONTEXT,                   /* the whole context: no fence can be had */
-    LEFT_EVENTS                     /* the driver is asked again in a while */
+enum awaited {                      /* what can be waited for; of several the later is waited for first */
+    AWAIT_NOTHING,
+    AWAIT_PEER,                     /* the whole of another device */
+    AWAIT_CONTEXT,                  /* the whole context: no fence can be had */
+    AWAIT_EVENTS                    /* the driver is asked again in a while */
 };
 bool      wait_came(cenote_pool *pool, struct sight *seen);
-enum left wait_look(cenote_pool *pool, tick limit, CUresult *result);
-bool      wait_for_left(cenote_pool *pool, enum left left, uint32_t looks, CUresult *result);
+enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result);
+bool      wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUresult *result);
 void      wait_count(cenote_pool *pool, uint32_t looks);
 bool      wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
@@ -161,13 +161,13 @@ struct siblings {
         const cenote_pool *pool;
         tick         limit;         /* what it freed later is not waited for */
         struct sight seen;
-        enum left    left;
+        enum awaited awaited;
     } each[SIBLINGS_MAX];
 };
 uint64_t  siblings_stir(const cenote_pool *pool);
 void      siblings_look(struct siblings *s, const cenote_pool *pool);
-enum left siblings_visit(struct siblings *s, const cenote_pool *pool, bool *came);
-bool      siblings_wait(const struct siblings *s, const cenote_pool *pool, enum left left);
+enum awaited siblings_poll(struct siblings *s, const cenote_pool *pool, bool *came);
+bool      siblings_wait(const struct siblings *s, const cenote_pool *pool, enum awaited awaited);
 
 /* --- explain.c */
 int explain_shortage(cenote_pool *pool, uint64_t bytes);
@@ -175,17 +175,16 @@ int explain_shortage(cenote_pool *pool, uint64_t bytes);
 /* --- shortage.c */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
 
-/* --- source.c, grow.c */
-int  source_grow(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
-bool source_moves_pages(const cenote_pool *pool, const struct arena *a);
-bool source_guards(const cenote_pool *pool, const struct arena *a);
-bool source_is_foreign(const cenote_pool *pool, const struct arena *a);
-uint64_t source_least(const cenote_pool *pool, const struct arena *a, const struct request *q);
-bool source_give_back(cenote_pool *pool, struct region *r);
-bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes);
-const cenote_source *source_callback(const cenote_pool *pool, const struct arena *a);
-void source_close_region(struct region *r);
-uint64_t source_allowance(const cenote_pool *pool);
+/* --- provider.c, grow.c */
+int  grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
+bool provider_moves_pages(const cenote_pool *pool, const struct arena *a);
+bool provider_guards(const cenote_pool *pool, const struct arena *a);
+uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct request *q);
+bool provider_give_back(cenote_pool *pool, struct region *r);
+bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes);
+const cenote_source *source_of(const cenote_pool *pool, const struct arena *a);
+void provider_close_region(struct region *r);
+uint64_t limits_allowance(const cenote_pool *pool);
 
 /* --- sums.c: what is added up before a request climbs and before it waits. LOCKING: the pool's lock */
 uint64_t sums_live(const cenote_pool *pool);

@@ -47,18 +47,18 @@ static bool borrow(struct climb *c)
 static uint64_t room_outside(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    attempt_ask_left(c);
+    attempt_ask_driver(c);
     lock_take(&pool->lock);
-    uint64_t allowance = source_allowance(pool);
+    uint64_t allowance = limits_allowance(pool);
     lock_give(&pool->lock);
-    return c->left < allowance ? c->left : allowance;
+    return c->driver_has < allowance ? c->driver_has : allowance;
 }
 
 /* Pages are of no use to a source, but they stand before it: as many as it lacks go. */
 static void make_way(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    uint64_t room = room_outside(c), needed = source_least(pool, c->arena, c->request);
+    uint64_t room = room_outside(c), needed = grow_least(pool, c->arena, c->request);
     uint64_t reserved = pool->store.pages.reserved, missing = needed > room ? needed - room : 0;
     if (missing)
         trim_to(pool, reserved > missing ? reserved - missing : 0, UINT64_MAX);
@@ -71,7 +71,7 @@ static void gather(struct climb *c)
     pending_poll(pool);
     trim_flush(pool);
     trim_segments(pool);
-    if (pool->config.provider == CENOTE_VMM && !source_moves_pages(pool, c->arena))
+    if (pool->config.provider == CENOTE_VMM && !provider_moves_pages(pool, c->arena))
         make_way(c);
 }
 
@@ -84,7 +84,7 @@ static bool ask_others(struct climb *c)
     if ((c->driver = turn_resume(pool)))
         return false;
     turn_pause(pool);
-    siblings_visit(&c->siblings, pool, &came);
+    siblings_poll(&c->siblings, pool, &came);
     turn_go_on(pool);
     return freed;
 }
@@ -107,40 +107,40 @@ static bool may_waiting_help(struct climb *c)
     cenote_pool *pool = c->pool;
     uint64_t cached = c->siblings.cached, room = room_outside(c);
     lock_take(&pool->lock);
-    uint64_t allowance = source_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes);
+    uint64_t allowance = limits_allowance(pool), missing = sums_missing(pool, c->arena, c->request->bytes);
     lock_give(&pool->lock);
-    if (source_is_foreign(pool, c->arena))
+    if (source_of(pool, c->arena))
         return missing < count_rounded(c->request->bytes) && missing <= allowance;
     if (missing > allowance)
         return false;
-    return missing <= cached || missing - cached <= room || (source_moves_pages(pool, c->arena) && attempt_has_more(c, missing - cached));
+    return missing <= cached || missing - cached <= room || (provider_moves_pages(pool, c->arena) && attempt_has_more(c, missing - cached));
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- the climb */
 
 struct around {
     struct sight seen;
-    enum left here, there;  /* to wait for: in this pool, in other pools of the device */
+    enum awaited here, there;   /* to wait for: in this pool, in other pools of the device */
 };
 
 /* One look at this pool, and one at the others if nothing has come back here. True: something has. */
 static bool look_around(struct climb *c, struct around *a)
 {
     a->here = wait_look(c->pool, c->limit, &c->driver);
-    a->there = LEFT_NOTHING;
+    a->there = AWAIT_NOTHING;
     bool came = wait_came(c->pool, &a->seen);
     if (came || c->driver || !c->siblings.pools)
         return came;
     turn_pause(c->pool);
-    a->there = siblings_visit(&c->siblings, c->pool, &came);
+    a->there = siblings_poll(&c->siblings, c->pool, &came);
     turn_go_on(c->pool);
     return came;
 }
 
 static bool wait_around(struct climb *c, const struct around *a, uint32_t looks)
 {
-    if (a->here >= a->there || a->there == LEFT_EVENTS)
-        return wait_for_left(c->pool, a->here >= a->there ? a->here : a->there, looks, &c->driver);
+    if (a->here >= a->there || a->there == AWAIT_EVENTS)
+        return wait_for_rest(c->pool, a->here >= a->there ? a->here : a->there, looks, &c->driver);
     turn_pause(c->pool);
     bool waited = siblings_wait(&c->siblings, c->pool, a->there);
     turn_go_on(c->pool);
@@ -150,7 +150,7 @@ static bool wait_around(struct climb *c, const struct around *a, uint32_t looks)
 /* Waits for what may help, as long as something may. What other threads free meanwhile is for another round. */
 static bool wait_a_while(struct climb *c)
 {
-    struct around around = {{0}, LEFT_NOTHING, LEFT_NOTHING};
+    struct around around = {{0}, AWAIT_NOTHING, AWAIT_NOTHING};
     uint32_t looks = 0;
     if (!may_waiting_help(c))
         return false;
@@ -158,7 +158,7 @@ static bool wait_a_while(struct climb *c)
     for (; !look_around(c, &around); looks++)
         if (c->driver || !wait_around(c, &around, looks))
             return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
-    if (around.here == LEFT_NOTHING && around.there == LEFT_NOTHING && c->rounds++ >= ROUNDS_MAX)
+    if (around.here == AWAIT_NOTHING && around.there == AWAIT_NOTHING && c->rounds++ >= ROUNDS_MAX)
         return false; /* what came was freed after the round began, and so it may go on for ever */
     wait_count(c->pool, looks);
     gather(c);
@@ -188,10 +188,10 @@ static bool another_round(struct climb *c)
     if (c->rounds++ >= ROUNDS_MAX)
         return false;
     if (c->rounds > 1)
-        wait_for_left(c->pool, LEFT_EVENTS, (uint32_t)c->rounds, &c->driver);
+        wait_for_rest(c->pool, AWAIT_EVENTS, (uint32_t)c->rounds, &c->driver);
     if (c->siblings.pools) {
         turn_pause(c->pool);
-        siblings_visit(&c->siblings, c->pool, &came);
+        siblings_poll(&c->siblings, c->pool, &came);
         turn_go_on(c->pool);
     }
     begin_round(c);
@@ -215,7 +215,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
         c->rung = RUNG_CALLBACK;
         if (!borrow(c) && ask_others(c)) {
             c->rung = RUNG_HARVEST; /* and once more up from there */
-            c->driver = wait_poll(pool, UINT64_MAX);
+            c->driver = events_poll(pool, UINT64_MAX);
             gather(c);
         }
         return true;
@@ -242,19 +242,19 @@ static int out_of_memory(struct climb *c)
 static int climb(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    if (c->request->bytes > pool->config.device->capacity && !source_is_foreign(pool, c->arena))
+    if (c->request->bytes > pool->config.device->capacity && !source_of(pool, c->arena))
         return out_of_memory(c); /* no rung helps */
-    c->driver = wait_poll(pool, UINT64_MAX);
+    c->driver = events_poll(pool, UINT64_MAX);
     if (!c->driver) {
         pending_poll(pool);
         attempt_replace_segments(c);
     }
     while (!c->driver) {
         bool hopeless = is_hopeless(c);
-        enum step step = hopeless ? STEP_SHORT : attempt_serve(c);
+        enum attempt attempt = hopeless ? ATTEMPT_SHORT : attempt_serve(c);
         if (c->at || c->error)
             return c->error;
-        if (step != STEP_SHORT)
+        if (attempt != ATTEMPT_SHORT)
             continue;
         c->driver = CUDA_SUCCESS;
         if (!climb_higher(c, hopeless))

@@ -5,7 +5,7 @@
  * itself and waits for none, so that of all that may come back the first serves it (rule 16). What a sibling freed after the round began is not
  * waited for: its threads may go on for ever.
  *
- *     siblings_visit: asked ---> more came back ---> trimmed ---> its bytes are the device's
+ *     siblings_poll:  asked ---> more came back ---> trimmed ---> its bytes are the device's
  *                       |  nothing came: what is left to wait for?
  *
  * It is not the climb (shortage.c), and not the wait of one pool for itself (wait.c).
@@ -63,48 +63,48 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
     return sibling;
 }
 
-static enum left visit(struct siblings *s, cenote_pool *other, bool *came)
+static enum awaited poll(struct siblings *s, cenote_pool *other, bool *came)
 {
     struct sibling *sibling = sibling_of(s, other);
     CUresult result;
     turn_go_on(other);
-    enum left left = wait_look(other, sibling ? sibling->limit : 0, &result);
+    enum awaited awaited = wait_look(other, sibling ? sibling->limit : 0, &result);
     if (!result && (!sibling || wait_came(other, &sibling->seen)))
         *came |= trim_free(other) != 0;
     turn_pause(other);
     if (sibling)
-        sibling->left = left;
-    return left;
+        sibling->awaited = awaited;
+    return awaited;
 }
 
 /*
- * What came back since the last visit goes back to the driver (`came`). Each is visited in its turn, so that pages which one of its threads was
- * creating are in its books: they were neither there nor the device's. What is left to wait for of what they had freed at the first visit.
+ * What came back since the last poll goes back to the driver (`came`). Each is polled in its turn, so that pages which one of its threads was
+ * creating are in its books: they were neither there nor the device's. What is left to wait for of what they had freed at the first poll.
  */
-enum left siblings_visit(struct siblings *s, const cenote_pool *pool, bool *came)
+enum awaited siblings_poll(struct siblings *s, const cenote_pool *pool, bool *came)
 {
-    enum left last = LEFT_NOTHING;
+    enum awaited last = AWAIT_NOTHING;
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));) {
         if (other == pool)
             continue;
-        enum left left = visit(s, other, came);
-        last = left > last ? left : last;
+        enum awaited awaited = poll(s, other, came);
+        last = awaited > last ? awaited : last;
     }
     siblings_look(s, pool);
     return last;
 }
 
-/* Waits for the whole context or another device, where the last visit found that this is what is left. False: that is not possible. */
-bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum left left)
+/* Waits for the whole context or another device, where the last poll found that this is what is left. False: that is not possible. */
+bool siblings_wait(const struct siblings *s, const cenote_pool *pool, enum awaited awaited)
 {
     bool waited = false;
     for (cenote_pool *other = NULL; (other = pool_next_on_device(pool, other));)
         for (uint32_t i = 0; i < s->count; i++) {
             CUresult result;
-            if (s->each[i].pool != other || s->each[i].left != left)
+            if (s->each[i].pool != other || s->each[i].awaited != awaited)
                 continue;
             turn_go_on(other);
-            waited |= wait_for_left(other, left, 0, &result);
+            waited |= wait_for_rest(other, awaited, 0, &result);
             turn_pause(other);
         }
     return waited;

@@ -41,13 +41,13 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
+
+/* --- idle.c: the arena of a stream; arenas without a block. LOCKING: the pool's lock */
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
 struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
 uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where);
-
-/* --- idle.c: arenas without a block. LOCKING: the pool's lock */
-void idle_note(cenote_pool *pool, struct arena *a);
+void idle_enter(cenote_pool *pool, struct arena *a);
 void idle_end(cenote_pool *pool, struct arena *a);
 struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key);
 struct arena *idle_take_orphan(cenote_pool *pool);

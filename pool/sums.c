@@ -31,7 +31,7 @@ bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t 
     uint64_t asked = count_rounded(bytes);
     if (pool->limits.bytes && asked + pool->account.stats.allocated.current > pool->limits.bytes)
         return true;
-    return !source_is_foreign(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
+    return !source_of(pool, a) && asked + sums_live(pool) + live_elsewhere > pool->config.device->capacity;
 }
 
 /* Rule 4: a replay writes to what a capture drew. A retired arena has the order of another stream, whose handle this one may have. */
@@ -73,8 +73,8 @@ uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
     pool_settle(pool);
     uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
-    uint64_t edges = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shift; /* a block shares two pages at most */
-    uint64_t usable = moves ? (edges < crumbs ? edges : crumbs) : pending ? crumbs : 0;
+    uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shift; /* a block shares two pages at most */
+    uint64_t usable = moves ? (shared < crumbs ? shared : crumbs) : pending ? crumbs : 0;
     uint64_t asked = count_rounded(bytes), most = useful + pending + usable;
     return asked > most ? asked - most : 0;
 }

@@ -90,7 +90,7 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
     lock_give(&pool->lock);
-    bool gone = source_give_back(pool, r);
+    bool gone = provider_give_back(pool, r);
     lock_take(&pool->lock);
     if (gone) {
         pages_unlink(&pool->store.pages, r, 0);
@@ -105,7 +105,7 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     }
     lock_give(&pool->lock);
     if (gone)
-        source_close_region(r);
+        provider_close_region(r);
     return gone ? bytes : 0;
 }
 
@@ -225,7 +225,7 @@ bool trim_region(cenote_pool *pool, uint32_t number)
     lock_give(&pool->lock);
     if (!empty)
         return false;
-    bool gone = source_give_back(pool, r);
+    bool gone = provider_give_back(pool, r);
     lock_take(&pool->lock);
     if (gone) {
         pages_remove_region(&pool->store.pages, r);
@@ -235,7 +235,7 @@ bool trim_region(cenote_pool *pool, uint32_t number)
     }
     lock_give(&pool->lock);
     if (gone)
-        source_close_region(r);
+        provider_close_region(r);
     return gone;
 }
 
@@ -269,7 +269,7 @@ void trim_orphans(cenote_pool *pool)
         if (a && !(page = leave_segment(pool, a)) && !a->heap.regions)
             idle_forget(pool, a);
         else if (a)
-            idle_note(pool, a); /* there may be more */
+            idle_enter(pool, a); /* there may be more */
         lock_give(&pool->lock);
         if (!a || (page && !release_segment(pool, page)))
             return;
@@ -299,7 +299,7 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
 
 /*
  * Gives back pages and segments freed at `latest` or before until `keep` bytes are held. Bytes given back.
- * LOCKING: the turn, after wait_poll.
+ * LOCKING: the turn, after events_poll.
  */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
 {
@@ -320,7 +320,7 @@ void trim_surplus(cenote_pool *pool)
     uint64_t keep = pool->limits.trim_above > 0 ? (uint64_t)(pool->limits.trim_above * (double)most) : UINT64_MAX;
     bool surplus = pool->store.pages.reserved > keep;
     lock_give(&pool->lock);
-    if (!surplus || wait_poll(pool, UINT64_MAX))
+    if (!surplus || events_poll(pool, UINT64_MAX))
         return;
     uint64_t bytes = trim_to(pool, keep, UINT64_MAX);
     lock_take(&pool->lock);
@@ -328,7 +328,7 @@ void trim_surplus(cenote_pool *pool)
     lock_give(&pool->lock);
 }
 
-/* One trim. Bytes given back. LOCKING: the turn, after wait_poll and pending_poll. */
+/* One trim. Bytes given back. LOCKING: the turn, after events_poll and pending_poll. */
 uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest)
 {
     trim_flush(pool);

@@ -35,11 +35,11 @@ bool wait_came(cenote_pool *pool, struct sight *seen)
     return came;
 }
 
-/* What can still be waited for of all that was freed up to `limit`. `said`: what events_poll did. LOCKING: the turn. */
-static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
+/* What can still be waited for of all that was freed up to `limit`. `said`: what events_query did. LOCKING: the turn. */
+static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said)
 {
     if (pool_is_capturing(pool))
-        return LEFT_NOTHING;
+        return AWAIT_NOTHING;
     lock_take(&pool->lock);
     limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
     bool in_flight = !fence_is_done(&pool->store.pages.fences, limit);
@@ -47,8 +47,8 @@ static enum left what_is_left(cenote_pool *pool, tick limit, CUresult said)
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
     if (in_flight && !told && pending != PENDING_EVENT) /* the context has not done before that event what it does after it */
-        return LEFT_CONTEXT;
-    return in_flight || pending >= PENDING_EVENT_OF_PEER ? LEFT_EVENTS : pending == PENDING_DEVICE ? LEFT_PEER : LEFT_NOTHING;
+        return AWAIT_CONTEXT;
+    return in_flight || pending >= PENDING_EVENT_OF_PEER ? AWAIT_EVENTS : pending == PENDING_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
 }
 
 /* Where the driver has no fences to give. LOCKING: the turn, let go of meanwhile. */
@@ -62,7 +62,7 @@ static CUresult wait_for_context(cenote_pool *pool)
     lock_take(&pool->turn);
     lock_take(&pool->lock);
     if (!result)
-        wait_is_over(pool, now);
+        events_all_done(pool, now);
     lock_give(&pool->lock);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */
 }
@@ -83,26 +83,26 @@ static void nap(cenote_pool *pool, uint32_t looks)
  * Asks the driver after all that may have come back, and says what can still be waited for of all that was freed up to `limit`. LOCKING: the
  * turn.
  */
-enum left wait_look(cenote_pool *pool, tick limit, CUresult *result)
+enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result)
 {
-    CUresult said = events_poll(pool, UINT64_MAX);
+    CUresult said = events_query(pool, UINT64_MAX);
     *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
     if (*result)
-        return LEFT_NOTHING;
+        return AWAIT_NOTHING;
     pending_poll(pool);
-    return what_is_left(pool, limit, said);
+    return what_is_awaited(pool, limit, said);
 }
 
-/* Waits for what is left, or a moment of it. False: that is not possible. LOCKING: the turn, let go of meanwhile. */
-bool wait_for_left(cenote_pool *pool, enum left left, uint32_t looks, CUresult *result)
+/* Waits for what is awaited, or a moment of it. False: that is not possible. LOCKING: the turn, let go of meanwhile. */
+bool wait_for_rest(cenote_pool *pool, enum awaited awaited, uint32_t looks, CUresult *result)
 {
-    bool waited = left != LEFT_NOTHING;
+    bool waited = awaited != AWAIT_NOTHING;
     *result = CUDA_SUCCESS;
-    if (left == LEFT_EVENTS)
+    if (awaited == AWAIT_EVENTS)
         nap(pool, looks);
-    if (left == LEFT_CONTEXT)
+    if (awaited == AWAIT_CONTEXT)
         *result = wait_for_context(pool);
-    if (left == LEFT_PEER) {
+    if (awaited == AWAIT_PEER) {
         turn_end(pool);
         waited = peer_uses_wait(pool);
         *result = turn_resume(pool);
@@ -128,12 +128,12 @@ bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result)
 {
     struct sight seen = sight_of(pool);
     for (uint32_t looks = 0;; looks++) {
-        enum left left = wait_look(pool, limit, result);
+        enum awaited awaited = wait_look(pool, limit, result);
         if (wait_came(pool, &seen)) {
             wait_count(pool, looks);
             return true;
         }
-        if (*result || !wait_for_left(pool, left, looks, result))
+        if (*result || !wait_for_rest(pool, awaited, looks, result))
             return false;
     }
 }

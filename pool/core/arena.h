@@ -38,7 +38,7 @@ struct arena {                      /* guarded by the pool's lock */
     uint64_t live;                  /* blocks, with those pending */
     uint64_t pending;               /* bytes of those, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
-    uint32_t slow_path_users;              /* threads in shortage.c on its behalf: it stays who it is */
+    uint32_t slow_path_users;              /* threads in shortage.c on its behalf: no other stream takes it over */
     uint32_t skip_length;               /* skips_left that followed the last question to the device which did not help; each such doubles them */
     uint32_t skips_left;                /* of those, still to come: places that have slid are taken without asking */
     tick     last_freed;

@@ -56,7 +56,7 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
     for (uint32_t slot = from; slot < to; slot++) {
         bool blocked;
         if (!pages_lack(s, who, r, slot, &blocked)) {
-            page_of(s, r->page[slot])->mark = s->epoch; /* a sole page is not met by the look itself */
+            page_of(s, r->page[slot])->met = s->epoch; /* a sole page is not met by the look itself */
             continue;
         }
         CHECK(!blocked);

@@ -45,9 +45,9 @@ void pages_close(struct pages *s)
 /* Before a look at a range: no page has been met yet. */
 void pages_look_anew(struct pages *s)
 {
-    if (++s->epoch == 0) { /* after 2^32 looks old marks could be mistaken for new ones */
+    if (++s->epoch == 0) { /* after 2^32 looks old epochs could be mistaken for new ones */
         for (uint32_t page = 1; page < s->table.used; page++)
-            page_of(s, page)->mark = 0;
+            page_of(s, page)->met = 0;
         s->epoch = 1;
     }
 }
@@ -72,14 +72,14 @@ static bool slot_has_page(struct pages *s, const struct requester *who, const st
 {
     struct page *p = page_of(s, r->page[slot]);
     if (slot_ref_is(p->owner, r->number, slot)) {
-        p->mark = s->epoch;
+        p->met = s->epoch;
         return true;
     }
-    if (p->owner.region || p->mark == s->epoch || p->leaving)
+    if (p->owner.region || p->met == s->epoch || p->leaving)
         return false;
     if (p->arena != who->arena && (p->fixed || !fence_is_done(&s->fences, p->freed)))
         return false;
-    p->mark = s->epoch;
+    p->met = s->epoch;
     return true;
 }
 

@@ -19,7 +19,7 @@ struct page {
     struct slot_ref home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
     uint32_t    maps;               /* slots that map it */
     uint32_t    arena;              /* whose stream used it last */
-    uint32_t    mark;               /* epoch of the last look that met it: tells twice from once */
+    uint32_t    met;                /* epoch of the last look that met it: tells twice from once */
     uint32_t    pins;               /* cenote_pin calls on slots that map it */
     uint32_t    next_spare;
     bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */

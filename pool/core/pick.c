@@ -64,7 +64,7 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
     if (p->pins || p->leaving || freed > k->latest)
         return;
     if (k->who) {
-        if (p->mark == s->epoch) /* the range that is being filled uses it already */
+        if (p->met == s->epoch) /* the range that is being filled uses it already */
             return;
         if (arena != k->who->arena && (p->fixed || !fence_is_done(&s->fences, freed)))
             return;

@@ -8,7 +8,7 @@
  * may use those. It runs code of this library for good, which stays loaded (driver/loader.c). Of the program's functions it calls the watch
  * function and the clock. If there can be no thread the pool works without, and its counter `background` is 0.
  *
- * LOCKING: `visiting` is held while the thread is at one pool, also across driver calls. Who takes it knows that the thread is at none.
+ * LOCKING: `tending` is held while the thread is at one pool, also across driver calls. Who takes it knows that the thread is at none.
  */
 #include <errno.h>
 #include <limits.h>
@@ -28,8 +28,8 @@
 #define NICENESS      10            /* chosen: it gets a tenth of a busy processor, so that a lock it holds is given back soon */
 #define BREATH_NS     1000000u      /* between two batches of one pool: others may have the turn */
 
-static LOCK_OF_PROCESS struct lock visiting = LOCK_INITIALIZER(LOCK_BACKGROUND);
-static bool runs;                   /* guarded by `visiting` */
+static LOCK_OF_PROCESS struct lock tending = LOCK_INITIALIZER(LOCK_BACKGROUND);
+static bool runs;                   /* guarded by `tending` */
 static atomic_bool ended;           /* the process exits */
 static _Atomic(uint32_t) calls;     /* one more whenever the thread is to look at once */
 
@@ -63,8 +63,8 @@ static void move_near(const struct device *d)
     sched_setaffinity(0, sizeof *near, CPU_COUNT(near) ? near : &place.allowed);
 }
 
-/* When it should be looked at again, in ns. LOCKING: `visiting`. */
-static uint64_t visit(cenote_pool *pool)
+/* When it should be looked at again, in ns. LOCKING: `tending`. */
+static uint64_t tend(cenote_pool *pool)
 {
     if (!pool->list.attended || atomic_load(&ended) || driver_is_exiting())
         return UINT64_MAX;
@@ -85,9 +85,9 @@ static void *look_after_pools(void *unused)
         uint32_t seen = atomic_load(&calls);
         uint64_t pause = UINT64_MAX;
         for (cenote_pool *pool = NULL; (pool = pool_next_on_device(NULL, pool));) {
-            lock_take(&visiting);
-            uint64_t ns = visit(pool);
-            lock_give(&visiting);
+            lock_take(&tending);
+            uint64_t ns = tend(pool);
+            lock_give(&tending);
             pause = ns < pause ? ns : pause;
         }
         sleep_for(pause, seen);
@@ -103,10 +103,10 @@ static void process_exits(void)
     if (driver_is_forked())
         return;
     atomic_store(&ended, true);
-    lock_settle(&visiting, EXIT_PATIENCE);
+    lock_settle(&tending, EXIT_PATIENCE);
 }
 
-/* LOCKING: `visiting`. */
+/* LOCKING: `tending`. */
 static bool start(void)
 {
     static bool is_watching; /* over failed starts too: handlers cannot be taken back */
@@ -120,13 +120,13 @@ void background_join(cenote_pool *pool)
 {
     if (!pool->config.options.background || !pool->config.options.decay_ms)
         return;
-    lock_take(&visiting);
+    lock_take(&tending);
     runs = runs || start();
     pool->list.attended = runs;
     if (!runs)
         error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no background thread (%s): free pages go back as the program allocates, steps and trims",
                   strerror(errno));
-    lock_give(&visiting);
+    lock_give(&tending);
     atomic_fetch_add(&calls, 1);
     syscall(SYS_futex, &calls, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
@@ -134,8 +134,8 @@ void background_join(cenote_pool *pool)
 /* The pool is about to go. When this returns the thread is not there and does not come back. True: it was looked after. LOCKING: none. */
 bool background_leave(cenote_pool *pool)
 {
-    lock_take(&visiting);
+    lock_take(&tending);
     bool was = atomic_exchange(&pool->list.attended, false);
-    lock_give(&visiting);
+    lock_give(&tending);
     return was;
 }

@@ -69,12 +69,12 @@ uint64_t churn_allowance(const cenote_pool *pool)
 }
 
 /* A trim that says it comes often is here: up to which free the one so many before it saw. */
-tick churn_mark(cenote_pool *pool)
+tick churn_trim_came(cenote_pool *pool)
 {
     struct churn *r = &pool->policy.churn;
-    tick *mark = &r->marks[r->marked++ % OFTEN_LEAST], before = *mark;
+    tick *slot = &r->trims[r->trims_seen++ % OFTEN_LEAST], before = *slot;
     lock_take(&pool->lock);
-    *mark = pool->store.pages.fences.now;
+    *slot = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     return before;
 }
@@ -89,7 +89,7 @@ static bool has_the_device(const cenote_pool *pool)
            !nvml_processes(pool->config.device->driver, pool->config.device->ordinal, list, &count) && count == 1;
 }
 
-/* A trim has come that says it comes often: is it to leave what the last step used? What it leaves is owed. */
+/* A trim has come that says it comes often: is it to leave what the last step used? What it leaves is deferred. */
 bool churn_forbids(cenote_pool *pool)
 {
     struct churn *r = &pool->policy.churn;
@@ -98,8 +98,8 @@ bool churn_forbids(cenote_pool *pool)
     r->asked_ns = now;
     bool forbids = r->often >= OFTEN_LEAST && left_for(pool, GRACE_NS) < 1ull << pool->store.pages.shift && has_the_device(pool);
     lock_take(&pool->lock);
-    tick owed = forbids ? pool->store.pages.fences.now : 0;
+    tick deferred = forbids ? pool->store.pages.fences.now : 0;
     lock_give(&pool->lock);
-    atomic_store(&r->deferred, owed);
+    atomic_store(&r->deferred, deferred);
     return forbids;
 }

@@ -1,11 +1,11 @@
 /*
  * decay.c: pages that nothing has lived on for decay_ms go back to the driver, a few at a time.
  *
- * A pool's pages know ticks, not times. So the time is cut into epochs, DECAY_EPOCHS to a decay_ms, and at the first look in each it is
- * noted how many frees there have been. What was freed before such a mark has been free for decay_ms when the mark is that old; trim.c
- * takes it from there, as at any other trim.
+ * A pool's pages know ticks, not times. So the time is cut into epochs, DECAY_EPOCHS to a decay_ms, and at the first look in each the
+ * current tick is kept. What was freed before an epoch has been free for decay_ms when the epoch is that old; trim.c takes it from there, as at
+ * any other trim.
  *
- *          mark      mark      mark      mark   ...   mark      now
+ *          epoch     epoch     epoch     epoch  ...   epoch     now
  *     -------|---------|---------|---------|-----------|---------|---->
  *      ripe  <------------------ decay_ms -------------------->
  *
@@ -28,25 +28,25 @@ uint64_t decay_epoch(const cenote_pool *pool)
     return epoch > least ? epoch : least;
 }
 
-/* Notes a mark if an epoch has begun, and which one has ripened. LOCKING: the turn. */
-static bool note(cenote_pool *pool, uint64_t now)
+/* Begins an epoch if one is due, and finds which has ripened. LOCKING: the turn. */
+static bool begin_epoch(cenote_pool *pool, uint64_t now)
 {
     struct decay *d = &pool->policy.decay;
-    bool begins = now - d->marks[d->newest].ns >= decay_epoch(pool);
+    bool begins = now - d->epochs[d->newest].ns >= decay_epoch(pool);
     if (begins) {
         d->newest = (d->newest + 1) % (DECAY_EPOCHS + 1);
-        d->marks[d->newest].ns = now;
+        d->epochs[d->newest].ns = now;
         lock_take(&pool->lock);
-        d->marks[d->newest].freed = pool->store.pages.fences.now;
+        d->epochs[d->newest].freed = pool->store.pages.fences.now;
         lock_give(&pool->lock);
     }
     for (int i = 0; i <= DECAY_EPOCHS; i++)
-        if (d->marks[i].ns + period(pool) <= now && d->ripe < d->marks[i].freed)
-            d->ripe = d->marks[i].freed;
+        if (d->epochs[i].ns + period(pool) <= now && d->ripe < d->epochs[i].freed)
+            d->ripe = d->epochs[i].freed;
     return begins;
 }
 
-/* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after wait_poll. */
+/* Up to so many bytes of what is ripe and complete go. How many did. LOCKING: the turn, after events_poll. */
 static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t reserved = pool->store.pages.reserved, before = pool_now(pool);
@@ -68,8 +68,8 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     uint64_t now = pool_now(pool);
     if (now < atomic_load(&d->due))
         return false;
-    bool begins = note(pool, now);
-    CUresult result = wait_poll(pool, d->marks[d->newest].freed); /* by the time it is ripe the device should be done with it */
+    bool begins = begin_epoch(pool, now);
+    CUresult result = events_poll(pool, d->epochs[d->newest].freed); /* by the time it is ripe the device should be done with it */
     if (result) {
         pool_driver_error(pool, result, "looking after free pages");
         return false;
@@ -80,7 +80,7 @@ bool decay_go(cenote_pool *pool, uint64_t most)
     uint64_t allowance = churn_allowance(pool), bytes = most << pool->store.pages.shift;
     bytes = bytes < allowance ? bytes : allowance;
     bool more = d->ripe && bytes && give_ripe(pool, bytes) >= bytes;
-    atomic_store(&d->due, more ? now : d->marks[d->newest].ns + decay_epoch(pool));
+    atomic_store(&d->due, more ? now : d->epochs[d->newest].ns + decay_epoch(pool));
     return more;
 }
 

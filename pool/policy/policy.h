@@ -1,8 +1,8 @@
 /*
  * policy.h: when memory goes back that no thread asked to give back. See decay.c, churn.c, request.c and background.c.
  *
- * OWNERS: decay.c has `decay`, churn.c and request.c have `churn` and `trim_mark`.
- * LOCKING: the turn; `due` and `deferred` are read without it, and `trim_mark` has the pool's lock.
+ * OWNERS: decay.c has `decay`, churn.c and request.c have `churn` and `last_trim`.
+ * LOCKING: the turn; `due` and `deferred` are read without it, and `last_trim` has the pool's lock.
  */
 #ifndef CENOTE_POOL_POLICY_POLICY_H
 #define CENOTE_POOL_POLICY_POLICY_H
@@ -19,7 +19,7 @@ struct decay {
     struct {
         uint64_t ns;
         tick     freed;             /* of the last free before */
-    } marks[DECAY_EPOCHS + 1];      /* a ring */
+    } epochs[DECAY_EPOCHS + 1];     /* the last that began: a ring */
     uint32_t newest;
     tick     ripe;                  /* what was freed by then has been free for decay_ms */
 };
@@ -33,15 +33,15 @@ struct churn {
     uint64_t create_ns, give_ns;    /* what a page cost lately */
     uint64_t asked_ns;              /* when CENOTE_TRIM_PERIODIC came last */
     uint32_t often;                 /* how many in a row */
-    uint32_t marked;                /* how many in all */
-    tick     marks[OFTEN_LEAST];    /* the free that each of the last saw */
+    uint32_t trims_seen;            /* how many in all */
+    tick     trims[OFTEN_LEAST];    /* the tick of each of the last */
     _Atomic tick deferred;          /* what was freed up to here should be gone; 0: nothing. Read without the turn */
 };
 
 struct policy {
     struct decay   decay;
     struct churn   churn;
-    tick           trim_mark;       /* tick of the last periodic trim */
+    tick           last_trim;       /* tick of the last periodic trim */
 };
 
 /* --- decay.c: with the most pages that may go; true: there are more */
@@ -55,7 +55,7 @@ uint64_t decay_epoch(const cenote_pool *pool);
 void     churn_given(cenote_pool *pool, uint64_t bytes, uint64_t ns);
 void     churn_created(cenote_pool *pool, uint64_t creating_ns, uint64_t mapping_ns);
 uint64_t churn_allowance(const cenote_pool *pool);
-tick     churn_mark(cenote_pool *pool);
+tick     churn_trim_came(cenote_pool *pool);
 bool     churn_forbids(cenote_pool *pool);
 
 /* --- background.c */

@@ -8,7 +8,7 @@
 /* LOCKING: the turn. */
 static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
 {
-    CUresult result = wait_poll(pool, UINT64_MAX);
+    CUresult result = events_poll(pool, UINT64_MAX);
     if (!result && flags & CENOTE_TRIM_WAIT)
         result = wait_for_all(pool);
     if (result)
@@ -39,7 +39,7 @@ static int trim(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
     if (flags & WITH_STEPS)
         keep = periodic_keep_bytes(pool);
     if (flags & CENOTE_TRIM_PERIODIC) {
-        tick idle = churn_mark(pool);
+        tick idle = churn_trim_came(pool);
         if (churn_forbids(pool)) {
             latest = idle;
             flags &= ~CENOTE_TRIM_WAIT; /* what goes has been free for steps */
@@ -81,9 +81,9 @@ int cenote_pool_step(cenote_pool *pool)
     steps_note(pool, now);
     record_step(pool);
     bool due = pool->config.options.trim_every && pool->steps.count % pool->config.options.trim_every == 0;
-    tick latest = pool->policy.trim_mark;
+    tick latest = pool->policy.last_trim;
     if (due)
-        pool->policy.trim_mark = pool->store.pages.fences.now;
+        pool->policy.last_trim = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     if (due)
         return trim(pool, 0, latest, WITH_STEPS);

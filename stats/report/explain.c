@@ -62,7 +62,7 @@ int cenote_pool_set_user(cenote_pool *pool, const char *name)
 static void look_at_arena(const cenote_pool *pool, const struct arena *a, uint64_t held, struct facts *f)
 {
     const cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
-    bool moves = source_moves_pages(pool, a), is_whole = g && g->flags & CENOTE_GROUP_WHOLE;
+    bool moves = provider_moves_pages(pool, a), is_whole = g && g->flags & CENOTE_GROUP_WHOLE;
     f->in_groups += g ? a->row.current : 0;
     if (!a->is_private && moves && !is_whole)
         return;
@@ -71,7 +71,7 @@ static void look_at_arena(const cenote_pool *pool, const struct arena *a, uint64
 }
 
 /* In portions, as there may be thousands. LOCKING: the pool's lock. */
-static void look_at_groups(struct look *look, const struct sums *sums, struct facts *f)
+static void look_at_groups(struct look *look, const struct arena_sums *sums, struct facts *f)
 {
     const cenote_pool *pool = look->pool;
     for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++, look_goes_on(look, 1)) {
@@ -116,7 +116,7 @@ static void look_at_steps(const cenote_pool *pool, struct facts *f)
 static void look_at_books(cenote_pool *pool, struct facts *f)
 {
     struct look look;
-    struct sums held = {0};
+    struct arena_sums held = {0};
     pieces_sums_open(&held, pool); /* without host memory nothing is said of arenas */
     look_begin(&look, pool);
     const cenote_stats *s = &pool->account.stats;

@@ -224,7 +224,7 @@ static uint64_t shown_bytes(const struct pages *s, const struct region *r, uint3
 #define WORK_OF_SLOTS 10u           /* SLOTS_AT_ONCE of them, see look.c */
 
 /* Adds what lies in the region: to each arena's sum, or, of the group alone, to the total. */
-static void sum_region(struct look *look, uint32_t number, uint32_t group, struct sums *sums, uint64_t *total)
+static void sum_region(struct look *look, uint32_t number, uint32_t group, struct arena_sums *sums, uint64_t *total)
 {
     const cenote_pool *pool = look->pool;
     const struct region *r = region_of(&pool->store.pages, number);
@@ -236,7 +236,7 @@ static void sum_region(struct look *look, uint32_t number, uint32_t group, struc
     }
 }
 
-static void sum_regions(struct look *look, uint32_t group, struct sums *sums, uint64_t *total)
+static void sum_regions(struct look *look, uint32_t group, struct arena_sums *sums, uint64_t *total)
 {
     for (uint32_t number = 1; number < look->pool->store.pages.regions.used && !look->is_over; number++) {
         sum_region(look, number, group, sums, total);
@@ -245,7 +245,7 @@ static void sum_regions(struct look *look, uint32_t group, struct sums *sums, ui
 }
 
 /* Room for the sums of the arenas that there are. False: no host memory. LOCKING: not the pool's lock. */
-bool pieces_sums_open(struct sums *sums, cenote_pool *pool)
+bool pieces_sums_open(struct arena_sums *sums, cenote_pool *pool)
 {
     lock_take(&pool->lock);
     sums->arenas = pool->store.arenas.used;
@@ -256,13 +256,13 @@ bool pieces_sums_open(struct sums *sums, cenote_pool *pool)
     return sums->of_arena != NULL;
 }
 
-void pieces_sums_close(struct sums *sums)
+void pieces_sums_close(struct arena_sums *sums)
 {
     memory_unmap(sums->of_arena, sums->arenas * sizeof *sums->of_arena);
 }
 
 /* Fills in the sums, which are 0. Each region is looked at in a moment of its own. LOCKING: the pool's lock. */
-void pieces_sum(struct look *look, struct sums *sums)
+void pieces_sum(struct look *look, struct arena_sums *sums)
 {
     sum_regions(look, 0, sums, NULL);
 }

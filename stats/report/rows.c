@@ -59,7 +59,7 @@ static bool has_row(const cenote_pool *pool, const struct row *r, uint64_t key, 
 
 #define WORK_OF_ROW 5u              /* names are printed; see look.c */
 
-static void list_arenas(struct sized_list *l, struct look *look, const struct sums *sums)
+static void list_arenas(struct sized_list *l, struct look *look, const struct arena_sums *sums)
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
@@ -77,7 +77,7 @@ static void list_arenas(struct sized_list *l, struct look *look, const struct su
 }
 
 /* What lies in the group. After a pause the arenas that were to come may be others': then the sum ends there. */
-static uint64_t sum_of_group(struct look *look, uint32_t group, const struct sums *sums)
+static uint64_t sum_of_group(struct look *look, uint32_t group, const struct arena_sums *sums)
 {
     const cenote_pool *pool = look->pool;
     const cenote_group *g = group_of(pool, group);
@@ -90,7 +90,7 @@ static uint64_t sum_of_group(struct look *look, uint32_t group, const struct sum
     return sum;
 }
 
-static void list_groups(struct sized_list *l, struct look *look, const struct sums *sums)
+static void list_groups(struct sized_list *l, struct look *look, const struct arena_sums *sums)
 {
     const cenote_pool *pool = look->pool;
     cenote_row row;
@@ -147,7 +147,7 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
 }
 
 /* Adds the rows of the division; `sums` for those of arenas and groups. LOCKING: the pool's lock. */
-void rows_list(struct look *look, enum cenote_division division, const struct sums *sums, struct sized_list *l)
+void rows_list(struct look *look, enum cenote_division division, const struct arena_sums *sums, struct sized_list *l)
 {
     const cenote_pool *pool = look->pool;
 #define CENOTE_KIND(name, text) text,
@@ -180,7 +180,7 @@ int(cenote_pool_rows)(cenote_pool *pool, int division, cenote_row *rows, size_t 
         return error_set(CENOTE_INVALID, 0, "cenote_pool_rows needs a division from 0 to %d, not %d, and a place for the count", CENOTE_BY_KIND,
                          division);
     struct look look;
-    struct sums sums = {0};
+    struct arena_sums sums = {0};
     bool has_sums = division == CENOTE_BY_ARENA || division == CENOTE_BY_GROUP;
     if (has_sums && !pieces_sums_open(&sums, pool))
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the sums of arenas");

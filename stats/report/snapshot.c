@@ -54,7 +54,7 @@ static void listed(struct snapshot *s, enum part part, size_t size, size_t count
     s->used += size * count;
 }
 
-static void copy_rows(struct snapshot *s, struct look *look, enum cenote_division division, const struct sums *sums)
+static void copy_rows(struct snapshot *s, struct look *look, enum cenote_division division, const struct arena_sums *sums)
 {
     struct sized_list l = begin_list(s, PART_ROWS + division, sizeof(cenote_row));
     rows_list(look, division, sums, &l);
@@ -92,9 +92,9 @@ static void copy_pieces(struct snapshot *s, struct look *look)
 }
 
 /* In memory of the snapshot, which keeps them no longer than this. */
-static struct sums sum_arenas(struct snapshot *s, struct look *look)
+static struct arena_sums sum_arenas(struct snapshot *s, struct look *look)
 {
-    struct sums sums = {.of_arena = list_of(s), .arenas = look->pool->store.arenas.used};
+    struct arena_sums sums = {.of_arena = list_of(s), .arenas = look->pool->store.arenas.used};
     size_t size = sums.arenas * sizeof *sums.of_arena;
     sums.arenas = room_for(s, size) ? sums.arenas : 0;
     memset(sums.of_arena, 0, sums.arenas * sizeof *sums.of_arena);
@@ -109,41 +109,41 @@ static void copy_groups(struct snapshot *s, struct look *look)
     begin(s, PART_GROUPS);
     for (uint32_t number = 1; number < pool->groups.table.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const cenote_group *group = group_of(pool, number);
-        cenote_group *note = group->number ? next(s, PART_GROUPS, sizeof *note) : NULL;
-        if (note)
-            *note = *group;
+        cenote_group *copy = group->number ? next(s, PART_GROUPS, sizeof *copy) : NULL;
+        if (copy)
+            *copy = *group;
     }
 }
 
-static void copy_arenas(struct snapshot *s, struct look *look, const struct sums *sums)
+static void copy_arenas(struct snapshot *s, struct look *look, const struct arena_sums *sums)
 {
     const cenote_pool *pool = look->pool;
     begin(s, PART_ARENAS);
     for (uint32_t number = 1; number < pool->store.arenas.used && !look->is_over; number++, look_goes_on(look, 1)) {
         const struct arena *a = arena_of(pool, number);
-        struct arena_note *note = a->number ? next(s, PART_ARENAS, sizeof *note) : NULL;
-        if (note)
-            *note = (struct arena_note){.number = number, .group = a->group, .slow_path_users = a->slow_path_users, .stream = a->stream,
+        struct arena_copy *copy = a->number ? next(s, PART_ARENAS, sizeof *copy) : NULL;
+        if (copy)
+            *copy = (struct arena_copy){.number = number, .group = a->group, .slow_path_users = a->slow_path_users, .stream = a->stream,
                                         .live = a->live, .reserved = sum_of_arena(sums, number), .handle = a->handle, .last_freed = a->last_freed,
                                         .is_private = a->is_private, .retired = a->retired};
     }
 }
 
 /* Who owns it and when it was last freed: of a sole page its slot says so. */
-static struct page_note note_of(const struct pages *p, uint32_t number)
+static struct page_copy copy_of(const struct pages *p, uint32_t number)
 {
     const struct page *page = page_of(p, number);
-    struct page_note note = {.number = number, .maps = page->maps, .pins = page->pins, .arena = page->arena, .bytes = page->bytes,
+    struct page_copy copy = {.number = number, .maps = page->maps, .pins = page->pins, .arena = page->arena, .bytes = page->bytes,
                              .freed = page->freed, .owner = page->owner, .home = page->home, .fixed = page->fixed, .leaving = page->leaving};
     const struct region *r = page->home.region ? region_of(p, page->home.region) : NULL;
-    note.sole = r && bit_is_set(r->sole, page->home.slot);
-    if (note.sole) {
-        note.owner = bit_is_set(r->busy, page->home.slot) ? page->home : (struct slot_ref){0};
-        note.freed = r->freed[page->home.slot];
-        note.arena = r->arena;
+    copy.sole = r && bit_is_set(r->sole, page->home.slot);
+    if (copy.sole) {
+        copy.owner = bit_is_set(r->busy, page->home.slot) ? page->home : (struct slot_ref){0};
+        copy.freed = r->freed[page->home.slot];
+        copy.arena = r->arena;
     }
-    note.complete = fence_is_done(&p->fences, note.freed);
-    return note;
+    copy.complete = fence_is_done(&p->fences, copy.freed);
+    return copy;
 }
 
 static void copy_pages(struct snapshot *s, struct look *look)
@@ -151,28 +151,28 @@ static void copy_pages(struct snapshot *s, struct look *look)
     const struct pages *p = &look->pool->store.pages;
     begin(s, PART_PAGES);
     for (uint32_t number = 1; number < p->table.used && !look->is_over; number++, look_goes_on(look, 1)) {
-        struct page_note *note = page_of(p, number)->bytes ? next(s, PART_PAGES, sizeof *note) : NULL;
-        if (note)
-            *note = note_of(p, number);
+        struct page_copy *copy = page_of(p, number)->bytes ? next(s, PART_PAGES, sizeof *copy) : NULL;
+        if (copy)
+            *copy = copy_of(p, number);
     }
 }
 
 /* Live bytes lie on a page or on one that comes (invariant 2), pins on a page that stays, and a broken slot has kept its page. */
-static bool is_noted(const struct region *r, uint32_t slot)
+static bool is_copied(const struct region *r, uint32_t slot)
 {
     return r->page[slot] || bit_is_set(r->transit, slot);
 }
 
 static void copy_slot(struct snapshot *s, const struct region *r, uint32_t slot)
 {
-    struct slot_note *note = next(s, PART_SLOTS, sizeof *note);
-    if (note)
-        *note = (struct slot_note){.slot = slot, .page = r->page[slot], .edges = r->edges[slot], .pins = r->pins[slot], .freed = r->freed[slot],
+    struct slot_copy *copy = next(s, PART_SLOTS, sizeof *copy);
+    if (copy)
+        *copy = (struct slot_copy){.slot = slot, .page = r->page[slot], .edges = r->edges[slot], .pins = r->pins[slot], .freed = r->freed[slot],
                                    .sole = bit_is_set(r->sole, slot), .home = bit_is_set(r->home, slot), .busy = bit_is_set(r->busy, slot),
                                    .transit = bit_is_set(r->transit, slot), .broken = bit_is_set(r->broken, slot)};
 }
 
-/* How many of the region were noted. After a pause it may be gone. */
+/* How many of the region were copied. After a pause it may be gone. */
 static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t number)
 {
     const struct pages *p = &look->pool->store.pages;
@@ -180,33 +180,33 @@ static uint32_t copy_slots(struct snapshot *s, struct look *look, uint32_t numbe
     const uint64_t base = r->base;
     size_t before = s->parts[PART_SLOTS].count;
     for (uint32_t slot = 0; r && slot < r->slots && (!slot || region_slot_at(r, slot) < r->top); slot++) {
-        bool noted = is_noted(r, slot);
-        if (noted)
+        bool copied = is_copied(r, slot);
+        if (copied)
             copy_slot(s, r, slot);
-        if (!look_goes_on(look, noted || slot % 64 == 0))
+        if (!look_goes_on(look, copied || slot % 64 == 0))
             r = look->is_over || !region_of(p, number) || region_of(p, number)->base != base ? NULL : region_of(p, number);
     }
     return (uint32_t)(s->parts[PART_SLOTS].count - before);
 }
 
-/* A note for each number that there is, in front of all slots: regions that come meanwhile are not noted. */
+/* A copy for each number that there is, in front of all slots: regions that come meanwhile are not copied. */
 static void copy_regions(struct snapshot *s, struct look *look)
 {
     const struct pages *p = &look->pool->store.pages;
     const uint32_t numbers = p->regions.used;
     begin(s, PART_REGIONS);
-    struct region_note *notes = room_for(s, sizeof *notes) >= numbers ? list_of(s) : NULL;
-    s->used += numbers * sizeof *notes;
+    struct region_copy *copies = room_for(s, sizeof *copies) >= numbers ? list_of(s) : NULL;
+    s->used += numbers * sizeof *copies;
     begin(s, PART_SLOTS);
     for (uint32_t number = 1; number < numbers && !look->is_over; number++, look_goes_on(look, 1)) {
         const struct region *r = region_of(p, number);
         if (!r)
             continue;
-        struct region_note note = {.number = number, .arena = r->arena, .slots = r->slots, .base = r->base, .bytes = r->bytes, .top = r->top,
+        struct region_copy copy = {.number = number, .arena = r->arena, .slots = r->slots, .base = r->base, .bytes = r->bytes, .top = r->top,
                                    .fixed = r->fixed, .is_segment = region_is_segment(r)};
-        note.noted = copy_slots(s, look, number);
-        if (notes)
-            notes[s->parts[PART_REGIONS].count] = note;
+        copy.copied = copy_slots(s, look, number);
+        if (copies)
+            copies[s->parts[PART_REGIONS].count] = copy;
         s->parts[PART_REGIONS].count++;
     }
 }
@@ -226,9 +226,9 @@ static void copy_pending(struct snapshot *s, struct look *look)
         const struct line *line = line_of(pool, u->line);
         struct block_ref w = {.region = addresses_find_for_certain(u->at)};
         pool_locate(pool, u->at, &w);
-        struct wait_note *note = next(s, PART_WAITS, sizeof *note);
-        if (note)
-            *note = (struct wait_note){.at = u->at, .requested = w.requested, .stream = line->key, .handle = line->stream, .freed = u->freed,
+        struct wait_copy *copy = next(s, PART_WAITS, sizeof *copy);
+        if (copy)
+            *copy = (struct wait_copy){.at = u->at, .requested = w.requested, .stream = line->key, .handle = line->stream, .freed = u->freed,
                                        .device = line->other ? line->other->ordinal : pool->config.device->ordinal,
                                        .has_event = !line->other && u->event, .needs_fence = !line->other && !u->event};
     }
@@ -239,7 +239,7 @@ static void copy(struct snapshot *s, struct look *look)
 {
     s->used = 0;
     struct report_sums gauges = report_sum(look);
-    struct sums sums = sum_arenas(s, look);
+    struct arena_sums sums = sum_arenas(s, look);
     copy_rows(s, look, CENOTE_BY_ARENA, &sums);
     copy_rows(s, look, CENOTE_BY_GROUP, &sums);
     copy_groups(s, look);
@@ -256,7 +256,7 @@ static void copy(struct snapshot *s, struct look *look)
 }
 
 /* LOCKING: none; the copy is ours. */
-static void note_sites(struct snapshot *s)
+static void copy_sites(struct snapshot *s)
 {
     uint64_t *sites = (uint64_t *)(void *)(s->memory + s->parts[PART_SITES].at);
     if (!s->parts[PART_SITES].count)
@@ -279,7 +279,7 @@ static int take(struct snapshot *s, cenote_pool *pool)
         look_end(&look);
         needed = s->used;
     }
-    note_sites(s);
+    copy_sites(s);
     return CENOTE_OK;
 }
 

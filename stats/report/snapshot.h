@@ -1,7 +1,7 @@
 /*
  * snapshot.h: what a snapshot keeps of a pool, before it is written down. snapshot.c copies it, snapshot_json.c writes it.
  *
- * Notes are plain copies in one mapping of our own, a part behind the other: they name things by number and point nowhere.
+ * Copies lie in one mapping of our own, a part behind the other: they name things by number and point nowhere.
  */
 #ifndef CENOTE_STATS_REPORT_SNAPSHOT_H
 #define CENOTE_STATS_REPORT_SNAPSHOT_H
@@ -13,17 +13,17 @@ enum part {
     PART_ROWS,                              /* cenote_row: one part for each division */
     PART_STEPS = PART_ROWS + CENOTE_BY_KIND + 1, /* cenote_step_note */
     PART_GROUPS,                            /* cenote_group */
-    PART_ARENAS,                            /* struct arena_note */
+    PART_ARENAS,                            /* struct arena_copy */
     PART_PIECES,                            /* cenote_piece */
-    PART_PAGES,                             /* struct page_note */
-    PART_REGIONS,                           /* struct region_note */
-    PART_SLOTS,                             /* struct slot_note, of all regions in their order */
-    PART_WAITS,                             /* struct wait_note */
+    PART_PAGES,                             /* struct page_copy */
+    PART_REGIONS,                           /* struct region_copy */
+    PART_SLOTS,                             /* struct slot_copy, of all regions in their order */
+    PART_WAITS,                             /* struct wait_copy */
     PART_SITES,                             /* words of bits: sites of pieces. None for a pool that keeps no sites */
     PARTS
 };
 
-struct arena_note {
+struct arena_copy {
     uint32_t number, group, slow_path_users, regions;
     uint64_t stream, live, reserved;
     CUstream handle;
@@ -31,7 +31,7 @@ struct arena_note {
     bool     is_private, retired;
 };
 
-struct page_note {
+struct page_copy {
     uint32_t number, maps, pins, arena;
     uint64_t bytes;
     tick     freed;
@@ -39,20 +39,20 @@ struct page_note {
     bool     fixed, leaving, sole, complete;
 };
 
-struct region_note {
-    uint32_t number, arena, slots, noted;   /* noted: slots in PART_SLOTS */
+struct region_copy {
+    uint32_t number, arena, slots, copied;  /* copied: slots in PART_SLOTS */
     uint64_t base, bytes, top;
     bool     fixed, is_segment;
 };
 
-struct slot_note {                          /* of one that maps a page or is not at rest */
+struct slot_copy {                          /* of one that maps a page or is not at rest */
     uint32_t slot, page, edges, pins;
     tick     freed;
     bool     sole, home, busy, transit, broken;
 };
 
 /* A freed block, and one of the streams it waits for. */
-struct wait_note {
+struct wait_copy {
     uint64_t at, requested, stream;
     CUstream handle;
     tick     freed;

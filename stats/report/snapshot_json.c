@@ -105,10 +105,10 @@ static void write_groups(const struct snapshot *s, struct file *f)
 
 static void write_arenas(const struct snapshot *s, struct file *f)
 {
-    const struct arena_note *notes = PART_AT(struct arena_note, s, PART_ARENAS);
+    const struct arena_copy *copies = PART_AT(struct arena_copy, s, PART_ARENAS);
     file_print(f, ",\n\"arenas\":[");
     for (size_t i = 0; i < s->parts[PART_ARENAS].count; i++) {
-        const struct arena_note *a = &notes[i];
+        const struct arena_copy *a = &copies[i];
         LIST(f, i, "");
         file_print(f, "{\"arena\":%" PRIu32 ",\"group\":%" PRIu32 ",\"stream_id\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"private\":%s,"
                    "\"retired\":%s,\"blocks\":%" PRIu64 ",\"reserved\":%" PRIu64 ",\"slow_path_users\":%" PRIu32 ",\"last_freed\":%" PRIu64 "}",
@@ -171,18 +171,18 @@ static void write_spot(struct file *f, struct slot_ref at)
 }
 
 /* A page that has no home and is not on its way is a spare. */
-static const char *state_of(const struct page_note *p)
+static const char *state_of(const struct page_copy *p)
 {
     return p->leaving ? "leaving" : p->owner.region ? "owned" : p->home.region ? "free" : "spare";
 }
 
 static void write_pages(const struct snapshot *s, struct file *f)
 {
-    const struct page_note *notes = PART_AT(struct page_note, s, PART_PAGES);
+    const struct page_copy *copies = PART_AT(struct page_copy, s, PART_PAGES);
     file_print(f, ",\n\"pages\":{\"columns\":[\"page\",\"bytes\",\"state\",\"owner\",\"home\",\"maps\",\"arena\",\"frozen\",\"pins\",\"freed\","
                "\"complete\"],\"rows\":[");
     for (size_t i = 0; i < s->parts[PART_PAGES].count; i++) {
-        const struct page_note *p = &notes[i];
+        const struct page_copy *p = &copies[i];
         file_print(f, "%s\n[%" PRIu32 ",%" PRIu64 ",\"%s\"", i ? "," : "", p->number, p->bytes, state_of(p));
         write_spot(f, p->owner);
         write_spot(f, p->home);
@@ -192,10 +192,10 @@ static void write_pages(const struct snapshot *s, struct file *f)
     file_print(f, "]}");
 }
 
-static void write_slots(struct file *f, const struct slot_note *notes, size_t count)
+static void write_slots(struct file *f, const struct slot_copy *copies, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const struct slot_note *n = &notes[i];
+        const struct slot_copy *n = &copies[i];
         file_print(f, "%s\n[%" PRIu32 ",%" PRIu32 ",\"%s%s%s%s%s\",%" PRIu32 ",%" PRIu32 ",%" PRIu64 "]", i ? "," : "", n->slot, n->page,
                    n->home ? "h" : "", n->sole ? "s" : "", n->busy ? "b" : "", n->transit ? "t" : "", n->broken ? "x" : "", n->edges, n->pins,
                    n->freed);
@@ -204,16 +204,16 @@ static void write_slots(struct file *f, const struct slot_note *notes, size_t co
 
 static void write_regions(const struct snapshot *s, struct file *f)
 {
-    const struct region_note *notes = PART_AT(struct region_note, s, PART_REGIONS);
-    const struct slot_note *slots = PART_AT(struct slot_note, s, PART_SLOTS);
+    const struct region_copy *copies = PART_AT(struct region_copy, s, PART_REGIONS);
+    const struct slot_copy *slots = PART_AT(struct slot_copy, s, PART_SLOTS);
     file_print(f, ",\n\"slot_columns\":[\"slot\",\"page\",\"marks\",\"edges\",\"pins\",\"freed\"],\n\"regions\":[");
     for (size_t i = 0; i < s->parts[PART_REGIONS].count; i++) {
-        const struct region_note *r = &notes[i];
+        const struct region_copy *r = &copies[i];
         file_print(f, "%s\n{\"region\":%" PRIu32 ",\"arena\":%" PRIu32 ",\"base\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"top\":%" PRIu64
                    ",\"count\":%" PRIu32 ",\"frozen\":%s,\"segment\":%s,\"slots\":[", i ? "," : "", r->number, r->arena, r->base, r->bytes, r->top,
                    r->slots, yes(r->fixed), yes(r->is_segment));
-        write_slots(f, slots, r->noted);
-        slots += r->noted;
+        write_slots(f, slots, r->copied);
+        slots += r->copied;
         file_print(f, "]}");
     }
     file_write(f, "]", 1);
@@ -221,10 +221,10 @@ static void write_regions(const struct snapshot *s, struct file *f)
 
 static void write_pending(const struct snapshot *s, struct file *f)
 {
-    const struct wait_note *notes = PART_AT(struct wait_note, s, PART_WAITS);
+    const struct wait_copy *copies = PART_AT(struct wait_copy, s, PART_WAITS);
     file_print(f, ",\n\"pending\":{\"columns\":[\"address\",\"requested\",\"freed\",\"stream_id\",\"stream\",\"device\",\"waits_for\"],\"rows\":[");
     for (size_t i = 0; i < s->parts[PART_WAITS].count; i++) {
-        const struct wait_note *w = &notes[i];
+        const struct wait_copy *w = &copies[i];
         file_print(f, "%s\n[%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIuPTR ",%d,\"%s\"]", i ? "," : "", w->at, w->requested, w->freed,
                    w->stream, (uintptr_t)w->handle, w->device, w->has_event ? "event" : w->needs_fence ? "fence" : "device");
     }

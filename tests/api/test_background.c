@@ -210,7 +210,7 @@ static cpu_set_t only(int processor)
     return set;
 }
 
-/* Makes the thread visit a pool of that device, and says whether it is on that processor alone then. */
+/* Makes the thread look after a pool of that device, and says whether it is on that processor alone then. */
 static bool visits_from(int device, int processor)
 {
     cenote_options options = background_options();

@@ -1,4 +1,4 @@
-/* store.c: see store.h. Steps are those of fill.c and source.c, by hand. */
+/* store.c: see store.h. Steps are those of fill.c and provider.c, by hand. */
 #include "tests/pool/store.h"
 
 #include "tests/harness.h"

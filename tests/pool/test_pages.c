@@ -178,13 +178,13 @@ CASE(what_keeps_a_slot_from_being_unmapped)
     EXPECT_EQ(blocked_to, 1);
 }
 
-CASE(old_marks_are_wiped_when_the_epoch_wraps)
+CASE(old_epochs_are_wiped_when_the_epoch_wraps)
 {
     struct region *r = first;
     uint32_t page = store_page_at(r, 0), blocked_to;
     store_map(page, r, 3);
     store.epoch = 0;
-    EXPECT_EQ(missing_in(r, 0, 1, &blocked_to), 0); /* marks the page with 1 */
+    EXPECT_EQ(missing_in(r, 0, 1, &blocked_to), 0); /* meets the page in epoch 1 */
     store.epoch = UINT32_MAX;
     EXPECT_EQ(missing_in(r, 3, 4, &blocked_to), 0);
 }

@@ -196,7 +196,7 @@ static bool look(uint32_t n, uint32_t from, uint32_t to, bool may_unmap, uint32_
         bool blocked, model_blocked, lacks = model_lacks(n, slot, may_unmap, &model_blocked);
         same &= pages_lack(&store, &who, regions[n], slot, &blocked) == lacks && blocked == model_blocked;
         if (!lacks)
-            page_of(&store, maps[n][slot])->mark = store.epoch;
+            page_of(&store, maps[n][slot])->met = store.epoch;
         *missing += lacks;
         *blocked_to = model_blocked ? slot + 1 : *blocked_to;
     }

@@ -209,7 +209,7 @@ CASE(leaving_pages_are_never_picked)
 CASE(pages_that_were_met_are_not_picked)
 {
     uint32_t page = freed_page(mine, 0), blocked_to;
-    store_map(page, mine, 4); /* aliased: a look marks it */
+    store_map(page, mine, 4); /* aliased: a look says that it met it */
     EXPECT(is_picked(&me, page));
     EXPECT_EQ(store_missing(&me, mine, 0, 2, &blocked_to), 1);
     EXPECT(!is_picked(&me, page));

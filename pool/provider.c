@@ -1,42 +1,37 @@
 /*
- * source.c: where an arena's address space and its segments come from, and go back to. grow.c takes them.
+ * provider.c: where an arena's address space and its segments come from, and go back to. grow.c takes them.
  *
  *     vmm        regions: reserved addresses, filled with pages by fill.c as blocks need them
  *     async      segments of the driver's stream-ordered pool, and of cuMemAlloc as long as an arena has few
  *     plain      segments of cuMemAlloc
  *     guard      segments of one block each, see guard.c
- *     callback   segments of a function of the caller, for groups that have one
+ *     source     segments of a function of the program, for groups that have one; they may lie anywhere
  *
  * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
  * segment, attempt.c gives free ones back (within the harvest budget): that is what harvesting is where pages cannot move.
  *
- * LOCKING: the turn, not the pool's lock. The turn is let go of around the caller's own functions.
+ * LOCKING: the turn, not the pool's lock. The turn is let go of around the program's own functions.
  */
 #include "pool/pool.h"
 
-const cenote_source *source_callback(const cenote_pool *pool, const struct arena *a)
+/* The program's own, if the group of the arena has one. NULL: the memory comes from the pool's provider. */
+const cenote_source *source_of(const cenote_pool *pool, const struct arena *a)
 {
     return a->group && group_of(pool, a->group)->has_source ? &group_of(pool, a->group)->source : NULL;
 }
 
-bool source_moves_pages(const cenote_pool *pool, const struct arena *a)
+bool provider_moves_pages(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_VMM && !source_callback(pool, a);
+    return pool->config.provider == CENOTE_VMM && !source_of(pool, a);
 }
 
-/* Its memory comes from a function of the program, and may lie anywhere. */
-bool source_is_foreign(const cenote_pool *pool, const struct arena *a)
+bool provider_guards(const cenote_pool *pool, const struct arena *a)
 {
-    return source_callback(pool, a) != NULL;
-}
-
-bool source_guards(const cenote_pool *pool, const struct arena *a)
-{
-    return pool->config.provider == CENOTE_GUARD && !source_callback(pool, a);
+    return pool->config.provider == CENOTE_GUARD && !source_of(pool, a);
 }
 
 /* Bytes of physical memory the limit still allows. LOCKING: the pool's lock. */
-uint64_t source_allowance(const cenote_pool *pool)
+uint64_t limits_allowance(const cenote_pool *pool)
 {
     uint64_t held = pool->store.pages.reserved + pool->limits.promised;
     if (!pool->limits.bytes)
@@ -47,7 +42,7 @@ uint64_t source_allowance(const cenote_pool *pool)
 /* ------------------------------------------------------------------------------------------------------------------- joining the heap */
 
 /* No thread can have seen it, or none needs it any more. Its addresses are out of the map by now. */
-void source_close_region(struct region *r)
+void provider_close_region(struct region *r)
 {
     region_close(r);
     addresses_free_region(r);
@@ -59,13 +54,13 @@ void source_close_region(struct region *r)
  * cuMemFree takes back the async pool's memory too. It is complete, so that no stream has to be named, and the arena's may be gone. False:
  * the driver will not have it.
  */
-bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
+bool provider_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64_t bytes)
 {
-    if (source_guards(pool, a))
+    if (provider_guards(pool, a))
         return guard_give(pool, at, bytes);
-    if (!source_callback(pool, a)) /* a reset has taken it already, and the address may be another's */
+    if (!source_of(pool, a)) /* a reset has taken it already, and the address may be another's */
         return atomic_load(&pool->config.device->was_reset) || pool->config.device->driver->cuMemFree(at) == CUDA_SUCCESS;
-    const cenote_source source = *source_callback(pool, a); /* without the turn arena and group may be forgotten */
+    const cenote_source source = *source_of(pool, a); /* without the turn arena and group may be forgotten */
     lock_take(&pool->lock);
     CUstream handle = a->handle; /* another stream may take the arena over */
     lock_give(&pool->lock);
@@ -82,13 +77,13 @@ bool source_give_segment(cenote_pool *pool, struct arena *a, uint64_t at, uint64
  * What a region that has left its heap stands on goes back to where it came from. The addresses leave the map first: they may be given
  * out again at once. False: neither the source nor the driver takes it; nothing changed.
  */
-bool source_give_back(cenote_pool *pool, struct region *r)
+bool provider_give_back(cenote_pool *pool, struct region *r)
 {
     addresses_remove(r);
     bool segment = region_is_segment(r);
     if (segment)
         watch_tell(pool, CENOTE_UNMAPPING, r->base, r->bytes);
-    bool gone = segment ? source_give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
+    bool gone = segment ? provider_give_segment(pool, arena_of(pool, r->arena), r->base, r->bytes) :
                           region_unreserve(pool->config.device, r->base, r->bytes) == CUDA_SUCCESS;
     if (!gone && segment)
         watch_tell(pool, CENOTE_MAPPED, r->base, r->bytes);
