@@ -25,6 +25,17 @@
 extern "C" {
 #endif
 
+/* Behaviours of real machines that the simulated one takes on; quirks.def says what each is. */
+enum sim_quirk {
+#define QUIRK(NAME, name, does) SIM_QUIRK_##NAME,
+#include "sim/quirks.def"
+#undef QUIRK
+    SIM_QUIRKS
+};
+#define SIM_QUIRK(NAME) (1ull << SIM_QUIRK_##NAME)
+
+const char *sim_quirk_name(int number);     /* NULL: there are no more */
+
 struct sim_shape {
     uint64_t capacity;        /* bytes per device */
     uint64_t granularity;     /* of cuMemCreate */
@@ -42,6 +53,7 @@ struct sim_shape {
     bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
     bool     spend_cost;      /* driver calls take the host as long as their modelled cost (default false) */
     bool     shuts_down;      /* at exit, by a handler that cuInit sets up, the driver ends: calls answer CUDA_ERROR_DEINITIALIZED (default false) */
+    uint64_t quirks;          /* of SIM_QUIRK; 0: none */
     char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };
 

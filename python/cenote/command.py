@@ -11,7 +11,7 @@ from cenote.launch import environment, run
 from cenote.launch.command_line import MOST_DEVICES, Parser, allocator, capacity, devices, lag, split
 from cenote.places import NotBuilt, version
 
-VALUED = ("--sim", "--devices", "--lag", "--allocator", "--trace", "--report", "--json")
+VALUED = ("--sim", "--devices", "--lag", "--quirk", "--allocator", "--trace", "--report", "--json")
 
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
@@ -34,6 +34,7 @@ def run_parser() -> Parser:
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="a simulated GPU with this much memory: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
     parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
+    parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do; a wrong name lists them all")
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz, %%p in it is the number of the process")
@@ -49,7 +50,8 @@ def run_main(arguments: Sequence[str]) -> int:
     ours, program = split(arguments, VALUED)
     options = parser.parse_args(ours)
     allocator_name = options.allocator or ("cenote" if options.report else None)
-    wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report, not options.quiet)
+    wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report,
+                            options.quirk, not options.quiet)
     try:
         return run.run(wish, program)
     except (Mistake, NotBuilt) as mistake:

@@ -236,6 +236,7 @@ def on_the_simulated_gpu(options: argparse.Namespace) -> int:
     """In a process of its own: libcuda.so.1 is found when that one starts."""
     import subprocess
     size = ["--sim", str(options.sim)] + (["--devices", str(options.devices)] if options.devices is not None else [])
+    size += ["--quirk", options.quirk] if options.quirk is not None else []
     command = [sys.executable, "-m", "cenote", "run", *size, "-m", "cenote", "doctor"] + (["--json"] if options.json else [])
     folder = os.path.dirname(places.HERE)
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
@@ -250,10 +251,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("cenote doctor", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="look at a simulated GPU with this much memory")
     parser.add_argument("--devices", metavar="N", type=devices, help="how many simulated GPUs")
+    parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do")
     parser.add_argument("--json", action="store_true", help="one JSON list")
     options = parser.parse_args(arguments)
-    if options.devices is not None and options.sim is None:
-        parser.error("--devices shapes the simulated GPU; add --sim SIZE")
+    if options.sim is None and (options.devices is not None or options.quirk is not None):
+        parser.error("--devices and --quirk shape the simulated GPU; add --sim SIZE")
     if options.sim is not None:
         return on_the_simulated_gpu(options)
     found = []

@@ -124,6 +124,7 @@ void model_violation(const char *format, ...) __attribute__((format(printf, 1, 2
 CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((format(printf, 2, 3)));  /* a violation, and its result */
 
 /* --- shape.c */
+#define sim_quirk(NAME) ((model.shape.quirks & SIM_QUIRK(NAME)) != 0)
 bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text);   /* false: said on stderr, `shape` half changed */
 
 /* --- visible.c: the devices of the machine that this process sees, and what tells them apart; -1: none */

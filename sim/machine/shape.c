@@ -1,7 +1,7 @@
 /*
- * shape.c: the shape of the simulated machine: defaults and the text of CENOTE_SIM, both from shape.def.
+ * shape.c: the shape of the simulated machine: defaults and the text of CENOTE_SIM, both from shape.def; quirks from quirks.def.
  *
- * "capacity:80GiB,devices:2,quiet:1". A mistake is said on stderr and ends the start of the machine: a test that runs on another
+ * "capacity:80GiB,devices:2,quirks:wsl-rdma+fabric". A mistake is said on stderr and ends the start of the machine: a test that runs on another
  * machine than it asked for proves nothing.
  */
 #include <errno.h>
@@ -64,9 +64,47 @@ static bool read_name(const char *text, char *name, size_t room)
     return true;
 }
 
-static bool read_field(struct sim_shape *shape, bool *quiet, const char *name, const char *text)
+const char *sim_quirk_name(int number)
+{
+    static const char *const names[SIM_QUIRKS] = {
+#define QUIRK(NAME, name, does) name,
+#include "sim/quirks.def"
+#undef QUIRK
+    };
+    return number >= 0 && number < SIM_QUIRKS ? names[number] : NULL;
+}
+
+static bool read_quirk(const char *text, uint64_t *quirks)
+{
+    for (int i = 0; i < SIM_QUIRKS; i++) {
+        if (strcmp(text, sim_quirk_name(i)) == 0) {
+            *quirks |= 1ull << i;
+            return true;
+        }
+    }
+    fprintf(stderr, "simulated GPU: \"%s\" is no quirk; there are", text);
+    for (int i = 0; i < SIM_QUIRKS; i++)
+        fprintf(stderr, "%s %s", i ? "," : "", sim_quirk_name(i));
+    fprintf(stderr, "\n");
+    return false;
+}
+
+/* Names with '+' between. */
+static bool read_quirks(char *text, uint64_t *quirks)
+{
+    char *rest;
+    *quirks = 0;
+    for (char *name = strtok_r(text, "+", &rest); name; name = strtok_r(NULL, "+", &rest))
+        if (!read_quirk(name, quirks))
+            return false;
+    return true;
+}
+
+static bool read_field(struct sim_shape *shape, bool *quiet, const char *name, char *text)
 {
     uint64_t value;
+    if (strcmp(name, "quirks") == 0)
+        return read_quirks(text, &shape->quirks);
     if (strcmp(name, "quiet") == 0 && read_value(text, FLAG, 0, 1, &value)) {
         *quiet = value;
         return true;

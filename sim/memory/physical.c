@@ -117,7 +117,21 @@ static CUresult check_properties(const CUmemAllocationProp *prop, int *area, con
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || !location_area(&prop->location, area))
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "%s: the properties name no memory of this machine", call);
-    if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    unsigned has = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (sim_quirk(FABRIC) || sim_quirk(FABRIC_NOT_PERMITTED) || sim_quirk(FABRIC_INVALID))
+        has |= CU_MEM_HANDLE_TYPE_FABRIC;
+    return prop->requestedHandleTypes & ~has ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+/* What the attributes promise and the driver refuses. */
+static CUresult refuse_promised(const CUmemAllocationProp *prop)
+{
+    bool fabric = prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC;
+    if (fabric && sim_quirk(FABRIC_NOT_PERMITTED))
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (fabric && sim_quirk(FABRIC_INVALID))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sim_quirk(ATTRIBUTE_LIES) && (prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable))
         return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_SUCCESS;
 }
@@ -131,7 +145,8 @@ CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t size, cons
     if (!handle || flags || !size || size % model.shape.granularity)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: %zu bytes are not a multiple of the granularity", size);
     uint32_t number;
-    result = physical_take(area, size, &number);
+    if (!(result = refuse_promised(prop)))
+        result = physical_take(area, size, &number);
     if (result)
         return result;
     struct physical *p = physical_at(number);

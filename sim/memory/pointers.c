@@ -60,6 +60,11 @@ static unsigned handle_types_of(const struct pointer *p)
     return p->mapping ? (unsigned)physical_at(p->mapping->physical)->prop.requestedHandleTypes : 0;
 }
 
+static bool is_made_for_rdma(const struct pointer *p)
+{
+    return p->mapping && physical_at(p->mapping->physical)->prop.allocFlags.gpuDirectRDMACapable;
+}
+
 CUresult pointer_attribute(void *value, CUpointer_attribute attribute, CUdeviceptr at)
 {
     struct pointer p;

@@ -105,7 +105,7 @@ static uint64_t whole_slots(uint64_t bytes)
 CUresult virtual_reserve(CUdeviceptr *at, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (!model.shape.vmm)
+    if (!model.shape.vmm || sim_quirk(VMM_LIES))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!at || !size || size % page || hint % page || (alignment & (alignment - 1)) || flags)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemAddressReserve: %zu bytes, alignment %zu", size, alignment);
@@ -253,6 +253,17 @@ static CUresult check_access_descriptions(uint64_t at, uint64_t size, const CUme
     return CUDA_SUCCESS;
 }
 
+static bool has_memory_for_rdma(uint64_t at, uint64_t size)
+{
+    const struct mapping *m;
+    for (uint64_t end = at + size; at < end; at += m->size) {
+        m = virtual_mapping(at);
+        if (physical_at(m->physical)->prop.allocFlags.gpuDirectRDMACapable)
+            return true;
+    }
+    return false;
+}
+
 static void set_access(struct mapping *m, const CUmemAccessDesc *who)
 {
     int area;
@@ -272,6 +283,8 @@ CUresult virtual_set_access(CUdeviceptr at, size_t size, const CUmemAccessDesc *
     CUresult result = check_access_descriptions(at, size, who, count);
     if (result)
         return result;
+    if (sim_quirk(WSL_RDMA) && has_memory_for_rdma(at, size))
+        return CUDA_ERROR_UNKNOWN;
     cost_charge(COST_cuMemSetAccess, mappings);
     for (uint64_t end = at + size; at < end;) {
         struct mapping *m = virtual_mapping(at);

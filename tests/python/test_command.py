@@ -73,6 +73,15 @@ def test_a_program_is_needed(refuse):
 def test_the_shape_of_a_simulation_needs_a_simulation(refuse):
     assert "--sim SIZE" in refuse("--devices", "2")
     assert "--sim SIZE" in refuse("--lag", "2")
+    assert "--sim SIZE" in refuse("--quirk", "wsl-rdma")
+
+
+@pytest.mark.simulation
+def test_a_wrong_quirk_lists_those_that_there_are(refuse):
+    known = re.findall(r'^QUIRK\(\w+, "([a-z-]+)", ', (ROOT / "sim/quirks.def").read_text(), re.MULTILINE)
+    for wrong in ("wsl-rmda", "wsl-rdma,", "wsl-rdma,none-such"):
+        assert ", ".join(known) in refuse("--sim", "8GiB", "--quirk", wrong)
+    assert "quirks:fabric" in refuse("--sim", "8GiB", "--quirk", "wsl-rdma", CENOTE_SIM="quirks:fabric")
 
 
 @pytest.mark.simulation

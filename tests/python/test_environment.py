@@ -19,9 +19,9 @@ def sim(old="", **wish):
 
 
 def test_the_shape_is_what_was_asked_for():
-    asked = sim(capacity=80 * GIB, devices=4, lag=100_000)
+    asked = sim(capacity=80 * GIB, devices=4, lag=100_000, quirks="wsl-rdma,fabric")
     assert asked.pop("machine")
-    assert asked == {"capacity": "80GiB", "devices": "4", "lag": "100000"}
+    assert asked == {"capacity": "80GiB", "devices": "4", "lag": "100000", "quirks": "wsl-rdma+fabric"}
 
 
 def test_what_was_not_asked_for_is_left_to_the_simulated_gpu():

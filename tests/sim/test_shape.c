@@ -43,11 +43,13 @@ CASE(environment_gives_the_shape)
 CASE(mistakes_in_the_environment_end_the_start)
 {
     EXPECT(starts_with("lag:1000", nothing));
+    EXPECT(starts_with("quirks:wsl-rdma+fabric,lag:1000", nothing));
     EXPECT(!starts_with("lag", nothing));
     EXPECT(!starts_with("lag:-1", nothing));
     EXPECT(!starts_with("capacity:1QiB", nothing));
     EXPECT(!starts_with("devices:17", nothing));
     EXPECT(!starts_with("vmm:2", nothing));
+    EXPECT(!starts_with("quirks:wsl-rdma+none-such", nothing));
     EXPECT(!starts_with("colour:1", nothing));
 }
 

@@ -19,6 +19,7 @@ class Wish(NamedTuple):
     trace: Optional[str] = None  # where what cenote allocates is recorded
     figures: Optional[str] = None  # where the program's figures go when it ends
     report: Optional[str] = None  # and a page of what was allocated
+    quirks: Optional[str] = None  # of the simulated GPU, with commas between
     line: Optional[bool] = None  # a line of figures when it ends; None: it is nobody's to say
 
 
@@ -128,6 +129,7 @@ def merge_sim(wish: Wish, old: str) -> str:
         "capacity": None if wish.capacity is None else quantity.write_size(wish.capacity),
         "devices": None if wish.devices is None else str(wish.devices),
         "lag": None if wish.lag is None else str(wish.lag),
+        "quirks": None if wish.quirks is None else wish.quirks.replace(",", "+"),
     }
     for name, text in asked.items():
         if text is None:

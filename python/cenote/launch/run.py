@@ -74,8 +74,11 @@ def run(wish: Wish, program: Sequence[str]) -> NoReturn:
     preload = None
     if environment.is_simulated(wish, os.environ):
         preload = preload_library()
-    elif wish.devices is not None or wish.lag is not None:
-        raise Mistake("--devices and --lag shape the simulated GPU; add --sim SIZE")
+        if wish.quirks is not None:
+            from cenote.simulated import quirks
+            quirks.check(wish.quirks)
+    elif wish.devices is not None or wish.lag is not None or wish.quirks is not None:
+        raise Mistake("--devices, --lag and --quirk shape the simulated GPU; add --sim SIZE")
     variables = environment.prepare(wish, os.environ, preload)
     if wish.allocator == "cenote":
         prepare_plugin(program[0] != "--", variables)

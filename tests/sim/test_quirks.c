@@ -1,0 +1,114 @@
+/* test_quirks.c: the simulated machine does what the rows of sim/quirks.def say, and nothing of it without being asked. */
+#include "tests/sim/simulated.h"
+
+static void begin(uint64_t quirks)
+{
+    struct sim_shape shape = simulated_shape();
+    shape.quirks = quirks;
+    simulated_begin_as(&shape);
+}
+
+static int asked(CUdevice_attribute attribute)
+{
+    int value = -1;
+    EXPECT_OK(cuDeviceGetAttribute(&value, attribute, 0));
+    return value;
+}
+
+static int says_rdma(void)
+{
+    return asked(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+}
+
+static int says_fabric(void)
+{
+    return asked(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+}
+
+/* What a page of these properties comes to: the first refusal on its way until the device may use it. `rdma`: what its address says then. */
+static CUresult page_of(int types, bool is_for_rdma, unsigned *rdma)
+{
+    CUmemGenericAllocationHandle page;
+    CUdeviceptr at = 0;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    prop.requestedHandleTypes = (CUmemAllocationHandleType)types;
+    prop.allocFlags.gpuDirectRDMACapable = is_for_rdma;
+    CUresult result = cuMemAddressReserve(&at, SIMULATED_PAGE, 0, 0, 0);
+    if (result)
+        return result;
+    if (!(result = cuMemCreate(&page, SIMULATED_PAGE, &prop, 0))) {
+        EXPECT_OK(cuMemMap(at, SIMULATED_PAGE, 0, page, 0));
+        result = cuMemSetAccess(at, SIMULATED_PAGE, &access, 1);
+        EXPECT_OK(cuPointerGetAttribute(rdma, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, at));
+        EXPECT_OK(cuMemUnmap(at, SIMULATED_PAGE));
+        EXPECT_OK(cuMemRelease(page));
+    }
+    EXPECT_OK(cuMemAddressFree(at, SIMULATED_PAGE));
+    return result;
+}
+
+static CUresult made(int types, bool is_for_rdma)
+{
+    unsigned rdma;
+    return page_of(types, is_for_rdma, &rdma);
+}
+
+enum { NONE = CU_MEM_HANDLE_TYPE_NONE, FILES = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, FABRIC = CU_MEM_HANDLE_TYPE_FABRIC };
+
+CASE(without_a_quirk_nothing_is_odd)
+{
+    begin(0);
+    EXPECT_EQ(says_rdma(), 0);
+    EXPECT_EQ(says_fabric(), 0);
+    EXPECT_EQ(made(FILES, false), CUDA_SUCCESS);
+    EXPECT_EQ(made(FILES | FABRIC, false), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+CASE(rdma_of_wsl_fails_at_the_access)
+{
+    begin(SIM_QUIRK(WSL_RDMA));
+    EXPECT_EQ(says_rdma(), 1);
+    EXPECT_EQ(made(FILES, true), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(made(FILES, false), CUDA_SUCCESS);
+}
+
+CASE(rdma_has_to_be_asked_for)
+{
+    unsigned rdma = 2;
+    begin(SIM_QUIRK(RDMA_REQUIRED));
+    EXPECT_EQ(says_rdma(), 1);
+    EXPECT_EQ(page_of(FILES, true, &rdma), CUDA_SUCCESS);
+    EXPECT_EQ(rdma, 1);
+    EXPECT_EQ(page_of(FILES, false, &rdma), CUDA_SUCCESS);
+    EXPECT_EQ(rdma, 0);
+}
+
+CASE(fabric_is_there_or_refused)
+{
+    begin(SIM_QUIRK(FABRIC));
+    EXPECT_EQ(says_fabric(), 1);
+    EXPECT_EQ(made(FILES | FABRIC, false), CUDA_SUCCESS);
+    begin(SIM_QUIRK(FABRIC_NOT_PERMITTED));
+    EXPECT_EQ(says_fabric(), 1);
+    EXPECT_EQ(made(FILES | FABRIC, false), CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_EQ(made(FILES, false), CUDA_SUCCESS);
+    begin(SIM_QUIRK(FABRIC_INVALID));
+    EXPECT_EQ(says_fabric(), 1);
+    EXPECT_EQ(made(FABRIC, false), CUDA_ERROR_INVALID_VALUE);
+}
+
+CASE(attributes_lie)
+{
+    begin(SIM_QUIRK(ATTRIBUTE_LIES));
+    EXPECT_EQ(says_rdma(), 1);
+    EXPECT_EQ(asked(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1);
+    EXPECT_EQ(made(FILES, false), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(made(NONE, true), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(made(NONE, false), CUDA_SUCCESS);
+    begin(SIM_QUIRK(VMM_LIES));
+    EXPECT_EQ(asked(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
+    EXPECT_EQ(made(NONE, false), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+SUITE_MAIN("sim/quirks")
