@@ -1,5 +1,5 @@
 /*
- * library.c: pools come and go, and who owns what. The road of one allocation is in alloc.c.
+ * library.c: pools come and go; which part owns what. The road of one allocation is in alloc.c.
  *
  * A pool has one device and one provider, chosen when it is made. Its structure is never unmapped, so that a call with an address of a
  * destroyed pool finds out instead of crashing; a new pool takes over the structure of a destroyed one.

@@ -10,14 +10,14 @@
  */
 __attribute__((format(printf, 3, 4))) int error_set(int code, int cuda_result, const char *format, ...);
 
-/* Added to the code by whoever was asked a question, and that is the answer: nobody made a mistake. It is not in what error_set returns. */
+/* Added to the code where the error is the answer to a question, and no mistake. It is not in what error_set returns. */
 #define ERROR_ANSWER 0x100
 
 /* From now on a mistake of the program prints its words to stderr and aborts, on every thread. Shortages and what the driver refuses do not. */
 void error_abort_on_misuse(void);
 
 /*
- * Room for words that are longer than a message, and for nothing else until the thread's next failure: whoever gets it writes them there, and
+ * Room for words that are longer than a message, and for nothing else until the thread's next failure: the caller that gets it writes them there, and
  * they are the message. Its size is in *size.
  */
 char *error_room(int code, int cuda_result, size_t *size);

@@ -196,7 +196,7 @@ void file_print(struct file *f, const char *format, ...)
     f->used += (size_t)length;
 }
 
-/* The descriptor is closed whatever is said: by whom it belongs to. */
+/* The owner of the descriptor closes it, whatever is said. */
 static void close_file(struct file *f)
 {
     errno = 0;

@@ -77,7 +77,7 @@ bool lock_settle(struct lock *lock, int ms)
     return false;
 }
 
-/* Who was woken needs a moment to take it: giving alone would have us take it again before. */
+/* A thread that was woken needs a moment to take it: giving alone would have us take it again before. */
 bool lock_pass(struct lock *lock)
 {
     if (atomic_load_explicit(&lock->state, memory_order_relaxed) != LOCK_WAITED_FOR)

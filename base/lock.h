@@ -1,5 +1,5 @@
 /*
- * lock.h: the two locks of a pool, and who holds them. docs/locks.md says what each guards.
+ * lock.h: the two locks of a pool, and which thread holds them. docs/locks.md says what each guards.
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
  * assert what its header comment says. LOCK_TURN, LOCK_SHARE and LOCK_BACKGROUND may be held across driver calls; no other lock may, but for
@@ -45,8 +45,8 @@ void lock_open(struct lock *lock, enum lock_rank rank);
 void lock_close(struct lock *lock);
 
 /*
- * Taking and giving, inline because every allocation and every free does both: one atomic instruction each while no other thread wants it. Who
- * has to wait sleeps in the system. It is what a mutex of the C library does, without the kinds of mutex that we do not have.
+ * Taking and giving, inline because every allocation and every free does both: one atomic instruction each while no other thread wants it. A thread
+ * that has to wait sleeps in the system. It is what a mutex of the C library does, without the kinds of mutex that we do not have.
  */
 void lock_wait(struct lock *lock);
 bool lock_settle(struct lock *lock, int ms); /* was it free at some moment? At the end of the process its holder may want what this thread holds */
@@ -87,7 +87,7 @@ static inline void lock_take(struct lock *lock) { lock_take_plain(lock); }
 static inline void lock_give(struct lock *lock) { lock_give_plain(lock); }
 static inline bool lock_try(struct lock *lock) { return lock_try_plain(lock); }
 
-/* Release builds keep no books of who holds what: always true. */
+/* Release builds keep no books of holders: always true. */
 static inline bool lock_is_mine(const struct lock *lock) { (void)lock; return true; }
 static inline bool lock_none_above(enum lock_rank rank) { (void)rank; return true; }
 

@@ -25,7 +25,7 @@ size_t memory_in_use(void);
 /* For fault tests: the n-th memory_map, table_open or table growth from now fails, and if `persistent` all after it. 0: none. */
 void memory_fail(uint64_t nth, bool persistent);
 uint64_t memory_failed(void); /* how many did since */
-bool     memory_fails_on_order(void); /* for those who have others take memory, as for the stack of a thread: is it to fail? */
+bool     memory_fails_on_order(void); /* for memory that is taken for us, as the stack of a thread: is it to fail? */
 
 /*
  * A table: items of one size that never move, named by a number from 1 (0 is "none"). Free items are chained and reused.

@@ -1,7 +1,8 @@
 /*
  * device.c: opens devices and enters their context. See device.h.
  *
- * A context takes hundreds of MB of its device, so it is retained by the first who enters: of eight devices that a process sees, it may use one.
+ * A context takes hundreds of MB of its device, so it is retained by the first thread that enters: of eight devices that a process sees, it may use
+ * one.
  *
  * Which way memory can be had is asked once, from device attributes, never found out by failing.
  */
@@ -113,8 +114,8 @@ static unsigned long long ask_id(const struct device *d, CUcontext context)
 }
 
 /*
- * Has the program reset the device? That ends the context, with our events and what memory came from it, and keeps its handle: whoever retains
- * it next gets another context under the same. Nothing of the old one may be named to the driver then.
+ * Has the program reset the device? That ends the context, with our events and what memory came from it, and keeps its handle: the next caller that
+ * retains it gets another context under the same handle. Nothing of the old one may be named to the driver then.
  */
 static bool was_reset(struct device *d)
 {

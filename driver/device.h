@@ -5,9 +5,9 @@
  * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). No capture is announced while
  * a thread is inside: `captures` does not rise between enter and leave. Enter and leave do not nest.
  *
- * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile. A driver without cuCtxRecordEvent can be waited for as
- * a whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: who passes there is
- * not held up.
+ * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile. A driver without cuCtxRecordEvent can be waited for as a
+ * whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: a thread that passes there
+ * is not held up.
  *
  * LOCKING: the gate is taken for reading by enter, before any other lock, and for writing by an announcement, with `quiet` alone. `quiet` is
  * taken for reading while the gate is open, with no other lock, and for writing by an announcement.
@@ -31,7 +31,7 @@ struct device {
     _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
-    _Atomic(uint64_t) before;        /* of it, in use by anybody when it was entered first; UINT64_MAX: not known */
+    _Atomic(uint64_t) before;        /* of it, in use by any process when it was entered first; UINT64_MAX: not known */
     atomic_bool was_asked;     /* for `before` */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
@@ -64,10 +64,10 @@ CUresult device_prepare(struct device *device);
 
 /* Leave follows enter, whatever enter returned. */
 CUresult device_enter(struct device *device);
-CUresult device_enter_as_it_is(struct device *device); /* for those who give back: where no context is, none is made */
+CUresult device_enter_as_it_is(struct device *device); /* to give back: where no context is, none is made */
 void     device_leave(struct device *device);
 
-/* As device_enter, but for who must not wait: false, and nothing to leave, while a capture is being announced. */
+/* As device_enter, but for threads that must not wait: false, and nothing to leave, while a capture is being announced. */
 bool device_try_enter(struct device *device, CUresult *result);
 
 /*

@@ -100,7 +100,7 @@ static bool stay_loaded(void)
 
 static bool watches_forks;
 
-/* Before anybody can be inside. Handlers cannot be taken back: there is one. */
+/* Before any thread can be inside. Handlers cannot be taken back: there is one. */
 __attribute__((constructor)) static void watch_forks(void)
 {
     watches_forks = watches_forks || !pthread_atfork(NULL, NULL, process_forked);

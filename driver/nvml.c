@@ -80,7 +80,7 @@ bool nvml_memory(const struct driver *driver, int ordinal, struct nvml_memory *m
     return n && !n->memory(device, memory);
 }
 
-/* Who computes and draws is on both lists. */
+/* A process that computes and draws is on both lists. */
 static unsigned without_doubles(struct nvml_process *list, unsigned first, unsigned count)
 {
     unsigned kept = first;

@@ -1,4 +1,4 @@
-/* nvml.h: who else is on a device, as NVIDIA's management library says. See nvml.c. */
+/* nvml.h: which processes are on a device, as NVIDIA's management library says. See nvml.c. */
 #ifndef CENOTE_DRIVER_NVML_H
 #define CENOTE_DRIVER_NVML_H
 
@@ -29,7 +29,7 @@ struct nvml {
  */
 const char *nvml_processes(const struct driver *driver, int ordinal, struct nvml_process list[NVML_MAX], unsigned *count);
 
-/* Bytes of the device that are in use, by anybody. False: not known. */
+/* Bytes of the device that are in use, by any process. False: not known. */
 bool nvml_memory(const struct driver *driver, int ordinal, struct nvml_memory *memory);
 
 /* Another library from now on, for tests; NULL: the real one. */

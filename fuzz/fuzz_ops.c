@@ -1,5 +1,5 @@
 /*
- * fuzz_ops.c: a stream of operations on the public interface, decoded from bytes, beside a model of who owns each byte and what it holds.
+ * fuzz_ops.c: a stream of operations on the public interface, decoded from bytes, beside a model of which block owns each byte and what it holds.
  *
  * world.c says what the world is made of and what ends every input, blocks.c how contents are judged. Here is what a correct program
  * may do, operation by operation (ops.def), each with the answer it must get. What the rules of CUDA or of cenote.h forbid at the moment
@@ -111,8 +111,8 @@ static void op_take(struct world *w)
 }
 
 /*
- * Where the last block of this place lay, with its size, in its group and on its stream: to restore what was recorded. In part of it somebody
- * else may live by now, and in a live one nothing can be put.
+ * Where the last block of this place lay, with its size, in its group and on its stream: to restore what was recorded. In part of it another block
+ * may lie by now, and in a live one nothing can be put.
  */
 static void op_put(struct world *w)
 {

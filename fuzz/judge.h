@@ -1,4 +1,4 @@
-/* judge.h: what a fuzz target and whoever runs it agree on: one entry, and an abort with a reason when something is wrong. */
+/* judge.h: what a fuzz target and its runner agree on: one entry, and an abort with a reason when something is wrong. */
 #ifndef CENOTE_FUZZ_JUDGE_H
 #define CENOTE_FUZZ_JUDGE_H
 

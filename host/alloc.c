@@ -39,7 +39,7 @@ static void *alloc_slowly(struct host *h, struct thread *t, int device, int node
             continue;
         at = thread_alloc(h, t, node, bytes, &claim, &wanted);
         if (claim)
-            piece_give(h, claim); /* somebody gave back what we wanted */
+            piece_give(h, claim); /* another thread gave back what we wanted */
         if (!at)
             *error = error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping");
     }

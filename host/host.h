@@ -79,7 +79,7 @@ typedef _Atomic uint64_t record;
 
 struct use {                        /* one stream that may be using a block */
     uint64_t at;                    /* of the block */
-    uint64_t stream;                /* who it is */
+    uint64_t stream;                /* its key */
     CUevent  event;                 /* NULL: none could be recorded; only a wait for the whole device says that it is done */
     int      device;
     bool     captured;              /* counted in `captured` of the host */
@@ -93,7 +93,7 @@ struct recent { uint64_t at, bytes; };
 
 struct thread {                     /* kept for the next thread when one ends */
     atomic_bool busy;               /* its owner is at work */
-    atomic_bool wanted;             /* somebody looks into it, or waits to */
+    atomic_bool wanted;             /* another thread looks into it, or waits to */
     struct thread *next;            /* all there ever were */
     atomic_bool taken;
     uint32_t    unflushed;          /* blocks counted since the counts were flushed */
@@ -150,7 +150,7 @@ extern struct host *_Atomic host_opened;
 extern struct lock host_opening;
 
 /* --- open.c */
-struct host *host_get(int *error);              /* opens with the defaults where nobody has */
+struct host *host_get(int *error);              /* opens with the defaults unless it is open */
 struct device *host_device(struct host *h, int ordinal, int *error);
 int  host_node(struct host *h, int device, int *error); /* the node that serves it; -1: error */
 

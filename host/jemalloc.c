@@ -1,5 +1,5 @@
 /*
- * jemalloc.c: finds jemalloc. Whoever has it from the start wins: the program is linked to it, or LD_PRELOAD named it. Otherwise it is
+ * jemalloc.c: finds jemalloc. One that is there from the start wins: the program is linked to it, or LD_PRELOAD named it. Otherwise it is
  * loaded now, which most builds of it do not allow: their thread-local storage is of the kind that has to be there when a program
  * starts (initial-exec). Then the message says what helps.
  */

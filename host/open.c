@@ -1,12 +1,12 @@
 /*
- * open.c: pinned memory is opened once for the process, by the first block or by cenote_host_open, and closed by whoever wants everything
+ * open.c: pinned memory is opened once for the process, by the first block or by cenote_host_open, and closed by a caller that wants everything
  * back. It knows devices by their number: a device is opened when memory is first asked for near it, and its node is looked up then.
  *
  *             host_get, cenote_host_open                 cenote_host_close
  *     closed ----------------------------> host_opened ---------------------> closed
  *
- * LOCKING: `host_opening` guards opening, closing, the opening of devices, and the end of threads. `closing` is for one that closes, who waits for
- * devices without `host_opening`: what a device is at may need a thread to end.
+ * LOCKING: `host_opening` guards opening, closing, the opening of devices, and the end of threads. `closing` is for a thread that closes, and waits
+ * for devices without `host_opening`: what a device is at may need a thread to end.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@
 #define ADDRESSES_LEAST (64ull << 30)
 
 struct host *_Atomic host_opened;
-static struct topology *volatile reachable; /* by those who look for leaks, too: a struct host is none of malloc's memory */
+static struct topology *volatile reachable; /* by leak checkers, too: a struct host is none of malloc's memory */
 LOCK_OF_PROCESS struct lock host_opening = LOCK_INITIALIZER(LOCK_POOLS);
 static LOCK_OF_PROCESS struct lock closing = LOCK_INITIALIZER(LOCK_BACKGROUND);
 

@@ -334,7 +334,7 @@ uint32_t chunk_enter(struct host *h, uint32_t number)
     return piece;
 }
 
-/* The longest idle of those that have been idle long enough and have `least` bytes: nobody can take anything from it any more. */
+/* The longest idle of those that have been idle long enough and have `least` bytes: no thread can take anything from it any more. */
 uint32_t chunk_leave(struct host *h, uint64_t idle_before, uint64_t step_before, uint64_t least)
 {
     uint32_t found = 0;

@@ -3,14 +3,14 @@
  *
  * cenote_host_use records an event on the stream, then and there: the stream exists, and what comes later on it has nothing to do with
  * the block, so that a block is free as soon as its last copy is done. (cenote_use of device memory records at the free: kernels go on
- * using a block without anybody saying so.) One event for each stream of a block: later uses move it.
+ * using a block without a call that says so.) One event for each stream of a block: later uses move it.
  *
  *        use: event recorded         free               all events done
  *     live -----------------> live ---------> pending -------------------> free for the next
  *
- * Where no event can be had (the driver says no, the stream is being captured) the block waits for the whole device: for a trim that does, or for
- * an allocation that would fail. That must not be while a graph is captured, for it would end the capture. Who has a graph keeps its blocks, so
- * while a block that a captured stream uses is live, an allocation does not wait for the device.
+ * Where no event can be had (the driver says no, the stream is being captured) the block waits for the whole device: for a trim that does, or for an
+ * allocation that would fail. That must not be while a graph is captured, for it would end the capture. A program that has a graph keeps its blocks,
+ * so while a block that a captured stream uses is live, an allocation does not wait for the device.
  *
  * LOCKING: uses and the list belong to `lock`. One thread at a time walks the list (`walking`) and calls the driver meanwhile, in the device;
  * a live block's uses are touched by its owner alone, a pending one's by the thread that walks.
@@ -24,7 +24,7 @@
 #define NOT_READY_MAX 4        /* blocks a walk finds still in use before it gives up */
 #define LEGACY_STREAM  1ull
 
-/* Who the stream is. A handle may be given to another stream when this one is gone; 0: only the handle is known. */
+/* Identifies the stream. A handle may be given to another stream when this one is gone; 0: only the handle is known. */
 static uint64_t stream_key(const struct driver *t, CUstream stream)
 {
     unsigned long long id;

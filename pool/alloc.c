@@ -226,7 +226,7 @@ static int use_block(void *block, int device, CUstream stream)
     cenote_pool *pool = pool_lock_of(block, &w);
     if (!pool)
         return pool_misuse(FOUND_NOTHING, block, &w, 0);
-    lock_give(&pool->lock); /* who the stream is may have to be asked of the driver */
+    lock_give(&pool->lock); /* the driver may have to be asked for the key */
     int error = pool_usable(pool);
     if (error || (error = stream_key_on(pool, device, stream, &key, &other)))
         return error;

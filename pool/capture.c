@@ -18,7 +18,7 @@
 
 #define GROUP_FLAGS (CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND | CENOTE_GROUP_WHOLE)
 
-/* Who waited for a lock looks again: another thread may have destroyed the group meanwhile. */
+/* A thread that waited for a lock looks again: another thread may have destroyed the group meanwhile. */
 static int check_not_destroyed(const cenote_group *group)
 {
     return group->destroyed ?
@@ -213,7 +213,7 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     return CENOTE_OK;
 }
 
-/* The capture that this handle began: for a driver that does not say any more who a stream is, because the context is lost. */
+/* The capture that this handle began: for a driver that does not identify streams any more, because the context is lost. */
 static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle)
 {
     for (uint32_t i = 0; i < pool->groups.capture_count; i++)

@@ -11,7 +11,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-#define EVENTS_MAX   4096      /* at one time; who gets none waits for a fence instead */
+#define EVENTS_MAX   4096      /* at one time; a use that gets none waits for a fence instead */
 
 struct events {
     uint32_t       count;           /* spare ones */

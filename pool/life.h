@@ -74,7 +74,7 @@ int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);
 uint64_t pool_now(const cenote_pool *pool);
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);
-struct device *pool_open_device(int ordinal, int *error);  /* for those who need a device and no pool */
+struct device *pool_open_device(int ordinal, int *error);  /* for callers that need a device and no pool */
 void pool_close_device(struct device *device);
 extern struct lock pools_lock;                            /* of the list of pools, and of devices */
 cenote_pool *pools_take_structure(void);                  /* LOCKING: that lock */

@@ -1,7 +1,7 @@
 /*
  * peer_access.c: kernels of other devices may use a pool's memory (cenote_pool_grant).
  *
- *     vmm       each mapping says who may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of
+ *     vmm       each mapping says which devices may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of
  *               the grant gets it here, old aliases too
  *     async     the driver's pool has such a list of its own
  *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that
@@ -9,7 +9,7 @@
  * Memory of a program's own source is the program's to open. A grant is for the life of the pool; that of contexts lasts longer, because
  * the program may have wanted it too.
  *
- * LOCKING: the turn, so that nothing is mapped meanwhile: who maps next has the new list.
+ * LOCKING: the turn, so that nothing is mapped meanwhile: the next fill has the new list.
  */
 #include "base/check.h"
 #include "pool/pool.h"

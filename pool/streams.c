@@ -1,7 +1,7 @@
 /*
- * streams.c: who is a stream?
+ * streams.c: the key that identifies a stream, and the stream's device.
  *
- * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not say who a stream is. Its key does: the
+ * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not identify a stream. Its key does: the
  * driver's id of it (unique for the life of the program), asked at each call unless the stream is one of the two default ones or was
  * declared immortal. Per-thread default streams have a key for each thread. Where the driver is too old for ids the handle has to do, and
  * cenote_stream_retire is needed.
@@ -23,7 +23,7 @@
 #define DEVICE_SHIFT 48     /* in keys of default streams */
 #define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
-#define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks who else wants the lock */
+#define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
 static uint64_t thread_key(void)
 {
@@ -167,8 +167,8 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 }
 
 /*
- * Who a stream is that may be another device's: `ordinal`, or -1 where the program did not say; then a default stream is the pool's own, and for a
- * created one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
+ * The key of a stream that may be another device's: `ordinal`, or -1 where the program did not say; then a default stream is the pool's own, and for
+ * a created one the driver is asked. *other: whose it is; NULL: the pool's own device's. LOCKING: as stream_key.
  */
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)
 {

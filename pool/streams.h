@@ -17,7 +17,7 @@
 
 #define IMMORTALS_MAX 1024
 
-/* A stream declared immortal: its handle says who it is. Read without a lock. */
+/* A stream declared immortal: its handle identifies it. Read without a lock. */
 struct immortal {
     _Atomic(CUstream) handle;
     _Atomic(uint64_t) key;

@@ -1,5 +1,5 @@
 /*
- * watch.c: tells the program where memory comes and goes, for those who remember what lies under an address (cenote_pool_watch).
+ * watch.c: tells the program where memory comes and goes, so that it can remember what lies under an address (cenote_pool_watch).
  *
  * This is not where anything is decided: each notice is a line beside the driver's call that it is about. After MAPPED and before
  * UNMAPPING an address keeps its physical memory, also while blocks come and go on it: a harvested page keeps its old mapping.

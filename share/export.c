@@ -1,5 +1,5 @@
 /*
- * export.c: blocks that other processes may use: who exported what, and what is answered to those who ask.
+ * export.c: blocks that other processes may use: what was exported, and how processes that ask are answered.
  *
  * A message names a block by exporter, address and generation, and says nothing else. A process that imports it asks the exporter over a socket
  * (share/socket.c) what lies under it, and for the file descriptors of its pages, one at a time (share/import.c). So a message that is old,
@@ -32,7 +32,7 @@ static struct export *export_of(const cenote_pool *pool, uint32_t number) { retu
 
 /* ----------------------------------------------------------------------------------------------------------------------- the message */
 
-/* FNV-1a: against damage. Forgery gains nothing: who may ask is decided by the kernel's word on who asks. */
+/* FNV-1a: against damage. Forgery gains nothing: the kernel says which process asks, and that decides. */
 static uint64_t sum_of(const struct share_message *m)
 {
     uint64_t sum = 0xcbf29ce484222325ull;

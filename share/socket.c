@@ -75,7 +75,7 @@ static void hear_only(int s, uint64_t key)
     setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
 }
 
-/* A socket that learns who writes to it. It gets a name of its own when it first writes. */
+/* A socket that learns which process writes to it. It gets a name of its own when it first writes. */
 static int new_socket(uint64_t key)
 {
     int yes = 1, s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);

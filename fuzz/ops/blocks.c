@@ -1,6 +1,6 @@
 /*
  * blocks.c: what each block holds. It is filled on its stream when it is taken and compared there as the last thing before it is given back:
- * whoever else was given the same bytes in the meantime shows as contents that differ when the device gets there.
+ * a second owner of the same bytes shows as contents that differ when the device gets there.
  */
 #include "fuzz/ops/world.h"
 
@@ -41,7 +41,7 @@ bool block_has_its_pages(const struct world *w, const struct block *b)
     return true;
 }
 
-/* The owner of every byte: nobody else's; and of every page, where a block has its pages to itself. */
+/* Every byte has one owner; so has every page, where a block has its pages to itself. */
 void block_taken(struct world *w, struct block *b, struct block taken)
 {
     for (int i = 0; i < BLOCKS; i++)

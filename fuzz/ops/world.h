@@ -24,7 +24,7 @@
 #define CREATED 4           /* streams of a device, beside its two default ones */
 #define STREAMS (CREATED + 2)
 
-/* Graphs have a group to themselves: a replay writes to what its capture freed, so nobody else may live there. */
+/* Graphs have a group to themselves: a replay writes to what its capture freed, so no other block may lie there. */
 enum group { GROUP_OPEN, GROUP_PRIVATE, GROUP_SOURCE, GROUP_GRAPHS, GROUP_WHOLE, GROUPS };
 
 struct device {
@@ -113,7 +113,7 @@ void block_taken(struct world *w, struct block *b, struct block taken);
 void block_give(struct world *w, struct block *b);
 void block_read(struct world *w, const struct block *b, int stream);
 void block_last_look(struct world *w, struct block *b); /* no work that reads it can be put on its stream from now on */
-bool block_has_its_pages(const struct world *w, const struct block *b); /* nobody else's byte lies on a page of it */
+bool block_has_its_pages(const struct world *w, const struct block *b); /* no byte of another block lies on a page of it */
 struct block *block_any(struct world *w, bool live);    /* the input's choice; NULL: the chosen one is not live (or is) */
 
 void world_arm(struct world *w);            /* faults.c: a driver call is going to fail */

@@ -129,7 +129,7 @@ CENOTE_API int cenote_pool_steps(cenote_pool *pool, cenote_step_note *notes, siz
  */
 CENOTE_API size_t cenote_pool_explain(cenote_pool *pool, uint64_t bytes, char *text, size_t size);
 
-/* Who takes memory from the pool, for explanations: "PyTorch". Up to 31 bytes of ASCII; "cenote" until it is said. */
+/* What takes memory from the pool, for explanations: "PyTorch". Up to 31 bytes of ASCII; "cenote" until it is said. */
 CENOTE_API int cenote_pool_set_user(cenote_pool *pool, const char *name);
 
 /* What only the program knows of the moment at which an explanation is made. Every field comes with what cenote knows. */

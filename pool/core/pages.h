@@ -1,5 +1,5 @@
 /*
- * pages.h: the store of physical pages of a pool, and who uses each of them. See pages.c.
+ * pages.h: the store of physical pages of a pool, and which arena uses each of them. See pages.c.
  */
 #ifndef CENOTE_POOL_CORE_PAGES_H
 #define CENOTE_POOL_CORE_PAGES_H
@@ -33,7 +33,7 @@ struct region_entry {
     struct region *region;          /* NULL: none of that number */
 };
 
-/* Who asks for memory, and what may be done to serve it. */
+/* The arena that asks for memory, and what may be done to serve it. */
 struct requester {
     uint32_t arena;
     bool     may_unmap;             /* no capture is open on the device */

@@ -9,7 +9,7 @@
  *      slab_open             slab_take                 slab_give
  *    ------------> in bin -------------> full: no bin -----------> in bin ----------> empty: slab_close by the arena
  *
- * This file knows neither streams nor the heap: who may take what is the arena's business.
+ * This file knows neither streams nor the heap: the arena decides which request gets what.
  *
  * LOCKING: every function here expects the pool's lock.
  */

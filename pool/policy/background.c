@@ -8,7 +8,8 @@
  * may use those. It runs code of this library for good, which stays loaded (driver/loader.c). Of the program's functions it calls the watch
  * function and the clock. If there can be no thread the pool works without, and its counter `background` is 0.
  *
- * LOCKING: `tending` is held while the thread is at one pool, also across driver calls. Who takes it knows that the thread is at none.
+ * LOCKING: `tending` is held while the thread is at one pool, also across driver calls. A thread that takes it knows that the background thread is at
+ * none.
  */
 #include <errno.h>
 #include <limits.h>

@@ -75,7 +75,7 @@ static uint32_t find(uint32_t bucket, uint32_t outer, const char *name)
 static void before_fork(void) { lock_take(&lock); }
 static void after_fork(void) { lock_give(&lock); }
 
-/* Before anybody can have the lock. */
+/* Before any thread can have the lock. */
 __attribute__((constructor)) static void watch_forks(void)
 {
     pthread_atfork(before_fork, after_fork, after_fork);

@@ -42,7 +42,7 @@ enum records_result { RECORDS_END, RECORDS_ONE, RECORDS_BROKEN };
 /* Never NULL unless the host has no memory; whether the file can be read shows at the first record. */
 struct records_reader *records_open(const char *path);
 enum records_result    records_next(struct records_reader *reader, struct record *record);
-/* As many as `room` at once, for callers to whom a call is dear: `count` of them are good, whatever the result. RECORDS_ONE: there may be more. */
+/* As many as `room` at once, for callers for which a call is dear: `count` of them are good, whatever the result. RECORDS_ONE: there may be more. */
 enum records_result    records_batch(struct records_reader *reader, struct record *records, uint32_t room, uint32_t *count);
 void                   records_limit(struct records_reader *reader, uint64_t most); /* refuse a trace of more than this; first TRACE_RECORDS_MAX */
 bool                   records_tell(const struct records_reader *reader, const char *column); /* after the first record: is it in this trace? */

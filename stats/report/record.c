@@ -363,8 +363,8 @@ static void save_for_environment(cenote_pool *pool)
 }
 
 /*
- * Of pools that are open still: the default ones always are. No driver call is made. In a fork a thread that is not there may have the locks;
- * who exits from a watch function has some himself.
+ * Of pools that are open still: the default ones always are. No driver call is made. In a fork a thread that does not exist there may have the locks;
+ * a thread that exits from a watch function has some itself.
  */
 static void process_ends(void)
 {

@@ -9,7 +9,7 @@
 
 struct report {
     uint64_t       driver_calls_before, driver_ns_before;  /* of the process, when the totals were reset */
-    char           user[32];        /* who takes memory from it, for explanations; "": not known */
+    char           user[32];        /* what takes memory from it, for explanations; "": not known */
 };
 
 #endif

@@ -31,7 +31,7 @@ static void *next(struct snapshot *s, enum part part, size_t size)
     return item;
 }
 
-/* How many items of that size there is room for, for those who fill in a list. */
+/* How many items of that size a list has room for. */
 static size_t room_for(const struct snapshot *s, size_t size)
 {
     return s->used < s->room ? (s->room - s->used) / size : 0;
@@ -129,7 +129,7 @@ static void copy_arenas(struct snapshot *s, struct look *look, const struct aren
     }
 }
 
-/* Who owns it and when it was last freed: of a sole page its slot says so. */
+/* The slot of a sole page says which slot owns it and when it was last freed. */
 static struct page_copy copy_of(const struct pages *p, uint32_t number)
 {
     const struct page *page = page_of(p, number);

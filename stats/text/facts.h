@@ -28,7 +28,7 @@ struct facts_process {
 };
 
 struct facts {
-    /* what was asked, of whom */
+    /* what was asked, of which pool */
     uint64_t       bytes;           /* 0: nothing failed */
     int            device;
     const char    *user;            /* "PyTorch" */

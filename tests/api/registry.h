@@ -1,5 +1,5 @@
 /*
- * registry.h: what those keep who remember what lies under an address, as communication libraries do: from an address to the physical
+ * registry.h: what a library keeps that remembers what lies under an address, as communication libraries do: from an address to the physical
  * memory under it, asked of the driver once and believed until the watch function says that it goes away.
  *
  *     cenote_pool_watch(pool, registry_hear, &registry);

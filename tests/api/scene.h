@@ -230,7 +230,7 @@ static inline void held_expect(const struct held *held, CUstream stream)
     held_launch(held, sim_launch_expect, stream);
 }
 
-/* Checked on its own stream as the last thing before it is free. The address stays in it, for whoever wants to look again. */
+/* Checked on its own stream as the last thing before it is free. The address stays in it, for another look. */
 static inline void held_give(struct held *held)
 {
     held_expect(held, held->stream);

@@ -352,7 +352,7 @@ IN_A_CHILD(the_driver_refuses)
     scene_close(&scene);
 }
 
-/* The thread may be the first who hears of it; the program does at its next call. */
+/* The thread may hear of it first; the program does at its next call. */
 IN_A_CHILD(the_context_is_lost)
 {
     struct scene scene;

@@ -114,7 +114,7 @@ CASE(alignments_that_are_none)
     scene_close(&scene);
 }
 
-/* The block freed last lies as it was until somebody looks; nobody can tell. */
+/* The block freed last lies as it was until a thread looks for free memory; no answer shows it. */
 CASE(the_same_again)
 {
     struct scene scene;

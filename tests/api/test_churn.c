@@ -207,7 +207,7 @@ CASE(often_is_everything_until_it_is_a_habit)
     EXPECT(everything >= 8 && everything < 40);
     EXPECT(cost() - before < 360 * STEP / 100);
 
-    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* who does not say so gets what was asked for */
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* without the flag the trim gives back what was asked for */
     EXPECT_EQ(reserved(&scene), 0);
     close_alone(&scene);
 }
@@ -263,13 +263,13 @@ CASE(another_process_may_need_the_memory)
     guests = 0;
     step_and_empty(&scene, 400 * MIB);
     EXPECT_EQ(reserved(&scene), 400 * MIB);
-    refusal = 4; /* nobody can say */
+    refusal = 4; /* NVML cannot tell */
     step_and_empty(&scene, 400 * MIB);
     EXPECT_EQ(reserved(&scene), 0);
     close_alone(&scene);
 }
 
-/* Who looks sees what a trim without a habit would have left; what was freed later stays, and so does what nobody owes. */
+/* A look releases what a trim without a habit would have released; what was freed later stays, and so does what was not deferred. */
 CASE(what_is_owed_goes_when_somebody_looks)
 {
     struct scene scene;
@@ -286,7 +286,7 @@ CASE(what_is_owed_goes_when_somebody_looks)
     close_alone(&scene);
 }
 
-/* It is still owed when the capture is over. */
+/* It is still deferred when the capture is over. */
 CASE(what_is_owed_waits_for_a_capture)
 {
     struct scene scene;
@@ -312,7 +312,7 @@ CASE(nothing_is_regretted_twice)
     step_and_empty(&scene, 200 * MIB);
     for (int i = 0; i < 20; i++) {
         step(&scene, 200 * MIB);
-        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* asked for: nobody's regret */
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* asked for: not counted as churn */
     }
     for (int i = 0; i < 12; i++) {
         step_and_empty(&scene, 20 * MIB);

@@ -95,7 +95,7 @@ CASE(what_is_used_again_stays)
     scene_close(&scene);
 }
 
-/* A long pause is no reason to hurry: nobody knew of the frees before it, so they are as old as the first look after it. */
+/* A long pause is no reason to hurry: no look saw the frees before it, so they are as old as the first look after it. */
 CASE(a_late_look_is_a_first_look)
 {
     struct scene scene;
@@ -130,14 +130,14 @@ CASE(a_few_at_a_time)
     EXPECT_EQ(reserved(&scene), 64 * MIB);
     REQUIRE(held_take(&held[1], scene.pool, 2 * MIB, scene.stream[C]));
     EXPECT_EQ(reserved(&scene), 56 * MIB);
-    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* who only looks */
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* only a look */
     EXPECT_EQ(reserved(&scene), 4 * MIB);
     held_give(&held[0]);
     held_give(&held[1]);
     scene_close(&scene);
 }
 
-/* The device is behind: nobody waits, and what it still uses stays. */
+/* The device is behind: no thread waits, and what it still uses stays. */
 CASE(nobody_waits)
 {
     struct scene scene;

@@ -1,5 +1,5 @@
 /*
- * test_ends.c: groups and pools that end while other threads are on their way to them. Whoever comes too late is told so: no call does its work
+ * test_ends.c: groups and pools that end while other threads are on their way to them. A thread that comes too late is told so: no call does its work
  * on what has gone, and nothing is left open.
  *
  * A watch function, which runs with the pool's turn, holds up the calls that need it; they have all looked at the group or pool by then.

@@ -31,7 +31,7 @@ static int hold(size_t bytes, int answer, int end)
 enum tie { CHILD, LEFT_BY_A_RUN, SERVICE };
 
 /*
- * A run that ends without its worker: the worker stays in the group that the run led. A service leads a group of its own, and nobody misses
+ * A run that ends without its worker: the worker stays in the group that the run led. A service leads a group of its own, and no process misses
  * what started it.
  */
 static void start(struct holder *h, size_t bytes, enum tie tie)
@@ -123,7 +123,7 @@ CASE(the_table_is_what_the_driver_counts)
     EXPECT(says(line));
     EXPECT(says("not told apart")); /* it came after us: what was in use before says nothing of our context */
     end(&other, left);
-    sim_set_foreign(0, 200 * MIB); /* of somebody whom nobody lists */
+    sim_set_foreign(0, 200 * MIB); /* of a process that is not listed */
     explain_now(scene.pool);
     EXPECT(says("    200.00 MiB  unexplained"));
     EXPECT(says("fuser -v"));
@@ -425,7 +425,7 @@ CASE(memory_taken_past_cenote)
     open_scene(&scene, NULL);
     DONE(cenote_alloc(scene.pool, 512, scene.stream[A], &block));
     DONE(cenote_free(block));
-    DONE(cuMemAlloc(&beside, 600 * MIB)); /* after cenote's first allocation: what was there before may be anybody's */
+    DONE(cuMemAlloc(&beside, 600 * MIB)); /* after cenote's first allocation: what was there before may belong to any process */
     run_out(scene.pool, 500 * MIB, scene.stream[A]);
     EXPECT(says("600.00 MiB of this process was taken past cenote"));
     DONE(cuMemFree(beside));

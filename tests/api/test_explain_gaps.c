@@ -109,7 +109,7 @@ CASE(management_library_with_other_answers)
     scene_close(&scene);
 }
 
-/* Nothing is ours yet: those that are listed are others, whoever they are. */
+/* Nothing is ours yet: the processes that are listed are others. */
 CASE(strangers_beside_an_empty_pool)
 {
     struct scene scene;

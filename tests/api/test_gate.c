@@ -202,7 +202,7 @@ static void free_in_a_stall(struct stall *s, CUstream stalls, CUstream uses, int
     free_meanwhile(s, uses, wait_for_device_in_thread, &waiting);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- those who wait */
+/* ------------------------------------------------------------------------------------------------------------ threads that wait */
 
 /* Where the capture began first the import stays open. */
 static int close_import(struct stall *s)

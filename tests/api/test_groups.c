@@ -296,7 +296,7 @@ CASE(a_context_that_is_lost_before_a_capture)
     scene_is_open = false;
 }
 
-/* The driver does not say any more who a stream is: the handle does. */
+/* The driver does not identify a stream any more: the handle does. */
 CASE(captures_end_in_any_order_when_the_context_is_lost)
 {
     struct scene scene;

@@ -457,7 +457,7 @@ CASE(a_device_that_cannot_reach_the_other)
     scene_close(&scene);
 }
 
-/* A refusal half way: nobody has access to a part, and the next call succeeds. */
+/* A refusal half way: no device has access to a part, and the next call succeeds. */
 CASE(all_or_nothing)
 {
     static const char *const call[] = {"cuMemSetAccess", "cuMemPoolSetAccess", "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess"};

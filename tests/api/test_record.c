@@ -1,4 +1,4 @@
-/* test_record.c: what a pool wrote down is what happened, whole, whatever the ring has lost and whoever was at work meanwhile. */
+/* test_record.c: what a pool wrote down is what happened, whole, whatever the ring has lost and whichever threads were at work meanwhile. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -402,7 +402,7 @@ CASE(resets_leave_no_row_out)
     scene_close(&scene);
 }
 
-/* Who reads while others allocate sees sums that agree: the readings of one division are one moment's. */
+/* A thread that reads while others allocate sees sums that agree: the readings of one division are one moment's. */
 struct busy {
     struct scene *scene;
     int number;

@@ -1,6 +1,6 @@
 /*
  * test_share_limits.c: sharing where there is little: no descriptors, threads or host memory for it, an exporter that ends, devices and drivers
- * that cannot; and shares within one process, on one device or two. test_share.c has what goes well, test_share_peers.c who does not behave.
+ * that cannot; and shares within one process, on one device or two. test_share.c has what goes well, test_share_peers.c processes that do not behave.
  */
 #include "tests/api/scene.h"
 #include "tests/patience.h"
@@ -253,7 +253,7 @@ CASE(a_page_of_a_segment)
     scene_close(&scene);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- those who do not answer */
+/* ------------------------------------------------------------------------------------------------------------ no answer from the exporter */
 
 /* A socket with the name of an exporter that does not exist, and a share of its. */
 static int open_impostor(cenote_share *share, struct sockaddr_un *address, socklen_t *size)

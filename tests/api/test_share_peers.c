@@ -250,7 +250,7 @@ CASE(a_fork_cannot_import)
     close_own(&own);
 }
 
-/* Who asks and never reads keeps nobody. */
+/* A process that asks and never reads holds up no other. */
 CASE(a_flood_of_requests)
 {
     struct own own;

@@ -47,7 +47,7 @@ static void snap(cenote_pool *pool)
 static void judge_as(const char *how)
 {
     if (system("python3 -c '' 2>/dev/null")) {
-        fprintf(stderr, "no python3: nobody judges\n");
+        fprintf(stderr, "no python3: the snapshot is not judged\n");
         return;
     }
     EXPECT_EQ(run("python3 -B tests/api/judge_snapshot.py %2$s '%1$s'/*", folder, how), 0);
@@ -86,7 +86,7 @@ CASE(an_empty_pool)
     scene_close(&scene);
 }
 
-/* Blocks, small ones, ones that wait, aliases, a capture, pins, tags and names nobody would choose. */
+/* Blocks, small ones, ones that wait, aliases, a capture, pins, tags and names with odd characters. */
 CASE(every_layer_has_something)
 {
     struct scene scene;

@@ -220,7 +220,7 @@ static void *use_per_thread(void *arg)
     return cenote_use(held->at, CU_STREAM_PER_THREAD) ? NULL : arg;
 }
 
-/* Of another thread's default stream nobody else can record an event: a fence takes its place. */
+/* On a thread's default stream no other thread can record an event: a fence takes its place. */
 CASE(used_by_a_thread_and_freed_by_another)
 {
     struct scene scene;

@@ -1,5 +1,5 @@
 /*
- * test_watch.c: those who remember what lies under an address are told in time (cenote_pool_watch).
+ * test_watch.c: a program that remembers what lies under an address is told in time (cenote_pool_watch).
  *
  * A registry as communication libraries keep one (registry.h) is kept by the watch function alone. Every use of a block compares all of it
  * with what the driver says now.
@@ -28,7 +28,7 @@ CASE(every_page_is_told_of)
     EXPECT_EQ(g.ranges[0].end - g.ranges[0].at, 10 * MIB);
     registry_use(&g, held.at, held.bytes);
     held_give(&held);
-    EXPECT_EQ(g.freed, 0); /* it waited for nobody */
+    EXPECT_EQ(g.freed, 0); /* no thread waited for it */
     REQUIRE(held_take(&held, scene.pool, 10 * MIB, scene.stream[A]));
     EXPECT_EQ(g.mapped, 1);
     held_give(&held);

@@ -76,7 +76,7 @@ CASE(all_maps_from_the_nth_fail)
 }
 
 /*
- * Takes and gives items at random. Each live item is filled with a byte of its own: nobody else writes to it, it never moves, and it is
+ * Takes and gives items at random. Each live item is filled with a byte of its own: nothing else writes to it, it never moves, and it is
  * zeroed when it is handed out again.
  */
 static void churn(size_t item_size, uint64_t seed)

@@ -86,7 +86,7 @@ MISUSE(small_one_freed_twice_while_it_waits, CENOTE_DOUBLE_FREE, "waits for the 
     return cenote_free(held.at);
 }
 
-/* The address has a new owner: the stale free takes it from under him, which nobody can tell; his own is told. */
+/* The address has a new owner: the stale free takes it from the new owner, which cenote cannot detect; the owner's own free is an error. */
 MISUSE(freed_later_when_the_address_is_another_blocks, CENOTE_DOUBLE_FREE, "freed already")
 {
     char *block = block_of(s, 3 * MIB);
@@ -190,7 +190,7 @@ MISUSE(misaligned_pointer_into_free_memory, CENOTE_DOUBLE_FREE, "freed already")
     return error;
 }
 
-/* Free memory of the pool, where no block ever began: what was there before, if anything, nobody knows. */
+/* Free memory of the pool, where no block ever began: what was there before, if anything, is not known. */
 MISUSE(pointer_behind_the_last_block, CENOTE_DOUBLE_FREE, "or is no block's")
 {
     char *last = block_of(s, 7 * MIB);
@@ -206,7 +206,7 @@ MISUSE(used_by_an_interior_pointer, CENOTE_INTERIOR, "give its start")
     return cenote_use(s->live[0].at + 512, s->scene.stream[B]);
 }
 
-/* After its pool is gone a pointer is nobody's, also if the address is in use again by another pool. */
+/* After its pool is gone a pointer belongs to no pool, also if the address is in use again by another pool. */
 MISUSE(stale_after_its_pool, CENOTE_NOT_OURS, "stale pointer")
 {
     cenote_pool *pool = pool_of(s);

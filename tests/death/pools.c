@@ -485,7 +485,7 @@ MISUSE(a_stream_that_was_destroyed, CENOTE_INVALID, "is no stream of device 0")
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(cenote_alloc(s->scene.pool, MIB, stream, &block));
     DONE(cuStreamDestroy(stream));
-    DONE(cenote_free(block)); /* a free asks nobody who the stream is */
+    DONE(cenote_free(block)); /* a free does not ask for the key of the stream */
     s->named = stream;
     s->violations = true;
     return cenote_alloc(s->scene.pool, MIB, stream, &block);

@@ -1,7 +1,7 @@
 /*
  * test_resolve.c: entry points are found in drivers of every age, and the half-answers that drivers give are not taken for functions.
  *
- * The library is made up: `given` says what it exports and how it answers. Its functions are addresses that nobody calls.
+ * The library is made up: `given` says what it exports and how it answers. Its functions are addresses that are never called.
  */
 #include "driver/resolve.h"
 

@@ -1,5 +1,5 @@
 /*
- * devices.c: scenarios of those who are told of memory, and of memory that other devices use.
+ * devices.c: scenarios of watch functions, and of memory that other devices use.
  */
 #include "tests/api/registry.h"
 #include "tests/faults/scenarios.h"

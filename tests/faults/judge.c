@@ -41,7 +41,7 @@ static void judge_accounts(const struct act *act)
     EXPECT_EQ(their_requested, requested);
 }
 
-/* Nothing CUDA forbids was done, and nobody found anything but his own contents. */
+/* Nothing CUDA forbids was done, and each block had the contents that were written to it. */
 static void judge_card(void)
 {
     struct sim_books books;
@@ -126,7 +126,7 @@ static void judge_end(struct act *act)
 
 /* -------------------------------------------------------------------------------------------------------------------------- lost pools */
 
-/* True: the pool is lost, and says so to everybody. */
+/* True: the pool is lost, and each call says so. */
 static bool judge_lost_pool(struct act *act, cenote_pool *pool)
 {
     void *at = act;

@@ -170,7 +170,7 @@ void scenario_steps(struct act *act)
     }
 }
 
-/* Pins ask nobody; what they protect outlives its block. */
+/* Pins call no driver; what they protect outlives its block. */
 void scenario_pins(struct act *act)
 {
     struct act_block *pinned = act_take(act, act->scene.pool, 9 * MIB, act->scene.stream[A]);

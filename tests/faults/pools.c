@@ -158,7 +158,7 @@ void scenario_abilities_are_none(struct act *act)
     come_and_go(act);
 }
 
-/* Whoever only asks is answered from our own books, whatever the driver says. */
+/* Questions are answered from cenote's own books, whatever the driver says. */
 void scenario_questions(struct act *act)
 {
     struct act_block *held = act_take(act, act->scene.pool, 9 * MIB, act->scene.stream[A]);

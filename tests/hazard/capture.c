@@ -87,7 +87,7 @@ void hazard_two_graphs_share_a_group_and_replay_in_turn(void)
     scene_close(&scene);
 }
 
-/* What a capture allocated and freed is free to nobody else: the replay will write there. */
+/* What a capture allocated and freed goes to no other stream: the replay will write there. */
 void hazard_captured_temporary_that_another_stream_wants(void)
 {
     struct scene scene;

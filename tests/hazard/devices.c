@@ -63,7 +63,7 @@ static void linger_there(struct pair *p, struct held *held, CUstream stream)
     DONE(cuCtxPopCurrent(NULL));
 }
 
-/* The block is freed and in use on device 1. Nobody gets it before that is done, and then it is to be had again. */
+/* The block is freed and in use on device 1. No stream gets it before that is done; then it can be allocated again. */
 static void free_and_snatch(struct pair *p, struct held *block)
 {
     struct held next;
@@ -186,7 +186,7 @@ void hazard_free_while_the_other_device_captures(void)
         DONE(cuStreamEndCapture(p.stream[1], &graph));
         DONE(cenote_capture_end(group, p.stream[1]));
         DONE(cuGraphDestroy(graph));
-        if (immortal) { /* what could not be recorded is, now: who looks again sees that it is done */
+        if (immortal) { /* what could not be recorded is recorded now: the next look sees that it is done */
             DONE(cenote_pool_trim(p.scene.pool, 0, 0));
             synchronize_other(&p);
         }
@@ -288,7 +288,7 @@ static void *announce(void *arg)
     return NULL;
 }
 
-/* A capture is being announced there, and somebody there keeps it waiting: who comes by goes on. */
+/* A capture is being announced there, and a thread there keeps it waiting: a thread of this device goes on. */
 void hazard_visit_while_a_capture_is_announced(void)
 {
     struct pair p;
@@ -394,7 +394,7 @@ static void *visit_each_other(void *arg)
     for (int i = 0; i < 400; i++) {
         void *block;
         int error = cenote_alloc(n->pool, 3 * MIB, n->own, &block);
-        if (error) { /* while a capture is open nobody waits for what is in use */
+        if (error) { /* while a capture is open no thread waits for what is in use */
             n->failures += error != CENOTE_OUT_OF_MEMORY;
             continue;
         }
@@ -413,7 +413,7 @@ static void *announce_captures(void *arg)
     return NULL;
 }
 
-/* Each device's pool asks after the other's streams while captures are announced on both: nobody waits for ever. */
+/* Each device's pool asks after the other's streams while captures are announced on both: no thread waits for ever. */
 void hazard_devices_visit_each_other(void)
 {
     struct pair p;

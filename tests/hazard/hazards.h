@@ -40,7 +40,7 @@ static inline void aliases_make(struct aliases *aliases, cenote_pool *pool, CUst
     DONE(cuStreamSynchronize(stream));
 }
 
-/* Nobody holds anything: any stream can have the whole card, and what it finds there is its own. */
+/* No block is live: any stream can have the whole card, and what it finds there is its own. */
 static inline void hazard_whole_card(struct scene *scene, size_t capacity, CUstream stream)
 {
     struct hoard hoard;

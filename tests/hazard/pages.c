@@ -176,7 +176,7 @@ void hazard_pinned_live_block_keeps_its_pages(void)
 
 /*
  * A pinned range is free, and the memory under it is in use at another place that had it before: the pinned addresses still lead there,
- * and whoever wants a range of that size gets another one. The network card writes through the pinned addresses.
+ * and a request of that size gets another range. The network card writes through the pinned addresses.
  */
 void hazard_pinned_slots_are_not_remapped(void)
 {

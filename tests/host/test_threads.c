@@ -18,11 +18,11 @@
 #define SLOTS 64
 #define STEPS 3000
 
-static void *_Atomic shelf[SLOTS];      /* blocks that wait for whoever takes them next */
+static void *_Atomic shelf[SLOTS];      /* blocks that wait for the next thread that takes them */
 static _Atomic uint64_t wrong, refused, taken;
 static CUcontext context;
 
-/* A block says in its first words who it is and how long it is, and repeats it to its end. */
+/* A block says in its first words its number and its length, and repeats it to its end. */
 static void fill(uint64_t *block, size_t bytes)
 {
     uint64_t name = atomic_fetch_add(&taken, 1) * 0x9e3779b97f4a7c15u | 1;

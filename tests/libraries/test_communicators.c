@@ -77,7 +77,7 @@ static void *shrink_and_grow(void *argument)
     if (ncclCommInitRank(&own->comm, RANKS, shared, rank))
         return NULL;
     if (rank == 0)
-        ncclCommGetUniqueId(own->comm, &id);    /* any id would do for who comes anew */
+        ncclCommGetUniqueId(own->comm, &id);    /* any id would do for a rank that comes anew */
     sum_of_ranks(own->comm, own);
     if (rank != 1)
         error = ncclCommShrink(own->comm, without, 1, &less, NULL, 0);

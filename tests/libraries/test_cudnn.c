@@ -67,7 +67,7 @@ int cudnnGetConvolutionForwardWorkspaceSize(handle, descriptor x, descriptor w, 
 int cudnnConvolutionForward(handle, const void *alpha, descriptor x, const void *, descriptor w, const void *, descriptor c, int algorithm,
     void *workspace, size_t bytes, const void *beta, descriptor y, void *);
 
-static char data; /* an address: nobody reads it */
+static char data; /* an address: never read */
 
 static handle open_handle(void)
 {

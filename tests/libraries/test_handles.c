@@ -1,5 +1,5 @@
 /*
- * test_handles.c: what was destroyed is no handle any more, whoever's free() it was given to. Prototypes are written out here.
+ * test_handles.c: what was destroyed is no handle any more, whichever free() it was given to. Prototypes are written out here.
  *
  * This program has a free() of its own, which can be told to leave memory as it was; glibc's writes over its start.
  */

@@ -1,4 +1,4 @@
-/* test_nccl.c: the simulated NCCL: who gets what, order on streams, groups, and memory. Ranks are devices of one thread in a group. */
+/* test_nccl.c: the simulated NCCL: which rank gets what, order on streams, groups, and memory. Ranks are devices of one thread in a group. */
 #include "tests/libraries/nccl_world.h"
 
 CASE(says_who_it_is)
@@ -191,7 +191,7 @@ CASE(sends_and_receives)
 {
     meet();
     fill(16);
-    for (int i = 0; i < 8; i++) {   /* nobody receives yet: the sender goes on */
+    for (int i = 0; i < 8; i++) {   /* no rank receives yet: the sender goes on */
         enter(0);
         OK(ncclSend((void *)(world[0].from + 4 * (size_t)i), 1, INT32, 1, world[0].comm, world[0].stream));
     }

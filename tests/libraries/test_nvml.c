@@ -1,4 +1,4 @@
-/* test_nvml.c: the simulated management library: which devices there are, their memory and who has it, and what it does not know. */
+/* test_nvml.c: the simulated management library: which devices there are, their memory and which process has it, and what it does not know. */
 #include <cuda.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -39,7 +39,7 @@ void store_finish(void);
 /* A look at the slots [from, to): how many lack a page; *blocked_to is past the last one nothing can be done about now, 0: none. */
 uint32_t store_missing(const struct requester *who, const struct region *r, uint32_t from, uint32_t to, uint32_t *blocked_to);
 
-/* Who asks for memory of that region, outside captures. */
+/* The arena of that region asks for memory, outside captures. */
 struct requester store_requester(const struct region *r);
 
 #endif

@@ -95,7 +95,7 @@ CASE(equal_candidates_the_better_fit_wins)
     EXPECT_EQ(place.at, r->base);
 }
 
-/* The seventeenth candidate lacks nothing, but nobody looks that far. */
+/* The seventeenth candidate lacks nothing, but the search does not go that far. */
 CASE(so_many_candidates_are_looked_at)
 {
     struct region *r = add_region(64);
@@ -315,7 +315,7 @@ CASE(a_region_that_could_not_leave_comes_back)
     EXPECT_EQ(heap_broken_rule(&heap), NULL);
 }
 
-/* While it was out somebody took the last pieces there are: it waits as one virgin range, and is whole again when a block comes. */
+/* While it was out the last pieces there are were taken: it waits as one virgin range, and is whole again when a block comes. */
 CASE(a_segment_that_comes_back_without_host_memory)
 {
     struct region *r = store_segment(10 * KIB, 1);

@@ -1,5 +1,5 @@
 /*
- * test_pages.c: single decisions about pages: when one is free, who may use it where, what keeps a slot as it is, and what breaks each
+ * test_pages.c: single decisions about pages: when one is free, which arena may use it where, what keeps a slot as it is, and what breaks each
  * rule. test_pages_random.c has the whole life of many.
  */
 #include "pool/core/pages.h"
@@ -135,7 +135,7 @@ CASE(a_page_counts_the_pins_of_slots_that_come_and_go)
     EXPECT_EQ(pages_broken_rule(&store), NULL);
 }
 
-/* A page that is on its way back to the driver serves nobody, not even at its home; if the driver will not have it, it does again. */
+/* A page that is on its way back to the driver serves no request, not even at its home; if the driver refuses it, it does again. */
 CASE(a_leaving_page_serves_nobody)
 {
     uint32_t page = store_page_at(first, 0), blocked_to;

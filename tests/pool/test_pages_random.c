@@ -1,5 +1,5 @@
 /*
- * test_pages_random.c: who owns which page, through every move, against a model that is a few plain arrays: what each slot maps, which
+ * test_pages_random.c: which slot owns which page, through every move, against a model that is a few plain arrays: what each slot maps, which
  * bytes are live, and when a page was last used. Two streams' arenas and a private one share the pages.
  *
  * A step takes bytes (moving pages there over two steps, so that others come between), gives them, lets the device get on, trims, pins.
@@ -284,7 +284,7 @@ static void remove_piece(uint32_t which, tick freed)
     pages_disown(&store, regions[n], first, end, freed);
 }
 
-/* A page that was just created, known to nobody yet. */
+/* A page that was just created, mapped by no slot yet. */
 static uint32_t create(void)
 {
     uint32_t page = pages_add(&store, 1 + store.table.used, STORE_PAGE);

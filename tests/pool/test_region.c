@@ -23,7 +23,7 @@ static void close_region(void)
         region_close(&r);
 }
 
-/* Fills the `bytes` at `array` with a value of its own; false if somebody else's value was there. */
+/* Fills the `bytes` at `array` with a value of its own; false if the value of another array was there. */
 static bool claim(void *array, uint64_t bytes, uint8_t value)
 {
     uint8_t *byte = array;

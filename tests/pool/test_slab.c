@@ -193,7 +193,7 @@ static bool take_random(struct random *r)
     }
     for (uint32_t i = 0; i < live_count; i++)
         if (at < live[i].at + class_bytes(live[i].class) && live[i].at < at + class_bytes(class))
-            return false; /* overlaps what somebody holds */
+            return false; /* overlaps a live item */
     slabs_empty -= !items_in(at / SLAB_ALIGNMENT * SLAB_ALIGNMENT);
     live[live_count++] = (struct item){at, class};
     return true;

@@ -47,7 +47,7 @@ static void open_busy(void)
     DONE(cenote_free(held[2].at));
 }
 
-/* What holds after cenote was told of the end: asked by whoever comes later. Failures are the status of the process. */
+/* What holds after cenote was told of the end: asked by what runs later. Failures are the status of the process. */
 static void expect_end(struct held *live)
 {
     void *block = NULL;
@@ -67,7 +67,7 @@ static void expect_end(struct held *live)
     EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_DEINITIALIZED); /* the driver is gone indeed */
 }
 
-/* Says what has failed until now: nobody else will. */
+/* Says what has failed until now: nothing else will. */
 static void end_here(void)
 {
     if (failures_said())
@@ -168,7 +168,7 @@ ENDS_WITH(a_library_loaded_after, 0)
     load_guest(destructor);
 }
 
-/* Unloaded in the middle, it is served as anybody is. */
+/* Unloaded in the middle, it is served as any other. */
 static void guest_leaves(void)
 {
     struct held more = take_one(&scene, MIB);

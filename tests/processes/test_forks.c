@@ -31,7 +31,7 @@ static void live(void)
     scene_close(&own);
 }
 
-/* Options are read, tags pushed, and nothing has been asked of the driver: whoever is first there has it. */
+/* Options are read, tags pushed, and nothing has been asked of the driver: the first process that asks has it. */
 ENDS_WITH(before_the_first_call_both_may_go_on, 0)
 {
     cenote_options options;
@@ -67,7 +67,7 @@ static void refused_everything(void)
     EXPECT(cenote_pool_explain(scene.pool, 0, text, sizeof text) > 0);
 }
 
-/* What asks no pool anything is served, whoever was in the middle of it. */
+/* A call that asks no pool anything is served, whichever thread was in the middle of it. */
 static void served_words(void)
 {
     char name[32];

@@ -94,7 +94,7 @@ ENDS_WITH(a_reset_under_live_pools, 0)
     }
 }
 
-/* Somebody has made the context live again, under its old handle, before cenote looks. */
+/* The program has made the context live again, under its old handle, before cenote looks. */
 ENDS_WITH(a_reset_and_a_new_context_under_live_pools, 0)
 {
     for (size_t i = 0; i < PROVIDERS; i++) {

@@ -1,5 +1,5 @@
 /*
- * test_signals.c: signals while threads allocate, share memory and wait; who hears them; what becomes of handlers, and of what a process
+ * test_signals.c: signals while threads allocate, share memory and wait; which thread hears them; what becomes of handlers, and of what a process
  * leaves behind that a signal has ended.
  *
  * A handler may do what it may do elsewhere. It must not call cenote, as it must not call malloc: it may have come in the middle of it.
@@ -32,8 +32,8 @@ static void hear(int number)
     (void)number;
     atomic_fetch_add(&heard, 1);
     for (int i = 0; i < 64; i++) {
-        int nobody = 0;
-        if (atomic_compare_exchange_strong(&heard_by[i], &nobody, me) || nobody == me)
+        int none = 0;
+        if (atomic_compare_exchange_strong(&heard_by[i], &none, me) || none == me)
             break;
     }
     errno = before;
@@ -169,7 +169,7 @@ ENDS_WITH(a_timer_while_an_exporter_is_stopped, 0)
     scene_close(&scene);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- who hears, and how */
+/* -------------------------------------------------------------------------------------------------------------- which thread hears */
 
 /* The line of /proc/self/task/<thread>/status that begins so, behind the colon; "" if the thread is gone. */
 static void read_status(const char *thread, const char *what, char line[256])

@@ -151,7 +151,7 @@ static void come_and_go(cenote_pool *pool, CUstream stream)
     DONE(its.give(block));
 }
 
-/* From the first pool on it stays, and whoever loads it finds it as it was: nothing is there twice, and nothing grows. */
+/* From the first pool on it stays, and the next load finds it as it was: nothing is there twice, and nothing grows. */
 ENDS_WITH(with_its_pools_gone, 0)
 {
     struct scene scene;

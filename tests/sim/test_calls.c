@@ -43,7 +43,7 @@ static void CUDA_CB take_lock(void *nothing)
     pthread_mutex_unlock(&lock);
 }
 
-/* Until somebody opens the door. */
+/* Until another thread opens the door. */
 static void CUDA_CB stay(void *nothing)
 {
     (void)nothing;

@@ -170,7 +170,7 @@ CASE(a_pool_gives_a_freed_place_to_its_own_stream_first)
     EXPECT_EQ(own, freed);
     EXPECT_OK(cuMemFreeAsync(own, one));
     sim_advance(LAG);
-    EXPECT_OK(cuStreamQuery(one)); /* the free has come: now anybody may have the place */
+    EXPECT_OK(cuStreamQuery(one)); /* the free has come: now any request may have the place */
     REQUIRE_OK(cuMemAllocAsync(&other, 4096, two));
     EXPECT_EQ(other, freed);
 }

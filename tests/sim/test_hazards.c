@@ -282,7 +282,7 @@ CASE(a_lost_context_is_lost_until_it_is_reset)
     EXPECT_OK(cuMemAlloc(&at, 512));
 }
 
-/* It ends the context, and the memory and events in it; who has retained it releases it still, and the next to retain it finds another. */
+/* It ends the context, and the memory and events in it; a caller that has retained it releases it still, and the next to retain it finds another. */
 CASE(a_reset_releases_nothing)
 {
     CUcontext again;

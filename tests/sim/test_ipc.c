@@ -69,7 +69,7 @@ CASE(opening_twice_counts)
     agent_end(&other);
 }
 
-/* Undefined to CUDA. Each allocation counts by itself, and who has died has nothing open. */
+/* Undefined to CUDA. Each allocation counts by itself, and a process that has died has nothing open. */
 CASE(memory_is_freed_while_another_process_has_it_open)
 {
     struct agent other, third;
@@ -355,7 +355,7 @@ CASE(who_waits_for_another_process_holds_up_nobody)
     agent_start(&other, ALONE ",manual_clock:1,lag:1000");
     REQUIRE_OK(agent_event(&other, &there, &handle));
     REQUIRE_OK(cuIpcOpenEventHandle(&awaited, handle));
-    EXPECT_OK(agent_record(&other, there)); /* never done: nobody moves its clock */
+    EXPECT_OK(agent_record(&other, there)); /* never done: nothing moves its clock */
     make_replay();
     for (int i = 0; i < 3; i++)
         REQUIRE(!pthread_create(&threads[i], NULL, wait_for_it, (void *)(intptr_t)i));

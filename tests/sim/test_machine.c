@@ -90,7 +90,7 @@ CASE(who_died_holds_nothing)
     agent_start(&a, shape);
     REQUIRE_OK(agent_alloc(&a, 500 * MIB, &at));
     agent_kill(&a);
-    EXPECT_OK(cuMemAlloc(&at, 900 * MIB)); /* nobody looked before */
+    EXPECT_OK(cuMemAlloc(&at, 900 * MIB)); /* no process looked before */
     EXPECT_EQ(left(), CAPACITY - CONTEXT - 900 * MIB);
 }
 
@@ -135,7 +135,7 @@ CASE(exported_memory_is_charged_once_and_while_anybody_holds_it)
     EXPECT_EQ(left() - before, CONTEXT - 100 * MIB);
     struct sim_process list[4];
     EXPECT_EQ(sim_processes(0, list, 4), 2);
-    EXPECT_EQ(list[list[1].process == getpid()].bytes, CONTEXT + 100 * MIB); /* who holds it now */
+    EXPECT_EQ(list[list[1].process == getpid()].bytes, CONTEXT + 100 * MIB); /* its holder now */
     EXPECT_OK(cuMemRelease(handle));
     EXPECT_EQ(left() - before, CONTEXT);
     agent_end(&a);
@@ -289,7 +289,7 @@ CASE(who_comes_too_late_is_told_so)
         agent_start(&all[i], shape);
     enter_badly(&here, said, sizeof said);
     EXPECT(strstr(said, "as many processes") != NULL);
-    EXPECT_EQ(sim_processes(0, NULL, 0), ROWS); /* who counts is let in */
+    EXPECT_EQ(sim_processes(0, NULL, 0), ROWS); /* a process that only counts is let in */
     agent_kill(&all[0]);
     machine_begin(); /* in its place */
     EXPECT_EQ(left(), CAPACITY - (ROWS - 1) * MIB - CONTEXT);
@@ -308,7 +308,7 @@ CASE(who_only_asks_is_not_on_the_machine)
     EXPECT_OK(cuInit(0));
     EXPECT_OK(cuDeviceGetCount(&count));
     EXPECT_EQ(sim_processes(0, list, 4), 0);
-    EXPECT_EQ(access(path, F_OK), -1); /* nobody made it */
+    EXPECT_EQ(access(path, F_OK), -1); /* no process made it */
     agent_start(&a, shape);
     EXPECT_EQ(sim_processes(0, list, 4), 1);
     EXPECT_EQ(list[0].process, a.process);
@@ -391,7 +391,7 @@ CASE(files_of_machines_where_all_died_are_swept_away)
     snprintf(dead_path, sizeof dead_path, "%s-dead", path);
     snprintf(next, sizeof next, "%s-next", shape);
     agent_start(&a, dead);
-    agent_start(&b, next); /* somebody is on the first */
+    agent_start(&b, next); /* another process is on the first */
     EXPECT_EQ(access(dead_path, F_OK), 0);
     agent_end(&b);
     agent_kill(&a);
@@ -438,7 +438,7 @@ CASE(names_that_are_no_names_are_refused)
     }
 }
 
-/* Whatever is in the books, nobody crashes; the sums are wrong, that is all. */
+/* Whatever is in the books, no process crashes; only the sums are wrong. */
 CASE(damaged_books_do_no_harm)
 {
     struct agent a;
@@ -471,7 +471,7 @@ CASE(damaged_books_do_no_harm)
     }
     EXPECT(done > 0);
     agent_kill(&a);
-    unlink(path); /* who is still listed may never have been */
+    unlink(path); /* a process that is still listed may never have been */
     close(books); /* not before: it drops the locks of this process on the file */
 }
 

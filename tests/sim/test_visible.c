@@ -323,7 +323,7 @@ CASE(memory_of_a_device_that_is_not_seen_is_refused)
     int file;
     see("3,1");
     machine_begin();
-    agent_start_seeing(&a, shape, "0,1"); /* its 0 is nobody's here */
+    agent_start_seeing(&a, shape, "0,1"); /* its 0 is no device of this process */
     REQUIRE_OK(agent_alloc(&a, 8 * MIB, &at));
     REQUIRE_OK(agent_get(&a, at, &handle));
     EXPECT_EQ(cuIpcOpenMemHandle(&here, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_DEVICE);
@@ -335,7 +335,7 @@ CASE(memory_of_a_device_that_is_not_seen_is_refused)
     EXPECT_EQ(used(0), CONTEXT + 16 * MIB);
     close(file);
     agent_end(&a);
-    EXPECT_EQ(used(0), 0); /* nobody here held it */
+    EXPECT_EQ(used(0), 0); /* no process of this machine held it */
 }
 
 /* Without a machine every process has devices of its own, but they have the same indices. */

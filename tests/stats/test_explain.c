@@ -8,7 +8,7 @@
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
-/* A card of 16 GiB with a context of 512 MiB, 10 GiB live, none cached, 5.5 GiB free. Nobody else is there. */
+/* A card of 16 GiB with a context of 512 MiB, 10 GiB live, none cached, 5.5 GiB free. No other process is there. */
 static struct facts calm(void)
 {
     return (struct facts){.user = "cenote", .capacity = 16 * GIB, .left = 5 * GIB + 512 * MIB, .before = 512 * MIB, .moves = true, .page = 2 * MIB,
@@ -166,7 +166,7 @@ CASE(gradients_kept_in_evaluation)
     YES(HISTORY_IN_EVALUATION);
     f.moment.keeps_history = 0;
     NO(HISTORY_IN_EVALUATION);
-    f.moment.keeps_history = -1; /* nobody said */
+    f.moment.keeps_history = -1; /* not known */
     NO(HISTORY_IN_EVALUATION);
     f.moment.gradients = 2 * GIB;
     YES(GRADIENTS_IN_EVALUATION);
@@ -334,7 +334,7 @@ CASE(leaked_graphs_and_pools)
     f.idle = GIB;
     NO(IDLE_POOLS);
     f = calm();
-    f.bytes = 6 * GIB; /* not cached at all, live: nobody leaks it */
+    f.bytes = 6 * GIB; /* not cached at all, live: this is no leak */
     f.private_pools = 3;
     NO(IDLE_POOLS);
 }
@@ -346,14 +346,14 @@ CASE(another_allocator_in_the_process)
     f.own += 2 * GIB;
     f.left -= 2 * GIB;
     YES(BESIDE);
-    f.before = FACTS_UNKNOWN; /* a context of that size? who knows */
+    f.before = FACTS_UNKNOWN; /* a context of that size? not known */
     NO(BESIDE);
     f = calm();
     f.bytes = 7 * GIB;
     f.own += 200 * MIB;
     f.left -= 200 * MIB;
     NO(BESIDE);
-    f.bytes = f.left + f.cached + 100 * MIB; /* it would do, but nobody can give up the handles of a library */
+    f.bytes = f.left + f.cached + 100 * MIB; /* it would do, but the program cannot give up the handles of a library */
     NO(BESIDE);
 }
 

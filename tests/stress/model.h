@@ -8,7 +8,7 @@
 #define MODEL_STREAMS 4
 #define MODEL_GRAPHS 3
 
-/* Graphs have a group to themselves: a replay writes to what its capture freed, so nobody else may live there. */
+/* Graphs have a group to themselves: a replay writes to what its capture freed, so no other block may lie there. */
 enum model_group { GROUP_OPEN, GROUP_PRIVATE, GROUP_GRAPHS, MODEL_GROUPS };
 
 struct model_block {
@@ -19,7 +19,7 @@ struct model_block {
     bool     pinned;
 };
 
-/* Blocks that whoever comes next frees. Of shared streams alone: theirs are there as long as the shelf. */
+/* Blocks that the next thread frees. Of shared streams alone: theirs are there as long as the shelf. */
 struct model_shelf {
     char *_Atomic at[64];
 };
@@ -40,7 +40,7 @@ struct model {
     size_t        capacity;
     CUstream      stream[MODEL_STREAMS];
     CUstream      stalled;  /* waits for the program, which must not wait for it; NULL: there is none */
-    int           shared;   /* the first so many belong to somebody else */
+    int           shared;   /* the first so many belong to other threads */
     struct model_shelf *shelf; /* NULL: every block is freed by the thread that took it */
     struct model_block block[MODEL_BLOCKS];
     struct model_pin   pin[4];

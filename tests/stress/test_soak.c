@@ -1,6 +1,6 @@
 /*
  * test_soak.c: random programs on random cards under random settings, driver calls failing at random in some; up to 16 threads that free each
- * other's blocks, while somebody trims, checks and draws the pool beside them. Short by default; long as environment variables say: SOAK_SEED
+ * other's blocks, while another thread trims, checks and draws the pool beside them. Short by default; long as environment variables say: SOAK_SEED
  * (the first), SOAK_RUNS (how many seeds), SOAK_STEPS (operations of a thread, where there are four).
  */
 #include "tests/stress/model.h"
@@ -23,7 +23,7 @@ struct soak {
     bool         faults, shares_streams;
     bool         stalls;            /* one more stream waits for the program all the time, and there is memory for all that waits with it */
     CUstream     stalled;
-    atomic_bool  over;              /* for the one who looks on */
+    atomic_bool  over;              /* for the thread that looks on */
 };
 
 static uint64_t asked_for(const char *name, uint64_t otherwise)
@@ -115,7 +115,7 @@ static void *run_model(void *arg)
     return NULL;
 }
 
-/* Looks at everything beside those who work, and trims: nothing of it may stand in their way, or be wrong. */
+/* Looks at everything beside the threads that allocate, and trims: this may neither hold them up nor be wrong. */
 static void *look_on(void *arg)
 {
     struct runner *r = arg;
@@ -140,7 +140,7 @@ static void *look_on(void *arg)
         bool excused = what == 0 && r->soak->faults && (error == CENOTE_DRIVER || error == CENOTE_DEVICE_LOST);
         if (error && !excused) {
             m->failures++;
-            m->what = "who looks on was refused";
+            m->what = "the thread that looks on was refused";
             snprintf(m->message, sizeof m->message, "call %llu: %s", (unsigned long long)what, cenote_message());
         }
     }
@@ -227,7 +227,7 @@ static void destroy_under_fault(struct soak *k, uint64_t seed, const char *call)
     stop_at_failure(seed, call);
 }
 
-/* Not events, driver's pools and the context: there is nobody left to ask again. */
+/* Not events, driver's pools and the context: no driver is left to ask again. */
 CASE(destruction_with_a_call_that_fails)
 {
     static const char *const calls[] = {"cuCtxPushCurrent", "cuCtxSynchronize", "cuThreadExchangeStreamCaptureMode", "cuMemUnmap",

@@ -160,7 +160,7 @@ static void print_row(const char *path, const struct trace *t, const struct repl
            r->calls_first, r->calls_last, r->calls_other, r->waits, r->ooms, (double)r->driver_ns / 1e9, r->seconds);
 }
 
-/* The peak with the harvest budget that a pool has when nobody says anything. */
+/* The peak with the harvest budget that a pool has by default. */
 static int replay_both(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, uint64_t *default_peak)
 {
     cenote_options presets;

@@ -5,7 +5,7 @@
  * harvest budget is measured by. The device's clock ticks once per record, so that "the GPU runs behind by 5 % of the records" means
  * the same at every place of every trace; nothing else is put on the streams.
  *
- * WHO COUNTS. Peaks of memory and of address space are those of the simulated driver's own books, not of cenote's counters: a mistake in
+ * WHAT IS COUNTED. Peaks of memory and of address space are those of the simulated driver's own books, not of cenote's counters: a mistake in
  * the counters cannot flatter them. The books' violations, a failing cenote_pool_check() and a pool that cannot be destroyed at the
  * end all fail the replay. Out of memory does not: it is counted, and the block is absent until its free.
  *
@@ -288,7 +288,7 @@ void replay_apart(const struct trace *trace, const struct replay_plan *plan, str
     fflush(NULL);
     pid_t child = pipe(ends) ? -1 : fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever ends the parent means this replay too */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* an end of the parent means this replay too */
         (plan->play ? plan->play : replay)(trace, plan, result);
         _exit(write(ends[1], result, sizeof(*result)) == sizeof(*result) ? 0 : 1);
     }

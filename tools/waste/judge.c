@@ -2,7 +2,7 @@
  * judge.c: the measure of cenote-fuzz, and the allocators that it knows.
  *
  * Waste is the most that was reserved at one time over the most that was asked for at one time: it says how large a card has to be for a
- * program that needs so much. When the two moments differ, what was reserved without being asked for was of use to nobody, whether it was
+ * program that needs so much. When the two moments differ, what was reserved without being asked for was of no use, whether it was
  * kept in case or could not be given back. judge_smallest() tells those apart: on the smallest card that is enough, nothing is kept in case.
  *
  * LOCKING: none.

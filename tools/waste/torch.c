@@ -11,7 +11,7 @@
  * Memory goes back only when the device has no more: then all that lies free in whole segments or pages, and the request is tried again.
  * A block that another stream used comes back when the device has got that far, at the next allocation.
  *
- * This is a model and nobody's code; tests/python/test_waste.py compares it with the real allocator. Settings are the defaults; one device.
+ * This is a model, not the allocator's code; tests/python/test_waste.py compares it with the real allocator. Settings are the defaults; one device.
  *
  * LOCKING: none.
  */
