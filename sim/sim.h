@@ -1,5 +1,5 @@
 /*
- * sim.h: the hand on the simulated GPU. Tests, replays and fuzzers include it; the library never does.
+ * sim.h: controls the simulated GPU. Tests, replays and fuzzers include it; the library never does.
  *
  * The simulated GPU is build/sim/libcuda.so.1. A program uses it by being linked to it, or by finding it first in LD_LIBRARY_PATH. Its shape
  * comes from sim_reset() or, for programs that know nothing of it, from the environment variable CENOTE_SIM, as "capacity:80GiB,devices:2".

@@ -1,4 +1,4 @@
-/* kernel.h: code, as far as code that does nothing is anything: modules, functions, launches. LOCKING: the model's lock. */
+/* kernel.h: modules, functions, and launches of kernels, which do nothing. LOCKING: the model's lock. */
 #ifndef CENOTE_SIM_KERNEL_H
 #define CENOTE_SIM_KERNEL_H
 

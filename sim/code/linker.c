@@ -1,5 +1,5 @@
 /*
- * linker.c: what makes code and descriptions of tensors, where nobody reads either: the linker of cuLink*, options of the compiler, tensor
+ * linker.c: what makes code and descriptions of tensors, neither of which is read: the linker of cuLink*, options of the compiler, tensor
  * maps. Arguments are checked as CUDA documents them; what comes out names itself simulated.
  */
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * modules.c: modules and libraries, and the functions and variables in them.
  *
- * Nobody reads the code: any image is a module, it has a function of any name that is asked for, and a variable of any name, which is
+ * Code is never read: any image is a module, it has a function of any name that is asked for, and a variable of any name, which is
  * device memory of GLOBAL_BYTES, zeroed. A function comes into being when it is first asked for. What CUDA tells apart as CUkernel (of a
  * library) and CUfunction (of that library in one context) is one thing with one handle here, and so are a library and its module.
  *

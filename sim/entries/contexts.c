@@ -2,7 +2,7 @@
  * contexts.c: how contexts begin and end: one primary for each device, shared and counted; others by cuCtxCreate. With a context ends all that
  * belongs to it, in every room; so this file is above them all. What a context is while it lives: machine/context.c.
  *
- *     nobody holds it ---first retain, or cuCtxCreate---> alive ---last release, reset, or cuCtxDestroy---> nobody holds it, or gone
+ *     not held ---first retain, or cuCtxCreate---> alive ---last release, reset, or cuCtxDestroy---> not held, or gone
  *
  * LOCKING: the model's lock.
  */
@@ -97,7 +97,7 @@ CUresult context_release_primary(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* It ends the context and releases it for nobody: whoever has retained it has to release it still. The next to retain it finds a new one. */
+/* It ends the context and releases it for no caller: each that has retained it has to release it still. The next to retain it finds a new one. */
 CUresult context_reset_primary(CUdevice device)
 {
     if (!device_exists(device))

@@ -1,4 +1,4 @@
-/* control.c: the functions of sim.h: the hand of tests, replays and fuzzers on the machine. Unlike the rest of the model they lock. */
+/* control.c: the functions of sim.h, by which tests, replays and fuzzers control the machine. LOCKING: they take the model's lock. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

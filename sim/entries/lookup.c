@@ -1,6 +1,6 @@
 /*
  * lookup.c: cuGetProcAddress: from a name and a CUDA version to a function, as far as the simulated driver's version goes and nothing was
- * hidden. The names are sorted by nothing: a program asks a few hundred times in its life.
+ * hidden. The names are searched one after the other: a program asks a few hundred times in its life.
  */
 #include <string.h>
 

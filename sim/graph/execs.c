@@ -1,9 +1,9 @@
 /*
  * execs.c: what is instantiated from graphs, and its replay.
  *
- * An exec has a copy of the graph that nobody else sees, graphs inside nodes included, and a list of its nodes in an order that respects
- * every edge: a replay puts them on the stream one after the other, parallel branches too. Nothing is looked up before a replay runs:
- * what was unmapped or given away since shows then.
+ * An exec has a copy of the graph for itself, graphs inside nodes included, and a list of its nodes in an order that respects every edge: a replay
+ * puts them on the stream one after the other, parallel branches too. Nothing is looked up before a replay runs: what was unmapped or given away
+ * since shows then.
  *
  *     alive ---destroyed, replays under way---> closing ---the last of them is done---> gone
  */

@@ -2,7 +2,7 @@
  * graph.h: graphs: nodes and what they wait for, memory that belongs to them, and their replay. LOCKING: the model's lock.
  *
  *     CUgraph       a graph of the program: nodes are added to it, by hand or by a capture
- *     CUgraphExec   a copy of one that nobody else sees, and the order in which it is replayed
+ *     CUgraphExec   a copy of one for itself, and the order in which it is replayed
  */
 #ifndef CENOTE_SIM_GRAPH_H
 #define CENOTE_SIM_GRAPH_H

@@ -1,7 +1,7 @@
 /*
  * kinds.c: the calls that add, change or ask one kind of node: they translate between its description and the one that covers all kinds.
  *
- * Parameters of kernels are not kept: their number and size stand in code that nobody reads. Asked for, they are NULL.
+ * Parameters of kernels are not kept: their number and size stand in code that is not read. Asked for, they are NULL.
  */
 #include "sim/code/kernel.h"
 #include "sim/graph/graph.h"

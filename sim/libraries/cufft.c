@@ -1,5 +1,5 @@
 /*
- * cufft.c: cuFFT's plans: their sizes and who owns their work area. A plan is a number; it allocates its work area itself, unless the
+ * cufft.c: cuFFT's plans: their sizes and the owner of their work area. A plan is a number; it allocates its work area itself, unless the
  * program said that it will bring one.
  *
  *     created  --cufftXtMakePlanMany-->  made  --cufftXtExec: a kernel

@@ -30,7 +30,7 @@ struct statuses {
 
 /*
  * Frees what begins with the word it is known by, and that word with it: a second destroy finds none. A plain store before free() is one
- * that nobody may read again, and compilers leave it out.
+ * that is never read again, and compilers leave it out.
  */
 static inline void marked_free(void *object)
 {

@@ -19,7 +19,7 @@
 #include "sim/sim.h"
 
 #define HANDLES_MAX 64             /* devices that there are handles for */
-#define PROCESSES_MAX (1 << 20)    /* that anybody has room for */
+#define PROCESSES_MAX (1 << 20)    /* that a caller has room for */
 #define NO_INSTANCE 0xffffffffu     /* of a device that is not divided */
 #define MEMORY_V2 0x02000028u
 #define DRIVER_VERSION "580.65.06"  /* the first that knows CUDA 13 */
@@ -369,7 +369,7 @@ int nvmlDeviceGetPciInfo_v2(const struct nvml_device *device, struct bus *bus)
     return nvmlDeviceGetPciInfo_v3(device, bus);
 }
 
-/* --- memory, and who has it */
+/* --- memory, and which process has it */
 
 int nvmlDeviceGetMemoryInfo(const struct nvml_device *device, struct memory *memory)
 {

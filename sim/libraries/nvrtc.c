@@ -2,9 +2,9 @@
  * nvrtc.c: the run-time compiler, which reads no source: a program compiles always, to an image that the simulated driver takes as a module
  * with a kernel of any name. So a name expression is its own lowered name.
  *
- * PyTorch keeps what it compiled at run time in a folder under the user's home, by device type, for other processes: an image of ours would
- * fail on a real GPU later. So whoever asks for the version, as PyTorch does before it looks for that cache, or makes a program, has it
- * turned off in its environment, unless the user chose. A process that compiles nothing keeps its environment as it was.
+ * PyTorch keeps what it compiled at run time in a folder under the user's home, by device type, for other processes: an image of ours would fail on a
+ * real GPU later. So a process that asks for the version, as PyTorch does before it looks for that cache, or makes a program, has it turned off in
+ * its environment, unless the user chose. A process that compiles nothing keeps its environment as it was.
  *
  * LOCKING: none; a program is used by one thread at a time, as with the real library.
  */

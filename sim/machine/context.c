@@ -3,7 +3,7 @@
  * each thread. How they begin and end, with all that belongs to them, is in entries/contexts.c.
  *
  * A context that is lost (an illegal address, sim_lose_context) answers every call with that error until it is destroyed. The handle of
- * a primary context stays the same for ever; while nobody holds it, using it is an error.
+ * a primary context stays the same for ever; while no caller holds it, using it is an error.
  */
 #include "sim/machine/model.h"
 
@@ -30,7 +30,7 @@ CUresult context_usable(uint32_t context)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!slots_is_live(&model.contexts, context) || !context_is_alive(context_at(context)))
-        return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "a context is used that nobody holds any more, or that was reset");
+        return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "a context is used that no caller holds any more, or that was reset");
     return context_at(context)->lost;
 }
 

@@ -1,6 +1,6 @@
 /*
- * device.c: the devices: how many, what they are called, what they can, how much memory they have. Calls name a device by its ordinal;
- * what it is called, by its index on the machine (visible.c): so all processes call it the same.
+ * device.c: the devices: how many there are, their names, attributes and memory. Calls name a device by its ordinal; its name and UUID follow from
+ * its index on the machine (visible.c), so that they are the same in all processes.
  */
 #include <stdio.h>
 #include <string.h>

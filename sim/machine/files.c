@@ -1,9 +1,9 @@
 /*
  * files.c: files in memory (memfd) that hold the bytes of shared memory and the state of shared events, for other processes to map.
  *
- * The size of a file is sealed: nobody can cut it short under a mapping of ours, which would kill us at the next access. Everything in the
- * header is checked before it is believed, and what follows the header is data only, never an index or a size. A process that holds
- * the file can still write nonsense into it: then it reads nonsense.
+ * The size of a file is sealed: no process can cut it short under a mapping of ours, which would kill us at the next access. Everything in the header
+ * is checked before it is believed, and what follows the header is data only, never an index or a size. A process that holds the file can still write
+ * nonsense into it: then it reads nonsense.
  */
 #include "sim/machine/files.h"
 

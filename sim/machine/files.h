@@ -31,7 +31,7 @@ struct file_header {
 };
 
 uint64_t file_new_id(void);                                         /* 0: the system has no random numbers */
-int   file_create(struct file_header *header);                      /* fills in who and what; -1: the system refused */
+int   file_create(struct file_header *header);                      /* fills in which process and which file; -1: the system refused */
 bool  file_read(int file, struct file_header *header);              /* false: not such a file, or not whole */
 void *file_map(int file, uint64_t bytes);                           /* what follows the header; NULL: no room */
 int   file_of_process(pid_t process, uint64_t started, int number); /* its file of that number, opened anew; -1: gone, or out of reach */

@@ -1,16 +1,16 @@
 /*
- * machine.c: processes on one machine (CENOTE_SIM=machine:NAME): the books of who holds how much of each device, in a file of /dev/shm.
+ * machine.c: processes on one machine (CENOTE_SIM=machine:NAME): the books of how much each holds of each device, in a file of /dev/shm.
  *
  * Memory itself is not here: each process keeps its own, and shared.c shares what is exported. This is only the sum, so that one process
- * runs out of memory when another took it, and everybody can tell who holds what.
+ * runs out of memory when another took it, and each can tell how much the others hold.
  *
- * A process is on the machine from its first context on: whoever only counts devices, or asks who holds what, takes no row and makes no
- * file. Who cannot be on it (another shape, no more rows, no /dev/shm) is told so on stderr and gets CUDA_ERROR_SYSTEM_NOT_READY.
+ * A process is on the machine from its first context on: one that only counts devices, or asks what others hold, takes no row and makes no file. A
+ * process that cannot be on it (another shape, no more rows, no /dev/shm) is told so on stderr and gets CUDA_ERROR_SYSTEM_NOT_READY.
  *
- * The first process makes the file, the last one removes it; where the last one was killed, the first of another machine does. Byte 0 of
- * the file is locked (fcntl) while somebody changes the books; byte 1 + n for as long as the process of row n lives. The kernel drops these
- * locks when a process dies, however it dies: so nobody waits for the dead, and a row whose byte is free belongs to nobody and is forgotten
- * when somebody looks. A fork does not inherit the locks; to close any descriptor of the file drops them, so it is opened once.
+ * The first process makes the file, the last one removes it; where the last one was killed, the first of another machine does. Byte 0 of the file is
+ * locked (fcntl) while a process changes the books; byte 1 + n for as long as the process of row n lives. The kernel drops these locks when a process
+ * dies, however it dies: so no process waits for the dead, and a row whose byte is free belongs to none and is forgotten when a process looks. A fork
+ * does not inherit the locks; to close any descriptor of the file drops them, so it is opened once.
  *
  * Memory that was exported has a record with a bit for each process that holds it. It is charged to one of them, its owner; when the owner
  * lets go or dies first, it is an orphan, still charged to the device, until the last bit is gone.
@@ -38,7 +38,7 @@
 #define RECORDS_MAX (1u << 16)
 
 struct row {                    /* a process */
-    int32_t  process;           /* 0: nobody */
+    int32_t  process;           /* 0: the row is free */
     int32_t  reserved;
     uint64_t used[DEVICES_MOST];
     uint64_t contexts[DEVICES_MOST];
@@ -239,7 +239,7 @@ static bool is_record_of(uint32_t record, uint64_t id, int device, uint64_t byte
     return r->holders && r->id == id && r->device == device && r->bytes == bytes;
 }
 
-/* `record` is where it was when it was exported: memory that nobody held for a while has another one. */
+/* `record` is where it was when it was exported: memory that no process held for a while has another one. */
 uint32_t machine_hold(uint32_t record, uint64_t id, int device, uint64_t bytes)
 {
     open_books();
@@ -328,7 +328,7 @@ static bool open_file(struct stat *status, int how)
     }
 }
 
-/* Of machines whose last process was killed. Who is about to enter one finds the file gone, and makes another. */
+/* Of machines whose last process was killed. A process that is about to enter one finds the file gone, and makes another. */
 static void sweep(void)
 {
     char prefix[64], path[sizeof here.path + 256];

@@ -1,6 +1,6 @@
 /*
- * machine.h: processes on one machine: they share the memory of its devices; see machine.c. LOCKING: the model's lock; beyond the process
- * machine.c sees to order itself. Devices are named by their index on the machine, see visible.c.
+ * machine.h: processes on one machine: they share the memory of its devices; see machine.c. LOCKING: the model's lock; between processes machine.c
+ * has locks of its own. Devices are named by their index on the machine, see visible.c.
  */
 #ifndef CENOTE_SIM_MACHINE_H
 #define CENOTE_SIM_MACHINE_H
@@ -18,11 +18,11 @@ uint64_t machine_id(void);                              /* enters it; unlike any
 /* --- this process's share */
 bool     machine_take(int device, uint64_t bytes, bool for_context, uint64_t capacity);     /* false: less is left in `capacity` */
 void     machine_give(int device, uint64_t bytes, bool for_context);
-uint64_t machine_others(int device);                    /* what everybody else holds; forgets the dead */
+uint64_t machine_others(int device);                    /* what the other processes hold; forgets the dead */
 
-/* --- memory that several processes hold: the device has it once, for as long as anybody holds it */
+/* --- memory that several processes hold: the device has it once, for as long as one holds it */
 uint32_t machine_record(uint64_t id, int device, uint64_t bytes);       /* of memory charged to this process; 0: no more records */
-uint32_t machine_hold(uint32_t record, uint64_t id, int device, uint64_t bytes);    /* its record; 0: nobody holds it any more */
+uint32_t machine_hold(uint32_t record, uint64_t id, int device, uint64_t bytes);    /* its record; 0: no process holds it any more */
 void     machine_let_go(uint32_t record, bool charged); /* charged: to this process, which is so no longer */
 
 /* Needs not be on it. */

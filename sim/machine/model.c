@@ -4,7 +4,7 @@
  * A violation is a use that CUDA calls undefined or refuses and that a correct program never makes. It is counted, said once on stderr
  * unless quiet, and kept for sim_last_violation(). What a correct program expects (out of memory, not ready) is none.
  *
- * This file knows no other room: what they have to do when the machine starts, a process forks or a thread ends, the hooks say.
+ * This file knows no other room: hooks say what each has to do when the machine starts, a process forks or a thread ends.
  */
 #include "sim/machine/model.h"
 
@@ -32,7 +32,7 @@ static _Atomic bool ended;
 static _Atomic uint64_t threads_seen;
 static _Thread_local struct thread this_thread;
 
-/* A fork happens while nobody is inside the model. */
+/* A fork happens while no thread is inside the model. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&lock);

@@ -1,8 +1,7 @@
 /*
  * model.h: the simulated machine as its parts see it: shape, devices, contexts, threads, books.
  *
- * The entry points that programs call are elsewhere (entries.def): they check, lock and count, then call one function of the model. So
- * another library of NVIDIA's can stand on the same model later.
+ * The entry points that programs call are elsewhere (entries.def): they check, lock and count, then call one function of the model.
  *
  * LOCKING: one lock for the whole model. Every function of every room expects it, unless it says otherwise.
  */
@@ -138,7 +137,7 @@ CUuuid device_uuid_of(int index);       /* of the machine: this process need not
 
 /* --- context.c; results as the calls of the same names */
 void     contexts_reset(void);
-uint32_t context_find(CUcontext handle, const char *call);  /* alive, or a primary one that nobody holds. 0, and a violation: none */
+uint32_t context_find(CUcontext handle, const char *call);  /* alive, or a primary one that no caller holds. 0, and a violation: none */
 CUresult context_enter(uint32_t context);                   /* pushes it on this thread's stack */
 uint32_t context_current(void);     /* 0: none */
 CUresult context_usable(uint32_t context);

@@ -20,7 +20,7 @@ struct slots {
     char       *items;      /* item 0 is never handed out */
     uint8_t    *live;
     uint32_t   *resting;    /* ring of numbers given back */
-    char       *handles;    /* addresses nobody can read: slot n is named by handles + 64 n */
+    char       *handles;    /* addresses that cannot be read: slot n is named by handles + 64 n */
     size_t      item_size;
     uint32_t    most;
     uint32_t    used;       /* numbers ever handed out, with 0 */

@@ -3,7 +3,7 @@
  *
  * A device has two numbers. Its index is the machine's: processes speak of it to each other by that one, in the machine's books, in the
  * headers of files, in UUIDs and bus ids, in NVML. Its ordinal is this process's: everything else in the model, model.devices too, goes by
- * that. Only here is one turned into the other. The host's memory, HOST_AREA, is the same for everybody.
+ * that. Only here is one turned into the other. The host's memory, HOST_AREA, has one number for all processes.
  *
  * The variable is a list of indices, or of beginnings of UUIDs that fit one device; the first entry says which of the two. It ends at the
  * first entry that names no device, as NVIDIA documents. What is not documented is as PyTorch's authors found it and count by: "2nd" is 2,

@@ -1,8 +1,8 @@
 /*
  * allocations.c: the book of what has an address and an end: memory of cuMemAlloc, of pools, of graphs, pinned host memory.
  *
- * Where the memory is from is not known here. How an allocation ends, by cuMemFree or with its context, it says itself (struct
- * allocation_end): who enters it here knows.
+ * This file does not know where the memory is from. The file that enters an allocation says how it ends, by cuMemFree or with its context (struct
+ * allocation_end).
  *
  * LOCKING: the model's lock.
  */

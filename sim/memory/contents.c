@@ -5,7 +5,7 @@
  * store when it is first written, until the store is full: it has shape.data bytes. Writes beyond that are dropped, which is said once;
  * from then on leaves without a place have unknown contents and differ from nothing. Before that they read as zero.
  *
- * Memory that other processes have to do with has its bytes elsewhere: flat, in a file that all of them map (shared.c). Its offset then
+ * Memory that other processes may map has its bytes elsewhere: flat, in a file that all of them map (shared.c). Its offset then
  * says where, as FLAT plus the address; so finding its bytes takes no table. Such memory has a budget of its own, again shape.data bytes,
  * by its full size, counted where it was exported. What is exported beyond that keeps its bytes here, for this process alone; in others
  * it is memory without bytes, at NOWHERE. Bytes dropped before the memory was exported read as zero afterwards.

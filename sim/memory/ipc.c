@@ -211,7 +211,7 @@ CUresult ipc_close_memory(CUdeviceptr at)
     return CUDA_SUCCESS;
 }
 
-/* --- pools between processes are not simulated: MEMPOOL_SUPPORTED_HANDLE_TYPES says so, and whoever asks nevertheless is told */
+/* --- pools between processes are not simulated: MEMPOOL_SUPPORTED_HANDLE_TYPES says so, and a call that asks nevertheless is refused */
 
 static CUresult not_simulated(const char *call)
 {

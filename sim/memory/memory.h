@@ -23,7 +23,7 @@ void     contents_copy(uint64_t to, uint64_t from, uint64_t bytes);
 bool     contents_may_share(uint64_t bytes);                            /* within the budget of what is exported */
 bool     contents_are_shared(uint64_t offset);
 uint64_t contents_export(uint64_t offset, uint64_t bytes, void *at);    /* moves them into a file mapped there; their new offset */
-uint64_t contents_import(void *at);                                     /* the offset of what is mapped there; NULL: of what nobody keeps */
+uint64_t contents_import(void *at);                                     /* the offset of what is mapped there; NULL: of what is not kept */
 void     contents_detach(uint64_t offset, uint64_t bytes, bool exported);
 void     contents_say_dropped(void);                                    /* once */
 
@@ -90,7 +90,7 @@ struct mapping {
     uint64_t size;
     uint32_t physical;
     enum mapping_owner owner;
-    const struct access *pool;  /* FOR_POOL: who may use the memory of that pool */
+    const struct access *pool;  /* FOR_POOL: which devices may use the memory of that pool */
     struct access access;   /* BY_PROGRAM */
     uint64_t busy;          /* when work put on streams so far that touches it is done */
 };

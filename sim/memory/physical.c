@@ -2,7 +2,7 @@
  * physical.c: physical memory: what cuMemCreate hands out, and what the model takes for allocations.
  *
  * Physical memory lives while a handle or a mapping refers to it: cuMemRelease of a mapped handle is legal, the memory goes with the last
- * cuMemUnmap. A handle value carries a generation, so that an old one is found out.
+ * cuMemUnmap. A handle value carries a generation, so that an old one is detected.
  */
 #include "sim/memory/memory.h"
 

@@ -3,11 +3,11 @@
  *
  * A plain model of our own. A pool takes chunks of physical memory and cuts allocations out of them, the lowest place that fits. A free
  * takes effect when the work before it on its stream is done; before that only an allocation of the same size on the same stream gets the
- * place. Whenever somebody waits for the device, chunks wholly free go back while the pool holds more than its release threshold.
+ * place. Whenever a thread waits for the device, chunks wholly free go back while the pool holds more than its release threshold.
  *
  * In a capture an allocation is the graph's and comes from no pool: graph/async.c decides.
  *
- * Access to a place that was freed but whose chunk is still held is not found out: a real device does not either.
+ * Access to a place that was freed but whose chunk is still held is not detected, as on a real device.
  */
 #include "sim/machine/numbers.h"
 #include "sim/memory/memory.h"

@@ -2,9 +2,9 @@
  * shared.c: physical memory that several processes hold: cuMemExportToShareableHandle, cuMemImportFromShareableHandle, and what ipc.c
  * needs.
  *
- * When memory is exported its bytes move into a file of their own (files.c), once; from then on this process too has them there. A process
- * that imports the file maps it. The memory lives as long as anybody holds it: each process keeps the file open while it has a handle or
- * a mapping, and a file descriptor on its way between processes holds it as well.
+ * When memory is exported its bytes move into a file of their own (files.c), once; from then on this process too has them there. A process that
+ * imports the file maps it. The memory lives as long as a process holds it: each process keeps the file open while it has a handle or a mapping, and
+ * a file descriptor on its way between processes holds it as well.
  *
  * A device has the memory once. It is charged to the process that exported it; those that import it pay nothing. When the exporter lets
  * go first, or dies: on a machine that processes share it stays charged to the device until the last one lets go (machine.c); without a
@@ -31,8 +31,8 @@ struct shared_memory {
 static struct slots memories;
 
 /*
- * Who has opened plain memory holds a lock on the byte of its file that the allocation begins at. The system keeps these for open files, and lets
- * go of them when a process ends.
+ * A process that has opened plain memory holds a lock on the byte of its file that the allocation begins at. The system keeps these for open files,
+ * and lets go of them when a process ends.
  */
 static struct flock byte_at(uint64_t offset, int type)
 {
@@ -227,7 +227,7 @@ static bool describes_memory(const struct file_header *h, enum file_kind kind)
     return h->size && h->size % model.shape.granularity == 0 && h->size <= model.devices[h->device].capacity;
 }
 
-/* Who pays: whoever holds it already; else this process, if it made it or is on a machine where nobody does. */
+/* Charged to: the process that pays already; else this one, if it made the memory or is on a machine where no process pays. */
 static CUresult charge(const struct file_header *h, struct shared_memory *shared)
 {
     bool own = h->process == getpid() && h->started == process_own_start();

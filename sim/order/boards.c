@@ -1,5 +1,5 @@
 /*
- * boards.c: events of several processes (cuIpcGetEventHandle): each has a cell on a board, a file that all who know the event map.
+ * boards.c: events of several processes (cuIpcGetEventHandle): each has a cell on a board, a file that all processes that know the event map.
  *
  * Every record, by whichever process, takes the next number of the cell; the process that recorded marks that number done when its own
  * clock has come there and all work before it has been done. So the event is complete when the number done has reached the number
@@ -7,10 +7,10 @@
  *
  *     recorded 1, done 0: not complete      recorded 1, done 1: complete      recorded 2, done 1: recorded again, not complete
  *
- * Clocks of processes are not compared: who waits for a record of another process waits in real time, without the model's lock, and
- * keeps its own device going meanwhile; a stream's wait too holds up its caller, as a device's would not. So that the record becomes done
- * although its process sleeps, a thread looks at the clock while there is one due later; without `lag` there never is. A process that died
- * has done all it ever will: its records are complete.
+ * Clocks of processes are not compared: a thread that waits for a record of another process waits in real time, without the model's lock, and keeps
+ * its own device going meanwhile; a stream's wait too holds up its caller, as a device's would not. So that the record becomes done although its
+ * process sleeps, a thread looks at the clock while there is one due later; without `lag` there never is. A process that died has done all it ever
+ * will: its records are complete.
  *
  * What another process writes on a board is only compared, never used as a place.
  */

@@ -1,12 +1,12 @@
 /*
  * calls.c: functions of the program that the device calls: host functions on streams, and the ends of user objects.
  *
- * One thread of the library runs them, one after the other, in the order in which they became due, and without the model's lock: a function
- * may wait for any lock of the program (Python's, say), whoever holds it may be inside the driver. It may not call the driver: call_begin.
+ * One thread of the library runs them, one after the other, in the order in which they became due, and without the model's lock: a function may wait
+ * for any lock of the program (Python's, say), and the thread that holds it may be inside the driver. It may not call the driver: call_begin.
  *
- * While a host function is due and has not returned the clock stands at its moment (work.c): nothing that comes after it in stream order
- * is done. Without lag other streams do not notice, for their work is done at once; with lag they are late. Who has to wait for a moment
- * after it waits outside of the model, see MODEL_AGAIN. The end of a user object is in no stream's order: nothing waits for it.
+ * While a host function is due and has not returned the clock stands at its moment (work.c): nothing that comes after it in stream order is done.
+ * Without lag other streams do not notice, for their work is done at once; with lag they are late. A thread that has to wait for a moment after it
+ * waits outside of the model, see MODEL_AGAIN. The end of a user object is in no stream's order: nothing waits for it.
  *
  * The thread is made at the first use and then stays. A child of a fork has none until it needs its own.
  */

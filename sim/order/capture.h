@@ -1,4 +1,4 @@
-/* capture.h: stream capture, as streams see it; see capture.c. What becomes of the work is the target's. LOCKING: the model's lock. */
+/* capture.h: stream capture, as streams see it; see capture.c. The target decides what becomes of the work. LOCKING: the model's lock. */
 #ifndef CENOTE_SIM_CAPTURE_H
 #define CENOTE_SIM_CAPTURE_H
 
@@ -46,7 +46,7 @@ CUresult capture_add(struct stream *s, const struct work *work);
 CUresult capture_record(struct stream *s, struct event *e);
 CUresult capture_wait(struct stream *s, const struct event *e);
 bool     capture_has_event(const struct event *e);      /* its capture is still open */
-void     capture_refuse_event(const struct event *e, const char *call);     /* it marks a place in a graph, not in time */
+void     capture_refuse_event(const struct event *e, const char *call);     /* it names a place in a graph, not in time */
 CUresult capture_status(CUstream stream, CUstreamCaptureStatus *status);
 void     capture_drop_stream(uint32_t stream);          /* it ends */
 CUresult capture_exchange_mode(CUstreamCaptureMode *mode);

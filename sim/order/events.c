@@ -1,8 +1,8 @@
 /*
- * events.c: events: marks in the work of a stream or of a whole context, which are complete from a known moment on.
+ * events.c: events: points in the work of a stream or of a whole context, which are complete from a known moment on.
  *
- *     new ----record----> recorded ----record----> recorded (the new mark counts)
- *      \----record on a capturing stream----> captured: it marks a place in a graph and can be neither queried nor waited for on the host
+ *     new ----record----> recorded ----record----> recorded (the new point counts)
+ *      \----record on a capturing stream----> captured: it names a place in a graph and can be neither queried nor waited for on the host
  *
  * An event that other processes know (boards.c) may have been recorded by one of them since: then that record counts, not the state here.
  */
@@ -83,7 +83,7 @@ bool event_is_awaited(uint64_t number)
     return event_is_elsewhere(e) && !shared_event_is_done(e->shared);
 }
 
-/* Also for an event that was destroyed since a graph took it: then its mark is nobody's. */
+/* Also for an event that was destroyed since a graph took it: then no handle names it. */
 static void record_placed(const struct work *w, uint64_t done)
 {
     mark_recorded(event_at(w->number), done);
@@ -122,7 +122,7 @@ CUresult event_destroy(CUevent event)
     return CUDA_SUCCESS;
 }
 
-/* Without timing nobody asks when exactly: then the clock need not be read. */
+/* Without timing no call asks when exactly: then the clock need not be read. */
 static void note_time(const struct event *e)
 {
     if (!(e->flags & CU_EVENT_DISABLE_TIMING))

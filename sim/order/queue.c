@@ -1,8 +1,8 @@
 /*
  * queue.c: work that is put on streams and not done: one heap by (moment, order of submission) for all streams.
  *
- * It knows no kind of work: what is done when a moment has come, the item's kind says. Work that waits for all other work of its moment (a
- * host function) comes last there.
+ * It knows no kind of work: the item's kind says what is done when its moment has come. Work that waits for all other work of its moment (a host
+ * function) comes last there.
  *
  * LOCKING: the model's lock.
  */

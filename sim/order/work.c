@@ -1,13 +1,13 @@
 /*
  * work.c: work put on streams.
  *
- * When work is put on a stream everything that decides its moment is known: the stream's work before it, the events it waits for, the
- * shape's lag and its own length. So its end is a number, fixed at once, and an event is complete when its number has passed. What the work
- * does then is its kind's (struct work_kind); queue.c keeps it until that moment, and nothing is looked up in memory before.
+ * When work is put on a stream everything that decides its moment is known: the stream's work before it, the events it waits for, the shape's lag and
+ * its own length. So its end is a number, fixed at once, and an event is complete when its number has passed. The work's kind (struct work_kind) says
+ * what it does then; queue.c keeps it until that moment, and nothing is looked up in memory before.
  *
- * Work whose moment is now, because nothing lags, is done at once and never sees the queue. But for host functions: how long they take
- * nobody knows. One becomes due when all work before it is done, other streams' at that moment included; then the clock stands until it
- * has returned, and counts a nanosecond for it. See calls.c.
+ * Work whose moment is now, because nothing lags, is done at once and never sees the queue. Host functions are different: how long they take is not
+ * known. One becomes due when all work before it is done, other streams' at that moment included; then the clock stands until it has returned, and
+ * counts a nanosecond for it. See calls.c.
  *
  * LOCKING: the model's lock.
  */

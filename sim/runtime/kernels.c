@@ -133,7 +133,7 @@ void __cudaRegisterFatBinaryEnd(void **handle)
     (void)handle;
 }
 
-/* Its kernels stay known: their host functions may be unloaded, and then nobody can name them. */
+/* Its kernels stay known: their host functions may be unloaded, and then no call can name them. */
 void __cudaUnregisterFatBinary(void **handle)
 {
     (void)handle;

@@ -4,7 +4,7 @@
  * A thread starts on device 0. A context is made by the first call that needs one, or by cudaSetDevice. A program may make contexts
  * current through the driver: then the runtime works in those.
  *
- * LOCKING: `lock` keeps the retaining of contexts single; reading one that is there takes none.
+ * LOCKING: `lock` is held while a context is retained, so that only one thread does it; reading one that is there takes no lock.
  */
 #include "sim/runtime/runtime.h"
 
@@ -79,7 +79,7 @@ CUresult runtime_use_device(int device, bool context)
     return CUDA_SUCCESS;
 }
 
-/* The context was a device's primary one, the device was reset, and nobody made it live again. */
+/* The context was a device's primary one, the device was reset, and no call has made it live again. */
 static bool is_over(CUcontext context)
 {
     int device = 0, active = 1;

@@ -2,7 +2,7 @@
  * symbols.c: variables of device code (__device__, __constant__). Each gets memory on a device when it is first asked for there; on a real
  * device it has been part of the module, so what a program sees as used differs by a few KiB.
  *
- * LOCKING: `lock` keeps the making of a variable single; the driver is called under it.
+ * LOCKING: `lock` is held while a variable is made, so that only one thread does it; the driver is called under it.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -163,7 +163,7 @@ CASE(a_context_nobody_holds_is_not_used)
 {
     EXPECT_OK(cuDevicePrimaryCtxRelease(0));
     EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    expect_violation("nobody holds");
+    expect_violation("no caller holds");
     EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
     expect_violation("cuDevicePrimaryCtxRelease");
 }

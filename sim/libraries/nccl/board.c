@@ -1,17 +1,17 @@
 /*
  * board.c: a file in memory where the ranks of one communicator, threads or processes of one machine, find each other and exchange short
- * letters. It is named by the unique id, and its name is gone as soon as all ranks are there: nothing stays behind, whoever dies later.
+ * letters. It is named by the unique id, and its name is gone as soon as all ranks are there: nothing stays behind, whichever rank dies later.
  * Not a transport for large messages, and not for ranks on other machines.
  *
  *     header:  how many ranks, how many have come
  *     members: one for each rank.   ABSENT -> COMING -> HERE -> LEFT
  *     lanes:   one for each ordered pair: letter N lies in slot N % SLOTS from posted > N until taken > N
  *     pages:   the contents of each slot of each lane. They are read and written by calls, never mapped: where memory is short, a letter
- *              says `lost`, and nobody is killed by a page that cannot be had
+ *              says `lost`, and no process is killed by a page that cannot be had
  *
  * The file belongs to one user (0600) and its name is 128 random bits. What others write into it is checked where it is used.
  *
- * LOCKING: none: each lane has one writer and one reader, who hand letters over by `posted` and `taken`.
+ * LOCKING: none: each lane has one writer and one reader, which hand letters over by `posted` and `taken`.
  */
 #include "sim/libraries/nccl/board.h"
 
@@ -23,7 +23,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SLOTS 8                     /* sends that nobody received yet, before the sender waits */
+#define SLOTS 8                     /* sends that are not received yet, before the sender waits */
 #define GIVE_BACK_FROM (64u << 10)  /* pages of letters this large go back to the system once read */
 #define FIELD_STATE 3               /* of /proc/PID/stat, from 1 */
 #define FIELD_STARTED 22
@@ -43,7 +43,7 @@ struct lane {
 };
 
 struct header {
-    _Atomic uint32_t ranks;         /* 0: nobody came yet */
+    _Atomic uint32_t ranks;         /* 0: no rank has come yet */
     _Atomic uint32_t arrived;
 };
 
@@ -166,7 +166,7 @@ void board_leave(struct board *b)
     atomic_store(&b->members[b->rank].state, LEFT);
 }
 
-/* Before all have come, that is the end of the meeting: those who wait see that we have left, and the name goes. */
+/* Before all have come, that is the end of the meeting: ranks that wait see that we have left, and the name goes. */
 void board_close(struct board *b)
 {
     if (b->here)

@@ -113,7 +113,7 @@ static enum nccl_result attend(struct communicator *c)
     }
 }
 
-/* Comes to the meeting of the ranks; whoever calls waits for the others with a MEET operation. `context` NULL: the current one. */
+/* Comes to the meeting of the ranks; the caller waits for the others with a MEET operation. `context` NULL: the current one. */
 enum nccl_result communicator_open(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
                                    const struct nccl_config *config)
 {

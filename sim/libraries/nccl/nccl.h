@@ -75,7 +75,7 @@ struct communicator {
     struct board  *board;
     uint64_t      *posts, *takes;   /* number of the next letter to and from each rank, as calls reserve them */
     _Atomic int    error;           /* sticky: everything fails with it */
-    _Atomic bool   stopped;         /* being aborted or revoked: whoever waits inside leaves */
+    _Atomic bool   stopped;         /* being aborted or revoked: threads that wait inside leave */
     _Atomic bool   revoked;         /* no more collectives */
     _Atomic int    busy;            /* operations that run */
     _Atomic int    references;      /* operations, waiting or running, and one until it is closed */

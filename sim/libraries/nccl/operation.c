@@ -6,7 +6,7 @@
  *
  * Contents are exchanged if one part has at most BOARD_LETTER_MAX bytes and the stream is not being captured. Then the call waits: for
  * the stream, whose work has to be done before the data is read, and for the other ranks. The real library waits for neither. Larger
- * messages wait for nobody; what would be received stays as it was. Either way, ranks must make the same calls in the same order, as ever.
+ * messages wait for no rank; what would be received stays as it was. Either way, ranks must make the same calls in the same order, as ever.
  *
  * All operations of a group go on together, so ranks in one thread, and sends and receives in any order, do not block each other. Letters
  * are numbered when the call is made, which keeps their order. A rank that has left, died, or does something else than we do ends the
@@ -27,26 +27,26 @@
 #define LOOK_EVERY 50000000ull  /* ns between two looks at whether the others live */
 #define TURNS_AWAKE 200         /* of a wait, before it sleeps */
 
-/* Who sends parts to whom, and what becomes of them. SEND and RECEIVE: `root` is the peer. */
-enum who { NOBODY, EVERYBODY, ROOT, OWN };
+/* Which ranks send parts to which, and what becomes of them. SEND and RECEIVE: `root` is the peer. */
+enum ranks { NO_RANK, ALL_RANKS, ROOT, OWN };
 enum join { WHOLE, BY_RANK, REDUCED };
 static const struct pattern {
-    enum who  senders, receivers;
+    enum ranks senders, receivers;
     bool      sliced;           /* another part for each receiver */
     enum join join;
 } patterns[] = {
-    [ALL_REDUCE] = {EVERYBODY, EVERYBODY, false, REDUCED},
-    [REDUCE] = {EVERYBODY, ROOT, false, REDUCED},
-    [BROADCAST] = {ROOT, EVERYBODY, false, WHOLE},
-    [ALL_GATHER] = {EVERYBODY, EVERYBODY, false, BY_RANK},
-    [REDUCE_SCATTER] = {EVERYBODY, EVERYBODY, true, REDUCED},
-    [ALL_TO_ALL] = {EVERYBODY, EVERYBODY, true, BY_RANK},
-    [GATHER] = {EVERYBODY, ROOT, false, BY_RANK},
-    [SCATTER] = {ROOT, EVERYBODY, true, WHOLE},
+    [ALL_REDUCE] = {ALL_RANKS, ALL_RANKS, false, REDUCED},
+    [REDUCE] = {ALL_RANKS, ROOT, false, REDUCED},
+    [BROADCAST] = {ROOT, ALL_RANKS, false, WHOLE},
+    [ALL_GATHER] = {ALL_RANKS, ALL_RANKS, false, BY_RANK},
+    [REDUCE_SCATTER] = {ALL_RANKS, ALL_RANKS, true, REDUCED},
+    [ALL_TO_ALL] = {ALL_RANKS, ALL_RANKS, true, BY_RANK},
+    [GATHER] = {ALL_RANKS, ROOT, false, BY_RANK},
+    [SCATTER] = {ROOT, ALL_RANKS, true, WHOLE},
     [SEND] = {OWN, ROOT, false, WHOLE},
     [RECEIVE] = {ROOT, OWN, false, WHOLE},
-    [TELL] = {EVERYBODY, EVERYBODY, false, BY_RANK},
-    [MEET] = {NOBODY, NOBODY, false, WHOLE},
+    [TELL] = {ALL_RANKS, ALL_RANKS, false, BY_RANK},
+    [MEET] = {NO_RANK, NO_RANK, false, WHOLE},
 };
 
 static _Thread_local struct {
@@ -54,15 +54,15 @@ static _Thread_local struct {
     struct operation *first;
 } group;
 
-static bool is(enum who who, int rank, const struct operation *o)
+static bool is_of(enum ranks ranks, int rank, const struct operation *o)
 {
-    return who == EVERYBODY || (who == ROOT && rank == o->root) || (who == OWN && rank == o->communicator->rank);
+    return ranks == ALL_RANKS || (ranks == ROOT && rank == o->root) || (ranks == OWN && rank == o->communicator->rank);
 }
 
 static bool goes(const struct operation *o, int from, int to)
 {
     const struct pattern *p = &patterns[o->kind];
-    return is(p->senders, from, o) && is(p->receivers, to, o);
+    return is_of(p->senders, from, o) && is_of(p->receivers, to, o);
 }
 
 bool operation_meets(const struct operation *o, int rank)
@@ -143,7 +143,7 @@ static void own_part(const struct operation *o, uint64_t *from, uint64_t *to)
     *to = has ? o->receive + (p->join == BY_RANK ? own : 0) : 0;
 }
 
-/* A rank may send to itself in a group that also receives it: the first such send that nobody found. */
+/* A rank may send to itself in a group that also receives it: the first such send that is not received yet. */
 static enum nccl_result find_own_send(struct operation *o, uint64_t *from, uint64_t *to)
 {
     for (struct operation *send = group.first; send; send = send->next)
@@ -164,7 +164,7 @@ static CUresult stage(struct operation *o)
     struct communicator *c = o->communicator;
     const struct pattern *p = &patterns[o->kind];
     size_t bytes = p->sliced ? o->bytes * (size_t)c->ranks : o->bytes;
-    if (!is(p->senders, c->rank, o) || !bytes)
+    if (!is_of(p->senders, c->rank, o) || !bytes)
         return CUDA_SUCCESS;
     o->out = malloc(bytes);
     if (!o->out)
@@ -275,9 +275,9 @@ static enum nccl_result deliver(struct operation *o)
 {
     struct communicator *c = o->communicator;
     const struct pattern *p = &patterns[o->kind];
-    if (!is(p->receivers, c->rank, o) || !o->bytes || o->lost)
+    if (!is_of(p->receivers, c->rank, o) || !o->bytes || o->lost)
         return NCCL_SUCCESS;
-    if (is(p->senders, c->rank, o))
+    if (is_of(p->senders, c->rank, o))
         memcpy(o->in + (size_t)c->rank * o->bytes, o->out + (p->sliced ? (size_t)c->rank * o->bytes : 0), o->bytes);
     const char *result = p->join == WHOLE ? o->in + (size_t)o->root * o->bytes : o->in;
     if (p->join == REDUCED)
@@ -327,7 +327,7 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Is there still somebody to wait for? A letter that a rank left before it went was taken before we came here. */
+/* Is there still a rank to wait for? A letter that a rank left before it went was taken before we came here. */
 static enum nccl_result look_around(struct operation *o, bool late)
 {
     if (o->kind == MEET) {
