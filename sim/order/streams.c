@@ -176,12 +176,17 @@ CUresult stream_create(CUstream *stream, unsigned flags)
     return stream_create_with_priority(stream, flags, 0);
 }
 
+/* The stream of a question whose answer goes to `answer`. */
+static CUresult find_for(CUstream handle, const void *answer, struct stream **s)
+{
+    CUresult result = stream_find(handle, s);
+    return !result && !answer ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
 CUresult stream_context(CUstream handle, CUcontext *context)
 {
     struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result && !context)
-        result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result = find_for(handle, context, &s);
     if (!result)
         *context = slots_handle(&model.contexts, s->context);
     return result;
@@ -190,9 +195,7 @@ CUresult stream_context(CUstream handle, CUcontext *context)
 CUresult stream_device(CUstream handle, CUdevice *device)
 {
     struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result && !device)
-        result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result = find_for(handle, device, &s);
     if (!result)
         *device = context_at(s->context)->device;
     return result;
@@ -201,9 +204,7 @@ CUresult stream_device(CUstream handle, CUdevice *device)
 CUresult stream_flags(CUstream handle, unsigned *flags)
 {
     struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result && !flags)
-        result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result = find_for(handle, flags, &s);
     if (!result)
         *flags = s->flags;
     return result;
@@ -212,9 +213,7 @@ CUresult stream_flags(CUstream handle, unsigned *flags)
 CUresult stream_priority(CUstream handle, int *priority)
 {
     struct stream *s;
-    CUresult result = stream_find(handle, &s);
-    if (!result && !priority)
-        result = CUDA_ERROR_INVALID_VALUE;
+    CUresult result = find_for(handle, priority, &s);
     if (!result)
         *priority = s->priority;
     return result;

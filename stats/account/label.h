@@ -53,4 +53,6 @@ static inline uint64_t label_now(void)
 
 void label_path(uint32_t tag, char *text, size_t room);
 
+extern const char *const label_kinds[CENOTE_KINDS], *const label_phases[CENOTE_PHASES]; /* their names */
+
 #endif

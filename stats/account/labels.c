@@ -132,6 +132,17 @@ int cenote_tag_share(void)
     return CENOTE_OK;
 }
 
+#define CENOTE_KIND(name, text) text,
+#define CENOTE_PHASE(name, kind, text) text,
+const char *const label_kinds[CENOTE_KINDS] = {
+#include <cenote/kinds.def>
+};
+const char *const label_phases[CENOTE_PHASES] = {
+#include <cenote/phases.def>
+};
+#undef CENOTE_KIND
+#undef CENOTE_PHASE
+
 int cenote_phase_set(int phase)
 {
     static const uint8_t kinds[] = {

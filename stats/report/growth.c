@@ -17,23 +17,13 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/sized.h"
+#include "stats/account/label.h"
 #include "stats/text/out.h"
 #include "stats/text/quantity.h"
 
 #define STEPS_MAX 64   /* a bit for each */
 #define LINES_MAX 12
 #define TAGS_SHOWN 192
-
-#define CENOTE_KIND(name, text) text,
-#define CENOTE_PHASE(name, kind, text) text,
-static const char *const kinds[] = {
-#include <cenote/kinds.def>
-};
-static const char *const phases[] = {
-#include <cenote/phases.def>
-};
-#undef CENOTE_KIND
-#undef CENOTE_PHASE
 
 static void print_change(struct out *out, uint64_t before, uint64_t now)
 {
@@ -77,7 +67,7 @@ size_t(cenote_pool_mark)(cenote_pool *pool, const char *name, cenote_marked *mar
     for (int kind = 0, shown = 0; kind < CENOTE_KINDS; kind++) {
         if (!now.kinds[kind] && !last.kinds[kind])
             continue;
-        out_print(&out, "%s%s %s", shown++ ? ", " : "; ", kinds[kind], quantity_write_bytes(bytes, now.kinds[kind]));
+        out_print(&out, "%s%s %s", shown++ ? ", " : "; ", label_kinds[kind], quantity_write_bytes(bytes, now.kinds[kind]));
         if (last.name[0] && now.kinds[kind] != last.kinds[kind]) {
             out_print(&out, " (");
             print_change(&out, last.kinds[kind], now.kinds[kind]);
@@ -173,7 +163,7 @@ static void print_heap(struct out *out, const struct heap_of *h, uint32_t steps,
     for (size_t i = 0; i < tag_count && h->tag; i++)
         if (tags[i].key == h->tag)
             out_print(out, "; tag %s", tags[i].name);
-    out_print(out, "; %s, %s", kinds[h->kind], phases[h->phase]);
+    out_print(out, "; %s, %s", label_kinds[h->kind], label_phases[h->phase]);
     if (h->site && cenote_site_text(h->site, site, sizeof site))
         out_print(out, "; %s", site);
     out_print(out, "\n");

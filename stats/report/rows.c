@@ -150,23 +150,13 @@ static void list_named(struct sized_list *l, const cenote_pool *pool, const stru
 void rows_list(struct look *look, enum cenote_division division, const struct arena_sums *sums, struct sized_list *l)
 {
     const cenote_pool *pool = look->pool;
-#define CENOTE_KIND(name, text) text,
-#define CENOTE_PHASE(name, kind, text) text,
-    static const char *const kinds[] = {
-#include <cenote/kinds.def>
-    };
-    static const char *const phases[] = {
-#include <cenote/phases.def>
-    };
-#undef CENOTE_KIND
-#undef CENOTE_PHASE
     switch (division) {
     case CENOTE_BY_ARENA: list_arenas(l, look, sums); break;
     case CENOTE_BY_GROUP: list_groups(l, look, sums); break;
     case CENOTE_BY_CLASS: list_sizes(l, pool); break;
     case CENOTE_BY_TAG: list_tags(l, look); break;
-    case CENOTE_BY_PHASE: list_named(l, pool, pool->account.by_phase, phases, CENOTE_PHASES); break;
-    default: list_named(l, pool, pool->account.by_kind, kinds, CENOTE_KINDS);
+    case CENOTE_BY_PHASE: list_named(l, pool, pool->account.by_phase, label_phases, CENOTE_PHASES); break;
+    default: list_named(l, pool, pool->account.by_kind, label_kinds, CENOTE_KINDS);
     }
 }
 

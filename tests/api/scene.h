@@ -178,13 +178,12 @@ static inline CUdeviceptr device_address(const void *at)
     return (CUdeviceptr)(uintptr_t)at;
 }
 
-/* Functions of a source that takes from the driver. */
+/* Functions of a source that takes from the driver. NULL where the card has no more. */
 static inline void *take_source(size_t bytes, cenote_stream stream, void *arg)
 {
     CUdeviceptr at = 0;
     (void)stream, (void)arg;
-    DONE(cuMemAlloc(&at, bytes));
-    return (void *)(uintptr_t)at;
+    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
 }
 
 static inline void give_source(void *memory, size_t bytes, cenote_stream stream, void *arg)

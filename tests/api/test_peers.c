@@ -186,22 +186,9 @@ CASE(private_groups_of_an_async_pool_are_open)
     close_peers(&p);
 }
 
-static void *take_own(size_t bytes, cenote_stream stream, void *arg)
-{
-    CUdeviceptr at = 0;
-    (void)stream, (void)arg;
-    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
-}
-
-static void give_own(void *memory, size_t bytes, cenote_stream stream, void *arg)
-{
-    (void)bytes, (void)stream, (void)arg;
-    DONE(cuMemFree(device_address(memory)));
-}
-
 CASE(memory_of_the_program_stays_as_it_is)
 {
-    static const cenote_source own = {take_own, give_own, NULL};
+    static const cenote_source own = {take_source, give_source, NULL};
     struct peers p;
     cenote_group *group;
     void *block;

@@ -23,15 +23,7 @@ static void give_host(void *memory, size_t bytes, cenote_stream stream, void *ar
     DONE(cuMemFreeHost(memory));
 }
 
-/* NULL where the card has no more. */
-static void *take_card(size_t bytes, cenote_stream stream, void *arg)
-{
-    CUdeviceptr at = 0;
-    (void)stream, (void)arg;
-    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
-}
-
-static const cenote_source host_memory = {take_host, give_host, NULL}, card_memory = {take_card, give_source, NULL};
+static const cenote_source host_memory = {take_host, give_host, NULL}, card_memory = {take_source, give_source, NULL};
 
 static cenote_group *make_group(struct scene *scene, unsigned flags, const cenote_source *source)
 {
@@ -58,44 +50,39 @@ CASE(memory_that_is_not_of_the_card_leaves_the_card_free)
     scene_close(&scene);
 }
 
-/* A source's free segments go back to it before an ordinary request fails for want of the same card or limit. */
-CASE(free_memory_of_a_source_makes_room)
+static int take(struct scene *scene, cenote_group *group, size_t bytes, void **block)
 {
-    for (int limited = 0; limited < 2; limited++) {
-        struct scene scene;
-        struct sim_shape shape = scene_card(limited ? 1 * GIB : 256 * MIB);
-        cenote_options options = scene_options();
-        void *first = NULL, *second = NULL;
-        options.limit = limited ? (double)(256 * MIB) : 0;
-        scene_open_with(&scene, &shape, &options);
-        cenote_group *group = make_group(&scene, 0, &card_memory);
-        REQUIRE(!cenote_group_alloc(group, 200 * MIB, 512, scene.stream[A], &first));
-        DONE(cenote_free(first));
-        EXPECT_EQ(cenote_alloc(scene.pool, 100 * MIB, scene.stream[A], &second), CENOTE_OK);
-        DONE(cenote_free(second));
-        DONE(cenote_group_destroy(group));
-        scene_close(&scene);
-    }
+    return group ? cenote_group_alloc(group, bytes, 512, scene->stream[A], block) : cenote_alloc(scene->pool, bytes, scene->stream[A], block);
 }
 
-/* The other way round: pages stand before what a source would take of the same card or limit. */
+/* Free memory of a source, or of the pool itself, goes back before the other fails for want of the same card or limit. */
+static void make_room(bool of_source, bool limited)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(limited ? 1 * GIB : 256 * MIB);
+    cenote_options options = scene_options();
+    void *first = NULL, *second = NULL;
+    options.limit = limited ? (double)(256 * MIB) : 0;
+    scene_open_with(&scene, &shape, &options);
+    cenote_group *group = make_group(&scene, 0, &card_memory);
+    REQUIRE(!take(&scene, of_source ? group : NULL, 200 * MIB, &first));
+    DONE(cenote_free(first));
+    EXPECT_EQ(take(&scene, of_source ? NULL : group, 100 * MIB, &second), CENOTE_OK);
+    DONE(cenote_free(second));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(free_memory_of_a_source_makes_room)
+{
+    make_room(true, false);
+    make_room(true, true);
+}
+
 CASE(free_pages_make_room_for_a_source)
 {
-    for (int limited = 0; limited < 2; limited++) {
-        struct scene scene;
-        struct sim_shape shape = scene_card(limited ? 1 * GIB : 256 * MIB);
-        cenote_options options = scene_options();
-        void *first = NULL, *second = NULL;
-        options.limit = limited ? (double)(256 * MIB) : 0;
-        scene_open_with(&scene, &shape, &options);
-        cenote_group *group = make_group(&scene, 0, &card_memory);
-        REQUIRE(!cenote_alloc(scene.pool, 200 * MIB, scene.stream[A], &first));
-        DONE(cenote_free(first));
-        EXPECT_EQ(cenote_group_alloc(group, 100 * MIB, 512, scene.stream[A], &second), CENOTE_OK);
-        DONE(cenote_free(second));
-        DONE(cenote_group_destroy(group));
-        scene_close(&scene);
-    }
+    make_room(false, false);
+    make_room(false, true);
 }
 
 /* Free bytes beside live ones on a page are no memory that moves: with what is in flight there is still too little. */

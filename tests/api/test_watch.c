@@ -203,19 +203,6 @@ struct program {
 
 static unsigned pick(struct program *p, uint32_t end) { return random_below(&p->random, end); }
 
-static void *take_own(size_t bytes, cenote_stream stream, void *arg)
-{
-    CUdeviceptr at = 0;
-    (void)stream, (void)arg;
-    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
-}
-
-static void give_own(void *memory, size_t bytes, cenote_stream stream, void *arg)
-{
-    (void)bytes, (void)stream, (void)arg;
-    DONE(cuMemFree(device_address(memory)));
-}
-
 static void take_one(struct program *p, int slot)
 {
     void *block = NULL;
@@ -255,7 +242,7 @@ static void use_elsewhere(struct program *p, int slot)
 
 static void change_group(struct program *p)
 {
-    static const cenote_source own = {take_own, give_own, NULL};
+    static const cenote_source own = {take_source, give_source, NULL};
     if (p->group) {
         DONE(cenote_group_destroy(p->group));
         p->group = NULL;

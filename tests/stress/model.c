@@ -348,13 +348,6 @@ void model_share_streams(struct model *m, const CUstream *streams, int count)
     }
 }
 
-static void *take_from_driver(size_t bytes, cenote_stream stream, void *arg)
-{
-    CUdeviceptr at = 0;
-    (void)stream, (void)arg;
-    return cuMemAlloc(&at, bytes) ? NULL : (void *)(uintptr_t)at;
-}
-
 static void give_to_driver(void *memory, size_t bytes, cenote_stream stream, void *arg)
 {
     struct model *m = arg;
@@ -365,7 +358,7 @@ static void give_to_driver(void *memory, size_t bytes, cenote_stream stream, voi
 
 void model_use_source(struct model *m)
 {
-    const cenote_source source = {take_from_driver, give_to_driver, m};
+    const cenote_source source = {take_source, give_to_driver, m};
     MUST(cenote_group_destroy(m->group[GROUP_OPEN]) == CENOTE_OK);
     MUST(cenote_group_create(m->pool, "source", 0, &source, &m->group[GROUP_OPEN]) == CENOTE_OK);
 }
