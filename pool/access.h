@@ -10,6 +10,7 @@
 struct access {
     CUmemAccessDesc list[DEVICES_MAX]; /* the own device first */
     uint32_t       count;
+    uint64_t       contexts;        /* of those, whose contexts see memory of cuMemAlloc; in a pool of pages once a group is plain */
     uint64_t       granted;         /* one bit for each device that cenote_pool_grant named */
 };
 

@@ -16,7 +16,8 @@
 
 #include "pool/pool.h"
 
-#define GROUP_FLAGS (CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND | CENOTE_GROUP_WHOLE)
+#define GROUP_FLAGS (CENOTE_GROUP_PRIVATE | CENOTE_GROUP_LEND | CENOTE_GROUP_WHOLE | CENOTE_GROUP_PLAIN)
+#define GROUP_FLAGS_NAMES "CENOTE_GROUP_PRIVATE, _LEND, _WHOLE and _PLAIN"
 
 /* A thread that waited for a lock looks again: another thread may have destroyed the group meanwhile. */
 static int check_not_destroyed(const cenote_group *group)
@@ -36,16 +37,52 @@ static int check_group(const cenote_group *group)
 
 /* ------------------------------------------------------------------------------------------------------------------------------ groups */
 
+/*
+ * Its memory will be that of cuMemAlloc. Private groups of an async pool always: inside a capture an async segment would become a node of the
+ * graph. Of a pool that is plain as a whole no group is another kind; guard has memory of its own for each block.
+ */
+static bool will_be_plain(const cenote_pool *pool, unsigned flags)
+{
+    bool is_private = flags & CENOTE_GROUP_PRIVATE, by_option = pool->config.options.graphs == CENOTE_GRAPHS_PLAIN;
+    switch (pool->config.provider) {
+    case CENOTE_VMM:
+        return flags & CENOTE_GROUP_PLAIN || (is_private && by_option);
+    case CENOTE_ASYNC:
+        return flags & CENOTE_GROUP_PLAIN || is_private;
+    default:
+        return false;
+    }
+}
+
+/* A group of the pool will be. LOCKING: none held. */
+static int begin_plain(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    pool->groups.has_plain = true;
+    lock_give(&pool->lock);
+    return peer_access_open_contexts(pool);
+}
+
+static int check_new(unsigned flags, const cenote_source *source, cenote_group *const *group)
+{
+    if (!group)
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the group: the last argument is NULL");
+    if (source && (!source->take || !source->give))
+        return error_set(CENOTE_INVALID, 0, "a source needs both take and give");
+    if (source && flags & CENOTE_GROUP_PLAIN)
+        return error_set(CENOTE_INVALID, 0, "a group gets its memory from a source or, with CENOTE_GROUP_PLAIN, from cuMemAlloc: not from both");
+    return flags & ~GROUP_FLAGS ? error_set(CENOTE_INVALID, 0, "flags %#x: only " GROUP_FLAGS_NAMES " are known", flags) : CENOTE_OK;
+}
+
 int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, const cenote_source *given, cenote_group **group, size_t size)
 {
     cenote_source source = {0};
     int error = pool_usable(pool);
     if (error || (given && (error = sized_in(&source, sizeof source, given, size, "cenote_source"))))
         return error;
-    if (!group || flags & ~GROUP_FLAGS || (given && (!source.take || !source.give)))
-        return error_set(CENOTE_INVALID, 0, !group ? "nowhere to put the group: the last argument is NULL" :
-                         given && (!source.take || !source.give) ? "a source needs both take and give" :
-                         "flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known", flags);
+    bool plain = will_be_plain(pool, flags);
+    if ((error = check_new(flags, given ? &source : NULL, group)) || (plain && !given && (error = begin_plain(pool))))
+        return error;
     lock_take(&pool->lock);
     uint32_t number = table_take(&pool->groups.table);
     if (number) {
@@ -53,6 +90,7 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
         *g = (cenote_group){.pool = pool, .number = number, .flags = flags};
         strncpy(g->name, name ? name : "unnamed", sizeof g->name - 1);
         g->has_source = given != NULL;
+        g->is_plain = plain;
         pool->groups.has_sources |= given != NULL;
         g->source = source;
         *group = g;
@@ -63,17 +101,35 @@ int(cenote_group_create)(cenote_pool *pool, const char *name, unsigned flags, co
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for a group");
 }
 
+/* LOCKING: the pool's lock, or none: then it is a hint. */
+static int check_change(const cenote_group *group, unsigned flags)
+{
+    unsigned changed = flags ^ group->flags;
+    if (flags & ~GROUP_FLAGS)
+        return error_set(CENOTE_INVALID, 0, "group \"%s\", flags %#x: only " GROUP_FLAGS_NAMES " are known", group->name, flags);
+    if (changed & CENOTE_GROUP_PRIVATE)
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" cannot begin or cease to be private: give CENOTE_GROUP_PRIVATE when it is created",
+                         group->name);
+    if (changed & CENOTE_GROUP_PLAIN && (group->arenas || group->has_source))
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" has memory, or a source of it: CENOTE_GROUP_PLAIN comes before the first allocation",
+                         group->name);
+    return check_not_destroyed(group);
+}
+
 int cenote_group_set_flags(cenote_group *group, unsigned flags)
 {
     int error = check_group(group);
-    if (error)
+    if (error || (error = check_change(group, flags)))
         return error;
-    if (flags & ~GROUP_FLAGS || (flags ^ group->flags) & CENOTE_GROUP_PRIVATE)
-        return error_set(CENOTE_INVALID, 0, flags & ~GROUP_FLAGS ? "group \"%s\", flags %#x: only CENOTE_GROUP_PRIVATE, _LEND and _WHOLE are known" :
-                         "group \"%s\" cannot begin or cease to be private: give CENOTE_GROUP_PRIVATE when it is created", group->name, flags);
+    bool plain = will_be_plain(group->pool, flags);
+    if (plain && !group->is_plain && (error = begin_plain(group->pool)))
+        return error;
     lock_take(&group->pool->lock);
-    error = check_not_destroyed(group);
-    group->flags = error ? group->flags : flags;
+    error = check_change(group, flags);
+    if (!error) {
+        group->flags = flags;
+        group->is_plain = plain;
+    }
     lock_give(&group->pool->lock);
     return error;
 }

@@ -22,6 +22,7 @@ struct cenote_group {
     cenote_pool  *pool;
     _Atomic(unsigned) flags;
     bool          has_source;
+    bool          is_plain;         /* its arenas are: for good from the first of them on */
     atomic_bool   destroyed;        /* its arenas go on until they are empty */
     uint32_t      captures;         /* open ones that go to it */
     uint32_t      arenas;           /* of this group */
@@ -41,6 +42,7 @@ struct capture {
 struct groups {
     struct table   table;           /* first: it outlives the pool, so that a thread with a group's handle finds out that the group is gone */
     bool           has_sources;     /* a group has, or had, a source of the program's: not all that is reserved is the device's memory */
+    bool           has_plain;       /* a group is plain, or was: not all memory of a pool of pages can move */
     uint32_t       capture_count;
     uint32_t       pins;            /* slots pinned, with repetition */
     struct capture captures[CAPTURES_MAX];

@@ -16,11 +16,10 @@
 #define SEGMENT_ASYNC_MAX (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
 #define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
-/* The provider of an arena: not async for captures, where its segments would become nodes of the graph. */
-static enum cenote_provider provider_of(const cenote_pool *pool, const struct arena *a)
+/* Private groups of an async pool are plain: inside a capture an async segment would become a node of the graph. */
+static bool is_async(const cenote_pool *pool, const struct arena *a)
 {
-    bool is_private = a->group && group_of(pool, a->group)->flags & CENOTE_GROUP_PRIVATE;
-    return pool->config.provider == CENOTE_ASYNC && is_private ? CENOTE_PLAIN : pool->config.provider;
+    return pool->config.provider == CENOTE_ASYNC && !a->is_plain;
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -146,7 +145,7 @@ static uint64_t async_bytes(uint64_t size, uint64_t held)
 static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t size)
 {
     uint64_t plain = plain_bytes(size); /* what the block needs */
-    if (provider_of(pool, a) != CENOTE_ASYNC)
+    if (!is_async(pool, a))
         return plain;
     lock_take(&pool->lock);
     uint64_t held = a->heap.used, small = a->heap.small;
@@ -169,7 +168,7 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     }
     if (provider_guards(pool, a))
         return guard_take(pool, bytes, at);
-    if (provider_of(pool, a) == CENOTE_ASYNC && bytes >= SEGMENT_ASYNC)
+    if (is_async(pool, a) && bytes >= SEGMENT_ASYNC)
         return t->cuMemAllocFromPoolAsync(at, bytes, pool->config.driver_pool, a->handle);
     return t->cuMemAlloc(at, bytes);
 }

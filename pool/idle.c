@@ -11,7 +11,8 @@
  *             its stream again      | more than ARENAS_IDLE exist: taken over by a stream of the same group
  *
  * Memory of a program's own source goes to no other group: the arenas of such a group that was destroyed wait until what they hold is given
- * back (trim_orphans). What a private group leaves goes to private ones: it is the kind of memory that serves them.
+ * back (trim_orphans). What a private group leaves goes to private ones, and what a plain one leaves to plain ones: it is the kind of memory that
+ * serves them.
  *
  * Queues are in the order in which arenas came to be idle, so that the first is the likeliest to be complete. An idle arena whose stream
  * allocates again stays in its queue until it is looked at: neither an allocation nor a free of a busy stream touches a queue.
@@ -32,6 +33,12 @@ void group_forget(cenote_pool *pool, cenote_group *group)
     uint32_t number = group->number;
     group->number = 0;
     table_give(&pool->groups.table, number);
+}
+
+/* Which queue has the arenas that are over. */
+static unsigned kind_of(bool is_private, bool is_plain)
+{
+    return 2u * is_plain + is_private;
 }
 
 static struct arena *first_of(const cenote_pool *pool, const struct idle_queue *q)
@@ -100,7 +107,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
     if (over && !sourced) {
         a->retired = true;
         leave_group(pool, a);
-        enter(pool, &pool->streams.over[a->was_private], a);
+        enter(pool, &pool->streams.over[kind_of(a->was_private, a->is_plain)], a);
     } else {
         enter(pool, sourced && g->destroyed ? &pool->streams.orphans : g ? &g->idle : &pool->streams.idle, a);
     }
@@ -129,9 +136,9 @@ static bool has_its_order(const struct arena *a, uint64_t key)
     return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->was_private;
 }
 
-static struct arena *find_over(const cenote_pool *pool, uint64_t key, bool is_private, bool with_regions)
+static struct arena *find_over(const cenote_pool *pool, uint64_t key, unsigned kind, bool with_regions)
 {
-    const struct idle_queue *q = &pool->streams.over[is_private];
+    const struct idle_queue *q = &pool->streams.over[kind];
     struct arena *a = first_of(pool, q), *newest = q->last ? arena_of(pool, q->last) : NULL;
     if (a && !is_complete(pool, a))
         a = newest && has_its_order(newest, key) ? newest : NULL;
@@ -166,7 +173,7 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
     heap_fix(&a->heap, is_private);
 }
 
-static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_private)
+static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_private, bool is_plain)
 {
     uint32_t number = table_take(&pool->store.arenas);
     if (!number)
@@ -175,6 +182,7 @@ static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_priva
     a->number = number;
     join_group(pool, a, group);
     arena_open(a, &pool->store.pages, &pool->store.blocks, &pool->store.slabs, is_private);
+    a->is_plain = is_plain;
     return a;
 }
 
@@ -182,12 +190,13 @@ static struct arena *make_arena(cenote_pool *pool, uint32_t group, bool is_priva
 struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key)
 {
     cenote_group *g = group ? group_of(pool, group) : NULL;
-    bool is_private = g && g->flags & CENOTE_GROUP_PRIVATE;
-    struct arena *a = find_over(pool, key, is_private, !g || !g->has_source);
+    bool is_private = g && g->flags & CENOTE_GROUP_PRIVATE, is_plain = g && g->is_plain;
+    struct arena *a = find_over(pool, key, kind_of(is_private, is_plain), !g || !g->has_source);
     if (!a)
         a = find_idle(pool, g ? &g->idle : &pool->streams.idle);
     if (!a)
-        return make_arena(pool, group, is_private);
+        return make_arena(pool, group, is_private, is_plain);
+    CHECK(a->is_plain == is_plain);
     take_over(pool, a, group, is_private);
     return a;
 }
@@ -216,8 +225,8 @@ void idle_forget(cenote_pool *pool, struct arena *a)
 /* Arenas that are over and hold nothing any more. LOCKING: the turn, too. */
 void idle_forget_empty(cenote_pool *pool)
 {
-    forget_those_of(pool, &pool->streams.over[false]);
-    forget_those_of(pool, &pool->streams.over[true]);
+    for (unsigned kind = 0; kind <= kind_of(true, true); kind++)
+        forget_those_of(pool, &pool->streams.over[kind]);
     forget_those_of(pool, &pool->streams.orphans);
 }
 

@@ -4,7 +4,8 @@
  *     vmm       each mapping says which devices may use it: fill_map applies the pool's `access` to what it maps, and what is mapped by the time of
  *               the grant gets it here, old aliases too
  *     async     the driver's pool has such a list of its own
- *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that
+ *     plain     memory of cuMemAlloc is opened to a whole context of the other device, which is kept for that. In a pool of pages that is done
+ *               once a group is plain: a context takes memory of the other device
  *
  * Memory of a program's own source is the program's to open. A grant is for the life of the pool; that of contexts lasts longer, because
  * the program may have wanted it too.
@@ -62,7 +63,7 @@ static CUresult grant_async(cenote_pool *pool, CUmemAccessDesc who)
     return t->cuMemPoolSetAccess ? t->cuMemPoolSetAccess(pool->config.driver_pool, &who, 1) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static CUresult grant_context(const cenote_pool *pool, struct device *other)
+static CUresult grant_context(cenote_pool *pool, struct device *other)
 {
     const struct driver *t = pool->config.device->driver;
     CUcontext popped;
@@ -73,7 +74,21 @@ static CUresult grant_context(const cenote_pool *pool, struct device *other)
         return result;
     result = t->cuCtxEnablePeerAccess(device_context(pool->config.device), 0);
     t->cuCtxPopCurrent(&popped);
-    return result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
+    result = result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
+    if (!result)
+        pool->access.contexts |= 1ull << other->ordinal;
+    return result;
+}
+
+/* A pool of pages gets memory of cuMemAlloc too: devices that may use the pool may use that. LOCKING: the turn. */
+static CUresult grant_contexts(cenote_pool *pool)
+{
+    CUresult result = CUDA_SUCCESS;
+    uint64_t missing = pool->access.granted & ~pool->access.contexts;
+    for (int ordinal = 0; !result && missing >> ordinal; ordinal++)
+        if (missing >> ordinal & 1)
+            result = grant_context(pool, pool->config.others[ordinal]);
+    return result;
 }
 
 /* An async pool has plain segments too. */
@@ -88,6 +103,15 @@ static CUresult grant_segments(cenote_pool *pool, struct device *other, CUmemAcc
         grant_async(pool, who);
     }
     return result;
+}
+
+static CUresult grant_pages(cenote_pool *pool, struct device *other, CUmemAccessDesc who)
+{
+    lock_take(&pool->lock);
+    bool has_plain = pool->groups.has_plain;
+    lock_give(&pool->lock);
+    CUresult result = has_plain ? grant_context(pool, other) : CUDA_SUCCESS;
+    return result ? result : grant_vmm(pool, who);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */
@@ -115,9 +139,20 @@ static int grant(cenote_pool *pool, struct device *other)
         return error;
     CUresult result = CUDA_SUCCESS;
     if (!(pool->access.granted >> other->ordinal & 1))
-        result = pool->config.provider == CENOTE_VMM ? grant_vmm(pool, who) : grant_segments(pool, other, who);
+        result = pool->config.provider == CENOTE_VMM ? grant_pages(pool, other, who) : grant_segments(pool, other, who);
     if (!result)
         pool->access.granted |= 1ull << other->ordinal;
+    turn_end(pool);
+    return result ? pool_driver_error(pool, result, "giving another device access") : CENOTE_OK;
+}
+
+/* A group will be plain; `has_plain` says so already, so that a later grant opens contexts itself. LOCKING: none held. */
+int peer_access_open_contexts(cenote_pool *pool)
+{
+    int error = pool->config.provider == CENOTE_VMM ? turn_begin(pool) : CENOTE_OK;
+    if (error || pool->config.provider != CENOTE_VMM)
+        return error;
+    CUresult result = grant_contexts(pool);
     turn_end(pool);
     return result ? pool_driver_error(pool, result, "giving another device access") : CENOTE_OK;
 }

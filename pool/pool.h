@@ -178,6 +178,7 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
 /* --- provider.c, grow.c */
 int  grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
 bool provider_moves_pages(const cenote_pool *pool, const struct arena *a);
+bool provider_is_plain(const cenote_pool *pool, const struct arena *a);
 bool provider_guards(const cenote_pool *pool, const struct arena *a);
 uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct request *q);
 bool provider_give_back(cenote_pool *pool, struct region *r);
@@ -191,6 +192,9 @@ uint64_t sums_live(const cenote_pool *pool);
 bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t bytes, uint64_t live_elsewhere);
 bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const struct arena *to);
 uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes);
+
+/* --- peer_access.c */
+int peer_access_open_contexts(cenote_pool *pool);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);

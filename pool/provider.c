@@ -7,6 +7,8 @@
  *     guard      segments of one block each, see guard.c
  *     source     segments of a function of the program, for groups that have one; they may lie anywhere
  *
+ * A plain group has segments of cuMemAlloc in a pool of any provider but guard.
+ *
  * A segment is memory that comes and goes as a whole; the heap packs blocks into it like into any region. Before an arena takes another
  * segment, attempt.c gives free ones back (within the harvest budget): that is what harvesting is where pages cannot move.
  *
@@ -22,7 +24,13 @@ const cenote_source *source_of(const cenote_pool *pool, const struct arena *a)
 
 bool provider_moves_pages(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_VMM && !source_of(pool, a);
+    return pool->config.provider == CENOTE_VMM && !a->is_plain && !source_of(pool, a);
+}
+
+/* Its memory is segments of cuMemAlloc, or will be. */
+bool provider_is_plain(const cenote_pool *pool, const struct arena *a)
+{
+    return (pool->config.provider == CENOTE_PLAIN || a->is_plain) && !source_of(pool, a);
 }
 
 bool provider_guards(const cenote_pool *pool, const struct arena *a)

@@ -28,7 +28,7 @@ struct streams {
     struct index   by_key;          /* arena key -> arena */
     struct arena  *last_arena;      /* found last: most programs use one stream at a time */
     struct idle_queue idle;         /* arenas of no group without a block, see idle.c */
-    struct idle_queue over[2];      /* those of streams and groups that are gone; [1] of private groups */
+    struct idle_queue over[4];      /* those of streams and groups that are gone, by kind of memory (kind_of) */
     struct idle_queue orphans;      /* those of destroyed groups whose source has to take back what they hold */
     struct immortal immortals[IMMORTALS_MAX];  /* open addressing by handle */
 };

@@ -69,12 +69,12 @@ uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes)
 {
     const cenote_stats *stats = &pool->account.stats;
     uint64_t free, allocated = stats->allocated.current, pending = stats->active.current - allocated;
-    bool moves = pool->config.provider == CENOTE_VMM && !pool->groups.has_sources; /* page by page */
+    bool moves = pool->config.provider == CENOTE_VMM, segments = !moves || pool->groups.has_sources || pool->groups.has_plain;
     pool_settle(pool);
     uint64_t useful = free_for(pool, a, &free), owned = pool->store.pages.reserved - free;
     uint64_t crumbs = owned > stats->active.current ? owned - stats->active.current : 0;
     uint64_t shared = (moves ? 2 * (1 + (uint64_t)pool->pending.count) : 0) << pool->store.pages.shift; /* a block shares two pages at most */
-    uint64_t usable = moves ? (shared < crumbs ? shared : crumbs) : pending ? crumbs : 0;
+    uint64_t usable = (segments && pending) || shared > crumbs ? crumbs : shared;
     uint64_t asked = count_rounded(bytes), most = useful + pending + usable;
     return asked > most ? asked - most : 0;
 }

@@ -62,9 +62,7 @@ int share_unseal(const cenote_share *share, size_t length, struct share_message 
 /* Segments of cuMemAlloc can be shared; those of an async pool cannot, and a program's own source is not ours to name. */
 static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a)
 {
-    const cenote_group *group = a->group ? group_of(pool, a->group) : NULL;
-    bool plain = pool->config.provider == CENOTE_PLAIN || (pool->config.provider == CENOTE_ASYNC && group && group->flags & CENOTE_GROUP_PRIVATE);
-    return plain && !(group && group->has_source) && pool->config.device->driver->cuIpcGetMemHandle;
+    return provider_is_plain(pool, a) && pool->config.device->driver->cuIpcGetMemHandle;
 }
 
 /* LOCKING: the pool's lock. */

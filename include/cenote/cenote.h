@@ -96,6 +96,12 @@ enum cenote_provider {
     CENOTE_GUARD   /* for debugging: each block between addresses that are not mapped */
 };
 
+enum cenote_graphs {
+    CENOTE_GRAPHS_AUTO,   /* pages, unless the adapter to PyTorch finds that the program needs the other (docs/sharing.md) */
+    CENOTE_GRAPHS_PAGES,
+    CENOTE_GRAPHS_PLAIN   /* private groups are CENOTE_GROUP_PLAIN */
+};
+
 /*
  * How a pool behaves; options.def says what each field means. Start from cenote_options_default(), which also reads the environment
  * variable CENOTE_CONF ("page_mib:8,limit:80%"), then set what you want.
@@ -115,7 +121,7 @@ typedef struct cenote_options {
     uint32_t background;
     uint32_t sites;            /* functions */
     uint32_t abort;            /* 1: the process, at a mistake */
-    uint32_t unused;           /* 0 */
+    uint32_t graphs;           /* enum cenote_graphs */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -273,6 +279,9 @@ CENOTE_API int cenote_pool_step(cenote_pool *pool);
    that have drawn nothing from it while a capture was open on the device, for a graph writes to what was captured at each replay. */
 #define CENOTE_GROUP_LEND    2u
 #define CENOTE_GROUP_WHOLE   4u /* a block that is allocated with this shares no page and no segment with another, earlier or later */
+/* Memory of cuMemAlloc, also where that of the pool is pages: legacy CUDA IPC (cuIpcGetMemHandle) takes it, and what registers memory finds one
+   allocation under a block. With WHOLE that allocation has no other block. It serves this group alone, or later groups of this kind. */
+#define CENOTE_GROUP_PLAIN   8u
 
 /*
  * Where a group gets its memory from, if not from the driver. Both are called with no lock held and may call cenote, but take must not
@@ -289,7 +298,7 @@ CENOTE_API int cenote_group_create(cenote_pool *pool, const char *name, unsigned
                                    size_t size);
 #define cenote_group_create(...) cenote_group_create(__VA_ARGS__, sizeof(cenote_source))
 
-/* LEND and WHOLE may change at any time, for what is allocated from then on; PRIVATE is for good. */
+/* LEND and WHOLE may change at any time, for what is allocated from then on; PLAIN until the first allocation; PRIVATE is for good. */
 CENOTE_API int cenote_group_set_flags(cenote_group *group, unsigned flags);
 
 /* The group takes no more allocations; its live blocks stay valid, its memory goes back to the pool as they are freed. */

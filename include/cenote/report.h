@@ -189,7 +189,7 @@ typedef struct cenote_piece {
     uint32_t      site;       /* where it was allocated, see cenote_site_text; 0: not known */
     uint8_t       kind, phase;
     uint8_t       lent;       /* 1: a block of no group, in memory that this group has lent it (CENOTE_GROUP_LEND) */
-    uint8_t       unused;     /* 0 */
+    uint8_t       came_whole; /* 1: of memory that came as one piece, from the driver or a source, and cannot move: not of pages */
     uint64_t      born;       /* steps that were over when it was allocated */
 } cenote_piece;
 

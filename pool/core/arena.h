@@ -49,6 +49,7 @@ struct arena {                      /* guarded by the pool's lock */
     bool     is_private;            /* rule 4 */
     bool     captured;              /* private, and drawn from in a capture: replays may write to its memory until its group is destroyed */
     bool     was_private;         /* made for a private group, and taken over by such alone */
+    bool     is_plain;              /* its memory is that of cuMemAlloc, whatever the pool's is; taken over by plain groups alone */
     bool     is_known;              /* found by its stream and group */
     bool     retired;               /* its stream or group is gone: another may take the arena over */
 };

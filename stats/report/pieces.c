@@ -137,7 +137,7 @@ static bool begin_region(struct picture *p, const struct region *r)
         return false;
     uint64_t segment = p->form.segment;
     p->form = (cenote_piece){.group = a->group ? group_of(p->pool, a->group) : NULL, .stream = a->handle, .stream_id = a->stream,
-                             .segment = segment};
+                             .segment = segment, .came_whole = region_is_segment(r)};
     return true;
 }
 

@@ -92,9 +92,10 @@ static void write_groups(const struct snapshot *s, struct file *f)
         const cenote_group *g = &groups[i];
         LIST(f, i, "{\"name\":");
         write_text(f, g->name);
-        file_print(f, ",\"group\":%" PRIu32 ",\"private\":%s,\"lends\":%s,\"whole\":%s,\"source\":%s,\"destroyed\":%s,\"captures\":%" PRIu32
-                   ",\"arenas\":%" PRIu32 "}", g->number, yes(g->flags & CENOTE_GROUP_PRIVATE), yes(g->flags & CENOTE_GROUP_LEND),
-                   yes(g->flags & CENOTE_GROUP_WHOLE), yes(g->has_source), yes(g->destroyed), g->captures, g->arenas);
+        file_print(f, ",\"group\":%" PRIu32 ",\"private\":%s,\"lends\":%s,\"whole\":%s,\"plain\":%s,\"source\":%s", g->number,
+                   yes(g->flags & CENOTE_GROUP_PRIVATE), yes(g->flags & CENOTE_GROUP_LEND), yes(g->flags & CENOTE_GROUP_WHOLE),
+                   yes(g->is_plain), yes(g->has_source));
+        file_print(f, ",\"destroyed\":%s,\"captures\":%" PRIu32 ",\"arenas\":%" PRIu32 "}", yes(g->destroyed), g->captures, g->arenas);
     }
     file_print(f, "],\n\"captures\":[");
     for (uint32_t i = 0; i < s->capture_count; i++)

@@ -24,7 +24,7 @@
 #define SMALLEST_LIMIT 512      /* bytes; the smallest block */
 #define LARGEST_LIMIT 0x1p63
 
-enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER };
+enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND_GRAPHS };
 
 /* What a row's numbers are, by kind, and what messages and help say about them. */
 #define VALUE_COUNT(x) x
@@ -32,13 +32,17 @@ enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER };
 #define VALUE_SHARE(x) x
 #define VALUE_MEMORY(x) x
 #define VALUE_PROVIDER(x) PROVIDER_##x
+#define VALUE_GRAPHS(x) GRAPHS_##x
 #define PROVIDER_auto CENOTE_AUTO
 #define PROVIDER_guard CENOTE_GUARD
+#define GRAPHS_auto CENOTE_GRAPHS_AUTO
+#define GRAPHS_plain CENOTE_GRAPHS_PLAIN
 #define ALLOWED_COUNT(least, most) "a whole number from " #least " to " #most
 #define ALLOWED_POWER(least, most) "0 or a power of two up to " #most
 #define ALLOWED_SHARE(least, most) "a part up to " #most " such as 0.01 or 1 %, or off"
 #define ALLOWED_MEMORY(least, most) "bytes such as 20GiB (at least 512), a part of the device's memory such as 0.8 or 80 %, or 0"
 #define ALLOWED_PROVIDER(least, most) "auto, vmm, async, plain or guard"
+#define ALLOWED_GRAPHS(least, most) "auto, pages or plain"
 
 static const struct option {
     const char *name;
@@ -67,17 +71,27 @@ static const char *const providers[] = {
 };
 #define PROVIDERS (int)(sizeof(providers) / sizeof(providers[0]))
 
+static const char *const graphs[] = {
+    [CENOTE_GRAPHS_AUTO] = "auto", [CENOTE_GRAPHS_PAGES] = "pages", [CENOTE_GRAPHS_PLAIN] = "plain",
+};
+
 const char *cenote_options_help(void)
 {
     return help;
 }
 
-int options_provider(const char *name)
+/* The number of the name; -1: it is none of them. */
+static int find_name(const char *const *names, int count, const char *name)
 {
-    for (int i = 0; i < PROVIDERS; i++)
-        if (!strcasecmp(name, providers[i]))
+    for (int i = 0; i < count; i++)
+        if (!strcasecmp(name, names[i]))
             return i;
     return -1;
+}
+
+int options_provider(const char *name)
+{
+    return find_name(providers, PROVIDERS, name);
 }
 
 const char *options_provider_name(int provider)
@@ -123,6 +137,7 @@ static bool option_in_range(const struct option *o, double value)
         return value >= o->least && value <= o->most && ((uint32_t)value & ((uint32_t)value - 1)) == 0;
     case KIND_COUNT:
     case KIND_PROVIDER:
+    case KIND_GRAPHS:
         break;
     }
     return value >= o->least && value <= o->most;
@@ -154,6 +169,9 @@ static bool option_read(const struct option *o, const char *text, double *value)
         return read_memory(text, value);
     case KIND_PROVIDER:
         *value = options_provider(text);
+        return *value >= 0;
+    case KIND_GRAPHS:
+        *value = find_name(graphs, (int)(sizeof(graphs) / sizeof(graphs[0])), text);
         return *value >= 0;
     case KIND_COUNT:
     case KIND_POWER:
@@ -336,8 +354,6 @@ int options_check(const cenote_options *given, size_t size, cenote_options *full
         return error;
     if (checked.abort)
         error_abort_on_misuse();
-    if (checked.unused)
-        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_options_default()");
     for (size_t i = 0; i < OPTIONS; i++) {
         double value = option_get(&table[i], &checked);
         char shown[32];

@@ -28,7 +28,7 @@
 #define OTHER_PATIENCE 30   /* s */
 #define OTHER_BLOCKS 5000
 
-enum other_op { TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, TRIM, LIMIT_FILES, FILES, BECOME, FORK, BOOKS, END };
+enum other_op { TAKE, GIVE, GIVE_ALL, FILL, DIFFER, IMPORT, CLOSE, OPEN_LEGACY, CLOSE_LEGACY, TRIM, LIMIT_FILES, FILES, BECOME, FORK, BOOKS, END };
 
 struct order {
     uint32_t op;
@@ -107,6 +107,7 @@ static inline int do_order(cenote_pool *pool, struct order *o)
 {
     struct rlimit files = {o->bytes, o->bytes};
     struct sim_books books;
+    CUipcMemHandle legacy;
     void *at = NULL;
     int error;
     switch (o->op) {
@@ -124,6 +125,11 @@ static inline int do_order(cenote_pool *pool, struct order *o)
         return error;
     case CLOSE:
         return cenote_import_close((void *)(uintptr_t)o->at);
+    case OPEN_LEGACY: /* `share` has the bytes of a CUipcMemHandle */
+        memcpy(&legacy, &o->share, sizeof legacy);
+        return (int)cuIpcOpenMemHandle((CUdeviceptr *)&o->at, legacy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    case CLOSE_LEGACY:
+        return (int)cuIpcCloseMemHandle(o->at);
     case TRIM:
         return cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT);
     case LIMIT_FILES:

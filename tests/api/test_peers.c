@@ -169,6 +169,32 @@ CASE(whatever_is_mapped_later_is_open)
     close_peers(&p);
 }
 
+/* A pool of pages opens contexts for them: of a group that comes after the grant, and of one that was there before. */
+CASE(plain_groups_of_a_pool_of_pages_are_open)
+{
+    for (int after = 0; after < 2; after++) {
+        struct peers p;
+        cenote_group *group = NULL;
+        struct held held, pages;
+        void *block;
+        open_peers(&p, CENOTE_VMM, 2);
+        if (after)
+            DONE(cenote_pool_grant(p.scene.pool, 1));
+        DONE(cenote_group_create(p.scene.pool, "plain", CENOTE_GROUP_PLAIN, NULL, &group));
+        DONE(cenote_group_alloc(group, 4 * MIB, 512, p.scene.stream[A], &block));
+        held = held_of(block, 4 * MIB, p.scene.stream[A]);
+        if (!after)
+            DONE(cenote_pool_grant(p.scene.pool, 1));
+        visit(&p, &held);
+        REQUIRE(held_take(&pages, p.scene.pool, 4 * MIB, p.scene.stream[A]));
+        visit(&p, &pages);
+        held_give(&pages);
+        held_give(&held);
+        DONE(cenote_group_destroy(group));
+        close_peers(&p);
+    }
+}
+
 /* An async pool's private groups have memory of cuMemAlloc. */
 CASE(private_groups_of_an_async_pool_are_open)
 {

@@ -6,12 +6,18 @@
 
 #define CARD (128 * MIB)
 
-static void open_on(struct scene *scene, enum cenote_provider provider)
+static void open_with(struct scene *scene, enum cenote_provider provider, enum cenote_graphs graphs)
 {
     struct sim_shape shape = scene_card(CARD);
     cenote_options options = scene_options();
     options.provider = provider;
+    options.graphs = graphs;
     scene_open_with(scene, &shape, &options);
+}
+
+static void open_on(struct scene *scene, enum cenote_provider provider)
+{
+    open_with(scene, provider, CENOTE_GRAPHS_AUTO);
 }
 
 static void battery_sizes_and_misuse(struct scene *scene)
@@ -150,10 +156,10 @@ static void battery_groups_and_captures(struct scene *scene)
     EXPECT_EQ(scene_stats(scene->pool).reserved.current, 0);
 }
 
-static void battery(enum cenote_provider provider)
+static void battery_with(enum cenote_provider provider, enum cenote_graphs graphs)
 {
     struct scene scene;
-    open_on(&scene, provider);
+    open_with(&scene, provider, graphs);
     battery_sizes_and_misuse(&scene);
     battery_alignments(&scene);
     battery_streams(&scene);
@@ -161,6 +167,11 @@ static void battery(enum cenote_provider provider)
     battery_giving_back(&scene);
     battery_groups_and_captures(&scene);
     scene_close(&scene);
+}
+
+static void battery(enum cenote_provider provider)
+{
+    battery_with(provider, CENOTE_GRAPHS_AUTO);
 }
 
 /* What comes and goes counts against the limit as long as it is there. */
@@ -191,6 +202,11 @@ CASE(limits_on_all_of_them)
 CASE(battery_on_vmm)
 {
     battery(CENOTE_VMM);
+}
+
+CASE(battery_on_vmm_with_plain_graphs)
+{
+    battery_with(CENOTE_VMM, CENOTE_GRAPHS_PLAIN);
 }
 
 CASE(battery_on_async)

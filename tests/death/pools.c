@@ -118,14 +118,6 @@ MISUSE(a_size_that_no_struct_has, CENOTE_INVALID, "the last argument is its size
     return error;
 }
 
-MISUSE(options_whose_unused_member_is_set, CENOTE_INVALID, "start from cenote_options_default()")
-{
-    cenote_options options = scene_options();
-    (void)s;
-    options.unused = 1;
-    return create_with(options);
-}
-
 MISUSE(options_out_of_range, CENOTE_BAD_OPTION, "option limit cannot be")
 {
     (void)s;

@@ -33,7 +33,7 @@ static void expect_refused(const char *conf, const char *word)
 CASE(defaults_are_those_of_the_table)
 {
     cenote_options options = fresh();
-    EXPECT_EQ(options.unused, 0);
+    EXPECT_EQ(options.graphs, CENOTE_GRAPHS_AUTO);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);
     EXPECT_EQ(options.address_ratio, 64);
@@ -59,6 +59,8 @@ CASE(text_sets_what_it_names)
     EXPECT(options.trim_above == 0.8);
     EXPECT_EQ(cenote_options_parse(&options, "trim_above:off"), CENOTE_OK);
     EXPECT(options.trim_above == -1);
+    EXPECT_EQ(cenote_options_parse(&options, "graphs:Plain"), CENOTE_OK);
+    EXPECT_EQ(options.graphs, CENOTE_GRAPHS_PLAIN);
     EXPECT_EQ(cenote_options_parse(&options, ""), CENOTE_OK);
     EXPECT_EQ(cenote_options_parse(&options, "page_mib:2,page_mib:4"), CENOTE_OK);
     EXPECT_EQ(options.page_mib, 4);
@@ -88,7 +90,7 @@ CASE(unknown_names_are_told_the_nearest)
     expect_refused("PAGE_MIB:8", "page_mib");
     expect_refused("limits:1", "\"limit\"");
     expect_refused("trim_evry:1", "trim_every");
-    expect_refused("unused:8", "there is no option");
+    expect_refused("graphs:vmm", "auto, pages or plain");
     expect_refused("clock:0", "there is no option");
     expect_refused(":8", "there is no option");
 }
@@ -259,15 +261,6 @@ CASE(a_size_that_cannot_be_is_refused)
     }
 }
 
-/* A later version may have an option there. */
-CASE(what_is_unused_is_zero)
-{
-    cenote_options given = fresh(), full;
-    given.unused = 1;
-    EXPECT_EQ(options_check(&given, sizeof(given), &full), CENOTE_INVALID);
-    EXPECT(message_has("unused"));
-}
-
 /* What a program writes into the struct itself is judged as text is. */
 CASE(fields_out_of_range_are_refused)
 {
@@ -286,6 +279,8 @@ CASE(fields_out_of_range_are_refused)
     EXPECT_FIELD(page_mib, UINT32_MAX, CENOTE_BAD_OPTION);
     EXPECT_FIELD(provider, 4, CENOTE_OK);
     EXPECT_FIELD(provider, 5, CENOTE_BAD_OPTION);
+    EXPECT_FIELD(graphs, 2, CENOTE_OK);
+    EXPECT_FIELD(graphs, 3, CENOTE_BAD_OPTION);
     EXPECT_FIELD(address_ratio, 0, CENOTE_BAD_OPTION);
     EXPECT_FIELD(harvest_budget, -0.5, CENOTE_OK);
     EXPECT_FIELD(harvest_budget, 1.01, CENOTE_BAD_OPTION);
