@@ -1,6 +1,6 @@
 /*
  * pluggable.cpp: libcenote behind torch.cuda.memory.CUDAPluggableAllocator, for machines where the adapter cannot be compiled. It knows
- * nothing of torch; docs/pytorch.md says what this road cannot do. What PyTorch calls to free must not throw.
+ * nothing of torch; docs/pytorch.md says what it cannot do. The function that PyTorch calls to free must not throw.
  *
  * LOCKING: none of its own.
  */
@@ -20,7 +20,7 @@ static cenote_pool *pool_of(int device)
     return pool;
 }
 
-/* PyTorch takes NULL for a block, so that running out of memory has to be thrown. */
+/* Throws if there is no memory: PyTorch would take NULL for a block. */
 ENTRY void *cenote_pluggable_alloc(size_t bytes, int device, cenote_stream stream)
 {
     void *block = nullptr;
@@ -38,11 +38,11 @@ ENTRY void cenote_pluggable_free(void *block, size_t, int, cenote_stream)
 ENTRY void cenote_pluggable_use(void *block, cenote_stream stream)
 {
     int error = block ? cenote_use(block, stream) : CENOTE_OK;
-    if (error && error != CENOTE_NOT_OURS) /* as tensors that wrap memory of others */
+    if (error && error != CENOTE_NOT_OURS) /* not ours: a tensor that wraps memory of another library */
         throw std::runtime_error(cenote_message());
 }
 
-/* torch.cuda.empty_cache: every device's. Devices that were not used have a pool too then, but no memory. */
+/* torch.cuda.empty_cache, on every device. A device that was not used gets a pool by this, but no memory. */
 ENTRY void cenote_pluggable_reset(void)
 {
     cenote_pool *pool = nullptr;

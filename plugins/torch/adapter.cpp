@@ -1,5 +1,5 @@
 /*
- * adapter.cpp: the road of an allocation from PyTorch to cenote and back, and the calls about a device as a whole.
+ * adapter.cpp: the way of an allocation from PyTorch to cenote and back, and the calls about a device as a whole.
  */
 #include "adapter.h"
 
@@ -20,10 +20,10 @@ namespace cenote_torch
 
 static Adapter *the_adapter;
 
-/* For tensors: they die in destructors, where nothing may be thrown. */
+/* The deleter of tensors. It runs in destructors, which must not throw. */
 static void delete_block(void *block)
 {
-    contain([&] { the_adapter->raw_delete(block); }, [](const char *words) { TORCH_WARN(words); });
+    contain([&] { the_adapter->raw_delete(block); }, [](const char *reason) { TORCH_WARN(reason); });
 }
 
 cenote_pool *Adapter::pool(DeviceIndex device) const
@@ -33,14 +33,14 @@ cenote_pool *Adapter::pool(DeviceIndex device) const
     return pools_[static_cast<size_t>(device)];
 }
 
-/* c10::cuda::current_device without its look at what assertions in kernels have reported, which takes longer than a block does. */
+/* c10::cuda::current_device without its check for failed assertions of kernels, which takes longer than an allocation. */
 static DeviceIndex device_now()
 {
     DeviceIndex device = -1;
-    return C10_LIKELY(c10::cuda::GetDevice(&device) == cudaSuccess) ? device : c10::cuda::current_device(); /* which says what is wrong */
+    return C10_LIKELY(c10::cuda::GetDevice(&device) == cudaSuccess) ? device : c10::cuda::current_device(); /* throws with the reason */
 }
 
-/* PyTorch's own streams live as long as the program; a program's, whose number is its handle, may die. */
+/* PyTorch's own streams live as long as the process and have odd ids. A stream that the program made, whose id is its handle, may be destroyed. */
 static bool is_immortal(const c10::cuda::CUDAStream &stream)
 {
     return stream.id() & 1;
@@ -60,11 +60,11 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
         return take_directly(bytes);
     if (C10_UNLIKELY(history_.sees_allocations()))
         return take_recorded(device, bytes, stream);
-    void *block = take_unseen(device, bytes, stream);
+    void *block = take_unrecorded(device, bytes, stream);
     return C10_UNLIKELY(history_.sees_allocations()) ? record_late(block) : block;
 }
 
-void *Adapter::take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream)
+void *Adapter::take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     void *block = nullptr;
     cenote_pool *from = pool(device);
@@ -77,7 +77,7 @@ void *Adapter::take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream
     return taken.keep();
 }
 
-/* --- while it is switched off: memory of the driver's */
+/* --- while the adapter is switched off: memory from cudaMalloc */
 
 void *Adapter::take_directly(size_t bytes)
 {
@@ -109,12 +109,12 @@ c10::DataPtr Adapter::allocate(size_t bytes)
     if (bytes) {
         auto stream = c10::cuda::getCurrentCUDAStream(device);
         if (is_immortal(stream)) {
-            thread_local cudaStream_t said = reinterpret_cast<cudaStream_t>(-1);
-            thread_local DeviceIndex said_of = -1;
-            if (C10_UNLIKELY(said != stream.stream() || said_of != device)) {
+            thread_local cudaStream_t last_stream = reinterpret_cast<cudaStream_t>(-1);
+            thread_local DeviceIndex last_device = -1;
+            if (C10_UNLIKELY(last_stream != stream.stream() || last_device != device)) {
                 cenote_stream_set_immortal(pool(device), stream.stream());
-                said = stream.stream();
-                said_of = device;
+                last_stream = stream.stream();
+                last_device = device;
             }
         }
         block = take(device, bytes, stream.stream());
@@ -151,11 +151,11 @@ void *Adapter::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
     return bytes ? take(device_now(), bytes, stream) : nullptr;
 }
 
-/* Whatever it throws, the block goes back. */
+/* An exception ends here: the block is freed in any case. */
 static void trace_free(const c10::impl::PyInterpreter *interp, void *block)
 {
     contain([&] { ask_python([&] { (*interp)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(block)); }); },
-            [](const char *words) { TORCH_WARN("who traces memory failed at a free: ", words); });
+            [](const char *reason) { TORCH_WARN("a memory tracer in Python failed at a free: ", reason); });
 }
 
 void Adapter::raw_delete(void *block)
@@ -168,10 +168,10 @@ void Adapter::raw_delete(void *block)
     if (C10_UNLIKELY(history_.sees_frees()))
         delete_recorded(block);
     else
-        delete_unseen(block);
+        delete_unrecorded(block);
 }
 
-void Adapter::delete_unseen(void *block)
+void Adapter::delete_unrecorded(void *block)
 {
     if (C10_UNLIKELY(has_direct_.load(std::memory_order_relaxed)) && give_directly(block))
         return;
@@ -183,43 +183,43 @@ void Adapter::delete_unseen(void *block)
             report(block, -static_cast<int64_t>(known.requested), known.pool, static_cast<DeviceIndex>(cenote_pool_device(known.pool)));
         return;
     }
-    if (error == CENOTE_FORKED) /* a child drops its copy of a tensor: the memory is the parent's */
+    if (error == CENOTE_FORKED) /* a child drops its copy of a tensor; the memory stays the parent's */
         return;
     TORCH_CHECK(false, "invalid device pointer: ", block, ": ", cenote_message());
 }
 
 void Adapter::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream)
 {
-    if (!block.get() || block.get_deleter() != &delete_block) /* as tensors that wrap memory of others */
+    if (!block.get() || block.get_deleter() != &delete_block) /* for example a tensor that wraps memory of another library */
         return;
     cenote_block known;
-    if (cenote_find(block.get(), &known)) /* taken while cenote was switched off: its free waits for the device */
+    if (cenote_find(block.get(), &known)) /* from cudaMalloc, while the adapter was switched off: cudaFree waits for the device */
         return;
     if (is_immortal(stream))
         cenote_stream_set_immortal(known.pool, stream.stream());
     int error = cenote_use_on(block.get(), stream.device_index(), stream.stream());
-    TORCH_CHECK(!error, "record_stream: ", words_of(error));
+    TORCH_CHECK(!error, "record_stream: ", message_of(error));
 }
 
 /* --- devices */
 
-/* Before an allocation fails: what other parts of PyTorch hold and could let go, as memory that other processes sent. */
-static int ask_others(cenote_pool *, size_t, void *)
+/* cenote calls this before an allocation fails: other parts of PyTorch may free device memory, such as memory that other processes sent. */
+static int free_other_memory(cenote_pool *, size_t, void *)
 {
     Call::Outside outside;
     bool any = false;
     auto ask = [&] {
         for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
             contain([&] { any |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute(); },
-                    [](const char *words) { TORCH_WARN("who was asked to free memory of a GPU failed: ", words); });
+                    [](const char *reason) { TORCH_WARN("a callback that frees device memory failed: ", reason); });
     };
-    contain(ask, [](const char *) {}); /* no host memory: nothing was freed; C is above us */
+    contain(ask, [](const char *) {}); /* no host memory: nothing was freed, and nothing may be thrown through C */
     return any;
 }
 
 void check(int error)
 {
-    TORCH_CHECK(!error, words_of(error));
+    TORCH_CHECK(!error, message_of(error));
 }
 
 static void set_fraction(cenote_pool *pool, double fraction)
@@ -227,7 +227,7 @@ static void set_fraction(cenote_pool *pool, double fraction)
     double bytes = fraction * static_cast<double>(read_stats(pool).capacity);
     check(cenote_pool_set_limit(pool, fraction < 1 ? std::max<uint64_t>(static_cast<uint64_t>(bytes), 1) : 0));
     double threshold = c10::CachingAllocator::AcceleratorAllocatorConfig::garbage_collection_threshold();
-    if (threshold > 0) /* without a fraction PyTorch has no threshold either */
+    if (threshold > 0) /* PyTorch, too, applies the threshold only if a fraction is set */
         check(cenote_pool_set_trim_above(pool, threshold));
 }
 
@@ -240,14 +240,14 @@ void Adapter::init(int device_count)
     for (int device = static_cast<int>(pools_.size()); device < device_count; device++) {
         cenote_pool *made = nullptr;
         int error = cenote_pool_default(device, &made);
-        TORCH_CHECK(!error, "cenote on device ", device, ": ", words_of(error));
-        cenote_pool_on_shortage(made, &ask_others, nullptr);
+        TORCH_CHECK(!error, "cenote on device ", device, ": ", message_of(error));
+        cenote_pool_on_shortage(made, &free_other_memory, nullptr);
         cenote_pool_set_user(made, "PyTorch");
         if (fraction < 1)
             set_fraction(made, fraction);
         pools_.reserve(static_cast<size_t>(device_count));
         history_.add_device(made);
-        pools_.push_back(made); /* nothing throws any more: a device is there with all that belongs to it, or not yet */
+        pools_.push_back(made); /* last, and it cannot throw: a device in pools_ is completely set up */
     }
 }
 
@@ -281,7 +281,7 @@ void Adapter::emptyCache(MempoolId_t id)
     }
 }
 
-/* Before a figure is read: what emptyCache has put off, and what a pool that is gone could not give back, goes now. */
+/* Before a figure is read: trims that emptyCache deferred, and those that failed when a pool was released, happen now. */
 void Adapter::empty_deferred(DeviceIndex device)
 {
     if (cenote_pool_trim(pool(device), 0, CENOTE_TRIM_WAIT | CENOTE_TRIM_DEFERRED)) {
@@ -300,7 +300,7 @@ std::pair<size_t, size_t> Adapter::getMemoryInfo(DeviceIndex device)
     return {left, total};
 }
 
-/* All that is free may serve one block, since pages move. */
+/* One block may use all free pages, because pages move. */
 void Adapter::cacheInfo(DeviceIndex device, size_t *largest)
 {
     *largest = getMemoryInfo(device).first + read_stats(pool(device)).harvestable;
@@ -315,19 +315,19 @@ void *Adapter::getBaseAllocation(void *block, size_t *size)
     return found.start;
 }
 
-/* `device` may use the memory of `peer`: what the runtime gives out, for which it has to be asked, and what cenote maps. */
+/* `device` may use the memory of `peer`: cudaDeviceEnablePeerAccess for memory from cudaMalloc, cenote_pool_grant for memory that cenote maps. */
 void Adapter::enablePeerAccess(DeviceIndex device, DeviceIndex peer)
 {
     c10::cuda::CUDAGuard guard(device);
     cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
     if (result == cudaErrorPeerAccessAlreadyEnabled)
-        (void)cudaGetLastError(); /* the runtime remembers it as an error */
+        (void)cudaGetLastError(); /* clears it: the runtime keeps this result as the last error */
     else
         C10_CUDA_CHECK(result);
     check(cenote_pool_grant(pool(peer), device));
 }
 
-/* Where the devices cannot use each other's memory, mapped memory needs the driver's copy between peers. */
+/* Without peer access between the devices, mapped memory has to be copied with cudaMemcpyPeerAsync. */
 cudaError_t Adapter::memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool peers)
 {
     if (peers || to_device == from_device)
@@ -341,7 +341,7 @@ void Adapter::attachOutOfMemoryObserver(OutOfMemoryObserver observer)
     observers_.push_back(std::move(observer));
 }
 
-/* In a child: what the parent was in the middle of, and what it keeps for itself. Its blocks go in silence, by the shortest road. */
+/* In a child: the calls of the parent's other threads are forgotten, and later frees of the parent's blocks do nothing. */
 static void adapter_forked()
 {
     Asking::forget();

@@ -1,10 +1,10 @@
 /*
- * adapter.h: cenote as PyTorch's CUDA allocator: a translator from PyTorch's interface to cenote's C API. No decision about memory is made
- * here. Compiled against the user's own torch.
+ * adapter.h: cenote as PyTorch's CUDA allocator. It translates PyTorch's interface to cenote's C API and decides nothing about memory. It is
+ * compiled against the user's own torch.
  *
- * LOCKING: none of its own on the way of an allocation. `observers_lock_` guards the list of observers and is not held while they run;
- * `direct_lock_` guards what was taken past cenote, `received_lock_` what came from other processes. None is taken while another is held.
- * lock.h says what a forked child may do.
+ * LOCKING: an allocation takes no lock of the adapter. `observers_lock_` guards the list of observers and is not held while they run;
+ * `direct_lock_` guards the addresses of blocks that came from cudaMalloc, `received_lock_` memory that other processes sent. No thread holds
+ * two of them. lock.h says what a forked child may do.
  */
 #pragma once
 
@@ -33,13 +33,14 @@ using c10::DeviceIndex;
 using c10::MempoolId_t;
 
 cenote_stats read_stats(cenote_pool *pool);
-std::string words_of(int error);
+std::string message_of(int error);
 DeviceStats device_stats(cenote_pool *pool);
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);
 std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group);
 void fit_trace(std::vector<TraceEntry> &trace, const std::vector<SegmentInfo> &segments, DeviceIndex device, size_t page);
 
-/* Methods that not every supported torch has: present where its CUDAAllocator declares them. Nothing is ever rejected before it was tried. */
+/* Methods that not every supported torch has: each is an override only where CUDAAllocator declares it. attachOomRejectionObserver does nothing:
+ * cenote never rejects an allocation without trying it. */
 template <class Base, class = void> class Younger : public Base {};
 
 template <class Base> class Younger<Base, std::void_t<decltype(&Base::attachOomRejectionObserver)>> : public Base {
@@ -69,7 +70,7 @@ public:
     c10::DataPtr allocateWithAddress(size_t bytes, void *address) override { return allocate_at(bytes, address); }
 };
 
-/* A block that was just taken: it goes back if what follows throws. */
+/* Owns a block that was just allocated: frees it if an exception leaves the scope before keep(). */
 class Taken {
 public:
     explicit Taken(void *block) : block_(block) {}
@@ -93,14 +94,14 @@ struct PrivatePool {
     cenote_group *group = nullptr;
     int uses = 0;
     unsigned flags = 0;         /* CENOTE_GROUP_LEND, CENOTE_GROUP_WHOLE */
-    Foreign *foreign = nullptr; /* where its memory comes from, if not from cenote */
+    Foreign *foreign = nullptr; /* the allocator of its memory, if that is not cenote */
 };
 
-/* One that is gone, as statistics and its last empty_cache ask for it. */
+/* A pool that was released: statistics and a last empty_cache of this pool still need these figures. */
 struct Released {
     DeviceIndex device;
     MempoolId_t id;
-    uint64_t past, idle; /* bytes held when it was released, and those of them that nothing lived on */
+    uint64_t held, idle; /* bytes held when it was released; bytes of those outside live blocks */
 };
 
 struct Route {
@@ -108,8 +109,8 @@ struct Route {
     MempoolId_t id;
     std::function<bool(cudaStream_t)> filter;
     cenote_group *group;
-    cudaStream_t stream; /* that was current when it began */
-    bool announced;      /* as a capture on that stream */
+    cudaStream_t stream; /* the current stream when the route began */
+    bool announced;      /* to cenote, as a capture on `stream` */
     std::thread::id thread;
 };
 
@@ -157,7 +158,7 @@ public:
     MempoolId_t pool_of(cenote_group *group);
     cenote_group *group_of(DeviceIndex device, MempoolId_t id);
 
-    /* what is known about memory */
+    /* statistics */
     DeviceStats getDeviceStats(DeviceIndex device) override;
     void resetAccumulatedStats(DeviceIndex device) override { cenote_pool_reset_totals(pool(device)); }
     void resetPeakStats(DeviceIndex device) override;
@@ -170,7 +171,7 @@ public:
                        const std::vector<std::string> &skip) override
     {
         history_.record(enabled, gather, most, when, clear, skip);
-        settle_history();
+        add_spans_to_history();
     }
     bool isHistoryEnabled() override { return history_.is_enabled(); }
     std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *block) override;
@@ -184,7 +185,7 @@ public:
     void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override
     {
         history_.track(std::move(tracker));
-        settle_history();
+        add_spans_to_history();
     }
 
     /* sharing.cpp: memory of one process in another */
@@ -195,13 +196,13 @@ private:
     cenote_pool *pool(DeviceIndex device) const;
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream);
     void *take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stream);
-    void *take_unseen(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    void *take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t stream);
     int take_at(DeviceIndex device, cenote_group *group, void *block, size_t bytes, cudaStream_t stream);
     void delete_recorded(void *block);
-    void delete_unseen(void *block);
+    void delete_unrecorded(void *block);
     void record_taken(Call &call, void *block);
     void *record_late(void *block);
-    void settle_history();
+    void add_spans_to_history();
     void add_segments(std::vector<SegmentInfo> &segments, DeviceIndex device, MempoolId_t wanted);
     c10::DataPtr owner_of(void *block, DeviceIndex device) const;
     PrivatePool &enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator);
@@ -228,25 +229,25 @@ private:
     std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
     std::atomic<bool> enabled_{true};
     Lock direct_lock_;
-    std::unordered_set<void *> direct_; /* taken while it was switched off */
-    std::atomic<bool> has_direct_{false}; /* since then */
+    std::unordered_set<void *> direct_; /* blocks from cudaMalloc, allocated while the adapter was switched off */
+    std::atomic<bool> has_direct_{false}; /* stays true from the first of them on */
     std::atomic<bool> has_routes_{false};
     Lock pools_lock_;
     std::map<std::pair<DeviceIndex, MempoolId_t>, PrivatePool> private_;
-    std::deque<Released> released_;              /* the latest ones */
-    std::map<DeviceIndex, uint64_t> refused_;    /* idle bytes of such that could not go back yet */
+    std::deque<Released> released_;              /* the last RELEASED_MAX */
+    std::map<DeviceIndex, uint64_t> refused_;    /* idle bytes of released pools that a trim could not give back yet */
     std::unordered_map<cenote_group *, MempoolId_t> id_of_group_;
     std::vector<Route> routes_;
-    std::vector<Route> going_on_; /* captures that were still open when their route ended */
+    std::vector<Route> open_captures_; /* captures that were still open when their route ended */
     History history_;
     Lock observers_lock_;
     std::vector<OutOfMemoryObserver> observers_;
     Lock received_lock_;
-    std::unordered_map<std::string, std::weak_ptr<void>> received_; /* from other processes, by handle and device */
-    std::vector<void *> unclosed_; /* let go of while a graph was captured */
+    std::unordered_map<std::string, std::weak_ptr<void>> received_; /* memory of other processes, by handle and device */
+    std::vector<void *> unclosed_; /* received memory that PyTorch dropped during a capture: closed after the capture */
 };
 
-/* The only one. It is never deleted: tensors may die after every static object. */
+/* The only Adapter. It is never deleted: tensors may die after every static object. */
 Adapter *adapter();
 
 } // namespace cenote_torch

@@ -1,10 +1,12 @@
 /*
- * fit_trace.cpp: the history of a device as its snapshot needs it. Programs that draw a snapshot, as PyTorch's memory_viz, begin at its
- * segments and go back through the history, undoing what each entry says; there is no way for them to know that an address can lose its
- * page without being unmapped. cenote leaves a page that moved mapped where it was, and a snapshot shows it once.
+ * fit_trace.cpp: makes the history of a device agree with its snapshot.
  *
- * So what is mapped and not shown is said to be unmapped: right after the last entry that needs it there. That may be earlier or later than
- * its page moved; before and after it nothing lives there. Trackers, who ask what lies under an address, are told what the driver did.
+ * Programs that draw a snapshot, such as PyTorch's memory_viz, begin at its segments and go back through the history, undoing each entry. They
+ * assume that an address keeps its page until it is unmapped. But cenote leaves a page that moved mapped at its old address, too, and a
+ * snapshot shows the page once, at its new address.
+ *
+ * So fit_trace adds an entry that unmaps each mapped address that the snapshot does not show, right after the last entry that needs it. The page
+ * may have moved earlier or later; no block lives there in between. Trackers get no such entries: they need what the driver did.
  */
 #include "adapter.h"
 
@@ -14,7 +16,7 @@
 namespace cenote_torch
 {
 
-/* Addresses in order that do not touch. */
+/* Disjoint ranges of addresses, in order. */
 class Ranges {
 public:
     void add(size_t from, size_t to)
@@ -42,7 +44,7 @@ public:
         }
     }
 
-    /* What of [from, to) is in it, or what is not. */
+    /* The parts of [from, to) that are in the set, or those that are not. */
     std::vector<std::pair<size_t, size_t>> parts(size_t from, size_t to, bool in) const
     {
         std::vector<std::pair<size_t, size_t>> found;
@@ -72,7 +74,7 @@ static TraceEntry said_after(const TraceEntry &e, TraceEntry::Action action, siz
     return {action, e.device_, from, to - from, e.stream_, e.mempool_, e.time_.approx_t_, nullptr, "N/A", ""};
 }
 
-/* `page`: bytes of one; blocks need whole ones. */
+/* `page`: bytes of a page. The pages of a block are mapped and unmapped as a whole. */
 void fit_trace(std::vector<TraceEntry> &trace, const std::vector<SegmentInfo> &segments, DeviceIndex device, size_t page)
 {
     Ranges there;

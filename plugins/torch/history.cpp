@@ -1,19 +1,19 @@
 /*
- * history.cpp: what happened to memory, in time. Each device has a timeline: a bounded ring of entries, the trackers that are told of each
- * one when it happens, and who took the blocks that live.
+ * history.cpp: the history of allocations and mappings. Each device has a timeline: a bounded ring of entries, the trackers that are called
+ * for each entry when it is made, and the stacks that allocated the live blocks.
  *
  *              recordHistory, attachAllocatorTraceTracker
  *     off  ------------------------------------------------>  on: calls are Calls, pools are watched
  *          <------------------------------------------------
- *              recordHistory(off), unless somebody tracks; blocks keep their stacks until they are freed
+ *              recordHistory(off), unless a tracker is attached; blocks keep their stacks until they are freed
  *
- * While it is off a call costs a relaxed load or two. Entries about one address are in order because each is made while its block is the
- * caller's: a free says that it is complete before the block is given back, an allocation says so after it got one. What calls do not see,
- * mappings and blocks that waited for streams, cenote_pool_watch tells, before others can have the memory.
+ * While the history is off, a call costs one or two relaxed loads. Entries about one address are in order because the caller owns the block when
+ * each is made: the entry of a free is made before the block goes back to cenote, that of an allocation after cenote returned the block.
+ * Mappings, and the end of waits for streams, happen inside cenote: cenote_pool_watch reports them before another caller can get the memory.
  *
- * LOCKING: settings_, then the gate, then a timeline's lock; words_lock_ under none but settings_. A timeline's lock and words_lock_ are
- * taken by watch functions too, that is with cenote's locks held: no cenote call is made under them. Stacks need the GIL, whose owner may
- * be waiting for us: they are gathered before the gate and destroyed after it.
+ * LOCKING: settings_, then the gate, then a timeline's lock; annotations_lock_ under none but settings_. Watch functions take a timeline's
+ * lock and annotations_lock_ too, with cenote's locks held: so no cenote call is made under these two. To make or destroy a stack takes the
+ * GIL, whose holder may be waiting for the gate: stacks are made before the gate is entered and destroyed after it is left.
  */
 #include "history.h"
 
@@ -51,7 +51,7 @@ void Ring::put(TraceEntry entry, std::vector<Context> &dead)
     oldest_ = (oldest_ + 1) % entries_.size();
 }
 
-/* Pages side by side that go one after the other are one entry. */
+/* Adjacent pages that are unmapped one after the other make one entry. */
 bool Ring::join(const TraceEntry &entry)
 {
     if (entries_.empty() || entry.action_ != TraceEntry::SEGMENT_UNMAP)
@@ -73,7 +73,7 @@ std::vector<TraceEntry> Ring::in_order() const
     return all;
 }
 
-/* --- the gate. Who is inside may enter again without it: see Call. A call that was inside when its thread forked ends in the child as well. */
+/* --- the gate. A thread that is inside may make further calls: see Call. If a thread forks inside, its call ends in the child, too. */
 
 void Gate::enter()
 {
@@ -109,7 +109,7 @@ void Gate::open()
         changed_.notify_all();
 }
 
-/* In a child: the threads that were inside or had closed it are not there. */
+/* In a child: the threads that were inside or had closed the gate do not exist here. */
 void Gate::renew()
 {
     new (&changed_) std::condition_variable_any;
@@ -145,7 +145,7 @@ Call::Call(History &history, RecordContext when) : context(history.gather(when))
     current_call = this;
 }
 
-/* Stacks go with our members, after this. */
+/* Stacks are destroyed with the members, after this. */
 Call::~Call()
 {
     current_call = around_;
@@ -192,7 +192,7 @@ void Timeline::put(TraceEntry::Action action, size_t at, size_t size, void *stre
         return;
     TraceEntry entry(action, device, at, size, stream, pool, c10::getApproximateTime(), keeps_stacks ? context : nullptr,
                      compile_context(), user_metadata());
-    dead.push_back(std::move(context)); /* our reference may be the last one */
+    dead.push_back(std::move(context)); /* this reference may be the last one */
     tell(entry);
     if (records && !(skipped >> action & 1) && !ring.join(entry))
         ring.put(std::move(entry), dead);
@@ -200,11 +200,11 @@ void Timeline::put(TraceEntry::Action action, size_t at, size_t size, void *stre
         dead.push_back(std::move(entry.context_));
 }
 
-/* What they throw stops here: the block is taken or given back, whatever a tracker makes of it. LOCKING: `lock`. */
+/* An exception of a tracker ends here: the allocation or free goes on. LOCKING: `lock`. */
 void Timeline::tell(const TraceEntry &entry) const
 {
     for (const auto &tracker : trackers)
-        contain([&] { tracker(entry); }, [](const char *words) { TORCH_WARN("a tracker of allocations failed: ", words); });
+        contain([&] { tracker(entry); }, [](const char *reason) { TORCH_WARN("a tracker of allocations failed: ", reason); });
 }
 
 /* LOCKING: `lock`. */
@@ -216,33 +216,33 @@ void Timeline::forget(std::unordered_map<size_t, Remembered>::iterator block)
         history->state_.fetch_and(~History::REMEMBERS);
 }
 
-/* LOCKING: `lock`. */
-void Timeline::settle(size_t at, size_t size, void *stream, MempoolId_t pool)
+/* [at, at + size) is of this stream and pool from now on. LOCKING: `lock`. */
+void Timeline::set_span(size_t at, size_t size, void *stream, MempoolId_t pool)
 {
-    auto old = lands.upper_bound(at);
-    if (old != lands.begin() && std::prev(old)->second.end > at)
+    auto old = spans.upper_bound(at);
+    if (old != spans.begin() && std::prev(old)->second.end > at)
         --old;
-    while (old != lands.end() && old->first < at + size) {
-        auto [begin, land] = *old;
-        old = lands.erase(old);
+    while (old != spans.end() && old->first < at + size) {
+        auto [begin, span] = *old;
+        old = spans.erase(old);
         if (begin < at)
-            lands[begin] = AddressSpan{at, land.stream, land.pool};
-        if (land.end > at + size)
-            lands[at + size] = land;
+            spans[begin] = AddressSpan{at, span.stream, span.pool};
+        if (span.end > at + size)
+            spans[at + size] = span;
     }
-    auto next = lands.lower_bound(at);
-    auto before = next == lands.begin() ? lands.end() : std::prev(next);
-    if (before != lands.end() && before->second.end == at && before->second.stream == stream && before->second.pool == pool)
+    auto next = spans.lower_bound(at);
+    auto before = next == spans.begin() ? spans.end() : std::prev(next);
+    if (before != spans.end() && before->second.end == at && before->second.stream == stream && before->second.pool == pool)
         before->second.end = at + size;
     else
-        lands[at] = AddressSpan{at + size, stream, pool};
+        spans[at] = AddressSpan{at + size, stream, pool};
 }
 
-/* The one that the address is in, or the next one below: of the same arena, most likely. LOCKING: `lock`. */
-AddressSpan Timeline::land(size_t at) const
+/* The span that `at` is in, or the next one below, which is most likely of the same arena. LOCKING: `lock`. */
+AddressSpan Timeline::span_at(size_t at) const
 {
-    auto next = lands.upper_bound(at);
-    return next == lands.begin() ? AddressSpan{0, nullptr, {0, 0}} : std::prev(next)->second;
+    auto next = spans.upper_bound(at);
+    return next == spans.begin() ? AddressSpan{0, nullptr, {0, 0}} : std::prev(next)->second;
 }
 
 /* From a watch function. */
@@ -250,17 +250,17 @@ void Timeline::changed(int change, size_t at, size_t size)
 {
     Call *call = Call::current();
     Context context = call ? call->context : nullptr;
-    bool segment = whole || history->is_whole(at);
+    bool segment = has_segments || history->is_segment(at);
     Hold hold(lock);
     auto block = blocks.find(at);
     switch (change) {
     case CENOTE_MAPPED:
         if (call && call->takes)
-            settle(at, size, call->stream, call->pool);
-        put(segment ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_MAP, at, size, land(at).stream, land(at).pool, std::move(context));
+            set_span(at, size, call->stream, call->pool);
+        put(segment ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_MAP, at, size, span_at(at).stream, span_at(at).pool, std::move(context));
         return;
     case CENOTE_UNMAPPING:
-        put(segment ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_UNMAP, at, size, land(at).stream, land(at).pool, std::move(context));
+        put(segment ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_UNMAP, at, size, span_at(at).stream, span_at(at).pool, std::move(context));
         return;
     default:
         if (block == blocks.end()) {
@@ -273,22 +273,22 @@ void Timeline::changed(int change, size_t at, size_t size)
     }
 }
 
-static void hear(cenote_pool *, int change, void *address, size_t bytes, void *timeline)
+static void on_change(cenote_pool *, int change, void *address, size_t bytes, void *timeline)
 {
     contain([&] { static_cast<Timeline *>(timeline)->changed(change, reinterpret_cast<size_t>(address), bytes); },
-            [](const char *) {}); /* no host memory: C is above us, the entry is lost */
+            [](const char *) {}); /* no host memory: the entry is lost, because nothing may be thrown through C */
 }
 
 /* --- settings */
 
-/* The device is there when this returns; if it throws a second try finds the timeline of the first. */
+/* If this throws, a second try uses the timeline that the first one made. */
 void History::add_device(cenote_pool *pool)
 {
     Hold hold(settings_);
     Timeline &added = pools_.size() < timelines_.size() ? timelines_.back() : timelines_.emplace_back();
     added.history = this;
     added.device = static_cast<DeviceIndex>(cenote_pool_device(pool));
-    added.whole = cenote_pool_provider(pool) != CENOTE_VMM;
+    added.has_segments = cenote_pool_provider(pool) != CENOTE_VMM;
     added.trackers = trackers_;
     added.records = state_ & RECORDS;
     added.keeps_stacks = when_.load() >= RecordContext::ALLOC;
@@ -296,11 +296,11 @@ void History::add_device(cenote_pool *pool)
     added.ring.limit(most_, added.dead);
     pools_.reserve(pools_.size() + 1);
     if (sees_allocations())
-        check(cenote_pool_watch(pool, &hear, &added));
+        check(cenote_pool_watch(pool, &on_change, &added));
     pools_.push_back(pool);
 }
 
-/* In a child of a process that has used a GPU nothing is recorded: its memory is the parent's. */
+/* A child of a process that has used a GPU records nothing: the memory is the parent's. */
 void History::forked()
 {
     gate_.renew();
@@ -308,22 +308,22 @@ void History::forked()
         state_ = 0;
 }
 
-void History::settle(DeviceIndex device, const std::vector<SegmentInfo> &segments)
+void History::set_spans(DeviceIndex device, const std::vector<SegmentInfo> &segments)
 {
     Timeline &line = timelines_[static_cast<size_t>(device)];
     Hold hold(line.lock);
     for (const SegmentInfo &each : segments)
-        line.settle(each.address, each.total_size, each.stream, each.owner_private_pool_id);
+        line.set_span(each.address, each.total_size, each.stream, each.owner_private_pool_id);
 }
 
 /* LOCKING: settings_. */
 void History::watch_all(bool on)
 {
     for (size_t i = 0; i < pools_.size(); i++)
-        check(cenote_pool_watch(pools_[i], on ? &hear : nullptr, &timelines_[i]));
+        check(cenote_pool_watch(pools_[i], on ? &on_change : nullptr, &timelines_[i]));
 }
 
-/* Nobody tells any more when a block that waits is free. LOCKING: settings_; the gate is closed. */
+/* Pools are no longer watched, so that no call comes when a waiting block becomes free. LOCKING: settings_; the gate is closed. */
 static void forget_waiting(Timeline &each)
 {
     for (auto block = each.blocks.begin(); block != each.blocks.end();) {
@@ -337,11 +337,12 @@ static void forget_waiting(Timeline &each)
 void History::record(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear,
                      const std::vector<std::string> &skip)
 {
-    TORCH_CHECK(when == RecordContext::NEVER || gather, "stacks are to be recorded and nobody says how");
+    TORCH_CHECK(when == RecordContext::NEVER || gather, "recordHistory: to record stacks it needs a function that gathers one; pass it, or ",
+                "RecordContext::NEVER");
     unsigned skipped = 0;
     for (const auto &action : skip)
         skipped |= 1u << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
-    std::vector<Context> dead; /* before the locks */
+    std::vector<Context> dead; /* declared before the locks: destroyed after they are released */
     Hold hold(settings_);
     Pause pause(*this);
     if (!clock_)
@@ -360,7 +361,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
         each.skipped = skipped_;
     }
     {
-        Hold hold_words(words_lock_);
+        Hold hold_words(annotations_lock_);
         most_annotations_ = most_;
         if (!enabled || clear)
             annotations_.clear();
@@ -377,7 +378,7 @@ void History::record(bool enabled, CreateContextFn gather, size_t most, RecordCo
     state_ = (enabled ? RECORDS : 0) | (trackers_.empty() ? 0 : TRACKED) | (remembered_ ? REMEMBERS : 0);
 }
 
-/* A tracker that comes late is told of what happens from now on; what is there it finds in a snapshot. */
+/* A tracker gets the entries made from now on; memory that is there already it finds in a snapshot. */
 void History::track(AllocatorTraceTracker tracker)
 {
     Hold hold(settings_);
@@ -393,7 +394,7 @@ void History::track(AllocatorTraceTracker tracker)
     state_ |= TRACKED;
 }
 
-/* --- what happens */
+/* --- entries */
 
 Timeline &History::timeline(const cenote_block &block)
 {
@@ -423,7 +424,7 @@ void History::taken(Call &call, const cenote_block &block, MempoolId_t pool)
     collect(line, call);
 }
 
-/* The block is about to be given back. If it is used on other streams it will be free later, and cenote says when. */
+/* The block is about to go back to cenote. If other streams use it, it becomes free later, and cenote calls on_change then. */
 void History::freeing(Call &call, const cenote_block &block, MempoolId_t pool)
 {
     Timeline &line = timeline(block);
@@ -484,7 +485,7 @@ void History::add_annotation(DeviceIndex device, const std::vector<std::pair<std
 {
     if (!is_enabled())
         return;
-    Hold hold(words_lock_);
+    Hold hold(annotations_lock_);
     auto &entry = annotations_.emplace_back(device, c10::getApproximateTime());
     for (const auto &[name, value] : text)
         entry.recordUserMetadata(name, value);
@@ -499,27 +500,27 @@ void History::snapshot_taken(DeviceIndex device, size_t active)
     line.put(TraceEntry::SNAPSHOT, 0, active, nullptr, {0, 0}, nullptr);
 }
 
-/* --- segments of a program's own allocator in a pool: PyTorch has other actions for what comes whole */
+/* --- segments from a program's own allocator in a MemPool: PyTorch has actions for segments besides those for mappings */
 
-void History::came_whole(void *segment)
+void History::add_segment(void *segment)
 {
-    Hold hold(words_lock_);
+    Hold hold(annotations_lock_);
     segments_.insert(reinterpret_cast<size_t>(segment));
 }
 
-void History::went_whole(void *segment)
+void History::remove_segment(void *segment)
 {
-    Hold hold(words_lock_);
+    Hold hold(annotations_lock_);
     segments_.erase(reinterpret_cast<size_t>(segment));
 }
 
-bool History::is_whole(size_t segment)
+bool History::is_segment(size_t segment)
 {
-    Hold hold(words_lock_);
+    Hold hold(annotations_lock_);
     return segments_.count(segment);
 }
 
-/* --- asked for */
+/* --- for snapshots */
 
 Context History::context_of(DeviceIndex device, const void *block)
 {
@@ -551,11 +552,11 @@ std::vector<TraceEntry> History::entries(DeviceIndex device)
     return line.ring.in_order();
 }
 
-/* From ticks of the clock to microseconds, for people. No lock is held. */
+/* Adds annotations, and converts times from clock ticks to microseconds. No lock is held. */
 void History::finish(SnapshotInfo &info)
 {
     {
-        Hold hold(words_lock_);
+        Hold hold(annotations_lock_);
         info.external_annotations.assign(annotations_.begin(), annotations_.end());
     }
     Hold hold(settings_);

@@ -1,5 +1,5 @@
 /*
- * history.h: what happened to memory, in time: for torch.cuda.memory._record_memory_history and for trace trackers. See history.cpp.
+ * history.h: the history of allocations and mappings, for torch.cuda.memory._record_memory_history and for trace trackers. See history.cpp.
  */
 #pragma once
 
@@ -26,11 +26,11 @@ using namespace c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 
-void check(int error); /* of cenote's: throws it */
+void check(int error); /* throws if `error`, the result of a call of cenote's, is not CENOTE_OK */
 
 using Context = std::shared_ptr<c10::GatheredContext>; /* the stack of a call */
 
-/* Entries in order, the newest `most` of them. */
+/* The newest `most` entries, in order. */
 class Ring {
 public:
     void limit(size_t most, std::vector<Context> &dead);
@@ -44,7 +44,7 @@ private:
     size_t most_ = 1;
 };
 
-/* Many calls are inside at a time, or one picture is drawn: so that none shows a call half done. */
+/* Any number of calls may be inside, or the gate is closed: while it is closed, a snapshot sees no call half done. */
 class Gate {
 public:
     void enter();
@@ -61,21 +61,22 @@ private:
 
 class History;
 
-/* A call of PyTorch's that changes memory while somebody records or follows it. On the stack; what it calls finds it by `current`. */
+/* A call of PyTorch's that changes memory while a history is recorded or a tracker is attached. It is on the stack; functions below it find it
+ * by Call::current(). */
 class Call {
 public:
     Call(History &history, RecordContext when);
     ~Call();
     static Call *current();
 
-    Context context;           /* who called */
-    bool takes = false;        /* memory, of this stream and pool */
+    Context context;           /* the stack of the caller */
+    bool takes = false;        /* an allocation: memory that is mapped for it is of this stream and pool */
     void *stream = nullptr;
     MempoolId_t pool{0, 0};
-    unsigned state;            /* of the history, while the call is inside */
-    std::vector<Context> dead; /* what nobody remembers any more; destroyed when no lock is held */
+    unsigned state;            /* History::state_ when the call entered the gate */
+    std::vector<Context> dead; /* stacks that no entry refers to any more; destroyed when no lock is held */
 
-    /* Where the program's own functions run: a picture may be drawn meanwhile. */
+    /* Leaves the gate while a function of the program runs: a snapshot may be taken meanwhile. */
     class Outside {
     public:
         Outside();
@@ -90,7 +91,7 @@ private:
     Call *around_;
 };
 
-/* A live block and who took it, or one that waits for streams. */
+/* A block whose allocating stack is kept: it is live, or it is freed and waits for streams. */
 struct Remembered {
     Context context;
     size_t requested;
@@ -99,70 +100,70 @@ struct Remembered {
     bool waits;
 };
 
-/* Whose memory addresses are for: an arena has its own. */
+/* Addresses of one arena: memory mapped there is of this stream and pool. */
 struct AddressSpan {
     size_t end;
     void *stream;
     MempoolId_t pool;
 };
 
-/* What happens on one device. LOCKING: `lock` guards all but the first two; under it nothing is called but trackers. */
+/* The history of one device. LOCKING: `lock` guards all but the first three members; trackers are called under it, and nothing else is. */
 struct Timeline {
     History *history;
     DeviceIndex device;
-    bool whole; /* memory comes as segments, not as pages */
+    bool has_segments; /* the driver gives whole segments, not pages */
     Lock lock;
     Ring ring;
     unsigned skipped = 0; /* a bit for each action that the ring leaves out */
     bool records = false, keeps_stacks = false;
     std::vector<AllocatorTraceTracker> trackers;
     std::unordered_map<size_t, Remembered> blocks;
-    std::map<size_t, AddressSpan> lands; /* by where they begin; what was mapped since it is on, and what was there then */
+    std::map<size_t, AddressSpan> spans; /* by first address; spans mapped when the history began, and since then */
     std::vector<Context> dead;
 
     void put(TraceEntry::Action action, size_t at, size_t size, void *stream, MempoolId_t pool, Context context);
     void tell(const TraceEntry &entry) const;
     void forget(std::unordered_map<size_t, Remembered>::iterator block);
-    void settle(size_t at, size_t size, void *stream, MempoolId_t pool);
-    AddressSpan land(size_t at) const;
+    void set_span(size_t at, size_t size, void *stream, MempoolId_t pool);
+    AddressSpan span_at(size_t at) const;
     void changed(int change, size_t at, size_t size);
 };
 
-/* The words that PyTorch attaches to what a thread does: words.cpp. */
-void push_compile_context(std::string words);
+/* The text that PyTorch attaches to all entries of a thread: thread_text.cpp. */
+void push_compile_context(std::string text);
 void pop_compile_context();
 std::string compile_context();
-void set_user_metadata(std::string words);
+void set_user_metadata(std::string text);
 std::string user_metadata();
 
 class History {
 public:
     static constexpr unsigned RECORDS = 1, TRACKED = 2, REMEMBERS = 4;
 
-    /* All that the way of an allocation and of a free ask while it is off. */
+    /* While the history is off, allocations and frees ask nothing else of it. */
     bool sees_allocations() const { return state_.load(std::memory_order_relaxed) & (RECORDS | TRACKED); }
     bool sees_frees() const { return state_.load(std::memory_order_relaxed); }
     bool is_enabled() const { return state_.load(std::memory_order_relaxed) & RECORDS; }
 
     void add_device(cenote_pool *pool);
     void forked();
-    void settle(DeviceIndex device, const std::vector<SegmentInfo> &segments);
+    void set_spans(DeviceIndex device, const std::vector<SegmentInfo> &segments);
     void record(bool enabled, CreateContextFn gather, size_t most, RecordContext when, bool clear, const std::vector<std::string> &skip);
     void track(AllocatorTraceTracker tracker);
 
     void taken(Call &call, const cenote_block &block, MempoolId_t pool);
     void freeing(Call &call, const cenote_block &block, MempoolId_t pool);
     void ran_out(DeviceIndex device, size_t bytes, size_t left);
-    void annotate(const cenote_block &block, MempoolId_t pool, std::string words);
-    void add_annotation(DeviceIndex device, const std::vector<std::pair<std::string, std::string>> &words);
+    void annotate(const cenote_block &block, MempoolId_t pool, std::string text);
+    void add_annotation(DeviceIndex device, const std::vector<std::pair<std::string, std::string>> &text);
     void snapshot_taken(DeviceIndex device, size_t active);
 
-    /* A segment of a program's own, while it is in a pool. */
-    void came_whole(void *segment);
-    void went_whole(void *segment);
-    bool is_whole(size_t segment);
+    /* Segments from the program's own allocator, while they are in a MemPool. */
+    void add_segment(void *segment);
+    void remove_segment(void *segment);
+    bool is_segment(size_t segment);
 
-    /* While one lives, no call is half done. */
+    /* While a Pause lives, no call is half done. */
     class Pause {
     public:
         explicit Pause(History &history);
@@ -190,7 +191,7 @@ private:
     std::atomic<size_t> remembered_{0}; /* blocks in all timelines */
     Gate gate_;
 
-    Lock settings_; /* guards what follows; changed with the gate closed */
+    Lock settings_; /* guards the members from here to clock_; they change with the gate closed */
     std::vector<cenote_pool *> pools_;
     std::deque<Timeline> timelines_; /* by device; grows before a device is used */
     std::vector<AllocatorTraceTracker> trackers_;
@@ -198,7 +199,7 @@ private:
     unsigned skipped_ = 0;
     std::optional<c10::ApproximateClockToUnixTimeConverter> clock_;
 
-    Lock words_lock_; /* guards the rest */
+    Lock annotations_lock_; /* guards the members below */
     std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
     size_t most_annotations_ = 1;
     std::unordered_set<size_t> segments_;

@@ -1,16 +1,16 @@
 /*
- * host.cpp: libcenote_host.so as PyTorch's allocator of pinned memory: pin_memory(), torch.empty(pin_memory=True), DataLoaders that pin. A unit of
- * its own: it knows nothing of the adapter for device memory and decides nothing.
+ * host.cpp: libcenote_host.so as PyTorch's allocator of pinned memory: pin_memory(), torch.empty(pin_memory=True), DataLoaders that pin. It is
+ * independent of the adapter for device memory and decides nothing.
  *
- * PyTorch calls record_event right after each copy, which is what cenote_host_use wants. Memory that was pinned before we came, and memory
- * that somebody else registered, goes to the allocator that was there before.
+ * PyTorch calls record_event right after each copy, as cenote_host_use requires. For memory that was pinned before this allocator was installed,
+ * and memory that other libraries registered, calls go to the allocator that was installed before.
  *
- * A block allocated while a graph is captured belongs to the graph's pool: freed, it is kept until PyTorch releases the pool, because every
- * replay copies from it or to it.
+ * A block allocated while a graph is captured belongs to the graph's pool. When it is freed, it is kept until PyTorch releases the pool, because
+ * every replay copies from it or to it.
  *
- * In a forked child whatever is dropped stays as it is: it is the parent's.
+ * In a forked child, frees do nothing: the memory is the parent's.
  *
- * LOCKING: `lock_` guards captures and pools. It is taken by allocations while a capture is open, and by frees while there are blocks of pools.
+ * LOCKING: `lock_` guards captures and pools. Allocations take it while a capture is open, frees while blocks of pools exist.
  */
 #include "install.h"
 #include "lock.h"
@@ -30,7 +30,7 @@ namespace cenote_torch {
 
 using c10::MempoolId_t;
 
-/* The functions of libcenote_host.so that are called here. */
+/* The functions of libcenote_host.so that this file calls. */
 struct HostCalls {
 #define HOST_CALLS(CALL) CALL(alloc) CALL(free) CALL(use) CALL(find) CALL(trim) CALL(read_stats) CALL(reset_peaks) CALL(message) CALL(open)
 #define CALL(name) decltype(&cenote_host_##name) name;
@@ -53,7 +53,7 @@ class PinnedAllocator final : public at::HostAllocator {
 public:
     PinnedAllocator(const char *path, at::HostAllocator *before) : call_(path), before_(before)
     {
-        /* Now, while the program can still choose: jemalloc may not be there, or an option may be wrong. */
+        /* If jemalloc is missing or an option is wrong, fail here, where the program can still choose another allocator. */
         int error = call_.open(nullptr, 0);
         TORCH_CHECK(!error || error == CENOTE_BUSY, call_.message());
     }
@@ -81,7 +81,7 @@ private:
 
     HostCalls call_;
     at::HostAllocator *before_;
-    cenote_host_stats began_{};      /* totals count from there */
+    cenote_host_stats began_{};      /* the counters at the last reset: totals are relative to them */
     Lock lock_;
     std::atomic<int> captures_open_{0}, blocks_in_pools_{0};
     std::vector<std::pair<PoolKey, std::function<bool(c10::Stream)>>> captures_;
@@ -93,7 +93,7 @@ static PinnedAllocator *pinned; /* never deleted: tensors may die after every st
 
 static int device_to_serve()
 {
-    auto device = c10::cuda::getDeviceIndexWithPrimaryContext(); /* memory is portable: no context is made on another device for it */
+    auto device = c10::cuda::getDeviceIndexWithPrimaryContext(); /* any device will do, memory is portable: so make no new context */
     return device ? *device : c10::cuda::current_device();
 }
 
@@ -104,7 +104,7 @@ at::DataPtr PinnedAllocator::allocate(size_t bytes)
     int error = call_.alloc(device_to_serve(), bytes, &block);
     TORCH_CHECK_WITH(OutOfMemoryError, error != CENOTE_OUT_OF_HOST_MEMORY, "cenote: no pinned memory: ", call_.message());
     TORCH_CHECK(!error, "cenote: no pinned memory: ", call_.message());
-    at::DataPtr owner(block, block, give, at::kCPU); /* the filter of a capture may throw */
+    at::DataPtr owner(block, block, give, at::kCPU); /* before enter_pool: a filter may throw */
     if (captures_open_.load(std::memory_order_relaxed) && block)
         enter_pool(block);
     return owner;
@@ -127,7 +127,7 @@ void PinnedAllocator::give(void *block)
     pinned->take_back(block);
 }
 
-/* From destructors: an error has nowhere to go, and in a fork nothing is to be done. */
+/* Destructors call this: it drops errors. */
 void PinnedAllocator::take_back(void *block)
 {
     if (is_child())
@@ -143,7 +143,7 @@ void PinnedAllocator::take_back(void *block)
     call_.free(block);
 }
 
-/* The context of our tensors is their block. Others have one of their allocator's, or none: then the address may still lie in a block of ours. */
+/* A tensor of this allocator has its block as context. Another tensor has another context, or none, but may still lie in a block of this one. */
 bool PinnedAllocator::record_event(void *at, void *context, c10::Stream stream)
 {
     cenote_host_block block;
@@ -154,7 +154,7 @@ bool PinnedAllocator::record_event(void *at, void *context, c10::Stream stream)
     return true;
 }
 
-/* While a capture is open the device must not be waited for. */
+/* While a capture is open, the host must not wait for the device. */
 void PinnedAllocator::empty_cache()
 {
     if (before_)
@@ -187,7 +187,7 @@ static at::DurationStat duration(uint64_t ns, uint64_t count)
     return duration;
 }
 
-/* What cudaHostAlloc is to the native one is registering here. Sizes are not counted one by one: `bucket_allocation` stays 0. */
+/* Registrations stand where the native allocator counts calls of cudaHostAlloc. Blocks are not counted by size: `bucket_allocation` stays 0. */
 at::HostStats PinnedAllocator::get_stats()
 {
     cenote_host_stats now = read();
@@ -225,10 +225,10 @@ void PinnedAllocator::end_allocate_to_pool(MempoolId_t id)
             captures_open_--;
             return;
         }
-    TORCH_CHECK(false, "cenote: no pinned memory is being allocated to that pool");
+    TORCH_CHECK(false, "cenote: end_allocate_to_pool: no begin_allocate_to_pool is open for this pool of pinned memory");
 }
 
-/* The graphs of the pool are gone. What is still held is freed as any block from now on. */
+/* The graphs of the pool are destroyed. Blocks that tensors still hold become ordinary blocks. */
 void PinnedAllocator::release_pool(MempoolId_t id)
 {
     std::vector<void *> freed;

@@ -1,5 +1,5 @@
 /*
- * install.cpp: makes cenote the allocator of this process's PyTorch. It has to happen before PyTorch allocates anything on a GPU.
+ * install.cpp: makes cenote the allocator of this process's PyTorch, before PyTorch allocates on a GPU.
  */
 #include "install.h"
 
@@ -15,11 +15,12 @@ static void install()
     if (current == adapter)
         return;
     TORCH_CHECK(!current->initialized(), "PyTorch has used a GPU already: install cenote before the first tensor on one");
-    /* PyTorch reads its settings when somebody asks for one, refuses bad ones, and compares `backend` with the name of its allocator. */
+    /* PyTorch reads its settings when the first one is asked for: it refuses bad ones, and compares `backend` with its own allocator's name. So ask
+     * before the allocator changes. */
     c10::CachingAllocator::AcceleratorAllocatorConfig::instance();
     c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
     allocator.store(adapter);
-    c10::SetAllocator(c10::kCUDA, adapter, 1); /* what torch.accelerator asks */
+    c10::SetAllocator(c10::kCUDA, adapter, 1); /* torch.accelerator uses this one */
     cenote_torch_on_moment(nullptr, nullptr, sizeof(cenote_moment));
 }
 

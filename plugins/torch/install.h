@@ -9,22 +9,22 @@
 #include <cstddef>
 
 /*
- * Makes cenote the allocator of this process's PyTorch, before it has used a GPU. 0, or 1 and the reason in `why`, which has room for `room` bytes. A
- * second call changes nothing.
+ * Makes cenote the allocator of this process's PyTorch. Call it before PyTorch uses a GPU. Returns 0, or 1 and the reason in `why`, a buffer of
+ * `room` bytes. A second call changes nothing.
  */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_install(char *why, size_t room);
 
-/* The same for pinned memory of the host, at any time: `library` is the path of libcenote_host.so. */
+/* Does the same for pinned host memory, at any time. `library` is the path of libcenote_host.so. */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(const char *library, char *why, size_t room);
 
 /*
- * cenote_on_moment for functions that take Python's lock: while they run no call of this thread is inside the adapter. Whether operations keep
- * history is filled in already.
+ * cenote_on_moment for a function that takes Python's lock: the calling thread leaves the adapter's gate (history.h) while the function runs.
+ * `keeps_history` is set before the function is called.
  */
 extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size);
 
 /*
- * Python is about to end: from now on no thread is sent into it, and those that are there have come back. Called without Python's lock, before the
- * interpreter ends.
+ * Python is about to end. When this returns, the adapter's calls into Python have returned, and it makes no more. Call it without Python's lock,
+ * before the interpreter ends.
  */
 extern "C" __attribute__((visibility("default"))) void cenote_torch_python_ends(void);

@@ -1,11 +1,10 @@
 /*
- * lock.cpp: the locks of the plug-in in a forked child. Not a lock of PyTorch's or Python's, which are theirs to care for.
+ * lock.cpp: the locks of the plug-in in a forked child. PyTorch and Python care for their own locks.
  *
- * A fork copies each lock as it is. A thread that the child does not have may hold it, and may be in the middle of a change to what the lock
- * guards. So:
+ * A fork copies each lock as it is. A thread that does not exist in the child may hold it, and may have been changing what the lock guards. So:
  *
- *   a child of a process that has used a GPU    takes no lock: to drop memory does nothing, all else is refused (Lock::lock throws)
- *   a child of any other process                may begin for itself: its locks are made anew
+ *   a child of a process that has used a GPU    takes no lock: freeing memory does nothing, all else is refused (Lock::lock throws)
+ *   a child of any other process                gets new locks, and may use a GPU itself
  */
 #include "lock.h"
 
@@ -39,7 +38,7 @@ Lock::Lock() : next_(all_locks.load())
 
 void Lock::lock()
 {
-    TORCH_CHECK(!is_child(), "this process is a fork of one that uses a GPU: its memory is the parent's. Start workers with spawn");
+    TORCH_CHECK(!is_child(), "this process was forked from one that uses a GPU, and cannot use its memory. Start workers with spawn");
     mutex_.lock();
 }
 

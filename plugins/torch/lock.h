@@ -7,13 +7,13 @@
 
 namespace cenote_torch {
 
-/* From now on memory of a GPU is in use: a child that is forked owns none of it. */
+/* Called before a GPU's memory is used: a child that is forked from now on owns none of it. */
 void note_use();
 
-/* This process was forked from one that used a GPU. What drops memory, pools or routes asks this first, and then does nothing. */
+/* This process was forked from one that used a GPU. Functions that free memory, pools or routes ask this first, and do nothing if so. */
 bool is_child();
 
-/* Lives until the process ends. Throws in a child, before it waits. */
+/* A lock lives until the process ends. In a child lock() throws and does not wait. */
 class Lock {
 public:
     Lock();
@@ -25,7 +25,7 @@ private:
     friend void renew_locks();
 
     std::mutex mutex_;
-    Lock *next_; /* in the list of all */
+    Lock *next_; /* in the list of all locks */
 };
 
 using Hold = std::lock_guard<Lock>;

@@ -1,6 +1,6 @@
 /*
- * memory_error.cpp: running out of memory: whoever watches is told, and then the caller, in the words of cenote_pool_explain, which are PyTorch's
- * own where programs and people look for them.
+ * memory_error.cpp: errors of cenote as errors of PyTorch. If memory runs out, observers are called first; then the caller gets an
+ * OutOfMemoryError with the text of cenote_pool_explain, which uses PyTorch's phrases where programs parse them.
  */
 #include "adapter.h"
 #include "install.h"
@@ -14,14 +14,14 @@
 namespace cenote_torch
 {
 
-/* cenote's explanation begins as PyTorch's does; this is how PyTorch's ends, less the advice that does not apply. */
+/* The end of PyTorch's message, without the advice that does not apply to cenote. */
 static const char *const LAST_WORDS =
     "\ncenote moves what is unallocated to where it is needed, so that PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would not help. See "
     "documentation for Memory Management  "
     "(https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
 
-/* What cenote said last, behind what PyTorch says when the driver fails: the driver's numbers are the runtime's. */
-std::string words_of(int error)
+/* cenote_message(); if the driver failed, after "CUDA error: ", as PyTorch's own messages begin. The runtime uses the driver's error numbers. */
+std::string message_of(int error)
 {
     std::string words = cenote_message();
     if (error != CENOTE_DRIVER && error != CENOTE_DEVICE_LOST)
@@ -29,13 +29,13 @@ std::string words_of(int error)
     return std::string("CUDA error: ") + cudaGetErrorString(static_cast<cudaError_t>(cenote_driver_result())) + ": " + words;
 }
 
-/* --- what PyTorch and Python know of the moment */
+/* --- the function that describes the moment of an allocation */
 
 static Lock moment_lock;
 static cenote_moment_fn moment_function;
 static void *moment_arg;
 
-/* Python's function waits for Python's lock, whose owner may be waiting for every call to be outside. */
+/* The function waits for Python's lock, whose holder may be waiting until no call is inside the gate: so this call leaves the gate. */
 static void tell_moment(cenote_pool *pool, cenote_moment *moment, void *)
 {
     Call::Outside outside;
@@ -58,10 +58,10 @@ static int set_moment(cenote_moment_fn function, void *arg, size_t size)
     return (cenote_on_moment)(&tell_moment, nullptr, size);
 }
 
-/* The allocation failed: whoever watches is told, and then the caller. */
+/* Calls the observers, then throws. */
 void Adapter::fail(int error, DeviceIndex device, size_t bytes)
 {
-    std::string words = words_of(error);
+    std::string words = message_of(error);
     TORCH_CHECK(error == CENOTE_OUT_OF_MEMORY || error == CENOTE_OUT_OF_ADDRESSES, words);
     c10::cuda::CUDAGuard guard(device);
     size_t left = 0, total = 0;

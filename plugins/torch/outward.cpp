@@ -1,5 +1,5 @@
 /*
- * outward.cpp: the end of Python, as seen by threads that ask it.
+ * outward.cpp: what threads that ask for Python's lock do when Python ends.
  */
 #include "outward.h"
 
@@ -10,12 +10,12 @@
 namespace cenote_torch
 {
 
-#define PATIENCE_MS 1000 /* our choice: for a function of the program's that does not return. The others need Python's lock, and get it */
+#define PATIENCE_MS 1000 /* our choice. A function that only needs Python's lock gets it and returns; this limits the wait for one that hangs */
 
 void Asking::end()
 {
-    over_ = true;
-    for (int ms = 0; inside_ > 0 && ms < PATIENCE_MS; ms++)
+    ended_ = true;
+    for (int ms = 0; asking_ > 0 && ms < PATIENCE_MS; ms++)
         usleep(1000);
 }
 

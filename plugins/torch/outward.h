@@ -1,10 +1,10 @@
 /*
- * outward.h: the ways out of the adapter, into functions of others: what they throw, and what becomes of a thread that asks Python when it ends.
+ * outward.h: how the adapter calls functions of PyTorch and the program: it contains their exceptions, and survives the end of Python.
  *
- * Python before 3.14 ends a thread that wants Python's lock after the interpreter has begun to end: by pthread_exit, which unwinds the stack
- * and, at the first frame that must not throw, as a tensor's destructor, ends the process by std::terminate. So the adapter does
- * what Python does from 3.14 on: that thread stops where it is. And it stops seldom: python_ends, which is called before, waits for the
- * threads that ask, and then no thread asks any more.
+ * If a thread asks for Python's lock after the interpreter has begun to end, Python before 3.14 ends the thread by pthread_exit. That unwinds
+ * the stack, and at the first frame that must not throw, such as a tensor's destructor, std::terminate ends the process. So the adapter does
+ * what Python does from 3.14 on: the thread stops for ever. That is rare: cenote_torch_python_ends, which runs before the interpreter ends,
+ * waits for the threads that are asking, and from then on no thread asks.
  */
 #pragma once
 
@@ -20,19 +20,19 @@ namespace cenote_torch {
 /* Threads that may be waiting for Python's lock. */
 class Asking {
 public:
-    Asking() { inside_++; }
-    ~Asking() { inside_--; }
-    static bool may() { return !over_; }
+    Asking() { asking_++; }
+    ~Asking() { asking_--; }
+    static bool may() { return !ended_; }
     static void end();
-    static void forget() { inside_ = 0; } /* in a child */
+    static void forget() { asking_ = 0; } /* in a child, which has none of those threads */
     [[noreturn]] static void stop_here();
 
 private:
-    inline static std::atomic<int> inside_{0};
-    inline static std::atomic<bool> over_{false};
+    inline static std::atomic<int> asking_{0};
+    inline static std::atomic<bool> ended_{false};
 };
 
-/* Calls what may take Python's lock, unless Python has ended. No lock is held. */
+/* Calls a function that may take Python's lock, unless Python has ended. The caller holds no lock. */
 template <class Function> void ask_python(Function ask)
 {
     Asking asking;
@@ -45,7 +45,7 @@ template <class Function> void ask_python(Function ask)
     }
 }
 
-/* Calls what must not throw further, as C or a destructor is above us: `failed` gets its words. */
+/* Calls a function whose exceptions must not pass the caller, which C or a destructor called: `failed` gets their text. */
 template <class Function, class Failed> void contain(Function call, Failed failed)
 {
     try {
@@ -61,7 +61,7 @@ template <class Function, class Failed> void contain(Function call, Failed faile
     }
 }
 
-/* For an entry that C calls: 0, or 1 and the reason in `why`, which has room for `room` bytes. */
+/* For an entry that C calls: returns 0, or 1 and the reason in `why`, a buffer of `room` bytes. */
 template <class Function> int guarded(char *why, size_t room, Function call)
 {
     int status = 0;

@@ -1,16 +1,16 @@
 /*
- * pools.cpp: PyTorch's memory pools (torch.cuda.MemPool, CUDA graphs) as groups of cenote's, and which of them an allocation goes to.
+ * pools.cpp: PyTorch's memory pools (torch.cuda.MemPool, CUDA graphs) as groups of cenote's, and the pool of each allocation.
  *
- * A pool has a number and, on each device it is used on, a group, which counts who uses it. A route sends allocations of a device to a pool
- * while its filter says so: the latest one that does counts. What is about to be captured is announced to cenote: its filter says no until
- * the capture has begun, where one of torch.cuda.use_mem_pool says yes at once.
+ * A pool has an id and, on each device that uses it, a group with a count of uses. A route sends allocations of a device to a pool if its
+ * filter accepts the stream; of several such routes the latest one counts. A capture is announced to cenote when its route begins. The adapter
+ * knows it by its filter: that of a capture rejects the stream until the capture has begun, that of torch.cuda.use_mem_pool accepts it at once.
  *
  *     createOrIncrefPool, beginAllocateToPool                    releasePool, as often
- *   --------------------------------------------> group in use ------------------------> destroyed; blocks that live go on
+ *   --------------------------------------------> group in use ------------------------> destroyed; live blocks stay
  *
- * In a forked child whatever ends ends in silence, as CUDA graphs and pools that were inherited do; what begins is refused.
+ * In a forked child, calls that end something (CUDA graphs and pools of the parent are destroyed) do nothing; calls that begin something throw.
  *
- * LOCKING: `pools_lock_` guards pools and routes. Filters run under it: they ask the driver about a stream, nothing else.
+ * LOCKING: `pools_lock_` guards pools and routes. Filters run under it: they ask the driver about a stream, and nothing else.
  */
 #include "adapter.h"
 
@@ -28,7 +28,7 @@ namespace cenote_torch
 
 /* --- memory of another allocator: MemPool(allocator) */
 
-/* Lives until its pool is released and the last segment is back; one that is being taken counts. */
+/* Lives until its pool is released and the allocator has its last segment back; a segment counts from before it is asked for. */
 struct Foreign {
     Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on, History &told) : allocator(std::move(from)), device(on), history(told) {}
 
@@ -54,9 +54,9 @@ static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
         c10::cuda::CUDAGuard guard(foreign->device);
         memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
         if (memory)
-            foreign->history.came_whole(memory);
+            foreign->history.add_segment(memory);
     };
-    contain(take, [](const char *) {}); /* it has no more; who asked is told so by cenote */
+    contain(take, [](const char *) {}); /* it has no more memory: cenote reports that to its caller */
     if (!memory)
         drop(foreign);
     return memory;
@@ -67,11 +67,11 @@ static void give_segment(void *memory, size_t, cenote_stream, void *arg)
     auto *foreign = static_cast<Foreign *>(arg);
     Call::Outside outside;
     auto give = [&] {
-        foreign->history.went_whole(memory);
+        foreign->history.remove_segment(memory);
         c10::cuda::CUDAGuard guard(foreign->device);
         foreign->allocator->raw_delete(memory);
     };
-    contain(give, [](const char *words) { TORCH_WARN("the allocator of a MemPool did not take its memory back: ", words); });
+    contain(give, [](const char *reason) { TORCH_WARN("the allocator of a MemPool failed to free a segment: ", reason); });
     drop(foreign);
 }
 
@@ -90,7 +90,7 @@ std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group)
     }
 }
 
-/* Of the pool's own blocks, or of those it lent: they belong to tensors outside of it. */
+/* Live blocks of the pool itself, or those that it lent to tensors outside the pool. */
 static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *group, bool lent = false)
 {
     std::vector<cenote_piece> live = pieces_of(pool, group);
@@ -98,7 +98,7 @@ static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *gr
     return live;
 }
 
-/* The pool on that device, used once more. LOCKING: pools_lock_. */
+/* The pool on that device, made if it is new, with one more use. LOCKING: pools_lock_. */
 PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator)
 {
     PrivatePool &p = private_[{device, id}];
@@ -125,13 +125,13 @@ void Adapter::createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared
     enter_pool(device, id, std::move(allocator));
 }
 
-/* When the process ends there is nothing to do any more. */
+/* In a child, and when the process ends, there is nothing to do. */
 static bool is_over(int error)
 {
     return error == CENOTE_FORKED || error == CENOTE_EXITING;
 }
 
-/* What the pool holds beyond its live blocks, as far as it can be said. */
+/* Bytes that the group holds outside its live and pending blocks. */
 static uint64_t idle_bytes(cenote_pool *pool, cenote_group *group, uint64_t held)
 {
     uint64_t live = 0;
@@ -140,14 +140,14 @@ static uint64_t idle_bytes(cenote_pool *pool, cenote_group *group, uint64_t held
     return held > live ? held - live : 0;
 }
 
-#define RELEASED_MAX 64 /* our choice: pools that are gone and remembered on all devices */
+#define RELEASED_MAX 64 /* our choice: released pools remembered, of all devices */
 
-/* Once, however often its number comes back. LOCKING: pools_lock_. */
+/* One entry for each id: a program may use an id again. LOCKING: pools_lock_. */
 void Adapter::remember(const Released &gone)
 {
     for (Released &each : released_)
         if (each.device == gone.device && each.id == gone.id) {
-            each.past = std::max(each.past, gone.past);
+            each.held = std::max(each.held, gone.held);
             each.idle += gone.idle;
             return;
         }
@@ -162,12 +162,13 @@ void Adapter::releasePool(DeviceIndex device, MempoolId_t id)
         return;
     Hold hold(pools_lock_);
     auto found = private_.find({device, id});
-    TORCH_CHECK(found != private_.end(), "a pool of device ", static_cast<int>(device), " is released more often than it was used");
+    TORCH_CHECK(found != private_.end(), "a pool of device ", static_cast<int>(device), " was released more often than it was used: release it ",
+                "once for each use");
     PrivatePool &p = found->second;
     uint64_t held = 0;
     if (--p.uses || is_over(cenote_group_reserved(p.group, &held)))
         return;
-    uint64_t idle = 0; /* a graph or pool is being destroyed: nothing may be thrown */
+    uint64_t idle = 0; /* a destructor of a graph or pool is running: do not throw */
     contain([&] { idle = idle_bytes(pool(device), p.group, held); }, [](const char *) {});
     if (cenote_group_destroy(p.group)) {
         TORCH_WARN(cenote_message());
@@ -183,7 +184,7 @@ void Adapter::releasePool(DeviceIndex device, MempoolId_t id)
 int Adapter::getPoolUseCount(DeviceIndex device, MempoolId_t id)
 {
     if (is_child())
-        return 1; /* what a MemPool insists on when it dies */
+        return 1; /* ~MemPool checks for this value */
     Hold hold(pools_lock_);
     auto found = private_.find({device, id});
     return found == private_.end() ? 0 : found->second.uses;
@@ -196,16 +197,16 @@ void Adapter::change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, boo
     Hold hold(pools_lock_);
     auto found = private_.find({device, id});
     if (found == private_.end()) {
-        TORCH_CHECK(!on, "there is no such pool on device ", static_cast<int>(device));
+        TORCH_CHECK(!on, "there is no pool ", id.first, ",", id.second, " on device ", static_cast<int>(device), ": allocate in it first");
         return;
     }
     unsigned flags = on ? found->second.flags | flag : found->second.flags & ~flag;
     int error = cenote_group_set_flags(found->second.group, CENOTE_GROUP_PRIVATE | flags);
-    TORCH_CHECK(!error || !on, words_of(error)); /* off: when a pool is destroyed */
+    TORCH_CHECK(!error || !on, message_of(error)); /* destructors switch flags off: do not throw */
     found->second.flags = flags;
 }
 
-/* The number of the pool that a group is; {0, 0} for memory of no pool. */
+/* The id of the group's pool; {0, 0} for memory of no pool. */
 MempoolId_t Adapter::pool_of(cenote_group *group)
 {
     if (!group)
@@ -215,7 +216,7 @@ MempoolId_t Adapter::pool_of(cenote_group *group)
     return found == id_of_group_.end() ? MempoolId_t{0, 0} : found->second;
 }
 
-/* The group of a pool in use; NULL for {0, 0} and for one that is not there. */
+/* The group of a pool in use; NULL for {0, 0} and for an id that is not in use. */
 cenote_group *Adapter::group_of(DeviceIndex device, MempoolId_t id)
 {
     Hold hold(pools_lock_);
@@ -227,10 +228,10 @@ cenote_group *Adapter::group_of(DeviceIndex device, MempoolId_t id)
 bool Adapter::is_captured(DeviceIndex device) const
 {
     auto is_open = [&](const Route &each) { return each.device == device && each.announced; };
-    return std::any_of(routes_.begin(), routes_.end(), is_open) || std::any_of(going_on_.begin(), going_on_.end(), is_open);
+    return std::any_of(routes_.begin(), routes_.end(), is_open) || std::any_of(open_captures_.begin(), open_captures_.end(), is_open);
 }
 
-/* That much of what lies idle goes back to the driver. What cannot, as while a capture is open, does when a figure of the device is read next. */
+/* Gives `idle` bytes of free pages back to the driver. If it cannot, or a capture is open, the rest goes when a figure of the device is read. */
 void Adapter::give_back(DeviceIndex device, uint64_t idle)
 {
     cenote_stats stats = {};
@@ -241,13 +242,13 @@ void Adapter::give_back(DeviceIndex device, uint64_t idle)
     if (is_over(error))
         return;
     if (error)
-        TORCH_WARN(cenote_message()); /* nothing may be thrown: the pool is being destroyed */
+        TORCH_WARN(cenote_message()); /* do not throw: a destructor of the pool is running */
     Hold hold(pools_lock_);
     if ((error || is_captured(device)) && !cenote_pool_stats(pool(device), &stats) && stats.reserved.current > target)
         refused_[device] += std::min(idle, stats.reserved.current - target);
 }
 
-/* A pool that is gone gives back what it had; of one in use nothing goes: graphs may write to it. */
+/* A released pool gives back its idle bytes. A pool in use gives back nothing: graphs may write to its memory. */
 void Adapter::empty_pool(DeviceIndex device, MempoolId_t id)
 {
     uint64_t idle = 0;
@@ -260,7 +261,7 @@ void Adapter::empty_pool(DeviceIndex device, MempoolId_t id)
     give_back(device, idle);
 }
 
-/* What was refused, once more. */
+/* Tries again to give back what give_back could not. */
 void Adapter::empty_refused(DeviceIndex device)
 {
     uint64_t idle = 0;
@@ -275,14 +276,14 @@ void Adapter::empty_refused(DeviceIndex device)
     give_back(device, idle);
 }
 
-/* A private pool's pages never leave it, so that it never held more than it does now, or did when it was released. */
+/* A private pool's pages never leave it: so the peak of a pool is what it holds now, or held when it was released. */
 void Adapter::add_pool_stats(DeviceIndex device, DeviceStats &stats)
 {
     Hold hold(pools_lock_);
     std::map<MempoolId_t, cenote_level> levels;
     for (const Released &each : released_)
         if (each.device == device)
-            levels[each.id].peak = each.past;
+            levels[each.id].peak = each.held;
     for (auto &[key, p] : private_)
         if (key.first == device)
             cenote_group_reserved(p.group, &levels[key.second].current);
@@ -302,7 +303,7 @@ void Adapter::resetPeakStats(DeviceIndex device)
 
 /* --- routes */
 
-/* One that has failed goes on until it is ended. */
+/* A capture that has failed counts as open until it is ended. */
 static bool is_capturing(cudaStream_t stream)
 {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -342,20 +343,21 @@ void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::funct
         routes_.push_back(r);
         has_routes_ = true;
     }
-    /* Without the lock: it waits for threads that are at work with the driver. A second capture on the stream is refused later, by CUDA. */
+    /* Without the lock: cenote_capture_begin waits for threads that are calling the driver. If the stream is captured already, CUDA refuses later. */
     bool announced = is_capture && !cenote_capture_begin(r.group, stream);
     Hold hold(pools_lock_);
     auto there = find_route(device, id);
     if (there != routes_.end())
         there->announced = announced;
-    else if (announced) /* another thread has ended it already */
+    else if (announced) /* another thread has ended the route meanwhile */
         cenote_capture_end(r.group, stream);
 }
 
 /*
- * Captures whose route is gone are over when their stream says so: with a conditional node the routes change in the middle of one. And a
- * capture that failed, of a torch that does not say so: nothing may be waited for or given back while cenote takes it for open. Only of
- * this thread: another may be about to begin the one it has announced.
+ * Tells cenote of captures that are over. As long as cenote takes a capture for open, it neither waits for the device nor gives memory back.
+ * - A capture without a route is over when its stream says so: with a conditional node, routes change in the middle of a capture.
+ * - A capture with a route is over when it failed, and this torch did not end its route. Only routes of this thread are checked: another thread
+ *   may have announced a capture that it has not begun yet.
  */
 void Adapter::end_lost_captures()
 {
@@ -367,9 +369,9 @@ void Adapter::end_lost_captures()
         for (const Route &r : lost)
             routes_.erase(find_route(r.device, r.id));
         has_routes_ = !routes_.empty();
-        auto over = std::partition(going_on_.begin(), going_on_.end(), [](const Route &r) { return is_capturing(r.stream); });
-        std::move(over, going_on_.end(), std::back_inserter(lost));
-        going_on_.erase(over, going_on_.end());
+        auto over = std::partition(open_captures_.begin(), open_captures_.end(), [](const Route &r) { return is_capturing(r.stream); });
+        std::move(over, open_captures_.end(), std::back_inserter(lost));
+        open_captures_.erase(over, open_captures_.end());
     }
     for (const Route &r : lost)
         cenote_capture_end(r.group, r.stream);
@@ -384,7 +386,7 @@ void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
     {
         Hold hold(pools_lock_);
         auto r = find_route(device, id);
-        if (r == routes_.end()) /* a capture that was found to be lost */
+        if (r == routes_.end()) /* end_lost_captures has removed it */
             return;
         ended = std::move(*r);
         routes_.erase(r);
@@ -392,14 +394,14 @@ void Adapter::endAllocateToPool(DeviceIndex device, MempoolId_t id)
     }
     if (ended.announced && is_capturing(ended.stream)) {
         Hold hold(pools_lock_);
-        going_on_.push_back(std::move(ended));
+        open_captures_.push_back(std::move(ended));
     } else if (ended.announced) {
         check(cenote_capture_end(ended.group, ended.stream));
     }
     end_lost_captures();
 }
 
-/* --- checkpoints: what lived in a pool, to be put back there */
+/* --- checkpoints: the live blocks of a pool, to be allocated again at their addresses */
 
 struct Checkpoint : AllocatorState {
     DeviceIndex device;
@@ -410,7 +412,7 @@ struct Checkpoint : AllocatorState {
 cenote_group *Adapter::group_in_use(DeviceIndex device, MempoolId_t id)
 {
     cenote_group *group = group_of(device, id);
-    TORCH_CHECK(group, "there is no pool ", id.first, ",", id.second, " on device ", static_cast<int>(device));
+    TORCH_CHECK(group, "there is no pool ", id.first, ",", id.second, " on device ", static_cast<int>(device), ": allocate in it first");
     return group;
 }
 
@@ -423,7 +425,7 @@ std::shared_ptr<AllocatorState> Adapter::getCheckpointState(DeviceIndex device, 
     return state;
 }
 
-/* False if another thread has freed the block since it was seen to live. */
+/* False if another thread has freed the block meanwhile. */
 bool Adapter::delete_live(void *block)
 {
     cenote_block known;
@@ -447,13 +449,14 @@ bool Adapter::lends(DeviceIndex device, MempoolId_t id)
 }
 
 /*
- * Everything in the pool is freed, and what lived at the checkpoint is allocated again where it was. What the pool has lent stays; meanwhile
- * it lends nothing.
+ * Frees all blocks of the pool, and allocates those of the checkpoint again at their addresses. Blocks that the pool has lent stay; meanwhile the
+ * pool lends nothing.
  */
 CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded)
 {
     auto state = std::dynamic_pointer_cast<Checkpoint>(recorded);
-    TORCH_CHECK(state && state->device == device, "this is no checkpoint of a pool on device ", static_cast<int>(device));
+    TORCH_CHECK(state && state->device == device, "this is no checkpoint of a pool on device ", static_cast<int>(device),
+                ": pass what getCheckpointState returned for this device");
     cenote_group *group = group_in_use(device, state->id);
     CheckpointDelta delta;
     bool lent_before = lends(device, state->id);
@@ -461,20 +464,20 @@ CheckpointDelta Adapter::setCheckpointPoolState(DeviceIndex device, std::shared_
         change_pool(device, state->id, CENOTE_GROUP_LEND, false);
     auto lends_again = c10::make_scope_exit([&] {
         if (lent_before)
-            contain([&] { change_pool(device, state->id, CENOTE_GROUP_LEND, true); }, [](const char *words) { TORCH_WARN(words); });
+            contain([&] { change_pool(device, state->id, CENOTE_GROUP_LEND, true); }, [](const char *reason) { TORCH_WARN(reason); });
     });
     for (const cenote_piece &lent : live_blocks(pool(device), group, true)) /* before anything is freed */
         for (const cenote_piece &piece : state->live)
             TORCH_CHECK(!overlap(lent, piece), "a block of the checkpoint cannot be put back: pool ", state->id.first, ",", state->id.second,
-                        " has lent its memory to a tensor outside of the pool, which lives");
+                        " has lent its memory to a live tensor outside the pool. Delete that tensor, or do not set use_on_oom for the pool");
     for (const cenote_piece &piece : live_blocks(pool(device), group))
         if (delete_live(reinterpret_cast<void *>(piece.address)))
             delta.ptrs_freed.push_back(reinterpret_cast<void *>(piece.address));
-    cenote_pool_trim(pool(device), UINT64_MAX, 0); /* those that other streams used may be done */
+    cenote_pool_trim(pool(device), UINT64_MAX, 0); /* completes frees whose other streams are done */
     for (const cenote_piece &piece : state->live) {
         void *block = reinterpret_cast<void *>(piece.address);
         int error = take_at(device, group, block, piece.requested, piece.stream);
-        TORCH_CHECK(!error, "a block of the checkpoint cannot be put back: ", words_of(error));
+        TORCH_CHECK(!error, "a block of the checkpoint cannot be put back: ", message_of(error));
         delta.dataptrs_allocd.push_back(owner_of(block, device));
     }
     return delta;
@@ -492,7 +495,7 @@ c10::DataPtr Adapter::allocate_at(size_t bytes, void *address)
 {
     DeviceIndex device = c10::cuda::current_device();
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
-    TORCH_CHECK(bytes, "a block at a given address needs a size");
+    TORCH_CHECK(bytes, "allocateWithAddress: the size is 0; a block at a given address needs a size");
     int error = take_at(device, has_routes_ ? route(device, stream) : nullptr, address, bytes, stream);
     if (error == CENOTE_OUT_OF_MEMORY)
         fail(error, device, bytes);

@@ -1,13 +1,14 @@
 /*
- * sharing.cpp: blocks of this process for others, and those of others here: what torch.multiprocessing asks for when it sends a tensor.
+ * sharing.cpp: memory of one process in another, for torch.multiprocessing: it exports the block of a tensor that is sent, and imports it in the
+ * receiver.
  *
- * A handle is a cenote_share of the block, and the storage's place in it the offset. PyTorch keeps the sender's block until the last
- * receiver has let go, and expects one pointer for one handle as long as it lives.
+ * A handle is the cenote_share of a block; the offset is the storage's place in the block. PyTorch keeps the sender's block until the last
+ * receiver has dropped it, and expects the same pointer for the same handle as long as that pointer lives.
  *
- * A receiver may let go while a graph is captured: cenote refuses to close memory then. Such memory stays open, and is closed at the next of these
- * calls after the capture, at its end or when the cache is emptied.
+ * A receiver may drop memory while a graph is captured, when cenote refuses to close it. Such memory is closed later: when the next received
+ * memory is dropped, when a capture ends, or when the cache is emptied.
  *
- * LOCKING: `received_lock_` guards what was received. Nothing is imported or closed under it.
+ * LOCKING: `received_lock_` guards the lists of received memory. No memory is imported or closed under it.
  */
 #include "adapter.h"
 
@@ -27,18 +28,18 @@ ShareableHandle Adapter::shareIpcHandle(void *block)
     int error = cenote_find(block, &found);
     if (!error)
         error = cenote_export(found.start, &share);
-    TORCH_CHECK(!error, "this memory cannot go to another process: ", words_of(error));
+    TORCH_CHECK(!error, "cannot share this memory with another process: ", message_of(error));
     return {static_cast<char *>(block) - static_cast<char *>(found.start), std::string(reinterpret_cast<char *>(&share), sizeof share)};
 }
 
-/* What is alive under that name, or nothing. LOCKING: received_lock_ */
+/* The live memory of that name, or NULL. LOCKING: received_lock_ */
 std::shared_ptr<void> Adapter::find_received(const std::string &name)
 {
     auto known = received_.find(name);
     return known == received_.end() ? nullptr : known->second.lock();
 }
 
-/* Closes what waits to be closed, and `address`, if it is one. */
+/* Closes the memory in unclosed_ and `address`, if it is not NULL. What cenote refuses to close stays in unclosed_. */
 void Adapter::close_received(void *address)
 {
     std::vector<void *> due;
@@ -67,7 +68,7 @@ std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
     void *at = nullptr;
     std::memcpy(&share, handle.data(), std::min(handle.size(), sizeof share));
     int error = cenote_import(&share, handle.size(), device, &at);
-    TORCH_CHECK(!error, "memory of another process cannot be used here: ", words_of(error));
+    TORCH_CHECK(!error, "cannot use memory that another process sent: ", message_of(error));
     std::shared_ptr<void> made(at, [this, name](void *address) {
         if (is_child())
             return;
@@ -78,7 +79,7 @@ std::shared_ptr<void> Adapter::getIpcDevPtr(std::string handle)
             received_.erase(mine);
     });
     Hold hold(received_lock_);
-    auto alive = find_received(name); /* another thread may have been faster: then ours goes, once the lock is free */
+    auto alive = find_received(name); /* if another thread was faster: `made` is closed after the lock is released */
     if (!alive)
         received_[name] = made;
     return alive ? alive : made;

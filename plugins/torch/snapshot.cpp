@@ -1,10 +1,11 @@
 /*
- * snapshot.cpp: what lies where, as torch.cuda.memory_snapshot has it: a picture of each pool (cenote_pool_pieces), with what history.cpp knows.
+ * snapshot.cpp: torch.cuda.memory_snapshot: the pieces of each pool (cenote_pool_pieces), with the stacks that history.cpp keeps. Below it, the
+ * variants of allocation and free that write to the history.
  *
- * A segment is memory that hangs together, on one stream and in one PyTorch pool; its blocks tile it. The sums of a device's segments are
- * the figures of its statistics. Pages that are mapped nowhere are not in it: they have no address.
+ * A segment is contiguous memory of one stream and one PyTorch pool; its blocks tile it. The sizes of a device's segments add up to the
+ * figures of its statistics. Pages that are mapped nowhere are left out: they have no address.
  *
- * LOCKING: no call of PyTorch is half done while the pictures are drawn (History::Pause), so that they agree with the history.
+ * LOCKING: a History::Pause is held while pieces and history are read, so that no call is half done and the two agree.
  */
 #include "adapter.h"
 #include "outward.h"
@@ -16,7 +17,7 @@
 namespace cenote_torch
 {
 
-/* As the counters count a block. */
+/* The counters round the size of a block up to this unit. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + 511) & ~size_t{511};
@@ -32,7 +33,7 @@ static BlockInfo block_info(const cenote_piece &piece)
     return block;
 }
 
-/* What lies free side by side is one block. */
+/* Adjacent free pieces make one block. */
 static void add(SegmentInfo &segment, const cenote_piece &piece)
 {
     bool is_free = piece.state == CENOTE_PIECE_FREE;
@@ -76,7 +77,7 @@ void Adapter::add_segments(std::vector<SegmentInfo> &segments, DeviceIndex devic
             segment.address = piece.segment;
             segment.stream = piece.stream;
             segment.is_large = true;
-            segment.is_expandable = is_vmm && !history_.is_whole(piece.segment);
+            segment.is_expandable = is_vmm && !history_.is_segment(piece.segment);
             segment.owner_private_pool_id = id;
         }
         add(segments.back(), piece);
@@ -84,7 +85,7 @@ void Adapter::add_segments(std::vector<SegmentInfo> &segments, DeviceIndex devic
     history_.add_contexts(device, segments.data() + before, segments.size() - before);
 }
 
-/* What newer versions of PyTorch tell about the settings. */
+/* Settings that only newer versions of PyTorch report. */
 template <class Config, class Info> static void add_younger(Info &info)
 {
     if constexpr (requires { info.max_round_threshold; }) {
@@ -93,7 +94,7 @@ template <class Config, class Info> static void add_younger(Info &info)
     }
 }
 
-/* As they were given; which of them act, docs/pytorch.md says. */
+/* The settings as the user gave them. docs/pytorch.md says which of them cenote follows. */
 static AllocatorConfigInfo settings()
 {
     using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
@@ -111,7 +112,7 @@ static AllocatorConfigInfo settings()
     return info;
 }
 
-/* Blocks whose streams are done are told so first, as by every call that says how much is active. */
+/* A block whose streams are done must not count as active. */
 static void notice_finished(cenote_pool *pool)
 {
     if (read_stats(pool).pending_blocks)
@@ -145,18 +146,18 @@ SnapshotInfo Adapter::snapshot(MempoolId_t id, bool include_traces)
     return info;
 }
 
-/* For entries about memory that was there before they began: whose it is. */
-void Adapter::settle_history()
+/* Tells the history the stream and pool of all mapped memory, for entries about memory that was mapped before the history began. */
+void Adapter::add_spans_to_history()
 {
     History::Pause pause(history_);
     for (size_t i = 0; i < pools_.size() && history_.sees_allocations(); i++) {
         std::vector<SegmentInfo> segments;
         add_segments(segments, static_cast<DeviceIndex>(i), {0, 0});
-        history_.settle(static_cast<DeviceIndex>(i), segments);
+        history_.set_spans(static_cast<DeviceIndex>(i), segments);
     }
 }
 
-/* --- calls while somebody records: what stats.cpp and others say of a call is the same */
+/* --- allocation and free while a history is recorded or a tracker is attached */
 
 void Adapter::record_taken(Call &call, void *block)
 {
@@ -166,8 +167,8 @@ void Adapter::record_taken(Call &call, void *block)
 }
 
 /*
- * History has begun while the block was being taken. It is recorded now: the history may have the free of an earlier block at this address, and
- * would have the free of this one with no allocation between.
+ * The history began while this block was being allocated. Record the allocation now: otherwise the history could have two frees at this address,
+ * of an earlier block and of this one, with no allocation between.
  */
 void *Adapter::record_late(void *block)
 {
@@ -182,7 +183,7 @@ void *Adapter::take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stre
     Call call(history_, RecordContext::STATE);
     call.takes = true;
     call.stream = stream;
-    Taken taken(take_unseen(device, bytes, stream));
+    Taken taken(take_unrecorded(device, bytes, stream));
     record_taken(call, taken.get());
     return taken.keep();
 }
@@ -210,7 +211,7 @@ int Adapter::take_at(DeviceIndex device, cenote_group *group, void *block, size_
     return error;
 }
 
-/* What is no block of ours is refused, or given to the driver, as ever. A block goes back whether that can be recorded or not. */
+/* The block is freed even if the free cannot be recorded. An address that is no block of cenote's is left to delete_unrecorded. */
 void Adapter::delete_recorded(void *block)
 {
     std::optional<Call> call;
@@ -220,11 +221,11 @@ void Adapter::delete_recorded(void *block)
         if (!cenote_find(block, &known) && known.start == block)
             history_.freeing(*call, known, pool_of(known.group));
     };
-    contain(record, [](const char *words) { TORCH_WARN("a free is not in the history: ", words); });
-    delete_unseen(block);
+    contain(record, [](const char *reason) { TORCH_WARN("a free is missing in the history: ", reason); });
+    delete_unrecorded(block);
 }
 
-/* --- who took what */
+/* --- stacks and annotations of blocks */
 
 std::shared_ptr<c10::GatheredContext> Adapter::getContextForPointer(const void *block)
 {

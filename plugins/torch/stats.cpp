@@ -1,5 +1,5 @@
 /*
- * stats.cpp: cenote's counters as PyTorch's dictionary has them.
+ * stats.cpp: cenote's counters in PyTorch's DeviceStats.
  */
 #include "adapter.h"
 
@@ -20,14 +20,14 @@ static c10::CachingAllocator::Stat stat(const cenote_level &level)
     return s;
 }
 
-/* There is no pool for small blocks here: all is in the large one. */
+/* cenote has no pool for small blocks: it counts all blocks in PyTorch's large pool. */
 static void put(c10::CachingAllocator::StatArray &array, const cenote_level &level)
 {
     for (auto type : {c10::CachingAllocator::StatType::AGGREGATE, c10::CachingAllocator::StatType::LARGE_POOL})
         array[static_cast<size_t>(type)] = stat(level);
 }
 
-/* For those versions of torch that count by pool. */
+/* Some versions of torch have counters for each private pool. */
 template <class Stats> static auto put_by_pool(Stats &stats, MempoolId_t id, const cenote_level &level, int)
     -> decltype(stats.reserved_bytes_by_private_pools, void())
 {
@@ -51,11 +51,11 @@ cenote_stats read_stats(cenote_pool *pool)
 DeviceStats device_stats(cenote_pool *pool)
 {
     cenote_stats stats = read_stats(pool);
-    if (stats.pending_blocks) { /* who reads how much is active expects that finished streams have been noticed */
+    if (stats.pending_blocks) { /* a block whose streams are done must not count as active */
         cenote_pool_trim(pool, UINT64_MAX, 0);
         stats = read_stats(pool);
     }
-    cenote_level active = stats.blocks; /* freed blocks that wait are counted in bytes only, but for how many there are now */
+    cenote_level active = stats.blocks; /* of pending blocks cenote counts bytes, and only their present number */
     active.current += stats.pending_blocks;
     active.peak = std::max(active.peak, active.current);
     DeviceStats out;
