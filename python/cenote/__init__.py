@@ -1,10 +1,9 @@
 """cenote: device memory for CUDA programs, and a simulated GPU to run them on. `cenote run --help` is the place to start.
 
-This package holds the launcher, makes cenote PyTorch's allocator, says where the C library, its headers and the simulated GPU are, and what a
-program's memory is for (docs/python.md). It imports neither torch nor anything else that is not in Python itself, and what a function needs when it
-is called.
+This package has the launcher, makes cenote PyTorch's allocator, finds the C library, its headers and the simulated GPU, and reports what a
+program's memory is used for (docs/python.md). `import cenote` imports nothing but places.py; a function imports what it needs when it is called.
 
-No module may have the name of a function here: importing it would put it into the function's place.
+No module of this folder may have the name of a function here: importing the module would replace the function.
 """
 from cenote.places import NotBuilt, include_folder, library, simulation_folder, version
 
@@ -32,21 +31,21 @@ def __getattr__(name: str) -> object:
 
 
 def install() -> None:
-    """Makes cenote the allocator of PyTorch, here and in processes that this one starts. RuntimeError once a GPU has been used."""
+    """Makes cenote the allocator of PyTorch, in this process and in those that it starts. RuntimeError if PyTorch has used a GPU already."""
     from cenote.inside import plugin
     plugin.install()
 
 
 def status() -> "Status":
-    """Which allocator PyTorch has in this process: a named tuple of allocator, adapter, torch and note. Imports no torch."""
+    """Which allocator PyTorch uses in this process: a named tuple of allocator, adapter, torch and note. Does not import torch."""
     from cenote.inside import plugin
     return plugin.status()
 
 
-# --- what a program says
+# --- what the program tells cenote
 
 def step() -> None:
-    """One iteration of the program is over, on all devices. From the first call on `optimizer.step()` is not counted by itself any more.
+    """Ends one step of the program, on all devices. Without such calls each `optimizer.step()` ends one; the first call switches that off.
 
         for batch in batches:
             train(batch)
@@ -57,7 +56,8 @@ def step() -> None:
 
 
 def tag(name: str) -> "Tag":
-    """What the thread allocates within is for `name`, in reports. A context manager and a decorator, also of generators and coroutines. Tags nest.
+    """Reports list what the thread allocates in this context under `name`. A context manager and a decorator, also of generators and coroutines.
+    Tags nest.
 
         with cenote.tag("encoder"):
             x = encoder(x)
@@ -70,7 +70,7 @@ def tag(name: str) -> "Tag":
 
 
 def label(on: bool = True) -> None:
-    """From now on memory is divided by phase and kind: parameters, gradients, activations, ... Off by default: it costs some time at each step.
+    """From now on reports divide memory by phase and kind: parameters, gradients, activations, ... Off by default: it takes time at each step.
 
         cenote.label()
         train(model)
@@ -81,10 +81,10 @@ def label(on: bool = True) -> None:
     hooks.label(torch, on)
 
 
-# --- what cenote says. `device`: None for the current one, 1, "cuda:1", torch.device("cuda", 1)
+# --- what cenote tells the program. `device`: None for the current one, 1, "cuda:1", torch.device("cuda", 1)
 
 def mark(name: str, device: "Device" = None) -> "Mark":
-    """Prints one line: what is live on a device, the change since the mark before, by kind. Returns the figures.
+    """Prints one line: the live bytes of a device, their change since the last mark, and both by kind. Returns the figures.
 
         h = body(x); cenote.mark("body")
         y = output_layer(h); cenote.mark("output_layer")
@@ -94,7 +94,7 @@ def mark(name: str, device: "Device" = None) -> "Mark":
 
 
 def explain(device: "Device" = None, bytes: int = 0) -> str:
-    """What a device's memory is used for and what to do about it; if `bytes` could not be had, why.
+    """What a device's memory is used for, and advice. With `bytes`: also why an allocation of this size would fail.
 
         print(cenote.explain())
     """
@@ -133,7 +133,7 @@ def steps(device: "Device" = None) -> "list[Step]":
 # --- files
 
 def snapshot(path: "Path", device: "Device" = None) -> None:
-    """One consistent picture of all layers: of a device as .json, of all devices as .pickle for PyTorch's memory_viz.
+    """Writes the state of blocks, pages and addresses at one moment: of one device as .json, of all devices as .pickle for PyTorch's memory_viz.
 
         cenote.snapshot("memory.json")
     """
@@ -142,7 +142,7 @@ def snapshot(path: "Path", device: "Device" = None) -> None:
 
 
 def record(records: int, device: "Device" = None) -> None:
-    """Keeps the last so many allocations and frees from now on, of all devices or of one; 0 stops and forgets.
+    """From now on cenote keeps the last `records` allocations and frees, of one device or of all; 0 stops and discards them.
 
         cenote.record(1_000_000)
     """
@@ -151,7 +151,7 @@ def record(records: int, device: "Device" = None) -> None:
 
 
 def save_trace(path: "Path", device: "Device" = None) -> None:
-    """Writes what was recorded on a device as a trace that `cenote replay` can run; gzip if the name ends in .gz.
+    """Writes the records of a device as a trace for `cenote view` and `cenote replay`; gzip if the name ends in .gz.
 
         cenote.save_trace("training.csv.gz")
     """
@@ -162,9 +162,9 @@ def save_trace(path: "Path", device: "Device" = None) -> None:
 # --- growth
 
 def growth(alarm: "Callable[[Any], object] | None" = print, least: "int | str" = "64KiB") -> "Growth":
-    """Watches for memory that grows from step to step, until `close()` or to the end of a `with`. What grows is told to `alarm`, once for each
-    cause: how much a step, who holds it, which lines put it there and allocated it. Below `least` a step only what has an autograd history is
-    worth an alarm; `report()` has everything.
+    """Watches for memory that grows from step to step, until `close()` or the end of a `with`. Calls `alarm` once for each cause, with the bytes per
+    step, the variable that holds the memory, and the lines that stored and allocated it. A cause below `least` bytes per step gets an alarm only
+    if its tensors have an autograd history; `report()` has all causes.
 
         watch = cenote.growth()
         train()
@@ -174,11 +174,11 @@ def growth(alarm: "Callable[[Any], object] | None" = print, least: "int | str" =
     return growth.Growth(alarm, least)
 
 
-# --- giving back
+# --- trimming
 
 def trim(keep: int = 0, wait: bool = True, device: "Device" = None) -> None:
-    """Gives free memory back to the driver until `keep` bytes are held on a device, on each of them by default. `wait`: until the device is done
-    with all its work, when everything unused can go.
+    """Gives free memory back to the driver until the device holds `keep` bytes; by default on every device. With `wait` it first waits for all
+    work of the device, so that all unused memory can go.
 
         cenote.trim(keep=8 << 30, wait=False)
     """

@@ -1,4 +1,4 @@
-"""The command `cenote`: reads its arguments and calls what does the work."""
+"""The command `cenote`: reads its arguments and calls the module of the subcommand."""
 import argparse
 import importlib
 import os
@@ -16,16 +16,16 @@ VALUED = ("--sim", "--devices", "--lag", "--quirk", "--allocator", "--trace", "-
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
        cenote run [OPTION...] -- PROGRAM [ARGUMENT...]"""
-ABOUT = """Runs a program, and everything that it starts, on a simulated GPU (memory is real, kernels do nothing) or, without --sim, on the
-machine's own, under an allocator of your choice. When it ends it says in a line what memory it took."""
+ABOUT = """Runs a program, and all processes that it starts, on a simulated GPU (memory is real, kernels do nothing) or, without --sim, on the
+machine's own GPU, under an allocator of your choice. When the program ends, a line says how much memory it took."""
 MORE = """examples:
   cenote run --sim 80GiB train.py --epochs 1
   cenote run --allocator cenote --report memory.html train.py
   cenote run --sim 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
 
-Without --sim, and with no CENOTE_SIM in the environment, the program runs on the machine's own GPU. CENOTE, CENOTE_SIM, LD_PRELOAD,
-PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF are merged with what is asked for. The exit status is the program's own; 2, 126 or 127 with a line
-that starts with "cenote run:" says that it did not start."""
+If CENOTE_SIM is set in the environment, --sim is not needed. The options are merged into CENOTE, CENOTE_SIM, LD_PRELOAD, PYTORCH_ALLOC_CONF and
+PYTORCH_CUDA_ALLOC_CONF of the environment. The exit status is the program's own; 2, 126 or 127 with a line that starts with "cenote run:" means that
+the program did not start."""
 
 
 def run_parser() -> Parser:
@@ -37,11 +37,11 @@ def run_parser() -> Parser:
     parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do; a wrong name lists them all")
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
-                        "and `cenote replay`; gzip if FILE ends in .gz, %%p in it is the number of the process")
-    parser.add_argument("--report", metavar="FILE.html", help="record what cenote allocates and make the page of `cenote view` when the program "
-                        "ends; without --allocator it is cenote")
-    parser.add_argument("--json", metavar="FILE", help="write what the program's memory took, also step by step, when it ends")
-    parser.add_argument("--quiet", action="store_true", help="no line at the end")
+                        "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
+    parser.add_argument("--report", metavar="FILE.html", help="record what cenote allocates and write the page of `cenote view` when the program "
+                        "ends; implies --allocator cenote")
+    parser.add_argument("--json", metavar="FILE", help="write the program's memory figures, in all and for each step, when it ends")
+    parser.add_argument("--quiet", action="store_true", help="print no line at the end")
     return parser
 
 
@@ -58,7 +58,7 @@ def run_main(arguments: Sequence[str]) -> int:
         parser.error(str(mistake))
 
 
-# Each is a module with main(arguments), imported when it is asked for, and what it does in a line.
+# Subcommand: the module whose main(arguments) runs it, and a line for the help text.
 COMMANDS = {
     "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
@@ -73,7 +73,7 @@ def run_command(module: str, arguments: Sequence[str]) -> int:
         status: int = importlib.import_module(f"cenote.{module}").main(arguments)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # `| head` has seen enough; Python would say so once more when it closes the stream
+    except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe. Without this, Python prints the error again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
 """CENOTE=on: cenote becomes PyTorch's allocator as soon as a program has imported torch.
 
-cenote.pth calls `add` when Python starts with CENOTE, or what `cenote run` sets, in its environment; without it nothing of cenote is looked at.
-What that leaves behind is one entry in sys.meta_path, which waits for `import torch` and goes away with it. It imports no torch by itself, and
-little else: every Python that a program starts with CENOTE=on pays for it.
+cenote.pth calls `add` when Python starts with CENOTE, or a variable that `cenote run` sets, in its environment. `add` puts one entry into
+sys.meta_path, which waits for `import torch` and removes itself then. This module imports as little as it can: every Python that a program starts
+with CENOTE=on imports it.
 """
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 
 
 def is_on(text: str) -> bool:
-    """Raises ValueError for a value that says neither."""
+    """Raises ValueError for a value other than on, off and empty."""
     if text in ("", "off", "on"):
         return text == "on"
-    raise ValueError(f"{VARIABLE}={text[:40]!r} says neither on nor off; write {VARIABLE}=on for cenote, or leave it out")
+    raise ValueError(f"{VARIABLE}={text[:40]!r} is neither on nor off; set {VARIABLE}=on for cenote, or unset it")
 
 
 class Finder:
-    """Lets the others find torch, and has its loader call us when the module has been executed. Asking for the spec alone changes nothing."""
+    """Lets the other finders find torch, and makes its loader call `act` after it has executed the module."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -58,8 +58,8 @@ def watch(spec: ModuleSpec) -> None:
 
 
 def act(text: str) -> None:
-    """A program may take CENOTE out of its environment before it imports torch. A value that means nothing ends the import: the program would run
-    with another allocator than somebody wanted."""
+    """`text`: CENOTE at this moment, because a program may change it before it imports torch. A wrong value ends the import with an error: otherwise
+    the program would run under another allocator than the user asked for."""
     if is_on(text):
         from cenote.inside import plugin
         plugin.install()

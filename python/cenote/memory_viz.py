@@ -1,4 +1,4 @@
-"""A pool's own pictures for PyTorch's viewer: see cenote/view/memory_viz.py.
+"""Converts a pool's snapshot for PyTorch's viewer: see cenote/view/memory_viz.py.
 
     python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
 """

@@ -1,7 +1,6 @@
-"""Where are the files that are not Python?
+"""Paths of the files that are not Python: libraries, headers, the adapter's sources.
 
-In an installed package they lie beside this file. In a source tree they are in build/, or in the folder that CENOTE_BUILD names, and a
-change that was built counts at once.
+In an installed package they are beside this file. In a source tree they are in build/, or in the folder that CENOTE_BUILD names.
 """
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TREE = os.path.dirname(os.path.dirname(HERE))
-build = os.path.join(TREE, "build")  # build/bin/cenote says which one it is in
+build = os.path.join(TREE, "build")  # build*/bin/cenote sets it to the folder that it is in
 
 
 class NotBuilt(FileNotFoundError):
-    """A file of cenote's is not where it has to be."""
+    """A file of cenote's is missing; the text says how to make it."""
 
 
 def is_installed() -> bool:
@@ -39,7 +38,8 @@ def find(installed: str, in_tree: str) -> str:
 
 
 def simulation_folder() -> str:
-    """The folder of the simulated GPU: libcenote_sim.so and, under their real names, the libraries that it brings. LD_PRELOAD may name it."""
+    """The folder of the simulated GPU: libcenote_sim.so, and the simulated libraries under their real names. It has no character that LD_PRELOAD
+    splits at."""
     return plain(find("sim", os.path.join(build_folder(), "sim")))
 
 
@@ -47,7 +47,7 @@ SPLITS = " :\t\n"  # where the dynamic linker splits LD_PRELOAD; it knows no quo
 
 
 def plain(folder: str) -> str:
-    """A name of this folder that LD_PRELOAD may hold: its own, or a link's to it. Its own, too, if there is no place for a link."""
+    """A path to this folder without characters that LD_PRELOAD splits at: its own, or that of a link. If no link can be made, its own in any case."""
     if not any(character in folder for character in SPLITS):
         return folder
     import hashlib
@@ -76,7 +76,7 @@ def have_link(place: Folder, name: str, folder: str) -> None:
             return
     except OSError:
         pass
-    new = name + "-" + os.urandom(8).hex()  # other processes do the same; the last one's stays
+    new = name + "-" + os.urandom(8).hex()  # if several processes do this at once, the last link stays
     os.symlink(folder, new, dir_fd=place.descriptor)
     os.replace(new, name, src_dir_fd=place.descriptor, dst_dir_fd=place.descriptor)
 
@@ -87,12 +87,12 @@ def cache_folder() -> str:
 
 
 def library() -> str:
-    """The path of libcenote.so, as ctypes wants it."""
+    """The path of libcenote.so, for ctypes.CDLL."""
     return find("lib/libcenote.so.0", os.path.join(build_folder(), "libcenote.so"))
 
 
 def host_library() -> str:
-    """The path of libcenote_host.so: pinned memory. It is not there where hwloc was missing when cenote was built."""
+    """The path of libcenote_host.so: pinned memory. A build without hwloc has none."""
     return find("lib/libcenote_host.so.0", os.path.join(build_folder(), "libcenote_host.so"))
 
 
@@ -107,17 +107,17 @@ def torch_folder() -> str:
 
 
 def pluggable_library() -> str:
-    """What stands in for the adapter where none can be compiled."""
+    """The library that is used where no adapter can be compiled."""
     return find("lib/libcenote_pluggable.so", os.path.join(build_folder(), "libcenote_pluggable.so"))
 
 
 def records_library() -> str:
-    """The reader of traces. It is not there where zlib was missing when cenote was built."""
+    """The reader of traces. A build without zlib has none."""
     return find("lib/libcenote_records.so", os.path.join(build_folder(), "libcenote_records.so"))
 
 
 def switch_is_installed(folders: Iterable[str]) -> bool:
-    """A Python with these site folders reads CENOTE when it starts."""
+    """Whether a Python with these site folders reads CENOTE when it starts."""
     for folder in folders:
         for name in ("cenote.pth", "cenote-tree.pth"):
             try:

@@ -263,7 +263,7 @@ def test_search_without_a_verdict(dry):
     (["--gpu", "80GiB", "--steps", "-1", "train.py"], "is no whole number"),
     (["--gpu", "80GiB", "--search", "x", "train.py"], "is not NAME=LOW..HIGH"),
     (["--gpu", "80GiB", "--search", "x=9..8", "train.py"], "write the lower number first"),
-    (["--gpu", "80GiB", "--allocator", "best", "train.py"], "is none of"),
+    (["--gpu", "80GiB", "--allocator", "best", "train.py"], "is no allocator"),
     (["--gpu", "80GiB", "--json", "/no/folder/x", "train.py"], "/no/folder/x: "),
     (["--gpu", "80GiB", "-"], "standard input"),
     (["--gpu", "80GiB", "--", "/no/such/program"], "/no/such/program"),

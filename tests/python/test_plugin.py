@@ -83,7 +83,7 @@ def test_a_value_that_says_neither(value):
 def test_a_value_that_says_neither_ends_the_import(python, tmp_path):
     (tmp_path / "torch.py").write_text("")
     done = python("import sys; sys.path.insert(0, '')\nimport torch", status=1, CENOTE="yes")
-    assert done.stderr.splitlines()[-1] == "ValueError: CENOTE='yes' says neither on nor off; write CENOTE=on for cenote, or leave it out"
+    assert done.stderr.splitlines()[-1] == "ValueError: CENOTE='yes' is neither on nor off; set CENOTE=on for cenote, or unset it"
 
 
 def test_the_start_of_python_costs_nothing(python):
@@ -364,7 +364,7 @@ print(torch.empty(1, device="cuda").device, cenote.status().allocator)
         settings = "backend:native,expandable_segments:True,max_split_size_mb:64,pinned_use_background_threads:True"
         done = gpu(TELL, CENOTE="on", PYTORCH_CUDA_ALLOC_CONF=settings)
         assert done.stdout == CENOTE_IS_THERE
-        assert done.stderr == "cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, and without effect\n"
+        assert done.stderr == "cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, without effect, and can be left out\n"
 
     @pytest.mark.parametrize("settings", ["nonsense:1", "max_split_size_mb:much", "expandable_segments:yes", "per_process_memory_fraction:1.5"])
     def test_a_bad_setting_is_refused_as_pytorch_does(self, gpu, settings):

@@ -62,7 +62,7 @@ def test_a_signal_that_ends_the_program_is_seen(run, number):
 
 def test_a_program_that_is_not_there(run, tmp_path):
     missing = run("run", "--", "no-such-program")
-    assert (missing.returncode, missing.stderr) == (127, "cenote run: 'no-such-program': there is no such program\n")
+    assert (missing.returncode, missing.stderr) == (127, "cenote run: 'no-such-program': there is no such program in PATH\n")
     (tmp_path / "data").write_text("")
     assert run("run", "--", tmp_path / "data").returncode == 126
     assert run("run", "--", tmp_path).returncode == 126

@@ -118,7 +118,7 @@ def test_a_link_where_others_may_write_is_not_followed(tmp_path):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
     (tmp_path / "tmp/home").symlink_to("../data")
-    with pytest.raises(trusted.Untrusted, match="link in a folder that others may write to"):
+    with pytest.raises(trusted.Untrusted, match="link in a folder that other users may write to"):
         walked(tmp_path / "tmp/home")
 
 
@@ -196,7 +196,7 @@ class TestTheAdapter:
         said = []
         library = adapter.opened(TORCH, said.append)
         assert content(library) == "library\n" and not library.path.startswith(str(pretended / "cache"))
-        assert len(said) == 1 and f"others than its owner may write to {pretended / at}" in said[0]
+        assert len(said) == 1 and f"other users may write to {pretended / at}" in said[0]
         shutil.rmtree(os.path.dirname(library.path))
 
     def test_a_library_that_others_could_write_is_made_anew(self, pretended):  # noqa: F811

@@ -1,7 +1,7 @@
-"""What kind of file is this? Known by its first bytes, not by its name: a trace, a snapshot of a pool, a memory snapshot of PyTorch's; plain or gzip.
+"""Opens the files that `cenote view` and `cenote replay` read, and tells their kind: a trace, a snapshot of a pool, a memory snapshot of PyTorch.
 
-`cenote view` and `cenote replay` ask here, so that both take a file for the same. What is no plain file, as a pipe, is copied first: it can be looked
-at once only.
+The kind is known by the first bytes, not by the name; each kind may be plain or gzip. A pipe is copied to a file first, because it can be read only
+once.
 """
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import IO, Iterator, NamedTuple, cast
 
 TRACE, POOL, PYTORCH = "trace", "pool", "pytorch"
-MOST_BYTES = 4 << 30  # of what is copied, and of a snapshot without gzip around it: it has to be read as a whole
+MOST_BYTES = 4 << 30  # of a pipe, and of a snapshot after gunzip, which has to be in memory as a whole
 
 
 class TooMuch(ValueError):
-    """More bytes than are read; the text says how many are."""
+    """The file is too large; the text says what the limit is."""
 
 
 class Bounded:
-    """A file of which no more than MOST_BYTES are read, however small it was when it was zipped. For an unpickler."""
+    """A file for an unpickler, which raises TooMuch after MOST_BYTES. It counts bytes after gunzip: a small gzip file may become large."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.left = file, MOST_BYTES
@@ -44,8 +44,8 @@ class Bounded:
 
 class Input(NamedTuple):
     kind: str
-    path: str  # of the plain file, for those that read it themselves
-    file: io.BufferedReader  # at its start, and without gzip
+    path: str  # of the plain file or its copy, for readers that open it themselves
+    file: io.BufferedReader  # at its start, after gunzip
 
 
 def copied(raw: IO[bytes]) -> IO[bytes]:
@@ -57,7 +57,7 @@ def copied(raw: IO[bytes]) -> IO[bytes]:
 
 
 def kind_of(file: io.BufferedReader) -> str:
-    """What is broken or empty is taken for a trace, whose reader says what is wrong."""
+    """A broken or empty file counts as a trace: the reader of traces says what is wrong."""
     try:
         start = file.peek(1)[:256]
     except (EOFError, gzip.BadGzipFile, zlib.error):
@@ -69,7 +69,7 @@ def kind_of(file: io.BufferedReader) -> str:
 
 @contextmanager
 def opened(path: str) -> Iterator[Input]:
-    """Raises what open, gzip and TooMuch raise, also while it is read."""
+    """OSError, EOFError, zlib.error or TooMuch, here or while the file is read."""
     with open(path, "rb") as given:
         is_plain = stat.S_ISREG(os.fstat(given.fileno()).st_mode)
         with given if is_plain else copied(given) as raw:

@@ -1,5 +1,5 @@
-"""What every command says in one line, and ends with."""
+"""The exception that each command prints in one line and ends with."""
 
 
 class Mistake(Exception):
-    """What was asked cannot be done; the text says why, in one line."""
+    """The user asked for something that cannot be done; the text says why, in one line."""

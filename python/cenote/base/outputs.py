@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, as base/file.c writes those of libcenote.
+"""Writes files whole or not at all, as base/file.c does for libcenote.
 
-A file is written beside its place, under a random name that ends in .part and that is new, and takes the place when it is complete. A plain file
-that lies there is replaced. A link of the user's own, or of root's, is followed and what it leads to is written as it is; so is what is no plain
-file: a device, a pipe, /dev/stdout. A link of another user is refused.
+A file is written in the folder of its path, under a new random name that ends in .part, and is renamed when it is complete. It replaces a plain
+file at the path. A device, a pipe or /dev/stdout at the path is opened and written. So is the target of a symbolic link of this user or of root;
+a link of another user is refused.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import IO, Iterator
 
-PROC = "/proc/"  # links in there lead to open files, and have no text that could be followed
+PROC = "/proc/"  # a link in there stands for an open file: open the link itself, because its text may be no path
 
 
 def create(folder: int, name: str, mode: int = 0o666) -> int:
@@ -35,7 +35,7 @@ def replacing(folder: int, name: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def as_it_is(folder: int, name: str) -> tuple[str, int]:
-    """What to open, and with which flags, where it is not to be replaced; an empty name: it is to be."""
+    """The name to open and write, and the flags for that. An empty name: replace the file instead."""
     try:
         seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def as_it_is(folder: int, name: str) -> tuple[str, int]:
         if not stat.S_ISLNK(status.st_mode):
             return ("", 0) if stat.S_ISREG(status.st_mode) else (name, os.O_NOFOLLOW)
         if status.st_uid not in (0, os.geteuid()):
-            raise OSError(errno.ELOOP, "a symbolic link of another user is not followed", name)
+            raise OSError(errno.ELOOP, "this is a symbolic link of another user, which is not followed: remove it, or name another file", name)
         target = os.readlink("", dir_fd=seen)
         is_open_file = os.readlink(f"{PROC}self/fd/{folder}").startswith(PROC)
         return (name, 0) if is_open_file else (target, os.O_CREAT)
@@ -55,7 +55,7 @@ def as_it_is(folder: int, name: str) -> tuple[str, int]:
 
 @contextmanager
 def place_of(path: str) -> Iterator[tuple[int, str, str, int]]:
-    """Its folder, open; its name there; what as_it_is says. Every OSError has the path in it."""
+    """The open folder of the path, the name in it, and the answer of as_it_is. Every OSError gets the path as its file name."""
     head, name = os.path.split(path)
     try:
         if not name:
@@ -72,7 +72,7 @@ def place_of(path: str) -> Iterator[tuple[int, str, str, int]]:
 
 @contextmanager
 def whole(path: str) -> Iterator[IO[bytes]]:
-    """A file to write bytes to. OSError if it cannot be written: what was there before is there still."""
+    """A file to write bytes to. If it cannot be written: OSError, and the old file is unchanged."""
     with place_of(path) as (folder, name, target, flags):
         if target:
             with os.fdopen(os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | flags, 0o666, dir_fd=folder), "wb") as file:
@@ -88,7 +88,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def check(path: str) -> None:
-    """OSError where no file can be written, which would be a pity to find out at the end. Nothing is left there, and nothing lost."""
+    """OSError if no file can be written at the path. Commands call this before they begin long work. It changes nothing there."""
     with place_of(path) as (folder, name, target, flags):
         if not target:
             part = f"{name}.{os.urandom(6).hex()}.part"

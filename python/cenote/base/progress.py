@@ -1,15 +1,15 @@
-"""How far something is: one line on standard error that is written again and again on a terminal; elsewhere nothing, or a line now and then."""
+"""A progress bar: on a terminal one line of standard error that is rewritten; elsewhere nothing, or a new line every ten seconds."""
 import os
 import sys
 import time
 
 WIDTH = 24  # of the bar
-PATIENCE = 10.0  # seconds of silence, where no terminal looks on
+PATIENCE = 10.0  # seconds between two lines where standard error is no terminal
 
 
 class Bar:
     def __init__(self, says_lines: bool = False) -> None:
-        """`says_lines`: also where no terminal looks on."""
+        """`says_lines`: print lines where standard error is no terminal."""
         self.says_lines = says_lines
         self.is_shown = sys.stderr.isatty()
         self.what = ""

@@ -12,7 +12,7 @@ COUNT = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 def read_size(text: str) -> int:
-    """Bytes. ValueError if it is no size."""
+    """Bytes. ValueError if the text is no size."""
     match = SIZE.fullmatch(text)
     unit = UNITS.get(match[3].lower()) if match else None
     if match is None or unit is None:

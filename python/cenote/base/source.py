@@ -1,7 +1,7 @@
-"""Places in a program's source: which files are the program's own, and which lines of it put something into a variable.
+"""Places in a program's source: which files are the program's own, and which of its lines store something in a variable.
 
-Read from code objects and files only; nothing of the program runs. What belongs to the program: everything but Python itself, installed packages
-and this one.
+Reads code objects and files only, and runs no code of the program. The program's own files are all but those of Python, installed packages and
+cenote.
 """
 import dis
 import functools
@@ -18,7 +18,7 @@ INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 PYTHON = tuple({os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
 
 
-# What a type says of itself, past whatever its metaclass makes of that.
+# Attributes of a type, read by type's own descriptors: code of a metaclass does not run.
 BASES, DICT, FLAGS, NAME, MODULE = (vars(type)[name].__get__ for name in ("__mro__", "__dict__", "__flags__", "__name__", "__module__"))
 NAMESPACE = vars(types.ModuleType)["__dict__"].__get__
 
@@ -36,11 +36,11 @@ class Place(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One that puts something into a variable or attribute."""
+    """A line that stores something in a variable or attribute."""
 
     file: str
     number: int
-    is_from_itself: bool  # what is put there is made of what was there, or added to it
+    is_from_itself: bool  # the new value is computed from the old one, or added to it
 
     def __str__(self) -> str:
         text = linecache.getline(self.file, self.number).strip()
@@ -48,7 +48,7 @@ class Line(NamedTuple):
 
 
 def shown(file: str) -> str:
-    """A path as people write it: from the current folder, if it is below."""
+    """The path relative to the current folder if it is below that, else as it is."""
     here = os.getcwd() + os.sep
     return file[len(here):] if file.startswith(here) else file
 
@@ -91,10 +91,10 @@ def of_module(module: types.ModuleType) -> Place:
     return Place(str(names.get("__file__") or f"module {names.get('__name__')}"), 0, "")
 
 
-# --- code of somebody
+# --- code objects of classes and modules
 
 def codes_of_class(kind: type) -> tuple[types.CodeType, ...]:
-    """Of the methods of a class of the program, and of those that it inherits from others of the program."""
+    """Code of the methods of a class, its own and inherited ones, without those from libraries."""
     found: list[types.CodeType] = []
     for base in BASES(kind):
         found.extend(code for code in codes_in(DICT(base).values()) if not is_library(code.co_filename))
@@ -102,7 +102,7 @@ def codes_of_class(kind: type) -> tuple[types.CodeType, ...]:
 
 
 def codes_of_module(module: types.ModuleType) -> tuple[types.CodeType, ...]:
-    """Of the functions and classes of a module, and of the module itself where it is still running."""
+    """Code of the functions and classes of a module, and of the module itself while it runs."""
     names = NAMESPACE(module)
     file = names.get("__file__")
     values = [value for value in list(names.values()) if getattr_plain(value, "__module__") == names.get("__name__")]
@@ -119,7 +119,7 @@ def codes_of_module(module: types.ModuleType) -> tuple[types.CodeType, ...]:
 
 
 def getattr_plain(value: Any, name: str) -> Any:
-    """For functions and plain classes; of other objects nothing is asked."""
+    """getattr for functions and plain classes; None for other objects, whose code could run."""
     return getattr(value, name, None) if type(value) in (types.FunctionType, type) else None
 
 
@@ -133,10 +133,10 @@ def codes_in(values: Iterable[Any]) -> Iterator[types.CodeType]:
             yield value.__code__
 
 
-# --- lines that keep something
+# --- lines that store something
 
 def instructions(code: types.CodeType) -> Iterator[tuple[int, str, Any]]:
-    """Line, operation and argument, of a code object and of those inside it."""
+    """Line, operation and argument of each instruction, of a code object and of those nested in it."""
     line = code.co_firstlineno
     for one in dis.get_instructions(code):
         positions = getattr(one, "positions", None)
@@ -152,8 +152,8 @@ def instructions(code: types.CodeType) -> Iterator[tuple[int, str, Any]]:
 
 @functools.lru_cache(maxsize=1024)
 def keeping(codes: tuple[types.CodeType, ...], name: str, is_attribute: bool) -> tuple[Line, ...]:
-    """Lines that put something into the variable or attribute, or into the container that it is; those that build on what was there come alone
-    if there are any."""
+    """Lines that store something in the variable or attribute, or in the container that it names. If some of them compute the new value from the old
+    one, only those."""
     found: dict[tuple[str, int], bool] = {}
     for code in codes:
         loaded: set[int] = set()
@@ -163,7 +163,7 @@ def keeping(codes: tuple[types.CodeType, ...], name: str, is_attribute: bool) ->
             is_it = name in names and operation.endswith("_ATTR") == is_attribute
             if is_it and operation.startswith("LOAD_") or (is_attribute and operation == "LOAD_METHOD" and name in names):
                 loaded.add(line)
-            elif is_it and operation.startswith("STORE_") and before != "LOAD_CONST":  # None, 0: the beginning
+            elif is_it and operation.startswith("STORE_") and before != "LOAD_CONST":  # a constant, such as None or 0, is an initial value
                 found[code.co_filename, line] = found.get((code.co_filename, line), False) or line in loaded
             elif line in loaded and (operation == "STORE_SUBSCR" or (operation in ("LOAD_METHOD", "LOAD_ATTR") and argument in MUTATORS)):
                 found[code.co_filename, line] = True

@@ -1,9 +1,9 @@
-"""Folders that only root and this user can change, and files in them. What is loaded into a process comes from there.
+"""Opens folders that only root and this user can change, and files in them. Libraries are loaded only from such folders.
 
-A path is walked from / through open folders: each component is opened in the folder before it, without following a link, and judged by the open
-descriptor, so that what was judged is what is used. A folder belongs to root or to this user, and no other user may write to it, unless it is
-sticky as /tmp is: there others add names, and cannot replace ours. A link is followed if it belongs to root or to this user and lies in a folder
-that no other user may write to. Files are opened in a folder that was walked to, never by a path.
+A path is opened component by component from /, each in the open folder before it and without following a link. It is checked by its descriptor,
+so that the checked object is the one in use. A folder must belong to root or to this user, and no other user may write to it, unless it is sticky
+like /tmp: there other users can add names but not replace those of this user. A link is followed if it belongs to root or to this user, and is in
+a folder that no other user may write to. Files are opened in such an open folder, never by a path.
 """
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import stat
 from contextlib import contextmanager
 from typing import Iterator, NamedTuple
 
-LINKS_MAX = 40  # on the way, as the system has it
+LINKS_MAX = 40  # in one path, as in Linux
 O_FOLDER = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a folder that may be entered need not be readable
 
 
 class Untrusted(OSError):
-    """Another user could change what is there; the text says where, in one line."""
+    """Another user could change the file or folder; the text names it, in one line."""
 
 
 class Folder(NamedTuple):
@@ -26,7 +26,7 @@ class Folder(NamedTuple):
     descriptor: int
 
     def place(self) -> str:
-        """A path to the open folder itself, wherever it is moved. For programs that this process starts, too."""
+        """A path that names the open folder even if it is moved. Programs that this process starts can use it, too."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
     def close(self) -> None:
@@ -49,11 +49,11 @@ def check_owner(status: os.stat_result, path: str) -> None:
 def check_folder(status: os.stat_result, path: str) -> None:
     check_owner(status, path)
     if others_write(status) and not status.st_mode & stat.S_ISVTX:
-        raise Untrusted(f"others than its owner may write to {path} (mode {stat.S_IMODE(status.st_mode):o})")
+        raise Untrusted(f"other users may write to {path} (mode {stat.S_IMODE(status.st_mode):o})")
 
 
 class Walk:
-    """The folders from / to where it is, open. `close` leaves none open."""
+    """The open folders from / to the one that was reached last. `close` closes them all."""
 
     def __init__(self, may_make: bool) -> None:
         self.may_make, self.links = may_make, 0
@@ -77,15 +77,15 @@ class Walk:
                 raise
         try:
             os.mkdir(name, 0o700, dir_fd=self.folders[-1])
-        except FileExistsError:  # made meanwhile; it is judged like any other
+        except FileExistsError:  # another process made it meanwhile; it is checked like any other
             pass
         return os.open(name, O_FOLDER, dir_fd=self.folders[-1])
 
     def follow(self, link: int, path: str) -> list[str]:
-        """The components that stand for the link, which is the last one here. Its text is that of the open link."""
+        """The components of the link's target. `link` is the last of the open folders here."""
         check_owner(os.fstat(link), path)
         if others_write(os.fstat(self.folders[-2])):
-            raise Untrusted(f"{path} is a link in a folder that others may write to")
+            raise Untrusted(f"{path} is a link in a folder that other users may write to")
         self.links += 1
         if self.links > LINKS_MAX:
             raise Untrusted(f"{path}: more than {LINKS_MAX} links on the way")
@@ -117,7 +117,7 @@ class Walk:
 
 
 def folder(path: str, may_make: bool = False) -> Folder:
-    """`path`, open; with `may_make` what is missing of it is made, for this user alone. OSError where it cannot be, Untrusted among them."""
+    """The open folder `path`. With `may_make` missing folders are made, for this user alone. OSError, such as Untrusted, if that cannot be done."""
     walk = Walk(may_make)
     try:
         walk.go(os.path.join(os.getcwd(), path))
@@ -127,7 +127,7 @@ def folder(path: str, may_make: bool = False) -> Folder:
 
 
 def own_folder(path: str) -> Folder:
-    """The same for a folder to write to: this user's, and sticky is not enough."""
+    """The same for a folder to write to: it must belong to this user, and no other user may write to it, sticky or not."""
     found = folder(path, may_make=True)
     status = os.fstat(found.descriptor)
     if status.st_uid == os.geteuid() and not others_write(status) and os.access(".", os.W_OK | os.X_OK, dir_fd=found.descriptor, effective_ids=True):
@@ -137,24 +137,24 @@ def own_folder(path: str) -> Folder:
 
 
 def open_file(place: Folder, name: str) -> int:
-    """A file in a folder, to read. Untrusted if others may write to it; FileNotFoundError if it is not there."""
+    """Opens a file in a folder for reading. Untrusted if other users may write to it; FileNotFoundError if it is missing."""
     path = os.path.join(place.path, name)
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.descriptor)
     try:
         status = os.fstat(file)
         check_owner(status, path)
         if not stat.S_ISREG(status.st_mode) or others_write(status):
-            raise Untrusted(f"{path} is no file, or others may write to it (mode {stat.S_IMODE(status.st_mode):o})")
+            raise Untrusted(f"{path} is no plain file, or other users may write to it (mode {stat.S_IMODE(status.st_mode):o})")
         return file
     except BaseException:
         os.close(file)
         raise
 
 
-# --- folders that pass
+# --- temporary folders
 
 def made_by_us(path: str) -> Folder:
-    """A folder of mkdtemp's, open; where it lies does not matter from here on."""
+    """Opens a folder that mkdtemp has just made. Changes to the folders above it do not matter from here on."""
     descriptor = os.open(path, O_FOLDER | os.O_DIRECTORY)
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
@@ -165,7 +165,7 @@ def made_by_us(path: str) -> Folder:
 
 @contextmanager
 def passing_folder(place: Folder, prefix: str) -> Iterator[Folder]:
-    """One that is gone at the end, with what is in it."""
+    """A new folder in `place`, removed with its content at the end."""
     name = prefix + os.urandom(8).hex()
     os.mkdir(name, 0o700, dir_fd=place.descriptor)
     made = Folder(os.path.join(place.path, name), os.open(name, O_FOLDER | os.O_DIRECTORY, dir_fd=place.descriptor))

@@ -1,6 +1,6 @@
-"""`cenote dry-run --search`: the largest value of an argument, or of an environment variable, with which a script fits.
+"""`cenote dry-run --search`: finds the largest value of an argument, or of an environment variable, with which a script fits.
 
-Bisection over the values: each run halves them. It takes for granted that what fits with more fits with less.
+Bisection: each run halves the values that are left. It assumes that a script that fits with one value fits with every smaller one.
 """
 import re
 import sys
@@ -28,18 +28,18 @@ class Search(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came out."""
+    """The result of a search."""
 
     search: Search
     capacity: int
     allocator: str
     tried: dict[int, Outcome]
     best: Optional[int]  # None: not even the smallest fits
-    failed: Optional[int]  # a value with which there was no verdict
+    failed: Optional[int]  # a value without a verdict, which ended the search
 
 
 def read(text: str) -> Search:
-    """NAME=8..512, NAME=8..512:8, NAME=8,16,32. ValueError, with words for the user, for anything else."""
+    """NAME=8..512, NAME=8..512:8, NAME=8,16,32. ValueError with a message for the user for anything else."""
     name, equals, values = text.partition("=")
     match, is_list = RANGE.fullmatch(values), LIST.fullmatch(values)
     named = NAME.fullmatch(name)
@@ -58,7 +58,8 @@ def alike(one: str, other: str) -> bool:
 
 
 def with_value(program: Sequence[str], name: str, value: int) -> list[str]:
-    """The program with that argument: the last of its kind, or a new one at the end. What is before the script's name is not looked at."""
+    """The command line with this argument: it replaces the value of the last argument of that name, or is added at the end. Arguments before the
+    script's name are not read."""
     line = list(program)
     first = 2 if line[0] in ("-m", "--") else 1
     for i in range(len(line) - 1, first - 1, -1):
@@ -88,7 +89,7 @@ def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
         return Found(search, options.sim, options.allocator, tried, best, failed)
 
     low, high = 0, len(search.values) - 1  # all below `low` fit, all above `high` do not
-    order = [low, high]  # the ends first: they say whether there is anything to look for
+    order = [low, high]  # the ends first: often they decide
     best = None
     while low <= high:
         at = order.pop(0) if order else (low + high) // 2

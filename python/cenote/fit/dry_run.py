@@ -1,8 +1,8 @@
-"""`cenote dry-run`: will it fit? Runs a script, as it is, on simulated GPUs of the size that is asked about, and gives a verdict.
+"""`cenote dry-run`: will it fit? Runs a script, unchanged, on simulated GPUs of the given size, and gives a verdict.
 
-The program runs as by `cenote run`, as a child, and tells what it held by files in a folder (inside/fit_report.py). Where it does not fit it runs
-again: on the largest simulated GPU, to see what it needs, and under PyTorch's own allocators, if that could help. verdict.py writes what came out,
-bisection.py finds the largest value that fits.
+The program runs as a child, as with `cenote run`, and reports what it held in files in a folder (inside/fit_report.py). If it does not fit, it runs
+again: on the largest simulated GPU, to learn what it needs, and under PyTorch's own allocators, if one of them could make it fit. verdict.py writes
+the verdict, bisection.py finds the largest value that fits.
 """
 import argparse
 import json
@@ -22,25 +22,25 @@ from cenote.launch.environment import Wish
 from cenote.places import NotBuilt
 
 FITS, FITS_NOT, BAD_USE, UNKNOWN = 0, 1, 2, 3
-STEPS = 5  # the second has all of the optimizer's state; the rest is for shapes that vary
+STEPS = 5  # the optimizer's state is complete from the second on; the others are for shapes that vary
 STEPS_MAX = 10**9
-OTHERS = ("native", "expandable")  # that a program may have without cenote
-TAIL = 2000  # bytes of what a second run printed, that are shown if it fails
+OTHERS = ("native", "expandable")  # PyTorch's own allocators
+TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
 USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote dry-run --gpu SIZE [OPTION...] -m MODULE [ARGUMENT...]
        cenote dry-run --gpu SIZE [OPTION...] -- PROGRAM [ARGUMENT...]"""
-ABOUT = "Will it fit? Runs a script, as it is, on a simulated GPU for a few steps, and says what it would hold, or where memory ends."
+ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:
   cenote dry-run --gpu 80GiB train.py --batch-size 64
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
   cenote dry-run --gpu 80GiB --search batch-size=8..512 train.py
   cenote dry-run --gpu 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
 
---search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: the number in --NAME N, --NAME=N or
-NAME=N is replaced where it is there (- and _ are alike), and --NAME N is added where not. That more needs more is taken for granted.
+--search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
+or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
 
-The script does what it does, also to files, but for what comes after its last step: it is ended there as by a power cut.
+The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU."""
 
 VALUED = ("--sim", "--gpu", "--devices", "--steps", "--allocator", "--search", "--json")
@@ -53,7 +53,7 @@ def steps(text: str) -> int:
 def devices(text: str) -> int:
     number = command_line.count(text, command_line.MOST_DEVICES)
     if not number:
-        raise argparse.ArgumentTypeError("without a device nothing fits")
+        raise argparse.ArgumentTypeError("0 devices: a dry run needs 1 or more")
     return number
 
 
@@ -71,13 +71,13 @@ def make_parser() -> command_line.Parser:
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
-                        help=f"end each process after so many steps of its optimizer (default {STEPS}); 0: run to the end")
+                        help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
-                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote, which alone tells kinds and phases)")
+                        help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote; only it reports kinds and phases)")
     parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
                         help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
-    parser.add_argument("--json", metavar="FILE", help="write everything there as well")
+    parser.add_argument("--json", metavar="FILE", help="write the verdict and all figures to FILE as well")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
     return parser
 
@@ -89,7 +89,7 @@ def say(text: str) -> None:
 # --- running
 
 class Stage:
-    """What all runs of one call have in common."""
+    """What all runs of one command share."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -100,7 +100,7 @@ class Stage:
         old = {**os.environ, **more}
         new = environment.prepare(Wish(capacity, self.options.devices, None, allocator), old, self.preload)
         new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
-        new.pop(environment.LABELS, None)  # inside/fit_report.py sees to it
+        new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new
 
     def play(self, capacity: int, allocator: str, program: Sequence[str], more: Optional[dict[str, str]] = None) -> Outcome:
@@ -181,9 +181,9 @@ def write_json(path: Optional[str], content: dict[str, Any]) -> None:
 
 
 def dry_run(options: argparse.Namespace, program: list[str]) -> int:
-    run.command_line(program)  # is there one?
+    run.command_line(program)  # Mistake if there is none
     if program[0] == "-":
-        raise Mistake("a script from standard input cannot be run again; write it to a file")
+        raise Mistake("a script from standard input cannot be run a second time; write it to a file")
     command_line.check_output(options.json)
     stage = Stage(options)
     from cenote.simulated import demands

@@ -1,7 +1,7 @@
-"""What the runs of `cenote dry-run` mean, in words and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
+"""Makes the verdict of `cenote dry-run` from its runs, as text and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
 
-A verdict is one of three: "fits"; "fits not": memory ran out, also where somebody caught the error and went on; "unknown": the program used no
-GPU, or failed by something else.
+A verdict is one of three: "fits"; "fits not": memory ran out, even if the program caught the error and went on; "unknown": the program used no GPU,
+or failed for another reason.
 """
 import os
 import signal
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Optional, Sequence
 from cenote.base import quantity, source
 
 GIB, MIB = 1 << 30, 1 << 20
-NAMED_LEAST = 8 * MIB  # parts that are smaller are not named
-TIGHT = 50  # less than this part of a card left
-ROWS_MAX = 16  # devices and ranks that are listed
+NAMED_LEAST = 8 * MIB  # smaller parts are not listed
+TIGHT = 50  # a verdict is tight if less than 1/50 of the card is left
+ROWS_MAX = 16  # of devices and ranks in the list
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
 them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
@@ -24,13 +24,13 @@ class Outcome(NamedTuple):
     capacity: int
     allocator: str
     pid: int
-    status: int  # as subprocess has it: negative, a signal
+    status: int  # of subprocess: negative for a signal
     reports: list[dict[str, Any]]
-    tail: str  # what it printed last, if that was not shown
+    tail: str  # the end of its output, if that was not shown
 
     @property
     def own(self) -> Optional[dict[str, Any]]:
-        """The report of the process that we started."""
+        """The report of the process that `cenote dry-run` started."""
         return next((report for report in self.reports if report["pid"] == self.pid), None)
 
     @property
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
     @property
     def was_caught(self) -> bool:
-        """Somebody caught the error, and the program went on."""
+        """Whether the program caught the error and went on."""
         return self.failure is not None and not any(error["is_out_of_memory"] for error in self.errors) and (self.status == 0 or self.was_ended)
 
     @property
@@ -78,12 +78,12 @@ class Outcome(NamedTuple):
         return "fits"
 
     def worst(self) -> Optional[tuple[dict[str, Any], dict[str, Any], str]]:
-        """The report, the figures and the number of the device of which most was held."""
+        """Report, figures and number of the device with the highest reserved peak."""
         found = [(report, figures, number) for report in self.used for number, figures in report["devices"].items()]
         return max(found, key=lambda one: one[1]["reserved_peak"], default=None)
 
     def least_needed(self) -> int:
-        """What was live at one time, and what the context takes: no allocator gets by with less."""
+        """The peak of live bytes and the context: no allocator can do with less."""
         worst = self.worst()
         return worst[1]["live_peak"] + worst[1]["others"] if worst else 0
 
@@ -92,7 +92,7 @@ class Outcome(NamedTuple):
         return worst[1]["reserved_peak"] + worst[1]["others"] if worst else 0
 
 
-# --- words
+# --- parts of lines
 
 def size(bytes: int) -> str:
     return f"{bytes / GIB:.2f} GiB" if bytes >= GIB else f"{bytes / MIB:.1f} MiB" if bytes >= MIB else f"{bytes} bytes"
@@ -162,7 +162,7 @@ def last_words(outcome: Outcome) -> list[str]:
     return ["  it printed last:", *("    " + line for line in outcome.tail.splitlines()[-6:])] if outcome.tail.strip() else []
 
 
-# --- the page
+# --- the verdict as text
 
 def headline(program: Sequence[str], outcome: Outcome, devices: int) -> str:
     name = " ".join(program[:2]) if program[0] == "-m" else program[1] if program[0] == "--" else program[0]

@@ -1,1 +1,1 @@
-"""Who holds memory, and what makes it grow."""
+"""Finds the variables that hold memory, and the causes of its growth."""

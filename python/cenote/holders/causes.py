@@ -1,7 +1,7 @@
-"""What memory that lives on is told as: causes, with who holds it and which lines took it.
+"""Turns blocks that outlive their step into causes: the variable that holds them, and the lines that stored and allocated them.
 
-Made of three things that others bring: blocks by the step they are left from (growth.py), a path to each from something that has a name
-(finder.py), and PyTorch's stack of each. No state, and nothing of the program runs.
+A cause is made from the blocks with their steps (growth.py), the path from a name to each block (finder.py), and the stack that allocated each
+(PyTorch). This module has no state and runs no code of the program.
 """
 import collections
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from cenote.base import source
 from cenote.base.source import Line
 from cenote.holders.finder import Findings, Path
 
-COHORTS = 4  # that live on make a cause
-COHORTS_KEYED = 16  # in a dictionary: a cache grows while it meets something new
-COHORTS_UNHELD = 8  # of which nothing is known but the line
+COHORTS = 4  # so many cohorts that live on make a cause
+COHORTS_KEYED = 16  # the same in a dictionary, which may be a cache: it grows while it meets new keys
+COHORTS_UNHELD = 8  # the same for blocks of which only the allocating line is known
 Stack = list[dict[str, Any]]  # frames as PyTorch has them, innermost first
 
 
 class Block(NamedTuple):
-    """A block that has outlived the step it was born in."""
+    """A block that has outlived the step in which it was allocated; `cohort` is that step."""
 
     address: int
     size: int
@@ -29,20 +29,20 @@ class Block(NamedTuple):
 
 @dataclass
 class Cause:
-    """Something that grows. `str` of it is the text of the alarm."""
+    """A cause of growth. str() of it is the text of the alarm."""
 
     key: tuple[Any, ...]
     holder: str
     hint: str
     per_step: int
-    steps: int  # over which it is told
+    steps: int  # that per_step is the mean of
     since: int
     device: int
     kept: tuple[Line, ...] = ()
-    sites: list[tuple[str, int]] = field(default_factory=list)  # with bytes a step
+    sites: list[tuple[str, int]] = field(default_factory=list)  # allocating lines, with bytes per step
     stacks: list[str] = field(default_factory=list)
     has_history: bool = False
-    variable: tuple[Any, ...] = ()  # that holds it, or holds what holds it: as a key
+    variable: tuple[Any, ...] = ()  # key of the variable that holds the memory, directly or through other objects
 
     def __str__(self) -> str:
         return ("cenote: memory grows: " if self.per_step else "cenote: ") + "\n    ".join(self.lines())
@@ -62,7 +62,7 @@ def size_text(size: int) -> str:
 
 
 def site_of(frames: Iterable[dict[str, Any]]) -> str:
-    """The innermost line of the program's own."""
+    """The innermost line that is the program's own."""
     own = [frame for frame in frames if not source.is_library(frame["filename"])]
     if not own:
         return ""
@@ -72,10 +72,10 @@ def site_of(frames: Iterable[dict[str, Any]]) -> str:
     return f"{place} in {frame['name']}" + (f": {text}" if text else "")
 
 
-# --- words for a path
+# --- a path as text
 
 def words(path: Path) -> str:
-    """`model.encoder.mean`, `outputs[3]`; what exceptions hold has places in between."""
+    """`model.encoder.mean`, `outputs[3]`."""
     text = ""
     for link in path:
         if link.how in ("variable", "closure"):
@@ -94,7 +94,7 @@ def words(path: Path) -> str:
 
 
 def owner(path: Path) -> str:
-    """The function or module whose variable it is."""
+    """The function or module that has the variable at the beginning of the path."""
     place = path[0].place if path else None
     if place is None:
         return ""
@@ -106,7 +106,7 @@ def before_exception(path: Path) -> int:
 
 
 def describe(prefix: Path, whole: Path, count: int, length: int, has_history: bool) -> str:
-    """Who holds what: `prefix` is what all of it has in common, `whole` an example."""
+    """What holds the blocks, as text. `prefix`: the common beginning of their paths; `whole`: the path of one of them."""
     named = tuple(link for link in prefix if link.how != "history")
     at = before_exception(whole)
     cut = named[:before_exception(named)]
@@ -133,7 +133,7 @@ def hint_for(whole: Path, has_history: bool) -> str:
 
 
 def lines_for(path: Path) -> tuple[Line, ...]:
-    """Where the program puts something there."""
+    """The lines of the program that store something in the last variable of the path."""
     for link in reversed(path[:before_exception(path)]):
         if link.how in ("variable", "attribute", "closure") and link.codes:
             return source.keeping(link.codes, link.name, link.how == "attribute")
@@ -141,7 +141,7 @@ def lines_for(path: Path) -> tuple[Line, ...]:
 
 
 def keys(path: Path) -> list[tuple[Any, ...]]:
-    """Of each beginning of a path, something that is the same in the next search."""
+    """A key for each prefix of a path. A key is the same in the next search."""
     made: list[tuple[Any, ...]] = []
     key: tuple[Any, ...] = ()
     for link in path:
@@ -159,7 +159,7 @@ def variable_of(path: Path) -> tuple[Any, ...]:
 # --- causes
 
 class Judge:
-    """Turns blocks that live on, their holders and their stacks into causes."""
+    """Turns blocks, their holders and their stacks into causes."""
 
     def __init__(self, step: int, blocks: list[Block], findings: Findings, stacks: dict[int, Stack]) -> None:
         self.step, self.findings, self.stacks = step, findings, stacks
@@ -191,14 +191,14 @@ class Judge:
         return len(cohorts) >= needed and max(cohorts) >= self.step - needed
 
     def rate(self, members: list[Block]) -> tuple[int, int]:
-        """Bytes a step, and over how many steps."""
+        """Mean bytes per step, and the number of steps."""
         steps = self.step - min(block.cohort for block in members)
         return sum(block.size for block in members) // steps, steps
 
     def of_holder(self, key: tuple[Any, ...], prefix: Path, members: list[Block]) -> Optional[Cause]:
         paths = [self.findings.paths[block.address] for block in members]
         if any(link.bound is not None for link in prefix):
-            return None  # it holds so many and no more
+            return None  # a container of bounded length
         is_keyed = prefix[-1].how != "history" and any(len(path) > len(prefix) and path[len(prefix)].how == "key" for path in paths)
         if is_keyed and not self.is_growing(members, COHORTS_KEYED):
             return None
@@ -211,7 +211,7 @@ class Judge:
                      self.sites(members), self.short_stacks(members), has_history, variable_of(prefix))
 
     def sites(self, members: list[Block]) -> list[tuple[str, int]]:
-        """Lines, and what each adds in a step. Of the earliest blocks the stack may not be known."""
+        """Allocating lines, with the bytes that each adds per step. The stacks of the earliest blocks may be unknown."""
         known = [block for block in members if self.stacks.get(block.address)] or members
         steps = len({block.cohort for block in known})
         sums: collections.Counter[str] = collections.Counter()
@@ -220,7 +220,7 @@ class Judge:
         named = [(site, bytes // steps) for site, bytes in sums.most_common() if site]
         if named or len(known) < len(members):
             return named
-        return [("a thread of autograd or of a library: no line of Python's", sum(sums.values()) // steps)]
+        return [("a thread of autograd or of a library, without a line of Python", sum(sums.values()) // steps)]
 
     def short_stacks(self, members: list[Block]) -> list[str]:
         block = max(members, key=lambda member: member.size)
@@ -228,7 +228,7 @@ class Judge:
         return [f"{source.shown(frame['filename'])}:{frame['line']} in {frame['name']}" for frame in frames[:8]]
 
     def of_lines(self, blocks: list[Block]) -> list[Cause]:
-        """Of blocks that nobody is known to hold."""
+        """Causes by allocating line, for blocks without a known holder."""
         groups: dict[str, list[Block]] = {}
         for block in blocks:
             if block.address not in self.findings.paths:
@@ -238,12 +238,12 @@ class Judge:
             if self.is_growing(members, COHORTS_UNHELD):
                 per_step, steps = self.rate(members)
                 why = f"the search ended {self.findings.gave_up}" if self.findings.gave_up else "a library may hold it"
-                causes.append(Cause(("line", site), f"held by nothing that Python sees ({why})", "", per_step, steps, self.step - steps,
+                causes.append(Cause(("line", site), f"held by no Python object that was found ({why})", "", per_step, steps, self.step - steps,
                                     members[0].device, (), self.sites(members), self.short_stacks(members)))
         return causes
 
     def exceptions(self) -> list[Cause]:
-        """What one step left behind in an exception: no growth yet, and never meant."""
+        """Blocks of one step that an exception keeps. That is no growth yet, but the program never wants it."""
         causes = {}
         for block in self.blocks:
             path = self.findings.paths.get(block.address, ())

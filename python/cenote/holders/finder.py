@@ -1,11 +1,11 @@
-"""Who holds a block of device memory: the variable, attribute or container by which a program still reaches it, or an autograd history.
+"""Finds what holds a block of device memory: the variable, attribute or container by which the program reaches it, or an autograd history.
 
-`find` goes forward from all that has a name (variables of running functions, of modules, of frames that exceptions keep) and looks for tensors
-that lie in the blocks; what no tensor of Python's has may be saved in a graph, and the graphs of all tensors that were met are walked after that.
-It says nothing about which block should be there: growth.py decides that.
+`find` starts at everything that has a name (variables of running functions, of modules, of frames that exceptions keep), follows references, and
+looks for tensors in the blocks. Then it searches the graphs of all tensors that it met, for blocks that only an operation keeps. It does not decide
+which blocks should be gone: growth.py does.
 
-The program under it must not notice: nothing of it runs (parts.py, graphs.py), no kernel, nothing waits for the device. References are held while it
-searches and no longer. It is bounded in objects and seconds, and says when it gave up.
+The program must not notice a search: none of its code runs (parts.py, graphs.py), no kernel runs, and nothing waits for the device. References are
+held only during the search. A search has limits of objects and seconds, and says if it gave up.
 """
 import collections
 import gc
@@ -22,36 +22,36 @@ from cenote.holders.graphs import LEAF, OPERATIONS, Reader, inputs_of, length_of
 from cenote.holders.parts import ATOM_IDS, forget_types, own_dict, readers
 from cenote.labels import engine
 
-OBJECTS = 400_000  # looked at in one search
+OBJECTS = 400_000  # limit for one search
 SECONDS = 3.0  # for objects, and again for histories
 SECONDS_LIGHT = 0.02
 
 
 class Link(NamedTuple):
-    """One step on the way to a tensor."""
+    """One reference on the way from a name to a tensor."""
 
     how: str  # variable, attribute, index, key, element, inside, exception, history
     name: str
-    leads_to: str  # name of the type
+    leads_to: str  # type name of the object that it leads to
     place: Optional[Place] = None  # of a variable: its function or module
-    bound: Optional[int] = None  # what it leads to holds at most so many
-    codes: tuple[types.CodeType, ...] = ()  # which may have put something there
+    bound: Optional[int] = None  # most items of the container that it leads to, if that is bounded
+    codes: tuple[types.CodeType, ...] = ()  # code that may have stored the object there
 
 
 Path = tuple[Link, ...]
 
 
 class Findings(NamedTuple):
-    """What a search found."""
+    """The result of a search."""
 
     paths: dict[int, Path]  # by the block's address
     lengths: dict[Path, int]  # operations in a history
-    with_history: set[int]  # blocks: the tensor there has one, or it is what one keeps
-    gave_up: str  # empty: it saw all there is
+    with_history: set[int]  # blocks whose tensor has a history, or that a history keeps
+    gave_up: str  # why the search ended early; empty if it did not
 
 
 class Search:
-    """Breadth first, so that the shortest name is found. Lives for one call: it holds all that it has met."""
+    """A breadth-first search, so that it finds the shortest name. It lives for one call, because it holds all objects that it met."""
 
     def __init__(self, blocks: Iterable[tuple[int, int]], objects: int, seconds: float) -> None:
         self.blocks = sorted(blocks)
@@ -80,16 +80,16 @@ class Search:
             return
         is_tensor = issubclass(kind, self.reader.tensor)
         if not is_tensor and not gc.is_tracked(obj) and kind is not types.FrameType and not issubclass(kind, self.reader.storage):
-            return  # it holds nothing. Frames of functions that run are not tracked either
+            return  # it refers to no object. (Frames of running functions are not tracked, but refer to objects.)
         self.met[me], self.ways[me] = obj, (parent, how, name)
         if is_tensor:
             self.look(obj)
         elif issubclass(kind, self.reader.storage):
-            self.note(obj.data_ptr() if obj.device.type == "cuda" else 0, me)
+            self.match(obj.data_ptr() if obj.device.type == "cuda" else 0, me)
         else:
             self.queue.append(obj)
 
-    def note(self, address: int, me: int) -> None:
+    def match(self, address: int, me: int) -> None:
         block = self.block_at(address) if address else None
         if block is not None:
             self.found.setdefault(block, me)
@@ -100,7 +100,7 @@ class Search:
             if node is not None:
                 self.histories.append((id(tensor), node))
             return
-        self.note(self.reader.address_of(tensor), id(tensor))
+        self.match(self.reader.address_of(tensor), id(tensor))
         try:
             node, grad = self.reader.grad_fn(tensor), self.reader.gradient_of(tensor)
         except RuntimeError:
@@ -120,7 +120,7 @@ class Search:
         return not self.gave_up
 
     def run(self) -> None:
-        """Until there is nothing more: the histories of all tensors are wanted, also when the blocks are found."""
+        """Searches on after all blocks are found, because the histories of all tensors are needed."""
         while self.queue and self.has_room():
             obj = self.queue.popleft()
             for read in readers(type(obj)):
@@ -161,7 +161,7 @@ class Search:
 
 
 def bound_of(obj: Any, owner: Any) -> Optional[int]:
-    """How many items a container takes at most, where it is made that way."""
+    """The most items that a container takes; None if it is not bounded."""
     if issubclass(type(obj), collections.deque):
         length = vars(collections.deque)["maxlen"].__get__(obj)
         if length is not None:
@@ -172,7 +172,8 @@ def bound_of(obj: Any, owner: Any) -> Optional[int]:
 
 
 def running() -> list[types.FrameType]:
-    """Frames of all threads, this one's first, but for ours: with one that lies below this function it would be a cycle, and keep what was met."""
+    """Frames of all threads, this thread's first, without frames of cenote: those refer to the search, and a cycle would keep all objects that it
+    met."""
     frames: list[types.FrameType] = []
     here = threading.get_ident()
     tops = sys._current_frames()
@@ -187,7 +188,7 @@ def running() -> list[types.FrameType]:
 
 
 def roots(search: Search) -> None:
-    """All that has a name: functions that run, inner ones first, then the program's modules, then what is left of exceptions, then libraries."""
+    """Starts at everything that has a name: running functions, inner ones first, the program's modules, the last exception, frames of libraries."""
     frames = running()
     own = [frame for frame in frames if not source.is_library(frame.f_code.co_filename)]
     for frame in own:
@@ -203,7 +204,8 @@ def roots(search: Search) -> None:
 
 
 def search_backwards(search: Search) -> None:
-    """For tensors that nothing named leads to, from their side: what refers to them. Of a few: each question goes through all objects."""
+    """For tensors that no name leads to: finds the type of an object that refers to each. Only for a few, because each takes a pass over all objects.
+    """
     missing = set(search.starts) - set(search.found)
     questions = 8
     everything = gc.get_objects()
@@ -224,7 +226,7 @@ def search_backwards(search: Search) -> None:
 
 
 def holder_type(obj: Any, ours: set[int]) -> str:
-    """The type of what refers to an object that no name leads to."""
+    """The type name of an object that refers to `obj`."""
     for referrer in gc.get_referrers(obj):
         if type(referrer) is not types.FrameType and id(referrer) not in ours and not source.is_ours_object(referrer):
             return str(NAME(type(referrer)))
@@ -232,8 +234,8 @@ def holder_type(obj: Any, ours: set[int]) -> str:
 
 
 def walk_histories(search: Search, missing: set[int], before: int) -> tuple[dict[int, int], dict[int, int]]:
-    """Blocks that operations keep, with the tensor whose history it is; and the lengths of those histories. Histories that reach back before
-    sequence number `before` come first: of two that have an operation, the one that carries it along is the reason."""
+    """The blocks that operations keep, each with the tensor whose history has the operation; and the lengths of the histories. Histories that reach
+    back before sequence number `before` are read first: if two have the same operation, such a one is the cause."""
     def rank(entry: tuple[int, Any]) -> tuple[bool, bool, int]:
         lowest, _ = reaches_back_to(entry[1], 400, before)
         return lowest >= before, not is_carried(search.path(entry[0])), entry[1]._sequence_nr() if lowest < before else 0
@@ -263,13 +265,13 @@ def walk_histories(search: Search, missing: set[int], before: int) -> tuple[dict
 
 
 def is_carried(path: Path) -> bool:
-    """The program computes it from what it was: `total += loss`, `h = f(x, h)`."""
+    """Whether the program computes the variable from its old value: `total += loss`, `h = f(x, h)`."""
     named = [link for link in path if link.how in ("variable", "attribute", "closure")]
     return bool(named) and any(line.is_from_itself for line in source.keeping(named[-1].codes, named[-1].name, named[-1].how == "attribute"))
 
 
 def find(blocks: Iterable[tuple[int, int]], before: int = 0, objects: int = OBJECTS, seconds: float = SECONDS) -> Findings:
-    """Who holds the blocks, given as start and end."""
+    """Finds what holds the blocks, given as start and end."""
     torch: Any = sys.modules["torch"]
     search = Search(blocks, objects, seconds)
     try:
@@ -285,9 +287,9 @@ def find_with(search: Search, before: int) -> Findings:
         search.reader.may_read_gradients = rests and engine.learns_alone()
         found = look(search, before)
     if not rests:
-        return found._replace(gave_up=found.gave_up or "without histories and gradients, beside a backward of another thread")
+        return found._replace(gave_up=found.gave_up or "without histories and gradients, because another thread is in backward")
     if not search.reader.may_read_gradients:
-        return found._replace(gave_up=found.gave_up or "without gradients, beside another thread that learns")
+        return found._replace(gave_up=found.gave_up or "without gradients, because another thread has run backward")
     return found
 
 
@@ -317,8 +319,8 @@ class Carried(NamedTuple):
 
 
 def carried_histories(frame: Optional[types.FrameType], since: int, before: int, objects: int, operations: int) -> list[Carried]:
-    """Histories of what the running functions reach in a few steps that were continued after sequence number `since`, go back to before `before`
-    and are of something that is computed from itself: a look that is cheap enough for many steps of a program."""
+    """Histories that grow from step to step: they were continued after sequence number `since`, go back before `before`, and belong to a variable that
+    is computed from itself. Only variables near the running functions are searched: this is cheap enough for many steps of a program."""
     torch: Any = sys.modules["torch"]
     search = Search((), objects, SECONDS_LIGHT)
     try:

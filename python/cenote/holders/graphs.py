@@ -1,7 +1,7 @@
-"""Autograd's graphs, from the tensors that have one: what operations keep for their backward, how long a history is, how far it goes back.
+"""Reads autograd's graphs: the tensors that operations keep for backward, the length of a history, and how far back it goes.
 
-Tensors are read by PyTorch's own descriptors, past whatever a subclass makes of them. No hook of a saved tensor runs: unpacking may copy to the
-device, or compute a checkpoint's forward again. An operation is read while a reference to it is held: what PyTorch hands out of one is invalid after.
+Tensors are read by PyTorch's own descriptors, so that no code of a subclass runs. No hook of a saved tensor runs: unpacking may copy to the device,
+or compute a checkpoint's forward again. A reference to an operation is held while it is read: what PyTorch returns from one is invalid without it.
 """
 import heapq
 import sys
@@ -11,15 +11,15 @@ from typing import Any, Iterator
 from cenote.holders.parts import by_type, own_dict
 
 OPERATIONS = 200_000  # of graphs, in one search
-LEAF = 1 << 63  # sequence numbers from here on are of leaves, which are not operations
+LEAF = 1 << 63  # sequence numbers from here on belong to leaves, which are not operations
 
 
 class Reader:
-    """PyTorch's own ways to read a tensor, past whatever a subclass makes of them."""
+    """PyTorch's own descriptors for tensors."""
 
     def __init__(self) -> None:
-        self.rests = True  # no backward is under way: what operations keep does not go while it is read
-        self.may_read_gradients = True  # nor do gradients
+        self.rests = True  # no backward is running, which could free what operations keep while it is read
+        self.may_read_gradients = True  # no other thread could free gradients while they are read
         torch: Any = sys.modules["torch"]
         base = vars(torch._C.TensorBase)
         self.tensor = torch.Tensor
@@ -30,24 +30,24 @@ class Reader:
         self.saved_type = torch._C._autograd.SavedTensor
 
     def address_of(self, tensor: Any) -> int:
-        """Where its memory is, 0: nowhere that is known."""
+        """The address of its memory on a GPU, 0 if it has none."""
         try:
             return int(self.address(tensor) or self.untyped(tensor).data_ptr()) if self.is_cuda(tensor) else 0
         except (RuntimeError, NotImplementedError, TypeError):
-            return 0  # sparse, fake, functional: what they consist of is found by itself, or is nowhere
+            return 0  # sparse, fake, functional: these have no memory of their own
 
     def gradient_of(self, tensor: Any) -> Any:
         return self.grad(tensor) if self.may_read_gradients and self.is_leaf(tensor) else None
 
     def saved_by(self, node: Any) -> Iterator[Any]:
-        """Tensors that an operation of a graph keeps for its backward, while they live."""
+        """The tensors that an operation keeps for backward."""
         for name in saved_names(type(node)) if self.rests else ():
             try:
                 raw = getattr(node, "_raw" + name)
                 has_hooks = any(one.unpack_hook is not None for one in (raw if isinstance(raw, (tuple, list)) else (raw,)))
                 if not has_hooks:
                     value = getattr(node, name if name != "_saved_tensors" else "saved_tensors")
-                else:  # what a hook made of it: unpacking would run the program's code, or a checkpoint's forward
+                else:  # the packed form: unpacking would run the program's code, or a checkpoint's forward
                     value = [one.data for one in (raw if isinstance(raw, (tuple, list)) else (raw,))]
             except (RuntimeError, AttributeError):
                 continue  # freed by backward, or changed in place
@@ -73,7 +73,7 @@ class Reader:
 
 @by_type
 def saved_names(kind: type) -> tuple[str, ...]:
-    """`_saved_self`, `_saved_result`... of a type of operations; `_saved_tensors` of those written in Python."""
+    """`_saved_self`, `_saved_result`... of a type of operations; `_saved_tensors` for operations written in Python."""
     return tuple(name[4:] for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
@@ -82,7 +82,7 @@ def inputs_of(node: Any) -> list[Any]:
 
 
 def length_of(node: Any) -> int:
-    """Operations in a history, up to OPERATIONS of them."""
+    """The number of operations in a history, at most OPERATIONS."""
     seen, stack = {id(node): node}, [node]
     while stack and len(seen) < OPERATIONS:
         for source in inputs_of(stack.pop()):
@@ -93,8 +93,8 @@ def length_of(node: Any) -> int:
 
 
 def reaches_back_to(node: Any, room: int, enough: int = -1) -> tuple[int, int]:
-    """The lowest sequence number in a history that is seen within `room` operations, the oldest known first, or the first below `enough`; and how
-    many were looked at."""
+    """The lowest sequence number found in a history, and the number of operations that were read. Reads the oldest known operation first, and stops
+    after `room` operations or at a number below `enough`."""
     lowest, order = LEAF, count()
     heap = [(node._sequence_nr(), next(order), node)]
     seen, looked = {id(node)}, 0

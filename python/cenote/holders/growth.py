@@ -1,14 +1,15 @@
-"""Which step, which line and which holder makes memory grow: what `cenote.growth()` begins.
+"""`cenote.growth()`: finds the step, the line and the variable that make memory grow.
 
-After each step the live blocks are compared with those of the step before. What a step leaves behind is its cohort, and a program that grows has
-cohort after cohort that lives on: four of the same holder, or from the same line, are a cause. Parameters and an optimizer's state are of one
-step, gradients and variables are gone a step later, a queue holds as many cohorts at the end as in the middle. Only when cohorts pile up is more
-asked: PyTorch's history for lines (it has the stack of each live block), finder.py for who holds them. A history of autograd that goes back
-over four steps is a cause of its own, also where only the host's memory grows.
+After each step the live blocks are compared with those of the step before. The blocks that outlive the step in which they were allocated are its
+cohort. If memory grows, cohort after cohort lives on: four cohorts of the same holder, or from the same line, are a cause. Ordinary programs have
+no such series: parameters and an optimizer's state come from one step, gradients and variables are gone a step later, and a queue holds as many
+cohorts at the end as in the middle. Only when cohorts pile up does this module ask PyTorch's history for the stack of each live block, and
+finder.py for their holders. A history of autograd that goes back over four steps is a cause, too, even if only the host's memory grows.
 
-Where no optimizer steps, as in evaluation, each call of the module that the program calls first is a step.
+If no optimizer steps, as in evaluation, each call of the module that the program calls first is a step.
 
-The program must not notice: an error here ends the watching and is told in the report. LOCKING: one lock; a step that finds it taken is skipped.
+The program must not notice: an error in this module ends the watching, and the report has its text. LOCKING: one lock; if it is taken at the end
+of a step, the step is skipped.
 """
 import collections
 import ctypes
@@ -29,27 +30,27 @@ from cenote.labels import hooks, step_counter
 from cenote.native import bindings
 from cenote.native.bindings import Error
 
-COHORTS_FIRST = 12  # where no step was ever seen: calls of a module may be parts of one
-WINDOW = 32  # cohorts looked at
-BLOCKS = 20_000  # looked for in one search: the latest
-LEAST = 64 << 10  # bytes a step
+COHORTS_FIRST = 12  # if no optimizer has stepped yet: several calls of a module may be parts of one step
+WINDOW = 32  # the newest cohorts, which are compared
+BLOCKS = 20_000  # blocks in one search, the newest
+LEAST = 64 << 10  # bytes per step
 PAUSE_MAX = 256  # steps between two searches that find nothing new
-CHEAP = 0.01  # part of the time that looking for histories may take
+CHEAP = 0.01  # part of the program's time that the search for histories may take
 HISTORY_OBJECTS, HISTORY_OPERATIONS = 1500, 500
 PIECE = struct.Struct("=QQ40xII8xQ")  # of PieceStruct: address, size, state, tag, born. Unpacked by the thousand
 
 
 class Books:
-    """The blocks of one device, by the step after which they were first seen."""
+    """The live blocks of one device, with the step at whose end each was first seen."""
 
     def __init__(self, device: int, pool: int) -> None:
         self.device, self.pool = device, pool
-        self.first: dict[tuple[int, ...], int] = {}  # by PIECE
+        self.first: dict[tuple[int, ...], int] = {}  # step, by the fields of PIECE
         self.room = 1024
-        self.piled: collections.deque[tuple[int, int]] = collections.deque(maxlen=WINDOW)  # step, bytes of all cohorts but its own
-        self.cohorts: dict[int, int] = {}  # bytes that live on
+        self.piled: collections.deque[tuple[int, int]] = collections.deque(maxlen=WINDOW)  # step, bytes of all earlier cohorts
+        self.cohorts: dict[int, int] = {}  # live bytes, by step
         self.live = 0
-        self.ends: collections.deque[tuple[int, int, int]] = collections.deque(maxlen=COHORTS + 1)  # step, live, peak where it is known
+        self.ends: collections.deque[tuple[int, int, int]] = collections.deque(maxlen=COHORTS + 1)  # step, live, peak (0: unknown)
 
     def pieces(self) -> memoryview:
         count = ctypes.c_size_t()
@@ -61,7 +62,7 @@ class Books:
             self.room = count.value + count.value // 4
 
     def look(self, step: int) -> None:
-        """Step 0: what was there before."""
+        """Compares the live blocks with those of the last call. Step 0 is for blocks that were live before the watching began."""
         before, live = self.first, bindings.LIVE
         now = {piece: before.get(piece, step) for piece in PIECE.iter_unpack(self.pieces()) if piece[2] == live}
         cohorts = collections.Counter[int]()
@@ -71,31 +72,31 @@ class Books:
         self.first, self.cohorts, self.live = now, cohorts, sum(piece[1] for piece in now)
         self.piled.append((step, sum(bytes for first, bytes in cohorts.items() if first < step)))
 
-    def note_end(self, step: int, is_counted: bool) -> None:
-        """The library knows the peak of the steps that it counts."""
-        note, count = bindings.StepStruct(), ctypes.c_size_t()
+    def add_end(self, step: int, is_counted: bool) -> None:
+        """Keeps the figures of a step's end. The library has the peak if it counted the step."""
+        found, count = bindings.StepStruct(), ctypes.c_size_t()
         if is_counted:
-            bindings.call("cenote_pool_steps", self.pool, ctypes.byref(note), 1, ctypes.byref(count), ctypes.sizeof(note))
-        self.ends.append((step, self.live, note.peak))
+            bindings.call("cenote_pool_steps", self.pool, ctypes.byref(found), 1, ctypes.byref(count), ctypes.sizeof(found))
+        self.ends.append((step, self.live, found.peak))
 
     def blocks(self, step: int) -> list[Block]:
-        """What outlived its step, the latest WINDOW steps."""
+        """Blocks of the last WINDOW steps that outlived their step."""
         return [Block(address, size, tag, self.device, first) for (address, size, _, tag, _), first in self.first.items()
                 if step - WINDOW <= first < step and first]
 
     def is_growing(self, step: int, cohorts: int) -> bool:
-        """Each of so many steps has left something that lives on, and together it becomes more."""
+        """Whether each of the last `cohorts` steps has left live blocks, and their sum grows."""
         return all(first in self.cohorts for first in range(step - cohorts, step)) and self.has_piled_up(step, cohorts)
 
     def has_piled_up(self, step: int, cohorts: int) -> bool:
-        """The same, with steps between them that have left nothing."""
+        """The same, but steps between may have left none."""
         living = [first for first in self.cohorts if step - WINDOW <= first < step]
         now, then = self.piled[-1][1], self.piled[max(0, len(self.piled) - 1 - cohorts)][1]
         return len(living) >= cohorts and now > then
 
 
 class Patience:
-    """When to search again: the longer, the more searches have found nothing new."""
+    """Decides when to search again: the pause doubles as long as searches find nothing new."""
 
     def __init__(self) -> None:
         self.pause = self.due = 0
@@ -109,8 +110,8 @@ class Patience:
 
 
 class Stacks:
-    """PyTorch's history of the blocks that live, which has the stack of each. It is most of what watching costs: on for a start, and from when
-    two steps in a row have left something. The program may have it on for itself."""
+    """PyTorch's history, which has the stack of each live block. It is most of the cost of watching: so it is on for the first steps, and when two
+    steps in a row have left live blocks. The program may have switched it on itself."""
 
     def __init__(self) -> None:
         self.torch: Any = sys.modules["torch"]
@@ -131,7 +132,8 @@ class Stacks:
         return {block["address"]: block.get("frames") or [] for segment in self.snapshot()["segments"] for block in segment["blocks"]}
 
     def snapshot(self) -> dict[str, Any]:
-        """PyTorch would import all of torch._inductor, for seconds, to look whether a compiled line has one behind it."""
+        """PyTorch's _snapshot would import all of torch._inductor, for seconds, to translate lines of compiled code. If the program has not imported
+        it, there is no compiled code: so hide the import."""
         torch = self.torch
         nothing = None if "_inductor" in vars(torch) or "torch._inductor" in sys.modules else object()
         if nothing is not None:
@@ -143,7 +145,7 @@ class Stacks:
                 del torch._inductor
 
     def end(self) -> None:
-        """Who switched it on meanwhile asked for entries: of the state alone PyTorch keeps the last one."""
+        """Switches the history off if this class switched it on. If it has more than one entry, the program has switched it on meanwhile."""
         if self.is_ours and all(len(trace) <= 1 for trace in self.snapshot()["device_traces"]):
             self.memory._record_memory_history(enabled=None)
         self.is_ours = False
@@ -152,11 +154,11 @@ class Stacks:
 # --- watching
 
 class Growth:
-    """Watches from when it is made until `close`, or to the end of a `with`. See cenote.growth."""
+    """Watches from its construction until `close`, or to the end of a `with`. See cenote.growth."""
 
     def __init__(self, alarm: Optional[Callable[[Any], object]] = print, least: Union[int, str] = LEAST) -> None:
         if alarm is not None and not callable(alarm):
-            raise TypeError(f"alarm is a function that takes what is to be told, or None, not {type(alarm).__name__}")
+            raise TypeError(f"alarm is a function that takes a cause, or None, not {type(alarm).__name__}")
         self.least = bytes_of(least)
         torch: Any = bindings.torch_with_gpu()
         if torch is None or torch.cuda.get_allocator_backend() != "cenote":
@@ -172,7 +174,7 @@ class Growth:
         self.each_step, self.now_and_then, self.once = Patience(), Patience(), Patience()
         self.stepped = self.ever_stepped = False
         self.top: Optional[weakref.ref[Any]] = None
-        self.calls = self.calls_usual = 0  # of other modules since the top one was called, and the most there were
+        self.calls = self.calls_usual = 0  # calls of other modules since the last of the top module, and the most there were
         self.began, self.spent = time.monotonic(), 0.0
         self.torch = torch
         self.stacks: Optional[Stacks] = Stacks()
@@ -189,7 +191,7 @@ class Growth:
         self.close()
 
     def close(self) -> None:
-        """Ends the watching; reports are of what was seen until then. A second call changes nothing."""
+        """Ends the watching; reports cover the time until then. A second call changes nothing."""
         with self.lock:
             undo, self.undo = self.undo, []
             for take_away in undo:
@@ -205,14 +207,14 @@ class Growth:
         self.pulse(is_counted=True)
 
     def module_is_called(self, module: Any, _: Any) -> None:
-        """Of a module that the program calls itself, again, with no step since: an iteration without a step is over."""
+        """Ends an iteration without an optimizer's step: if the program itself calls the same module again, and no optimizer stepped in between."""
         top = self.top() if self.top is not None else None
         if module is not top:
             self.calls += 1
             if top is not None and self.calls <= 2 * self.calls_usual + 16 or self.torch.compiler.is_compiling() or not is_outermost():
                 return
             self.top, self.calls, self.calls_usual = weakref.ref(module), 0, 0
-            self.stepped = True  # this call begins an iteration: none is over
+            self.stepped = True  # the first call of this module: no iteration has ended
         self.calls, self.calls_usual = 0, max(self.calls, self.calls_usual)
         stepped, self.stepped = self.stepped, False
         if not stepped and not self.torch.compiler.is_compiling() and not (module.training and self.ever_stepped):
@@ -222,10 +224,10 @@ class Growth:
         if not self.undo or self.pid != os.getpid() or not self.lock.acquire(blocking=False):
             return
         try:
-            if not self.is_busy:  # an alarm may call what steps
+            if not self.is_busy:  # the program's alarm may end a step
                 self.is_busy = True
                 self.look(is_counted)
-        except Exception as error:  # the program's step must not fail for our sake
+        except Exception as error:  # the program's step must not fail because of this
             self.trouble = f"the watching ended at step {self.step}: {type(error).__name__}: {error}"
             print(f"cenote.growth: {self.trouble}", file=sys.stderr)
             self.close()
@@ -237,7 +239,7 @@ class Growth:
         self.step += 1
         self.read()
         for books in self.books.values():
-            books.note_end(self.step, is_counted)
+            books.add_end(self.step, is_counted)
         if self.stacks is not None:
             self.stacks.want(self.step, any(books.is_growing(self.step, 2) for books in self.books.values()))
         self.judge()
@@ -272,7 +274,7 @@ class Growth:
         return top is None or bool(top.training)
 
     def has_stayed(self, books: Books) -> bool:
-        """Something of the step before last, and of none beside it, when the program should be settled."""
+        """Whether the step before last has left live blocks, its neighbours have not, and the first steps are over."""
         cohort = self.step - 2
         return cohort > 2 and books.cohorts.get(cohort, 0) >= self.least and not (cohort - 1 in books.cohorts or cohort + 1 in books.cohorts)
 
@@ -285,7 +287,7 @@ class Growth:
         return next((number for at, number in self.ends if at == step), 0)
 
     def histories(self) -> list[Cause]:
-        """Histories that go back over COHORTS steps, and were carried on in this one."""
+        """Histories that were continued in this step and go back over COHORTS steps."""
         numbers = dict(self.ends)
         old, last = numbers.get(self.step - COHORTS), numbers.get(self.step - 1)
         if self.step <= COHORTS or old is None or last is None or numbers[self.step] == last:
@@ -302,13 +304,13 @@ class Growth:
         return list(causes.values())
 
     def tell(self, causes: list[Cause]) -> bool:
-        """Alarms for what is new. Small growth is for reports, unless each of its tensors has a graph behind it."""
+        """Calls the alarm for each new cause; for small growth only if its tensors have a history. True if there was a new cause."""
         found = False
         for cause in causes:
             if cause.key in self.told or (0 < cause.per_step < self.least and not cause.has_history):
                 continue
             if cause.has_history and any(cause.variable and cause.variable == other.variable for other in self.told.values() if other.has_history):
-                continue  # h and c of one state
+                continue  # the same variable, such as h and c of one state
             self.told[cause.key] = cause
             found = True
             if self.alarm is not None:
@@ -318,7 +320,7 @@ class Growth:
     # report
 
     def report(self, stacks: bool = False) -> str:
-        """What grew, by step, holder, line and tag, in words. With `stacks` the program's own lines that led to an allocation."""
+        """The growth by step, holder, line and tag, as text. `stacks`: with the program's own lines of the stack of an allocation."""
         with self.lock:
             text = [f"cenote.growth: {self.trouble}"] if self.trouble else []
             if self.step < COHORTS + 1:
@@ -350,7 +352,7 @@ class Growth:
                         for step, live, peak in books.ends)]
 
     def tag_report(self, judge: Judge) -> list[str]:
-        """Tags by what their blocks of the window add each step."""
+        """The tags whose blocks grow most per step."""
         sums: collections.Counter[tuple[int, int]] = collections.Counter()
         for block in judge.blocks:
             if block.tag:
@@ -375,7 +377,7 @@ def bytes_of(least: Union[int, str]) -> int:
 
 
 def own_frame() -> Optional[FrameType]:
-    """The innermost frame that is not ours."""
+    """The innermost frame that is not of cenote."""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None and source.is_ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -383,7 +385,7 @@ def own_frame() -> Optional[FrameType]:
 
 
 def is_outermost() -> bool:
-    """No module calls the one that is being called."""
+    """Whether no other module calls the module that is being called."""
     calls = 0
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:

@@ -1,7 +1,7 @@
-"""What objects consist of, by name: items, attributes, variables of frames, what an exception's traceback keeps.
+"""Lists the parts of an object, with their names: items, attributes, variables of frames, the frames in an exception's traceback.
 
-Read through descriptors of Python itself: no property, `__getattr__`, `__iter__`, `__len__` or `__repr__` of the program runs, and a class that
-makes something else of `__dict__` is left alone. Nothing is kept. Which types are read how is the table READERS.
+Objects are read through Python's own descriptors: no property, `__getattr__`, `__iter__`, `__len__` or `__repr__` of the program runs, and a class
+that replaces `__dict__` is skipped. No object is kept. The table READERS says how each type is read.
 """
 import collections
 import gc
@@ -13,20 +13,20 @@ from cenote.base import source
 from cenote.base.source import BASES, DICT, FLAGS, MODULE, NAME, NAMESPACE
 
 Found = TypeVar("Found")
-Part = tuple[str, str, Any]  # how it is reached, the name there, what it is
+Part = tuple[str, str, Any]  # how the part is reached, its name, the part
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType, types.BuiltinFunctionType, range, slice, type(Ellipsis),
          types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType, property)
-ATOM_IDS = frozenset(id(kind) for kind in ATOMS)  # not compared: a metaclass may have its own idea of equality
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class of Python's
-NESTED = ("_modules", "_parameters", "_buffers")  # of torch.nn.Module: attributes to everybody else
+ATOM_IDS = frozenset(id(kind) for kind in ATOMS)  # ids, because a metaclass may define ==
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by Python code
+NESTED = ("_modules", "_parameters", "_buffers")  # dictionaries of torch.nn.Module whose items users see as attributes
 
 
 _known: list[dict[int, Any]] = []
 
 
 def by_type(function: Callable[[Any], Found]) -> Callable[[Any], Found]:
-    """Remembers answers by the id of a type: it is not hashed, and not kept. Good while its objects are, see forget_types."""
+    """Caches results by the id of a type, so that the type is neither hashed nor kept. Results are valid while the type lives: see forget_types."""
     known: dict[int, Found] = {}
     _known.append(known)
 
@@ -38,13 +38,13 @@ def by_type(function: Callable[[Any], Found]) -> Callable[[Any], Found]:
 
 
 def forget_types() -> None:
-    """To be called before the objects go whose types were asked after."""
+    """To be called before the objects are released whose types were asked for."""
     for known in _known:
         known.clear()
 
 
 def own_dict(obj: Any) -> dict[str, Any]:
-    """`obj.__dict__`, unless the program made that something of its own."""
+    """`obj.__dict__`; empty if the program replaced that attribute."""
     getter = dict_getter(type(obj))
     found = getter(obj) if getter else None
     return found if type(found) is dict else {}
@@ -75,8 +75,8 @@ def attributes(obj: Any) -> Iterator[Part]:
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:
-    """The variables of a frame. Up to Python 3.12 the frame would keep the dictionary, and what is in it, as long as it lives; it is also what the
-    program has if it called locals() there, and then it is left as locals() would leave it."""
+    """The variables of a frame. Up to Python 3.12 the frame keeps the dictionary of f_locals, with all values in it, so the values are removed again;
+    not if the program has that dictionary, because it called locals()."""
     found = frame.f_locals
     if type(found) is not dict and sys.version_info < (3, 13):
         return {}  # a class body with a namespace of its own
@@ -186,7 +186,7 @@ def of_class(obj: type) -> Iterator[Part]:
 
 def of_object(obj: Any) -> Iterator[Part]:
     yield from attributes(obj)
-    if not FLAGS(type(obj)) & HEAP_TYPE:  # it may hold what only it knows
+    if not FLAGS(type(obj)) & HEAP_TYPE:  # a type in C may refer to objects that no attribute names
         for value in gc.get_referents(obj):
             yield "inside", "", value
 

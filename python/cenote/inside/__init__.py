@@ -1,1 +1,1 @@
-"""What runs in the program's process: cenote as PyTorch's allocator, reports, and what is said when the program ends."""
+"""What runs in the program's process: cenote as PyTorch's allocator, reports, and the summary when the program ends."""

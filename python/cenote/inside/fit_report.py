@@ -1,11 +1,11 @@
-"""Inside a program that `cenote dry-run` runs: counts steps, hears when memory runs out, and writes down what is held, for fit/dry_run.py to read.
+"""Runs in a program that `cenote dry-run` started: counts steps, and writes figures and out-of-memory errors to a file that fit/dry_run.py reads.
 
-hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. Each process that uses a GPU keeps one file there, PID.json, renewed
-at each step and whenever memory runs out, so that a process that is killed has told what it knew; the first process keeps one in any case.
-Workers of a DataLoader have no GPU and write none.
+hook.py calls `begin` when torch is imported and CENOTE_DRY_RUN names a folder. Each process that uses a GPU, and the first process in any case, has
+one file there, PID.json. It is written anew at each step and whenever memory runs out, so that a file remains if the process is killed. Workers of
+a DataLoader use no GPU and write none.
 
-After as many steps as were asked for the process ends where it stands, by os._exit: nothing of the program runs any more, so that no checkpoint
-is written over a real one. What raises here is swallowed: the program is not to see that it is watched.
+After the last step that was asked for, the process ends at once by os._exit. No more code of the program runs, so that it does not overwrite a real
+checkpoint. Exceptions in this module are dropped: they must not change what the program does.
 """
 import atexit
 import json
@@ -24,7 +24,7 @@ from cenote.launch import environment
 from cenote.native import bindings
 
 FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
-FAILURES_MAX = 8  # of running out of memory, that are kept with their stacks; the rest is counted
+FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
 FRAMES_MAX = 60
 TEXT_MAX = 500
 
@@ -41,7 +41,7 @@ def frames(frame: Optional[FrameType]) -> Iterator[tuple[str, int, str]]:
 
 
 def stack_of(innermost_first: Iterator[tuple[str, int, str]]) -> list[dict[str, Any]]:
-    """The innermost first, without us and without Python's way of starting a script."""
+    """The stack, innermost frame first, without frames of cenote and of Python's start of a script."""
     found = []
     for file, line, function in innermost_first:
         if source.is_ours(file) or file.startswith("<frozen"):
@@ -52,7 +52,7 @@ def stack_of(innermost_first: Iterator[tuple[str, int, str]]) -> list[dict[str, 
 
 
 def shortened(stack: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a deep recursion leaves out is in the middle."""
+    """At most FRAMES_MAX frames: the middle of a longer stack is left out."""
     half = FRAMES_MAX // 2
     return stack if len(stack) <= FRAMES_MAX else stack[:half] + stack[-half:]
 
@@ -65,7 +65,7 @@ def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
 
 
 class Watch:
-    """What this process has seen so far."""
+    """Steps, errors and peaks of this process so far."""
 
     def __init__(self, torch: ModuleType, folder: str, steps: int) -> None:
         self.torch, self.folder, self.steps_most = torch, folder, steps
@@ -73,13 +73,13 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Also what a forked child inherits of its parent."""
+        """For a new process, and for a forked child, which inherits its parent's figures."""
         self.steps = 0
         self.failures: list[dict[str, Any]] = []
         self.failures_count = 0
         self.devices: dict[int, dict[str, Any]] = {}
 
-    # --- hearing
+    # --- hooks
 
     def start(self) -> None:
         self.torch.cuda._lazy_call(self.attach)
@@ -95,7 +95,7 @@ class Watch:
         atexit.register(self.ended)
 
     def attach(self) -> None:
-        """When the program uses a GPU for the first time: attaching would initialise CUDA, and forked children could not use it any more."""
+        """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""
         self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
 
     def stepped(self) -> None:
@@ -122,20 +122,20 @@ class Watch:
     def failure(self, device: int, size: int) -> dict[str, Any]:
         try:
             frame: Optional[FrameType] = sys._getframe(2)
-        except ValueError:  # a thread of autograd's, on which nothing of Python runs
+        except ValueError:  # a thread of autograd without a Python frame
             frame = None
         keeps = self.torch.is_grad_enabled()
         phase = self.moment.phase(frame, self.moment.frames.outermost_module(frame), keeps)
         stack = stack_of(frames(frame))
         if not any(one["is_own"] for one in stack):
-            stack += stack_of(frames(self.who_waits()))
+            stack += stack_of(frames(self.caller_of_backward()))
         figures = self.figures(device)
         return {"device": device, "bytes": size, "step": self.steps + 1, "phase": phase_name(phase), "stack": shortened(stack),
                 "live": figures["live"], "reserved": figures["reserved"], "kinds": self.division("kind", device, "live"),
                 "phases": self.division("phase", device, "live"), "advice": self.advice(device, size)}
 
-    def who_waits(self) -> Optional[FrameType]:
-        """The thread that called backward, for one of autograd's."""
+    def caller_of_backward(self) -> Optional[FrameType]:
+        """The frame of a thread that called backward: an autograd thread has no frames of its own."""
         for frame in sys._current_frames().values():
             if self.moment.frames.has(frame, self.moment.frames.engine):
                 return frame
@@ -149,7 +149,7 @@ class Watch:
             return {"live": stats["allocated_bytes.all.current"], "reserved": stats["reserved_bytes.all.current"],
                     "live_peak": stats["allocated_bytes.all.peak"], "reserved_peak": stats["reserved_bytes.all.peak"],
                     "requested_peak": stats["requested_bytes.all.peak"]}
-        except RuntimeError:  # an allocator that keeps no account: cenote without its adapter
+        except RuntimeError:  # an allocator without memory_stats: cenote without its adapter
             found = __import__("cenote").stats(device)
             live, reserved = found["allocated"], found["reserved"]
             return {"live": live.current, "reserved": reserved.current, "live_peak": live.peak, "reserved_peak": reserved.peak,
@@ -169,7 +169,7 @@ class Watch:
         return [line.partition(":")[2].strip() for line in lines if line.startswith(("Advice:", "    or:"))]
 
     def note(self) -> None:
-        """Peaks so far. The program may reset its own at any time, and does not lower ours."""
+        """Updates the peaks. They stay even if the program resets PyTorch's peaks."""
         if not self.torch.cuda.is_initialized():
             return
         for device in range(self.torch.cuda.device_count()):
@@ -188,7 +188,7 @@ class Watch:
     # --- the file
 
     def write(self, end: str) -> None:
-        """`end`: empty as long as it goes on; "steps": ended by us; "exit": Python ended."""
+        """`end`: empty while the program runs; "steps" if this module ends it after its last step; "exit" if Python ends."""
         is_initialized = self.torch.cuda.is_initialized()
         if not is_initialized and multiprocessing.parent_process() is not None:
             return

@@ -1,8 +1,8 @@
-"""What Python knows of the moment at which libcenote explains something: the phase, whether operations keep history, the gradients that are held.
+"""Describes the moment of an allocation for cenote_pool_explain: the phase, whether operations keep history, the bytes of gradients.
 
-libcenote calls `look` on the thread that ran out of memory, or that asks: one of the program's or of autograd's, with or without Python's lock,
-which ctypes takes. It looks at frames and flags; it imports nothing, takes no memory of a GPU and raises nothing: what it cannot find out stays as
-libcenote has it. When Python ends it is taken away.
+libcenote calls `look` on the thread that ran out of memory or calls cenote_pool_explain; that may be a thread of autograd. ctypes takes Python's lock
+for the call. `look` reads frames and flags; it imports nothing, allocates no memory on a GPU and raises nothing. A field that it cannot fill keeps
+libcenote's value. `stop` removes it before Python ends.
 """
 import atexit
 import ctypes
@@ -16,8 +16,8 @@ from cenote.labels.hooks import BACKWARD, EVALUATION, FORWARD, NONE, OPTIMIZER
 from cenote.native import bindings
 from cenote.native.bindings import MomentStruct
 
-THREAD = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]  # where threads of Python begin
-_kept: list[Any] = []  # the function that libcenote has, as long as it may call it
+THREAD = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]  # the outermost frame of a thread that Python started
+_kept: list[Any] = []  # the function, kept alive as long as libcenote may call it
 
 
 class Moment:
@@ -30,11 +30,11 @@ class Moment:
     def look(self, pool: Any, moment: Any, argument: Any) -> None:
         try:
             self.fill(moment.contents)
-        except BaseException:  # there is nobody to tell
+        except BaseException:  # the caller is C, and cannot handle it
             pass
 
     def fill(self, moment: MomentStruct) -> None:
-        frame = self.frame_of(2)  # who called into PyTorch; None on a thread of autograd's
+        frame = self.frame_of(2)  # the frame that called into PyTorch; None on a thread of autograd
         module = self.frames.outermost_module(frame)
         keeps = self.is_grad_enabled()
         moment.keeps_history = keeps
@@ -52,7 +52,7 @@ class Moment:
 
     @staticmethod
     def is_not_pythons(frame: Optional[FrameType]) -> bool:
-        """The thread is one of autograd's, or another that was not begun in Python. Functions of Python may run on it."""
+        """Whether Python did not start this thread, as one of autograd. It may still run Python functions."""
         while frame is not None and frame.f_back is not None:
             frame = frame.f_back
         return frame is None or (frame.f_code is not THREAD and threading.get_ident() != threading.main_thread().ident)
@@ -62,7 +62,7 @@ class Moment:
 
 
 def gradients(module: Any) -> int:
-    """Bytes of the gradients that its parameters hold, each memory once."""
+    """Bytes of the gradients of the module's parameters; gradients that share memory count once."""
     found: dict[int, int] = {}
     for parameter in module.parameters():
         gradient = parameter.grad
@@ -73,14 +73,14 @@ def gradients(module: Any) -> int:
 
 
 def entry(adapter: ctypes.CDLL) -> Any:
-    """The adapter's, which lets go of what the owner of Python's lock may wait for; where there is none, libcenote's own."""
+    """The adapter's function, which leaves the adapter's gate before it asks for Python's lock; without the adapter, libcenote's own."""
     on_moment: Any = getattr(adapter, "cenote_torch_on_moment", None) or bindings.function("cenote_on_moment")
     on_moment.restype, on_moment.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return on_moment
 
 
 def watch(torch: ModuleType, adapter: ctypes.CDLL) -> None:
-    """Has libcenote ask, from now on until Python ends."""
+    """Makes libcenote call `look` from now on until Python ends."""
     if _kept:
         return
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(MomentStruct), ctypes.c_void_p)(Moment(torch).look)

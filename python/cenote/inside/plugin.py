@@ -1,8 +1,7 @@
 """cenote as PyTorch's allocator in this process.
 
-`install` puts it there: the adapter compiled for this torch (native/adapter.py) or, where that cannot be, libcenote's entry points through PyTorch's
-own CUDAPluggableAllocator, which can do less. `status` says which one is active. Once there, it stays: PyTorch cannot change an allocator that is
-in use.
+`install` installs the adapter, compiled for this torch (native/adapter.py). If it cannot be compiled, libcenote is installed through PyTorch's
+CUDAPluggableAllocator, which can do less. `status` says which of them is active. cenote stays installed: PyTorch cannot change an allocator in use.
 """
 import atexit
 import ctypes
@@ -21,24 +20,24 @@ from cenote.native.adapter import NotMade
 
 ROOM = 1000  # bytes for a message of the adapter's
 
-# Settings of PyTorch's own allocator that have nothing to act on here.
+# Settings of PyTorch's own allocator that have no effect on cenote.
 UNNECESSARY = ("expandable_segments", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
                "graph_capture_record_stream_reuse", "large_segment_size_mb", "max_non_split_rounding_mb", "max_split_size_mb",
                "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "roundup_power2_divisions")
 
 FALLBACK = """cenote: no adapter for torch {version} could be made: {why}.
-cenote: it is PyTorch's allocator all the same, through its interface for any allocator: allocation, record_stream, empty_cache and
-set_per_process_memory_fraction work; memory_stats and all that reads it, snapshots, graphs and pools do not, and running out of memory is
+cenote: it is PyTorch's allocator all the same, through CUDAPluggableAllocator: allocation, record_stream, empty_cache and
+set_per_process_memory_fraction work; memory_stats and functions that use it, snapshots, graphs and pools do not, and running out of memory is
 a RuntimeError."""
 
 
 class Status(NamedTuple):
-    """What `status` tells."""
+    """The result of `status`."""
 
-    allocator: Optional[str]  # as torch.cuda.get_allocator_backend() says it: "cenote", "pluggable", "native"; None while torch is not imported
-    adapter: Optional[str]  # the library that stands between PyTorch and libcenote
-    torch: Optional[str]  # its version
-    note: str  # why it is not "cenote" although it was asked for; else empty
+    allocator: Optional[str]  # torch.cuda.get_allocator_backend(): "cenote", "pluggable", "native"; None while torch is not imported
+    adapter: Optional[str]  # path of the library between PyTorch and libcenote
+    torch: Optional[str]  # version of torch
+    note: str  # if cenote was asked for and is not the allocator: why; else empty
 
 
 _adapter: Optional[str] = None
@@ -46,7 +45,7 @@ _note = ""
 
 
 def say(text: str) -> None:
-    """To stderr, once for a program: workers and ranks beside the first one keep silent."""
+    """Prints to stderr, once for a program: not in workers, and of several ranks only in the first."""
     import multiprocessing
     if multiprocessing.parent_process() is None and os.environ.get("LOCAL_RANK", "0") == "0":
         print(text, file=sys.stderr)
@@ -58,7 +57,7 @@ def install() -> None:
     Comes before the first use of a GPU; RuntimeError after it. A second call changes nothing.
     """
     global _adapter, _note
-    import torch  # which may have us called on the way, by CENOTE=on
+    import torch  # with CENOTE=on this import may call install() itself
     if _adapter:
         return
     if not torch.version.cuda:
@@ -69,7 +68,7 @@ def install() -> None:
     try:
         made = adapter.opened(adapter.describe(torch), say)
         library = hook_up(made)
-        settle_before_looking(torch)
+        trim_before_mem_get_info(torch)
         _adapter = made.path
     except NotMade as why:
         library = fall_back(torch, str(why))
@@ -86,12 +85,12 @@ def hook_up(made: adapter.Library) -> ctypes.CDLL:
     try:
         library = adapter.load(made)
     except OSError as error:
-        raise NotMade(f"what was compiled cannot be loaded: {error}") from None
+        raise NotMade(f"the compiled adapter cannot be loaded: {error}") from None
     why = ctypes.create_string_buffer(ROOM)
     library.cenote_torch_install.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if library.cenote_torch_install(why, ROOM):
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
-    atexit.register(library.cenote_torch_python_ends)  # ctypes lets go of Python's lock, for which those who are in Python may wait
+    atexit.register(library.cenote_torch_python_ends)  # ctypes releases Python's lock for the call, which waits for threads that ask for the lock
     if environment.is_on(environment.HOST, os.environ):
         library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
         if library.cenote_torch_install_host(places.host_library().encode(), why, ROOM):
@@ -99,9 +98,9 @@ def hook_up(made: adapter.Library) -> ctypes.CDLL:
     return library
 
 
-def settle_before_looking(torch: ModuleType) -> None:
-    """torch.cuda.mem_get_info() asks the driver, past the allocator, which may have put off what empty_cache() was asked for: who reads counters is
-    shown that it is gone, and so is who reads this."""
+def trim_before_mem_get_info(torch: ModuleType) -> None:
+    """torch.cuda.mem_get_info() asks the driver and not the allocator, which may have deferred the trim of an empty_cache(). So read a counter of the
+    allocator first: that makes it trim."""
     inside = torch.cuda.mem_get_info
 
     @functools.wraps(inside)
@@ -113,7 +112,7 @@ def settle_before_looking(torch: ModuleType) -> None:
 
 
 def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
-    """The road without a compiler."""
+    """Installs cenote without the adapter."""
     path = places.pluggable_library()
     library = ctypes.CDLL(path)
 
@@ -132,7 +131,7 @@ def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
 
 
 def check_settings(torch: ModuleType) -> None:
-    """Says which settings have nothing to act on. PyTorch's own parser refuses what is malformed."""
+    """Says which settings have no effect. PyTorch's own parser refuses malformed ones."""
     settings = {}
     for name in reversed(environment.ALLOCATOR_VARIABLES):
         settings.update({key: name for key, _ in environment.split_settings(os.environ.get(name, ""))})
@@ -142,11 +141,11 @@ def check_settings(torch: ModuleType) -> None:
         raise RuntimeError(f"cenote.install: PyTorch's allocator is {backend!r} already; leave `backend` out of {where}")
     needless = [key for key in settings if key in UNNECESSARY]
     if needless:
-        say(f"cenote: {', '.join(needless)} in {settings[needless[0]]}: not needed here, and without effect")
+        say(f"cenote: {', '.join(needless)} in {settings[needless[0]]}: not needed here, without effect, and can be left out")
 
 
 def status() -> Status:
-    """Which allocator PyTorch has in this process. Imports nothing."""
+    """Which allocator PyTorch uses in this process. Imports nothing."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda"):
         return Status(None, None, None, _note)

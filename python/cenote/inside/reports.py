@@ -1,4 +1,4 @@
-"""What a device's memory is for, in words and figures: one function of libcenote behind each of these. No state but what marks compare with."""
+"""The reports of `import cenote`; each calls one function of libcenote. The only state is the last mark of each device."""
 import ctypes
 import os
 import pickle
@@ -14,29 +14,29 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 class Row(NamedTuple):
-    """One part of the allocated bytes of a device. The rows of one division add up to what is allocated."""
+    """One part of the allocated bytes of a device. The rows of a division add up to all allocated bytes."""
 
     name: str
     live: int  # bytes allocated now
-    peak: int  # the most it ever was
-    at_peak: int  # when that of the whole device was at its highest
-    blocks: int  # live ones
-    reserved: int  # of an arena or a group: physical memory that lies in it; else 0
+    peak: int  # most bytes allocated at one time
+    at_peak: int  # bytes allocated when the whole device was at its peak
+    blocks: int  # live blocks
+    reserved: int  # of an arena or a group: physical memory in it; else 0
     key: int
 
 
 class Mark(NamedTuple):
-    """What cenote.mark printed."""
+    """The figures that cenote.mark printed."""
 
     name: str
     device: int
     live: int
-    change: int  # of `live` since the mark before on that device; since nothing, for the first
-    kinds: dict[str, int]  # live bytes of each kind that holds any
+    change: int  # of `live` since the last mark on this device; at the first mark, `live`
+    kinds: dict[str, int]  # live bytes of each kind that has any
 
 
 LINE = 4096
-_last: dict[int, bindings.MarkedStruct] = {}  # by device, of the last mark
+_last: dict[int, bindings.MarkedStruct] = {}  # the last mark, by device
 
 
 def number(value: int, what: str, most: int = MOST) -> int:
@@ -107,10 +107,10 @@ def snapshot(path: Path, device: Device = None) -> None:
 
 
 def draw(path: str, pool: int) -> None:
-    """PyTorch's own picture, with the history that it may have recorded; where PyTorch is not, or has none to give, ours of the one device."""
+    """PyTorch's own snapshot of all devices, with its history if one is recorded. Without PyTorch, or without the adapter, that of the one device."""
     torch = bindings.torch_with_gpu()
     if torch is not None and torch.cuda.get_allocator_backend() == "cenote":
-        with outputs.whole(path) as file:  # as torch.cuda.memory._dump_snapshot does, which writes what is there over
+        with outputs.whole(path) as file:  # not by torch.cuda.memory._dump_snapshot: an error in it would leave half a file
             pickle.dump(torch.cuda.memory._snapshot(), file)
         return
     import tempfile
@@ -132,7 +132,7 @@ def save_trace(path: Path, device: Device = None) -> None:
     bindings.call("cenote_pool_record_save", bindings.pool(device), os.fsencode(path_of(path)))
 
 
-# --- giving back
+# --- trimming
 
 def trim(keep: int = 0, wait: bool = True, device: Device = None) -> None:
     number(keep, "keep")

@@ -1,8 +1,8 @@
-"""Inside a program that `cenote run` has started: when it ends, says in a line what memory it took; writes figures (--json) and a page (--report).
+"""Runs in a program that `cenote run` started: when Python ends, prints a line of memory figures, and writes them (--json) and a page (--report).
 
-hook.py calls `begin` when torch is imported and CENOTE_SUMMARY is "on" or "quiet". Until Python ends nothing is looked at, but peaks before the
-program resets them and, if figures are wanted, each step of an optimizer. A process that used no GPU says nothing; nor does one that ends by a
-signal or os._exit. What goes wrong here is said in one line; the exit status stays the program's.
+hook.py calls `begin` when torch is imported and CENOTE_SUMMARY is "on" or "quiet". Before the end, only two things are read: peaks before the
+program resets them and, for --json, figures at each step of an optimizer. A process that used no GPU prints nothing; nor does one that ends by a
+signal or os._exit. An error in this module is printed in one line; the exit status stays the program's.
 """
 import atexit
 import ctypes
@@ -20,10 +20,10 @@ from cenote.launch import environment
 from cenote.native import bindings
 
 LINE, FIGURES, REPORT = environment.SUMMARY, environment.FIGURES, environment.REPORT
-STEPS_MAX = 4096  # that are kept; of more, every second one
+STEPS_MAX = 4096  # steps that are kept; when there are more, every second one goes
 GIB, MIB = 1 << 30, 1 << 20
-BOOKS = 32  # words of room for struct sim_books, which has fewer
-COST_NS = 13  # the place of cost_ns in it
+BOOKS = 32  # 64-bit words reserved for struct sim_books, which has fewer
+COST_NS = 13  # the index of cost_ns in it
 
 
 def say(text: str) -> None:
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def of_rank(path: str) -> str:
-    """Each rank has a file of its own, the first one the name as it was given. %p is the number of the process."""
+    """The path for this rank: the first rank uses the path as it was given, others add their number. %p becomes the process id."""
     rank = os.environ.get("RANK", "0")
     path = path.replace("%p", str(os.getpid()))
     stem, ending = os.path.splitext(path)
@@ -41,7 +41,7 @@ def of_rank(path: str) -> str:
 
 
 def modelled_ns() -> Optional[int]:
-    """What all calls of the simulated driver would have cost on a real one; None on a real one."""
+    """The modelled time of all calls of the simulated driver; None on a real one."""
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
         books = (ctypes.c_uint64 * BOOKS)()
@@ -58,7 +58,7 @@ class Summary:
         self.forget()
 
     def forget(self) -> None:
-        """Also what a forked child inherits of its parent."""
+        """For a new process, and for a forked child, which inherits its parent's figures."""
         self.peaks: dict[int, list[int]] = {}  # by device: requested, reserved
         self.steps: list[dict[str, Any]] = []
         self.steps_seen, self.every = 0, 1
@@ -69,7 +69,7 @@ class Summary:
         def note_and_reset(device: int) -> Any:
             try:
                 self.note()
-            except Exception:  # the program is not to see that it is watched
+            except Exception:  # an error here must not become one of the program
                 pass
             return reset(device)
         self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
@@ -85,8 +85,8 @@ class Summary:
         return bindings.is_torchs(self.torch)
 
     def counters(self, device: int) -> dict[str, int]:
-        """Requested and reserved bytes now and at most, and what the allocator counts of its calls."""
-        if self.is_ours():  # asked past PyTorch, whose question has cenote do what it has put off
+        """Peaks of requested and reserved bytes, reserved bytes now, and the allocator's counts of its calls."""
+        if self.is_ours():  # not by torch.cuda.memory_stats, which makes cenote do its deferred trims
             from cenote.inside import reports
             ours: Any = reports.stats(device)
             return {"requested_peak": ours["requested"].peak, "reserved_peak": ours["reserved"].peak, "reserved": ours["reserved"].current,
@@ -97,7 +97,7 @@ class Summary:
                 "driver_calls": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0)}
 
     def note(self) -> dict[int, dict[str, int]]:
-        """The peaks so far, of what any device has held. The program may reset its own, and does not lower ours."""
+        """Updates the peaks of each device. They stay even if the program resets PyTorch's peaks."""
         found: dict[int, dict[str, int]] = {}
         if not self.torch.cuda.is_initialized():
             return found
@@ -118,7 +118,7 @@ class Summary:
                 return
             devices = self.note()
             requested = sum(device["requested_peak"] for device in devices.values())
-            if self.is_ours():  # which knows the peak of each step
+            if self.is_ours():  # cenote has the peak of each step
                 requested = sum(step_counter.steps(device)[-1].peak for device in devices)
             self.steps.append({"step": self.steps_seen, "seconds": round(time.perf_counter() - self.since, 4), "requested": requested,
                                "reserved": sum(device["reserved"] for device in devices.values())})
@@ -164,7 +164,7 @@ class Summary:
             except OSError as problem:
                 say(f"{path}: {problem.strerror or problem}")
             except MemoryError:
-                say(f"{path}: this needs more host memory than there is")
+                say(f"{path}: there is not enough host memory to write it")
             except Exception as problem:
                 say(f"{path}: {problem}")
 
@@ -172,7 +172,7 @@ class Summary:
         outputs.write(path, (json.dumps(found, indent=1) + "\n").encode())
 
     def write_report(self, path: str, found: dict[str, Any]) -> None:
-        """What `cenote view` makes of the trace of each device."""
+        """The page of `cenote view` for the traces of all devices."""
         from cenote.inside import reports
         from cenote.view import viewer
         histories = []
@@ -191,7 +191,7 @@ def size(bytes: int) -> str:
 
 
 def waste(requested: int, reserved: int) -> str:
-    """In per cent, unless what is there is so little that the smallest reservation is many times as much."""
+    """In per cent; in bytes if the program requests so little that one page is many times as much."""
     share = 100 * (reserved / requested - 1)
     return f"waste {share:.1f} %" if share < 1000 else f"waste {size(reserved - requested)}"
 

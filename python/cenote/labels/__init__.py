@@ -1,1 +1,1 @@
-"""What memory is for: steps, tags, phases and kinds, told to libcenote while the program runs."""
+"""Labels for memory (steps, tags, phases and kinds), given to libcenote while the program runs."""

@@ -1,22 +1,22 @@
-"""Whoever looks at autograd's graphs, and backward, which takes them apart on threads of its own without Python's lock, keep out of each other's way.
+"""Keeps reads of autograd's graphs apart from backward, which frees them on threads of its own, without Python's lock.
 
-    backward   any number at a time, nested ones always; a new one waits while somebody looks
-    a look     one at a time, and only while nobody is in backward; else it is not to be had
-    gradients  looked at only where no other thread that lives has run backward: `parameter.grad = None` gives Python's lock away while the gradient
-               dies, and whoever reads `parameter.grad` meanwhile is handed what is gone. No gate can be put before that: it is an assignment
+    backward   any number at a time, and nested; a new one waits while a thread reads graphs
+    a read     one at a time, and only while no thread is in backward; else it is refused
+    gradients  are read only if no other live thread has run backward: `parameter.grad = None` releases Python's lock while the gradient is freed,
+               and a thread that reads `parameter.grad` meanwhile gets freed memory. An assignment cannot be made to wait, so such reads are refused
 """
 import sys
 import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-PATIENCE = 0.05  # seconds that a look waits for backwards to end
-MOST = 30.0  # seconds that a backward waits for a look: it has budgets of its own, which are far less
+PATIENCE = 0.05  # seconds that a read waits for backwards to end
+MOST = 30.0  # seconds that a backward waits for a read. Reads have far smaller limits of their own
 
 _gate = threading.Condition(threading.RLock())
-_inside = 0  # backwards under way
-_looker = 0  # the thread that looks, 0: none
-_waiting = 0  # backwards that wait for a look: they come before the next one
+_inside = 0  # backwards that are running
+_looker = 0  # the thread that reads graphs, 0: none
+_waiting = 0  # backwards that wait for a read: they come before the next read
 _learners: set[int] = set()  # threads that have run backward
 
 
@@ -39,7 +39,7 @@ def run(backward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 @contextmanager
 def at_rest() -> Iterator[bool]:
-    """False: somebody is in backward, and what operations keep may go while it is read."""
+    """Yields False if a thread is in backward: what operations keep may be freed while it is read."""
     global _looker
     with _gate:
         rests = _gate.wait_for(lambda: not _inside and not _looker and not _waiting, PATIENCE)
@@ -55,7 +55,7 @@ def at_rest() -> Iterator[bool]:
 
 
 def learns_alone() -> bool:
-    """No other thread has gradients that it may drop at any time."""
+    """Whether no other live thread has run backward: such a thread may free gradients at any time."""
     with _gate:
         _learners.intersection_update(sys._current_frames())
         return _learners <= {threading.get_ident()}

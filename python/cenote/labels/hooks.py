@@ -1,14 +1,15 @@
-"""Phases and kinds: what PyTorch is doing, and what its memory turns out to be. Off unless `cenote.label()` or CENOTE_LABELS=on asks for it.
+"""Phases and kinds: tells libcenote what PyTorch is doing (phases), and what each block holds (kinds). Off unless `cenote.label()` or
+CENOTE_LABELS=on switches it on.
 
-While it is on, the call of nn.Module, the entry of autograd's engine and the steps of optimizers are wrapped. Phases belong to the process, since
-autograd computes on threads of its own; of modules the outermost that a thread calls decides, and what that calls is a part of it. After such a
-call in training the forward phase lasts until backward begins: that is where losses are computed. marker.py marks what a module has after each
-such call, gradients when they are accumulated, an optimizer's state after its step.
+While it is on, the call of nn.Module, the entry of autograd's engine and the steps of optimizers are wrapped. A phase is one of the whole process,
+because autograd computes on threads of its own. The outermost module that a thread calls sets the phase; calls of modules inside it do not. After
+such a call in training the forward phase lasts until backward begins, because the loss is computed there. marker.py gives kinds to the tensors of a
+module after each such call, to gradients when they are accumulated, and to an optimizer's state after its step.
 
-The class is wrapped, and not each module hooked: PyTorch's hooks on all modules take every call off its fast road, and do not hear of a
-KeyboardInterrupt. Of what is compiled the wrappers are no part: they do nothing there, and the call from outside is the one that counts.
+The class nn.Module is wrapped, because PyTorch's global module hooks make every call slow, and do not run at a KeyboardInterrupt. In code that
+torch.compile compiles the wrappers do nothing: the call of the compiled module from outside sets the phase.
 
-States: off <-> on; off, everything is as it was. LOCKING: the lock guards which phases are going on; nothing of PyTorch's runs while it is held.
+States: off <-> on; off removes all wrappers. LOCKING: the lock guards the list of phases; no code of PyTorch runs while it is held.
 """
 import functools
 import sys
@@ -39,17 +40,18 @@ class Doing:
 
 
 class Phases:
-    """What is going on, in all threads."""
+    """The phases that all threads are in."""
 
     def __init__(self, frames: Frames) -> None:
-        self.lock = threading.RLock()  # a handler of a signal may interrupt who has it, and call a module
+        self.lock = threading.RLock()  # reentrant: a signal handler may interrupt the thread that holds it, and call a module
         self.doing: list[Doing] = []  # in order of their beginning
-        self.lasts = False  # forward, from the end of the outermost call until backward
+        self.lasts = False  # the forward phase goes on from the end of the outermost call until backward
         self.frames = frames
         self.set = bindings.function("cenote_phase_set")
 
-    def settle(self) -> None:
-        """What is computed again for backward is a part of backward, and what a step has computed anew is not of the optimizer. LOCKING: the lock."""
+    def set_phase(self) -> None:
+        """Tells libcenote the phase of the process. A forward inside backward (recomputation) counts as backward, a forward inside an optimizer's step
+        (a closure) as forward. LOCKING: the lock."""
         phases = [doing.phase for doing in self.doing]
         last = phases[-1] if phases else NONE
         if BACKWARD in phases:
@@ -63,7 +65,7 @@ class Phases:
         with self.lock:
             self.lasts = self.lasts and phase == FORWARD
             self.doing.append(doing)
-            self.settle()
+            self.set_phase()
         return doing
 
     def end(self, doing: Doing, lasts: bool = False) -> None:
@@ -71,10 +73,10 @@ class Phases:
             if doing in self.doing:
                 self.doing.remove(doing)
             self.lasts = lasts
-            self.settle()
+            self.set_phase()
 
     def end_steps(self, optimizer: int) -> None:
-        """Of that optimizer, and of this thread if it is in none: a step that an exception ended says nothing."""
+        """Ends the steps of this optimizer and, if this thread runs no step, its own: the hook after a step does not run if the step raised."""
         here = threading.get_ident()
         steps = [doing for doing in self.doing if doing.optimizer]
         if not steps:
@@ -88,20 +90,21 @@ class Phases:
         with self.lock:
             self.doing.clear()
             self.lasts = False
-            self.settle()
+            self.set_phase()
 
 
 class Thread(threading.local):
-    is_inside = False  # the call of a module
+    is_inside = False  # a call of a module
 
 
 _thread = Thread()
 
 
-# --- what is wrapped
+# --- wrappers
 
 def replace(place: Any, name: str, new: Any) -> Undo:
-    """What takes it back, unless somebody else has replaced it since: then what is new has to see for itself that it is over."""
+    """Sets the attribute, and returns the function that restores it. If another library has replaced it since, that function does nothing, and
+    `new` has to check itself whether it is still wanted."""
     old = getattr(place, name)
     setattr(place, name, new)
 
@@ -112,14 +115,14 @@ def replace(place: Any, name: str, new: Any) -> Undo:
 
 
 def keeps_history(result: Any, torch: ModuleType) -> bool:
-    """Somebody may yet call backward on it."""
+    """Whether the program may call backward on the result."""
     parts = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else (result,)
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     return not tensors or any(tensor.requires_grad for tensor in tensors)
 
 
 class Labels:
-    """While it is on. One at a time."""
+    """Exists while phases and kinds are on; at most one."""
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
@@ -197,17 +200,17 @@ class Labels:
 
 _labels: Optional[Labels] = None
 _takes_engine_back: Optional[Undo] = None
-_shares = False  # tags with autograd's threads
-_lookers = 0  # those who look at graphs
+_shares = False  # autograd's threads get the tag of the thread that calls backward
+_lookers = 0  # objects that read graphs: Growth
 
 
 def label(torch: ModuleType, on: bool) -> None:
-    """Again is no error."""
+    """Switches phases and kinds on or off. A second call changes nothing."""
     global _labels
     if on and _labels is None:
         if not bindings.is_torchs(torch):
             name = torch.cuda.get_allocator_backend()
-            raise Error(f"cenote is not PyTorch's allocator here, {name} is: there is nothing to label", 8, "NOT_SUPPORTED")
+            raise Error(f"cenote.label needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()), and this is {name}", 8, "NOT_SUPPORTED")
         _labels = Labels(torch)
     elif not on and _labels is not None:
         _labels.stop()
@@ -216,7 +219,7 @@ def label(torch: ModuleType, on: bool) -> None:
 
 
 def share_tags(torch: ModuleType) -> None:
-    """Autograd's threads go by the tag of the thread that calls backward. Wanted from the first tag on."""
+    """From now on autograd's threads get the tag of the thread that calls backward. Called at the first tag."""
     global _shares
     _shares = True
     wrap_engine(torch)
@@ -227,14 +230,14 @@ def run_guarded(inside: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def guard_graphs(torch: ModuleType, by: int) -> None:
-    """Somebody looks at graphs from now on (by 1), or no more (by -1): see engine.py."""
+    """Counts objects that read graphs: `by` is 1 when one begins and -1 when it ends. See engine.py."""
     global _lookers
     _lookers += by
     wrap_engine(torch)
 
 
 def wrap_engine(torch: ModuleType) -> None:
-    """As long as somebody wants to know where backward begins."""
+    """Wraps the entry of autograd's engine if tags, phases or readers of graphs need it, else removes the wrapper."""
     global _takes_engine_back
     if not _shares and not _lookers and _labels is None:
         if _takes_engine_back is not None:

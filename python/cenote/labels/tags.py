@@ -1,11 +1,10 @@
-"""Tags: what a thread allocates within is for that name, in reports. Never where it lies.
+"""Tags: names for reports. What a thread allocates between a tag's begin and end is listed under it; tags do not change where memory is.
 
-libcenote keeps a place in the tree of tags for each thread, and pushes and pops there. Here is who pushed what, so that tags end well also where they
-do not end in order: a `with` inside a generator lives as long as the generator, which may be longer than a tag that began after it, and may end in
-another thread. A tag that ends below others is taken out from under them; one that ends in another thread is over there when its own thread
-begins or ends its next.
+libcenote has a stack of tags for each thread, with push and pop. This module remembers which Tag pushed what, because tags need not end in order: a
+`with` inside a generator lives as long as the generator, which may outlive a tag that began later, and may end in another thread. If a tag ends below
+others, it is removed from under them. If it ends in another thread, its own thread removes it when it begins or ends its next tag.
 
-A decorated generator or coroutine is within the tag while its body runs, and not while it waits.
+A decorated generator or coroutine is within the tag while its body runs, and not while it is suspended.
 """
 import functools
 import inspect
@@ -21,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Stack:
-    """What a thread has pushed, the innermost last: as libcenote's own stack of the thread."""
+    """What a thread has pushed, the innermost last: the same as libcenote's stack of the thread."""
 
     __slots__ = ("pushes", "has_some_over")
 
@@ -31,7 +30,7 @@ class Stack:
 
 
 class Push:
-    """A tag that has begun: on the stack of one thread, until it is over."""
+    """One begin of a tag: on the stack of a thread until that thread has removed it."""
 
     __slots__ = ("tag", "stack", "is_over")
 
@@ -71,7 +70,7 @@ def pop() -> None:
 
 
 def watch_backward() -> None:
-    """PyTorch computes gradients on threads of its own: they go by the tag of whoever calls backward."""
+    """Autograd's threads get the tag of the thread that calls backward: see hooks.share_tags."""
     from cenote.labels import hooks
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "autograd"):
@@ -79,7 +78,7 @@ def watch_backward() -> None:
 
 
 def clear(stack: Stack) -> None:
-    """Takes what is over off the stack, wherever it lies. The thread is the stack's own."""
+    """Removes the pushes that are over from anywhere in the stack of this thread."""
     pushes = stack.pushes
     deepest = next((i for i, push in enumerate(pushes) if push.is_over), len(pushes))
     above = pushes[deepest:]
@@ -94,12 +93,12 @@ def clear(stack: Stack) -> None:
 
 
 class Tag:
-    """A context manager and a decorator. One may be entered many times, by many threads."""
+    """A context manager and a decorator. A tag can be entered many times, by many threads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.bytes = bindings.text_bytes(name, "the name of a tag")
-        self.begun: list[Push] = []  # by all threads
+        self.begun: list[Push] = []  # of all threads
 
     def __enter__(self) -> "Tag":
         stack = _thread.stack
@@ -119,10 +118,10 @@ class Tag:
             pop()
             return
         begun = next((push for push in reversed(pushes) if push.tag is self and not push.is_over), None)
-        if begun is None:  # a generator that ends in another thread than it began in
+        if begun is None:  # a generator that ends in another thread than the one in which it began
             begun = self.begun[-1] if self.begun else None
         if begun is None:
-            raise Error(f"the tag {self.name!r} ends, and did not begin")
+            raise Error(f"the tag {self.name!r} ends, and did not begin: call __enter__ before __exit__, or use `with`")
         self.begun.remove(begun)
         begun.is_over = begun.stack.has_some_over = True
         if begun.stack is stack:
@@ -130,7 +129,7 @@ class Tag:
 
     def __call__(self, function: Function) -> Function:
         if isinstance(function, type) or not callable(function):
-            raise TypeError(f"a tag decorates functions, not {function!r:.60}")
+            raise TypeError(f"a tag decorates functions, not {function!r:.60}: decorate its methods, or use `with`")
         return cast(Function, self.wrap(function))
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,7 +157,7 @@ class Tag:
         return within
 
 
-# --- bodies that run in pieces
+# --- generators and coroutines
 
 def drive(name: str, inner: "Generator[Any, Any, Any] | Coroutine[Any, Any, Any]") -> Generator[Any, Any, Any]:
     """Does what `inner` does, within the tag."""

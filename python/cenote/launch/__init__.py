@@ -1,1 +1,1 @@
-"""Before a program runs: the command line, the environment that the program gets, and how the launcher becomes the program."""
+"""What happens before a program runs: the launcher reads the command line, makes the program's environment, and becomes the program."""

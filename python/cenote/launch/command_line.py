@@ -1,4 +1,4 @@
-"""What the commands share in reading their arguments: sizes and numbers within the simulated GPU's limits, a mistake in one line."""
+"""Readers of arguments for all commands: sizes and numbers within the limits of the simulated GPU."""
 import argparse
 import sys
 from typing import Collection, NoReturn, Optional, Sequence
@@ -8,13 +8,13 @@ from cenote.base.mistake import Mistake
 from cenote.launch import environment
 
 MIB = 1 << 20
-LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # as sim/machine/shape.def, as are these
+LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # these and the limits below are those of sim/machine/shape.def
 MOST_DEVICES = 16
 MOST_LAG = (1 << 64) - 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Says a mistake in one line."""
+    """Prints an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         text = " ".join(message.split())
@@ -52,12 +52,12 @@ def lag(text: str) -> int:
 
 def allocator(text: str) -> str:
     if text not in environment.ALLOCATORS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(environment.ALLOCATORS)}")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no allocator; use one of {', '.join(environment.ALLOCATORS)}")
     return text
 
 
 def split(arguments: Sequence[str], valued: Collection[str]) -> tuple[list[str], list[str]]:
-    """Our own options, of which those in `valued` have a value, and the program with all that follows, which is not looked at."""
+    """The command's own options (those in `valued` have a value), and the program with its arguments, which are not read."""
     i = 0
     while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
         i += 2 if arguments[i] in valued else 1
@@ -65,7 +65,7 @@ def split(arguments: Sequence[str], valued: Collection[str]) -> tuple[list[str],
 
 
 def check_output(path: Optional[str]) -> None:
-    """A file that cannot be written is a Mistake before anything runs."""
+    """Mistake if the file cannot be written. To be called before long work."""
     if path is not None:
         try:
             outputs.check(path)

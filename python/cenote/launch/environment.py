@@ -1,7 +1,7 @@
-"""What the environment of a program must say for it to run as asked: on the simulated GPU, with a certain allocator of PyTorch's.
+"""Makes the environment with which a program runs on the simulated GPU, or under a certain allocator of PyTorch.
 
-Nothing that is there already is lost: what is asked is merged into it, and a contradiction is a Mistake. Everything is in the environment, so that
-whatever the program starts (workers, ranks, a shell) gets it too.
+The options are merged into the variables that are set already; a contradiction is a Mistake. All processes that the program starts (workers, ranks,
+a shell) inherit the environment, and so the options.
 """
 import os
 from typing import Mapping, NamedTuple, Optional
@@ -16,32 +16,32 @@ class Wish(NamedTuple):
     devices: Optional[int] = None
     lag: Optional[int] = None  # ns
     allocator: Optional[str] = None  # a key of ALLOCATORS
-    trace: Optional[str] = None  # where what cenote allocates is recorded
-    figures: Optional[str] = None  # where the program's figures go when it ends
-    report: Optional[str] = None  # and a page of what was allocated
-    quirks: Optional[str] = None  # of the simulated GPU, with commas between
-    line: Optional[bool] = None  # a line of figures when it ends; None: it is nobody's to say
+    trace: Optional[str] = None  # file for a trace of cenote's allocations
+    figures: Optional[str] = None  # file for the program's figures, written when it ends
+    report: Optional[str] = None  # file for the page of `cenote view`, written when it ends
+    quirks: Optional[str] = None  # quirks of the simulated GPU, separated by commas
+    line: Optional[bool] = None  # print a line of figures when it ends; None: leave that to the environment
 
 
 SIM = "CENOTE_SIM"
 PRELOAD = "LD_PRELOAD"
-TRITON = "TRITON_LIBCUDA_PATH"  # where it looks for libcuda.so.1 to link against, instead of asking ldconfig
-KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: what is compiled for a simulated GPU is not kept for real ones
+TRITON = "TRITON_LIBCUDA_PATH"  # the folder in which Triton looks for libcuda.so.1 to link against, instead of asking ldconfig
+KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: kernels compiled for a simulated GPU must not be used on a real one
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
-TRACE = "CENOTE_TRACE"  # what is recorded goes there when the program ends
-SUMMARY = "CENOTE_SUMMARY"  # on: a program says at its end what memory it took, see inside/run_summary.py; quiet: it only writes files; off: neither
-FIGURES, REPORT = "CENOTE_FIGURES", "CENOTE_REPORT"  # the files
-RECORDS = 1 << 20  # that a report is made of, at most
-LABELS = "CENOTE_LABELS"  # on: phases and kinds, see labels/hooks.py
-DRY_RUN = "CENOTE_DRY_RUN"  # the folder where a program tells `cenote dry-run` what it held, see inside/fit_report.py
-DRY_STEPS = "CENOTE_DRY_STEPS"  # after how many steps it ends; 0: by itself
-HOST = "CENOTE_HOST"  # on: of pinned memory, too
+TRACE = "CENOTE_TRACE"  # the file to which the trace is written when the program ends
+SUMMARY = "CENOTE_SUMMARY"  # on: a program prints its memory figures at its end, see inside/run_summary.py; quiet: it only writes files; off: neither
+FIGURES, REPORT = "CENOTE_FIGURES", "CENOTE_REPORT"  # the files that it writes
+RECORDS = 1 << 20  # that a report shows, at most
+LABELS = "CENOTE_LABELS"  # on: reports have phases and kinds, see labels/hooks.py
+DRY_RUN = "CENOTE_DRY_RUN"  # the folder for a program's reports to `cenote dry-run`, see inside/fit_report.py
+DRY_STEPS = "CENOTE_DRY_STEPS"  # the step after which the program is ended; 0: it runs to its end
+HOST = "CENOTE_HOST"  # on: cenote is PyTorch's allocator of pinned memory, too
 TUNABLES = "GLIBC_TUNABLES"
-STATIC_TLS = "glibc.rtld.optional_static_tls"  # room for jemalloc, which most builds of it need to be loaded into a program that runs
+STATIC_TLS = "glibc.rtld.optional_static_tls"  # most builds of jemalloc need this space to be loaded into a running program
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# What each allocator of PyTorch's wants said, and what it must not meet. "" stands for PyTorch's default, which needs no saying: a program
-# that replaces the allocator may stumble over `backend:native`.
+# The settings that select each allocator of PyTorch; another value for one of these keys is a contradiction. "" stands for PyTorch's default, which
+# is not written: `backend:native` can make a program fail that replaces the allocator itself.
 ALLOCATORS: dict[str, dict[str, str]] = {
     "native": {"backend": "", "expandable_segments": ""},
     "expandable": {"backend": "", "expandable_segments": "True"},
@@ -56,7 +56,7 @@ def is_simulated(wish: Wish, old: Mapping[str, str]) -> bool:
 
 
 def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[str, str]:
-    """`old` with what `wish` needs. `preload` is libcenote_sim.so, None for a program that is not simulated."""
+    """The variables `old`, with those that `wish` needs. `preload`: the path of libcenote_sim.so, None without a simulated GPU."""
     new = dict(old)
     if preload is not None:
         new[SIM] = merge_sim(wish, old.get(SIM, ""))
@@ -80,18 +80,18 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
 
 
 def merge_end(wish: Wish, variables: dict[str, str]) -> None:
-    """What is there already is of a run around this one, whose files are not ours to write again."""
+    """Replaces the files of a `cenote run` around this one: only the outer program writes those."""
     for name, value in ((FIGURES, wish.figures), (REPORT, wish.report)):
         variables.pop(name, None)
         if value is not None:
             variables[name] = os.path.abspath(value)
             if not os.path.isdir(os.path.dirname(variables[name])):
-                raise Mistake(f"there is no folder {os.path.dirname(variables[name])!r} for {value[-40:]!r}")
+                raise Mistake(f"there is no folder {os.path.dirname(variables[name])!r} for {value[-40:]!r}: make it first")
     if wish.report is not None:
         if not wish.report.endswith(".html"):
-            raise Mistake(f"a report is a page, and {wish.report[-40:]!r} does not end in .html")
+            raise Mistake(f"--report writes a page, and {wish.report[-40:]!r} does not end in .html: name a .html")
         if wish.allocator != "cenote":
-            raise Mistake("a report is made of what cenote allocates; use --allocator cenote")
+            raise Mistake("--report shows what cenote allocates: use --allocator cenote")
         variables["CENOTE_CONF"] = ",".join(filter(None, [f"record:{RECORDS}", variables.get("CENOTE_CONF")]))  # the last one wins
     has_files = wish.figures is not None or wish.report is not None
     if wish.line and variables.get(SUMMARY) != "off":
@@ -103,9 +103,9 @@ def merge_end(wish: Wish, variables: dict[str, str]) -> None:
 def merge_trace(wish: Wish, variables: dict[str, str]) -> None:
     path = os.path.abspath(wish.trace or "")
     if not os.path.isdir(os.path.dirname(path)):
-        raise Mistake(f"there is no folder {os.path.dirname(path)!r} for the trace")
+        raise Mistake(f"there is no folder {os.path.dirname(path)!r} for the trace: make it first")
     if wish.allocator not in (None, "cenote"):
-        raise Mistake(f"what cenote allocates is recorded, and --allocator says {wish.allocator}; use --allocator cenote")
+        raise Mistake(f"--trace records what cenote allocates, and --allocator says {wish.allocator}: use --allocator cenote")
     if variables.get(TRACE, path) != path:
         raise Mistake(f"{TRACE} says {variables[TRACE][:40]!r} already; leave one of them out")
     variables[TRACE] = path
@@ -114,7 +114,7 @@ def merge_trace(wish: Wish, variables: dict[str, str]) -> None:
 def is_on(name: str, variables: Mapping[str, str]) -> bool:
     value = variables.get(name, "")
     if value not in ("", "on", "off"):
-        raise Mistake(f"{name} says {value[:40]!r}; on and off are what it may say")
+        raise Mistake(f"{name} says {value[:40]!r}; set it to on or off")
     return value == "on"
 
 
@@ -123,7 +123,7 @@ def merge_sim(wish: Wish, old: str) -> str:
     for item in filter(None, old.split(",")):
         name, colon, value = item.partition(":")
         if not colon:
-            raise Mistake(f'{SIM} has "{item}", which is not name:value')
+            raise Mistake(f'{SIM} has "{item}", which is not name:value; docs/simulated-gpu.md lists what it can have')
         shape[name] = value
     asked = {
         "capacity": None if wish.capacity is None else quantity.write_size(wish.capacity),
@@ -137,7 +137,7 @@ def merge_sim(wish: Wish, old: str) -> str:
         if name in shape and not is_same_size(shape[name], text):
             raise Mistake(f"{SIM} says {name}:{shape[name]} already, and {name}:{text} is asked for; leave one of them out")
         shape.setdefault(name, text)
-    # One machine for this program and all that it starts; a program within a program is on the machine of the outer one.
+    # This program and all processes that it starts are on one simulated machine; if such a process is a `cenote run` of its own, too.
     shape.setdefault("machine", "run-" + os.urandom(8).hex())
     return ",".join(f"{name}:{value}" for name, value in shape.items())
 
@@ -150,9 +150,9 @@ def is_same_size(one: str, other: str) -> bool:
 
 
 def merge_preload(library: str, old: str) -> str:
-    """First, and once. The dynamic linker splits the variable at spaces and colons and knows no quotes."""
+    """LD_PRELOAD with the library first, and once. The dynamic linker splits it at spaces and colons and knows no quotes."""
     if any(character in library for character in places.SPLITS):
-        raise Mistake(f"{library} cannot be preloaded: its path has a space or a colon")
+        raise Mistake(f"{library} cannot be preloaded: its path has a space or a colon; install or build cenote in another folder")
     others = [name for name in old.replace(":", " ").split() if name != library]
     return ":".join([library, *others])
 

@@ -1,5 +1,5 @@
-"""`cenote run`: sets the environment and becomes the program. There is no process of ours beside it, so that exit status, signals, terminal and
-standard streams are the program's own."""
+"""`cenote run`: sets the environment and becomes the program by exec, so that exit status, signals, terminal and standard streams are the program's
+own."""
 import os
 import signal
 import sys
@@ -11,7 +11,7 @@ from cenote.launch import environment
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt, simulation_folder
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as a shell says it
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit statuses of a shell
 
 
 def command_line(program: Sequence[str]) -> list[str]:
@@ -32,23 +32,25 @@ def command_line(program: Sequence[str]) -> list[str]:
 def preload_library() -> str:
     path = os.path.join(simulation_folder(), "libcenote_sim.so")
     if not os.path.exists(path):
-        raise NotBuilt(f"{path} is not there: it takes the header of CUDA 13 or newer to build the simulated libraries")
+        raise NotBuilt(f"{path} is missing. To build the simulated libraries takes the headers of CUDA 13 or newer: pip install nvidia-cuda-runtime, "
+                       "then `make build`")
     return path
 
 
 def restore_signals() -> None:
-    """Python ignores these, and a program that it becomes would go on doing so."""
+    """Python ignores these signals, and exec would keep that for the program."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
 
 def prepare_plugin(is_ours: bool, variables: dict[str, str]) -> None:
-    """CENOTE=on is read by the line that cenote.pth puts into a Python."""
+    """Checks that CENOTE=on has an effect: a Python reads it only if cenote.pth is installed there."""
     if not places.switch_is_installed(sys.path):
         if is_ours:
             raise Mistake(f"CENOTE=on has no effect in {sys.executable}, where cenote is not installed; use the `cenote` beside a Python "
                           "that has it: `pip install .`, or `make run` for .venv")
-        print(f"cenote run: {sys.executable} has no cenote; a program in another Python must have it, or call cenote.install()", file=sys.stderr)
+        print(f"cenote run: cenote is not installed in {sys.executable}; if the program uses another Python, install cenote there, or call "
+              "cenote.install() in the program", file=sys.stderr)
     if not places.is_installed():
         variables["CENOTE_BUILD"] = places.build_folder()
 
@@ -60,7 +62,7 @@ def become(command: Sequence[str], variables: dict[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], list(command), variables)
     except FileNotFoundError:
-        status, why = NOT_FOUND, "there is no such program"
+        status, why = NOT_FOUND, "there is no such program in PATH"
     except ValueError:
         status, why = NOT_FOUND, "a name or an argument has a NUL in it"
     except OSError as error:

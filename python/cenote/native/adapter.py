@@ -1,8 +1,8 @@
 """The adapter: cenote as a subclass of PyTorch's allocator, compiled for the torch that is installed.
 
-PyTorch's interface changes with its versions, so the sources come with the package and are compiled where they are used, with the machine's own
-compiler: some seconds, once. The result is kept in the user's cache folder, in a folder for everything it was made from but the compiler, under the
-compiler's name and version. A machine without a compiler takes what another compiler left there. Only what no other user can have changed is loaded
+PyTorch's interface changes with its versions. So the package brings the adapter's sources, and the machine's own compiler compiles them, once, in
+some seconds. The library is kept in the user's cache folder, in a folder named after all it was made from but the compiler; its file name stands
+for the compiler. A machine without a compiler uses a library that is there. Only files that no other user can have changed are loaded
 (base/trusted.py).
 """
 import ctypes
@@ -25,7 +25,7 @@ from cenote import places
 from cenote.base import outputs, trusted
 from cenote.base.trusted import Folder
 
-SECONDS = 300  # a compiler that takes longer is taken for stuck
+SECONDS = 300  # limit for the compiler
 FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
 PACKAGES = "nvidia-cuda-runtime and nvidia-cuda-crt"
 
@@ -35,7 +35,7 @@ class NotMade(RuntimeError):
 
 
 class Torch(NamedTuple):
-    """What of the installed torch the adapter depends on."""
+    """The properties of the installed torch that the adapter depends on."""
 
     version: str
     commit: str
@@ -50,7 +50,7 @@ class Compiler(NamedTuple):
 
 
 class Library(NamedTuple):
-    """A compiled adapter. What is loaded is the open file: its path may name another one by then."""
+    """A compiled adapter. `load` loads the open file, because the path may name another file by then."""
 
     path: str
     descriptor: int
@@ -64,7 +64,7 @@ def describe(torch: ModuleType) -> Torch:
 
 
 def compiler() -> Optional[Compiler]:
-    """$CXX, or g++; None where there is none."""
+    """$CXX, or g++; None if it does not run."""
     command = tuple(shlex.split(os.environ.get("CXX") or "g++"))
     try:
         said = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
@@ -74,7 +74,7 @@ def compiler() -> Optional[Compiler]:
 
 
 def sources() -> list[str]:
-    """Every file that is compiled in, headers included."""
+    """Every file that the adapter is compiled from, with headers."""
     ours = places.torch_folder()
     public = os.path.join(places.include_folder(), "cenote")
     return sorted(os.path.join(folder, name) for folder in (ours, public) for name in os.listdir(folder) if name.endswith((".cpp", ".h", ".def")))
@@ -83,7 +83,7 @@ def sources() -> list[str]:
 # --- the headers of CUDA's runtime
 
 def cuda_places(site_folders: Sequence[str]) -> Iterator[str]:
-    """Folders that may hold cuda_runtime_api.h: what the user names, what came with torch, the toolkit, the system's."""
+    """Folders that may have cuda_runtime_api.h: those that the user names, of packages beside torch, of the toolkit, of the system."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(variable):
             yield os.path.join(os.environ[variable], "include")
@@ -99,7 +99,7 @@ def cuda_places(site_folders: Sequence[str]) -> Iterator[str]:
 
 
 def has_cuda_headers(folder: str) -> bool:
-    """crt/ is a package of its own among NVIDIA's: the one without the other cannot be compiled."""
+    """NVIDIA has crt/ in another package than the rest; the adapter needs both."""
     return all(os.path.exists(os.path.join(folder, *name.split("/"))) for name in ("cuda_runtime_api.h", "crt/host_defines.h"))
 
 
@@ -129,18 +129,18 @@ def read(path: str) -> bytes:
 
 
 def entry_name(torch: Torch) -> str:
-    """The folder in the cache for everything but the compiler."""
+    """The name of the folder in the cache: a digest of everything that the adapter is made from but the compiler."""
     files = [part for path in [*sources(), __file__] for part in (os.path.basename(path).encode(), read(path))]
     facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode()]
     return f"torch-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
 
 
 def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
-    """A folder that no other user can change: a library is loaded from it. Where the cache cannot be, one that lives as long as the process."""
+    """A folder for the library that no other user can change: in the cache or, if the cache cannot be used, one that is removed at exit."""
     try:
         return trusted.own_folder(os.path.join(places.cache_folder(), name))
     except OSError as why:
-        tell(f"cenote: the adapter is compiled at each start, because its cache cannot be used: {why}")
+        tell(f"cenote: the adapter is compiled at each start, because the cache cannot be used: {why}. XDG_CACHE_HOME names another folder for it")
     import atexit
     path = tempfile.mkdtemp(prefix="cenote-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
@@ -148,7 +148,7 @@ def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
 
 
 def opened_library(folder: Folder, name: str) -> Optional[Library]:
-    """None where it is not there, or others may have written it."""
+    """None if it is missing, or another user could have written it."""
     try:
         return Library(os.path.join(folder.path, name), trusted.open_file(folder, name))
     except OSError:
@@ -162,7 +162,7 @@ def any_library(folder: Folder) -> Optional[Library]:
 
 @contextmanager
 def locked(folder: Folder) -> Iterator[None]:
-    """One process at a time. Where files cannot be locked several compile the same thing, and the last one's is kept."""
+    """One process at a time. Where files cannot be locked, several processes may compile at once, and the last library is kept."""
     file = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder.descriptor)
     try:
         try:
@@ -177,7 +177,7 @@ def locked(folder: Folder) -> Iterator[None]:
 # --- making it
 
 def run(command: Sequence[str], folder: Folder) -> None:
-    """NotMade with the compiler's first errors when it fails. Its files, those on the way among them, lie in `folder`."""
+    """Runs the compiler in `folder`, with its temporary files there, too. If it fails: NotMade with the first errors."""
     variables = {**os.environ, "TMPDIR": "."}
     try:
         done = subprocess.run(list(command), cwd=folder.place(), env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -191,17 +191,17 @@ def run(command: Sequence[str], folder: Folder) -> None:
 
 
 def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler) -> None:
-    """Whole or not at all. All sources at once: PyTorch's headers take far longer to read than they do."""
+    """Writes the library whole or not at all. All sources are one unit: most of the time goes to PyTorch's headers, read once this way."""
     ours, library = places.torch_folder(), places.library()
     torch_include, torch_lib = os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
     includes = [f"-I{ours}", f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
-    # In messages and in the library a file has the name that it has in the repository, not one of this machine's.
+    # In messages and in the library files have their names in the repository, not paths of this machine.
     names = {ours: "plugins/torch", torch_include: "torch/include"}
     flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
     with trusted.passing_folder(folder, "part-") as part:
         with os.fdopen(outputs.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
             file.writelines(f'#include "{source}"\n' for source in sorted(os.listdir(ours)) if source.endswith(".cpp"))
-        # libcenote and PyTorch are in the process when this is loaded, and found by their sonames: no path to them is kept.
+        # When the adapter is loaded, libcenote and PyTorch are in the process and found by their sonames: it needs no path to them.
         libraries = [library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
         run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
         os.chmod("adapter.so", 0o700, dir_fd=part.descriptor)  # whatever umask says
@@ -209,14 +209,14 @@ def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler) -> Non
 
 
 def make(torch: Torch) -> str:
-    """The path of the adapter for this torch, made now unless it was before. Raises NotMade. For people: `opened` is what to load."""
+    """The path of the adapter for this torch, compiled now if it is missing. Raises NotMade. For messages: load what `opened` returns."""
     library = opened(torch)
     os.close(library.descriptor)
     return library.path
 
 
 def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None) -> Library:
-    """The same, open. `tell` is told in a line why it is not kept."""
+    """The same, open. If the library cannot be kept, `tell` gets a line that says why."""
     tool = compiler()
     folder = own_folder(entry_name(torch), tell)
     try:
@@ -237,12 +237,12 @@ def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler]) -> Library
     came = time.time()
     library = opened_library(folder, name) or made_alone(folder, name, torch, tool, came)
     if library is None:
-        raise NotMade(f"what was compiled is not in {folder.path}, or others may write to it")
+        raise NotMade(f"the compiled adapter is missing in {folder.path}, or other users may write to it: empty that folder, and start again")
     return library
 
 
 def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: float) -> Optional[Library]:
-    """While no other process makes it. One that waited takes what the other has made, or its failure."""
+    """Compiles it while no other process does. A process that waited for another takes that one's library, or its failure."""
     failure = name + ".failed"
     with locked(folder):
         library = opened_library(folder, name)
@@ -269,5 +269,5 @@ def failed_since(folder: Folder, name: str, came: float) -> Optional[str]:
 
 
 def load(library: Library) -> ctypes.CDLL:
-    """By its descriptor, which stays open for those that look the library up by its name: debuggers, and what prints stacks."""
+    """Loads it by its descriptor, which stays open: debuggers and tools that print stacks look the library up by this name."""
     return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{library.descriptor}")

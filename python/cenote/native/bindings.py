@@ -1,8 +1,8 @@
-"""libcenote for Python: its functions by ctypes, its structs, and what it refuses as exceptions.
+"""libcenote for Python: its functions by ctypes, its structs, and its errors as exceptions.
 
-The library is the very one that PyTorch's adapter uses: found by its soname where it is loaded already, else at its own place. Whatever is in a
-table of the headers (counters.def, kinds.def, phases.def, errors.def) is read from there; the structs are mirrored here, and a test compares
-them with the compiler's. There is no state but the library and the pools. Imports no torch: it is looked at where the program has imported it.
+If a libcenote is in the process, as with PyTorch's adapter, it is used; else the one of this package is loaded. Tables of the headers (counters.def,
+kinds.def, phases.def) are read from the files; the structs are repeated here, and a test compares them with the compiler's. The only state is the
+library and the pools. Does not import torch, but uses it if the program has imported it.
 """
 import ctypes
 import os
@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, TypeVar, Union
 from cenote import places
 
 SONAME = "libcenote.so.0"
-MOST_DEVICES = 1 << 16  # any number below is the library's to refuse
+MOST_DEVICES = 1 << 16  # the library refuses a smaller number if there is no such device
 ROW = re.compile(r"^(\w+)\((.*)\)\s*$", re.MULTILINE)
 
 Device = Union[None, int, str, Any]  # None: the current one; 1, "cuda:1", torch.device("cuda", 1)
@@ -23,7 +23,7 @@ Address = Optional[int]
 
 
 class Error(RuntimeError):
-    """libcenote refused. The text says what is wrong and what to do; `name` is that of errors.def: "INVALID", "OUT_OF_MEMORY"."""
+    """An error of libcenote. The text says what is wrong and what to do; `name` is from errors.def: "INVALID", "OUT_OF_MEMORY"."""
 
     def __init__(self, message: str, code: int = 1, name: str = "INVALID") -> None:
         super().__init__(message)
@@ -31,11 +31,11 @@ class Error(RuntimeError):
         self.name = name
 
 
-# --- what the headers say
+# --- tables of the headers
 
 @cache
 def table(name: str) -> list[tuple[str, ...]]:
-    """The rows of a table of include/cenote: macro and arguments. The last argument may have commas: it is text."""
+    """The rows of a table in include/cenote: macro and arguments. A text in quotes may have commas."""
     with open(os.path.join(places.include_folder(), "cenote", name), encoding="utf-8") as file:
         rows = ROW.findall(re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL))
     split = [(macro, *(part.strip() for part in re.split(r",(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", arguments))) for macro, arguments in rows]
@@ -44,7 +44,7 @@ def table(name: str) -> list[tuple[str, ...]]:
 
 @cache
 def kinds() -> list[str]:
-    """By number: "other", "parameters", ..."""
+    """Names of kinds, by number: "other", "parameters", ..."""
     return [row[2] for row in table("kinds.def")]
 
 
@@ -54,7 +54,7 @@ def phases() -> list[str]:
 
 
 def kind_number(constant: str) -> int:
-    """Of CENOTE_KIND_<constant>."""
+    """The value of CENOTE_KIND_<constant>."""
     return [row[1] for row in table("kinds.def")].index(constant)
 
 
@@ -178,7 +178,7 @@ DIVISIONS = ("arena", "group", "class", "tag", "phase", "kind")  # enum cenote_d
 
 @cache
 def loaded() -> ctypes.CDLL:
-    """The library that is in the process, or the one that belongs to this package."""
+    """The libcenote that is in the process or, if there is none, that of this package."""
     try:
         return ctypes.CDLL(SONAME, mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
     except OSError:
@@ -191,7 +191,7 @@ def function(name: str) -> Callable[..., Any]:
     try:
         found = getattr(loaded(), name)
     except AttributeError:
-        raise Error(f"this libcenote has no {name}: it is older than the Python package", 8, "NOT_SUPPORTED") from None
+        raise Error(f"this libcenote has no {name}: it is older than the Python package; install both again", 8, "NOT_SUPPORTED") from None
     found.restype, found.argtypes = FUNCTIONS[name]
     return found  # type: ignore[no-any-return]
 
@@ -201,7 +201,7 @@ def message() -> str:
 
 
 def check(code: int) -> None:
-    """Raises what a call of the library returned, unless it was CENOTE_OK."""
+    """Raises Error for a result of the library other than CENOTE_OK."""
     if code:
         name = function("cenote_error_name")(code).decode().removeprefix("CENOTE_")
         raise Error(message(), code, name)
@@ -212,7 +212,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def text_bytes(text: str, what: str) -> bytes:
-    """As C has it. What C would not see is refused here."""
+    """The text for C, in UTF-8. Refuses a NUL, at which C would end the text."""
     if not isinstance(text, str):
         raise TypeError(f"{what} is a str, not {type(text).__name__}")
     try:
@@ -228,7 +228,7 @@ Struct = TypeVar("Struct", bound=ctypes.Structure)
 
 
 def all_of(name: str, struct: type[Struct], *arguments: Any) -> Sequence[Struct]:
-    """What a function with room and count has: asked again until there was room for all."""
+    """All items of a function that fills an array and returns their number: called again with a larger array until all fit."""
     room, count = 256, ctypes.c_size_t()
     while True:
         items = (struct * room)()
@@ -239,7 +239,7 @@ def all_of(name: str, struct: type[Struct], *arguments: Any) -> Sequence[Struct]
 
 
 def text_of(name: str, *arguments: Any) -> str:
-    """What a function that prints like snprintf has to say."""
+    """The text of a function that prints like snprintf."""
     room = 4096
     while True:
         text = ctypes.create_string_buffer(room)
@@ -252,7 +252,7 @@ def text_of(name: str, *arguments: Any) -> str:
 # --- pools
 
 def torch_with_gpu() -> Optional[ModuleType]:
-    """torch, if the program has imported all of it and it can use GPUs."""
+    """torch, if the program has imported it completely and it is built with CUDA."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and hasattr(torch, "cuda") and hasattr(torch.cuda, "is_initialized") and torch.version.cuda else None
 
@@ -261,18 +261,18 @@ _stands_in = False
 
 
 def stands_in() -> None:
-    """cenote is PyTorch's allocator without the adapter, which PyTorch does not tell from any other library's."""
+    """To be called when cenote is PyTorch's allocator without the adapter: PyTorch names its backend "pluggable" then, as for any other library."""
     global _stands_in
     _stands_in = True
 
 
 def is_torchs(torch: ModuleType) -> bool:
-    """cenote is PyTorch's allocator, by the adapter or without it."""
+    """Whether cenote is PyTorch's allocator, with or without the adapter."""
     return _stands_in or torch.cuda.get_allocator_backend() == "cenote"
 
 
 def device_number(device: Device) -> int:
-    """Of what people write for a device. Whether there is such a device is another question."""
+    """The number of a device as users write it. Does not check that the device exists."""
     torch = torch_with_gpu()
     if device is None:
         return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
@@ -286,12 +286,12 @@ def device_number(device: Device) -> int:
         number = int(digits[:9])
     elif hasattr(device, "type") and hasattr(device, "index"):  # torch.device
         if device.type != "cuda":
-            raise Error(f"{device} is no CUDA device", 7, "NO_DEVICE")
+            raise Error(f"{device} is no CUDA device: write 1, 'cuda:1' or torch.device('cuda', 1)", 7, "NO_DEVICE")
         return device_number(None) if device.index is None else int(device.index)
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"a device is a number, 'cuda:1' or a torch.device, not {type(device).__name__}")
     if not 0 <= number < MOST_DEVICES:
-        raise Error(f"there is no device {number}", 7, "NO_DEVICE")
+        raise Error(f"there is no device {number}: the first is 0", 7, "NO_DEVICE")
     return number
 
 
@@ -303,25 +303,26 @@ def _default(number: int) -> int:
 
 
 _used: dict[int, int] = {}  # by device
-_has_all = False  # of PyTorch's devices
+_has_all = False  # `_used` has all devices of PyTorch
 
 
 def pool(device: Device = None) -> int:
-    """The pool of a device, as its functions take it. Error where cenote is not the allocator of the program's PyTorch."""
+    """The handle of a device's pool. Error if the program uses PyTorch with another allocator than cenote."""
     torch = torch_with_gpu()
     if torch is not None:
         if not is_torchs(torch):
             raise Error(f"cenote is not PyTorch's allocator here, {torch.cuda.get_allocator_backend()} is: call cenote.install() before the "
                         "first use of a GPU, or set CENOTE=on", 8, "NOT_SUPPORTED")
         if not torch.cuda.is_initialized():
-            raise Error("PyTorch has not used a GPU in this process yet: there is no memory to speak of", 8, "NOT_SUPPORTED")
+            raise Error("PyTorch has not used a GPU in this process yet, so that there are no figures: call this after the first tensor on a GPU", 8,
+                        "NOT_SUPPORTED")
     number = device_number(device)
     _used[number] = _default(number)
     return _used[number]
 
 
 def pools() -> dict[int, int]:
-    """By device, the pools of this process: of all devices of PyTorch once it has used one. Empty before; never an Error."""
+    """The pools of this process, by device: of all devices once PyTorch has used one. Empty before that; never an Error."""
     global _has_all
     if _has_all:
         return _used
@@ -336,7 +337,7 @@ def pools() -> dict[int, int]:
     return _used
 
 
-# --- what the library tells, as Python has it
+# --- results of the library as Python objects
 
 class Level(NamedTuple):
     """A quantity that goes up and down."""
@@ -352,5 +353,5 @@ def level(struct: LevelStruct) -> Level:
 
 
 def pieces(device: Device = None) -> Sequence[PieceStruct]:
-    """What lies where on a device, at about one moment: live blocks, free ones, pending ones."""
+    """The pieces of a device: live, free and pending blocks."""
     return all_of("cenote_pool_pieces", PieceStruct, pool(device), None)

@@ -1,4 +1,4 @@
-"""Traces (docs/traces.md), read by libcenote_records.so in batches: the only reader there is, for `cenote replay` as for `cenote view`."""
+"""Reads traces (docs/traces.md) in batches by libcenote_records.so, for `cenote replay` and `cenote view`."""
 from __future__ import annotations
 
 import ctypes
@@ -17,11 +17,11 @@ NOT_TOLD = (1 << 64) - 1
 BATCH = 1 << 14
 END, ONE, BROKEN = range(3)  # enum records_result
 MOST = 20_000_000  # records of a file; TRACE_RECORDS_MAX of records.h
-MOST_DEVICES = 16  # of the simulated machine, which plays them
+MOST_DEVICES = 16  # of the simulated machine, on which a trace is replayed
 
 
 class BrokenTrace(Mistake):
-    """The file is not what it should be; the text says where and why, in one line."""
+    """The file is no trace, or a broken one; the text says where and why, in one line."""
 
 
 def library() -> ctypes.CDLL:
@@ -37,14 +37,14 @@ def library() -> ctypes.CDLL:
 
 
 class Reader:
-    """A trace. `title` is what messages call it."""
+    """A trace. `title` is its name in messages."""
 
     def __init__(self, path: str, title: Optional[str] = None, most: int = MOST) -> None:
         self.path, self.title = path, path if title is None else title
         self.library = library()
         self.reader = self.library.records_open(os.fsencode(path))
         if not self.reader:
-            raise BrokenTrace(f"{self.title}: no host memory to read it")
+            raise BrokenTrace(f"{self.title}: there is not enough host memory to read it")
         self.library.records_limit(self.reader, most)
 
     def __enter__(self) -> Reader:
@@ -54,7 +54,7 @@ class Reader:
         self.library.records_close(self.reader)
 
     def batches(self) -> Iterator[memoryview]:
-        """Bytes for RECORD.iter_unpack. BrokenTrace after the last good record if there is anything wrong."""
+        """Bytes for RECORD.iter_unpack. If a record is broken: BrokenTrace, after the last good one."""
         room, count, got = ctypes.create_string_buffer(BATCH * RECORD.size), ctypes.c_uint32(), ONE
         while got == ONE:
             got = self.library.records_batch(self.reader, room, BATCH, ctypes.byref(count))
@@ -64,10 +64,10 @@ class Reader:
             raise BrokenTrace(self.title + said.removeprefix(self.path))
 
     def tells(self, column: str) -> bool:
-        """After the first batch: is it in this trace?"""
+        """Whether the trace has this column. To be called after the first batch."""
         return bool(self.library.records_tell(self.reader, column.encode()))
 
     def label(self, tag: int) -> Optional[str]:
-        """The name of a tag, as it is written; None: no line so far has one."""
+        """The name of a tag as the file has it; None if no line so far has one."""
         found: Optional[bytes] = self.library.records_label(self.reader, tag)
         return None if found is None else found.decode("utf-8", "replace")

@@ -165,7 +165,7 @@ def test_what_no_python_object_holds(told):
             learn(optimizer, output.square().mean())
             kept.append(output.detach())
     ((_, cause),) = told
-    assert "held by nothing that Python sees" in str(cause) and "output = model(batch())" in str(cause)
+    assert "held by no Python object that was found" in str(cause) and "output = model(batch())" in str(cause)
 
 
 def test_small_growth_is_for_the_report(told):

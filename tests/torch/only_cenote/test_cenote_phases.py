@@ -285,4 +285,4 @@ def test_the_variable_switches_them_on():
         """
     assert simulated.fresh(code, CENOTE="on", CENOTE_LABELS="on").stdout == "True\n"
     done = simulated.fresh("import torch", CENOTE="on", CENOTE_LABELS="yes", check=False)
-    assert done.returncode and "CENOTE_LABELS says 'yes'; on and off are what it may say" in done.stderr
+    assert done.returncode and "CENOTE_LABELS says 'yes'; set it to on or off" in done.stderr
