@@ -1,8 +1,7 @@
-"""`cenote doctor`: what works here, what does not, and what to do about it.
+"""`cenote doctor`: what works on this machine, what does not, and what to do about it.
 
-Each check looks at one thing and says it in a line: fine, a remark (it works, but not as well as it could), or wrong. Those that use the driver
-come after those that do not, because a driver may fail in ways of its own. Nothing is changed, but for the adapter, which is compiled if it is not
-there yet.
+Each check prints its findings, one a line: fine, a remark (it works, but could work better), or wrong. Checks that use the driver come last but for
+PyTorch's, because a broken driver may end the process. The doctor changes nothing, but compiles the adapter if that is missing.
 """
 import argparse
 import ctypes
@@ -23,7 +22,7 @@ PROVIDERS = ("auto", "vmm: pages that move", "async: segments of the driver's po
              "guard: for debugging, each block apart")
 VMM, POOLS = 102, 115  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ..._MEMORY_POOLS_SUPPORTED
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
-OLDEST_DRIVER = 11000  # cuGetProcAddress came a little later; without it versions of entry points are looked up by name
+OLDEST_DRIVER = 11000  # CUDA 11.0; before 11.3 there is no cuGetProcAddress, and cenote finds versions of entry points by name
 
 ABOUT = "Says what works on this machine, what does not, and what to do. Exit status 0: cenote works; 1: something is wrong."
 EXAMPLES = """examples:
@@ -70,7 +69,7 @@ def simulation() -> Iterator[Finding]:
     try:
         folder = places.simulation_folder()
     except places.NotBuilt as error:
-        yield Finding("simulated GPU", REMARK, str(error), "it takes the header of CUDA 13 to build: pip install nvidia-cuda-runtime, or a toolkit")
+        yield Finding("simulated GPU", REMARK, str(error), "its build needs the headers of CUDA 13: pip install nvidia-cuda-runtime, or a toolkit")
         return
     yield Finding("simulated GPU", FINE, folder + (f", in use: {os.environ[environment.SIM]}" if os.environ.get(environment.SIM) else ""))
 
@@ -81,11 +80,11 @@ def torch() -> Iterator[Finding]:
     try:
         import torch as module
     except ModuleNotFoundError:
-        yield Finding("PyTorch", REMARK, "not in this Python", "pip install torch; the C library works without")
+        yield Finding("PyTorch", REMARK, "not installed in this Python", "pip install torch; the C library works without it")
         return
     except (ImportError, OSError) as error:
-        yield Finding("PyTorch", WRONG, f"it is here and does not load: {' '.join(str(error).split())[:200]}",
-                      "install it with the NVIDIA packages it asks for; on the simulated GPU it needs none: cenote doctor --sim 80GiB")
+        yield Finding("PyTorch", WRONG, f"installed, but does not load: {' '.join(str(error).split())[:200]}",
+                      "install the NVIDIA packages that torch depends on; on the simulated GPU it needs none: cenote doctor --sim 80GiB")
         return
     version = tuple(int(part) for part in module.__version__.split("+")[0].split(".")[:2])
     if not module.version.cuda:
@@ -112,7 +111,8 @@ def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
             yield Finding("adapter cache", REMARK, text.removeprefix("cenote: "), "name a folder that you alone can write to in XDG_CACHE_HOME")
         yield Finding("adapter", FINE, made.path)
     except adapter.NotMade as why:
-        yield Finding("adapter", WRONG, " ".join(str(why).split()), "cenote works through CUDAPluggableAllocator then, with less")
+        yield Finding("adapter", WRONG, " ".join(str(why).split()),
+                      "until this is mended, cenote works through CUDAPluggableAllocator: without memory_stats, snapshots and graphs")
 
 
 # --- the driver and its devices
@@ -126,7 +126,7 @@ def driver() -> Iterator[Finding]:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        yield Finding("driver", WRONG, "there is no libcuda.so.1: no GPU here, or a container that was started without one",
+        yield Finding("driver", WRONG, "there is no libcuda.so.1: this machine has no GPU, or this is a container that was started without one",
                       "install NVIDIA's driver, start the container with --gpus all, or use the simulated GPU: cenote doctor --sim 80GiB")
         return
     version, count = ctypes.c_int(), ctypes.c_int()
@@ -164,7 +164,7 @@ def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
     try:
         bindings.call("cenote_pool_default", number, ctypes.byref(pool))
     except bindings.Error as error:
-        advice = "" if error.name == "BAD_OPTION" else "is another program using it exclusively? `nvidia-smi` tells"
+        advice = "" if error.name == "BAD_OPTION" else "does another program use it exclusively? `nvidia-smi` shows that"
         yield Finding(what, WRONG, f"{name.value.decode()}: {error}", advice)
         return
     stats = bindings.stats_struct()()
@@ -180,14 +180,14 @@ def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
 
 
 def topology(what: str, bus: str) -> Iterator[Finding]:
-    """Where the device hangs, as hwloc reads it too."""
+    """The device's place in the machine, from /sys, where hwloc reads it, too."""
     folder = f"/sys/bus/pci/devices/{bus}"
     try:
         hwloc = bool(ctypes.CDLL("libhwloc.so.15"))
     except OSError:
         hwloc = False
     if not os.path.isdir(folder):
-        yield Finding(what, FINE, f"PCI {bus} is not on this machine's bus: simulated, or a virtual machine hides it")
+        yield Finding(what, FINE, f"PCI {bus} is not on this machine's bus: the device is simulated, or a virtual machine hides it")
         return
     node, near = (first_line(os.path.join(folder, name)) for name in ("numa_node", "local_cpulist"))
     yield Finding(what, FINE if hwloc else REMARK, f"PCI {bus}, NUMA node {node}, processors {near}",
@@ -205,7 +205,7 @@ def limits() -> Iterator[Finding]:
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most != resource.RLIM_INFINITY:
         yield Finding("address space", REMARK, f"limited to {most >> 30} GiB (ulimit -v)",
-                      "CUDA and cenote reserve addresses by the hundred GiB, which cost nothing: ulimit -v unlimited")
+                      "CUDA and cenote reserve hundreds of GiB of addresses, which cost no memory: ulimit -v unlimited")
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if locked != resource.RLIM_INFINITY and locked < 64 << 20:
         yield Finding("locked memory", REMARK, f"limited to {locked >> 10} KiB (ulimit -l)",
@@ -233,7 +233,7 @@ def line(finding: Finding) -> str:
 
 
 def on_the_simulated_gpu(options: argparse.Namespace) -> int:
-    """In a process of its own: libcuda.so.1 is found when that one starts."""
+    """Runs the doctor in a new process, because the simulated libcuda.so.1 has to be preloaded."""
     import subprocess
     size = ["--sim", str(options.sim)] + (["--devices", str(options.devices)] if options.devices is not None else [])
     size += ["--quirk", options.quirk] if options.quirk is not None else []
@@ -243,7 +243,7 @@ def on_the_simulated_gpu(options: argparse.Namespace) -> int:
     variables = {**os.environ, "PYTHONPATH": path}
     if not places.is_installed():
         variables["CENOTE_BUILD"] = places.build_folder()
-    # Not in the current folder, which python -m begins with: others may write to it.
+    # Not in the current folder, which python -m puts first on its path: other users may be able to write there.
     return subprocess.run(command, cwd=folder, env=variables).returncode
 
 
@@ -255,7 +255,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON list")
     options = parser.parse_args(arguments)
     if options.sim is None and (options.devices is not None or options.quirk is not None):
-        parser.error("--devices and --quirk shape the simulated GPU; add --sim SIZE")
+        parser.error("--devices and --quirk are for the simulated GPU; add --sim SIZE")
     if options.sim is not None:
         return on_the_simulated_gpu(options)
     found = []

@@ -364,7 +364,8 @@ print(torch.empty(1, device="cuda").device, cenote.status().allocator)
         settings = "backend:native,expandable_segments:True,max_split_size_mb:64,pinned_use_background_threads:True"
         done = gpu(TELL, CENOTE="on", PYTORCH_CUDA_ALLOC_CONF=settings)
         assert done.stdout == CENOTE_IS_THERE
-        assert done.stderr == "cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, without effect, and can be left out\n"
+        assert done.stderr == ("cenote: expandable_segments, max_split_size_mb in PYTORCH_CUDA_ALLOC_CONF: not needed here, without effect, and can "
+                               "be left out\n")
 
     @pytest.mark.parametrize("settings", ["nonsense:1", "max_split_size_mb:much", "expandable_segments:yes", "per_process_memory_fraction:1.5"])
     def test_a_bad_setting_is_refused_as_pytorch_does(self, gpu, settings):

@@ -319,8 +319,8 @@ class Carried(NamedTuple):
 
 
 def carried_histories(frame: Optional[types.FrameType], since: int, before: int, objects: int, operations: int) -> list[Carried]:
-    """Histories that grow from step to step: they were continued after sequence number `since`, go back before `before`, and belong to a variable that
-    is computed from itself. Only variables near the running functions are searched: this is cheap enough for many steps of a program."""
+    """Histories that grow from step to step: they were continued after sequence number `since`, go back before `before`, and belong to a variable
+    that is computed from itself. Only variables near the running functions are searched: this is cheap enough for many steps of a program."""
     torch: Any = sys.modules["torch"]
     search = Search((), objects, SECONDS_LIGHT)
     try:

@@ -50,8 +50,8 @@ class Phases:
         self.set = bindings.function("cenote_phase_set")
 
     def set_phase(self) -> None:
-        """Tells libcenote the phase of the process. A forward inside backward (recomputation) counts as backward, a forward inside an optimizer's step
-        (a closure) as forward. LOCKING: the lock."""
+        """Tells libcenote the phase of the process. A forward inside backward (recomputation) counts as backward, a forward inside an optimizer's
+        step (a closure) as forward. LOCKING: the lock."""
         phases = [doing.phase for doing in self.doing]
         last = phases[-1] if phases else NONE
         if BACKWARD in phases:

@@ -1,7 +1,7 @@
-"""`cenote replay`: what would a program's memory have taken under cenote, PyTorch's own allocator and its expandable segments?
+"""`cenote replay`: how much memory would a recorded program take under cenote, PyTorch's own allocator and its expandable segments?
 
-Traces and snapshots are read whole and judged before anything runs (trace_file.py). Then each is played through the real PyTorch on the simulated
-GPU, by a process for each allocator (player.py) that imports torch once and forks for each replay. report.py prints what came out.
+All traces and snapshots are read and checked before the first replay (trace_file.py). Then each is played through the real PyTorch on the simulated
+GPU. There is a process for each allocator (player.py), which imports torch once and forks for each replay. report.py prints the results.
 """
 import argparse
 import importlib.util
@@ -25,17 +25,17 @@ from cenote.replay.trace_file import Trace
 ALLOCATORS = ("cenote", "native", "expandable")
 PAGES = (1, 2, 4, 8, 16, 32)  # MiB, as include/cenote/options.def
 CAPACITY = 80 << 30
-NEAR = 64 << 20  # how near to the smallest card is near enough, or 1 %
-UNIT = 2 << 20  # of what is tried
+NEAR = 64 << 20  # the search for the smallest card ends within this distance, or within 1 %
+UNIT = 2 << 20  # capacities that the search tries are multiples of this
 FAILED = 1
 
-# What would have a replay depend on who starts it. CENOTE_CONF stays: options of cenote are worth comparing.
+# Variables that would change the result of a replay are left out. CENOTE_CONF stays: users compare options of cenote.
 LEFT_OUT = ("CENOTE", "CENOTE_SIM", "CENOTE_HOST", "CENOTE_LABELS", "CENOTE_TRACE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
             "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 USAGE = "cenote replay [OPTION...] TRACE..."
-ABOUT = """Plays recorded allocations through PyTorch on a simulated GPU, under each allocator, and says what each would have held.
-A TRACE is a file of cenote.save_trace, cenote_pool_record_save or CENOTE_TRACE (docs/traces.md), plain or gzip, or a memory snapshot of PyTorch's
+ABOUT = """Plays recorded allocations through PyTorch on a simulated GPU, under each allocator, and prints how much memory each would have held.
+A TRACE is a file of cenote.save_trace, cenote_pool_record_save or CENOTE_TRACE (docs/traces.md), plain or gzip, or a memory snapshot of PyTorch
 (torch.cuda.memory._dump_snapshot)."""
 EXAMPLES = """examples:
   cenote replay training.csv.gz                          the three allocators on a card of 80 GiB
@@ -44,27 +44,27 @@ EXAMPLES = """examples:
   cenote replay --under cenote --page 2,8 --lag 0,5% training.csv.gz
   cenote replay --json out.json --plot out.png traces/*.csv.gz
 
-CENOTE_CONF sets options of cenote; settings of PyTorch's allocators in the environment are left out. A replay that runs out of memory ends there, and
-says at which record. Exit status: 0 done, 1 a replay failed, 2 a wrong argument, a broken file, or something missing."""
+CENOTE_CONF sets options of cenote; settings of PyTorch's allocators in the environment are ignored. If memory runs out, the replay ends, and the
+table has the number of the record. Exit status: 0 done, 1 a replay failed, 2 a wrong argument, a broken file, or PyTorch or a library is missing."""
 
 
 class Failed(Exception):
-    """A replay that could not be done; the text says why, in one line."""
+    """A replay failed; the text says why, in one line."""
 
 
 class Variant(NamedTuple):
     """One way to replay a trace."""
 
     allocator: str
-    page_mib: Optional[int]  # None: what cenote chooses; of cenote alone
+    page_mib: Optional[int]  # None: cenote chooses, or another allocator
     capacity: int
-    lag: float  # part of the records
+    lag: float  # as a part of the records
 
 
 # --- processes
 
 class Worker:
-    """Python with torch and one allocator, waiting for work."""
+    """A process with torch and one allocator, which replays traces."""
 
     def __init__(self, allocator: str, preload: str) -> None:
         self.allocator = allocator
@@ -75,7 +75,7 @@ class Worker:
         variables = environment.prepare(wish, old, preload)
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
-        # Without the current folder, which python -c begins with: others may write to it.
+        # Not with the current folder, which python -c puts first on its path: other users may be able to write there.
         program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
                    "from cenote.replay import player; sys.exit(player.main())")
         self.process = subprocess.Popen([sys.executable, "-c", program, allocator], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -124,7 +124,7 @@ class Worker:
 
 
 class Stage:
-    """The traces, where the workers find them, and the workers."""
+    """The workers, and the folder with the traces that they read."""
 
     def __init__(self, folder: str, repeat: int, bar: Bar) -> None:
         self.folder, self.repeat, self.bar = folder, repeat, bar
@@ -155,7 +155,7 @@ class Stage:
 
 
 def describe(trace: Trace, variant: Variant, repeat: int, done: dict[str, Any]) -> dict[str, Any]:
-    """A run as --json has it, and what only the picture needs under names with an underscore."""
+    """A run as in --json. Names with an underscore are for the picture only."""
     oom = done["oom"]
     waste = None if oom or not trace.live_peak else round(100 * (done["reserved_peak_bytes"] / trace.live_peak - 1), 2)
     return {
@@ -171,9 +171,9 @@ def describe(trace: Trace, variant: Variant, repeat: int, done: dict[str, Any]) 
 # --- the smallest card
 
 def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> Optional[tuple[int, dict[str, Any]]]:
-    """The smallest capacity with which `play` gets through, to 1 % or 64 MiB, and its run; None where the largest card is too small.
+    """The smallest capacity with which `play` does not run out of memory, to 1 % or 64 MiB, and its run; None if the largest card is too small.
 
-    Less than `least` cannot be enough. A card may be enough where a larger one is not: what is found has a smaller one beside it that is not."""
+    `least` is known to be too small. A card may suffice where a larger one does not: the result suffices, and a card just below it does not."""
     good, done = start, play(start)
     bad = least
     while done["oom_record"] is not None:
@@ -192,7 +192,7 @@ def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> O
 
 
 def find_smallest(stage: Stage, trace: Trace, number: int, variant: Variant) -> dict[str, Any]:
-    # A card's context takes its part, and one of the cards holds at least its share of the peak.
+    # One of the cards holds at least this part of the peak, and the context takes memory, too: so it is too small.
     least = max(trace.live_peak // trace.devices // UNIT * UNIT, UNIT)
     found = smallest(lambda capacity: stage.play(trace, number, variant._replace(capacity=capacity)), least, max(variant.capacity, least + UNIT))
     if found is None:
@@ -204,7 +204,7 @@ def find_smallest(stage: Stage, trace: Trace, number: int, variant: Variant) -> 
 # --- the command
 
 def listed(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Of an option that may have several values, with commas between; each counts once."""
+    """A reader for an option with several values, separated by commas; each value is used once."""
     def read_all(text: str) -> list[Any]:
         return list(dict.fromkeys(read(part) for part in text.split(",")))
     return read_all
@@ -212,7 +212,7 @@ def listed(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 def allocator(text: str) -> str:
     if text not in ALLOCATORS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(ALLOCATORS)}")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no allocator; use some of {', '.join(ALLOCATORS)}")
     return text
 
 
@@ -235,14 +235,14 @@ def lag(text: str) -> float:
         part = -1.0
     part = part / 100 if percent else part
     if not 0 <= part <= 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no part of a trace: 0 to 1, or 0% to 100%")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no part of a trace: write 0 to 1, or 0% to 100%")
     return part
 
 
 def times(text: str) -> int:
     number = command_line.count(text, 1000)
     if not number:
-        raise argparse.ArgumentTypeError("0 times is no replay")
+        raise argparse.ArgumentTypeError("0 times is no replay: write 1 or more")
     return number
 
 
@@ -251,16 +251,17 @@ def parser() -> command_line.Parser:
                                formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("traces", metavar="TRACE", nargs="*", help=argparse.SUPPRESS)
     made.add_argument("--under", metavar="NAME,...", type=listed(allocator), default=list(ALLOCATORS),
-                      help="of " + ", ".join(ALLOCATORS) + "; all by default")
+                      help="allocators: " + ", ".join(ALLOCATORS) + " (default all)")
     made.add_argument("--sim", metavar="SIZE,...", type=listed(command_line.capacity), default=[CAPACITY],
                       help="memory of each simulated GPU (default 80GiB)")
-    made.add_argument("--page", metavar="MIB,...", type=listed(page), default=[None], help="cenote's pages; by default what the card's size suggests")
+    made.add_argument("--page", metavar="MIB,...", type=listed(page), default=[None],
+                      help="size of cenote's pages (default: what it chooses for the card)")
     made.add_argument("--lag", metavar="PART,...", type=listed(lag), default=[0.0],
-                      help="the GPU is behind by this part of the records, as 0.05 or 5%% (default 0)")
-    made.add_argument("--repeat", metavar="N", type=times, default=1, help="so many times, one after the other, in the same pools (default 1)")
-    made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is where to begin")
-    made.add_argument("--json", metavar="FILE", help="write all figures there; - is standard output, instead of the table")
-    made.add_argument("--plot", metavar="FILE.png", help="draw what was asked for and held, over the records (needs matplotlib)")
+                      help="how far the GPU is behind the program, as a part of the records: 0.05 or 5%% (default 0)")
+    made.add_argument("--repeat", metavar="N", type=times, default=1, help="play each trace N times in a row, in the same pools (default 1)")
+    made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is the first that is tried")
+    made.add_argument("--json", metavar="FILE", help="write all figures to FILE; -: to standard output, instead of the table")
+    made.add_argument("--plot", metavar="FILE.png", help="draw requested and held memory over the records (needs matplotlib)")
     return made
 
 
@@ -270,7 +271,7 @@ def variants(options: argparse.Namespace) -> list[Variant]:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """What would be a pity to find out at the end."""
+    """Mistake, before the first replay, if the results could not be written."""
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Mistake("--plot needs matplotlib: pip install matplotlib")
     for path in (options.json, options.plot):
@@ -281,11 +282,11 @@ def check_outputs(options: argparse.Namespace) -> None:
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise Mistake(f"torch is not installed for {sys.executable}: pip install torch, or `make run` for .venv/bin/cenote; "
-                      "cenote-replay replays under cenote alone")
+                      "the program cenote-replay needs no torch, and replays under cenote only")
 
 
 def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
-    """All of them before anything runs. What the workers need goes into `folder`, what the report needs stays."""
+    """Reads all traces, and saves each in `folder` for the workers."""
     loaded = []
     for i, path in enumerate(paths):
         bar.begin(f"reading {os.path.basename(path)}")
@@ -300,7 +301,7 @@ def replay(options: argparse.Namespace) -> int:
     check_outputs(options)
     check_torch()
     bar = Bar()
-    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through what is to be done at the end
+    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an exception, so that workers end and the folder goes
     try:
         return replay_all(options, bar)
     finally:

@@ -1,11 +1,11 @@
-"""Plays traces through PyTorch's allocator on the simulated GPU. comparison.py starts this program, once for each allocator.
+"""Plays traces through PyTorch's allocator on the simulated GPU. comparison.py starts this program once for each allocator.
 
-It imports torch once, and forks for each line on standard input, a JSON object that says what to play; the answer is a line of JSON. CUDA is
-untouched until the child asks, so that each replay has a machine of its own, with its own capacity and pages.
+It imports torch once, and forks for each line of standard input, a JSON object that says what to play. The answers are lines of JSON. Only the child
+uses CUDA, so that each replay has a simulated machine of its own, with its own capacity and pages.
 
-A record is one call of PyTorch's: raw memory on a stream by the function behind torch.cuda.caching_allocator_alloc, given back by the other. Blocks
-that a second stream uses are tensors, because Python can say record_stream of nothing else. Streams are CUDA streams of the trace's own, not those
-of PyTorch's small pool. The clock of the device stands still, but for a tick a record where there is a lag.
+Each record is one call of PyTorch: an allocation is the function behind torch.cuda.caching_allocator_alloc, a free the one behind
+caching_allocator_delete. A block that a second stream uses is a tensor, because in Python only tensors have record_stream. Each stream of the trace
+is a CUDA stream made for it, not one of PyTorch's pool. The device's clock stands still; with a lag it advances by a tick at each record.
 """
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from cenote.replay import trace_file
 from cenote.replay.trace_file import ALLOC, DEVICE, FREE, STEP, TENSOR_ALLOC, TENSOR_FREE, USE
 
 PR_SET_PDEATHSIG = 1
-TICK_NS = 1000  # of the device's clock, for a record
-SAMPLES = 300  # of what is reserved, for a picture
+TICK_NS = 1000  # the device's clock advances by this at each record
+SAMPLES = 300  # of held memory, for the picture
 BOOKS = ("used used_peak reserved handles mappings reservations allocations pools events streams contexts kernels calls cost_ns violations").split()
 
 
@@ -46,7 +46,7 @@ def read_books(driver: Any) -> Books:
 
 
 class Calls:
-    """What a record does. A replay of nothing, which measures the loop, has functions of Python's own instead."""
+    """The function of each kind of record."""
 
     alloc: Callable[[int, int], Any]
     free: Callable[[int], Any]
@@ -57,6 +57,8 @@ class Calls:
 
 
 class Nothing(Calls):
+    """Functions that do nothing, to measure the loop itself."""
+
     def __init__(self) -> None:
         self.alloc = self.tensor = self.use = operator.or_
         self.free = self.device = operator.index
@@ -106,7 +108,7 @@ Part = tuple[bytes, Sequence[int], Sequence[int], Sequence[int]]
 
 
 def play(part: Part, blocks: list[Any], handles: Sequence[int], calls: Calls, tick: Optional[Callable[[], Any]]) -> None:
-    """One call a record. All that can be is outside of this loop."""
+    """Makes one call for each record."""
     alloc, free, tensor, use = calls.alloc, calls.free, calls.tensor, calls.use
     for op, block, size, place in zip(*part):
         if op == ALLOC:
@@ -123,13 +125,13 @@ def play(part: Part, blocks: list[Any], handles: Sequence[int], calls: Calls, ti
             calls.step()
         elif op == DEVICE:
             calls.device(block)
-            continue  # of no record
+            continue  # not a record of the file
         if tick is not None:
             tick()
 
 
 def parts(arrays: Part, length: int) -> Iterator[tuple[int, Part]]:
-    """With the place of each."""
+    """Parts of the arrays, each with its first index."""
     count = len(arrays[0])
     for at in range(0, count, length):
         end = min(at + length, count)
@@ -144,13 +146,13 @@ class Player:
         self.driver = ctypes.CDLL("libcuda.so.1")
         self.driver.sim_last_violation.restype = ctypes.c_char_p
         self.arrays = trace_file.restore(job["file"], job["count"])
-        for device in range(job["devices"]):  # a context, and cenote's pool
+        for device in range(job["devices"]):  # makes a context and cenote's pool before the first record
             torch.zeros(0, device=f"cuda:{device}")
         self.calls = Torch(torch, job)
         self.tick = self.ticking(round(job["lag"] * job["records"]) * TICK_NS)
         self.began = read_books(self.driver)
-        self.moved: list[int] = []  # calls of the driver, by repetition
-        self.samples: list[tuple[int, int]] = []  # record and what was held
+        self.driver_calls: list[int] = []  # by repetition
+        self.samples: list[tuple[int, int]] = []  # record, bytes held
         self.ns = 0
 
     def ticking(self, lag_ns: int) -> Optional[Callable[[], Any]]:
@@ -160,7 +162,7 @@ class Player:
         return functools.partial(self.driver.sim_advance, ctypes.c_uint64(TICK_NS))
 
     def play_once(self, is_first: bool) -> Optional[dict[str, Any]]:
-        """None, or where memory ended."""
+        """Plays the trace. None, or the record at which memory ran out."""
         blocks: list[Any] = [None] * self.job["blocks"]
         record = 0
         for at, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
@@ -181,7 +183,7 @@ class Player:
         return None
 
     def loop_ns(self) -> int:
-        """What the loop of `play` takes by itself."""
+        """Time of the loop in `play` without the calls."""
         blocks: list[Any] = [0] * self.job["blocks"]
         nothing, ns = Nothing(), 0
         for _, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
@@ -195,7 +197,7 @@ class Player:
         for i in range(self.job["repeat"]):
             oom = self.play_once(i == 0)
             now = read_books(self.driver).calls
-            self.moved.append(now - calls)
+            self.driver_calls.append(now - calls)
             calls = now
             if oom is not None:
                 break
@@ -215,7 +217,7 @@ class Player:
         loop = self.loop_ns() / count
         return {
             "reserved_peak_bytes": books.used_peak, "address_bytes": address, "page_bytes": pages,
-            "driver_calls_first": self.moved[0], "driver_calls_last": self.moved[-1], "driver_ns": books.cost_ns - self.began.cost_ns,
+            "driver_calls_first": self.driver_calls[0], "driver_calls_last": self.driver_calls[-1], "driver_ns": books.cost_ns - self.began.cost_ns,
             "cpu_ns_per_record": None if oom else round(max(0.0, self.ns / count / self.job["repeat"] - loop), 1),
             "loop_ns_per_record": round(loop, 1),
             "oom": oom, "samples": self.samples, "torch": self.torch.__version__,
@@ -225,7 +227,7 @@ class Player:
 # --- the process
 
 def answer(torch: Any, job: dict[str, Any], output: int) -> None:
-    """In the child."""
+    """Runs in the child."""
     def tell(what: dict[str, Any]) -> None:
         os.write(output, (json.dumps(what) + "\n").encode())
     try:
@@ -236,7 +238,7 @@ def answer(torch: Any, job: dict[str, Any], output: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Whoever ends the parent means this process too."""
+    """Makes the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -259,7 +261,7 @@ def prepare(allocator: str) -> Any:
 def main() -> int:
     end_with_parent()
     output = os.dup(1)
-    os.dup2(2, 1)  # whatever libraries print
+    os.dup2(2, 1)  # what libraries print goes to standard error, so that standard output has answers only
     try:
         torch = prepare(sys.argv[1])
     except Exception as problem:

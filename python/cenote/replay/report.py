@@ -1,4 +1,4 @@
-"""What `cenote replay` shows: a table, JSON, a picture. rich draws the table where it is installed and a terminal looks on."""
+"""The output of `cenote replay`: a table, JSON, a picture. On a terminal rich draws the table, if it is installed."""
 import argparse
 import datetime
 import importlib.util
@@ -12,14 +12,14 @@ from cenote.base import outputs
 from cenote.replay.trace_file import Trace
 
 Run = dict[str, Any]
-MANY = 6  # traces of which a picture shows no more than the waste
+MANY = 6  # if there are more traces, the picture shows waste only
 COLORS = {"native": "#d1495b", "expandable": "#edae49", "cenote": "#00798c"}
 
 
 # --- the table
 
 def size(count: Any) -> str:
-    """With three digits that count."""
+    """With three significant digits."""
     if count is None:
         return ""
     for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -62,7 +62,7 @@ def differ(runs: Sequence[Run], name: str) -> bool:
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
-    """What is the same for all is said above the table."""
+    """Properties that all runs share have no column; `heading` has them."""
     is_search = any("smallest_bytes" in run for run in runs)
     found = [Column("trace", lambda run: run["trace"], False), Column("under", under, False)]
     if is_search:
@@ -137,13 +137,13 @@ def plot(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
 
 
 def circumstances(run: Run, runs: Sequence[Run]) -> list[str]:
-    """What tells it from other runs of its trace and allocator."""
+    """The properties in which the run differs from others of its trace and allocator."""
     card = [size(run["capacity_bytes"])] if differ(runs, "capacity_bytes") else []
     return card + ([f"lag {100 * run['lag']:g} %"] if differ(runs, "lag") else [])
 
 
 def plot_waste(path: str, runs: Sequence[Run]) -> None:
-    """A group of bars for each trace. All it needs of a run is in the JSON too."""
+    """A group of bars for each trace. Uses only fields that the JSON has, too."""
     from matplotlib.figure import Figure
     names = list(dict.fromkeys(run["trace"] for run in runs))
     shown = [[run for run in runs if run["trace"] == name] for name in names]

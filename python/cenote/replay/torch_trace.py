@@ -48,7 +48,7 @@ def event(table: Table, device: int) -> Event:
 
 
 def events_of(path: str, traces: list[Any]) -> Iterator[list[Event]]:
-    """By device, the allocations and frees."""
+    """The allocations and frees of each device, in order."""
     for device, trace in enumerate(traces):
         found: list[Event] = []
         for i, table in enumerate(trace if isinstance(trace, list) else [trace]):
@@ -60,7 +60,7 @@ def events_of(path: str, traces: list[Any]) -> Iterator[list[Event]]:
         yield found
 
 
-# --- blocks that were there before
+# --- blocks that were live before the first event
 
 def blocks_at_the_end(path: str, segments: list[Any], device: int) -> Iterator[Event]:
     for segment in segments:
@@ -79,9 +79,9 @@ def blocks_at_the_end(path: str, segments: list[Any], device: int) -> Iterator[E
 
 
 def blocks_before(events: Iterable[Event], at_the_end: Iterable[Event]) -> list[Event]:
-    """Live before the first of the events."""
+    """Blocks that were live before the first event, as allocations."""
     before: dict[int, Event] = {}
-    known: set[int] = set()  # addresses of which there has been an event
+    known: set[int] = set()  # addresses that earlier events name
     for e in events:
         if e.address not in known and not e.is_alloc:
             before[e.address] = e._replace(is_alloc=True)
@@ -95,7 +95,7 @@ def blocks_before(events: Iterable[Event], at_the_end: Iterable[Event]) -> list[
 # --- records
 
 def records(path: str, file: IO[bytes]) -> Iterator[Record]:
-    """As the reader of traces has them."""
+    """The records of a snapshot, in the form of native/records.py."""
     snapshot = load(path, file)
     traces, segments = snapshot["device_traces"], snapshot["segments"]
     if len(traces) > MOST_DEVICES:
@@ -109,7 +109,7 @@ def records(path: str, file: IO[bytes]) -> Iterator[Record]:
 
 
 def number_blocks(path: str, old: list[Event], events: Iterator[Event], first: int) -> Iterator[Record]:
-    """Blocks and streams by small numbers."""
+    """Replaces addresses and stream handles by small numbers."""
     live: dict[tuple[int, int], tuple[int, int]] = {}  # device and address -> block, size
     spare: list[int] = []
     streams: dict[int, int] = {0: 0}

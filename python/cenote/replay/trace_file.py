@@ -1,8 +1,8 @@
-"""What a file says a program allocated and freed, as arrays that player.py can run through without looking twice.
+"""Reads a trace for a replay: arrays with the operations of its records, in order, which player.py plays without further checks.
 
-Two kinds of files: traces (native/records.py) and PyTorch's memory snapshots (torch_trace.py). Both come as tuples of struct record. Here blocks
-that are never freed are freed at the end, so that a repetition begins as the first one did; those that another stream uses are marked at their
-allocation; and sums are made. Nothing is held of a file but what a replay needs, and no more than MOST records.
+Files are traces (native/records.py) or memory snapshots of PyTorch (torch_trace.py); both come as tuples of struct record. This module adds frees at
+the end for blocks that are never freed, so that each repetition begins with the same state. It turns the allocations of blocks that another stream
+uses into TENSOR_ALLOC, and computes peaks. It keeps only what a replay needs, of at most MOST records.
 """
 import os
 import sys
@@ -13,26 +13,26 @@ from typing import Callable, Iterator, NamedTuple, Optional
 from cenote.base import inputs
 from cenote.native.records import BATCH, MOST, MOST_DEVICES, RECORD, A, BrokenTrace, F, Reader, Record, U
 
-# What player.py does: of the letters of a trace, and what is not in one. TENSOR: a block that other streams use is one of PyTorch's tensors.
+# Operations of player.py. TENSOR_...: the block is a tensor of PyTorch, because another stream uses it. DEVICE changes the current device.
 ALLOC, FREE, TENSOR_ALLOC, TENSOR_FREE, USE, STEP, DEVICE = range(7)
 
-MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has. More is no request, but PyTorch's argument is signed
+MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has
 SAMPLES = 600  # points of a picture, about
 
 Progress = Callable[[int], None]  # told how many records were read
 
 
 class Trace(NamedTuple):
-    """A file that was read. The arrays go hand in hand."""
+    """A file that was read. The four arrays have one entry for each operation."""
 
-    name: str  # of the file, without its folder and endings
+    name: str  # of the file, without folder and endings
     records: int  # in the file
-    live_peak: int  # most bytes asked for by live blocks at one time, all devices together
+    live_peak: int  # most requested bytes of live blocks at one time, all devices together
     devices: int
-    streams: list[tuple[int, int]]  # device and number; `stream` of the arrays is a place in this
-    blocks: int  # `block` lies below
-    every: int  # records that a sample of `live` stands for
-    live: list[int]  # the most within them
+    streams: list[tuple[int, int]]  # device and number; `stream` below is an index of this list
+    blocks: int  # all of `block` are less than this
+    every: int  # each sample in `live` covers so many records
+    live: list[int]  # the most live bytes in them
     op: bytearray
     block: "array[int]"
     size: "array[int]"
@@ -44,7 +44,7 @@ def name_of(path: str) -> str:
 
 
 def load(path: str, progress: Optional[Progress] = None) -> Trace:
-    """BrokenTrace if there is anything wrong with it."""
+    """BrokenTrace if the file cannot be read, or has an error."""
     try:
         with inputs.opened(path) as found:
             if found.kind == inputs.PYTORCH:
@@ -61,7 +61,7 @@ def read(path: str, title: str) -> Iterator[Record]:
             yield from RECORD.iter_unpack(batch)
 
 
-# --- what is made of it
+# --- from records to arrays
 
 class Builder:
     """Takes the records of one file, in order."""
@@ -71,9 +71,9 @@ class Builder:
         self.records = self.live = self.peak = self.devices = self.blocks = 0
         self.device = -1  # of the last allocation
         self.places: dict[tuple[int, int], int] = {}  # device and stream -> number
-        self.born: dict[int, int] = {}  # live block -> where its allocation is
+        self.born: dict[int, int] = {}  # live block -> index of its allocation
         self.samples: list[int] = []
-        self.every, self.most = 1, 0  # of the sample to come
+        self.every, self.most = 1, 0  # most: live bytes in the next sample so far
         self.op, self.block, self.size, self.stream = bytearray(), array("I"), array("Q"), array("I")
 
     def put(self, op: int, block: int, size: int, stream: int) -> None:
@@ -109,7 +109,7 @@ class Builder:
     def use(self, block: int, device: int, stream: int) -> None:
         at = self.born[block]
         place = self.place(device, stream)
-        if place != self.stream[at]:  # PyTorch has nothing to remember otherwise
+        if place != self.stream[at]:  # a use on the block's own stream needs no record_stream
             self.op[at] = TENSOR_ALLOC
         self.put(USE, block, 0, place)
 
@@ -166,7 +166,7 @@ def save(trace: Trace, path: str) -> None:
 
 
 def restore(path: str, count: int) -> tuple[bytes, "array[int]", "array[int]", "array[int]"]:
-    """op, block, size, stream of a file that `save` wrote, of so many records."""
+    """op, block, size, stream of a file that `save` wrote, with `count` operations."""
     with open(path, "rb") as file:
         op = file.read(count)
         parts = (array("I"), array("Q"), array("I"))

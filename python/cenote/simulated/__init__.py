@@ -1,1 +1,1 @@
-"""What the simulated GPU has of what the installed torch asks for."""
+"""Checks that the simulated GPU has the functions that the installed torch needs."""

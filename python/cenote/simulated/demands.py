@@ -1,8 +1,8 @@
-"""Does the simulated GPU have what the installed torch asks for?
+"""Checks that the simulated libraries have every entry point that the installed torch needs.
 
-torch's libraries name every entry point they want from NVIDIA's libraries. What the simulated ones lack is said before the program starts, because
-otherwise it ends with a message of the dynamic linker's in the middle of a run. Reading takes a second, so the answer is kept in the user's
-cache folder until a file changes.
+torch's libraries list the entry points that they need from NVIDIA's libraries. If the simulated ones lack some, `warn` says so before the program
+starts; otherwise the dynamic linker would end the program in the middle of a run. To read the libraries takes a second, so the result is kept in the
+user's cache folder until a file changes.
 """
 import os
 import re
@@ -12,7 +12,8 @@ from typing import Iterable, NamedTuple, Optional, Sequence
 from cenote.base import outputs, trusted
 from cenote.simulated import elf
 
-# NVIDIA's libraries by the start of their file names, and how names of entry points begin where these have no version to tell whose they are.
+# NVIDIA's libraries by the start of their file names, and how the names of their entry points begin. The latter tells the library of an entry point
+# that has no version.
 LIBRARIES = {
     "libcuda.so": "cu[A-Z]",
     "libcudart.so": "cuda[A-Z]|__cuda",
@@ -32,7 +33,7 @@ LIBRARIES = {
     "libnvrtc.so": "nvrtc",
     "libnvshmem_host.so": "nvshmem",
 }
-SHOWN = 8  # names on a line
+SHOWN = 8  # names in a message
 
 
 class Demand(NamedTuple):
@@ -72,7 +73,7 @@ def torch_libraries(torch: Torch) -> list[str]:
 
 
 def wanted_by(paths: Iterable[str]) -> set[Demand]:
-    """Everything that these files want from NVIDIA's libraries."""
+    """All entry points that these files need from NVIDIA's libraries."""
     demands: set[Demand] = set()
     for path in paths:
         library = elf.read(path)
@@ -94,7 +95,7 @@ def simulated_libraries(folder: str) -> list[str]:
 
 
 def missing(demands: Iterable[Demand], simulated: Iterable[str]) -> list[Demand]:
-    """What of `demands` the simulated libraries do not have. Of a library that is not there only that is said."""
+    """The demands that the simulated libraries do not meet. If a library is missing, one demand stands for all of its entry points."""
     libraries = {}
     for path in simulated:
         library = elf.read(path)
@@ -116,7 +117,7 @@ def missing(demands: Iterable[Demand], simulated: Iterable[str]) -> list[Demand]
 
 
 def describe(torch: Torch, lacking: Sequence[Demand]) -> str:
-    """For stderr; empty if all is well."""
+    """The warning for stderr; empty if nothing is missing."""
     lines = []
     for name in [demand.library for demand in lacking if not demand.symbol]:
         lines.append(f"cenote: torch {torch.version} loads {name}, which the simulated GPU does not have: `import torch` fails without the real one")
@@ -132,7 +133,7 @@ def describe(torch: Torch, lacking: Sequence[Demand]) -> str:
 
 
 def stamp(paths: Iterable[str]) -> str:
-    """Changes when a file does."""
+    """A text that changes when one of the files does."""
     rows = [(path, os.stat(path)) for path in paths]
     return "".join(f"{path}\t{status.st_size}\t{status.st_mtime_ns}\n" for path, status in rows)
 
@@ -158,7 +159,7 @@ def cached(path: str, key: str) -> Optional[str]:
 
 
 def keep(path: str, key: str, answer: str) -> None:
-    """A cache that cannot be written is no harm."""
+    """Writes the cache, if that is possible."""
     try:
         folder = trusted.own_folder(os.path.dirname(path))
         try:
@@ -171,10 +172,10 @@ def keep(path: str, key: str, answer: str) -> None:
 
 
 def examine(torch: Torch, simulation: str) -> str:
-    """What there is to say about `torch`, from the cache or anew."""
+    """The warning about `torch`, from the cache or made now."""
     wanting, having = torch_libraries(torch), simulated_libraries(simulation)
     if not any(os.path.basename(path) == "libtorch_cuda.so" for path in wanting):
-        return f"cenote: torch {torch.version} is built without CUDA, and sees no GPU, simulated or real"
+        return f"cenote: torch {torch.version} is built without CUDA, and sees no GPU, simulated or real: install a build with CUDA"
     key = stamp([*wanting, *having])
     path = cache_path(torch.folder + "\n" + simulation)
     answer = cached(path, key)
@@ -191,6 +192,6 @@ def warn(simulation: str) -> None:
     try:
         text = examine(torch, simulation)
     except (OSError, elf.ElfError) as error:
-        text = f"cenote: what torch {torch.version} asks for could not be looked up: {error}"
+        text = f"cenote: could not check that the simulated GPU has what torch {torch.version} needs: {error}"
     if text:
         print(text, file=sys.stderr)

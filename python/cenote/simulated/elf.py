@@ -1,5 +1,5 @@
-"""The dynamic symbols of a shared library: what it exports and what it wants from others, with versions. Reads 64-bit little-endian ELF files by
-their section headers, and only the few pages that matter, however large the file is. A file that is damaged is an ElfError, never a wrong answer."""
+"""Reads the dynamic symbols of a shared library: those that it exports and those that it wants from others, with versions. Reads 64-bit
+little-endian ELF files by their section headers, and only the pages that it needs. A damaged file is an ElfError, never a wrong result."""
 import mmap
 import struct
 from typing import Iterator, NamedTuple
@@ -10,13 +10,13 @@ WEAK, ABSENT, HIDDEN = 2, 0, 0x8000
 
 
 class ElfError(ValueError):
-    """Not a library that can be read."""
+    """The file is no library, or a damaged one."""
 
 
 class Symbol(NamedTuple):
     name: str
     version: str  # "" without one
-    library: str  # for a wanted symbol, who has to have that version; "" if anybody
+    library: str  # for a wanted symbol: the library that has to export it; "" if any may
 
 
 class Section(NamedTuple):
@@ -90,7 +90,7 @@ class Image:
         return found
 
     def chain(self, at: int, count: int, layout: str, next_field: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """At most `count` records, each of which says how far it is to the next one; 0 for the last."""
+        """At most `count` records; a field of each has the distance to the next one, 0 in the last."""
         for _ in range(count):
             yield at, struct.unpack_from(layout, self.data, at)
             step, = struct.unpack_from("<I", self.data, at + next_field)

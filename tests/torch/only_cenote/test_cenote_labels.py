@@ -158,8 +158,8 @@ def test_before_a_gpu_is_used_there_is_one_line():
         CENOTE="on",
         whole=True,
     )
-    assert done.stdout.splitlines() == ["PyTorch has not used a GPU in this process yet, so that there are no figures: call this after the first tensor "
-                                        "on a GPU", "early True"]
+    assert done.stdout.splitlines() == ["PyTorch has not used a GPU in this process yet, so that there are no figures: call this after the first "
+                                        "tensor on a GPU", "early True"]
 
 
 def test_marks(labels, capfd):
