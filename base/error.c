@@ -7,10 +7,10 @@
  *
  * The storage is part of the thread and of fixed size: reporting that memory has run out takes none. (Where the library was loaded
  * late, with dlopen, the C library itself sets that storage aside when a thread first comes here.) It has to be small, so that explanations,
- * which are long, are in rooms that threads borrow: a room is its thread's until that fails again or ends. Where all are taken the
+ * which are long, are in sheets that threads borrow: a sheet is its thread's until that fails again or ends. Where all are taken the
  * thread's own storage has the beginning.
  *
- * LOCKING: none; everything belongs to the calling thread, a room by its id.
+ * LOCKING: none; everything belongs to the calling thread, a sheet by its id.
  */
 #include "base/error.h"
 
@@ -27,17 +27,17 @@
 
 #define MESSAGE_BYTES 512 /* our choice; longer words end in ... */
 
-#define ROOM_BYTES    4096 /* enough for every explanation, see stats/text/explain.c */
-#define ROOMS         16   /* our choice: threads whose last failure was a shortage */
+#define SHEET_BYTES   4096 /* enough for every explanation, see stats/text/explain.c */
+#define SHEETS        16   /* our choice: threads whose last failure was a shortage */
 
-static struct room {
+static struct sheet {
     _Atomic(int) owner;    /* a thread of the system, 0: none. Of a process that forked: a thread that is not there */
-    char         text[ROOM_BYTES];
-} rooms[ROOMS];
+    char         text[SHEET_BYTES];
+} sheets[SHEETS];
 
 static _Thread_local struct {
     char  text[MESSAGE_BYTES];
-    char *room;            /* NULL: the words are in `text` */
+    char *sheet;           /* NULL: the words are in `text` */
     int   cuda_result;
 } failure = {.text = "no call of this thread has failed"};
 
@@ -75,35 +75,35 @@ static int has_driver_result(int code)
     return code == CENOTE_DRIVER || code == CENOTE_DEVICE_LOST || code == CENOTE_OUT_OF_MEMORY;
 }
 
-/* A room whose owner has ended is free. Ids of threads are used again: then it stays taken until that one ends too. */
-static struct room *take_room(void)
+/* A sheet whose owner has ended is free. Ids of threads are used again: then it stays taken until that one ends too. */
+static struct sheet *take_sheet(void)
 {
     int me = (int)syscall(SYS_gettid);
-    for (int i = 0; i < ROOMS; i++) {
-        int owner = atomic_load(&rooms[i].owner);
+    for (int i = 0; i < SHEETS; i++) {
+        int owner = atomic_load(&sheets[i].owner);
         bool is_free = !owner || owner == me || (syscall(SYS_tgkill, getpid(), owner, 0) && errno == ESRCH);
-        if (is_free && atomic_compare_exchange_strong(&rooms[i].owner, &owner, me))
-            return &rooms[i];
+        if (is_free && atomic_compare_exchange_strong(&sheets[i].owner, &owner, me))
+            return &sheets[i];
     }
     return NULL;
 }
 
-static void give_room(void)
+static void give_sheet(void)
 {
-    if (failure.room)
-        atomic_store(&((struct room *)(void *)(failure.room - offsetof(struct room, text)))->owner, 0);
-    failure.room = NULL;
+    if (failure.sheet)
+        atomic_store(&((struct sheet *)(void *)(failure.sheet - offsetof(struct sheet, text)))->owner, 0);
+    failure.sheet = NULL;
 }
 
-char *error_room(int code, int cuda_result, size_t *size)
+char *error_sheet(int code, int cuda_result, size_t *size)
 {
-    give_room();
-    struct room *room = take_room();
-    failure.room = room ? room->text : NULL;
+    give_sheet();
+    struct sheet *sheet = take_sheet();
+    failure.sheet = sheet ? sheet->text : NULL;
     if (has_driver_result(code))
         failure.cuda_result = cuda_result;
-    *size = room ? sizeof room->text : sizeof failure.text;
-    return room ? room->text : failure.text;
+    *size = sheet ? sizeof sheet->text : sizeof failure.text;
+    return sheet ? sheet->text : failure.text;
 }
 
 int error_set(int code, int cuda_result, const char *format, ...)
@@ -118,7 +118,7 @@ int error_set(int code, int cuda_result, const char *format, ...)
         memcpy(text + sizeof(text) - 4, "...", 4);
 
     strcpy(failure.text, text);
-    give_room();
+    give_sheet();
     if (is_misuse(code) && atomic_load_explicit(&aborts, memory_order_relaxed))
         end_program(failure.text);
     code &= ~ERROR_ANSWER;
@@ -129,7 +129,7 @@ int error_set(int code, int cuda_result, const char *format, ...)
 
 const char *cenote_message(void)
 {
-    return failure.room ? failure.room : failure.text;
+    return failure.sheet ? failure.sheet : failure.text;
 }
 
 int cenote_driver_result(void)

@@ -17,9 +17,9 @@ __attribute__((format(printf, 3, 4))) int error_set(int code, int cuda_result, c
 void error_abort_on_misuse(void);
 
 /*
- * Room for words that are longer than a message, and for nothing else until the thread's next failure: the caller that gets it writes them there, and
- * they are the message. Its size is in *size.
+ * A sheet for words that are longer than a message, and for nothing else until the thread's next failure: the caller that gets it writes them there,
+ * and they are the message. Its size is in *size.
  */
-char *error_room(int code, int cuda_result, size_t *size);
+char *error_sheet(int code, int cuda_result, size_t *size);
 
 #endif

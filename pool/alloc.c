@@ -102,7 +102,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     return error;
 }
 
-/* Bytes, alignment and place of the request are the caller's; `caller` is where he goes on. */
+/* Bytes, alignment and place of the request are the caller's; `caller` is where the call returns to. */
 static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block, const void *caller)
 {
     uint64_t at = 0;

@@ -306,7 +306,7 @@ int explain_shortage(cenote_pool *pool, uint64_t bytes)
     struct process words[FACTS_PROCESSES];
     size_t size;
     gather(pool, bytes, &f, words);
-    char *text = error_room(CENOTE_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, &size); /* not before: the program may fail meanwhile */
+    char *text = error_sheet(CENOTE_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, &size); /* not before: the program may fail meanwhile */
     explain_print(&f, text, size);
     return CENOTE_OUT_OF_MEMORY;
 }

@@ -296,7 +296,7 @@ CASE(many_threads_fail_at_the_same_time)
         }
     }
     run_out(scene.pool, CARD + MIB, NULL);
-    EXPECT(says("In use on GPU 0")); /* all of it: the rooms are free again */
+    EXPECT(says("In use on GPU 0")); /* all of it: the sheets are free again */
     EXPECT(says("unexplained"));
     scene_close(&scene);
 }

@@ -44,7 +44,7 @@ void hazard_half_of_a_real_card_in_flight(void)
     scene_close(&scene);
 }
 
-/* A stream that stopped working keeps no one from using what it left, and no one has to wait for it. */
+/* A stream that stopped working keeps no other from using what it left, and no thread has to wait for it. */
 void hazard_idle_stream_holds_everything(void)
 {
     struct scene scene;

@@ -86,9 +86,9 @@ CASE(threads_do_not_see_each_other)
     EXPECT_EQ(cenote_driver_result(), 1);
 }
 
-/* --- rooms: words that are longer than a message */
+/* --- sheets: words that are longer than a message */
 
-#define THREADS 20  /* more than there are rooms */
+#define THREADS 20  /* more than there are sheets */
 
 static struct {
     pthread_barrier_t all_wrote;
@@ -99,15 +99,15 @@ static struct {
 static void *write_long_words(void *arg)
 {
     int number = *(int *)arg;
-    char *room = error_room(CENOTE_OUT_OF_MEMORY, 2, &crowd.sizes[number]);
-    snprintf(room, crowd.sizes[number], "of thread %d", number);
+    char *sheet = error_sheet(CENOTE_OUT_OF_MEMORY, 2, &crowd.sizes[number]);
+    snprintf(sheet, crowd.sizes[number], "of thread %d", number);
     pthread_barrier_wait(&crowd.all_wrote);
     snprintf(crowd.seen[number], sizeof crowd.seen[number], "%s", cenote_message());
     return NULL;
 }
 
-/* Each thread has its own words, whether or not it got a room; those that have ended leave theirs to others. */
-CASE(rooms_are_for_one_thread_each)
+/* Each thread has its own words, whether or not it got a sheet; those that have ended leave theirs to others. */
+CASE(sheets_are_for_one_thread_each)
 {
     pthread_t threads[THREADS];
     int numbers[THREADS];
@@ -137,16 +137,16 @@ CASE(the_next_failure_ends_long_words)
     char longer[2000];
     memset(longer, 'x', sizeof(longer) - 1);
     longer[sizeof(longer) - 1] = 0;
-    char *room = error_room(CENOTE_OUT_OF_MEMORY, 2, &size);
-    snprintf(room, size, "%s", longer);
+    char *sheet = error_sheet(CENOTE_OUT_OF_MEMORY, 2, &size);
+    snprintf(sheet, size, "%s", longer);
     EXPECT(!strcmp(cenote_message(), longer));
     EXPECT_EQ(cenote_driver_result(), 2);
     error_set(CENOTE_INVALID, 0, "before: %s", cenote_message()); /* from the words that end */
     EXPECT(!strncmp(cenote_message(), "before: xxx", 11) && strlen(cenote_message()) < 600);
-    for (int i = 0; i < 100; i++) { /* a thread takes no second room */
-        room = error_room(CENOTE_OUT_OF_MEMORY, 2, &size);
+    for (int i = 0; i < 100; i++) { /* a thread takes no second sheet */
+        sheet = error_sheet(CENOTE_OUT_OF_MEMORY, 2, &size);
         EXPECT(size >= 4096);
-        snprintf(room, size, "again");
+        snprintf(sheet, size, "again");
     }
     EXPECT_TEXT_EQ(cenote_message(), "again");
 }

@@ -516,7 +516,7 @@ CASE(words_that_tools_look_for)
     }
 }
 
-/* As long as it can be: the header promises that 4096 bytes are enough, and rooms of error.c have no more. */
+/* As long as it can be: the header promises that 4096 bytes are enough, and the sheets of error.c have no more. */
 CASE(the_longest_text_fits)
 {
     char text[8192], command[64];
