@@ -5,6 +5,8 @@
  * one.
  *
  * Which way memory can be had is asked once, from device attributes, never found out by failing.
+ *
+ * LOCKING: see device.h.
  */
 #include "driver/device.h"
 

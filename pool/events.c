@@ -3,6 +3,8 @@
  *
  * A fence covers the whole context (rule 1), so it is recorded by cuCtxRecordEvent. A driver that lacks it (before CUDA 12.5) has none.
  * While a capture is open on the device nothing is recorded or queried (rule 5): it would end the capture.
+ *
+ * LOCKING: the turn, for what is recorded and queried; the pool's lock only around its books.
  */
 #include "base/check.h"
 #include "pool/pool.h"

@@ -75,7 +75,7 @@ static void gather(struct climb *c)
         make_way(c);
 }
 
-/* The turn is let go of: the callback may free, trim, or allocate. */
+/* The turn is let go of: the shortage function may free, trim, or allocate. */
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;

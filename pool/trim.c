@@ -9,6 +9,8 @@
  *                     | refused: pages_stay                        | refused: a spare
  *
  * While a capture is open nothing is unmapped or released (rule 5).
+ *
+ * LOCKING: the turn, let go of around functions of a source; the pool's lock only around looks.
  */
 #include "stats/account/count.h"
 
@@ -144,7 +146,7 @@ static void stay(cenote_pool *pool, const struct pick *picks, uint32_t count)
     lock_give(&pool->lock);
 }
 
-/* Releases those that are leaving. False: the driver refuses, or a capture has begun during a callback; then some stay. */
+/* Releases those that are leaving. False: the driver refuses, or a capture has begun while a source ran; then some stay. */
 static bool release_leavers(cenote_pool *pool, bool segments, const struct pick *picks, uint32_t count, uint64_t *sum)
 {
     bool going = true;
@@ -282,7 +284,7 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
     if (atomic_load(&pool->config.device->captures))
         return 0;
     uint64_t bytes = trim_kind(pool, leave, true);
-    if (atomic_load(&pool->config.device->captures)) /* begun while a callback had a segment back */
+    if (atomic_load(&pool->config.device->captures)) /* begun while a source had a segment back */
         return bytes;
     bytes += trim_kind(pool, leave, false);
     if (leave->own && !bytes) /* nothing has become empty */

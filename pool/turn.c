@@ -1,5 +1,7 @@
 /*
  * turn.c: the turn. The thread that has it is inside the device, and the only one that changes mappings of its pool.
+ *
+ * LOCKING: the gate of the device is passed first, then the turn is taken. The pool's lock is not held here.
  */
 #include "pool/pool.h"
 

@@ -8,6 +8,8 @@
  * event is used outside the turn, and what never comes holds back nothing that does.
  *
  * While a capture is open on the device nothing is recorded, queried or waited for (rule 5): it would end the capture.
+ *
+ * LOCKING: the turn, let go of in waits; the pool's lock only around looks.
  */
 #include <sched.h>
 #include <time.h>

@@ -12,6 +12,8 @@
  * Each of these looks: a step, a trim, an allocation that has called the driver anyway, the background thread. None of them waits,
  * for the device or for the turn, and each gives back so much at most, and looks again soon if there is more. Nothing happens during a
  * capture. What functions of the program would have to take back (cenote_source) stays until a trim that is asked for.
+ *
+ * LOCKING: the turn, unless a function says otherwise.
  */
 #include "base/check.h"
 #include "stats/account/count.h"

@@ -1,5 +1,7 @@
 /*
  * request.c: trims that the program asks for, and those that come with its steps.
+ *
+ * LOCKING: the caller holds none.
  */
 #include "stats/account/record.h"
 

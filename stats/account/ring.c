@@ -1,5 +1,7 @@
 /*
  * ring.c: one allocation, use or free is written into the ring of its pool. What becomes of the ring is in record.c.
+ *
+ * LOCKING: the pool's lock.
  */
 #include "base/clock.h"
 #include "stats/account/record.h"
