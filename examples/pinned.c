@@ -1,6 +1,6 @@
 /*
- * pinned.c: batches go to the device through pinned memory, two ahead of the one in use, and nobody waits for a copy before its memory is
- * freed. Build it with -lcenote_host -ljemalloc.
+ * pinned.c: batches go to the device through pinned memory, two ahead of the one in use. The program frees each batch without waiting for its
+ * copy. Build it with -lcenote_host -ljemalloc.
  */
 #include <cenote/host.h>
 #include <cuda.h>

@@ -42,15 +42,15 @@ Line = dict[str, Any]
 
 
 class Failed(Exception):
-    """A recording that was not made; the text says why."""
+    """A recording failed; the text says why."""
 
 
 class Program(NamedTuple):
-    """How one is recorded."""
+    """How a program is recorded."""
 
     name: str
-    steps: int  # few enough for a small file, enough for what is hard about the program to come again
-    addresses: bool = False  # where blocks lay and what was reserved: for `cenote view` alone, and a third of the file
+    steps: int  # as few as make a small file, as many as show twice what is hard about the program
+    addresses: bool = False  # record addresses and reserved bytes, too: only `cenote view` needs them, and they take a third of the file
     ranks: int = 1
     launch: tuple[str, ...] = ()  # what starts the ranks
 
@@ -83,14 +83,14 @@ def command(program: Program, trace: pathlib.Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What would have a recording depend on who starts it is left out."""
+    """The environment for a recording, without the variables that would change it."""
     left_out = (*comparison.LEFT_OUT, "CENOTE_CONF")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "python"), os.environ.get("PYTHONPATH")]))}
 
 
 def finish(process: "subprocess.Popen[bytes]", name: str) -> int:
-    """Its status. It has a group of its own, so that ranks end with it whatever happens here."""
+    """Runs the command and returns its status. It has a process group of its own, so that all ranks end when it is killed."""
     try:
         return process.wait(MOST_SECONDS)
     except BaseException as end:
@@ -135,7 +135,7 @@ def allocates_on_the_first_card(path: pathlib.Path) -> bool:
 
 
 def pack(path: pathlib.Path, to: pathlib.Path, with_addresses: bool) -> None:
-    """Small, and the same bytes for the same records: whole microseconds, gzip without a date and a name."""
+    """Writes a small file, with the same bytes for the same records: whole microseconds, gzip without date and name."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         columns = file.readline().rstrip("\n").split(",")
         time_at, kept = columns.index("t_us"), [i for i, name in enumerate(columns) if name not in ("address", "reserved") or with_addresses]

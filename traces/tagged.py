@@ -71,7 +71,8 @@ def tag_modules() -> None:
 
 
 def tag_backward() -> None:
-    """After the first tag has begun: from then on cenote tells autograd's threads the tag of whoever calls backward, which has to be this one."""
+    """To be called after the first tag has begun: from then on cenote gives autograd's threads the tag of the thread that calls backward, which has
+    to be this one."""
     torch.autograd._engine_run_backward = cenote.tag("backward")(torch.autograd._engine_run_backward)
 
 

@@ -93,7 +93,7 @@ def main() -> None:
                 rows.append({"program": program, "peer": peer, "requested": requested, "held": held, "ratio": held / requested, "ns": ns})
         for name, size in PAIRS.items():
             best = {peer: float("inf") for peer in PEERS}
-            for _ in range(ROUNDS):  # peers take turns, so that whatever slows the machine slows all
+            for _ in range(ROUNDS):  # peers take turns, so that a slow phase of the machine slows all of them
                 for peer in PEERS:
                     best[peer] = min(best[peer], bench(peer, "pair", size, COUNT // (20 if peer == "cudaHostAlloc" else 1))[0])
             rows += [{"pair": name, "peer": peer, "ns": ns} for peer, ns in best.items()]

@@ -29,7 +29,7 @@ MOST = 0.01
 
 
 def begin_again_on_the_simulated_gpu(allocator: str) -> None:
-    """cenote run becomes this program."""
+    """Replaces this process by `cenote run` of this program."""
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
     command = [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--allocator", allocator, "--", sys.executable, *sys.argv]
     os.execve(sys.executable, command, environ)
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--steps", metavar="N", type=int, default=200)
     parser.add_argument("--warm-up", metavar="N", type=int, default=50)
     parser.add_argument("--json", action="store_true", help="a line of JSON instead of words")
-    parser.add_argument("--check", action="store_true", help="status 1 where the share is too large")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if the share is too large")
     options = parser.parse_args()
     if "libcenote_sim.so" not in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8"):
         begin_again_on_the_simulated_gpu(options.allocator)
@@ -83,7 +83,7 @@ def main() -> int:
               f"{statistics.mean(late) / 1e6:.3f} ms in a step on average, {max(late) / 1e6:.2f} at most: {100 * share:.3f} % of the "
               f"{STEP_NS / 1e6:.1f} ms that a step would take on an A100")
     if options.check and share >= MOST:
-        print(f"bench/torch: the driver's calls take {100 * share:.2f} % of a step; less than {100 * MOST:.0f} % is demanded", file=sys.stderr)
+        print(f"bench/torch: the driver's calls take {100 * share:.2f} % of a step; it has to be less than {100 * MOST:.0f} %", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""What do steps, tags and labels cost a PyTorch program?
+"""How much time do steps, tags and labels cost a PyTorch program?
 
     python bench/torch/labels.py [--json] [--rounds N]
 
@@ -25,10 +25,10 @@ DEEP = 100  # modules in one
 
 class Case(NamedTuple):
     name: str
-    turns: int  # of a round
-    per: int  # a turn counts as so many
+    turns: int  # in a round
+    per: int  # a turn does this many operations
     play: Callable[[], Any]
-    state: Optional[Callable[[], Any]]  # a context in which it is switched on; None: it is all ours
+    state: Optional[Callable[[], Any]]  # a context in which it is switched on; None: the case does it itself
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def cases() -> list[Case]:
 
 
 def measure(case: Case, rounds: int) -> tuple[float, float]:
-    """Medians of a turn in ns, without and with."""
+    """Median time of a turn in ns, without and with the feature."""
     found: tuple[list[float], list[float]] = ([0.0], [])
     for number in range(2 * rounds + 2):
         if case.state is None and number % 2 == 0:

@@ -31,8 +31,8 @@ RECORDS = 1_000_000  # that are kept, with --recording
 class Case(NamedTuple):
     name: str
     least: Optional[float]  # times faster than native; None: information
-    turns: int  # of a round
-    play: Callable[[Any, int, int], float]  # loops, which allocator, turns: ns of a turn
+    turns: int  # in a round
+    play: Callable[[Any, int, int], float]  # (loops, which allocator, turns) -> ns of a turn
 
 
 def pair(size: int) -> Callable[[Any, int, int], float]:
@@ -87,7 +87,7 @@ CASES = (
 
 
 def begin_again_on_the_simulated_gpu() -> None:
-    """cenote run becomes this program, with PyTorch's own allocator."""
+    """Replaces this process by `cenote run` of this program, with PyTorch's own allocator."""
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
     os.execve(sys.executable, [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--", sys.executable, *sys.argv], environ)
 
@@ -125,7 +125,7 @@ def begin_both(loops: Any) -> None:
     loops.speed_know(1)
     torch.cuda.init()
     if cenote.status().allocator != "cenote":
-        raise SystemExit("bench/torch measures the adapter, which could not be made")
+        raise SystemExit("bench/torch measures the adapter, which could not be compiled: `cenote doctor` says why")
     for which in range(2):
         loops.speed_begin(which)
 
@@ -140,7 +140,7 @@ def record_both(loops: Any) -> None:
 
 
 def measure(case: Case, loops: Any, rounds: int) -> list[float]:
-    """The median of each, in ns."""
+    """The median time of each, in ns."""
     for which in range(2):
         case.play(loops, which, case.turns)
     ns = [[case.play(loops, which, case.turns) for which in range(2)] for _ in range(rounds)]
@@ -158,9 +158,9 @@ def machine() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="what a block costs PyTorch under its native allocator, and under cenote")
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
-    parser.add_argument("--check", action="store_true", help="status 1 where cenote is not as fast as it has to be")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if cenote is slower than it has to be")
     parser.add_argument("--rounds", metavar="N", type=int, default=ROUNDS)
-    parser.add_argument("--recording", action="store_true", help="both write down what they do")
+    parser.add_argument("--recording", action="store_true", help="record the history under both allocators")
     parser.add_argument("--only", metavar="WORD", default="", help="cases whose name begins with WORD")
     options = parser.parse_args()
     if "libcenote_sim.so" not in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8"):
@@ -189,7 +189,7 @@ def main() -> int:
             print(f"{case.name:<20} {native:8.1f} {ours:8.1f} {times:7.2f} {case.least or '':>9}")
         sys.stdout.flush()
         if options.check and case.least and times < case.least:
-            print(f"bench/torch: {case.name}: {times:.2f} times faster than native; at least {case.least} is demanded", file=sys.stderr)
+            print(f"bench/torch: {case.name}: {times:.2f} times faster than native; it has to be at least {case.least}", file=sys.stderr)
             slow += 1
     return 1 if slow else 0
 

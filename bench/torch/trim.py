@@ -1,4 +1,5 @@
-"""What does giving memory back cost a training step: trims at every step, decay, torch.cuda.empty_cache(), beside PyTorch's own allocator?
+"""How much time does a training step lose when memory is given back (by trims at every step, decay, torch.cuda.empty_cache()), compared with
+PyTorch's own allocator?
 
     python bench/torch/trim.py [--steps N] [--warm-up N] [--rounds N] [--only WORD] [--json] [--check]
 
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIM = "80GiB"
 SHAPE = f"capacity:{SIM},spend_cost:1"
 MOST = 0.01
-NOISE = 0.05  # of the CPU time of a step: what two runs of the same program differ by on a busy machine
+NOISE = 0.05  # part of the CPU time of a step by which two runs of the same program differ on a busy machine
 
 
 class Program(NamedTuple):
@@ -55,12 +56,12 @@ WAYS = (
     Way("decay_ms:1000,background:1", "cenote", "decay_ms:1000,background:1"),
     Way("native, empty_cache", "native", empties=True),
     Way("cenote, empty_cache", "cenote", empties=True),
-    Way("cenote, empty_cache, harvest_budget:off", "cenote", "harvest_budget:off", empties=True),  # everything goes, whatever it costs
+    Way("cenote, empty_cache, harvest_budget:off", "cenote", "harvest_budget:off", empties=True),  # releases everything, at any cost
 )
 
 
 def play(program: Program, count: int, warm_up: int, empties: bool) -> dict[str, Any]:
-    """In a process of its own, on the simulated GPU."""
+    """Runs in a process of its own, on the simulated GPU."""
     sys.path[:0] = [str(ROOT / "tests" / "torch"), str(ROOT / "examples" / "torch")]
     import torch
 
@@ -76,7 +77,7 @@ def play(program: Program, count: int, warm_up: int, empties: bool) -> dict[str,
         return hand.books().cost_ns, time.process_time_ns(), time.monotonic_ns()
 
     def finish_step() -> int:
-        """What cenote_pool_step takes of the processor itself."""
+        """CPU time of cenote_pool_step itself."""
         cost, begin = hand.books().cost_ns, time.thread_time_ns()
         if is_cenote:
             cenote.step()
@@ -94,7 +95,7 @@ def play(program: Program, count: int, warm_up: int, empties: bool) -> dict[str,
             time.sleep(max(program.step_ns - (now - begin[2]) + (cost - begin[0]), 0) / 1e9)
             for name, then, after in zip(("driver_ns", "cpu_ns", "wall_ns"), begin, clocks()):
                 steps_of[name].append(after - then)
-            steps_of["used"].append(hand.books().used)  # who reads PyTorch's counters gets what empty_cache() has put off
+            steps_of["used"].append(hand.books().used)  # not by PyTorch's counters: reading them makes cenote do its deferred trims
 
     figures.steps = steps
     figures.report = lambda: None
@@ -116,7 +117,7 @@ def run(program: Program, way: Way, options: argparse.Namespace) -> dict[str, An
 
 
 def line_of(program: Program, way: Way, runs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
-    """The rounds together. Of CPU and wall time the round counts that was disturbed least."""
+    """The figures of all rounds. CPU and wall time are those of the fastest round."""
     def least(figure: str, of: Callable[[list[int]], float]) -> float:
         return min(of(r[figure]) for r in runs)
 
@@ -132,7 +133,7 @@ def line_of(program: Program, way: Way, runs: list[dict[str, Any]], options: arg
 
 
 def judge(program: Program, lines: dict[str, dict[str, Any]]) -> list[str]:
-    """What is dearer than it may be."""
+    """Messages about figures above their limits."""
     wrong = []
     for name in ("trim_every:1", "decay_ms:1000", "decay_ms:1000,background:1"):
         if name not in lines or "cenote" not in lines:
@@ -157,7 +158,7 @@ def main() -> int:
     parser.add_argument("--rounds", metavar="N", type=int, default=2)
     parser.add_argument("--only", metavar="WORD", default="", help="only programs and ways with WORD in `program way`")
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of words")
-    parser.add_argument("--check", action="store_true", help="status 1 where something is too dear")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a figure is above its limit")
     parser.add_argument("--play", metavar="PROGRAM", help=argparse.SUPPRESS)
     parser.add_argument("--empties", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What does it cost to watch a program: growth, labels, recording? CPU time of a training step with and without, in turns in one process.
+"""How much time do growth(), labels and recording cost a program? CPU time of a training step with and without, in turns in one process.
 
     python bench/torch/watching.py [--rounds N] [--json] [--check]
 
@@ -21,7 +21,7 @@ MOST = {"growth": 0.4, "growth with stacks": 1.0, "labels": 1.0, "recording": 0.
 
 
 def begin_again_on_the_simulated_gpu() -> None:
-    """cenote run becomes this program."""
+    """Replaces this process by `cenote run` of this program."""
     os.execve(sys.executable, [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--allocator", "cenote", *sys.argv], dict(os.environ))
 
 
@@ -42,7 +42,7 @@ def make_step() -> Callable[[], None]:
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """The least CPU milliseconds of a step, by what was watched."""
+    """The least CPU milliseconds of a step, for each feature."""
     import cenote
     step = make_step()
     least: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Why nvidia-smi shows more than PyTorch: who has what on the device."""
+"""Why nvidia-smi shows more than PyTorch: what each process and library holds on the device."""
 import ctypes
 
 import torch

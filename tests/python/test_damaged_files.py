@@ -1,7 +1,7 @@
 """Snapshots and traces that are damaged in every way: cut off, bytes changed, values of another kind, numbers out of all bounds, parts that are
-missing, twice, or inside themselves. Whoever reads them says one line and ends with a status; a traceback is a failure.
+missing, twice, or inside themselves. A command that reads one prints one line and ends with a status; a traceback is a failure.
 
-Seeded: DAMAGES_SEED=N in the environment repeats or goes elsewhere, DAMAGES=N tries more.
+The damage is random: DAMAGES_SEED=N in the environment sets the seed, DAMAGES=N the number of tries.
 """
 import contextlib
 import gzip
@@ -57,7 +57,7 @@ def damage(whole, choose, cycles):
             table.insert(choose.randrange(len(table) + 1), table[key])
         elif how == 6 and cycles:
             table[key] = choose.choice((table, whole))
-            return whole  # nobody walks it any more
+            return whole  # it refers to itself now: `places` would not end
     return whole
 
 

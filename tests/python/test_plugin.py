@@ -42,7 +42,7 @@ def python(clean, tmp_path, simulation_library):
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory):
-    """A cache in which the adapter is, once somebody made it."""
+    """A cache for all tests of this file: the first that needs the adapter compiles it."""
     return str(tmp_path_factory.mktemp("kept"))
 
 

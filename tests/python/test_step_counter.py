@@ -47,7 +47,7 @@ def test_one_that_steps_seldom(optimizers, ended):
 
 
 def test_another_takes_over(optimizers, ended):
-    """The first is a pretraining's; nobody says that it is over. One step is lost."""
+    """The first is a pretraining's; the program does not tell cenote that it has ended. One step is not counted."""
     assert play(optimizers, "aabbbbcbc", ended) == [1, 2, 2, 3, 4, 5, 5, 6, 6]
 
 

@@ -152,7 +152,7 @@ def test_a_generator_that_ends_in_another_thread(path):
     thread = threading.Thread(target=generator.close)
     thread.start()
     thread.join()
-    assert path() == "held"  # nobody else can take it off this thread's stack
+    assert path() == "held"  # another thread cannot remove it from this thread's stack
     with cenote.tag("next"):
         assert path() == "next"
     assert path() == ""

@@ -183,7 +183,7 @@ def test_pytest(gpu, tmp_path):
 
 
 def test_two_runs_are_on_two_machines(clean, tmp_path):
-    """The second sees a device that nobody uses, while the first holds most of its own."""
+    """The second sees a device that no process uses, while the first holds most of its own."""
     holds = "import sys, torch; x = torch.empty(7 << 30, dtype=torch.uint8, device='cuda'); print('held', flush=True); sys.stdin.read()"
     sees = "import torch; print(torch.cuda.mem_get_info()[0] >> 30)"
     command = [*CENOTE, "run", "--sim", "8GiB", "--", sys.executable, "-c"]

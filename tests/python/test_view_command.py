@@ -282,7 +282,7 @@ def test_a_pickle_calls_nothing(view, tmp_path):
 
 def test_arguments_that_cannot_be(small, view, tmp_path):
     assert "no-such-file" in view("no-such-file", status=2)
-    assert ".html or a .png" in view(small, "-o", "x.pdf", status=2)
+    assert "ends in .html or .png" in view(small, "-o", "x.pdf", status=2)
     assert "No such file" in view(small, "-o", "nowhere/x.html", status=2)
     assert "directory" in view(tmp_path, status=2)
     assert "required" in view(status=2) and "33" in view(*[small] * 33, status=2)

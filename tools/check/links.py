@@ -104,7 +104,7 @@ def circles_of(arrows: Arrows) -> list[Circle]:
 
 
 def shortest_through(arrows: Arrows, node: str) -> str:
-    """a.c -> b.c (name) -> a.c (name): in words, for people who look for the arrow to cut."""
+    """a.c -> b.c (name) -> a.c (name): as text, to find the call that should go."""
     came_from = reachable(arrows, node)
     way = [node]
     while len(way) == 1 or way[-1] != node:

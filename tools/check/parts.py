@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-Who touches what of a pool: struct cenote_pool is a structure of parts, and parts.txt says which files may change each and which may read it.
+Checks which files use which parts of a pool: struct cenote_pool is a structure of parts, and parts.txt says which files may change or read each.
 Seen are uses through a pointer to the pool, `pool->part.field`. An address that is handed on counts as a change, unless where it goes is const.
 
     tools/check/parts.py    prints each part with its fields, and the files that change and read it
@@ -174,7 +174,7 @@ def check(tree: Tree) -> Report:
             problems += judge(row, [use for use in uses if use.part == row.part])
         else:
             problems.append(f"{TABLE}:{row.line}: the pool has no part {row.part}")
-    problems += [f"{TABLE}: no row says who may touch {part}" for part in parts if part not in {row.part for row in rows}]
+    problems += [f"{TABLE}: no row says which files may use {part}: add one" for part in parts if part not in {row.part for row in rows}]
     fields = sum(len(fields_of(tree, struct)) for struct in parts.values())
     return Report(f"{fields} fields in {len(parts)} parts, {len(uses)} uses", problems)
 

@@ -1,4 +1,4 @@
-"""No path of somebody's own machine, in the sources or in the library."""
+"""Checks that neither the sources nor the library have a path of the machine that they were made on."""
 import re
 
 from tree import Report, Tree

@@ -210,7 +210,8 @@ def label(torch: ModuleType, on: bool) -> None:
     if on and _labels is None:
         if not bindings.is_torchs(torch):
             name = torch.cuda.get_allocator_backend()
-            raise Error(f"cenote.label needs cenote as PyTorch's allocator (CENOTE=on, or cenote.install()), and this is {name}", 8, "NOT_SUPPORTED")
+            raise Error(f"cenote is not PyTorch's allocator here, {name} is: call cenote.install() before the first use of a GPU, or "
+                        "set CENOTE=on", 8, "NOT_SUPPORTED")
         _labels = Labels(torch)
     elif not on and _labels is not None:
         _labels.stop()

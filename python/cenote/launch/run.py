@@ -32,8 +32,8 @@ def command_line(program: Sequence[str]) -> list[str]:
 def preload_library() -> str:
     path = os.path.join(simulation_folder(), "libcenote_sim.so")
     if not os.path.exists(path):
-        raise NotBuilt(f"{path} is missing. To build the simulated libraries takes the headers of CUDA 13 or newer: pip install nvidia-cuda-runtime, "
-                       "then `make build`")
+        raise NotBuilt(f"{path} is not there. To build the simulated libraries takes the headers of CUDA 13 or newer: pip install "
+                       "nvidia-cuda-runtime, then `make build`")
     return path
 
 

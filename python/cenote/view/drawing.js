@@ -195,7 +195,7 @@ function rowsOf(view) {
   return { bytes, rows: Math.max(1, Math.ceil(view.extent / bytes)), pitch: ROW + (view.moment?.pages?.length ? STRIP + 1 : 0) + 3 };
 }
 
-/** Calls draw(x, y, width) for each row that [address, address + bytes) touches. `rows`: rowsOf(view), for those who call often. */
+/** Calls draw(x, y, width) for each row that [address, address + bytes) touches. `rows`: rowsOf(view); a caller in a loop computes it once. */
 function eachRow(width, address, bytes, draw, rows = rowsOf(state.view)) {
   const scale = (width - GUTTER) / rows.bytes;
   let at = offsetOf(state.view, address), left = bytes;
@@ -251,7 +251,7 @@ function drawSpanEnds(pen, width) {
   for (const span of state.view.spans.slice(1)) eachRow(width, span.base, 1, (x, y) => pen.fillRect(x - 1, y, 2, ROW));
 }
 
-/** Below each row: the pages that are mapped there. The page of an alias belongs to somebody else at this moment. */
+/** Below each row: the pages that are mapped there. The page of an alias belongs to another address at this moment. */
 function drawSlots(pen, width, rows) {
   const moment = state.view.moment;
   for (const page of moment?.pages ?? []) {

@@ -1,7 +1,7 @@
-"""What came and went on one device, as `cenote view` keeps it between reading a file and drawing it.
+"""The allocations and frees of one device, as `cenote view` keeps them between reading a file and drawing it.
 
-A record is an allocation or a free. A moment is a number of records that are over: 0 is before the first. A block is there from moment `born` until
-before moment `gone`. All columns are arrays of numbers: a million records are some 60 MB. A snapshot is a history without records.
+A record is an allocation or a free. A moment is the number of records before it: moment 0 is before the first record. A block is live from moment
+`born` until before moment `gone`. All columns are arrays of numbers: a million records take some 60 MB. A snapshot is a history without records.
 """
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-FOR_EVER = 0xFFFFFFFF  # the moment at which what is never freed is gone
-MOST_STEPS = 1 << 15  # that are kept of a history; a page has fewer
+FOR_EVER = 0xFFFFFFFF  # `gone` of a block that is never freed
+MOST_STEPS = 1 << 15  # steps that are kept; a page has fewer
 ROUND = 512  # a block counts in units of this many bytes in "allocated", here as in the pool's counters
 
 
 class Broken(ValueError):
-    """The file is not what it should be; the text says why, in one line."""
+    """The file is of another kind, or damaged; the text says why, in one line."""
 
 
 def rounded(size: int) -> int:
@@ -24,7 +24,7 @@ def rounded(size: int) -> int:
 
 @dataclass
 class Names:
-    """Numbers for names, in the order in which they come."""
+    """Numbers names in the order in which they come."""
     names: list[str] = field(default_factory=list)
     numbers: dict[Any, int] = field(default_factory=dict)
 
@@ -41,21 +41,21 @@ class Names:
 class History:
     def __init__(self, title: str, device: int) -> None:
         self.title, self.device = title, device
-        self.notes: list[str] = []  # what the file does not tell, in sentences
-        self.unit = "requested"  # what the size of a block is
+        self.notes: list[str] = []  # sentences for the page: what the file does not contain
+        self.unit = "requested"  # or "allocated": what `size` of a block means
         # records
         self.time = array("d")  # microseconds
         self.change = array("q")  # of live bytes
-        self.block = array("L")  # that came or went
+        self.block = array("L")  # number of the block that is allocated or freed
         # blocks
         self.born, self.gone = array("L"), array("L")
         self.size = array("Q")
         self.address: Optional[array[int]] = array("Q")
         self.groups: dict[str, tuple[Names, array[int]]] = {}  # division -> names, and a number for each block
         # steps
-        self.steps = array("L")  # the moment at which each ended, or each so many-th: `all_steps` ended
+        self.steps = array("L")  # the moment at which each step ended, or each `every`-th step
         self.all_steps, self.every = 0, 1
-        # held from the driver: None where the file does not tell
+        # held from the driver: None if the file does not have it
         self.reserved: Optional[array[int]] = None  # after each record
         self.reserved_first = 0
         self.ranges: list[tuple[int, int, int, int]] = []  # address, size, from moment, until moment
@@ -68,7 +68,7 @@ class History:
         return self.groups[name]
 
     def allocate(self, size: int, address: int, time: Optional[float]) -> int:
-        """A new block; `time` None: it is older than the first record. Its number in every division is for the caller to append."""
+        """Adds a block; `time` is None if it is older than the first record. The caller appends its number in every division."""
         block = len(self.born)
         if time is None:
             self.born.append(0)
@@ -87,7 +87,7 @@ class History:
         self.gone[block] = len(self.time)
 
     def step(self, times: int = 1) -> None:
-        """So many steps have ended. Of more than a picture shows every second one stays, again and again."""
+        """Ends `times` steps. If there are more than MOST_STEPS, every second one is dropped, again and again."""
         for _ in range(times):
             self.all_steps += 1
             if self.all_steps % self.every == 0:
@@ -105,7 +105,7 @@ class History:
         self.block.append(block)
 
     def size_class(self, size: int) -> int:
-        """Of what blocks are told apart by when the file says nothing else."""
+        """The number of a block's class of size."""
         limits = (1 << 20, 8 << 20, 32 << 20, 128 << 20, 512 << 20)
         return next((i for i, limit in enumerate(limits) if size < limit), len(limits))
 
@@ -117,7 +117,7 @@ class History:
             numbers.append(self.size_class(size))
 
     def forget_what_divides_nothing(self, keep: str = "size") -> None:
-        """A division with one name for all tells nothing."""
+        """Drops each division that has one name for all blocks."""
         for name in list(self.groups):
             if name != keep and len(set(self.groups[name][1])) < 2:
                 del self.groups[name]

@@ -1,8 +1,7 @@
-"""Makes of a history what the page holds, small enough to be smooth, and writes the page: page.html with its style, its scripts and the data in it.
+"""Reduces histories to a size that a browser can draw smoothly, and writes the page: page.html with its style, its scripts and the data in it.
 
-A history of any length becomes some thousand points: of each bucket of records the one where most is live, the one where least is, and the one
-where most is reserved, so that no peak is lost. Of the blocks those stay that matter most, by bytes times how long they were there; what is left
-out is said.
+A history of any length becomes some thousand points: from each bucket of records the one with most live bytes, the one with fewest, and the one with
+most reserved bytes, so that no peak is lost. Of many blocks those are kept that have most bytes times lifetime; the page says what is left out.
 """
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ SCRIPT_FILES = ("state.js", "drawing.js", "words.js", "events.js")  # in this or
 
 
 def packed(kind: str, numbers: Iterable[float]) -> str:
-    """For typed arrays, which are little-endian on every machine that has a browser."""
+    """The numbers for a typed array of JavaScript, which is little-endian on every machine that has a browser."""
     column = array(kind, numbers)
     if sys.byteorder == "big":
         column.byteswap()
@@ -35,7 +34,7 @@ def packed(kind: str, numbers: Iterable[float]) -> str:
 
 
 class Condensed:
-    """One history, ready for a picture. `share` of a page is its."""
+    """One history, reduced for a picture. A page has `share` of them, and its limits are divided by that."""
 
     def __init__(self, history: History, share: int = 1) -> None:
         self.history = history
@@ -65,7 +64,7 @@ class Condensed:
         return sorted(wanted)
 
     def _blocks(self, most: int) -> list[int]:
-        """The blocks that stay, in order of birth."""
+        """The blocks that are kept, in order of birth."""
         history, count = self.history, len(self.levels)
         blocks = range(len(history.size))
         if len(blocks) <= most:
@@ -74,7 +73,7 @@ class Condensed:
         return sorted(sorted(blocks, key=weight.__getitem__, reverse=True)[:most])
 
     def _rank(self, division: str) -> None:
-        """Orders the names of a division by the most that was live of each at one time."""
+        """Orders the names of a division by their peaks of live bytes."""
         names, numbers = self.history.groups[division]
         live = [0] * len(names.names)
         for block, born in enumerate(self.history.born):
@@ -94,7 +93,7 @@ class Condensed:
             self.rank[division][number] = min(place, self.most_names - 1)
 
     def groups(self, division: str) -> list[str]:
-        """What has a colour."""
+        """The names that have a colour of their own, and one for the rest."""
         names = self.names[division]
         return names if len(names) <= GROUPS + 1 else names[:GROUPS] + ["everything else"]
 
@@ -116,7 +115,7 @@ class Condensed:
         return rows
 
     def step_lines(self) -> tuple[list[float], dict[str, list[int]]]:
-        """The time line of a snapshot: when its steps ended, and what they say."""
+        """The time line of a snapshot: the end of each step, and its figures."""
         steps = (self.history.moment or {}).get("steps", [])
         names = ("allocated when it ended", "reserved", "peak within the step")
         return [step[1] / 1e3 for step in steps], {name: [step[i] for step in steps] for i, name in enumerate(names, 2)}
@@ -191,7 +190,7 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
         if tell:
             tell(f"drawing {history.title}, {len(history.time):,} records of device {history.device}")
         views.append(_view(Condensed(history, len(histories)), len(histories)))
-    # No < in it: no name can end the script that it stands in, whatever bytes it is made of.
+    # No < in the data: so no name of the program can end the script element.
     data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     before, _, after = template().partition(DATA)
     title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()

@@ -1,5 +1,4 @@
-"""A pool's own pictures for PyTorch's viewer: what cenote_pool_snapshot and cenote_pool_record_save wrote becomes what
-torch.cuda.memory._snapshot() returns.
+"""Converts the files of cenote_pool_snapshot and cenote_pool_record_save to the format of torch.cuda.memory._snapshot(), for PyTorch's viewer.
 
     python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
 
@@ -26,7 +25,7 @@ DEVICES_MOST = 64
 
 
 class Event(NamedTuple):
-    """An allocation or a free, as a trace has it."""
+    """An allocation or a free of a trace."""
 
     is_alloc: bool
     time_us: int
@@ -38,7 +37,7 @@ class Event(NamedTuple):
 
 
 class Broken(ValueError):
-    """The file is not what it should be; the text says why."""
+    """The file is of another kind, or damaged; the text says why."""
 
 
 # --- files
@@ -47,7 +46,7 @@ UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, inputs.TooMuch)
 
 
 def read_snapshot(path: Path) -> Table:
-    """What cenote_pool_snapshot wrote."""
+    """A file of cenote_pool_snapshot."""
     name = os.fspath(path)
     try:
         with inputs.opened(name) as found:
@@ -59,7 +58,7 @@ def read_snapshot(path: Path) -> Table:
 
 
 def read_trace(path: Path) -> Iterator[Event]:
-    """What cenote_pool_record_save wrote. Other traces do not say where a block lay."""
+    """A file of cenote_pool_record_save. Other traces have no addresses."""
     name = os.fspath(path)
     try:
         with inputs.opened(name) as found:
@@ -91,23 +90,24 @@ def _read(name: str, reader: records.Reader) -> Iterator[Event]:
 # --- segments
 
 def _rounded(size: int) -> int:
-    """As the counters count a block."""
+    """The counters round the size of a block up to this unit."""
     return (size + 511) // 512 * 512
 
 
 def _tag_frames(tag: str) -> list[Table]:
-    """The viewer tells blocks apart by where they were allocated: around that stands what they are for, a frame for each part of the tag."""
+    """A frame for each part of a tag. The viewer groups blocks by their stacks; these frames go around the allocating functions, and so show the tag.
+    """
     return [{"name": name, "filename": "tag", "line": 0} for name in reversed(tag.split("/"))] if tag else []
 
 
 def _site_frames(site: str) -> list[Table]:
-    """Of "inner+0x1c (program+0x12ab) < outer+0x20 (program+0x34cd)"."""
+    """The frames of a text like "inner+0x1c (program+0x12ab) < outer+0x20 (program+0x34cd)"."""
     calls = [call.partition(" (") for call in site.split(" < ")] if site else []
     return [{"name": name, "filename": place.rstrip(")") or name, "line": 0} for name, _, place in calls]
 
 
 class _Names:
-    """What the numbers in pieces stand for."""
+    """Names for the numbers in pieces."""
 
     def __init__(self, snapshot: Table) -> None:
         self.tags = {row["key"]: row["name"] for row in snapshot["rows"]["tag"] if row["key"]}
@@ -123,7 +123,7 @@ def _block(piece: Table, names: _Names) -> Table:
 
 
 def _blocks(pieces: Iterable[Table], names: _Names) -> list[Table]:
-    """What lies free side by side is one block."""
+    """Adjacent free pieces make one block."""
     blocks: list[Table] = []
     for piece in pieces:
         if piece["state"] == "free" and blocks and blocks[-1]["state"] == "inactive":
@@ -151,7 +151,7 @@ def _event(action: str, event: Event) -> Table:
 
 
 def _events(trace: Iterable[Event], device: int, waiting: set[int]) -> list[Table]:
-    """`waiting`: where blocks lie that were freed and wait still. The others are free when a trace says so."""
+    """`waiting`: addresses of pending blocks. Other blocks are free as soon as the trace frees them."""
     events: list[Table] = []
     for told in trace:
         if told.device == device:
@@ -170,7 +170,7 @@ def _events(trace: Iterable[Event], device: int, waiting: set[int]) -> list[Tabl
 # --- the picture
 
 def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> Table:
-    """What torch.cuda.memory._snapshot() would say of the pool. `trace`: of the same pool, saved just before, for the viewer's time lines."""
+    """The pool in the format of torch.cuda.memory._snapshot(). `trace`: of the same pool, saved just before, for the viewer's time lines."""
     device = snapshot["pool"]["device"]
     if not 0 <= device < DEVICES_MOST:
         raise Broken(f"device {str(device)[:40]} of the snapshot does not exist")
@@ -186,7 +186,7 @@ def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> T
 
 
 def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None) -> None:
-    """The same, from files to a file."""
+    """Does the same, from files to a file."""
     try:
         data = to_memory_viz(read_snapshot(snapshot), read_trace(trace) if trace is not None else None)
     except Broken:

@@ -1,4 +1,4 @@
-"""`cenote view -o x.png`: the same histories drawn by matplotlib. Above what was live by what it was for, below at which addresses it lay."""
+"""`cenote view -o x.png`: draws histories with matplotlib: live bytes by their use above, blocks by address below."""
 from __future__ import annotations
 
 import io
@@ -14,7 +14,7 @@ from cenote.view.html_page import Condensed
 COLORS = ("#2f6fde", "#f0a818", "#0fa39a", "#e2557b", "#7bb661", "#8a5cd6", "#f47b42", "#5cc3ee", "#a0522d", "#c9b037", "#5d6f9e", "#98a3a6")
 PREFERRED = ("kind", "tag", "line", "stream", "size")
 MOST_BLOCKS = 20_000
-EDGE = 2 << 20  # addresses that lie no further apart are drawn side by side
+GAP = 2 << 20  # a gap between addresses that is larger is left out
 GIB = 1 << 30
 
 
@@ -66,7 +66,7 @@ def draw_levels(axes: Any, picture: Condensed) -> None:
 
 
 def draw_moment(axes: Any, picture: Condensed, division: str) -> None:
-    """A bar for each group of what is live in a snapshot, and what is reserved."""
+    """For a snapshot: a bar for the live bytes of each group, and one for the reserved bytes."""
     names, sums = picture.groups(division), [0] * len(picture.groups(division))
     numbers = picture.history.groups[division][1]
     for block, size in enumerate(picture.history.size):
@@ -104,12 +104,12 @@ def draw_addresses(axes: Any, picture: Condensed) -> None:
 
 
 def compacted(pieces: list[tuple[int, int]]) -> tuple[list[int], int]:
-    """Where each (address, size) is drawn when the gaps between are left out, and where the last ends."""
+    """The position of each (address, size) when large gaps are left out, and the end of the last."""
     order, bottoms = sorted(range(len(pieces)), key=lambda i: pieces[i][0]), [0] * len(pieces)
     shift, end = 0, 0
     for place, i in enumerate(order):
         address, size = pieces[i]
-        if place == 0 or address - end > EDGE:
+        if place == 0 or address - end > GAP:
             shift += address - end
         bottoms[i] = address - shift
         end = max(end, address + size)

@@ -11,10 +11,10 @@ PAGE_STATES = ("owned", "free", "spare", "leaving")
 
 
 def load(title: str, file: IO[bytes]) -> dict[str, Any]:
-    """What cenote_pool_snapshot wrote; its parts are not looked at."""
+    """The JSON that cenote_pool_snapshot wrote. Checks only that it is one."""
     text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise Broken(f"{title} has more than 1 GiB of JSON: it is not read")
+        raise Broken(f"{title} has more than 1 GiB of JSON, the most that is read")
     try:
         snapshot = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -55,12 +55,12 @@ def _history(title: str, snapshot: dict[str, Any]) -> History:
     history.forget_what_divides_nothing()
     history.notes.append("A snapshot is one moment: the time line is that of its steps, the last 256 at most.")
     if not snapshot.get("one_moment", True):
-        history.notes.append("Other threads allocated while it was taken: blocks and pages are of about the moment of the counters.")
+        history.notes.append("Other threads allocated while the snapshot was taken: blocks and pages are of about the moment of the counters.")
     return history
 
 
 def _stream_names(snapshot: dict[str, Any]) -> dict[tuple[int, int], str]:
-    """Of (group, stream_id); the default stream has an id of its own that nobody can read."""
+    """The name of each stream, by (group, stream_id). The default stream, whose id says nothing to a reader, is named so."""
     return {(arena["group"], arena["stream_id"]): (f"stream {arena['stream']:#x}" if arena["stream"] else "default stream")
             + (f", group {arena['group']}" if arena["group"] else "") for arena in snapshot["arenas"]}
 
@@ -76,7 +76,7 @@ def _divide(history: History, piece: dict[str, Any], names: dict[str, dict[int, 
 
 
 def _moment(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """What the page draws beside the blocks."""
+    """All that the page shows besides blocks."""
     steps = _rows(snapshot["steps"]["columns"], snapshot["steps"]["rows"])[::-1]
     counters = snapshot["counters"]
     figures = {name: int(counters[name]["current"]) for name in ("requested", "allocated", "reserved")}

@@ -1,4 +1,4 @@
-"""What a trace (docs/traces.md) is to `cenote view`: a history for each device. Reads nothing itself: native/records.py does."""
+"""Makes a history for each device from a trace (docs/traces.md), for `cenote view`. native/records.py reads the file."""
 from __future__ import annotations
 
 from array import array
@@ -8,15 +8,15 @@ from urllib.parse import unquote
 from cenote.native.records import MOST, NOT_TOLD, RECORD, A, BrokenTrace, F, Reader, S
 from cenote.view.history import Broken, History
 
-Progress = Callable[[int], None]  # told how many records were read
+Progress = Callable[[int], None]  # called with the number of records read so far
 
 
 class TraceReader:
     def __init__(self, title: str, path: str, progress: Optional[Progress] = None) -> None:
         self.title, self.path, self.progress = title, path, progress
         self.histories: dict[int, History] = {}
-        self.at = array("L")  # block of the reader's -> its number in the history of its device
-        self.reserved: dict[int, int] = {}  # by device, where the reader is
+        self.at = array("L")  # the reader's number of a block -> its number in the history of its device
+        self.reserved: dict[int, int] = {}  # by device, at the current record
         self.steps = self.records = 0
         self.has_address = self.has_reserved = False
 
@@ -48,7 +48,7 @@ class TraceReader:
             numbers.append(names.number(key, f"{name} {key}"))
 
     def hold(self, device: int, reserved: int) -> None:
-        """What the pool of the device held from the driver when this was recorded; nothing said: as before."""
+        """Keeps the reserved bytes of the device at this record; a record without them leaves the last value."""
         if reserved != NOT_TOLD:
             self.reserved[device] = reserved
         history = self.histories.get(device)

@@ -1,4 +1,4 @@
-"""`cenote view`: a picture of recorded memory. Knows the kind of a file by its first bytes, not by its name; writes a page or a PNG."""
+"""`cenote view`: reads traces and snapshots and writes a picture of them, a page or a PNG."""
 from __future__ import annotations
 
 import argparse
@@ -16,9 +16,9 @@ from cenote.view.history import Broken, History
 from cenote.view.trace import TraceReader
 
 USAGE = "cenote view [-o NAME.html | -o NAME.png] FILE..."
-ABOUT = """Makes a picture of what a program's memory was used for: a page to click in, in one file that needs no network, or a PNG. A FILE is a
-recorded trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")) or a memory snapshot of
-PyTorch (torch.cuda.memory._dump_snapshot("x.pickle"))."""
+ABOUT = """Shows what a program's memory was used for: as an interactive page, in one file that needs no network, or as a PNG. A FILE is a recorded
+trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")) or a memory snapshot of PyTorch
+(torch.cuda.memory._dump_snapshot("x.pickle")). Its name does not matter: its first bytes tell the kind."""
 MORE = """examples:
   cenote run --sim 80GiB --allocator cenote --trace train.csv.gz train.py
   cenote view train.csv.gz                            writes train.html
@@ -39,7 +39,7 @@ def fail(message: str) -> NoReturn:
 
 
 def read(path: str, bar: Optional[Bar] = None) -> list[History]:
-    """A history for each device that the file speaks of."""
+    """A history for each device in the file."""
     title = os.path.basename(path)
     if bar is not None:
         bar.begin(f"reading {title}")
@@ -49,7 +49,7 @@ def read(path: str, bar: Optional[Bar] = None) -> list[History]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         raise Broken(f"{title} is a broken gzip file, perhaps half-written: {problem}") from None
     except inputs.TooMuch as problem:
-        raise Broken(f"{title} has {problem}: it is not read") from None
+        raise Broken(f"{title} has {problem}, the most that is read") from None
 
 
 def _read(title: str, found: inputs.Input, bar: Optional[Bar]) -> list[History]:
@@ -67,7 +67,7 @@ def output_of(options: argparse.Namespace) -> str:
             name = name[:-len(ending)] if name.endswith(ending) else name
         return f"{name or 'view'}.html"
     if not options.o.endswith((".html", ".png")):
-        fail(f"{options.o[-40:]!r}: a picture is a .html or a .png")
+        fail(f"{options.o[-40:]!r}: the name of a picture ends in .html or .png")
     return cast(str, options.o)
 
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     path = output_of(options)
     if len(options.files) > MOST_FILES:
-        fail(f"{len(options.files)} files are more than a page can hold, {MOST_FILES}")
+        fail(f"{len(options.files)} files are too many: a page can hold {MOST_FILES}")
     bar = Bar(says_lines=True)
     try:
         data = make(options.files, path, bar)
@@ -110,6 +110,6 @@ def main(arguments: Sequence[str]) -> int:
     except OverflowError:
         fail("the sizes in these files add up to more than 2^63 bytes")
     except MemoryError:
-        fail("this needs more memory than there is: record fewer records, as CENOTE_CONF=record:1000000 does")
+        fail("there is not enough host memory: keep fewer records, for example with CENOTE_CONF=record:1000000")
     print(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser" if path.endswith(".html") else path)
     return 0

@@ -80,7 +80,7 @@ def let_go() -> None:
 
 
 def release() -> None:
-    """Gives every byte back that nobody uses, and looks: cenote puts off what comes again and again until then."""
+    """Gives all free memory back to the driver, and reads a counter: cenote may defer an empty_cache() until then."""
     let_go()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

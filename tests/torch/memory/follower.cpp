@@ -1,5 +1,5 @@
 /*
- * follower.cpp: somebody who follows memory through PyTorch's trace trackers, as NCCL does: a cache of what is registered, by address. It
+ * follower.cpp: a library that follows memory through PyTorch's trace trackers, as NCCL does: a cache of registered memory, by address. It
  * keeps its own books of what every entry says and names the first entry that contradicts them. Compiled by the tests (follower.py).
  *
  * A registration remembers which physical memory lay under each 2 MiB when it was made, from SEGMENT_ALLOC or SEGMENT_MAP until
@@ -141,7 +141,7 @@ void follow(const TraceEntry &e)
         return;
     case TraceEntry::FREE_COMPLETED:
         if (block == books.blocks.end() ? knows_everything : !block->second.freeing)
-            complain(e, "is free now, and nobody freed it");
+            complain(e, "is free now, and no entry requested that");
         if (block != books.blocks.end())
             books.blocks.erase(block);
         return;
@@ -160,7 +160,7 @@ EXPORT void follower_begin(bool early)
     attachAllocatorTraceTracker(&follow);
 }
 
-/* Who came late registers what a snapshot shows. */
+/* A follower that is attached late registers the memory in a snapshot. */
 EXPORT void follower_register(int device, uint64_t at, uint64_t bytes, bool whole)
 {
     std::lock_guard<std::mutex> hold(lock);

@@ -1,4 +1,4 @@
-"""Somebody who follows memory through PyTorch's trace trackers: follower.cpp, compiled as cenote's adapter is."""
+"""Compiles and loads follower.cpp, a library that follows memory through PyTorch's trace trackers."""
 
 import ctypes
 import pathlib

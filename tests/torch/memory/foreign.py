@@ -1,4 +1,4 @@
-"""Somebody else's allocator: a shared library made by the C compiler, for MemPool(allocator) and CUDAPluggableAllocator."""
+"""Another library's allocator, made by the C compiler, for MemPool(allocator) and CUDAPluggableAllocator."""
 
 import ctypes
 import pathlib

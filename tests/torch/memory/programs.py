@@ -14,7 +14,7 @@ import torch
 from shadow import KIB, MIB, Failed, Gpu, World
 
 LIMITS = (0, 0, 24 * MIB, 40 * MIB, 64 * MIB)
-LAGS = (0, 100_000, 3_000_000, 10**12)  # ns that the GPU is behind: the last one until somebody waits
+LAGS = (0, 100_000, 3_000_000, 10**12)  # ns that the GPU is behind; with the last one its work ends only when the program waits
 
 # How often each step is drawn. A capture is short, or there would be little outside.
 WEIGHTS = {

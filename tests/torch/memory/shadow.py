@@ -1,16 +1,16 @@
-"""A model of who owns each byte and what it holds, under random programs of graphs and eager work (programs.py).
+"""A model of the owner and the content of each byte, under random programs of graphs and eager work (programs.py).
 
 `World` takes a program's steps: it does only what a correct program may do, with streams ordered where they must be and nowhere else, and
 follows
 
-* who owns each byte: no block overlaps another that is live, or what a graph of another pool writes when it is replayed;
+* the owner of each byte: no block overlaps another that is live, or memory that a graph of another pool writes when it is replayed;
 * what each block holds: a pattern that only its owner writes, filled and compared by the simulated GPU in the order of the streams, at both
   ends and in between, four times in each page of 2 MiB. A replay writes the patterns of its graph; what it copies from a block outside it
   has whatever that holds then;
 * what a replay may overwrite: what the graph wrote when it was captured, also in blocks that were freed since, and which of its siblings
   may have taken over. What they hold is unknown then, until they are replayed.
 
-Who frees too early, moves memory under a graph, or gives a graph's memory to others shows as contents that differ or as a violation.
+An allocator that frees too early, moves memory under a graph, or gives a graph's memory to others is found by wrong contents or by a violation.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ class Block:
     at: int
     size: int
     stream: torch.cuda.Stream
-    pattern: Optional[int] = None  # what it holds; None: nobody knows
+    pattern: Optional[int] = None  # its content; None: unknown
     written: Optional[int] = None  # of a graph's block: what each replay leaves in it
     source: Optional["Block"] = None  # or where each replay copies it from
     readers: set = field(default_factory=set)  # streams that read it since it was last written
@@ -108,7 +108,7 @@ class Gpu:
         return self.driver.sim_mismatches() + self.books[14]
 
     def used(self) -> int:
-        """Bytes of memory that somebody holds. PyTorch's own count takes milliseconds once it has seen many pools."""
+        """Bytes of memory that the allocator holds. PyTorch's own count takes milliseconds once it has seen many pools."""
         self.driver.sim_books(self.books)
         return self.books[0]
 
@@ -150,7 +150,7 @@ class World:
         return World.serial * ODD & (1 << 64) - 1
 
     def take(self, size: int, stream, graph: Optional[Graph] = None, apart: bool = False) -> Optional[Block]:
-        """A block that nobody else owns; None if there is no memory for it."""
+        """A block that overlaps no other owner's memory; None if there is no memory for it."""
         torch.cuda.set_stream(stream)
         try:
             if apart:
@@ -186,7 +186,7 @@ class World:
             self.gpu.expect(block, block.pattern, stream)
 
     def order(self, pool: Pool, stream) -> bool:
-        """The stream uses the pool's memory after whoever did last. False: that one captures now."""
+        """Makes the stream wait for the last stream that used the pool's memory. False: that stream is in a capture."""
         if pool.last is not None and self.captures(pool.last):
             return False
         if pool.last is not None and pool.last is not stream:

@@ -70,7 +70,7 @@ def test_an_exception_leaves_nothing(books, stage):
 
 @pytest.mark.parametrize("stage", list(STAGES)[1:])
 def test_what_a_lost_capture_allocated_is_memory_like_any(books, stage):
-    """Tensors of it stay valid, are written eagerly, and are not given to anybody else."""
+    """Its tensors stay valid, can be written eagerly, and their memory is not given to other tensors."""
     kept = left_at(stage)
     for i in range(len(kept)):
         fill(kept[i], i + 1)
@@ -259,7 +259,7 @@ def test_eager_work_runs_out_of_memory_while_a_capture_is_open():
 
 
 def test_a_graph_that_goes_while_it_is_replayed(sim):
-    """Its memory is nobody's before the GPU is done with it."""
+    """Its memory is not used again before the GPU is done with it."""
     sim.set_lag(20_000_000)
     for value in range(1, 6):
         source = filled(12 * MIB, value)

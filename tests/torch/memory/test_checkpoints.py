@@ -157,7 +157,7 @@ def test_contents_outlive_what_happens_to_the_books(tree):
 
 
 def test_a_tensor_that_died_after_the_checkpoint(tree):
-    """Its block is put back all the same; whoever noted that it died frees it by its address."""
+    """Its block is put back all the same; the caller, which knows that the tensor is gone, frees it by its address."""
     a, b = tree.capture(lambda: blocks(3 * MIB, 3 * MIB))
     state, about = tree.state(), [metadata(t) for t in (a, b)]
     del a, b

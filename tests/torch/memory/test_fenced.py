@@ -38,7 +38,7 @@ def test_reserved_memory_stays_with_what_is_live():
 
 
 def test_without_those_settings_it_is_no_worse():
-    """What cenote is to be compared with where nobody set anything."""
+    """The settings to compare cenote with if the environment has none."""
     done = simulated.forked(CODE, SHAPE, whole=True)
     _, last, most = (int(word) for word in done.stdout.split()[-3:])
     assert last <= (most + 8 if simulated.allocator() else 700)

@@ -170,7 +170,7 @@ def views():
 
 
 def memory_in_use_elsewhere():
-    """The sender lets go; the receiver still reads: nobody else gets the memory."""
+    """The sender drops the tensor while the receiver still reads it: the memory is not used for another tensor."""
     with Other() as other:
         a = filled(12 * MIB, 5)
         other.keep("a", a)
@@ -405,7 +405,7 @@ def test_a_receiver_that_is_killed():
 
 @run
 def test_a_sender_that_is_killed():
-    """What it sent is lost to nobody but those who still use it: the receiver goes on."""
+    """Only tensors that it sent become invalid: the receiver goes on."""
     with Other() as other:
         a = other.make(3 * MIB, 4)
         assert holds(a, 4)

@@ -20,7 +20,7 @@ def out_of_memory(size: int, device="cuda") -> str:
 
 
 def room(device=0) -> int:
-    """What can be allocated: a multiple of 64 MiB, so that nobody's rounding matters."""
+    """What can be allocated: a multiple of 64 MiB, so that no allocator's rounding matters."""
     release()
     return torch.cuda.mem_get_info(device)[0] // (64 * MIB) * 64 * MIB
 

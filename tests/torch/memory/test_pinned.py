@@ -52,7 +52,7 @@ def test_a_copy_to_plain_memory_waits(sim):
 
 
 def test_pinned_memory_is_read_when_the_copy_runs(sim):
-    """Whoever writes to the source too early sees it on the device: the hazard of non_blocking."""
+    """If the program writes to the source too early, the device gets the new content: the hazard of non_blocking."""
     host, a = pinned(MIB, 1), block(MIB)
     sim.work(torch.cuda.current_stream(), LONG)
     a.copy_(host, non_blocking=True)

@@ -1,4 +1,5 @@
-"""MemPools among graphs and tensors: who keeps whom, in every order of death, nested and on several threads; pools as a last resort."""
+"""Lifetimes of MemPools, graphs and tensors: which keeps which alive, in every order of death, nested and on several threads; pools as a last resort.
+"""
 
 import itertools
 import threading
@@ -26,7 +27,7 @@ def owns(pool, tensor: torch.Tensor) -> bool:
     return any(s["address"] <= tensor.data_ptr() < s["address"] + s["total_size"] for s in pool.snapshot())
 
 
-# --- who keeps whom
+# --- what keeps what alive
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["pool", "graph", "tensor"])), ids="-".join)
@@ -185,7 +186,7 @@ def test_a_tensor_of_a_pool_dies_on_another_thread():
 
 
 def test_pools_and_streams_are_apart(sim):
-    """Two pools on two streams: what is free in one corner serves nobody in another."""
+    """Two pools on two streams: memory that is free in one pool or on one stream does not serve the others."""
     side, pools = torch.cuda.Stream(), [torch.cuda.MemPool() for _ in range(2)]
     corners, at = [(pool, stream) for pool in pools for stream in (torch.cuda.current_stream(), side)], []
     for pool, stream in corners:

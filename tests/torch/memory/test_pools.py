@@ -29,7 +29,7 @@ def test_pools_have_names_of_their_own():
 
 
 def test_memory_of_a_pool_is_apart():
-    """What is freed in a pool serves the pool, nobody else."""
+    """Memory freed in a pool serves only this pool."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         a = block(12 * MIB)
@@ -323,7 +323,7 @@ def test_a_pool_used_inside_a_capture_lives_with_the_graph():
     assert holds(a, 6) and holds(b, 6) and all(holds(other, 9) for other in others)
 
 
-# --- memory of somebody else's allocator
+# --- memory of another library's allocator
 
 
 def test_a_pool_over_a_foreign_allocator(foreign):

@@ -226,7 +226,7 @@ def test_tensors_can_be_dropped_when_the_device_is_lost(sim):
 @pytest.mark.violates
 @elsewhere(alone=True)
 def test_memory_freed_under_a_copy_loses_the_device(sim):
-    """cudaFree of what a stream is about to read: without the cache nobody protects it."""
+    """cudaFree of memory that a stream is about to read: without the cache the memory is not protected."""
     sim.set_quiet(True)
     target, side = block(4 * MIB), torch.cuda.Stream()
     at = ctypes.c_void_p()

@@ -307,7 +307,7 @@ def test_a_history_that_is_cleared():
     torch.cuda.memory._record_memory_history(stacks="python", clear_history=True)
     assert actions(a.data_ptr()) == [] and find(a.data_ptr())["frames"]
     torch.cuda.memory._record_memory_history(enabled=None)
-    assert entries() == [] and find(a.data_ptr())["frames"]  # who took what lives is known until it is freed
+    assert entries() == [] and find(a.data_ptr())["frames"]  # a live block keeps its stack until it is freed
     at = a.data_ptr()
     del a
     b = block(5 * MIB)
@@ -395,7 +395,7 @@ def test_the_snapshot_of_a_pool(history):
 
 
 def test_snapshots_while_threads_run(history):
-    """Every picture is whole: blocks tile their segments, nothing overlaps, and who took a block is known."""
+    """Every snapshot is consistent: blocks tile their segments, nothing overlaps, and each block has its stack."""
 
     def work(device):
         live: list = []

@@ -141,7 +141,7 @@ def test_recording_memory_of_the_processor_is_refused():
 
 
 def test_memory_of_a_side_stream_is_not_given_to_another(sim):
-    """The side stream has not got to its writes yet: nobody else may get the memory unordered."""
+    """The side stream has not begun its writes yet: until then another stream must not get the memory."""
     side = torch.cuda.Stream()
     late, mine = filled(12 * MIB, 3), filled(12 * MIB, 4)
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Trace trackers: those who are told of everything that happens to memory, and may rely on its order."""
+"""Trace trackers: functions that PyTorch calls for each entry of the history, in order."""
 
 import random
 import threading

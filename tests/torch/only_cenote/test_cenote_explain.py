@@ -80,7 +80,7 @@ def test_a_fraction_that_is_too_low():
 
 
 def test_graphs_that_are_left_over():
-    """A pool of its own that nobody has a tensor of."""
+    """A pool of its own without live tensors."""
     pool = torch.cuda.MemPool()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

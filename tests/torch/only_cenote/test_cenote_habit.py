@@ -1,4 +1,4 @@
-"""torch.cuda.empty_cache() after each step: cheap once it is a habit, and whoever looks sees what they asked for."""
+"""torch.cuda.empty_cache() after each step: it becomes cheap when it is repeated, and a program that reads a counter sees an empty cache."""
 
 import json
 

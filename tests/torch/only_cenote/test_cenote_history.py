@@ -76,7 +76,7 @@ def test_an_observer_takes_a_snapshot():
 
 
 def test_stacks_go_while_others_wait_for_python():
-    """A stack may need Python's lock to be made and to go, and who has that may be waiting for memory (pytorch#97833)."""
+    """To make or free a stack may take Python's lock, and the thread that holds it may be waiting for memory (pytorch#97833)."""
     code = """
     import gc, threading, time, torch
     torch.cuda.memory._record_memory_history(max_entries=7, stacks="python")

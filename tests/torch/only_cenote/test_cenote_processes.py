@@ -184,7 +184,7 @@ def test_interrupts_while_allocating():
 
 
 def test_an_interrupt_that_ends_the_program():
-    """Nobody catches it: Python's traceback and status, and nothing of cenote's."""
+    """The program does not catch the error: Python prints its traceback and sets the status, and cenote adds nothing."""
     interrupt = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\nsignal.setitimer(signal.ITIMER_REAL, 0.1)\n"
     code = BUSY + interrupt + "while True:\n    allocate()\n"
     done = simulated.forked(code, shape=SHAPE, check=False, whole=True)

@@ -290,7 +290,7 @@ def test_a_view_inside_a_block_is_found():
     del a
 
 
-# --- who else asks the allocator
+# --- other callers of the allocator
 
 
 def test_the_profiler_sees_memory():

@@ -141,7 +141,7 @@ def works():
 
 @check
 def large():
-    """Nobody waits, and what a rank would receive stays."""
+    """No rank waits, and the buffers for received data keep their content."""
     x = torch.full((LARGE,), rank, dtype=torch.int64).cuda()
     dist.all_reduce(x)
     same(x[:2].cpu(), rank, rank)

@@ -266,7 +266,7 @@ def test_gradients_of_decompositions():
 
 
 def test_eig_meets_a_check_of_pytorch():
-    """PyTorch asks a kernel of its own whether all is finite, and reads the answer out of memory that nobody wrote: 0 means no."""
+    """PyTorch asks a kernel of its own whether all is finite, and reads the answer from memory that no kernel wrote: 0 means no."""
     with pytest.raises(RuntimeError, match="infs or NaNs"):
         LINALG.eig(SQUARE(torch.float32))
 
@@ -443,7 +443,7 @@ def test_nothing_compiled_reaches_the_cache_of_real_gpus(monkeypatch, tmp_path):
     simulated.forked(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     simulated.forked(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path), USE_PYTORCH_KERNEL_CACHE="1")
-    assert list(tmp_path.iterdir()) != []  # there is such a cache, and who wants it gets it
+    assert list(tmp_path.iterdir()) != []  # PyTorch has such a cache, and a program can switch it on
 
 
 def test_raw_kernel():

@@ -97,7 +97,7 @@ def test_memory_of_another_process_is_on_the_same_device():
         at_0, at_1 = map(int, other.stdout.split())
         context = {300 * MIB}
         assert at_0 == free[1] - context, (at_0, free)      # its 0 is our 1
-        assert at_1 == {4096 * MIB} - context, at_1         # nobody else is on it
+        assert at_1 == {4096 * MIB} - context, at_1         # no other process uses it
         assert [torch.cuda.mem_get_info(i)[0] for i in range(2)] == free
         """,
         shape=machine("memory"),
@@ -132,7 +132,7 @@ SHARE = """
 
 @pytest.mark.parametrize("visible, answer", [("3,1", "(4, 31457280)"), ("1,2", "invalid device ordinal")])
 def test_a_tensor_of_another_process(tmp_path, visible, answer):
-    """A tensor on device 3: who sees that device may open it; who does not is told."""
+    """A tensor on device 3: a process that sees that device can open it; another gets an error that says so."""
     program = tmp_path / "share.py"
     program.write_text(f"VISIBLE = {visible!r}\n" + textwrap.dedent(SHARE))
     env = simulated.environment(machine("tensor"), CUDA_VISIBLE_DEVICES="3")
