@@ -1,6 +1,6 @@
 /*
  * test_forks.c: forks before cenote's first call, after it, and at any moment of other threads' work inside it. A child is told, waits for
- * nobody, and leaves by any road without harm to the parent.
+ * no thread, and leaves by any road without harm to the parent.
  */
 #include <cenote/share.h>
 #include <fcntl.h>
