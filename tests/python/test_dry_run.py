@@ -258,7 +258,7 @@ def test_search_without_a_verdict(dry):
     (["--gpu=-80GiB", "train.py"], "is no size"),
     (["--gpu", "9999TiB", "train.py"], "is not between 1MiB and 1TiB"),
     (["--gpu", "80", "train.py"], "is not between"),
-    (["--gpu", "80GiB", "--devices", "0", "train.py"], "without a device"),
+    (["--gpu", "80GiB", "--devices", "0", "train.py"], "needs 1 or more"),
     (["--gpu", "80GiB", "--devices", "17", "train.py"], "is more than 16"),
     (["--gpu", "80GiB", "--steps", "-1", "train.py"], "is no whole number"),
     (["--gpu", "80GiB", "--search", "x", "train.py"], "is not NAME=LOW..HIGH"),
