@@ -28,9 +28,9 @@ static int choose_provider(cenote_pool *pool)
     const struct device *d = pool->config.device;
     pool->config.provider = (enum cenote_provider)pool->config.options.provider;
     if (pool->config.provider == CENOTE_AUTO)
-        pool->config.provider = d->granularity ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
+        pool->config.provider = device_has_pages(d) ? CENOTE_VMM : d->has_pools ? CENOTE_ASYNC : CENOTE_PLAIN;
     bool needs_vmm = pool->config.provider == CENOTE_VMM || pool->config.provider == CENOTE_GUARD;
-    if ((needs_vmm && !d->granularity) || (pool->config.provider == CENOTE_ASYNC && !d->has_pools))
+    if ((needs_vmm && !device_has_pages(d)) || (pool->config.provider == CENOTE_ASYNC && !d->has_pools))
         return error_set(CENOTE_NOT_SUPPORTED, 0, "device %d has no %s; use provider:auto", d->ordinal,
                          needs_vmm ? "virtual memory management" : "memory pools");
     return CENOTE_OK;
@@ -64,17 +64,6 @@ static int choose_page(const cenote_pool *pool, uint32_t *shift)
     }
     *shift = 63 - (uint32_t)__builtin_clzll(bytes);
     return CENOTE_OK;
-}
-
-static int open_driver_pool(cenote_pool *pool)
-{
-    CUmemPoolProps props;
-    memset(&props, 0, sizeof props);
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    props.location.id = pool->config.device->ordinal;
-    CUresult result = pool->config.device->driver->cuMemPoolCreate(&pool->config.driver_pool, &props);
-    return result ? pool_driver_error(pool, result, "cuMemPoolCreate") : CENOTE_OK;
 }
 
 static void close_tables(cenote_pool *pool)
@@ -126,7 +115,7 @@ static int pool_init(cenote_pool *pool, int device, const cenote_options *option
         error = open_tables(pool, shift);
     if (!error && (error = record_open(pool)))
         close_tables(pool);
-    if (!error && pool->config.provider == CENOTE_ASYNC && (error = open_driver_pool(pool)))
+    if (!error && pool->config.provider == CENOTE_ASYNC && (error = prove_open_driver_pool(pool)))
         close_tables(pool);
     if (error)
         device_close(pool->config.device);

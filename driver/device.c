@@ -4,7 +4,7 @@
  * A context takes hundreds of MB of its device, so it is retained by the first thread that enters: of eight devices that a process sees, it may use
  * one.
  *
- * Which way memory can be had is asked once, from device attributes, never found out by failing.
+ * Which way memory can be had is asked once, from device attributes, and then tried: probe.c.
  *
  * LOCKING: see device.h.
  */
@@ -34,27 +34,6 @@ static void release_context(struct device *d)
         d->driver->cuDevicePrimaryCtxRelease(d->handle);
 }
 
-CUmemAllocationProp device_page_prop(const struct device *d)
-{
-    CUmemAllocationProp prop = {0};
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = d->ordinal;
-    prop.allocFlags.gpuDirectRDMACapable = d->has_rdma;
-    if (d->has_files)
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    return prop;
-}
-
-CUmemAccessDesc device_access(const struct device *d)
-{
-    CUmemAccessDesc access = {0};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = d->ordinal;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return access;
-}
-
 static bool has_vmm_calls(const struct driver *t)
 {
     return t->cuMemCreate && t->cuMemRelease && t->cuMemMap && t->cuMemUnmap && t->cuMemSetAccess && t->cuMemAddressReserve &&
@@ -73,20 +52,17 @@ static CUresult ask_abilities(struct device *d)
         result = attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &has_vmm);
     d->has_pools = d->has_pools && t->cuMemPoolCreate && t->cuMemPoolDestroy && t->cuMemPoolTrimTo && t->cuMemAllocFromPoolAsync;
     d->granularity = 0;
-    d->has_files = false;
+    d->handles = 0;
     if (result || !has_vmm || !has_vmm_calls(t))
         return result;
 
+    bool has_files = false, has_fabric = false;
     if (t->cuMemExportToShareableHandle && t->cuMemImportFromShareableHandle)
-        result = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &d->has_files);
-    if (result)
-        return result;
-    size_t granularity = 0;
-    CUmemAllocationProp prop = device_page_prop(d); /* complete by now: the granularity is that of what will be created */
-    result = t->cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    if (granularity && !(granularity & (granularity - 1)))
-        d->granularity = granularity;
-    return result;
+        result = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &has_files);
+    if (!result)
+        result = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, &has_fabric);
+    d->handles = (has_files ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0u) | (has_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0u);
+    return result ? result : device_ask_granularity(d);
 }
 
 /* Announcements go before threads that want to enter: captures are rare, and must not wait for ever. */

@@ -35,8 +35,9 @@ struct device {
     atomic_bool was_asked;     /* for `before` */
     uint64_t    granularity;   /* of cuMemCreate; 0: no virtual memory management */
     bool        has_pools;     /* cuMemAllocFromPoolAsync works */
-    bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable */
-    bool        has_files;     /* pages can go to other processes as file descriptors */
+    bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable, the driver says */
+    unsigned    handles;       /* CUmemAllocationHandleTypes of pages, the driver says */
+    atomic_uint pages[2];      /* what they are made as, and whether that was tried: probe.c. [1]: of pools that want fabric handles */
     atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
     atomic_uint captures;      /* open on any pool of the device */
     pthread_rwlock_t gate;     /* readers: threads inside */
@@ -92,7 +93,14 @@ void device_announce_capture(struct device *device);
 void device_end_capture(struct device *device);
 
 /* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
-CUmemAllocationProp device_page_prop(const struct device *device);
+/* --- probe.c. `fabric`: of pools that want fabric handles */
+CUresult            device_ask_granularity(struct device *device);
+void                device_prove_pages(struct device *device, bool fabric);          /* at most once. LOCKING: inside */
+bool                device_knows_pages(const struct device *device, bool fabric);    /* proven, or refused */
+bool                device_has_pages(const struct device *device);                   /* as far as is known */
+bool                device_lost_handles(const struct device *device, bool fabric);   /* the driver said that pages have more than they have */
+CUmemAllocationProp device_page_prop(const struct device *device, bool fabric);
+
 CUmemAccessDesc     device_access(const struct device *device);
 
 #endif

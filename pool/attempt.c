@@ -45,7 +45,8 @@ static CUresult run_fill(struct climb *c)
 {
     cenote_pool *pool = c->pool;
     uint64_t before = pool_now(pool);
-    CUresult result = fill_create(&pool->remap.fill, pool->config.device);
+    CUmemAllocationProp prop = provider_page_prop(pool);
+    CUresult result = fill_create(&pool->remap.fill, pool->config.device, &prop);
     if (!result)
         watch_fill_begins(pool);
     uint64_t created = pool_now(pool);
@@ -105,7 +106,7 @@ bool attempt_has_more(struct climb *c, uint64_t bytes)
 {
     const struct driver *t = c->pool->config.device->driver;
     CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = device_page_prop(c->pool->config.device);
+    CUmemAllocationProp prop = provider_page_prop(c->pool);
     uint64_t page = 1ull << c->pool->store.pages.shift;
     bytes = (bytes + page - 1) & ~(page - 1);
     if (c->refused && bytes >= c->refused && c->driver_has <= c->driver_had)

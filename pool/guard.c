@@ -64,7 +64,7 @@ static CUresult take(cenote_pool *pool, uint64_t bytes)
 {
     const struct driver *t = pool->config.device->driver;
     struct guard_taken *g = &pool->guard.taken;
-    CUmemAllocationProp prop = device_page_prop(pool->config.device);
+    CUmemAllocationProp prop = provider_page_prop(pool);
     g->bytes = bytes;
     CUresult result = reserve(pool);
     if (result && !driver_result_is_sticky(result)) {

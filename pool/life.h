@@ -53,7 +53,7 @@ struct config {
     struct device *device;
     const struct pool_hooks *hooks;
     cenote_options options;         /* limit and trim_above as they were asked for first */
-    enum cenote_provider provider;  /* never CENOTE_AUTO */
+    _Atomic(enum cenote_provider) provider; /* never CENOTE_AUTO; changes at most once, before the pool has memory: prove_pages */
     bool           is_default;
     CUmemoryPool   driver_pool;     /* provider async */
     uint64_t       opened_ns;

@@ -175,8 +175,17 @@ int explain_shortage(cenote_pool *pool, uint64_t bytes);
 /* --- shortage.c */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at);
 
+/* --- prove.c */
+int  prove_pages(cenote_pool *pool);
+int  prove_open_driver_pool(cenote_pool *pool);      /* provider async */
+
 /* --- provider.c, grow.c */
 int  grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver);
+static inline bool provider_wants_fabric(const cenote_pool *pool) { return pool->config.options.handles == CENOTE_HANDLES_FABRIC; }
+static inline CUmemAllocationProp provider_page_prop(const cenote_pool *pool)
+{
+    return device_page_prop(pool->config.device, provider_wants_fabric(pool));
+}
 bool provider_moves_pages(const cenote_pool *pool, const struct arena *a);
 bool provider_is_plain(const cenote_pool *pool, const struct arena *a);
 bool provider_guards(const cenote_pool *pool, const struct arena *a);

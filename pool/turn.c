@@ -14,7 +14,7 @@ int turn_begin(cenote_pool *pool)
     CUresult result = device_enter(pool->config.device);
     lock_take(&pool->turn);
     int error = pool_usable(pool); /* it may have been destroyed while we waited */
-    if (!result && !error)
+    if (!result && !error && !(error = prove_pages(pool)))
         return CENOTE_OK;
     turn_end(pool);
     if (error || device_context(pool->config.device))

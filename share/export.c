@@ -69,12 +69,10 @@ static bool segment_may_be_shared(const cenote_pool *pool, const struct arena *a
 static int enter(cenote_pool *pool, const struct block_ref *w, uint64_t *generation)
 {
     uint32_t number = index_find(&pool->exports.by_block, w->start);
-    struct slots under = slots_under(w->region, w->start, w->size);
     if (region_is_segment(w->region) && !segment_may_be_shared(pool, w->arena))
         return CENOTE_NOT_SUPPORTED;
-    for (uint32_t slot = under.from; slot < under.to && !region_is_segment(w->region); slot++)
-        if (!page_of(&pool->store.pages, w->region->page[slot])->shareable)
-            return CENOTE_NOT_SUPPORTED;
+    if (!region_is_segment(w->region) && !(provider_page_prop(pool).requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+        return CENOTE_NOT_SUPPORTED;
     if (!number) {
         if (!index_reserve(&pool->exports.by_block, 1) || !(number = table_take(&pool->exports.table)))
             return CENOTE_OUT_OF_HOST_MEMORY;
@@ -100,8 +98,13 @@ int cenote_export(void *address, cenote_share *share)
     m.block = (uint64_t)(uintptr_t)block.start;
     m.offset = (uint64_t)(uintptr_t)address - m.block;
     error = !pool || pool_locate(pool, m.block, &w) != FOUND_LIVE ? CENOTE_NOT_OURS : enter(pool, &w, &m.generation);
+    bool lost = error == CENOTE_NOT_SUPPORTED && !region_is_segment(w.region) &&
+                device_lost_handles(pool->config.device, provider_wants_fabric(pool));
     if (pool)
         lock_give(&pool->lock);
+    if (lost)
+        return error_set(error, 0, "the memory at %p cannot be shared: the driver says that its memory has handles for other processes, and "
+                         "refuses to make it so (`cenote doctor`)", address);
     if (error)
         return error_set(error, 0, error == CENOTE_NOT_OURS ? "the block at %p was freed meanwhile" :
                          error == CENOTE_OUT_OF_HOST_MEMORY ? "no host memory to note the export of %p" :

@@ -102,6 +102,11 @@ enum cenote_graphs {
     CENOTE_GRAPHS_PLAIN   /* private groups are CENOTE_GROUP_PLAIN */
 };
 
+enum cenote_handles {
+    CENOTE_HANDLES_FILE,   /* file descriptors: for other processes of the machine */
+    CENOTE_HANDLES_FABRIC  /* fabric handles as well: for other machines */
+};
+
 /*
  * How a pool behaves; options.def says what each field means. Start from cenote_options_default(), which also reads the environment
  * variable CENOTE_CONF ("page_mib:8,limit:80%"), then set what you want.
@@ -122,6 +127,8 @@ typedef struct cenote_options {
     uint32_t sites;            /* functions */
     uint32_t abort;            /* 1: the process, at a mistake */
     uint32_t graphs;           /* enum cenote_graphs */
+    uint32_t handles;          /* enum cenote_handles */
+    uint32_t unused;           /* 0 */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */

@@ -103,33 +103,17 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
 /* ------------------------------------------------------------------------------------------------------------------- the driver's part */
 
 /*
- * A page that other processes may have, where the driver makes such. Some systems say that they do and then refuse: there a page is one of
- * this process alone.
- */
-static CUresult create_page(struct fill_entry *e, const struct device *d, uint64_t bytes)
-{
-    CUmemAllocationProp prop = device_page_prop(d);
-    CUresult result = d->driver->cuMemCreate(&e->handle, bytes, &prop, 0);
-    e->shareable = prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
-    if (e->shareable && (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_INVALID_VALUE)) {
-        e->shareable = false;
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-        result = d->driver->cuMemCreate(&e->handle, bytes, &prop, 0);
-    }
-    return result;
-}
-
-/*
  * The driver's part, in two steps so that the caller can tell their times apart. After a failure of the first the second is left out.
- * LOCKING: the turn, without the pool's lock.
+ * `prop`: what pages of the
+ * pool are. LOCKING: the turn, without the pool's lock.
  */
-CUresult fill_create(struct fill *f, const struct device *d)
+CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
         if (e->page)
             continue;
-        CUresult result = create_page(e, d, 1ull << f->region->shift);
+        CUresult result = d->driver->cuMemCreate(&e->handle, 1ull << f->region->shift, prop, 0);
         if (result)
             return result;
         e->created = true;
@@ -207,7 +191,6 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
         pages_unlink(s, r, e->slot);
     if (e->created) {
         e->page = pages_add(s, e->handle, 1ull << s->shift);
-        page_of(s, e->page)->shareable = e->shareable;
         pages_add_spare(s, e->page);
         e->past = pages_lift(s, e->page, target);
     } else if (!e->page) {

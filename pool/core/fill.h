@@ -13,7 +13,6 @@ struct fill_entry {
     struct page_past past;                /* of a harvested page */
     CUmemGenericAllocationHandle handle;  /* of `page`, once there is one */
     bool     created, unmapped, mapped;   /* done so far */
-    bool     shareable;                   /* of one that was created */
 };
 
 /* One for each pool; in use by the holder of the turn from fill_plan to fill_publish. */
@@ -34,7 +33,7 @@ enum plan {
 
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
                     bool harvest, uint64_t allowance);
-CUresult  fill_create(struct fill *f, const struct device *d);
+CUresult  fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop);
 CUresult  fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count);
 void      fill_publish(struct fill *f, struct pages *s, CUresult result);
 void      fill_close(struct fill *f);

@@ -24,7 +24,6 @@ struct page {
     uint32_t    next_spare;
     bool        fixed;              /* a private arena uses it, and it never leaves that, until the group is released */
     bool        leaving;            /* being given back to the driver */
-    bool        shareable;          /* the driver gives out file descriptors of it */
     uint64_t    serial;             /* of the process, given at its first export; 0: never exported */
 };
 

@@ -20,7 +20,9 @@ FINE, REMARK, WRONG = "fine", "remark", "wrong"
 MARKS = {FINE: "ok", REMARK: "!", WRONG: "WRONG"}
 PROVIDERS = ("auto", "vmm: pages that move", "async: segments of the driver's pools", "plain: segments of cuMemAlloc",
              "guard: for debugging, each block apart")
-VMM, POOLS = 102, 115  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ..._MEMORY_POOLS_SUPPORTED
+VMM, FILES, RDMA = 102, 103, 110  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ..._HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+# ..._GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+HANDLES = {0: "no handles for other processes", 1: "file descriptors", 8: "fabric handles", 9: "file descriptors and fabric handles"}
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 OLDEST_DRIVER = 11000  # CUDA 11.0; before 11.3 there is no cuGetProcAddress, and cenote finds versions of entry points by name
 
@@ -167,16 +169,50 @@ def device(cuda: ctypes.CDLL, number: int) -> Iterator[Finding]:
         advice = "" if error.name == "BAD_OPTION" else "does another program use it exclusively? `nvidia-smi` shows that"
         yield Finding(what, WRONG, f"{name.value.decode()}: {error}", advice)
         return
+    works = holds_what_is_written(cuda, number, pool)  # the first memory: what pages can be is known only now
     stats = bindings.stats_struct()()
     bindings.call("cenote_pool_stats", pool, ctypes.byref(stats), ctypes.sizeof(stats))
     provider = bindings.loaded().cenote_pool_provider(pool)
     yield Finding(what, FINE, f"{name.value.decode()}, {stats.capacity / (1 << 30):.1f} GiB, pages of {stats.page_bytes >> 20} MiB")
-    chosen = PROVIDERS[provider]
-    moves = attribute(cuda, VMM, number)
-    yield Finding(what, FINE if moves else REMARK, f"provider {chosen}" + ("" if moves else "; no virtual memory management"),
-                  "" if moves else "memory cannot move between sizes and streams here (WSL, Jetson, vGPU)")
+    moves = PROVIDERS[provider].startswith(("vmm", "guard"))
+    why = "" if moves else "; the driver says that it has virtual memory management, and refuses it" if attribute(cuda, VMM, number) else \
+        "; no virtual memory management"
+    is_chosen = "provider" in os.environ.get("CENOTE_CONF", "")
+    yield Finding(what, FINE if moves or is_chosen else REMARK, f"provider {PROVIDERS[provider]}" + ("" if is_chosen else why),
+                  "" if moves or is_chosen else "memory cannot move between sizes and streams here (WSL, Jetson, vGPU)")
+    if moves:
+        yield from pages(what, stats, bool(attribute(cuda, FILES, number)), bool(attribute(cuda, RDMA, number)))
+    if not works:
+        yield Finding(what, WRONG, "memory does not hold what is written to it", "CENOTE_CONF=provider:plain; please report this")
     yield from topology(what, bus.value.decode().lower())
     bindings.call("cenote_pool_trim", pool, 0, bindings.WAIT)
+
+
+def holds_what_is_written(cuda: ctypes.CDLL, number: int, pool: ctypes.c_void_p) -> bool:
+    """In a process of our own, where a fault does no harm. Memory that cannot be had is an Error."""
+    size = 1 << 20
+    block, context = ctypes.c_void_p(), ctypes.c_void_p()
+    written, read = os.urandom(size), ctypes.create_string_buffer(size)
+    bindings.check(bindings.loaded().cenote_alloc(pool, ctypes.c_size_t(size), None, ctypes.byref(block)))
+    address = ctypes.c_uint64(block.value or 0)
+    failed = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number) or cuda.cuCtxPushCurrent_v2(context)
+    failed = failed or cuda.cuMemcpyHtoD_v2(address, written, ctypes.c_size_t(size)) or cuda.cuMemcpyDtoH_v2(read, address, ctypes.c_size_t(size))
+    cuda.cuCtxPopCurrent_v2(ctypes.byref(context))
+    cuda.cuDevicePrimaryCtxRelease_v2(number)
+    bindings.check(bindings.loaded().cenote_free(block))
+    return not failed and read.raw == written
+
+
+def pages(what: str, stats: ctypes.Structure, says_files: bool, says_rdma: bool) -> Iterator[Finding]:
+    """What pages can be, against what the driver says of them."""
+    text = f"pages have {HANDLES.get(stats.page_handles, stats.page_handles)}" + (", made for RDMA" if stats.page_rdma else "")
+    lost = says_files and not stats.page_handles & 1
+    text += "; the driver says that they have file descriptors, and refuses them" if lost else ""
+    yield Finding(what, REMARK if lost else FINE, text,
+                  "tensors cannot be shared between processes, and UCX copies between GPUs through the host, much slower" if lost else "")
+    if says_rdma and not stats.page_rdma:
+        yield Finding(what, REMARK, "the driver says that memory can be made for RDMA, and refuses it",
+                      "network cards and gdrcopy may not reach this memory; under WSL2 a driver from R615 on mends it")
 
 
 def topology(what: str, bus: str) -> Iterator[Finding]:

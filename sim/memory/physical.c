@@ -120,19 +120,19 @@ static CUresult check_properties(const CUmemAllocationProp *prop, int *area, con
     unsigned has = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (sim_quirk(FABRIC) || sim_quirk(FABRIC_NOT_PERMITTED) || sim_quirk(FABRIC_INVALID))
         has |= CU_MEM_HANDLE_TYPE_FABRIC;
+    if (sim_quirk(ATTRIBUTE_LIES) && (prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable))
+        return CUDA_ERROR_NOT_SUPPORTED;
     return prop->requestedHandleTypes & ~has ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-/* What the attributes promise and the driver refuses. */
-static CUresult refuse_promised(const CUmemAllocationProp *prop)
+/* Handles that the attributes promise and the driver refuses. */
+static CUresult refuse_fabric(const CUmemAllocationProp *prop)
 {
     bool fabric = prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC;
     if (fabric && sim_quirk(FABRIC_NOT_PERMITTED))
         return CUDA_ERROR_NOT_PERMITTED;
     if (fabric && sim_quirk(FABRIC_INVALID))
         return CUDA_ERROR_INVALID_VALUE;
-    if (sim_quirk(ATTRIBUTE_LIES) && (prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable))
-        return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_SUCCESS;
 }
 
@@ -145,7 +145,7 @@ CUresult physical_create(CUmemGenericAllocationHandle *handle, size_t size, cons
     if (!handle || flags || !size || size % model.shape.granularity)
         return model_refuse(CUDA_ERROR_INVALID_VALUE, "cuMemCreate: %zu bytes are not a multiple of the granularity", size);
     uint32_t number;
-    if (!(result = refuse_promised(prop)))
+    if (!(result = refuse_fabric(prop)))
         result = physical_take(area, size, &number);
     if (result)
         return result;

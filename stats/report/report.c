@@ -52,6 +52,17 @@ struct report_sums report_sum(struct look *look)
     return sums;
 }
 
+/* Known once a page was tried, and nothing where memory does not come in pages. */
+static void derive_page_kind(const cenote_pool *pool, cenote_stats *s)
+{
+    const struct device *d = pool->config.device;
+    bool is_known = device_knows_pages(d, provider_wants_fabric(pool)) && device_has_pages(d);
+    bool has_pages = pool->config.provider == CENOTE_VMM || pool->config.provider == CENOTE_GUARD;
+    CUmemAllocationProp prop = provider_page_prop(pool);
+    s->page_handles = is_known && has_pages ? (uint64_t)prop.requestedHandleTypes : 0;
+    s->page_rdma = is_known && has_pages && prop.allocFlags.gpuDirectRDMACapable;
+}
+
 static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
 {
     s->address_space = pool->store.pages.addresses;
@@ -59,6 +70,7 @@ static void derive_gauges(const cenote_pool *pool, cenote_stats *s)
     s->arenas = pool->store.arenas.used - 1 - pool->store.arenas.free_count;
     s->captures = pool->groups.capture_count;
     s->background = pool->list.attended;
+    derive_page_kind(pool, s);
     s->metadata = table_bytes(&pool->store.pages.table) + table_bytes(&pool->store.pages.regions) + table_bytes(&pool->store.blocks) +
                   table_bytes(&pool->store.slabs) + table_bytes(&pool->store.arenas) + index_bytes(&pool->store.by_address) +
                   table_bytes(&pool->groups.table) + index_bytes(&pool->streams.by_key) + table_bytes(&pool->pending.uses) +

@@ -24,7 +24,7 @@
 #define SMALLEST_LIMIT 512      /* bytes; the smallest block */
 #define LARGEST_LIMIT 0x1p63
 
-enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND_GRAPHS };
+enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND_GRAPHS, KIND_HANDLES };
 
 /* What a row's numbers are, by kind, and what messages and help say about them. */
 #define VALUE_COUNT(x) x
@@ -33,16 +33,20 @@ enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND
 #define VALUE_MEMORY(x) x
 #define VALUE_PROVIDER(x) PROVIDER_##x
 #define VALUE_GRAPHS(x) GRAPHS_##x
+#define VALUE_HANDLES(x) HANDLES_##x
 #define PROVIDER_auto CENOTE_AUTO
 #define PROVIDER_guard CENOTE_GUARD
 #define GRAPHS_auto CENOTE_GRAPHS_AUTO
 #define GRAPHS_plain CENOTE_GRAPHS_PLAIN
+#define HANDLES_file CENOTE_HANDLES_FILE
+#define HANDLES_fabric CENOTE_HANDLES_FABRIC
 #define ALLOWED_COUNT(least, most) "a whole number from " #least " to " #most
 #define ALLOWED_POWER(least, most) "0 or a power of two up to " #most
 #define ALLOWED_SHARE(least, most) "a part up to " #most " such as 0.01 or 1 %, or off"
 #define ALLOWED_MEMORY(least, most) "bytes such as 20GiB (at least 512), a part of the device's memory such as 0.8 or 80 %, or 0"
 #define ALLOWED_PROVIDER(least, most) "auto, vmm, async, plain or guard"
 #define ALLOWED_GRAPHS(least, most) "auto, pages or plain"
+#define ALLOWED_HANDLES(least, most) "file or fabric"
 
 static const struct option {
     const char *name;
@@ -74,6 +78,8 @@ static const char *const providers[] = {
 static const char *const graphs[] = {
     [CENOTE_GRAPHS_AUTO] = "auto", [CENOTE_GRAPHS_PAGES] = "pages", [CENOTE_GRAPHS_PLAIN] = "plain",
 };
+
+static const char *const handles[] = {[CENOTE_HANDLES_FILE] = "file", [CENOTE_HANDLES_FABRIC] = "fabric"};
 
 const char *cenote_options_help(void)
 {
@@ -138,6 +144,7 @@ static bool option_in_range(const struct option *o, double value)
     case KIND_COUNT:
     case KIND_PROVIDER:
     case KIND_GRAPHS:
+    case KIND_HANDLES:
         break;
     }
     return value >= o->least && value <= o->most;
@@ -172,6 +179,9 @@ static bool option_read(const struct option *o, const char *text, double *value)
         return *value >= 0;
     case KIND_GRAPHS:
         *value = find_name(graphs, (int)(sizeof(graphs) / sizeof(graphs[0])), text);
+        return *value >= 0;
+    case KIND_HANDLES:
+        *value = find_name(handles, (int)(sizeof(handles) / sizeof(handles[0])), text);
         return *value >= 0;
     case KIND_COUNT:
     case KIND_POWER:
@@ -354,6 +364,8 @@ int options_check(const cenote_options *given, size_t size, cenote_options *full
         return error;
     if (checked.abort)
         error_abort_on_misuse();
+    if (checked.unused)
+        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_options_default()");
     for (size_t i = 0; i < OPTIONS; i++) {
         double value = option_get(&table[i], &checked);
         char shown[32];

@@ -58,7 +58,8 @@ static CUresult run(struct region *r, uint32_t from, uint32_t to)
 {
     pages_own(&store, r, from, to);
     CUmemAccessDesc own = device_access(&card_device);
-    CUresult result = fill_create(&fill, &card_device);
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = own.location};
+    CUresult result = fill_create(&fill, &card_device, &prop);
     if (!result)
         result = fill_map(&fill, &card_device, &own, 1);
     fill_publish(&fill, &store, result);

@@ -52,6 +52,22 @@ def test_without_virtual_memory_management(examine):
     assert found["device 0"][1]["state"] == "remark" and "async" in found["device 0"][1]["text"]
 
 
+def test_what_pages_can_be(examine):
+    """What the driver says and what it does are told apart."""
+    def texts(quirk):
+        status, found = examine("--sim", "8GiB", "--quirk", quirk)
+        assert status == 0
+        return {finding["text"]: finding["state"] for finding in found["device 0"]}
+
+    assert texts("rdma-required")["pages have file descriptors, made for RDMA"] == "fine"
+    refused = "the driver says that memory can be made for RDMA, and refuses it"
+    assert texts("wsl-rdma").items() >= {("pages have file descriptors", "fine"), (refused, "remark")}
+    lost = "pages have no handles for other processes; the driver says that they have file descriptors, and refuses them"
+    assert texts("attribute-lies").items() >= {(lost, "remark"), (refused, "remark")}
+    without = [text for text, state in texts("vmm-lies").items() if state == "remark"]
+    assert len(without) == 1 and "provider async" in without[0] and without[0].endswith("and refuses it")
+
+
 def test_a_mistake_in_the_options(examine):
     status, found = examine("--sim", "1GiB", CENOTE_CONF="page_mb:3")
     assert status == 1

@@ -1,0 +1,217 @@
+/*
+ * test_probe.c: what pages can be is tried with one page, not believed: drivers whose attributes promise what their calls refuse. What they do
+ * is in sim/quirks.def. Not: drivers that lack calls (test_driver.c), and calls that fail now and then (tests/faults).
+ */
+#include "tests/api/scene.h"
+
+#include <cenote/share.h>
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CARD (64 * MIB)
+
+enum { FILES = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, FABRIC = CU_MEM_HANDLE_TYPE_FABRIC };
+
+static void open_as(struct scene *scene, uint64_t quirks, const char *conf)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.quirks = quirks;
+    DONE(cenote_options_parse(&options, conf));
+    scene_open_with(scene, &shape, &options);
+}
+
+/* Memory works, and is made as it says. */
+static void expect_memory(struct scene *scene, int handles, int rdma)
+{
+    struct held held;
+    unsigned types = 99, is_rdma = 99;
+    held_take(&held, scene->pool, 3 * MIB, scene->stream[A]);
+    CUdeviceptr at = (CUdeviceptr)held.at;
+    DONE(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at));
+    DONE(cuPointerGetAttribute(&is_rdma, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, at));
+    EXPECT_EQ(types, handles);
+    EXPECT_EQ(is_rdma, rdma);
+    cenote_stats stats = scene_stats(scene->pool);
+    EXPECT_EQ(stats.page_handles, handles);
+    EXPECT_EQ(stats.page_rdma, rdma);
+    held_give(&held);
+}
+
+static void expect_with(uint64_t quirks, const char *conf, int handles, int rdma)
+{
+    struct scene scene;
+    open_as(&scene, quirks, conf);
+    expect_memory(&scene, handles, rdma);
+    EXPECT_EQ(cenote_pool_provider(scene.pool), CENOTE_VMM);
+    scene_close(&scene);
+}
+
+CASE(what_works_is_kept)
+{
+    expect_with(0, "", FILES, 0);
+    expect_with(SIM_QUIRK(RDMA_REQUIRED), "", FILES, 1);
+    expect_with(SIM_QUIRK(FABRIC), "", FILES, 0);
+    expect_with(SIM_QUIRK(FABRIC), "handles:fabric", FILES | FABRIC, 0);
+    expect_with(SIM_QUIRK(FABRIC) | SIM_QUIRK(RDMA_REQUIRED), "handles:fabric", FILES | FABRIC, 1);
+}
+
+CASE(rdma_that_fails_at_the_access)
+{
+    expect_with(SIM_QUIRK(WSL_RDMA), "", FILES, 0);
+}
+
+CASE(fabric_that_is_refused)
+{
+    expect_with(0, "handles:fabric", FILES, 0);
+    expect_with(SIM_QUIRK(FABRIC_NOT_PERMITTED), "handles:fabric", FILES, 0);
+    expect_with(SIM_QUIRK(FABRIC_INVALID), "handles:fabric", FILES, 0);
+    expect_with(SIM_QUIRK(FABRIC_NOT_PERMITTED) | SIM_QUIRK(WSL_RDMA), "handles:fabric", FILES, 0);
+}
+
+/* A share says why it cannot be. */
+CASE(handles_that_are_refused)
+{
+    struct scene scene;
+    struct held held;
+    cenote_share share;
+    expect_with(SIM_QUIRK(ATTRIBUTE_LIES), "", 0, 0);
+    open_as(&scene, SIM_QUIRK(ATTRIBUTE_LIES), "");
+    held_take(&held, scene.pool, 3 * MIB, scene.stream[A]);
+    EXPECT_EQ(cenote_export(held.at, &share), CENOTE_NOT_SUPPORTED);
+    EXPECT(strstr(cenote_message(), "refuses"));
+    held_give(&held);
+    scene_close(&scene);
+}
+
+/* Two pools of one device, of which one asks for fabric handles: each has its own. */
+CASE(each_pool_has_what_it_asked_for)
+{
+    struct scene scene;
+    cenote_pool *other;
+    cenote_options options = scene_options();
+    open_as(&scene, SIM_QUIRK(FABRIC), "handles:fabric");
+    DONE(cenote_pool_create(0, &options, &other));
+    expect_memory(&scene, FILES | FABRIC, 0);
+    struct scene beside = scene;
+    beside.pool = other;
+    expect_memory(&beside, FILES, 0);
+    expect_memory(&scene, FILES | FABRIC, 0);
+    DONE(cenote_pool_destroy(other));
+    scene_close(&scene);
+}
+
+static void expect_provider(bool has_pools, enum cenote_provider provider)
+{
+    struct scene scene;
+    struct held held;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.quirks = SIM_QUIRK(VMM_LIES);
+    shape.pools = has_pools;
+    scene_open_with(&scene, &shape, &options);
+    held_take(&held, scene.pool, 3 * MIB, scene.stream[A]);
+    EXPECT_EQ(cenote_pool_provider(scene.pool), provider);
+    EXPECT_EQ(scene_stats(scene.pool).page_handles, 0);
+    held_give(&held);
+    cenote_pool *later;
+    DONE(cenote_pool_create(0, NULL, &later));
+    EXPECT_EQ(cenote_pool_provider(later), provider);
+    DONE(cenote_pool_destroy(later));
+    options.provider = CENOTE_VMM;
+    EXPECT_EQ(cenote_pool_create(0, &options, &later), CENOTE_NOT_SUPPORTED);
+    scene_close(&scene);
+}
+
+CASE(no_pages_at_all)
+{
+    expect_provider(true, CENOTE_ASYNC);
+    expect_provider(false, CENOTE_PLAIN);
+}
+
+CASE(pages_that_were_asked_for_and_are_refused)
+{
+    struct scene scene;
+    void *block;
+    open_as(&scene, SIM_QUIRK(VMM_LIES), "provider:vmm");
+    EXPECT_EQ(cenote_alloc(scene.pool, MIB, scene.stream[A], &block), CENOTE_NOT_SUPPORTED);
+    EXPECT(strstr(cenote_message(), "provider:auto"));
+    scene_close(&scene);
+}
+
+/* Memory that is short says nothing of what pages can be: the next call tries again. */
+CASE(a_full_device_teaches_nothing)
+{
+    struct scene scene;
+    void *block;
+    open_as(&scene, SIM_QUIRK(WSL_RDMA), "");
+    sim_set_foreign(0, CARD);
+    EXPECT_EQ(cenote_alloc(scene.pool, MIB, scene.stream[A], &block), CENOTE_OUT_OF_MEMORY);
+    sim_set_foreign(0, 0);
+    expect_memory(&scene, FILES, 0);
+    scene_close(&scene);
+}
+
+/* A capture of the program's own goes on, and the page that is tried does no harm to it. */
+CASE(the_first_call_comes_during_a_capture)
+{
+    struct scene scene;
+    CUgraph graph;
+    void *block;
+    open_as(&scene, SIM_QUIRK(WSL_RDMA), "");
+    DONE(cuStreamBeginCapture(scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_alloc(scene.pool, MIB, scene.stream[A], &block));
+    DONE(cuStreamEndCapture(scene.stream[B], &graph));
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_free(block));
+    scene_close(&scene);
+}
+
+#define THREADS 8
+
+static void *allocates(void *arg)
+{
+    struct scene *scene = arg;
+    void *block;
+    if (cenote_alloc(scene->pool, MIB, scene->stream[A], &block) || cenote_free(block))
+        return scene;
+    return NULL;
+}
+
+CASE(first_calls_of_many_threads)
+{
+    struct scene scene;
+    pthread_t threads[THREADS];
+    open_as(&scene, SIM_QUIRK(WSL_RDMA), "");
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, allocates, &scene));
+    for (int i = 0; i < THREADS; i++) {
+        void *failed = &scene;
+        REQUIRE(!pthread_join(threads[i], &failed));
+        EXPECT(!failed);
+    }
+    expect_memory(&scene, FILES, 0);
+    scene_close(&scene);
+}
+
+/* A child has nothing to do with the parent's device, proven or not. */
+CASE(a_child_tries_nothing)
+{
+    struct scene scene;
+    int status = -1;
+    open_as(&scene, SIM_QUIRK(WSL_RDMA), "");
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        void *block;
+        _exit(cenote_alloc(scene.pool, MIB, scene.stream[A], &block) != CENOTE_FORKED);
+    }
+    REQUIRE(waitpid(child, &status, 0) == child);
+    EXPECT_EQ(status, 0);
+    expect_memory(&scene, FILES, 0);
+    scene_close(&scene);
+}
+
+SCENES_MAIN("api: probe")
