@@ -93,7 +93,7 @@ struct Foreign;
 struct PrivatePool {
     cenote_group *group = nullptr;
     int uses = 0;
-    unsigned flags = 0;         /* CENOTE_GROUP_LEND, CENOTE_GROUP_WHOLE */
+    unsigned flags = 0;         /* CENOTE_GROUP_LEND, _WHOLE, _PLAIN */
     Foreign *foreign = nullptr; /* the allocator of its memory, if that is not cenote */
 };
 
@@ -109,6 +109,7 @@ struct Route {
     MempoolId_t id;
     std::function<bool(cudaStream_t)> filter;
     cenote_group *group;
+    bool has_segments;   /* the memory of the group does not come as pages */
     cudaStream_t stream; /* the current stream when the route began */
     bool announced;      /* to cenote, as a capture on `stream` */
     std::thread::id thread;
@@ -150,7 +151,7 @@ public:
     void releasePool(DeviceIndex device, MempoolId_t id) override;
     int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
     void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool on) override { change_pool(device, id, CENOTE_GROUP_LEND, on); }
-    void setNoSplit(DeviceIndex device, MempoolId_t id) override { change_pool(device, id, CENOTE_GROUP_WHOLE, true); }
+    void setNoSplit(DeviceIndex device, MempoolId_t id) override;
     std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
     CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> recorded) override;
     bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected) override;

@@ -250,7 +250,11 @@ void Timeline::changed(int change, size_t at, size_t size)
 {
     Call *call = Call::current();
     Context context = call ? call->context : nullptr;
+    if (change == CENOTE_MAPPED && call && call->takes)
+        history->note_segment(at, call->takes_segments);
     bool segment = has_segments || history->is_segment(at);
+    if (change == CENOTE_UNMAPPING)
+        history->note_segment(at, false);
     Hold hold(lock);
     auto block = blocks.find(at);
     switch (change) {
@@ -314,6 +318,9 @@ void History::set_spans(DeviceIndex device, const std::vector<SegmentInfo> &segm
     Hold hold(line.lock);
     for (const SegmentInfo &each : segments)
         line.set_span(each.address, each.total_size, each.stream, each.owner_private_pool_id);
+    for (const SegmentInfo &each : segments)
+        if (!each.is_expandable)
+            note_segment(each.address, true);
 }
 
 /* LOCKING: settings_. */
@@ -500,18 +507,15 @@ void History::snapshot_taken(DeviceIndex device, size_t active)
     line.put(TraceEntry::SNAPSHOT, 0, active, nullptr, {0, 0}, nullptr);
 }
 
-/* --- segments from a program's own allocator in a MemPool: PyTorch has actions for segments besides those for mappings */
+/* --- segments beside pages: PyTorch has actions for segments besides those for mappings */
 
-void History::add_segment(void *segment)
+void History::note_segment(size_t at, bool is_there)
 {
     Hold hold(annotations_lock_);
-    segments_.insert(reinterpret_cast<size_t>(segment));
-}
-
-void History::remove_segment(void *segment)
-{
-    Hold hold(annotations_lock_);
-    segments_.erase(reinterpret_cast<size_t>(segment));
+    if (is_there)
+        segments_.insert(at);
+    else
+        segments_.erase(at);
 }
 
 bool History::is_segment(size_t segment)

@@ -73,6 +73,7 @@ public:
     bool takes = false;        /* an allocation: memory that is mapped for it is of this stream and pool */
     void *stream = nullptr;
     MempoolId_t pool{0, 0};
+    bool takes_segments = false; /* that memory does not come as pages */
     unsigned state;            /* History::state_ when the call entered the gate */
     std::vector<Context> dead; /* stacks that no entry refers to any more; destroyed when no lock is held */
 
@@ -158,9 +159,8 @@ public:
     void add_annotation(DeviceIndex device, const std::vector<std::pair<std::string, std::string>> &text);
     void snapshot_taken(DeviceIndex device, size_t active);
 
-    /* Segments from the program's own allocator, while they are in a MemPool. */
-    void add_segment(void *segment);
-    void remove_segment(void *segment);
+    /* Whether memory that comes to an address, or leaves it, is a segment: in pools that have pages elsewhere. */
+    void note_segment(size_t at, bool is_there);
     bool is_segment(size_t segment);
 
     /* While a Pause lives, no call is half done. */

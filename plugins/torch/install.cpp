@@ -8,6 +8,19 @@
 
 using c10::cuda::CUDACachingAllocator::allocator;
 
+/*
+ * What guards against expandable segments ask, PyTorch's own of NCCL's registrations among them, is true of pages as well: legacy IPC refuses them,
+ * and a block may lie on several. Unless the program has said what it wants, or the pools will have no pages.
+ */
+static void say_expandable()
+{
+    cenote_options options;
+    bool has_pages = !cenote_options_default(&options) && (options.provider == CENOTE_AUTO || options.provider == CENOTE_VMM);
+    std::string given = c10::CachingAllocator::getAllocatorSettings();
+    if (has_pages && given.find("expandable_segments:") == std::string::npos)
+        c10::CachingAllocator::setAllocatorSettings(given + (given.empty() ? "" : ",") + "expandable_segments:True");
+}
+
 static void install()
 {
     cenote_torch::Adapter *adapter = cenote_torch::adapter();
@@ -19,6 +32,7 @@ static void install()
      * before the allocator changes. */
     c10::CachingAllocator::AcceleratorAllocatorConfig::instance();
     c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::per_process_memory_fraction();
+    say_expandable();
     allocator.store(adapter);
     c10::SetAllocator(c10::kCUDA, adapter, 1); /* torch.accelerator uses this one */
     cenote_torch_on_moment(nullptr, nullptr, sizeof(cenote_moment));

@@ -16,12 +16,16 @@
 
 #include "outward.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 namespace cenote_torch
 {
@@ -30,11 +34,10 @@ namespace cenote_torch
 
 /* Lives until its pool is released and the allocator has its last segment back; a segment counts from before it is asked for. */
 struct Foreign {
-    Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on, History &told) : allocator(std::move(from)), device(on), history(told) {}
+    Foreign(std::shared_ptr<CUDAAllocator> from, DeviceIndex on) : allocator(std::move(from)), device(on) {}
 
     std::shared_ptr<CUDAAllocator> allocator;
     DeviceIndex device;
-    History &history;
     std::atomic<size_t> holders{1}; /* its pool, and each segment */
 };
 
@@ -53,8 +56,6 @@ static void *take_segment(size_t bytes, cenote_stream stream, void *arg)
     auto take = [&] {
         c10::cuda::CUDAGuard guard(foreign->device);
         memory = foreign->allocator->raw_alloc_with_stream(bytes, stream);
-        if (memory)
-            foreign->history.add_segment(memory);
     };
     contain(take, [](const char *) {}); /* it has no more memory: cenote reports that to its caller */
     if (!memory)
@@ -67,7 +68,6 @@ static void give_segment(void *memory, size_t, cenote_stream, void *arg)
     auto *foreign = static_cast<Foreign *>(arg);
     Call::Outside outside;
     auto give = [&] {
-        foreign->history.remove_segment(memory);
         c10::cuda::CUDAGuard guard(foreign->device);
         foreign->allocator->raw_delete(memory);
     };
@@ -98,6 +98,46 @@ static std::vector<cenote_piece> live_blocks(cenote_pool *pool, cenote_group *gr
     return live;
 }
 
+/*
+ * Operators of vLLM, SGLang and FlashInfer that share the buffers of a CUDA graph with other processes by legacy CUDA IPC. The driver refuses that
+ * for pages, and the program ends; so if one of them is loaded, graphs get memory of cudaMalloc.
+ */
+static const char *const sharing_operators[] = {"_C_custom_ar::register_graph_buffers", "sgl_kernel::register_graph_buffers",
+                                                "flashinfer::register_graph_buffers"};
+
+static const char *loaded_operator()
+{
+    for (const char *name : sharing_operators)
+        if (c10::Dispatcher::singleton().findOp({name, ""}))
+            return name;
+    return nullptr;
+}
+
+/* Once in a process, and in the first of several ranks alone. */
+static void say_plain(const char *name)
+{
+    static std::atomic<bool> said{false};
+    const char *rank = getenv("LOCAL_RANK");
+    if (!said.exchange(true) && (!rank || !strcmp(rank, "0")))
+        fprintf(stderr, "cenote: CUDA graphs get memory of cudaMalloc, because %s is loaded, which shares it by CUDA IPC (CENOTE_CONF=graphs:pages "
+                "prevents that)\n", name);
+}
+
+/* Whether a new pool needs memory that legacy CUDA IPC takes. A program asks for that by switching PyTorch's expandable segments off. */
+static bool wants_plain()
+{
+    cenote_options options;
+    check(cenote_options_default(&options));
+    if (options.graphs != CENOTE_GRAPHS_AUTO)
+        return options.graphs == CENOTE_GRAPHS_PLAIN;
+    if (!CUDAAllocatorConfig::expandable_segments())
+        return true;
+    const char *name = loaded_operator();
+    if (name)
+        say_plain(name);
+    return name != nullptr;
+}
+
 /* The pool on that device, made if it is new, with one more use. LOCKING: pools_lock_. */
 PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator)
 {
@@ -105,9 +145,10 @@ PrivatePool &Adapter::enter_pool(DeviceIndex device, MempoolId_t id, std::shared
     if (!p.group) {
         cenote_source source = {&take_segment, &give_segment, nullptr};
         if (allocator)
-            source.arg = p.foreign = new Foreign(std::move(allocator), device, history_);
+            source.arg = p.foreign = new Foreign(std::move(allocator), device);
         std::string name = "pool " + std::to_string(id.first) + "," + std::to_string(id.second);
-        int error = cenote_group_create(pool(device), name.c_str(), CENOTE_GROUP_PRIVATE, p.foreign ? &source : nullptr, &p.group);
+        p.flags = !p.foreign && wants_plain() ? CENOTE_GROUP_PLAIN : 0;
+        int error = cenote_group_create(pool(device), name.c_str(), CENOTE_GROUP_PRIVATE | p.flags, p.foreign ? &source : nullptr, &p.group);
         if (error && p.foreign)
             drop(p.foreign);
         if (error)
@@ -204,6 +245,18 @@ void Adapter::change_pool(DeviceIndex device, MempoolId_t id, unsigned flag, boo
     int error = cenote_group_set_flags(found->second.group, CENOTE_GROUP_PRIVATE | flags);
     TORCH_CHECK(!error || !on, message_of(error)); /* destructors switch flags off: do not throw */
     found->second.flags = flags;
+}
+
+/* Each block gets an allocation of the driver to itself: on pages there would be several, and a library that registers memory sees the first. */
+void Adapter::setNoSplit(DeviceIndex device, MempoolId_t id)
+{
+    bool is_foreign;
+    {
+        Hold hold(pools_lock_);
+        auto found = private_.find({device, id});
+        is_foreign = found != private_.end() && found->second.foreign;
+    }
+    change_pool(device, id, is_foreign ? CENOTE_GROUP_WHOLE : CENOTE_GROUP_WHOLE | CENOTE_GROUP_PLAIN, true);
 }
 
 /* The id of the group's pool; {0, 0} for memory of no pool. */
@@ -322,8 +375,10 @@ cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
     Hold hold(pools_lock_);
     for (auto r = routes_.rbegin(); r != routes_.rend(); ++r)
         if (r->device == device && r->filter(stream)) {
-            if (Call *call = Call::current())
+            if (Call *call = Call::current()) {
                 call->pool = r->id;
+                call->takes_segments = r->has_segments;
+            }
             return r->group;
         }
     return nullptr;
@@ -332,14 +387,16 @@ cenote_group *Adapter::route(DeviceIndex device, cudaStream_t stream)
 void Adapter::beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
 {
     auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
-    Route r = {device, id, std::move(filter), nullptr, stream, false, std::this_thread::get_id()};
+    Route r = {device, id, std::move(filter), nullptr, false, stream, false, std::this_thread::get_id()};
     end_lost_captures();
     bool is_capture = is_capturing(stream) || !r.filter(stream);
     {
         Hold hold(pools_lock_);
         TORCH_CHECK(find_route(device, id) == routes_.end(), "allocations go to pool ", id.first, ",", id.second, " already: it serves one ",
                     "capture or use_mem_pool at a time");
-        r.group = enter_pool(device, id, nullptr).group;
+        const PrivatePool &p = enter_pool(device, id, nullptr);
+        r.group = p.group;
+        r.has_segments = p.foreign || p.flags & CENOTE_GROUP_PLAIN;
         routes_.push_back(r);
         has_routes_ = true;
     }

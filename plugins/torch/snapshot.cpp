@@ -57,7 +57,6 @@ void Adapter::add_segments(std::vector<SegmentInfo> &segments, DeviceIndex devic
 {
     std::vector<cenote_piece> pieces = pieces_of(pool(device), nullptr);
     std::sort(pieces.begin(), pieces.end(), [](const auto &a, const auto &b) { return a.address < b.address; });
-    bool is_vmm = cenote_pool_provider(pool(device)) == CENOTE_VMM;
     size_t before = segments.size();
     uint64_t last = 0;
     const cenote_group *group = nullptr;
@@ -77,7 +76,7 @@ void Adapter::add_segments(std::vector<SegmentInfo> &segments, DeviceIndex devic
             segment.address = piece.segment;
             segment.stream = piece.stream;
             segment.is_large = true;
-            segment.is_expandable = is_vmm && !history_.is_segment(piece.segment);
+            segment.is_expandable = !piece.came_whole && cenote_pool_provider(pool(device)) == CENOTE_VMM;
             segment.owner_private_pool_id = id;
         }
         add(segments.back(), piece);

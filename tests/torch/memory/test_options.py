@@ -13,8 +13,9 @@ from elsewhere import elsewhere
 @pytest.fixture
 def settings():
     """Sets options for one test."""
+    before = torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
     yield torch._C._accelerator_setAllocatorSettings
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{before}")
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
