@@ -35,6 +35,7 @@ using c10::MempoolId_t;
 cenote_stats read_stats(cenote_pool *pool);
 std::string message_of(int error);
 DeviceStats device_stats(cenote_pool *pool);
+void say_not_expandable();
 void put_pool_level(DeviceStats &stats, MempoolId_t id, const cenote_level &level);
 std::vector<cenote_piece> pieces_of(cenote_pool *pool, cenote_group *group);
 void fit_trace(std::vector<TraceEntry> &trace, const std::vector<SegmentInfo> &segments, DeviceIndex device, size_t page);

@@ -8,17 +8,32 @@
 
 using c10::cuda::CUDACachingAllocator::allocator;
 
+static std::string given;      /* PyTorch's settings, as the program gave them */
+static bool says_expandable;
+
 /*
- * What guards against expandable segments ask, PyTorch's own of NCCL's registrations among them, is true of pages as well: legacy IPC refuses them,
- * and a block may lie on several. Unless the program has said what it wants, or the pools will have no pages.
+ * Programs and PyTorch itself ask the setting `expandable_segments` whether legacy CUDA IPC takes a tensor, and whether NCCL may register it. Pages
+ * are as expandable segments there, so the setting says True, unless the program has set it, or there will be no pages.
  */
 static void say_expandable()
 {
     cenote_options options;
     bool has_pages = !cenote_options_default(&options) && (options.provider == CENOTE_AUTO || options.provider == CENOTE_VMM);
-    std::string given = c10::CachingAllocator::getAllocatorSettings();
-    if (has_pages && given.find("expandable_segments:") == std::string::npos)
+    given = c10::CachingAllocator::getAllocatorSettings();
+    says_expandable = has_pages && given.find("expandable_segments:") == std::string::npos;
+    if (says_expandable)
         c10::CachingAllocator::setAllocatorSettings(given + (given.empty() ? "" : ",") + "expandable_segments:True");
+}
+
+/* A device turned out to have none. Every setting that is not repeated goes back to its default; `backend` may not be named any more. */
+void cenote_torch::say_not_expandable()
+{
+    const std::string named = "backend:native", off = "expandable_segments:False";
+    if (!std::exchange(says_expandable, false))
+        return;
+    size_t at = given.find(named);
+    std::string settings = given + (given.empty() ? "" : ",") + off;
+    c10::CachingAllocator::setAllocatorSettings(at == std::string::npos ? settings : given.replace(at, named.size(), off));
 }
 
 static void install()

@@ -5,6 +5,7 @@ PyTorch's, because a broken driver may end the process. The doctor changes nothi
 """
 import argparse
 import ctypes
+import importlib.util
 import json
 import os
 import resource
@@ -251,7 +252,57 @@ def limits() -> Iterator[Finding]:
         yield Finding(name, REMARK, os.environ[name], "settings of PyTorch's own allocator; under cenote most have no effect (docs/pytorch.md)")
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, library, simulation, limits, driver, torch)
+# --- libraries that register memory, or share it past cenote: docs/sharing.md, docs/pytorch.md
+
+NCCL_ALL_SEGMENTS = (2, 29)  # from here on it registers every allocation of a range
+UCX_CUDA_IPC = (1, 22)  # from here on cuda_ipc takes memory of pages
+ALL_REDUCES = {"vllm": "vLLM", "sglang": "SGLang", "flashinfer": "FlashInfer"}
+
+
+def neighbours() -> Iterator[Finding]:
+    yield from nccl()
+    yield from ucx()
+    graphs = "graphs:pages" in "".join(os.environ.get("CENOTE_CONF", "").split())
+    for module, name in ALL_REDUCES.items():
+        if importlib.util.find_spec(module):
+            yield Finding(name, REMARK if graphs else FINE, "its custom all-reduce shares the memory of CUDA graphs by legacy CUDA IPC"
+                          + (", which refuses pages" if graphs else ": graphs get memory of cudaMalloc"),
+                          "with more than one rank: --disable-custom-all-reduce, or leave graphs:pages out of CENOTE_CONF" if graphs else "")
+
+
+def nccl() -> Iterator[Finding]:
+    try:
+        found = ctypes.CDLL("libnccl.so.2")
+    except OSError:
+        return
+    number = ctypes.c_int()
+    if found.ncclGetVersion(ctypes.byref(number)):
+        return
+    version = divmod(number.value // 100, 100)
+    text = f"{version[0]}.{version[1]}.{number.value % 100}"
+    if version >= NCCL_ALL_SEGMENTS:
+        yield Finding("NCCL", FINE, f"{text} registers blocks on several pages")
+    else:
+        yield Finding("NCCL", REMARK, f"{text} registers the first page of a block alone",
+                      "register memory of torch.cuda.MemPool(no_split=True) or of ncclMemAlloc; NCCL_GRAPH_REGISTER=0; or NCCL 2.29")
+
+
+def ucx() -> Iterator[Finding]:
+    try:
+        found = ctypes.CDLL("libucp.so.0")
+    except OSError:
+        return
+    major, minor, release = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
+    found.ucp_get_version(ctypes.byref(major), ctypes.byref(minor), ctypes.byref(release))
+    advice = []
+    if (major.value, minor.value) < UCX_CUDA_IPC:
+        advice.append("it copies memory of pages without cuda_ipc, hundreds of times slower: use UCX 1.22, or MemPool(no_split=True)")
+    if os.environ.get("UCX_MEMTYPE_CACHE", "").lower() not in ("n", "no", "0"):
+        advice.append("UCX_MEMTYPE_CACHE=n, because its hooks do not see memory that cenote gives back")
+    yield Finding("UCX", REMARK if advice else FINE, f"{major.value}.{minor.value}.{release.value}", "; ".join(advice))
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, library, simulation, limits, driver, torch, neighbours)
 
 
 def examine() -> Iterator[Finding]:

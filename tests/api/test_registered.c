@@ -1,7 +1,7 @@
 /*
- * test_registered.c: what libraries see that register memory (NCCL, UCX, RDMA): of a range the first allocation, and at an address for ever what lay
- * there at registration. An observer does as they do: it asks the driver for the allocation under a block and remembers its id, and says when a second
- * allocation, or another one, lies there.
+ * test_registered.c: what libraries see that register memory (NCCL, UCX, RDMA): of a range the first allocation, and at an address for ever what
+ * lay there at registration. An observer does as they do: it asks the driver for the allocation under a block, remembers its id, and counts where
+ * a second allocation, or another one, lies there.
  * Not: the notices that a library can follow instead (test_watch.c), pins as calls (test_groups.c).
  */
 #include "tests/api/scene.h"

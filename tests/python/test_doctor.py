@@ -92,6 +92,48 @@ def test_other_settings_are_named(examine):
     assert found["PYTORCH_ALLOC_CONF"][0]["state"] == "remark"
 
 
+class Library:
+    """A libnccl.so.2 and a libucp.so.0 of some version."""
+
+    def __init__(self, *version):
+        self.version = version
+
+    def ncclGetVersion(self, number):
+        number._obj.value = self.version[0] * 10000 + self.version[1] * 100 + self.version[2]
+        return 0
+
+    def ucp_get_version(self, *numbers):
+        for number, value in zip(numbers, self.version):
+            number._obj.value = value
+
+
+@pytest.mark.parametrize("check, version, variables, state, word", [
+    ("nccl", (2, 28, 9), {}, "remark", "no_split"),
+    ("nccl", (2, 29, 3), {}, "fine", ""),
+    ("ucx", (1, 21, 0), {"UCX_MEMTYPE_CACHE": "n"}, "remark", "UCX 1.22"),
+    ("ucx", (1, 22, 0), {}, "remark", "UCX_MEMTYPE_CACHE=n"),
+    ("ucx", (1, 22, 0), {"UCX_MEMTYPE_CACHE": "n"}, "fine", ""),
+])
+def test_libraries_that_register_memory(monkeypatch, check, version, variables, state, word):
+    from cenote import doctor
+    monkeypatch.setattr(doctor.ctypes, "CDLL", lambda name: Library(*version))
+    monkeypatch.delenv("UCX_MEMTYPE_CACHE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    finding, = getattr(doctor, check)()
+    assert finding.state == state and ".".join(map(str, version)) in finding.text and word in finding.advice
+    assert bool(finding.advice) == (state == "remark")
+
+
+@pytest.mark.parametrize("conf, state", [("", "fine"), ("limit:1GiB, graphs : pages", "remark")])
+def test_a_custom_all_reduce_that_is_installed(monkeypatch, conf, state):
+    from cenote import doctor
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name == "vllm")
+    monkeypatch.setenv("CENOTE_CONF", conf)
+    found = [finding for finding in doctor.neighbours() if finding.what == "vLLM"]
+    assert [finding.state for finding in found] == [state] and ("--disable-custom-all-reduce" in found[0].advice) == (state == "remark")
+
+
 def test_it_is_readable(run):
     done = run("doctor", "--sim", "1GiB")
     lines = done.stdout.splitlines()

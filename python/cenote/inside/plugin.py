@@ -134,7 +134,8 @@ def check_settings(torch: ModuleType) -> None:
     """Says which settings have no effect. PyTorch's own parser refuses malformed ones."""
     settings = {}
     for name in reversed(environment.ALLOCATOR_VARIABLES):
-        settings.update({key: name for key, _ in environment.split_settings(os.environ.get(name, ""))})
+        settings.update({key: name for key, value in environment.split_settings(os.environ.get(name, ""))
+                         if (key, value) != ("expandable_segments", "False")})  # that one asks for memory that is no pages
     backend = torch.cuda.get_allocator_backend()
     if backend != "native":
         where = settings.get("backend", "its settings")
