@@ -59,7 +59,8 @@ static int choose_stream(struct world *w, int pool)
 /* A block of a group with that flag has its pages to itself. Where they do not move their size is not known. */
 static bool is_whole(const struct pool *p, int group)
 {
-    return group < GROUPS && group != GROUP_SOURCE && p->flags[group] & CENOTE_GROUP_WHOLE && cenote_pool_provider(p->pool) == CENOTE_VMM;
+    return group < GROUPS && group != GROUP_SOURCE && p->flags[group] & CENOTE_GROUP_WHOLE && cenote_pool_provider(p->pool) == CENOTE_VMM &&
+           !(p->plain_graphs && p->flags[group] & CENOTE_GROUP_PRIVATE);
 }
 
 static int ask(struct world *w, struct block *taken, size_t *alignment, void **at)

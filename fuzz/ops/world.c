@@ -195,6 +195,7 @@ static cenote_options choose_options(struct world *w)
     if ((b >> 3 & 7) == 7)
         options.provider = CENOTE_GUARD;
     options.decay_ms = b >> 6 == 3;
+    options.graphs = b >> 6 == 2 ? CENOTE_GRAPHS_PLAIN : CENOTE_GRAPHS_AUTO;
     options.clock = clock_ns;
     return options;
 }
@@ -207,6 +208,7 @@ void pool_open(struct world *w, int pool)
     memset(p, 0, sizeof *p);
     p->device = (int)input_below(w->in, (uint64_t)w->shape.devices);
     cenote_options options = choose_options(w);
+    p->plain_graphs = options.graphs == CENOTE_GRAPHS_PLAIN;
     int error = cenote_pool_create(p->device, &options, &p->pool);
     world_say(w, "pool %d on device %d, provider %u: %s", pool, p->device, options.provider, cenote_error_name(error));
     if (error) {

@@ -42,6 +42,7 @@ struct pool {
     unsigned     flags[GROUPS]; /* of the groups, as they are now */
     CUgraphExec  graph[GRAPHS];
     bool         gives;         /* the shortage callback is in place */
+    bool         plain_graphs;  /* private groups have segments of cuMemAlloc */
 };
 
 struct block {
