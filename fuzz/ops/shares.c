@@ -51,6 +51,16 @@ static void judge_contents(struct world *w, const struct share *s)
         block_read(w, &seen, seen.stream);
 }
 
+/* Private groups of a pool of pages may have memory of cuMemAlloc. */
+static bool lies_in_segment(const struct world *w, const struct block *b)
+{
+    unsigned capable = 0;
+    if (!b->at || cenote_pool_provider(w->pool[b->pool].pool) != CENOTE_VMM)
+        return true;
+    JUDGE(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (CUdeviceptr)(uintptr_t)b->at) == CUDA_SUCCESS);
+    return capable;
+}
+
 void share_import(struct world *w, struct share *s)
 {
     const struct block *b = &w->block[s->block];
@@ -64,7 +74,7 @@ void share_import(struct world *w, struct share *s)
     int error = cenote_import(&s->share, sizeof s->share, w->pool[b->pool].device, &s->here);
     world_say(w, "  at %p: %s", s->here, cenote_error_name(error));
     if (error) {
-        bool segment = cenote_pool_provider(w->pool[b->pool].pool) != CENOTE_VMM; /* of this process: it can be opened by others only */
+        bool segment = lies_in_segment(w, b); /* of this process: it can be opened by others only */
         bool expected = !lives ? error == CENOTE_GONE : segment ? error == CENOTE_NOT_SUPPORTED : w->shape.address_space != 0;
         JUDGE(world_excuses(w, error) || expected);
         s->here = NULL;
