@@ -163,6 +163,7 @@ static int open_first(struct device *d, int ordinal)
     atomic_store(&d->was_asked, false);
     atomic_store(&d->was_reset, false);
     atomic_store(&d->is_short, false);
+    atomic_store(&d->mappings, 0);
     open_gate(d);
     return CENOTE_OK;
 }

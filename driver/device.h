@@ -38,6 +38,7 @@ struct device {
     bool        has_rdma;      /* cuMemCreate takes gpuDirectRDMACapable, the driver says */
     unsigned    handles;       /* CUmemAllocationHandleTypes of pages, the driver says */
     atomic_uint pages[2];      /* what they are made as, and whether that was tried: probe.c. [1]: of pools that want fabric handles */
+    _Atomic(uint64_t) mappings; /* of pages, by all pools */
     atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
     atomic_uint captures;      /* open on any pool of the device */
     pthread_rwlock_t gate;     /* readers: threads inside */

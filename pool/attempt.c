@@ -53,6 +53,7 @@ static CUresult run_fill(struct climb *c)
     if (!result) {
         result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
         watch_fill_ends(pool, result);
+        c->no_mapping = result == CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
@@ -61,6 +62,17 @@ static CUresult run_fill(struct climb *c)
     if (pool->remap.fill.harvests || pool->remap.fill.unmaps)
         pool->remap.moving_ns += after - created;
     return result;
+}
+
+/* The driver had the pages and would not map them: it has too many mappings (rule 18). LOCKING: the pool's lock, but not between. */
+static bool has_dropped_aliases(struct climb *c)
+{
+    if (!c->no_mapping)
+        return false;
+    lock_give(&c->pool->lock);
+    bool dropped = aliases_drop(c->pool);
+    lock_take(&c->pool->lock);
+    return dropped;
 }
 
 /*
@@ -72,14 +84,17 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     uint32_t block = heap_take(&c->arena->heap, place);
     lock_give(&pool->lock);
 
+    c->no_mapping = false;
     CUresult result = run_fill(c);
     fill_publish(&pool->remap.fill, &pool->store.pages, result);
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
-        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY);
+        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping);
     if (result) {
         arena_abandon(c->arena, block);
+        if (has_dropped_aliases(c))
+            return ATTEMPT_AGAIN;
         c->driver = result;
         return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
     }
@@ -222,6 +237,8 @@ enum attempt attempt_serve(struct climb *c)
     c->driver_has = UINT64_MAX;
     if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
+    if (provider_moves_pages(pool, c->arena))
+        aliases_make_room(pool, (c->request->size >> pool->store.pages.shift) + 2); /* at both edges it may touch one more */
     c->now = pool_now(pool);
     lock_take(&pool->lock);
     enum attempt attempt = place_and_fill(c);

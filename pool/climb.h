@@ -27,6 +27,7 @@ struct climb {
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
     uint64_t              driver_had;/* and what it said was free then */
+    bool                  no_mapping; /* the last fill had its pages, and the driver was out of memory when they were mapped */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;

@@ -220,5 +220,7 @@ bool     trim_region(cenote_pool *pool, uint32_t number);
 
 /* --- recycle.c. LOCKING: the turn */
 bool recycle_oldest(cenote_pool *pool);
+bool aliases_drop(cenote_pool *pool);
+void aliases_make_room(cenote_pool *pool, uint64_t more);
 
 #endif

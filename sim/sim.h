@@ -53,6 +53,8 @@ struct sim_shape {
     bool     charge_cost;     /* driver calls advance the clock by their modelled cost (default false) */
     bool     spend_cost;      /* driver calls take the host as long as their modelled cost (default false) */
     bool     shuts_down;      /* at exit, by a handler that cuInit sets up, the driver ends: calls answer CUDA_ERROR_DEINITIALIZED (default false) */
+    uint64_t mapping_ceiling; /* of the quirks of that name */
+    uint64_t handle_ceiling;
     uint64_t quirks;          /* of SIM_QUIRK; 0: none */
     char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };

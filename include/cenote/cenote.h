@@ -128,7 +128,7 @@ typedef struct cenote_options {
     uint32_t abort;            /* 1: the process, at a mistake */
     uint32_t graphs;           /* enum cenote_graphs */
     uint32_t handles;          /* enum cenote_handles */
-    uint32_t unused;           /* 0 */
+    uint32_t mappings;         /* 0: no cap */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */

@@ -121,7 +121,7 @@ CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocati
     return CUDA_SUCCESS;
 }
 
-static CUresult unmap_old(struct fill *f, const struct device *d)
+static CUresult unmap_old(struct fill *f, struct device *d)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
@@ -133,7 +133,7 @@ static CUresult unmap_old(struct fill *f, const struct device *d)
     return CUDA_SUCCESS;
 }
 
-static CUresult map_pages(struct fill *f, const struct device *d)
+static CUresult map_pages(struct fill *f, struct device *d)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
@@ -160,7 +160,7 @@ static CUresult grant_access(struct fill *f, const struct device *d, const CUmem
     return CUDA_SUCCESS;
 }
 
-static void undo_maps(struct fill *f, const struct device *d)
+static void undo_maps(struct fill *f, struct device *d)
 {
     for (uint32_t i = f->count; i-- > 0;)
         if (f->entries[i].mapped && region_unmap(d, f->region, f->entries[i].slot) == CUDA_SUCCESS)
@@ -168,7 +168,7 @@ static void undo_maps(struct fill *f, const struct device *d)
 }
 
 /* `who`: the devices that may use what is mapped, `count` of them. */
-CUresult fill_map(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
+CUresult fill_map(struct fill *f, struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
     CUresult result = unmap_old(f, d);
     if (!result)

@@ -86,14 +86,20 @@ CUresult region_unreserve(const struct device *d, uint64_t base, uint64_t bytes)
     return d->driver->cuMemAddressFree(base, bytes);
 }
 
-CUresult region_map(const struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page)
+CUresult region_map(struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page)
 {
-    return d->driver->cuMemMap(region_slot_at(r, slot), 1ull << r->shift, 0, page, 0);
+    CUresult result = d->driver->cuMemMap(region_slot_at(r, slot), 1ull << r->shift, 0, page, 0);
+    if (!result)
+        atomic_fetch_add_explicit(&d->mappings, 1, memory_order_relaxed);
+    return result;
 }
 
-CUresult region_unmap(const struct device *d, const struct region *r, uint32_t slot)
+CUresult region_unmap(struct device *d, const struct region *r, uint32_t slot)
 {
-    return d->driver->cuMemUnmap(region_slot_at(r, slot), 1ull << r->shift);
+    CUresult result = d->driver->cuMemUnmap(region_slot_at(r, slot), 1ull << r->shift);
+    if (!result)
+        atomic_fetch_sub_explicit(&d->mappings, 1, memory_order_relaxed);
+    return result;
 }
 
 /* Access for `count` devices to the slots [from, to), all of them mapped: one call, whatever their number. */

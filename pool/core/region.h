@@ -81,8 +81,8 @@ static inline bool     region_is_segment(const struct region *r) { return r->shi
 /* Driver calls about address space and mappings; between device_enter and device_leave, with no lock but the turn. */
 CUresult region_reserve(const struct device *d, uint64_t bytes, uint64_t alignment, uint64_t *base);
 CUresult region_unreserve(const struct device *d, uint64_t base, uint64_t bytes);
-CUresult region_map(const struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page);
-CUresult region_unmap(const struct device *d, const struct region *r, uint32_t slot);
+CUresult region_map(struct device *d, const struct region *r, uint32_t slot, CUmemGenericAllocationHandle page);
+CUresult region_unmap(struct device *d, const struct region *r, uint32_t slot);
 CUresult region_grant(const struct device *d, const struct region *r, uint32_t from, uint32_t to, const CUmemAccessDesc *who, uint32_t count);
 
 #endif

@@ -264,6 +264,19 @@ static bool has_memory_for_rdma(uint64_t at, uint64_t size)
     return false;
 }
 
+static bool is_beyond_ceiling(uint64_t at, uint64_t size)
+{
+    const struct mapping *m;
+    if (sim_quirk(MAPPING_CEILING) && model.books.mappings > model.shape.mapping_ceiling)
+        return true;
+    for (uint64_t end = at + size; at < end && sim_quirk(HANDLE_CEILING); at += m->size) {
+        m = virtual_mapping(at);
+        if (physical_at(m->physical)->mappings > model.shape.handle_ceiling)
+            return true;
+    }
+    return false;
+}
+
 static void set_access(struct mapping *m, const CUmemAccessDesc *who)
 {
     int area;
@@ -285,6 +298,8 @@ CUresult virtual_set_access(CUdeviceptr at, size_t size, const CUmemAccessDesc *
         return result;
     if (sim_quirk(WSL_RDMA) && has_memory_for_rdma(at, size))
         return CUDA_ERROR_UNKNOWN;
+    if (is_beyond_ceiling(at, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     cost_charge(COST_cuMemSetAccess, mappings);
     for (uint64_t end = at + size; at < end;) {
         struct mapping *m = virtual_mapping(at);

@@ -111,4 +111,34 @@ CASE(attributes_lie)
     EXPECT_EQ(made(NONE, false), CUDA_ERROR_NOT_SUPPORTED);
 }
 
+/* Three mappings of one page, of which two are opened. */
+static CUresult third_access(uint64_t quirk, uint64_t most)
+{
+    struct sim_shape shape = simulated_shape();
+    CUmemGenericAllocationHandle page;
+    CUdeviceptr at;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    shape.quirks = quirk;
+    shape.mapping_ceiling = shape.handle_ceiling = most;
+    simulated_begin_as(&shape);
+    EXPECT_OK(cuMemAddressReserve(&at, (size_t)3 * SIMULATED_PAGE, 0, 0, 0));
+    EXPECT_OK(cuMemCreate(&page, SIMULATED_PAGE, &prop, 0));
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < 3; i++) {
+        EXPECT_EQ(result, CUDA_SUCCESS);
+        EXPECT_OK(cuMemMap(at + i * SIMULATED_PAGE, SIMULATED_PAGE, 0, page, 0));
+        result = cuMemSetAccess(at + i * SIMULATED_PAGE, SIMULATED_PAGE, &access, 1);
+    }
+    return result;
+}
+
+CASE(mappings_have_a_ceiling)
+{
+    EXPECT_EQ(third_access(0, 2), CUDA_SUCCESS);
+    EXPECT_EQ(third_access(SIM_QUIRK(MAPPING_CEILING), 3), CUDA_SUCCESS);
+    EXPECT_EQ(third_access(SIM_QUIRK(MAPPING_CEILING), 2), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(third_access(SIM_QUIRK(HANDLE_CEILING), 2), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 SUITE_MAIN("sim/quirks")

@@ -1,0 +1,92 @@
+/*
+ * aliases.c: mappings that lie under no live byte go, the oldest first, when the device has too many.
+ *
+ * A page that moved stays mapped at its old places (aliases), so that those work again without a call. Drivers have a ceiling: on an H100 about
+ * 520,000 mappings of a context, and 5,637 of one handle. Beyond it cuMemSetAccess is out of memory, with memory free. The option `mappings` keeps
+ * the device below; if the driver answers so all the same, half of these mappings go, and the attempt is made again (rule 18).
+ *
+ * It gives back neither pages nor addresses: trim.c and recycle.c do. A free page that loses its last mapping is a spare, which the next fill takes
+ * first.
+ *
+ * LOCKING: the turn, not the pool's lock. While a capture is open nothing is unmapped (rule 5).
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+/* May the mapping go? A free page that has no other becomes a spare, so the device must be done with it. LOCKING: the pool's lock. */
+static bool may_go(const cenote_pool *pool, const struct region *r, uint32_t slot)
+{
+    const struct fences *fences = &pool->store.pages.fences;
+    const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
+    if (!p || p->leaving || p->fixed || p->pins || (!p->owner.region && !fence_is_done(fences, p->freed)))
+        return false;
+    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) && fence_is_done(fences, r->freed[slot]);
+}
+
+/* The tick that about half of the aliases are not younger than; 0: there are none. LOCKING: the pool's lock. */
+static tick middle_age(const cenote_pool *pool)
+{
+    tick oldest = UINT64_MAX, youngest = 0;
+    for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {
+        const struct region *r = region_of(&pool->store.pages, number);
+        for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++) {
+            if (!may_go(pool, r, slot))
+                continue;
+            oldest = r->freed[slot] < oldest ? r->freed[slot] : oldest;
+            youngest = r->freed[slot] > youngest ? r->freed[slot] : youngest;
+        }
+    }
+    return youngest ? oldest + (youngest - oldest) / 2 : 0;
+}
+
+/* No arena takes the page while one of its mappings goes. False: it had to stay. */
+static bool drop(cenote_pool *pool, struct region *r, uint32_t slot, tick age)
+{
+    lock_take(&pool->lock);
+    bool goes = may_go(pool, r, slot) && r->freed[slot] <= age;
+    uint32_t page = goes ? r->page[slot] : 0;
+    bool is_free = goes && !page_of(&pool->store.pages, page)->owner.region;
+    if (is_free)
+        pages_leave(&pool->store.pages, page);
+    lock_give(&pool->lock);
+    if (!goes)
+        return false;
+    bool gone = trim_slot(pool, r, slot);
+    lock_take(&pool->lock);
+    if (is_free)
+        pages_stay(&pool->store.pages, page);
+    lock_give(&pool->lock);
+    return gone;
+}
+
+/* False: there was none that may go. */
+bool aliases_drop(cenote_pool *pool)
+{
+    bool any = false;
+    if (atomic_load(&pool->config.device->captures))
+        return false;
+    lock_take(&pool->lock);
+    tick age = middle_age(pool);
+    lock_give(&pool->lock);
+    for (uint32_t number = 1; age && number < pool->store.pages.regions.used; number++) { /* regions come and go with the turn alone */
+        struct region *r = region_of(&pool->store.pages, number);
+        for (uint32_t slot = 0; r && !r->fixed && !region_is_segment(r) && slot < r->slots; slot++)
+            any = (r->page[slot] && drop(pool, r, slot, age)) || any;
+    }
+    return any;
+}
+
+/*
+ * Before `more` slots are mapped. If too many are needed for the cap, the driver decides; it is tried again when there are a sixteenth more, so
+ * that not every attempt walks through all slots.
+ */
+void aliases_make_room(cenote_pool *pool, uint64_t more)
+{
+    uint64_t cap = pool->config.options.mappings;
+    uint64_t above = pool->remap.drop_above > cap ? pool->remap.drop_above : cap;
+    if (!cap || atomic_load_explicit(&pool->config.device->mappings, memory_order_relaxed) + more <= above)
+        return;
+    while (atomic_load(&pool->config.device->mappings) + more > cap && aliases_drop(pool)) {}
+    uint64_t left = atomic_load(&pool->config.device->mappings);
+    pool->remap.drop_above = left + more > cap ? left + left / 16 : 0;
+}
