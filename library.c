@@ -119,6 +119,8 @@ static int pool_init(cenote_pool *pool, int device, const cenote_options *option
         close_tables(pool);
     if (error)
         device_close(pool->config.device);
+    else if (options->announced)
+        touch_promise(true);
     return error;
 }
 
@@ -248,6 +250,15 @@ static int check_unused(cenote_pool *pool, tick *freed)
     return error;
 }
 
+/* Without the promise to announce captures: waits for streams, as a trim does. LOCKING: as wait_before_closing. */
+static CUresult wait_for_streams(cenote_pool *pool)
+{
+    lock_take(&pool->turn);
+    CUresult result = wait_for_all(pool);
+    lock_give(&pool->turn);
+    return result;
+}
+
 /*
  * Waits for the device, if the pool may be destroyed as it is: nothing is in flight of what was freed up to *freed. *result: of entering the
  * device; not zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
@@ -256,9 +267,12 @@ static int check_unused(cenote_pool *pool, tick *freed)
 static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
 {
     int error = check_unused(pool, freed);
+    bool announced = touch_captures_are_announced();
     if (!error && !*result)
         *result = pool->life.lost;
-    if (!error && !*result && device_context(pool->config.device))
+    if (!error && !*result && device_context(pool->config.device) && !announced)
+        *result = wait_for_streams(pool);
+    if (!error && !*result && device_context(pool->config.device) && announced)
         while ((*result = device_wait(pool->config.device)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
     if (error)
         return error;
@@ -269,6 +283,16 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
     return CENOTE_OK;
 }
 
+/* The device is not known to be done with what was freed. LOCKING: the pool's lock. */
+static int check_done(const cenote_pool *pool, tick waited)
+{
+    if (fence_is_done(&pool->store.pages.fences, waited) && !pool->cover.first_held)
+        return CENOTE_OK;
+    return error_set(CENOTE_BUSY, 0, "streams that cenote must not touch may still use what was freed: they may be destroyed, or are being captured. "
+                     "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for those that do not, or give the "
+                     "pool the option announced:1 if the program announces all its captures");
+}
+
 /*
  * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. `waited`: for all that was freed until then.
  * LOCKING: the turn, after wait_before_closing.
@@ -276,17 +300,19 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
 static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
 {
     int error = CENOTE_OK;
+    bool reset = atomic_load(&pool->config.device->was_reset);
     if (!result) {
         lock_take(&pool->lock);
-        events_all_done(pool, waited);
+        if (touch_captures_are_announced() || reset || !device_context(pool->config.device))
+            events_all_done(pool, waited);
         lock_give(&pool->lock);
         pending_poll(pool);
     }
     if (!result && pool->pending.count)
-        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for other devices, which cannot be waited for now",
-                         pool->pending.count);
+        return error_set(CENOTE_BUSY | ERROR_ANSWER, 0, "%u freed blocks wait for streams that cannot be waited for now", pool->pending.count);
     lock_take(&pool->lock);
-    error = may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
+    error = result ? CENOTE_OK : check_done(pool, waited);
+    error = error ? error : may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
     if (!error && !result && pool->store.pages.fences.now != waited)
         error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
     pool->life.open = error != CENOTE_OK;
@@ -329,6 +355,8 @@ int cenote_pool_destroy(cenote_pool *pool)
         if (pool->config.others[ordinal])
             device_close(pool->config.others[ordinal]);
     device_close(pool->config.device);
+    if (pool->config.options.announced)
+        touch_promise(false);
     pool->list.reusable = true;
     lock_give(&pools_lock);
     return CENOTE_OK;

@@ -187,6 +187,8 @@ void device_close(struct device *d)
     CHECK(d->opened);
     if (--d->opened)
         return;
+    if (device_context(d))
+        touch_close(d);
     pthread_rwlock_destroy(&d->gate);
     pthread_rwlock_destroy(&d->quiet);
     if (device_context(d) && !driver_is_exiting() && !driver_is_forked())
@@ -284,13 +286,35 @@ void device_wait_end(struct device *d)
     driver_gate_is_shut = true;
 }
 
-/* For lack of an event. It would end a capture, so none begins meanwhile. LOCKING: the gate is open. */
+/* For lack of an event, if captures are announced. It would end a capture, so none begins meanwhile. LOCKING: the gate is open. */
 static CUresult wait_for_context(struct device *d)
 {
     pthread_rwlock_rdlock(&d->quiet);
     CUresult result = atomic_load(&d->captures) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxSynchronize();
     pthread_rwlock_unlock(&d->quiet);
     return result;
+}
+
+/* Waits for each event, with the gate open, and destroys it. */
+static CUresult wait_for_events(struct device *d, CUresult result, const CUevent *events, uint32_t count)
+{
+    const struct driver *t = d->driver;
+    device_wait_begin(d);
+    for (uint32_t i = 0; i < count && !result; i++)
+        result = t->cuEventSynchronize(events[i]);
+    device_wait_end(d);
+    for (uint32_t i = 0; i < count; i++)
+        if (t->cuEventDestroy(events[i]))
+            t->cuEventDestroy(events[i]); /* it would be lost: a refusal is asked for once more */
+    return result;
+}
+
+static CUresult wait_for_streams(struct device *d)
+{
+    CUevent events[TOUCH_STREAMS_MAX + 1];
+    uint32_t count;
+    CUresult result = touch_record_all(d, events, TOUCH_STREAMS_MAX + 1, &count);
+    return wait_for_events(d, result, events, count);
 }
 
 CUresult device_wait(struct device *d)
@@ -300,6 +324,8 @@ CUresult device_wait(struct device *d)
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     if (atomic_load(&d->captures))
         return CUDA_ERROR_NOT_READY;
+    if (!touch_captures_are_announced())
+        return wait_for_streams(d);
     if (t->cuCtxRecordEvent && !(result = t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)))
         result = t->cuCtxRecordEvent(device_context(d), event);
     if (!driver_result_is_sticky(result)) {

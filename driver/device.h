@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 
 #include "driver/driver.h"
+#include "driver/touch.h"
 
 #define DEVICES_MAX 64
 
@@ -41,6 +42,7 @@ struct device {
     _Atomic(uint64_t) mappings; /* of pages, by all pools */
     atomic_bool is_short;      /* of memory: the driver refused the last page that was asked for */
     atomic_uint captures;      /* open on any pool of the device */
+    struct touch touch;        /* streams on which events may be recorded */
     pthread_rwlock_t gate;     /* readers: threads inside */
     pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
@@ -84,8 +86,8 @@ void device_wait_begin(struct device *device);
 void device_wait_end(struct device *device);
 
 /*
- * Waits, with the gate open, for all that was put on the device so far. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with
- * no lock. Afterwards look at `captures` again.
+ * Waits, with the gate open, for all that was put on the device so far: without the promise of touch.h on streams that cenote knows and may
+ * touch. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with no lock. Afterwards look at `captures` again.
  */
 CUresult device_wait(struct device *device);
 

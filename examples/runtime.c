@@ -68,6 +68,7 @@ static void runtime_open(struct runtime *r)
     must(!cuStreamCreate(&r->compute, 0) && !cuStreamCreate(&r->loader, 0), "cuStreamCreate");
     must(!cuEventCreate(&r->batch_ready, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     must(cenote_pool_create(0, NULL, &r->pool) == CENOTE_OK, "cenote_pool_create");
+    must(!cenote_stream_set_immortal(r->pool, r->compute) && !cenote_stream_set_immortal(r->pool, r->loader), "cenote_stream_set_immortal");
     for (int i = 0; i < LAYERS; i++) {
         r->weights[i] = take(r, LAYER_WEIGHTS * 2, r->compute);
         r->moments[i] = take(r, LAYER_WEIGHTS * 8, r->compute);

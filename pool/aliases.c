@@ -18,9 +18,10 @@ static bool may_go(const cenote_pool *pool, const struct region *r, uint32_t slo
 {
     const struct fences *fences = &pool->store.pages.fences;
     const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
-    if (!p || p->leaving || p->fixed || p->pins || (!p->owner.region && !fence_is_done(fences, p->freed)))
+    if (!p || p->leaving || p->fixed || p->pins || (!p->owner.region && !fence_has_passed(fences, p->freed, p->arena)))
         return false;
-    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) && fence_is_done(fences, r->freed[slot]);
+    return !bit_is_set(r->busy, slot) && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) &&
+           fence_has_passed(fences, r->freed[slot], r->arena);
 }
 
 /* The tick that about half of the aliases are not younger than; 0: there are none. LOCKING: the pool's lock. */

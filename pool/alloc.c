@@ -64,6 +64,13 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     return NULL;
 }
 
+/* Does memory of the arena wait for a call that names its stream? Now there is one. LOCKING: the pool's lock. */
+static bool is_held(const cenote_pool *pool, const struct arena *a)
+{
+    const tick *held = pool->store.pages.fences.held;
+    return __builtin_expect(held != NULL, 0) && held[a->number] && !a->covered_by;
+}
+
 static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
 {
     uint64_t key;
@@ -80,7 +87,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         stream_device_checked = true;
     }
     q->mark |= pool->steps.bits; /* now: while the driver was asked a step may have ended */
-    bool tend = pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY;
+    bool tend = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || is_held(pool, a);
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
@@ -88,11 +95,15 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     a->slow_path_users += !served;
     pool->life.slow_path_users += !served;
     lock_give(&pool->lock);
+    if (tend || !served)
+        cover_call_names(key, stream);
     if (tend)
         pending_poll_if_due(pool);
+    if (!served)
+        error = shortage_serve(pool, a, q, at);
+    cover_call_ends();
     if (served)
         return CENOTE_OK;
-    error = shortage_serve(pool, a, q, at);
     lock_take(&pool->lock);
     a->slow_path_users--;
     pool->life.slow_path_users--;
@@ -190,6 +201,7 @@ static int free_block(void *address, bool sized, size_t bytes)
     count_free(pool, &w);
     record_given(pool, &w);
     tick freed = fences_stamp(&pool->store.pages.fences);
+    cover_note(&pool->cover, w.arena, freed);
     if (pool->exports.by_block.count)
         share_end(pool, w.start);
     uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
@@ -233,10 +245,16 @@ static int use_block(void *block, int device, CUstream stream)
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, key, other);
+    bool owed = noted && pending_is_owed(pool, key, other);
     if (noted)
         record_used(pool, &w, key);
     if (still)
         lock_give(&still->lock);
+    if (owed) {
+        cover_call_names(key, stream);
+        pending_poll_if_due(pool);
+        cover_call_ends();
+    }
     return found != FOUND_LIVE ? pool_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
 }
 

@@ -157,6 +157,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
             release_slot(pool, r, slot, now);
     }
     a->last_freed = now;
+    cover_note(&pool->cover, a, now);
     a->is_private = false;
     heap_fix(&a->heap, false);
 }
@@ -251,7 +252,12 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if (!(group->flags & CENOTE_GROUP_PRIVATE))
         return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
     cenote_pool *pool = group->pool;
-    if ((error = stream_check_own(pool, stream, key)) || (error = look_once_more(pool)))
+    if ((error = stream_check_own(pool, stream, key)))
+        return error;
+    cover_call_names(key, stream);
+    error = look_once_more(pool);
+    cover_call_ends();
+    if (error)
         return error;
     lock_take(&pool->lock);
     error = check_not_destroyed(group);

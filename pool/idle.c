@@ -127,7 +127,7 @@ void idle_end(cenote_pool *pool, struct arena *a)
 
 static bool is_complete(const cenote_pool *pool, const struct arena *a)
 {
-    return fence_is_done(&pool->store.pages.fences, a->last_freed);
+    return fence_has_passed(&pool->store.pages.fences, a->last_freed, a->number);
 }
 
 /* Where a driver has no ids for streams, a key may be another stream's by now. */
@@ -168,7 +168,7 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
     stream_forget(pool, a);
     leave_group(pool, a);
     join_group(pool, a, group);
-    a->retired = a->captured = false;
+    a->retired = a->captured = a->ended = false;
     a->is_private = is_private;
     heap_fix(&a->heap, is_private);
 }
@@ -218,6 +218,7 @@ void idle_forget(cenote_pool *pool, struct arena *a)
     uint32_t number = a->number;
     leave(pool, a);
     leave_group(pool, a);
+    cover_forget(&pool->cover, &pool->store.arenas, a);
     a->number = 0;
     table_give(&pool->store.arenas, number);
 }

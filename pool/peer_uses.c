@@ -28,9 +28,10 @@ static CUevent record(cenote_pool *pool, const struct line *line)
     if (t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
         return NULL;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-    if (stream_is_alive(pool, line->stream, line->key))
-        result = t->cuEventRecord(event, line->stream);
-    else if (t->cuCtxRecordEvent)
+    bool announced = touch_captures_are_announced();
+    if (announced ? stream_is_alive(pool, line->stream, line->key) : cover_may_touch(pool, line->stream, line->key, line->ended))
+        result = announced ? t->cuEventRecord(event, line->stream) : touch_record(line->other, line->stream, event);
+    else if (announced && t->cuCtxRecordEvent)
         result = t->cuCtxRecordEvent(device_context(line->other), event);
     if (!result)
         return event;
@@ -115,7 +116,7 @@ static bool wait_for(struct device *other)
 bool peer_uses_wait(cenote_pool *pool)
 {
     bool waited = false;
-    if (!pool->pending.count)
+    if (!pool->pending.count || !touch_captures_are_announced())
         return false;
     lock_take(&pool->lock);
     uint64_t devices = waited_for(pool);

@@ -3,8 +3,9 @@
  *
  * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the block goes back to
  * its arena. Only streams that cannot have been destroyed meanwhile are touched: the default ones and those declared immortal. For all
- * others, and where an event cannot be had (the driver says no, a capture is open), a fence of the whole context takes its place, so that
- * nothing is handed out too early, nothing is lost, and no dead handle is given to the driver.
+ * others, and where an event cannot be had (the driver says no, a capture is open), a fence of the whole context takes its place if captures
+ * are announced. Otherwise the use waits for a call that names its stream, or for the end of the capture, and the event is recorded then. So
+ * nothing is handed out too early, and no dead handle is given to the driver. A stream that is retired leaves an event behind, in its line.
  *
  *       cenote_use        cenote_free              pending_record             pending_poll: all its uses are done
  *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
@@ -64,7 +65,9 @@ static uint32_t line_for(cenote_pool *pool, CUstream stream, uint64_t key, struc
 static void forget_line(cenote_pool *pool, uint32_t number)
 {
     const struct line *line = line_of(pool, number);
-    index_remove(&pool->pending.line_by_key, line_key(line->key, line->probe));
+    if (!line->ended)
+        index_remove(&pool->pending.line_by_key, line_key(line->key, line->probe));
+    event_give(pool, line->end);
     table_give(&pool->pending.lines, number);
 }
 
@@ -142,12 +145,16 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
     return first;
 }
 
+/* An event behind what the stream was given so far, or NULL. LOCKING: none of the pool's; inside. */
 static CUevent record(cenote_pool *pool, const struct line *line)
 {
-    if (atomic_load(&pool->config.device->captures) || !stream_is_alive(pool, line->stream, line->key))
+    struct device *d = pool->config.device;
+    bool announced = touch_captures_are_announced();
+    if (atomic_load(&d->captures) || !(announced ? stream_is_alive(pool, line->stream, line->key) :
+                                       cover_may_touch(pool, line->stream, line->key, line->ended)))
         return NULL;
     CUevent event = event_take(pool);
-    if (!event || pool->config.device->driver->cuEventRecord(event, line->stream) == CUDA_SUCCESS)
+    if (!event || !(announced ? d->driver->cuEventRecord(event, line->stream) : touch_record(d, line->stream, event)))
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);
@@ -177,7 +184,7 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     lock_take(&pool->lock);
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         const struct use *u = use_of(pool, use);
-        bool by_fence = !u->event && !line_of(pool, u->line)->other;
+        bool by_fence = !u->event && !line_of(pool, u->line)->other && touch_captures_are_announced();
         append(pool, use, by_fence ? FENCE_LINE : u->line);
         if (by_fence && pool->pending.fence_wanted < u->freed)
             pool->pending.fence_wanted = u->freed;
@@ -186,25 +193,113 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     lock_give(&pool->lock);
 }
 
+/* The line of a stream of this device, or of another one; 0: none. LOCKING: the pool's lock. */
+static uint32_t find_line(const cenote_pool *pool, uint64_t key, const struct device *other)
+{
+    uint32_t number;
+    for (uint64_t probe = 0; (number = index_find(&pool->pending.line_by_key, line_key(key, probe))); probe++)
+        if (line_of(pool, number)->key == key && line_of(pool, number)->other == other)
+            break;
+    return number;
+}
+
+/* Does a freed block wait for a call that names this stream? LOCKING: the pool's lock. */
+bool pending_is_owed(const cenote_pool *pool, uint64_t key, struct device *other)
+{
+    uint32_t line = atomic_load(&pool->pending.count) ? find_line(pool, key, other) : 0;
+    return line && line_of(pool, line)->first && !use_of(pool, line_of(pool, line)->first)->event && !touch_captures_are_announced();
+}
+
+/*
+ * The stream is about to end, and the call under way names it. An event now covers all uses that it is noted for. Another stream of the same key
+ * gets another line. LOCKING: none, not inside.
+ */
+void pending_retire(cenote_pool *pool, uint64_t key)
+{
+    if (touch_captures_are_announced())
+        return;
+    lock_take(&pool->lock);
+    uint32_t number = find_line(pool, key, NULL);
+    struct line *line = number ? line_of(pool, number) : NULL;
+    if (line)
+        line->users++; /* it stays */
+    lock_give(&pool->lock);
+    if (!line)
+        return;
+    CUevent end = device_enter(pool->config.device) ? NULL : record(pool, line);
+    device_leave(pool->config.device);
+    lock_take(&pool->lock);
+    event_give(pool, line->end);
+    if (!line->ended)
+        index_remove(&pool->pending.line_by_key, line_key(line->key, line->probe));
+    line->end = end;
+    line->ended = true;
+    if (!--line->users && !line->is_listed)
+        forget_line(pool, number);
+    lock_give(&pool->lock);
+}
+
 /* -------------------------------------------------------------------------------------------------------------------------- the look */
 
-/* Is the stream done? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`; inside. */
-static bool use_is_done(cenote_pool *pool, struct use *u)
+/* The first use of its line from this one on that has an event: that event covers all before it. 0: none has. */
+static uint32_t covering_use(cenote_pool *pool, uint32_t use)
 {
-    struct line *line = line_of(pool, u->line);
-    if (line->other)
-        return peer_uses_is_done(pool, u);
-    line->is_mute = true;
-    if (fence_is_done(&pool->store.pages.fences, u->freed))
-        return true;
-    if (!u->event || atomic_load(&pool->config.device->captures) || pool->life.lost)
-        return false;
-    CUevent event = u->event;
+    while (use && !use_of(pool, use)->event)
+        use = use_of(pool, use)->next_in_line;
+    return use;
+}
+
+/* Without the promise to announce captures a use that has no event gets one when that can be had. LOCKING: as for use_is_done. */
+static void record_late(cenote_pool *pool, struct line *line)
+{
+    uint32_t last = line->last;
+    lock_give(&pool->lock);
+    CUevent event = record(pool, line);
+    lock_take(&pool->lock);
+    use_of(pool, last)->event = event;
+}
+
+static bool ask(cenote_pool *pool, struct line *line, CUevent event)
+{
     lock_give(&pool->lock);
     CUresult result = pool->config.device->driver->cuEventQuery(event);
     lock_take(&pool->lock);
     line->is_mute = result != CUDA_ERROR_NOT_READY;
     return result == CUDA_SUCCESS;
+}
+
+/* Is the stream done with the first use in its own line? LOCKING: as for use_is_done. */
+static bool first_is_done(cenote_pool *pool, struct line *line)
+{
+    uint32_t covering = covering_use(pool, line->first);
+    if (!covering && line->end)
+        return ask(pool, line, line->end);
+    if (!covering && !touch_captures_are_announced()) {
+        record_late(pool, line);
+        covering = covering_use(pool, line->first);
+    }
+    if (!covering || !ask(pool, line, use_of(pool, covering)->event))
+        return false;
+    line->done_up_to = covering;
+    return true;
+}
+
+/*
+ * Is the stream done with the use, which is the first of its line or of those that wait for fences? Asks the driver with the lock let go.
+ * LOCKING: the pool's lock; `polling`; inside.
+ */
+static bool use_is_done(cenote_pool *pool, uint32_t use)
+{
+    struct use *u = use_of(pool, use);
+    struct line *line = line_of(pool, u->line);
+    if (line->other)
+        return peer_uses_is_done(pool, u);
+    line->is_mute = true;
+    if (line->done_up_to || u->freed <= pool->store.pages.fences.whole)
+        return true;
+    if (atomic_load(&pool->config.device->captures) || pool->life.lost)
+        return false;
+    return line->first == use && first_is_done(pool, line);
 }
 
 /* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock; `polling`. */
@@ -248,8 +343,10 @@ static void tell_freed(cenote_pool *pool, uint64_t at)
 /* The uses at the head of the line that are done leave it. LOCKING: as for use_is_done. */
 static void advance(cenote_pool *pool, struct line *line)
 {
-    while (line->first && use_is_done(pool, use_of(pool, line->first))) {
+    while (line->first && use_is_done(pool, line->first)) {
         struct use *u = use_of(pool, line->first), *block = use_of(pool, u->first);
+        if (line->done_up_to == line->first)
+            line->done_up_to = 0;
         line->first = u->next_in_line;
         if (!line->first)
             line->last = 0;

@@ -34,6 +34,9 @@ struct line {
     uint32_t first, last;           /* uses that wait, in the order of their frees */
     bool     is_listed;             /* among the lines with a use in them */
     bool     is_mute;               /* the driver did not say when it was asked last whether the first use is done */
+    bool     ended;                 /* its stream was retired: no use is added to it */
+    CUevent  end;                   /* recorded then, behind all that the stream was given; NULL: none could be */
+    uint32_t done_up_to;            /* use that the driver said is done, with all before it; 0: none */
     CUstream stream;
     uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
     uint64_t probe;                 /* see line_key */
@@ -58,6 +61,8 @@ struct pending {
 bool pending_open(cenote_pool *pool);
 bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other);
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed);
+bool pending_is_owed(const cenote_pool *pool, uint64_t key, struct device *other);
+void pending_retire(cenote_pool *pool, uint64_t key);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
 void pending_poll_if_due(cenote_pool *pool);

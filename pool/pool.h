@@ -19,6 +19,7 @@
 #include "base/sized.h"
 #include "pool/access.h"
 #include "pool/callback.h"
+#include "pool/cover.h"
 #include "pool/events.h"
 #include "pool/groups.h"
 #include "pool/guard.h"
@@ -57,6 +58,7 @@ struct cenote_pool {
 
     struct limits    limits;
     struct remap     remap;
+    struct cover     cover;
     struct events    events;
     struct access    access;
     struct ask       ask;
@@ -133,6 +135,20 @@ void     turn_pause(cenote_pool *pool);
 void     turn_go_on(cenote_pool *pool);
 CUresult events_poll(cenote_pool *pool, tick needed);
 void     events_all_done(cenote_pool *pool, tick covers);
+CUresult events_fence(cenote_pool *pool, tick needed);
+
+/* --- cover.c */
+void cover_call_names(uint64_t key, CUstream stream);
+void cover_call_ends(void);
+bool cover_is_owed(cenote_pool *pool);
+bool cover_is_in_flight(const cenote_pool *pool);
+bool cover_may_touch(cenote_pool *pool, CUstream stream, uint64_t key, bool retired);
+void cover_begin(cenote_pool *pool);
+bool cover_end(cenote_pool *pool, tick covers, bool whole);
+void cover_advance(cenote_pool *pool);
+bool cover_wants(cenote_pool *pool, uint64_t key);
+void cover_ended(cenote_pool *pool, uint64_t key);
+
 struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
     tick     done;
     uint64_t inactive;              /* bytes that went back to their arenas so far */

@@ -23,7 +23,8 @@ static bool is_unused(const cenote_pool *pool, const struct region *r, tick *las
         return false;
     for (uint32_t slot = 0; slot < r->slots; slot++) {
         const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;
-        if (r->pins[slot] || bit_is_set(r->transit, slot) || (p && p->fixed) || !fence_is_done(&pool->store.pages.fences, r->freed[slot]))
+        bool done = fence_has_passed(&pool->store.pages.fences, r->freed[slot], r->arena);
+        if (!done || r->pins[slot] || bit_is_set(r->transit, slot) || (p && p->fixed))
             return false;
         *last = r->freed[slot] > *last ? r->freed[slot] : *last;
     }

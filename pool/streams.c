@@ -23,7 +23,6 @@
 #define DEVICE_SHIFT 48     /* in keys of default streams */
 #define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
-#define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
 static uint64_t thread_key(void)
 {
@@ -187,6 +186,13 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
     return error;
 }
 
+/* An immortal stream ends with the program. LOCKING: none. */
+bool stream_is_immortal(cenote_pool *pool, CUstream stream)
+{
+    uint64_t key;
+    return find_immortal(pool, stream, &key) != NULL;
+}
+
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */
 
 int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
@@ -198,6 +204,7 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
         return error;
     if (is_default(key))
         return CENOTE_OK; /* known without asking */
+    touch_add(other ? other : pool->config.device, stream);
     lock_take(&pool->lock);
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);
@@ -211,24 +218,5 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
         }
     } /* a full table is no error: the driver is asked as before */
     lock_give(&pool->lock);
-    return CENOTE_OK;
-}
-
-/* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
-int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
-{
-    uint64_t key = 0, where;
-    uint32_t first = 0;
-    int error = pool_usable(pool);
-    if (error || (error = stream_key(pool, stream, &key)))
-        return error;
-    if (find_immortal(pool, stream, &key))
-        return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
-    do {
-        lock_take(&pool->lock);
-        for (int i = 0; i < RETIRED_AT_A_TIME && (first = stream_first(pool, key, &where)); i++)
-            idle_end(pool, arena_of(pool, first));
-        lock_give(&pool->lock);
-    } while (first);
     return CENOTE_OK;
 }

@@ -200,7 +200,7 @@ void trim_spares(cenote_pool *pool)
     while (!atomic_load(&pool->config.device->captures)) {
         lock_take(&pool->lock);
         uint32_t page = pool->store.pages.spare;
-        if (page && !fence_is_done(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed))
+        if (page && !fence_has_passed(&pool->store.pages.fences, page_of(&pool->store.pages, page)->freed, page_of(&pool->store.pages, page)->arena))
             page = 0;
         if (page)
             pages_leave(&pool->store.pages, page);
@@ -249,7 +249,7 @@ static uint32_t leave_segment(cenote_pool *pool, const struct arena *a)
         struct page *p = page_of(&pool->store.pages, r->page[0]);
         bool owned = bit_is_set(r->sole, 0) ? bit_is_set(r->busy, 0) : p->owner.region != 0;
         if (!r->page[0] || owned || p->leaving || p->pins ||
-            !fence_is_done(&pool->store.pages.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed))
+            !fence_has_passed(&pool->store.pages.fences, bit_is_set(r->sole, 0) ? r->freed[0] : p->freed, r->arena))
             continue;
         pages_leave(&pool->store.pages, r->page[0]);
         return r->page[0];

@@ -1,8 +1,8 @@
 /*
  * wait.c: waits, for what the device has to do first. Fences are recorded and queried in events.c.
  *
- * A fence covers the whole context (rule 1), so it is recorded by cuCtxRecordEvent. A driver that lacks it (before CUDA 12.5) has no
- * fences: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
+ * If captures are announced, a fence is an event over the whole context (rule 1). A driver that cannot record one (before CUDA 12.5) has no
+ * fences then: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
  *
  * A wait names no event. It asks the driver after all that may help, lets other threads have the turn, and asks again (rule 16): so no
  * event is used outside the turn, and what never comes holds back nothing that does.
@@ -44,16 +44,16 @@ static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said
         return AWAIT_NOTHING;
     lock_take(&pool->lock);
     limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
-    bool in_flight = !fence_is_done(&pool->store.pages.fences, limit);
+    bool in_flight = !fence_is_done(&pool->store.pages.fences, limit) || cover_is_in_flight(pool);
     bool told = pool->store.pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
     if (in_flight && !told && pending != PENDING_EVENT) /* the context has not done before that event what it does after it */
-        return AWAIT_CONTEXT;
+        return touch_captures_are_announced() ? AWAIT_CONTEXT : AWAIT_NOTHING;
     return in_flight || pending >= PENDING_EVENT_OF_PEER ? AWAIT_EVENTS : pending == PENDING_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
 }
 
-/* Where the driver has no fences to give. LOCKING: the turn, let go of meanwhile. */
+/* Where the driver has no fences to give, and captures are announced. LOCKING: the turn, let go of meanwhile. */
 static CUresult wait_for_context(cenote_pool *pool)
 {
     lock_take(&pool->lock);

@@ -125,6 +125,7 @@ static void drop_streams(void)
 {
     for (uint32_t i = 0; i < things; i++) {
         need(cenote_free(blocks[i]), "cenote_free");
+        need(cenote_stream_retire(pool, streams[i]), "cenote_stream_retire");
         need((int)cuStreamDestroy(streams[i]), "cuStreamDestroy");
     }
     close_pool();

@@ -116,7 +116,7 @@ static struct plan read_arguments(int argc, char **argv)
 }
 
 /* The streams belong to the device's primary context, as the pool does. */
-static void make_streams(void)
+static void make_streams(cenote_pool *pool)
 {
     CUcontext context;
     CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
@@ -124,6 +124,8 @@ static void make_streams(void)
         result = cuCtxPushCurrent(context);
     for (int i = 0; i < STREAMS && !result; i++)
         result = cuStreamCreate(&streams[i].handle, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < STREAMS && !result; i++)
+        result = (CUresult)cenote_stream_set_immortal(pool, streams[i].handle);
     if (result)
         bench_fail("the simulated GPU makes no streams");
 }
@@ -137,7 +139,7 @@ int main(int argc, char **argv)
     shape.manual_clock = true;
     shape.lag = plan.lag * TICK_NS;
     cenote_pool *pool = bench_open(&shape, plan.conf);
-    make_streams();
+    make_streams(pool);
     for (uint64_t bytes; (bytes = bench_random_size(&state, LEAST, MOST)) + live <= plan.live && streams[0].count < BLOCKS_MAX;)
         take(&streams[0], pool, bytes);
     for (uint64_t phase = 0; phase < plan.phases; phase++)

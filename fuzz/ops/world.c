@@ -197,6 +197,7 @@ static cenote_options choose_options(struct world *w)
     options.decay_ms = b >> 6 == 3;
     options.graphs = b >> 6 == 2 ? CENOTE_GRAPHS_PLAIN : CENOTE_GRAPHS_AUTO;
     options.clock = clock_ns;
+    options.announced = 1; /* streams come and go without a word */
     return options;
 }
 

@@ -32,9 +32,9 @@
  *              moment function. A watch function and a clock must not: calls on pools, groups and blocks are CENOTE_INVALID there.
  *   Ends       A child after fork() owns none of its parent's memory: its calls on pools, groups and blocks are CENOTE_FORKED and change
  *              nothing. Once the process exits, frees succeed and counters answer; a call that needs memory or the driver is CENOTE_EXITING.
- *   Captures   Every call may be made while a stream is being captured, if cenote_capture_begin has announced the capture. Until it ends
- *              nothing is unmapped or given back to the driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY
- *              or CENOTE_CAPTURE, or is put off.
+ *   Captures   No call invalidates a capture, in any mode, unless the option `announced` was given and the capture was not announced. An
+ *              announced one (cenote_capture_begin) draws its memory from a group, and until it ends nothing is unmapped or given back to the
+ *              driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY or CENOTE_CAPTURE, or is put off.
  *   Sizes      A program runs with libraries that are newer or older than its header. The last argument of a function that takes or fills a
  *              struct is the size that the program's header gives that struct, in an array one element. A macro of the same name adds it:
  *              programs write cenote_find(address, &block). Where no macro does, the caller adds it: through a pointer to the function, or
@@ -129,6 +129,8 @@ typedef struct cenote_options {
     uint32_t graphs;           /* enum cenote_graphs */
     uint32_t handles;          /* enum cenote_handles */
     uint32_t mappings;         /* 0: no cap */
+    uint32_t announced;        /* 1: all captures are announced */
+    uint32_t unused;           /* 0 */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -152,7 +154,8 @@ CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cen
 #define cenote_pool_create(...) cenote_pool_create(__VA_ARGS__, sizeof(cenote_options))
 
 /*
- * Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live, groups exist, memory is pinned, a capture is open, or another
+ * Gives everything back. CENOTE_BUSY, and nothing happens, also if streams that may have been destroyed used memory of it: see
+ * cenote_stream_retire. CENOTE_BUSY while blocks are live, groups exist, memory is pinned, a capture is open, or another
  * thread still allocates, frees or destroys the pool.
  */
 CENOTE_API int cenote_pool_destroy(cenote_pool *pool);
@@ -256,8 +259,9 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
 /* ------------------------------------------------------------------------------------------------------------------- streams */
 
 /*
- * The stream is about to be destroyed: its memory is let go early. Optional from CUDA 12.0 on, where a destroyed stream's memory is found
- * again anyway. Older drivers know a stream by its handle alone: there it is needed.
+ * The stream is about to be destroyed, and gets no more work: its memory is let go. A stream that ends without this call, and without the option
+ * `announced`, keeps what it freed since a call named it last, and what was freed while it used it. Drivers before CUDA 12.0 know a
+ * stream by its handle alone: there the call is needed always.
  */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 

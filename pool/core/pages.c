@@ -64,7 +64,7 @@ static bool mapping_is_fixed(const struct pages *s, const struct region *r, uint
 
 static bool slot_may_be_unmapped(const struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
-    return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_is_done(&s->fences, r->freed[slot]) || BREAKS(3));
+    return who->may_unmap && !mapping_is_fixed(s, r, slot) && !r->pins[slot] && (fence_has_passed(&s->fences, r->freed[slot], r->arena) || BREAKS(3));
 }
 
 /* May the page at this slot be used here by `who`? Meets the page: a second slot of the same look may not. */
@@ -77,7 +77,7 @@ static bool slot_has_page(struct pages *s, const struct requester *who, const st
     }
     if (p->owner.region || p->met == s->epoch || p->leaving)
         return false;
-    if (p->arena != who->arena && (p->fixed || !fence_is_done(&s->fences, p->freed)))
+    if (p->arena != who->arena && (p->fixed || !fence_has_passed(&s->fences, p->freed, p->arena)))
         return false;
     p->met = s->epoch;
     return true;
@@ -219,7 +219,7 @@ static void make_sole(struct pages *s, struct page *p)
 {
     struct region *r = region_of(s, p->home.region);
     uint32_t slot = p->home.slot;
-    if (p->arena != r->arena && !p->owner.region && !fence_is_done(&s->fences, p->freed))
+    if (p->arena != r->arena && !p->owner.region && !fence_has_passed(&s->fences, p->freed, p->arena))
         return; /* another stream may still be at work on it: the page has more to say than its slot */
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
         return;

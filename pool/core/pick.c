@@ -66,9 +66,9 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
     if (k->who) {
         if (p->met == s->epoch) /* the range that is being filled uses it already */
             return;
-        if (arena != k->who->arena && (p->fixed || !fence_is_done(&s->fences, freed)))
+        if (arena != k->who->arena && (p->fixed || !fence_has_passed(&s->fences, freed, arena)))
             return;
-    } else if (p->fixed || !fence_is_done(&s->fences, freed)) {
+    } else if (p->fixed || !fence_has_passed(&s->fences, freed, arena)) {
         return;
     }
     keep_oldest(k, freed, page);
@@ -129,7 +129,7 @@ void pages_pick(struct pages *s, struct picker *k)
     }
     for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
         struct page *p = page_of(s, page);
-        if (!k->who || p->arena == k->who->arena || fence_is_done(&s->fences, p->freed))
+        if (!k->who || p->arena == k->who->arena || fence_has_passed(&s->fences, p->freed, p->arena))
             consider(s, k, page, k->who ? 0 : p->freed, p->arena);
     }
     sort_oldest_first(k);
@@ -149,7 +149,7 @@ void pages_sum_slots(struct pages *s, const struct region *r, uint32_t from, uin
         sums->frozen += frozen;
         if (owned || p->fixed || region_is_segment(r))
             continue;
-        bool done = fence_is_done(&s->fences, sole ? r->freed[slot] : p->freed);
+        bool done = fence_has_passed(&s->fences, sole ? r->freed[slot] : p->freed, sole ? r->arena : p->arena);
         *(frozen ? &sums->pinned : done ? &sums->harvestable : &sums->in_flight) += p->bytes;
     }
 }

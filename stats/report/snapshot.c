@@ -142,7 +142,7 @@ static struct page_copy copy_of(const struct pages *p, uint32_t number)
         copy.freed = r->freed[page->home.slot];
         copy.arena = r->arena;
     }
-    copy.complete = fence_is_done(&p->fences, copy.freed);
+    copy.complete = fence_has_passed(&p->fences, copy.freed, copy.arena);
     return copy;
 }
 

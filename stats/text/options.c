@@ -364,6 +364,8 @@ int options_check(const cenote_options *given, size_t size, cenote_options *full
         return error;
     if (checked.abort)
         error_abort_on_misuse();
+    if (checked.unused)
+        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_options_default()");
     for (size_t i = 0; i < OPTIONS; i++) {
         double value = option_get(&table[i], &checked);
         char shown[32];

@@ -56,7 +56,10 @@ static inline uint64_t scene_clock(void *unused)
     return sim_now();
 }
 
-/* Nothing depends on the host's speed: pages of 2 MiB, the simulated clock, and no budget for moving pages. */
+/*
+ * Nothing depends on the host's speed: pages of 2 MiB, the simulated clock, and no budget for moving pages. A scene has streams that are neither
+ * immortal nor retired, and its tests announce their captures; tests of captures that are not announced take the promise back.
+ */
 static inline cenote_options scene_options(void)
 {
     cenote_options options;
@@ -64,6 +67,7 @@ static inline cenote_options scene_options(void)
     options.page_mib = 2;
     options.harvest_budget = -1;
     options.clock = scene_clock;
+    options.announced = 1;
     return options;
 }
 

@@ -107,8 +107,10 @@ static int small_program(void)
     failures += cenote_pool_create(0, &options, &pool) != 0;
     if (failures)
         return failures;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         failures += cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING) != 0;
+        failures += cenote_stream_set_immortal(pool, stream[i]) != 0;
+    }
     for (int round = 0; round < 10; round++) {
         for (int i = 0; i < 2; i++) {
             failures += cenote_alloc(pool, (size_t)(round + 1) * 2 * MIB, stream[i], &block[i]) != 0;

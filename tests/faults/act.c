@@ -17,6 +17,7 @@ cenote_options act_options(const struct act *act)
 {
     cenote_options options = scene_options();
     options.provider = act->ground.provider;
+    options.announced = !act->ground.no_promise;
     options.trim_every = act->ground.trim_every;
     options.decay_ms = act->ground.decay_ms;
     options.background = act->ground.background;
@@ -55,6 +56,8 @@ void act_begin(struct act *act, const struct ground *ground, const struct inject
         act->scene.pool = act_pool(act, 0, &options);
         REQUIRE(act->scene.pool);
     }
+    for (int i = 0; i < SCENE_STREAMS && ground->no_promise; i++)
+        DONE(cenote_stream_set_immortal(act->scene.pool, act->scene.stream[i]));
 }
 
 void act_armed(struct act *act)

@@ -36,6 +36,31 @@ void scenario_use_on_immortal_streams(struct act *act)
     act_take(act, act->scene.pool, 7 * MIB, act->scene.stream[B]);
 }
 
+static void fence_streams(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    act_armed(act);
+    struct act_block *first = act_take(act, pool, 20 * MIB, act->scene.stream[A]);
+    struct act_block *second = act_take(act, pool, 9 * MIB, NULL);
+    act_use(act, second, act->scene.stream[C]);
+    act_give(first);
+    act_give(second);
+    act_take(act, pool, 40 * MIB, act->scene.stream[B]); /* only with what the others had */
+    act_give_all(act);
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
+}
+
+/* No promise to announce captures: an event on each stream. */
+void scenario_fences_on_streams(struct act *act)
+{
+    fence_streams(act);
+}
+
+void scenario_fences_on_streams_of_an_old_driver(struct act *act)
+{
+    fence_streams(act);
+}
+
 void scenario_use_on_default_streams(struct act *act)
 {
     act_armed(act);

@@ -8,10 +8,14 @@
 #include <semaphore.h>
 
 #define HAZARD(name) void hazard_##name(void);
+#define HAZARD_ENDS HAZARD
 #define HAZARD_NEW HAZARD
 #include "tests/hazard/hazards.def"
 #undef HAZARD
+#undef HAZARD_ENDS
 #undef HAZARD_NEW
+
+extern bool hazards_are_announced; /* the program has promised to announce its captures; without that its streams are immortal */
 
 /* A card that runs 1 ms behind, with the pool and the streams of scene.h. */
 static inline void hazard_open(struct scene *scene, size_t capacity)
@@ -19,7 +23,10 @@ static inline void hazard_open(struct scene *scene, size_t capacity)
     struct sim_shape shape = scene_card(capacity);
     cenote_options options = scene_options();
     shape.lag = MSEC;
+    options.announced = hazards_are_announced;
     scene_open_with(scene, &shape, &options);
+    for (int i = 0; i < SCENE_STREAMS && !hazards_are_announced; i++)
+        DONE(cenote_stream_set_immortal(scene->pool, scene->stream[i]));
 }
 
 /*

@@ -6,6 +6,8 @@
 #include "driver/driver.h"
 #include "tests/hazard/hazards.h"
 
+bool hazards_are_announced = true;
+
 __attribute__((constructor)) static void load_an_old_driver(void)
 {
     int error;
@@ -27,9 +29,11 @@ CASE(the_driver_is_an_old_one)
     {                \
         hazard_##name(); \
     }
+#define HAZARD_ENDS HAZARD
 #define HAZARD_NEW(name)
 #include "tests/hazard/hazards.def"
 #undef HAZARD
+#undef HAZARD_ENDS
 #undef HAZARD_NEW
 
 SCENES_MAIN("hazards: old driver")

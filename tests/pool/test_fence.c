@@ -21,7 +21,7 @@ static tick record(uintptr_t number)
 {
     tick freed = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_end(&f, event(number));
+    fences_end(&f, event(number), false);
     return freed;
 }
 
@@ -33,7 +33,7 @@ CASE(what_is_freed_is_done_when_its_fence_is)
     REQUIRE(fences_begin(&f));
     tick while_recording = fences_stamp(&f);
     EXPECT(while_recording > first);
-    fences_end(&f, event(1));
+    fences_end(&f, event(1), false);
     EXPECT(!fence_is_done(&f, first));
     EXPECT_EQ(fences_mark_done(&f, first), event(1));
     EXPECT(fence_is_done(&f, first));
@@ -56,7 +56,7 @@ CASE(one_at_a_time)
     REQUIRE(fences_begin(&f));
     fences_stamp(&f);
     EXPECT(!fences_begin(&f));
-    fences_end(&f, event(1));
+    fences_end(&f, event(1), false);
     EXPECT(fences_begin(&f));
 }
 
@@ -64,11 +64,11 @@ CASE(a_refused_recording_leaves_its_frees_to_the_next)
 {
     tick freed = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_end(&f, NULL);
+    fences_end(&f, NULL, false);
     struct fence oldest;
     EXPECT(!fences_oldest(&f, &oldest));
     REQUIRE(fences_begin(&f)); /* although nothing more was freed */
-    fences_end(&f, event(2));
+    fences_end(&f, event(2), false);
     EXPECT_EQ(fences_mark_done(&f, freed), event(2));
     EXPECT(fence_is_done(&f, freed));
     EXPECT(fences_are_valid(&f));
@@ -79,12 +79,12 @@ CASE(a_refused_recording_behind_one_that_is_due)
     tick first = record(1);
     tick second = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_end(&f, NULL);
+    fences_end(&f, NULL, false);
     EXPECT(fences_are_valid(&f));
     EXPECT_EQ(fences_mark_done(&f, first), event(1));
     EXPECT(!fence_is_done(&f, second));
     REQUIRE(fences_begin(&f));
-    fences_end(&f, event(2));
+    fences_end(&f, event(2), false);
     EXPECT_EQ(fences_mark_done(&f, second), event(2));
     EXPECT(fence_is_done(&f, second));
 }
@@ -172,7 +172,7 @@ CASE(a_wait_while_one_is_being_recorded)
     REQUIRE(fences_begin(&f));
     tick late = fences_stamp(&f);
     fences_all_done(&f, late);
-    fences_end(&f, event(1));
+    fences_end(&f, event(1), false);
     EXPECT(fences_are_valid(&f));
     EXPECT_EQ(fences_mark_done(&f, freed), event(1));
     EXPECT(fence_is_done(&f, late));
@@ -220,7 +220,7 @@ CASE(never_ahead_of_the_device)
             break;
         case 2:
             if (f.recording)
-                fences_end(&f, random_below(&r, 4) ? event(1 + random_below(&r, 9)) : NULL);
+                fences_end(&f, random_below(&r, 4) ? event(1 + random_below(&r, 9)) : NULL, random_below(&r, 2));
             break;
         case 3:
             if (fences_oldest(&f, &oldest)) {

@@ -38,7 +38,7 @@ static void *load(void)
         {"cenote_version", &its.version}, {"cenote_tag_push", &its.tag}, {"cenote_message", &its.message},
     };
     build_folder(library_path);
-    setenv("CENOTE_CONF", "page_mib:2", 0);
+    setenv("CENOTE_CONF", "page_mib:2,announced:1", 0); /* its streams come and go without a word */
     strcat(library_path, "libcenote.so");
     void *library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
     REQUIRE(library);
@@ -208,7 +208,7 @@ ENDS_WITH(with_its_threads_at_work, 0)
     cenote_share share;
     void *block = NULL;
     struct weight before = {0};
-    setenv("CENOTE_CONF", "page_mib:2,decay_ms:1,background:1", 1);
+    setenv("CENOTE_CONF", "page_mib:2,announced:1,decay_ms:1,background:1", 1);
     open_card(&scene);
     for (int i = 0; i < ROUNDS; i++) {
         void *library = load();

@@ -36,6 +36,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT_EQ(options.graphs, CENOTE_GRAPHS_AUTO);
     EXPECT_EQ(options.handles, CENOTE_HANDLES_FILE);
     EXPECT_EQ(options.mappings, 400000);
+    EXPECT_EQ(options.announced, 0);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);
     EXPECT_EQ(options.address_ratio, 64);
@@ -264,6 +265,15 @@ CASE(a_size_that_cannot_be_is_refused)
         EXPECT_EQ((cenote_options_default)(&given, sizes[i]), CENOTE_INVALID);
         EXPECT_EQ((cenote_options_parse)(&given, "", sizes[i]), CENOTE_INVALID);
     }
+}
+
+/* A later version may have an option there. */
+CASE(what_is_unused_is_zero)
+{
+    cenote_options given = fresh(), full;
+    given.unused = 1;
+    EXPECT_EQ(options_check(&given, sizeof(given), &full), CENOTE_INVALID);
+    EXPECT(message_has("unused"));
 }
 
 /* What a program writes into the struct itself is judged as text is. */

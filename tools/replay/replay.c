@@ -69,7 +69,8 @@ static bool find_stream(struct player *p, const struct record *r, CUstream *stre
         return true; /* the others keep their contexts, which end with the simulated GPU */
     CUstream *place = &p->streams[(size_t)r->device * p->trace->streams + r->stream];
     if (!*place && (cuDeviceGet(&device, (int)r->device) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxPushCurrent(context) ||
-                    cuStreamCreate(place, CU_STREAM_NON_BLOCKING) || cuCtxPopCurrent(&context)))
+                    cuStreamCreate(place, CU_STREAM_NON_BLOCKING) || cuCtxPopCurrent(&context) ||
+                    cenote_stream_set_immortal(p->pools[r->device], *place)))
         return fail(p, "a stream", "could not be created on the simulated GPU");
     *stream = *place;
     return true;
@@ -238,8 +239,6 @@ static bool begin(struct player *p)
     shape.devices = (int)p->trace->devices;
     shape.manual_clock = true;
     shape.lag = (uint64_t)(p->plan->lag * (double)p->trace->in_file) * TICK_NS;
-    if (p->plan->prices && snprintf(shape.prices, sizeof(shape.prices), "%s", p->plan->prices) >= (int)sizeof(shape.prices))
-        return fail(p, "replay", "the path of the prices is too long");
     sim_reset(&shape);
 
     p->blocks = calloc(p->trace->blocks + 1, sizeof(*p->blocks)); /* a step has block 0 */

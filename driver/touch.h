@@ -1,0 +1,29 @@
+/* touch.h: events on the streams of a device that do no harm to captures of others; see touch.c. */
+#ifndef CENOTE_DRIVER_TOUCH_H
+#define CENOTE_DRIVER_TOUCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "driver/driver.h"
+
+struct device;
+
+#define TOUCH_STREAMS_MAX 1024      /* that live as long as the program; of more than these the driver is not asked */
+
+struct touch {                      /* atomic, and read without a lock */
+    _Atomic(CUstream) stream[TOUCH_STREAMS_MAX];
+    _Atomic(CUstream) behind_default;   /* waits for the default stream whenever that gets work; NULL: not needed so far */
+};
+
+/* The program promises to announce all its captures, for as long as a pool with the option `announced` is open. */
+void touch_promise(bool begins);
+bool touch_captures_are_announced(void);
+
+void touch_add(struct device *d, CUstream stream);
+void touch_close(struct device *d);
+bool touch_is_captured(struct device *d, CUstream stream);
+CUresult touch_record(struct device *d, CUstream stream, CUevent event);
+CUresult touch_record_all(struct device *d, CUevent *events, uint32_t room, uint32_t *count);
+
+#endif
