@@ -110,7 +110,7 @@ lane-sources:
 # Random programs are shorter here than in lane-debug, and whether rules that are broken are noticed is tried there; long in `make deep`.
 lane-sanitizers:
 	$(call build_in,build-asan,$(ASAN))
-	SOAK_RUNS=2 $(CTEST) --test-dir build-asan $(SLOW) -E '^hazard/(broken_rules|old_driver)$$' --output-junit $(REPORT)/sanitizers.xml
+	$(CTEST) --test-dir build-asan $(SLOW) -E '^hazard/(broken_rules|old_driver)$$' --output-junit $(REPORT)/sanitizers.xml
 
 lane-clang:
 	$(call build_in,build-clang,$(CLANG))
@@ -126,11 +126,14 @@ deep:
 	$(PYTEST) -m deep tests/python
 	$(call build_in,build-tsan,$(DEBUG) -DCENOTE_SANITIZE=thread)
 	$(CTEST) --test-dir build-tsan $(FORKS)
-	SOAK_RUNS=200 build-debug/tests/test-stress-soak
+	CENOTE_TEST_ROUNDS=40 build-debug/tests/test-stress-soak
+	CENOTE_TEST_ROUNDS=10 build-debug/tests/test-slow-group_rounds
 	$(call build_in,build-asan,$(ASAN))
 	build-asan/tests/test-faults-faults short
 	build-asan/tests/test-hazard-old_driver
-	SOAK_RUNS=20 build-asan/tests/test-stress-soak
+	CENOTE_TEST_ROUNDS=4 build-asan/tests/test-stress-soak
+	CENOTE_TEST_ROUNDS=2 build-asan/tests/test-pool-pages_random
+	CENOTE_TEST_ROUNDS=2 build-asan/tests/test-host-close
 	@$(MAKE) --no-print-directory fuzz SECONDS=600
 	@tools/deep build-debug
 

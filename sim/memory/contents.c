@@ -191,14 +191,14 @@ void contents_forget(uint64_t offset, uint64_t bytes)
     end_run();
 }
 
+/* One element is written; what is there is copied behind itself, twice as much each time. */
 static void fill_bytes(char *to, uint64_t pattern, unsigned width, uint64_t bytes)
 {
-    if (width == 1) {
-        memset(to, (int)pattern, bytes);
-        return;
+    memcpy(to, &pattern, width);
+    for (uint64_t done = width, part; done < bytes; done += part) {
+        part = bytes - done < done ? bytes - done : done;
+        memcpy(to + done, to, part);
     }
-    for (uint64_t i = 0; i < bytes; i += width)
-        memcpy(to + i, &pattern, width);
 }
 
 /* `bytes` is a multiple of `width`, and so is `offset`, which keeps an element inside one leaf. */
@@ -215,18 +215,29 @@ void contents_fill(uint64_t offset, uint64_t pattern, unsigned width, uint64_t b
     end_run();
 }
 
+/* How many of the words at `at` are not `pattern`: mostly none, and then the bytes are equal to themselves a word further on. */
+static uint64_t words_that_differ(const char *at, uint64_t pattern, uint64_t bytes)
+{
+    uint64_t different = 0, word;
+    if (bytes < sizeof word || (!memcmp(at, &pattern, sizeof word) && !memcmp(at, at + sizeof word, bytes - sizeof word)))
+        return 0;
+    for (uint64_t i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        different += word != pattern;
+    }
+    return different;
+}
+
 uint64_t contents_differ(uint64_t offset, uint64_t pattern, uint64_t bytes)
 {
     uint64_t different = 0;
     for (uint64_t end = offset + bytes, part; offset < end; offset += part) {
         part = leaf_part(offset, end - offset);
         const char *at = bytes_at(offset);
-        if (!at) {
+        if (at)
+            different += words_that_differ(at, pattern, part);
+        else
             different += pattern && !contents.dropped ? part / 8 : 0;
-            continue;
-        }
-        for (uint64_t i = 0; i + 8 <= part; i += 8)
-            different += memcmp(at + i, &pattern, 8) != 0;
     }
     return different;
 }

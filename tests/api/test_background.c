@@ -464,17 +464,11 @@ IN_A_CHILD(in_a_crowd)
 /* ------------------------------------------------------------------------------------------------------------------- fork, exit, unload */
 
 static struct scene family;
-static bool is_fork;
-
-/* Asked by the leak sanitizer: what the thread had in hand when its parent forked looks lost in a child, where that thread is not. */
-int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void) { return is_fork; }
 
 /* Exits by the ordinary road, handlers and all. */
 static void the_fork(void)
 {
     void *block;
-    is_fork = true;
     alarm(patience(10));
     EXPECT_EQ(find_thread(), 0);
     EXPECT_EQ(cenote_alloc(family.pool, MIB, family.stream[A], &block), CENOTE_FORKED);

@@ -5,10 +5,10 @@
 #include "host/host.h"
 #include "tests/host/pinned.h"
 #include "tests/patience.h"
+#include "tests/rounds.h"
 
 #include <pthread.h>
 
-#define ROUNDS 300
 #define THREADS 48
 #define BLOCKS 16 /* that each thread keeps when it ends */
 
@@ -89,7 +89,7 @@ CASE(threads_end_while_it_closes)
 {
     struct scene scene;
     open_card(&scene);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds(300); round++) {
         pthread_t thread[THREADS];
         pthread_barrier_init(&ends, NULL, THREADS + 1);
         for (int i = 0; i < THREADS; i++)
@@ -110,7 +110,7 @@ CASE(threads_end_while_it_is_opened_again)
 {
     struct scene scene;
     open_card(&scene);
-    for (int round = 0; round < ROUNDS / 4; round++) {
+    for (int round = 0; round < rounds(75); round++) {
         pthread_t thread[THREADS];
         void *block = NULL;
         pthread_barrier_init(&ends, NULL, THREADS + 1);
@@ -142,7 +142,7 @@ CASE(two_threads_close_at_once)
     pthread_barrier_t barrier;
     open_card(&scene);
     pthread_barrier_init(&barrier, NULL, 2);
-    for (int round = 0; round < ROUNDS / 2; round++) {
+    for (int round = 0; round < rounds(150); round++) {
         pthread_t other;
         char *block = pinned_take(64 * KIB);
         DONE(sim_launch_wait(scene.stream[A], MSEC));

@@ -10,6 +10,7 @@
 #include "tests/base/random.h"
 #include "tests/harness.h"
 #include "tests/pool/store.h"
+#include "tests/rounds.h"
 
 #define REGIONS    4u
 #define SLOTS_MAX 70u
@@ -476,15 +477,15 @@ static bool step(void)
 
 CASE(random_moves)
 {
-    uint32_t steps = 0;
+    uint32_t steps = 0, count = (uint32_t)rounds(200000);
     rnd = (struct random){61};
-    for (bool right = true; right && steps < 200000; steps++) {
+    for (bool right = true; right && steps < count; steps++) {
         right = step() && store_is_right();
         if (!right)
             printf(" wrong after step %u: %s ", steps, broken_rule() ? broken_rule() : "the model knows better");
         EXPECT(right);
     }
-    EXPECT_EQ(steps, 200000);
+    EXPECT_EQ(steps, count);
 }
 
 SUITE_MAIN_AROUND("pages at random", open_world, store_close)

@@ -11,10 +11,6 @@
 
 extern char **environ;
 
-/* Asked by the leak sanitizer: what a thread had in hand when its parent forked looks lost in a child, where that thread is not. */
-int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void) { return the_child_is == getpid(); }
-
 static struct scene scene;
 static struct held  kept[4];
 

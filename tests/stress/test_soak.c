@@ -1,8 +1,9 @@
 /*
  * test_soak.c: random programs on random cards under random settings, driver calls failing at random in some; up to 16 threads that free each
- * other's blocks, while another thread trims, checks and draws the pool beside them. Short by default; long as environment variables say: SOAK_SEED
- * (the first), SOAK_RUNS (how many seeds), SOAK_STEPS (operations of a thread, where there are four).
+ * other's blocks, while another thread trims, checks and draws the pool beside them. Environment
+ * variables: SOAK_SEED (the first), SOAK_STEPS (operations of a thread, where there are four), CENOTE_TEST_ROUNDS (more seeds: rounds.h).
  */
+#include "tests/rounds.h"
 #include "tests/stress/model.h"
 
 #include "driver/driver.h"
@@ -10,6 +11,7 @@
 #include <pthread.h>
 
 #define THREADS_MAX 16
+#define SEEDS 5
 #define SNAPSHOT "/dev/null"
 #define HOUR (3600 * 1000 * MSEC)
 
@@ -201,7 +203,7 @@ static void run_soak(struct soak *k, uint64_t seed)
 
 static void run_soaks(struct soak *k)
 {
-    uint64_t first = asked_for("SOAK_SEED", 1), runs = asked_for("SOAK_RUNS", 5);
+    uint64_t first = asked_for("SOAK_SEED", 1), runs = (uint64_t)rounds(SEEDS);
     k->steps = (int)asked_for("SOAK_STEPS", 1500);
     for (uint64_t seed = first; seed < first + runs; seed++)
         run_soak(k, seed);
@@ -233,7 +235,7 @@ CASE(destruction_with_a_call_that_fails)
     static const char *const calls[] = {"cuCtxPushCurrent", "cuCtxSynchronize", "cuThreadExchangeStreamCaptureMode", "cuMemUnmap",
                                         "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuMemPoolTrimTo"};
     static struct soak soak = {.threads = 1, .steps = 300};
-    for (uint64_t seed = asked_for("SOAK_SEED", 1), end = seed + asked_for("SOAK_RUNS", 5); seed < end; seed++)
+    for (uint64_t seed = asked_for("SOAK_SEED", 1), end = seed + (uint64_t)rounds(SEEDS); seed < end; seed++)
         for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
             destroy_under_fault(&soak, seed, calls[i]);
 }
@@ -264,7 +266,7 @@ static void lose_context(struct soak *k, uint64_t seed)
 CASE(context_lost_at_some_call)
 {
     static struct soak soak = {.threads = 1, .steps = 300, .faults = true};
-    for (uint64_t seed = asked_for("SOAK_SEED", 1), end = seed + 4 * asked_for("SOAK_RUNS", 5); seed < end; seed++)
+    for (uint64_t seed = asked_for("SOAK_SEED", 1), end = seed + 4 * (uint64_t)rounds(SEEDS); seed < end; seed++)
         lose_context(&soak, seed);
 }
 
