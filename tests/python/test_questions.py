@@ -14,9 +14,9 @@ PAGE = (ROOT / "docs" / "memory-questions.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the programs are PyTorch's")
 
 
-def test_the_page_is_true(clean):
+def test_the_page_is_true(clean, nursed_python):
     build = {name: os.environ[name] for name in ("CENOTE_BUILD",) if name in os.environ}
-    done = subprocess.run([sys.executable, QUESTIONS / "answers.py", "--check"], env={**clean, **build}, capture_output=True, text=True, timeout=900)
+    done = subprocess.run([nursed_python, QUESTIONS / "answers.py", "--check"], env={**clean, **build}, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
