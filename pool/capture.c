@@ -44,7 +44,7 @@ static int check_group(const cenote_group *group)
 static bool will_be_plain(const cenote_pool *pool, unsigned flags)
 {
     bool is_private = flags & CENOTE_GROUP_PRIVATE, by_option = pool->config.options.graphs == CENOTE_GRAPHS_PLAIN;
-    switch (pool->config.provider) {
+    switch ((enum cenote_provider)pool->config.provider) {
     case CENOTE_VMM:
         return flags & CENOTE_GROUP_PLAIN || (is_private && by_option);
     case CENOTE_ASYNC:

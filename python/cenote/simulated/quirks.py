@@ -9,7 +9,7 @@ from cenote.base.mistake import Mistake
 def names() -> list[str]:
     name_of = ctypes.CDLL(os.path.join(places.simulation_folder(), "libcuda.so.1")).sim_quirk_name
     name_of.restype = ctypes.c_char_p
-    found = []
+    found: list[str] = []
     while (name := name_of(len(found))) is not None:
         found.append(name.decode())
     return found
