@@ -93,9 +93,9 @@ lane-torch-apart:
 lane-python:
 	$(PYTEST) -m "not deep" tests/python --junitxml=$(REPORT)/python.xml
 
-# PyTorch's own allocator on the simulated GPU: again when one of these, or a test, has changed.
+# PyTorch's own allocator on the simulated GPU: again when the sources of one of these, or a test, have changed. The stamp is committed.
 lane-torch:
-	@tools/unchanged build-debug/torch.passed env $(PYTEST) tests/torch --junitxml=$(REPORT)/torch.xml
+	@tools/unchanged tests/torch/native.passed env $(PYTEST) tests/torch --junitxml=$(REPORT)/torch.xml
 
 lane-debug:
 	$(CTEST) --test-dir build-debug --output-junit $(REPORT)/debug.xml
@@ -107,10 +107,11 @@ lane-sources:
 	@tools/check/run lengths layers parts links names words abi
 	@tests/mutants/run --check
 
-# Random programs are shorter here than in lane-debug, and whether rules that are broken are noticed is tried there; long in `make deep`.
+# Random programs are shorter here than in lane-debug. What tries whether broken rules are noticed, and the search for waste, whose programs are
+# those of others, are there alone; long in `make deep`.
 lane-sanitizers:
 	$(call build_in,build-asan,$(ASAN))
-	$(CTEST) --test-dir build-asan $(SLOW) -E '^hazard/(broken_rules|old_driver)$$' --output-junit $(REPORT)/sanitizers.xml
+	$(CTEST) --test-dir build-asan $(SLOW) -E '^(hazard/(broken_rules|old_driver)|tools/waste)$$' --output-junit $(REPORT)/sanitizers.xml
 
 lane-clang:
 	$(call build_in,build-clang,$(CLANG))

@@ -52,9 +52,9 @@ static const struct way ways[] = {
 /* Of calls of the driver every `stride`-th is tried, beginning elsewhere for each way and scenario; of demands for memory, which are few, a
    fourth of that. */
 #ifdef __SANITIZE_ADDRESS__
-static unsigned stride = 64;
+static unsigned stride = 128;
 #else
-static unsigned stride = 16;
+static unsigned stride = 24;
 #endif
 static unsigned survived, lost;
 
