@@ -91,6 +91,7 @@ struct sim_books {
     uint64_t reserved;        /* bytes of address space reserved */
     uint64_t handles;         /* live cuMemCreate handles */
     uint64_t mappings;
+    uint64_t mappings_of_one; /* most that one handle's memory had at one time */
     uint64_t reservations;
     uint64_t allocations;     /* live cuMemAlloc, cuMemAllocAsync, host allocations */
     uint64_t pools;           /* live memory pools beside the default ones */
