@@ -91,8 +91,10 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
         table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->pending.lines, sizeof(struct line), USES_MAX) &&
         pending_open(pool) && table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
-        table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1))
+        table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1)) {
+        pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
+    }
     close_tables(pool);
     return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for the books of a pool");
 }

@@ -99,7 +99,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
         return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
     }
     pool->account.stats.pages_harvested += pool->remap.fill.harvests;
-    pool->account.stats.pages_unmapped += pool->remap.fill.unmaps;
+    pool->account.stats.pages_unmapped += pool->remap.fill.unmaps + pool->remap.fill.leaves;
     c->at = pool_commit(pool, c->arena, c->request, block);
     count_alloc(pool, c->arena, c->request);
     record_taken(pool, c->at, c->request, c->arena);

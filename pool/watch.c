@@ -32,6 +32,17 @@ void watch_tell(cenote_pool *pool, enum cenote_change change, uint64_t at, uint6
 
 /* --------------------------------------------------------------------------------------------------------------------------- a fill */
 
+/* With aliases:off pages leave the slots they lie at: each has a notice of its own. */
+static void tell_homes(cenote_pool *pool, enum cenote_change change, bool failed)
+{
+    const struct fill *f = &pool->remap.fill;
+    for (uint32_t i = 0; f->leaves && i < f->count; i++) {
+        const struct fill_entry *e = &f->entries[i];
+        if (e->home && !(failed && e->left))
+            watch_tell(pool, change, region_slot_at(e->home, e->home_slot), 1ull << e->home->shift);
+    }
+}
+
 static bool is_replaced(const struct fill_entry *e) { return e->old != 0; }
 static bool is_left(const struct fill_entry *e) { return e->old && !e->unmapped; }
 static bool is_mapped(const struct fill_entry *e) { return e->mapped; }
@@ -55,11 +66,14 @@ void watch_fill_begins(cenote_pool *pool)
 {
     if (pool->remap.fill.unmaps)
         tell_runs(pool, CENOTE_UNMAPPING, is_replaced);
+    tell_homes(pool, CENOTE_UNMAPPING, false);
 }
 
 void watch_fill_ends(cenote_pool *pool, CUresult result)
 {
     tell_runs(pool, CENOTE_MAPPED, result ? is_left : is_mapped);
+    if (result)
+        tell_homes(pool, CENOTE_MAPPED, true);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */

@@ -107,6 +107,11 @@ enum cenote_handles {
     CENOTE_HANDLES_FABRIC  /* fabric handles as well: for other machines */
 };
 
+enum cenote_aliases {
+    CENOTE_ALIASES_ON,
+    CENOTE_ALIASES_OFF     /* no page is mapped twice */
+};
+
 /*
  * How a pool behaves; options.def says what each field means. Start from cenote_options_default(), which also reads the environment
  * variable CENOTE_CONF ("page_mib:8,limit:80%"), then set what you want.
@@ -130,7 +135,7 @@ typedef struct cenote_options {
     uint32_t handles;          /* enum cenote_handles */
     uint32_t mappings;         /* 0: no cap */
     uint32_t announced;        /* 1: all captures are announced */
-    uint32_t unused;           /* 0 */
+    uint32_t aliases;          /* enum cenote_aliases */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */

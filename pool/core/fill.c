@@ -2,8 +2,8 @@
  * fill.c: puts a page under each slot of a range that lacks one.
  *
  * The pages come, in this order, from the spares, from free pages that lie elsewhere (harvest: the one that was freed longest ago first;
- * its old place keeps its mapping; not while moving is over its budget), and from the driver. What cannot be used where it is mapped now
- * is unmapped first.
+ * its old place keeps its mapping, but for aliases:off; not while moving is over its budget), and from the driver. What cannot be used where
+ * it is mapped now is unmapped first.
  *
  *     fill_plan          fill_create, fill_map                   fill_publish
  *     pool's lock        the turn, no lock                       pool's lock
@@ -86,7 +86,7 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
     if (!table_reserve(&s->table, f->creates))
         return PLAN_NO_MEMORY;
 
-    f->harvests = 0;
+    f->harvests = f->leaves = 0;
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
         bit_set(r->transit, e->slot);
@@ -95,6 +95,11 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
         e->page = picker.picks[i].page;
         e->handle = page_of(s, e->page)->handle;
         f->harvests += page_of(s, e->page)->maps != 0;
+        if (s->mapped_once && page_of(s, e->page)->maps) {
+            e->home = region_of(s, page_of(s, e->page)->home.region);
+            e->home_slot = page_of(s, e->page)->home.slot;
+            f->leaves++;
+        }
         e->past = pages_lift(s, e->page, (struct slot_ref){r->number, e->slot});
     }
     return PLAN_READY;
@@ -129,6 +134,9 @@ static CUresult unmap_old(struct fill *f, struct device *d)
         if (result)
             return result;
         e->unmapped = e->old != 0;
+        if (e->home && (result = region_unmap(d, e->home, e->home_slot)))
+            return result;
+        e->left = e->home != NULL;
     }
     return CUDA_SUCCESS;
 }
@@ -189,6 +197,8 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
     bit_clear(r->transit, e->slot);
     if (e->unmapped)
         pages_unlink(s, r, e->slot);
+    if (e->left)
+        pages_unlink(s, e->home, e->home_slot);
     if (e->created) {
         e->page = pages_add(s, e->handle, 1ull << s->shift);
         pages_add_spare(s, e->page);

@@ -12,7 +12,9 @@ struct fill_entry {
     uint32_t old;                         /* page mapped here that cannot be used here now, 0: none */
     struct page_past past;                /* of a harvested page */
     CUmemGenericAllocationHandle handle;  /* of `page`, once there is one */
-    bool     created, unmapped, mapped;   /* done so far */
+    struct region *home;                  /* aliases:off: where a harvested page lies, which it leaves first; NULL: it need not */
+    uint32_t home_slot;
+    bool     created, unmapped, left, mapped; /* done so far */
 };
 
 /* One for each pool; in use by the holder of the turn from fill_plan to fill_publish. */
@@ -21,7 +23,7 @@ struct fill {
     struct pick       *picks;
     uint32_t           most;              /* room in both */
     uint32_t           count;
-    uint32_t           creates, harvests, unmaps;
+    uint32_t           creates, harvests, unmaps, leaves;
     struct region     *region;
 };
 

@@ -201,6 +201,7 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
     struct page *p = page_of(s, page);
     struct slot_ref here = {r->number, slot};
     CHECK(!r->page[slot]);
+    CHECK(!s->mapped_once || !p->maps); /* invariant 25 */
     r->page[slot] = page;
     p->maps++;
     p->pins += r->pins[slot];

@@ -49,6 +49,7 @@ struct pages {                      /* guarded by the pool's lock */
     uint64_t      spare_bytes;
     uint64_t      reserved;         /* bytes of all pages and segments */
     uint64_t      addresses;        /* bytes of address space */
+    bool          mapped_once;      /* aliases:off: a page that moves leaves its old slot first */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
 };
 

@@ -58,6 +58,14 @@ static void sort_oldest_first(struct picker *k)
     }
 }
 
+/* With aliases:off a page moves only if its old slot may be unmapped for it (rule 3). */
+static bool may_leave_slot(const struct pages *s, const struct requester *who, const struct page *p, tick freed, uint32_t arena)
+{
+    const struct region *r = p->home.region ? region_of(s, p->home.region) : NULL;
+    return !r || (who->may_unmap && !p->fixed && !bit_is_set(r->broken, p->home.slot) &&
+                  fence_has_passed(&s->fences, freed, arena) && fence_has_passed(&s->fences, r->freed[p->home.slot], r->arena));
+}
+
 static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
 {
     struct page *p = page_of(s, page);
@@ -67,6 +75,8 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
         if (p->met == s->epoch) /* the range that is being filled uses it already */
             return;
         if (arena != k->who->arena && (p->fixed || !fence_has_passed(&s->fences, freed, arena)))
+            return;
+        if (s->mapped_once && !may_leave_slot(s, k->who, p, freed, arena))
             return;
     } else if (p->fixed || !fence_has_passed(&s->fences, freed, arena)) {
         return;
@@ -194,6 +204,8 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
         pins += region_of(s, at.region)->pins[at.slot];
         fixed = fixed || (region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena);
     }
+    if (maps > 1 && s->mapped_once)
+        return "25: with aliases:off no page is mapped twice";
     if (p->fixed && !fixed && !BREAKS(4)) /* nor on its way there */
         return "24: a fixed page is mapped by the private arena that it names";
     return maps != p->maps ? "6: the chain of a page lists the slots that map it" :

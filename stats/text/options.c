@@ -24,7 +24,7 @@
 #define SMALLEST_LIMIT 512      /* bytes; the smallest block */
 #define LARGEST_LIMIT 0x1p63
 
-enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND_GRAPHS, KIND_HANDLES };
+enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND_GRAPHS, KIND_HANDLES, KIND_ALIASES };
 
 /* What a row's numbers are, by kind, and what messages and help say about them. */
 #define VALUE_COUNT(x) x
@@ -34,12 +34,15 @@ enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND
 #define VALUE_PROVIDER(x) PROVIDER_##x
 #define VALUE_GRAPHS(x) GRAPHS_##x
 #define VALUE_HANDLES(x) HANDLES_##x
+#define VALUE_ALIASES(x) ALIASES_##x
 #define PROVIDER_auto CENOTE_AUTO
 #define PROVIDER_guard CENOTE_GUARD
 #define GRAPHS_auto CENOTE_GRAPHS_AUTO
 #define GRAPHS_plain CENOTE_GRAPHS_PLAIN
 #define HANDLES_file CENOTE_HANDLES_FILE
 #define HANDLES_fabric CENOTE_HANDLES_FABRIC
+#define ALIASES_on CENOTE_ALIASES_ON
+#define ALIASES_off CENOTE_ALIASES_OFF
 #define ALLOWED_COUNT(least, most) "a whole number from " #least " to " #most
 #define ALLOWED_POWER(least, most) "0 or a power of two up to " #most
 #define ALLOWED_SHARE(least, most) "a part up to " #most " such as 0.01 or 1 %, or off"
@@ -47,6 +50,7 @@ enum kind { KIND_COUNT, KIND_POWER, KIND_SHARE, KIND_MEMORY, KIND_PROVIDER, KIND
 #define ALLOWED_PROVIDER(least, most) "auto, vmm, async, plain or guard"
 #define ALLOWED_GRAPHS(least, most) "auto, pages or plain"
 #define ALLOWED_HANDLES(least, most) "file or fabric"
+#define ALLOWED_ALIASES(least, most) "on or off"
 
 static const struct option {
     const char *name;
@@ -80,6 +84,7 @@ static const char *const graphs[] = {
 };
 
 static const char *const handles[] = {[CENOTE_HANDLES_FILE] = "file", [CENOTE_HANDLES_FABRIC] = "fabric"};
+static const char *const aliases[] = {[CENOTE_ALIASES_ON] = "on", [CENOTE_ALIASES_OFF] = "off"};
 
 const char *cenote_options_help(void)
 {
@@ -145,6 +150,7 @@ static bool option_in_range(const struct option *o, double value)
     case KIND_PROVIDER:
     case KIND_GRAPHS:
     case KIND_HANDLES:
+    case KIND_ALIASES:
         break;
     }
     return value >= o->least && value <= o->most;
@@ -182,6 +188,9 @@ static bool option_read(const struct option *o, const char *text, double *value)
         return *value >= 0;
     case KIND_HANDLES:
         *value = find_name(handles, (int)(sizeof(handles) / sizeof(handles[0])), text);
+        return *value >= 0;
+    case KIND_ALIASES:
+        *value = find_name(aliases, (int)(sizeof(aliases) / sizeof(aliases[0])), text);
         return *value >= 0;
     case KIND_COUNT:
     case KIND_POWER:
@@ -364,8 +373,6 @@ int options_check(const cenote_options *given, size_t size, cenote_options *full
         return error;
     if (checked.abort)
         error_abort_on_misuse();
-    if (checked.unused)
-        return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_options_default()");
     for (size_t i = 0; i < OPTIONS; i++) {
         double value = option_get(&table[i], &checked);
         char shown[32];

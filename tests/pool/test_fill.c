@@ -345,6 +345,66 @@ CASE(calls_that_fail_for_good_lose_slots_but_no_pages)
     EXPECT_EQ(lost, 9 * 10 / 2 + 2 * 10); /* one more after each cuMemMap that succeeded */
 }
 
+/* With aliases:off two of three slots take pages from `elsewhere`, which leave it first, and of those that are done alone. */
+static CUresult move_with_failures(uint32_t from, uint32_t to)
+{
+    close_all();
+    open_all();
+    store.mapped_once = true;
+    target = store_region(3, 1, false);
+    elsewhere = store_region(3, 1, false);
+    for (uint32_t slot = 0; slot < 3; slot++)
+        new_page(elsewhere, slot);
+    use(elsewhere, 0, 2);
+    use(elsewhere, 2, 3);
+    let_go(elsewhere, 0, 2);
+    store_finish();
+    let_go(elsewhere, 2, 3);
+    REQUIRE_EQ(plan(target, 0, 3), PLAN_READY);
+    EXPECT_EQ(fill.creates, 1);
+    EXPECT_EQ(fill.leaves, 2);
+    card_fail(from, to);
+    return run(target, 0, 3);
+}
+
+CASE(pages_leave_their_old_slots_first)
+{
+    EXPECT_EQ(move_with_failures(0, 0), CUDA_SUCCESS);
+    EXPECT(range_is_whole(target, 0, 3));
+    EXPECT(bits_all_set(target->sole, 0, 3));
+    EXPECT(!elsewhere->page[0] && !elsewhere->page[1] && elsewhere->page[2]);
+    EXPECT_SOUND();
+    for (uint32_t n = 1, calls = card.calls; n <= 2 * calls; n++) {
+        EXPECT_EQ(move_with_failures((n + 1) / 2, n % 2 ? (n + 1) / 2 : UINT32_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+        EXPECT(!bits_any_set(target->transit, 0, 3));
+        EXPECT_SOUND();
+        card_fail(0, 0);
+        store_finish();
+        struct region *third = store_region(2, 1, false);
+        REQUIRE_EQ(plan(third, 0, 2), PLAN_READY);
+        EXPECT_EQ(run(third, 0, 2), CUDA_SUCCESS);
+        EXPECT_SOUND();
+    }
+}
+
+/* While a capture is open spares alone are taken. */
+CASE(no_page_leaves_its_slot_while_a_capture_is_open)
+{
+    struct region *r = store_region(2, 1, false), *other = store_region(1, 2, false);
+    struct requester who = {.arena = 1};
+    store.mapped_once = true;
+    new_page(other, 0);
+    use(other, 0, 1);
+    let_go(other, 0, 1);
+    store_finish();
+    new_page(NULL, 0);
+    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 0, 2, true, UINT64_MAX), PLAN_READY);
+    EXPECT_EQ(fill.creates, 1);
+    EXPECT_EQ(fill.leaves, 0);
+    REQUIRE_EQ(run(r, 0, 2), CUDA_SUCCESS);
+    EXPECT_SOUND();
+}
+
 CASE(room_grows_with_the_range_and_is_given_back)
 {
     size_t before = memory_in_use();

@@ -37,6 +37,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT_EQ(options.handles, CENOTE_HANDLES_FILE);
     EXPECT_EQ(options.mappings, 400000);
     EXPECT_EQ(options.announced, 0);
+    EXPECT_EQ(options.aliases, CENOTE_ALIASES_ON);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);
     EXPECT_EQ(options.address_ratio, 64);
@@ -60,6 +61,8 @@ CASE(text_sets_what_it_names)
     EXPECT_EQ(options.address_ratio, 64);
     EXPECT_EQ(cenote_options_parse(&options, "handles:Fabric"), CENOTE_OK);
     EXPECT_EQ(options.handles, CENOTE_HANDLES_FABRIC);
+    EXPECT_EQ(cenote_options_parse(&options, "aliases:OFF"), CENOTE_OK);
+    EXPECT_EQ(options.aliases, CENOTE_ALIASES_OFF);
     EXPECT_EQ(cenote_options_parse(&options, "trim_above:80%"), CENOTE_OK);
     EXPECT(options.trim_above == 0.8);
     EXPECT_EQ(cenote_options_parse(&options, "trim_above:off"), CENOTE_OK);
@@ -116,6 +119,7 @@ CASE(malformed_values_are_told_what_is_allowed)
     expect_refused("trim_every:1000001", "1000000");
     expect_refused("provider:cuda", "auto, vmm, async, plain or guard");
     expect_refused("handles:socket", "file or fabric");
+    expect_refused("aliases:1", "on or off");
     expect_refused("harvest_budget:1.5", "harvest_budget");
     expect_refused("harvest_budget:-1", "off");
     expect_refused("harvest_budget:nan", "nan");
@@ -265,15 +269,6 @@ CASE(a_size_that_cannot_be_is_refused)
         EXPECT_EQ((cenote_options_default)(&given, sizes[i]), CENOTE_INVALID);
         EXPECT_EQ((cenote_options_parse)(&given, "", sizes[i]), CENOTE_INVALID);
     }
-}
-
-/* A later version may have an option there. */
-CASE(what_is_unused_is_zero)
-{
-    cenote_options given = fresh(), full;
-    given.unused = 1;
-    EXPECT_EQ(options_check(&given, sizeof(given), &full), CENOTE_INVALID);
-    EXPECT(message_has("unused"));
 }
 
 /* What a program writes into the struct itself is judged as text is. */

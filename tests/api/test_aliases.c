@@ -1,0 +1,161 @@
+/*
+ * test_aliases.c: with aliases:off no page is mapped at two addresses at any time, and rule 3 holds all the same: a page that the device may
+ * still use at its old place does not leave it. Not: mappings that go because there are too many (test_ceilings.c).
+ */
+#include "tests/api/scene.h"
+
+#define CARD (64 * MIB)
+#define PAGE (2 * MIB)
+
+static void open_with(struct scene *scene, const char *conf)
+{
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    DONE(cenote_options_parse(&options, conf));
+    scene_open_with(scene, &shape, &options);
+}
+
+static uint64_t mappings_of_one(void)
+{
+    struct sim_books books;
+    sim_books(&books);
+    return books.mappings_of_one;
+}
+
+/* The streams take most of the card in turns. Returns how many pages moved. */
+static uint64_t take_turns(struct scene *scene, int turns)
+{
+    for (int i = 0; i < turns; i++) {
+        struct held held, small;
+        CUstream stream = scene->stream[i % SCENE_STREAMS];
+        REQUIRE(held_take(&held, scene->pool, (size_t)(16 + i % 5) * PAGE, stream));
+        REQUIRE(held_take(&small, scene->pool, PAGE / 4, stream));
+        held_give(&held);
+        DONE(cuStreamSynchronize(stream));
+        held_give(&small);
+    }
+    return scene_stats(scene->pool).pages_harvested;
+}
+
+CASE(pages_move_from_stream_to_stream)
+{
+    struct scene scene;
+    open_with(&scene, "aliases:on");
+    EXPECT(take_turns(&scene, 15) > 0);
+    EXPECT(mappings_of_one() > 1);
+    scene_close(&scene);
+
+    open_with(&scene, "aliases:off");
+    EXPECT(take_turns(&scene, 15) > 0);
+    EXPECT_EQ(mappings_of_one(), 1);
+    EXPECT_EQ(scene_stats(scene.pool).pages_aliased, 0);
+    scene_close(&scene);
+}
+
+/* Freed in stream order and still in use: pages of the stream itself move at once with aliases, and without wait for the device. */
+CASE(in_flight)
+{
+    for (int off = 0; off < 2; off++) {
+        struct scene scene;
+        struct held first, second, wall;
+        open_with(&scene, off ? "aliases:off" : "aliases:on");
+        REQUIRE(held_take(&first, scene.pool, 12 * PAGE, scene.stream[A]));
+        REQUIRE(held_take(&wall, scene.pool, PAGE, scene.stream[A]));
+        held_linger(&first, scene.stream[A]);
+        held_give(&first);
+        REQUIRE(held_take(&second, scene.pool, 24 * PAGE, scene.stream[A]));
+        EXPECT_EQ(scene_stats(scene.pool).waits, off);
+        EXPECT_EQ(mappings_of_one(), off ? 1 : 2);
+        held_give(&second);
+        held_give(&wall);
+        scene_close(&scene);
+    }
+}
+
+/* While a capture is open no page can leave its place: memory may be short that would not be otherwise. */
+CASE(during_a_capture)
+{
+    struct scene scene;
+    cenote_group *group;
+    void *block;
+    open_with(&scene, "aliases:off");
+    take_turns(&scene, 4);
+    DONE(cenote_group_create(scene.pool, "captured", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[C]));
+    EXPECT_EQ(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block), CENOTE_OUT_OF_MEMORY);
+    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(group));
+    EXPECT_EQ(mappings_of_one(), 1);
+    scene_close(&scene);
+}
+
+/* What a graph has drawn lies where it lies, also for the group's own next block (rule 4). */
+CASE(private_group)
+{
+    struct scene scene;
+    cenote_group *group;
+    void *first, *wall, *second;
+    open_with(&scene, "aliases:off");
+    DONE(cenote_group_create(scene.pool, "graphs", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_group_alloc(group, 4 * PAGE, 512, scene.stream[A], &first));
+    DONE(cenote_group_alloc(group, PAGE, 512, scene.stream[A], &wall));
+    DONE(cenote_free(first));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_group_alloc(group, 8 * PAGE, 512, scene.stream[A], &second));
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 0);
+    DONE(sim_launch_fill(scene.stream[A], device_address(first), 1, 4 * PAGE));
+    DONE(cenote_free(second));
+    DONE(cenote_free(wall));
+    DONE(cenote_group_destroy(group));
+    EXPECT_EQ(mappings_of_one(), 1);
+    scene_close(&scene);
+}
+
+/* A program that remembers what lies under an address is told before a page leaves it. */
+#define SLOTS_MAX 4096
+
+struct memory_map {
+    uint64_t first;
+    bool     is_mapped[SLOTS_MAX];
+    int      faults, left;
+};
+
+static void remember(cenote_pool *pool, int change, void *at, size_t bytes, void *arg)
+{
+    struct memory_map *map = arg;
+    (void)pool;
+    if (change != CENOTE_MAPPED && change != CENOTE_UNMAPPING)
+        return;
+    map->first = map->first ? map->first : (uint64_t)(uintptr_t)at - SLOTS_MAX / 2 * PAGE;
+    uint64_t slot = ((uint64_t)(uintptr_t)at - map->first) / PAGE;
+    for (uint64_t end = slot + bytes / PAGE; slot < end; slot++) {
+        REQUIRE(slot < SLOTS_MAX);
+        map->faults += map->is_mapped[slot] == (change == CENOTE_MAPPED);
+        map->left += change == CENOTE_UNMAPPING;
+        map->is_mapped[slot] = change == CENOTE_MAPPED;
+    }
+}
+
+CASE(notices)
+{
+    static struct memory_map map;
+    struct scene scene;
+    struct sim_books books;
+    uint64_t mapped = 0;
+    memset(&map, 0, sizeof map);
+    open_with(&scene, "aliases:off");
+    DONE(cenote_pool_watch(scene.pool, remember, &map));
+    take_turns(&scene, 9);
+    sim_books(&books);
+    for (int slot = 0; slot < SLOTS_MAX; slot++)
+        mapped += map.is_mapped[slot];
+    EXPECT(map.left > 0);
+    EXPECT_EQ(map.faults, 0);
+    EXPECT_EQ(mapped, books.mappings);
+    DONE(cenote_pool_watch(scene.pool, NULL, NULL));
+    scene_close(&scene);
+}
+
+SCENES_MAIN("api: aliases")
