@@ -56,6 +56,7 @@ struct sim_shape {
     uint64_t mapping_ceiling; /* of the quirks of that name */
     uint64_t handle_ceiling;
     uint64_t quirks;          /* of SIM_QUIRK; 0: none */
+    char     prices[512];     /* a file with what driver calls cost, for what cost.def says; "": none */
     char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };
 

@@ -1,4 +1,4 @@
-/* kernel.h: modules, functions, and launches of kernels, which do nothing. LOCKING: the model's lock. */
+/* kernel.h: modules, functions, and launches of kernels, which do nothing, but for a few that are known by name. LOCKING: the model's lock. */
 #ifndef CENOTE_SIM_KERNEL_H
 #define CENOTE_SIM_KERNEL_H
 
@@ -10,6 +10,7 @@ struct function {
     uint32_t next;          /* in its bucket */
     uint32_t sibling;       /* next of its module */
     uint32_t hash;
+    unsigned known;         /* 0: its kernel does nothing */
     int      attributes[CU_FUNC_ATTRIBUTE_MAX];
 };
 
@@ -61,6 +62,10 @@ CUresult occupancy_block_size(int *grid, int *block, CUfunction function, CUoccu
                               unsigned flags);  /* takes the lock itself: it calls the program */
 uint64_t occupancy_resident(uint32_t function, int device, int block, size_t shared);     /* blocks that run at once on the device */
 CUresult occupancy_shared(size_t *shared, CUfunction function, int blocks, int block);
+
+/* --- known.c: kernels that do something */
+unsigned known_kernel(const char *name);        /* 0: not one of them */
+struct work known_work(unsigned known, void **parameters);
 
 /* --- kernels.c: launches */
 struct launch {

@@ -1,5 +1,6 @@
 /*
- * kernels.c: launches of kernels, which do nothing: they have a place in the order of their stream and no effect.
+ * kernels.c: launches of kernels, which do nothing: they have a place in the order of their stream and no effect. Those of kernels.def do what
+ * their names say, but not in a capture.
  *
  * A launch is checked as far as CUDA checks it from outside: limits of grid, block and shared memory. What a kernel would have read or
  * written is not known here, so memory it would need is not looked up either, and parameters are not looked at.
@@ -28,6 +29,15 @@ static CUresult put(struct stream *s, const char *name, uint32_t function, const
     struct work work = {.kind = &work_kernel, .name = "kernel", .number = function ? function : function_named(0, name),
         .grid = {l->grid[0], l->grid[1], l->grid[2]}, .block = {l->block[0], l->block[1], l->block[2]}, .shared = l->shared};
     return work.number ? capture_add(s, &work) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult put_known(struct stream *s, unsigned known, void **parameters)
+{
+    if (!parameters)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct work work = known_work(known, parameters);
+    model.books.kernels++;
+    return work_put(s, &work);
 }
 
 CUresult sim_launch_kernel(CUstream stream, const char *name)
@@ -83,6 +93,9 @@ CUresult kernel_launch(CUfunction function, const struct launch *l, CUstream str
     if (parameters && extra)
         return CUDA_ERROR_INVALID_VALUE;
     result = kernel_check(number, context_at(s->context)->device, l);
+    unsigned known = function_at(number)->known;
+    if (!result && known && !s->capture)
+        return put_known(s, known, parameters);
     return result ? result : put(s, function_at(number)->name, number, l);
 }
 

@@ -110,7 +110,8 @@ static uint32_t add_function(uint32_t module, const char *name, uint32_t hash)
         return 0;
     }
     struct function *f = function_at(number);
-    *f = (struct function){.name = copy, .module = module, .hash = hash, .next = buckets[hash % BUCKETS]};
+    *f = (struct function){.name = copy, .module = module, .hash = hash, .known = known_kernel(name),
+        .next = buckets[hash % BUCKETS]};
     memcpy(f->attributes, attributes, sizeof attributes);
     buckets[hash % BUCKETS] = number;
     if (module) {

@@ -12,6 +12,7 @@
 #include "sim/code/kernel.h"
 #include "sim/entries/entries.h"
 #include "sim/graph/graph.h"
+#include "sim/machine/cost.h"
 #include "sim/machine/machine.h"
 #include "sim/memory/memory.h"
 #include "sim/order/stream.h"
@@ -51,6 +52,8 @@ void start_with(const struct sim_shape *shape)
 {
     machine_leave();
     uint64_t numbered = model_reset(shape);
+    if (!cost_reset(shape->prices))
+        model_cannot_start("the prices are not understood");
     visible_reset();
     reset_order();
     reset_memory(numbered);

@@ -1,6 +1,12 @@
-/* cost.c: adds up what calls would cost on a real driver, and lets the clock go on by it where the shape says so. */
+/*
+ * cost.c: adds up what calls would cost on a real driver, and lets the clock go on by it where the shape says so.
+ *
+ * cost.def has the prices. A file, which `cenote qualify --prices` writes, replaces those that it names: a line is the name of a call and ns, as
+ * "cuMemCreate 61000"; what follows '#' is a remark.
+ */
 #include "sim/machine/cost.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,6 +31,38 @@ enum cost_call cost_find(const char *name)
             return i;
     }
     return COST_NOTHING;
+}
+
+static uint64_t prices[COST_CALLS];     /* in use */
+
+static bool read_price(const char *line)
+{
+    char name[64];
+    unsigned long long ns;
+    int end = 0;
+    if (sscanf(line, " %63s %llu %n", name, &ns, &end) < 2 || (line[end] && line[end] != '#'))
+        return line[strspn(line, " \t\n")] == 0 || line[strspn(line, " \t")] == '#';
+    enum cost_call call = cost_find(name);
+    if (call)
+        prices[call] = ns;
+    return call;
+}
+
+bool cost_reset(const char *path)
+{
+    char line[256];
+    bool fine = true;
+    for (int i = 0; i < COST_CALLS; i++)
+        prices[i] = costs[i].ns;
+    FILE *file = *path ? fopen(path, "r") : NULL;
+    if (*path && !file)
+        fprintf(stderr, "simulated GPU: prices: %s cannot be read\n", path);
+    while (file && fine && fgets(line, sizeof line, file))
+        if (!(fine = read_price(line)))
+            fprintf(stderr, "simulated GPU: prices: \"%.60s\" is no call with a price and its ns\n", line);
+    if (file)
+        fclose(file);
+    return fine && (file || !*path);
 }
 
 static _Thread_local uint64_t unspent;
@@ -56,10 +94,10 @@ static void charge(uint64_t ns)
 void cost_charge_call(enum cost_call call)
 {
     if (costs[call].per == CALL)
-        charge(costs[call].ns);
+        charge(prices[call]);
 }
 
 void cost_charge(enum cost_call call, uint64_t handles)
 {
-    charge(costs[call].ns * handles);
+    charge(prices[call] * handles);
 }

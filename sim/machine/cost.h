@@ -12,6 +12,7 @@ enum cost_call {
     COST_CALLS
 };
 
+bool cost_reset(const char *path);              /* the prices of cost.def, but for those in a file; "": no file. False: a bad one, said on stderr */
 enum cost_call cost_find(const char *name);     /* COST_NOTHING where there is no row */
 void cost_charge_call(enum cost_call call);     /* the rows that are charged once a call; entries.c does, for every call */
 void cost_charge(enum cost_call call, uint64_t handles);    /* the rows that are charged by handle */

@@ -18,9 +18,11 @@ void sim_shape_default(struct sim_shape *shape)
     memset(shape, 0, sizeof *shape);
 #define SHAPE(field, kind, preset, least, most) shape->field = preset;
 #define NAME(field)
+#define PATH(field)
 #include "sim/machine/shape.def"
 #undef SHAPE
 #undef NAME
+#undef PATH
 }
 
 static bool read_unit(const char *text, uint64_t *unit)
@@ -117,15 +119,21 @@ static bool read_field(struct sim_shape *shape, bool *quiet, const char *name, c
 #define NAME(field)                                                                               \
     if (strcmp(name, #field) == 0 && read_name(text, shape->field, sizeof shape->field))           \
         return true;
+#define PATH(field)                                                                               \
+    if (strcmp(name, #field) == 0 && strlen(text) < sizeof shape->field) {                         \
+        strcpy(shape->field, text);                                                                \
+        return true;                                                                               \
+    }
 #include "sim/machine/shape.def"
 #undef SHAPE
 #undef NAME
+#undef PATH
     return false;
 }
 
 bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text)
 {
-    char copy[1024];
+    char copy[2048];
     if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
         return false;
     char *rest;

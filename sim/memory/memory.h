@@ -170,6 +170,7 @@ CUresult plain_alloc(CUdeviceptr *at, size_t size);
 extern const struct work_kind work_touch;
 extern const struct work_kind work_fill;
 extern const struct work_kind work_expect;
+extern const struct work_kind work_count;               /* adds to the word at `from` how many words at `to` differ */
 extern const struct work_kind work_copy;
 void     transfers_reset(void);
 uint64_t transfers_mismatches(void);                    /* words that work_expect found different */

@@ -126,6 +126,24 @@ static bool run_over_range(const struct work *w, uint64_t row, bool write, void 
     return true;
 }
 
+/* What `compare` finds, kept in device memory instead of the model's books. */
+static void count(const struct work *w)
+{
+    uint64_t before = mismatches, sum;
+    struct operand o;
+    bool going = run_over_range(w, w->to, false, compare);
+    uint64_t found = mismatches - before;
+    mismatches = before;
+    const char *trouble = going ? find_operand(w, w->from, sizeof sum, true, &o) : NULL;
+    if (trouble || (going && o.on_host))
+        going = illegal(w, w->from, trouble ? trouble : "memory of the host");
+    if (!going)
+        return;
+    contents_read(o.offset, &sum, sizeof sum);
+    sum += found;
+    contents_write(o.offset, &sum, sizeof sum);
+}
+
 static bool fill_row(const struct work *w, uint64_t to, uint64_t from)
 {
     (void)from;
@@ -206,7 +224,15 @@ static void mark_both(const struct work *w, uint64_t done)
         mark(w->from, extent_of(w, w->from_pitch, w->from_layer), done);
 }
 
+static void mark_count(const struct work *w, uint64_t done)
+{
+    mark_target(w, done);
+    if (done > clock_seen())
+        mark(w->from, sizeof(uint64_t), done);
+}
+
 const struct work_kind work_touch = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_target, .run = touch};
 const struct work_kind work_fill = {.node = CU_GRAPH_NODE_TYPE_MEMSET, .placed = mark_target, .run = fill_all};
 const struct work_kind work_expect = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_target, .run = expect};
+const struct work_kind work_count = {.node = CU_GRAPH_NODE_TYPE_KERNEL, .placed = mark_count, .run = count};
 const struct work_kind work_copy = {.node = CU_GRAPH_NODE_TYPE_MEMCPY, .placed = mark_both, .run = copy};

@@ -27,6 +27,7 @@ static const char usage[] =
     "  --page-mib N         option page_mib of the pool; this and the next two may also be set by CENOTE_CONF\n"
     "  --provider NAME      option provider\n"
     "  --harvest-budget X   option harvest_budget\n"
+    "  --prices FILE        what driver calls cost, as cenote-qualify --prices found on a card\n"
     "  --json               one JSON object a line\n";
 
 struct request {
@@ -72,6 +73,9 @@ static int set_option(struct request *request, const struct option *option, cons
         return set_pool_option(request, "provider", value);
     case 'b':
         return set_pool_option(request, "harvest_budget", value);
+    case 'f':
+        plan->prices = value;
+        return 0;
     default:
         request->json = true;
         return 0;
@@ -85,7 +89,8 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"repeat", required_argument, NULL, 'r'},   {"capacity", required_argument, NULL, 'c'},
         {"gpu-lag", required_argument, NULL, 'l'},  {"page-mib", required_argument, NULL, 'm'},
         {"provider", required_argument, NULL, 'p'}, {"harvest-budget", required_argument, NULL, 'b'},
-        {"json", no_argument, NULL, 'j'},           {"help", no_argument, NULL, 'h'},
+        {"prices", required_argument, NULL, 'f'},   {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
         {0},
     };
     for (;;) {

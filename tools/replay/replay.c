@@ -239,6 +239,8 @@ static bool begin(struct player *p)
     shape.devices = (int)p->trace->devices;
     shape.manual_clock = true;
     shape.lag = (uint64_t)(p->plan->lag * (double)p->trace->in_file) * TICK_NS;
+    if (p->plan->prices && snprintf(shape.prices, sizeof(shape.prices), "%s", p->plan->prices) >= (int)sizeof(shape.prices))
+        return fail(p, "replay", "the path of the prices is too long");
     sim_reset(&shape);
 
     p->blocks = calloc(p->trace->blocks + 1, sizeof(*p->blocks)); /* a step has block 0 */

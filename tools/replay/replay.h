@@ -14,6 +14,7 @@ struct replay_plan {
     replay_fn      play;     /* NULL: cenote; or another allocator on the simulated GPU, in whose result only what it knows is set */
     cenote_options options;
     uint64_t       capacity; /* bytes per device */
+    const char    *prices;   /* file of what driver calls cost; NULL: sim/machine/cost.def says it */
     double         lag;      /* the GPU runs behind by that part of the trace's records */
     uint32_t       repeat;
 };
