@@ -41,6 +41,11 @@ else()
     message(STATUS "no zlib: cenote-replay, cenote-fuzz and cenote-traces are left out")
 endif()
 
+# The one program that is for real GPUs: it finds whichever driver is there, and needs cuda.h alone.
+file(GLOB qualify CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/qualify/*.c)
+add_executable(cenote-qualify ${qualify})
+target_link_libraries(cenote-qualify PRIVATE cenote_flags cenote_inside)
+
 file(GLOB bench_shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*.c)
 file(GLOB benches CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/bench/*)
 foreach(folder ${benches})

@@ -11,7 +11,7 @@ from cenote.launch import environment, run
 from cenote.launch.command_line import MOST_DEVICES, Parser, allocator, capacity, devices, lag, split
 from cenote.places import NotBuilt, version
 
-VALUED = ("--sim", "--devices", "--lag", "--quirk", "--allocator", "--trace", "--report", "--json")
+VALUED = ("--sim", "--devices", "--lag", "--quirk", "--prices", "--allocator", "--trace", "--report", "--json")
 
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
@@ -35,6 +35,7 @@ def run_parser() -> Parser:
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
     parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
     parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do; a wrong name lists them all")
+    parser.add_argument("--prices", metavar="FILE", help="the simulated GPU's driver calls cost what `cenote qualify --prices FILE` found on a card")
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
@@ -51,7 +52,7 @@ def run_main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(ours)
     allocator_name = options.allocator or ("cenote" if options.report else None)
     wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report,
-                            options.quirk, not options.quiet)
+                            options.quirk, options.prices, not options.quiet)
     try:
         return run.run(wish, program)
     except (Mistake, NotBuilt) as mistake:
@@ -61,6 +62,7 @@ def run_main(arguments: Sequence[str]) -> int:
 # Subcommand: the module whose main(arguments) runs it, and a line for the help text.
 COMMANDS = {
     "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
+    "qualify": ("launch.qualify", "does this machine's GPU do what cenote relies on? experiments on it, and a verdict"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
     "dry-run": ("fit.dry_run", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),

@@ -111,6 +111,11 @@ def pluggable_library() -> str:
     return find("lib/libcenote_pluggable.so", os.path.join(build_folder(), "libcenote_pluggable.so"))
 
 
+def qualify_program() -> str:
+    """The program behind `cenote qualify`."""
+    return find("bin/cenote-qualify", os.path.join(build_folder(), "bin", "cenote-qualify"))
+
+
 def records_library() -> str:
     """The reader of traces. A build without zlib has none."""
     return find("lib/libcenote_records.so", os.path.join(build_folder(), "libcenote_records.so"))

@@ -20,6 +20,7 @@ class Wish(NamedTuple):
     figures: Optional[str] = None  # file for the program's figures, written when it ends
     report: Optional[str] = None  # file for the page of `cenote view`, written when it ends
     quirks: Optional[str] = None  # quirks of the simulated GPU, separated by commas
+    prices: Optional[str] = None  # file with the prices of driver calls, for the simulated GPU
     line: Optional[bool] = None  # print a line of figures when it ends; None: leave that to the environment
 
 
@@ -130,6 +131,7 @@ def merge_sim(wish: Wish, old: str) -> str:
         "devices": None if wish.devices is None else str(wish.devices),
         "lag": None if wish.lag is None else str(wish.lag),
         "quirks": None if wish.quirks is None else wish.quirks.replace(",", "+"),
+        "prices": None if wish.prices is None else price_file(wish.prices),
     }
     for name, text in asked.items():
         if text is None:
@@ -140,6 +142,14 @@ def merge_sim(wish: Wish, old: str) -> str:
     # This program and all processes that it starts are on one simulated machine; if such a process is a `cenote run` of its own, too.
     shape.setdefault("machine", "run-" + os.urandom(8).hex())
     return ",".join(f"{name}:{value}" for name, value in shape.items())
+
+
+def price_file(path: str) -> str:
+    """In CENOTE_SIM commas separate items, and every process has to find the file."""
+    whole = os.path.abspath(path)
+    if "," in whole or not os.path.isfile(whole):
+        raise Mistake(f"{path[-40:]!r} is no file with prices; `cenote qualify --prices FILE` writes one, whose path has no comma")
+    return whole
 
 
 def is_same_size(one: str, other: str) -> bool:

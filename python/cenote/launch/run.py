@@ -79,8 +79,8 @@ def run(wish: Wish, program: Sequence[str]) -> NoReturn:
         if wish.quirks is not None:
             from cenote.simulated import quirks
             quirks.check(wish.quirks)
-    elif wish.devices is not None or wish.lag is not None or wish.quirks is not None:
-        raise Mistake("--devices, --lag and --quirk are for the simulated GPU; add --sim SIZE")
+    elif wish.devices is not None or wish.lag is not None or wish.quirks is not None or wish.prices is not None:
+        raise Mistake("--devices, --lag, --quirk and --prices are for the simulated GPU; add --sim SIZE")
     variables = environment.prepare(wish, os.environ, preload)
     if wish.allocator == "cenote":
         prepare_plugin(program[0] != "--", variables)

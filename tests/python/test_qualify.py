@@ -1,0 +1,25 @@
+"""`cenote qualify`: the program of tools/qualify under the command; tests/tools/qualify.py tests the program."""
+import json
+
+
+def test_on_the_simulated_gpu(run, tmp_path):
+    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--json", str(tmp_path / "q.json"))
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.endswith("verdict: fit without fabric handles\n") and not done.stderr
+    assert json.loads((tmp_path / "q.json").read_text())["without"] == ["fabric handles"]
+
+
+def test_prices_of_a_card(run, tmp_path):
+    prices = tmp_path / "card.prices"
+    prices.write_text("cuMemCreate 5\n")
+    done = run("run", "--sim", "8GiB", "--prices", str(prices), "--quiet", "--", "sh", "-c", "echo $CENOTE_SIM")
+    assert done.returncode == 0 and f"prices:{prices}" in done.stdout
+    done = run("run", "--sim", "8GiB", "--prices", str(tmp_path / "none"), "--", "true")
+    assert done.returncode == 2 and "no file with prices" in done.stderr
+
+
+def test_wrong_arguments(run):
+    for arguments in (["--quirk", "fabric"], ["--sim", "x"], ["--sim", "8GiB", "--quirk", "nonsense"], ["--sim", "8GiB", "--what"]):
+        done = run("qualify", *arguments)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("cenote qualify: "), done.stderr
+    assert "--seconds" in run("qualify", "--help").stdout

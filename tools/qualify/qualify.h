@@ -1,0 +1,188 @@
+/*
+ * qualify.h: cenote-qualify, shared by its files.
+ *
+ *     main.c          arguments; runs each step in a child, and judges
+ *     steps.c         what a child does: the experiments, the prices, the random programs, and what it tells its parent
+ *     card.c          the card in a child: kernels, streams, pages
+ *     experiments.c   experiments.def, but captures.c
+ *     prices.c        prices.def
+ *     programs.c      random programs on a pool of cenote's
+ *     screen.c        the screen, the JSON file, the file of prices
+ *
+ * A step that fails may leave a card's context lost, or a thread waiting for ever. So steps run in a child, which ends after a failure; the parent,
+ * which never calls the driver, starts another child with the next step.
+ */
+#ifndef CENOTE_QUALIFY_H
+#define CENOTE_QUALIFY_H
+
+#include <stdbool.h>
+
+#include "driver/driver.h"
+
+#define QUALIFY_STREAMS 4
+#define QUALIFY_NOTE 160
+
+enum weight { NEEDED, WANTED, OFFERED, TOLD };
+enum outcome { NOT_RUN, HOLDS, FAILS, ABSENT };
+
+enum step {
+#define EXPERIMENT(name, rule, weight, sentence, without) STEP_##name,
+#include "tools/qualify/experiments.def"
+#undef EXPERIMENT
+    EXPERIMENTS,
+    STEP_programs = EXPERIMENTS,
+    STEP_prices,
+    STEPS
+};
+
+enum price {
+#define PRICE(name, per) PRICE_##name,
+#include "tools/qualify/prices.def"
+#undef PRICE
+    PRICES
+};
+
+struct more_calls {
+#define CALL(name, version, parameters) CUresult (*name) parameters;
+#include "tools/qualify/calls.def"
+#undef CALL
+};
+
+enum kernel { PATTERN_WRITE, PATTERN_COUNT, PATTERN_WAIT, PATTERN_WRITE_EARLY, PATTERN_COUNT_LATE, KERNELS };
+
+struct card {
+    const struct driver *d;
+    struct more_calls    more;      /* NULL: the driver lacks it */
+    int         ordinal;
+    CUdevice    device;
+    CUcontext   context;
+    size_t      granularity;        /* 0: no virtual memory management */
+    CUfunction  kernels[KERNELS];   /* NULL: the card cannot run it */
+    CUstream    streams[QUALIFY_STREAMS];   /* not ordered with the default stream */
+    CUdeviceptr sum;                /* words that kernels found different, all in all */
+    uint64_t    seen;               /* of them, by the last look */
+    uint64_t    pattern;            /* the last one given out */
+    const char *call;               /* of the driver, that mapped_make or mapped_end made last */
+    char        note[QUALIFY_NOTE]; /* of the experiment that runs */
+};
+
+/* What is known of the card before any step. */
+struct card_facts {
+    char     name[96];
+    int      driver_version;
+    int      major, minor;
+    uint64_t bytes;
+};
+
+struct price_row {
+    uint64_t page;          /* bytes */
+    uint32_t run;           /* pages in a run */
+    bool     beside;        /* another thread launched kernels meanwhile */
+    uint64_t ns[PRICES];    /* median; 0: not measured */
+    uint64_t launch_ns;     /* beside: the longest launch */
+};
+
+#define PRICE_ROWS 18
+
+struct programs_result {
+    uint64_t programs, blocks, bytes;   /* that were allocated, written and read */
+};
+
+struct report {             /* what the parent collects */
+    struct card_facts      card;
+    struct {
+        enum outcome outcome;
+        char         note[QUALIFY_NOTE];
+    } steps[STEPS];
+    struct price_row       prices[PRICE_ROWS];
+    unsigned               price_count;
+    uint64_t               launch_alone_ns;     /* the longest of launches beside which nothing happens */
+    struct programs_result programs;
+};
+
+/* --- steps.c: in the child. Writes to `pipe` until the steps from `first` on are done or one has failed. */
+struct plan {
+    int      ordinal;
+    unsigned seconds;       /* of random programs; 0: one program */
+    uint64_t seed;
+};
+
+enum message_kind { CARD, REFUSED, BEGUN, DONE, PRICE_MEASURED, LAUNCHES_ALONE, PROGRAMS };
+
+struct message {            /* no longer than PIPE_BUF: one write, one read */
+    enum message_kind kind;
+    enum step         step;
+    enum outcome      outcome;
+    union {
+        char                   text[QUALIFY_NOTE];
+        struct card_facts      card;
+        struct price_row       price;
+        uint64_t               ns;
+        struct programs_result programs;
+    } u;
+};
+
+void steps_run(const struct plan *plan, enum step first, int pipe);
+void steps_tell(int pipe, const struct message *message);
+
+/* --- card.c. A call that fails leaves in `note` which one it was. */
+bool     card_open(struct card *card, int ordinal, struct card_facts *facts);
+void     card_note(struct card *card, const char *format, ...) __attribute__((format(printf, 2, 3)));
+enum outcome card_failed(struct card *card, const char *call, CUresult result);     /* FAILS, with a note */
+int      card_attribute(const struct card *card, CUdevice_attribute attribute);
+uint64_t card_pattern(struct card *card);                                           /* one that was never used */
+CUresult card_write(struct card *card, CUstream stream, CUdeviceptr at, size_t bytes, uint64_t pattern);
+CUresult card_count(struct card *card, CUstream stream, CUdeviceptr at, size_t bytes, uint64_t pattern);
+CUresult card_wait(struct card *card, CUstream stream, uint64_t ns);
+CUresult card_launch(struct card *card, enum kernel kernel, CUstream stream, uint64_t words, void **parameters, bool early);
+CUresult card_differences(struct card *card, uint64_t *found);                      /* since the last look, by kernels that are done */
+CUmemAllocationProp card_prop(const struct card *card);
+CUresult card_open_access(const struct card *card, CUdeviceptr at, size_t bytes);
+
+/* A page at `times` addresses, one behind the other. */
+struct mapped {
+    CUdeviceptr at;
+    size_t      size;
+    unsigned    times;
+    CUmemGenericAllocationHandle page;
+};
+
+CUresult mapped_make(struct card *card, const CUmemAllocationProp *prop, unsigned times, struct mapped *out);
+CUresult mapped_end(struct card *card, const struct mapped *mapped);
+
+/* In an experiment: the first call that fails ends it, and its process gives back what it has. */
+#define TRY(call)                                                      \
+    do {                                                               \
+        CUresult result_ = (call);                                     \
+        if (result_)                                                   \
+            return card_failed(card, #call, result_);                  \
+    } while (0)
+
+#define EXPERIMENT(name, rule, weight, sentence, without) enum outcome experiment_##name(struct card *card);
+#include "tools/qualify/experiments.def"
+#undef EXPERIMENT
+
+enum outcome programs_run(struct card *card, const struct plan *plan, struct programs_result *result);
+enum outcome prices_run(struct card *card, int pipe);
+const char  *price_name(enum price price);
+
+/* --- screen.c */
+enum verdict { FIT, FIT_WITHOUT, USE_PLAIN };
+
+struct row {
+    const char *name;
+    int         rule;
+    enum weight weight;
+    const char *sentence;
+    const char *without;
+};
+
+extern const struct row rows[STEPS];
+
+bool         row_is_missing(const struct report *report, enum step step);   /* the verdict names what there is not */
+enum verdict verdict_of(const struct report *report);
+void         screen_print(const struct report *report);
+bool         screen_write_json(const struct report *report, const char *path);
+bool         screen_write_prices(const struct report *report, const char *path);
+
+#endif
