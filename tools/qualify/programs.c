@@ -131,6 +131,9 @@ static enum outcome run_on_pool(struct program *p)
     options.limit = p->limit;
     if (cenote_pool_create(card->ordinal, &options, &p->pool))
         return cenote_failed(card);
+    for (int i = 0; i < QUALIFY_STREAMS; i++) /* so that cenote may record events on them */
+        if (cenote_stream_set_immortal(p->pool, card->streams[i]))
+            return cenote_failed(card);
     enum outcome outcome = run(p);
     if (outcome != HOLDS)
         return outcome;
