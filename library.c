@@ -121,8 +121,8 @@ static int pool_init(cenote_pool *pool, int device, const cenote_options *option
         close_tables(pool);
     if (error)
         device_close(pool->config.device);
-    else if (options->announced)
-        touch_promise(true);
+    else if (!options->announced)
+        touch_be_careful(true);
     return error;
 }
 
@@ -291,8 +291,8 @@ static int check_done(const cenote_pool *pool, tick waited)
     if (fence_is_done(&pool->store.pages.fences, waited) && !pool->cover.first_held)
         return CENOTE_OK;
     return error_set(CENOTE_BUSY, 0, "streams that cenote must not touch may still use what was freed: they may be destroyed, or are being captured. "
-                     "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for those that do not, or give the "
-                     "pool the option announced:1 if the program announces all its captures");
+                     "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for those that do not, or leave out "
+                     "the option announced:0 if the program announces all its captures");
 }
 
 /*
@@ -357,8 +357,8 @@ int cenote_pool_destroy(cenote_pool *pool)
         if (pool->config.others[ordinal])
             device_close(pool->config.others[ordinal]);
     device_close(pool->config.device);
-    if (pool->config.options.announced)
-        touch_promise(false);
+    if (!pool->config.options.announced)
+        touch_be_careful(false);
     pool->list.reusable = true;
     lock_give(&pools_lock);
     return CENOTE_OK;

@@ -2,8 +2,8 @@
  * touch.c: events on the streams of a device that do no harm to captures of others.
  *
  * Libraries capture streams without a word to cenote. cuCtxRecordEvent and cuCtxSynchronize invalidate every capture of the context, and no
- * question to the driver tells beforehand whether there is one on a stream that cenote does not know. So neither is called, unless the
- * program has promised to announce its captures (option `announced`): without the promise, events are recorded on streams, one by one.
+ * question to the driver tells beforehand whether there is one on a stream that cenote does not know. So neither is called
+ * while a pool is open whose program captures unannounced (option announced:0): then events are recorded on streams, one by one.
  *
  * An event on a stream that is being captured marks a place in the graph and no moment, and a question about it invalidates the capture. So
  * the stream is asked before and after: an event is believed only if the stream was not captured at either time. A capture that begins between
@@ -22,16 +22,16 @@
 
 #include "driver/device.h"
 
-static atomic_uint promises;
+static atomic_uint careful_pools;
 
-void touch_promise(bool begins)
+void touch_be_careful(bool begins)
 {
-    atomic_fetch_add(&promises, begins ? 1u : -1u);
+    atomic_fetch_add(&careful_pools, begins ? 1u : -1u);
 }
 
 bool touch_captures_are_announced(void)
 {
-    return atomic_load(&promises) != 0;
+    return atomic_load(&careful_pools) == 0;
 }
 
 void touch_add(struct device *d, CUstream stream)

@@ -16,8 +16,8 @@ struct touch {                      /* atomic, and read without a lock */
     _Atomic(CUstream) behind_default;   /* waits for the default stream whenever that gets work; NULL: not needed so far */
 };
 
-/* The program promises to announce all its captures, for as long as a pool with the option `announced` is open. */
-void touch_promise(bool begins);
+/* The program announces all its captures, unless a pool with the option announced:0 is open: that is what begins and ends. */
+void touch_be_careful(bool begins);
 bool touch_captures_are_announced(void);
 
 void touch_add(struct device *d, CUstream stream);

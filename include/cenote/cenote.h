@@ -32,7 +32,7 @@
  *              moment function. A watch function and a clock must not: calls on pools, groups and blocks are CENOTE_INVALID there.
  *   Ends       A child after fork() owns none of its parent's memory: its calls on pools, groups and blocks are CENOTE_FORKED and change
  *              nothing. Once the process exits, frees succeed and counters answer; a call that needs memory or the driver is CENOTE_EXITING.
- *   Captures   No call invalidates a capture, in any mode, unless the option `announced` was given and the capture was not announced. An
+ *   Captures   A capture that was not announced may be invalidated, unless a pool has the option announced:0: then none ever is, in any mode. An
  *              announced one (cenote_capture_begin) draws its memory from a group, and until it ends nothing is unmapped or given back to the
  *              driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY or CENOTE_CAPTURE, or is put off.
  *   Sizes      A program runs with libraries that are newer or older than its header. The last argument of a function that takes or fills a
@@ -264,9 +264,9 @@ CENOTE_API int cenote_unpin(void *address, size_t bytes);
 /* ------------------------------------------------------------------------------------------------------------------- streams */
 
 /*
- * The stream is about to be destroyed, and gets no more work: its memory is let go. A stream that ends without this call, and without the option
- * `announced`, keeps what it freed since a call named it last, and what was freed while it used it. Drivers before CUDA 12.0 know a
- * stream by its handle alone: there the call is needed always.
+ * The stream is about to be destroyed, and gets no more work: its memory is let go. Optional from CUDA 12.0 on, where a destroyed stream's memory is
+ * found again anyway, but for pools with the option announced:0: there a stream that ends without this call keeps what it freed since a call
+ * named it last, and what was freed while it used it. Drivers before CUDA 12.0 know a stream by its handle alone: there the call is needed always.
  */
 CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
 

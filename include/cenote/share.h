@@ -41,7 +41,7 @@ CENOTE_API int cenote_import(const cenote_share *share, size_t length, int devic
 
 /*
  * Lets go of what cenote_import gave. With the last of a range it waits until the device is done, and takes the mapping away before it returns:
- * the exporter may free the block then. Unless a pool has the option `announced`, it waits for the default stream and for immortal ones: the
+ * the exporter may free the block then. If a pool has the option announced:0, it waits for the default stream and for immortal ones alone: the
  * program has waited for its other streams. CENOTE_BUSY, and nothing happens, while an announced capture is open on the device, or one of
  * those streams is being captured: close it when that has ended.
  * CENOTE_DRIVER: it is closed for the program, but the driver did not take the memory back; later calls offer it again, and until then the exporter

@@ -36,7 +36,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT_EQ(options.graphs, CENOTE_GRAPHS_AUTO);
     EXPECT_EQ(options.handles, CENOTE_HANDLES_FILE);
     EXPECT_EQ(options.mappings, 400000);
-    EXPECT_EQ(options.announced, 0);
+    EXPECT_EQ(options.announced, 1);
     EXPECT_EQ(options.aliases, CENOTE_ALIASES_ON);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);

@@ -69,8 +69,7 @@ static bool find_stream(struct player *p, const struct record *r, CUstream *stre
         return true; /* the others keep their contexts, which end with the simulated GPU */
     CUstream *place = &p->streams[(size_t)r->device * p->trace->streams + r->stream];
     if (!*place && (cuDeviceGet(&device, (int)r->device) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxPushCurrent(context) ||
-                    cuStreamCreate(place, CU_STREAM_NON_BLOCKING) || cuCtxPopCurrent(&context) ||
-                    cenote_stream_set_immortal(p->pools[r->device], *place)))
+                    cuStreamCreate(place, CU_STREAM_NON_BLOCKING) || cuCtxPopCurrent(&context)))
         return fail(p, "a stream", "could not be created on the simulated GPU");
     *stream = *place;
     return true;
