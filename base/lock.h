@@ -1,5 +1,5 @@
 /*
- * lock.h: the two locks of a pool, and which thread holds them. docs/locks.md says what each guards.
+ * lock.h: the locks of the library, and which thread holds them. docs/locks.md says what each guards.
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
  * assert what its header comment says. LOCK_TURN, LOCK_SHARE and LOCK_BACKGROUND may be held across driver calls; no other lock may, but for

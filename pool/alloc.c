@@ -2,8 +2,8 @@
  * alloc.c: the road of one block: taken, used on another stream, given back. Start reading here; docs/life-of-an-allocation.md walks along.
  *
  * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, without a driver call. What the
- * arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free never fails but for pool_misuse: it finds the block
- * by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used on other streams it joins those
+ * arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake of the program: it finds the
+ * block by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used on other streams it joins those
  * pending instead.
  */
 #include "stats/account/count.h"

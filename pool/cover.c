@@ -1,14 +1,15 @@
 /*
- * cover.c: which streams a fence covers, while the program has not promised to announce its captures (driver/touch.c).
+ * cover.c: which streams a fence covers, while a pool with the option announced:0 is open (driver/touch.c). Without one, nothing here acts.
  *
- * A fence of streams has an event on every stream that cenote knows and may touch: those that live as long as the program, the default
- * stream, the calling thread's own one, and the stream that the call under way names. On a driver without stream ids also each stream that
- * was not retired, because the program has to say there that one ends. All other handles may be dead, and no dead handle is given to the driver.
+ * A fence of streams has an event on each stream that lives as long as the program and on the default stream, and, if something was freed there
+ * since, on the calling thread's own default stream and the stream that the call under way names. On a driver without stream ids also on each
+ * stream that was not retired, because the program has to say there that one ends. All other handles may be dead, and no dead handle is given to
+ * the driver.
  *
  * What an arena freed on a stream that is not among those, or that is being captured, is held: neither its pages nor its addresses go
  * elsewhere, and its own stream has them as before. The next fence that can have an event on that stream covers it. A call that names such
- * a stream sees to a fence at once (cover_named): so only what a stream freed before its last call is held for good, if that stream
- * ends without cenote_stream_retire.
+ * a stream while something of it is held sees to a fence (cover_wants). What a stream freed since then is held for good, if the stream ends
+ * without cenote_stream_retire.
  *
  * A stream that is retired gets no work any more: an event at that moment covers whatever its blocks free later.
  *
