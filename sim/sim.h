@@ -92,7 +92,6 @@ struct sim_books {
     uint64_t reserved;        /* bytes of address space reserved */
     uint64_t handles;         /* live cuMemCreate handles */
     uint64_t mappings;
-    uint64_t mappings_of_one; /* most that one handle's memory had at one time */
     uint64_t reservations;
     uint64_t allocations;     /* live cuMemAlloc, cuMemAllocAsync, host allocations */
     uint64_t pools;           /* live memory pools beside the default ones */
@@ -106,6 +105,9 @@ struct sim_books {
 };
 
 void sim_books(struct sim_books *books);
+
+/* The most mappings that one handle's memory has had at one time. */
+uint64_t sim_mappings_of_one(void);
 
 /* Ranges of the program's own memory that are registered (cuMemHostRegister), and how many bytes they have; NULL: not asked. */
 uint64_t sim_registered(uint64_t *bytes);

@@ -112,6 +112,14 @@ void sim_books(struct sim_books *books)
     model_unlock();
 }
 
+uint64_t sim_mappings_of_one(void)
+{
+    model_lock();
+    uint64_t most = model.mappings_of_one;
+    model_unlock();
+    return most;
+}
+
 /* A copy of this thread's own: another thread may meet the next one meanwhile. */
 const char *sim_last_violation(void)
 {

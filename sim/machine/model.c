@@ -116,6 +116,7 @@ uint64_t model_reset(const struct sim_shape *shape)
 {
     model.shape = *shape;
     model.books = (struct sim_books){0};
+    model.mappings_of_one = 0;
     model.cost_owed = 0;
     model.initialised = false;
     atomic_store(&forked, false);

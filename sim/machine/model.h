@@ -76,6 +76,7 @@ struct model {
     struct device    devices[DEVICES_MOST + 1]; /* by ordinal; the last is the host's memory */
     struct slots     contexts;
     struct sim_books books;
+    uint64_t         mappings_of_one; /* most that one handle's memory had at one time */
     uint64_t         cost_owed;     /* ns not yet on the clock */
     _Atomic uint32_t epoch;         /* number of resets */
     bool             initialised;   /* cuInit was called */

@@ -185,8 +185,8 @@ CUresult virtual_map(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAll
         return CUDA_ERROR_OUT_OF_MEMORY;
     r->value++;
     model.books.mappings++;
-    if (model.books.mappings_of_one < physical_at(number)->mappings)
-        model.books.mappings_of_one = physical_at(number)->mappings;
+    if (model.mappings_of_one < physical_at(number)->mappings)
+        model.mappings_of_one = physical_at(number)->mappings;
     return CUDA_SUCCESS;
 }
 

@@ -15,13 +15,6 @@ static void open_with(struct scene *scene, const char *conf)
     scene_open_with(scene, &shape, &options);
 }
 
-static uint64_t mappings_of_one(void)
-{
-    struct sim_books books;
-    sim_books(&books);
-    return books.mappings_of_one;
-}
-
 /* The streams take most of the card in turns. Returns how many pages moved. */
 static uint64_t take_turns(struct scene *scene, int turns)
 {
@@ -42,12 +35,12 @@ CASE(pages_move_from_stream_to_stream)
     struct scene scene;
     open_with(&scene, "aliases:on");
     EXPECT(take_turns(&scene, 15) > 0);
-    EXPECT(mappings_of_one() > 1);
+    EXPECT(sim_mappings_of_one() > 1);
     scene_close(&scene);
 
     open_with(&scene, "aliases:off");
     EXPECT(take_turns(&scene, 15) > 0);
-    EXPECT_EQ(mappings_of_one(), 1);
+    EXPECT_EQ(sim_mappings_of_one(), 1);
     EXPECT_EQ(scene_stats(scene.pool).pages_aliased, 0);
     scene_close(&scene);
 }
@@ -65,7 +58,7 @@ CASE(in_flight)
         held_give(&first);
         REQUIRE(held_take(&second, scene.pool, 24 * PAGE, scene.stream[A]));
         EXPECT_EQ(scene_stats(scene.pool).waits, off);
-        EXPECT_EQ(mappings_of_one(), off ? 1 : 2);
+        EXPECT_EQ(sim_mappings_of_one(), off ? 1 : 2);
         held_give(&second);
         held_give(&wall);
         scene_close(&scene);
@@ -87,7 +80,7 @@ CASE(during_a_capture)
     DONE(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[B], &block));
     DONE(cenote_free(block));
     DONE(cenote_group_destroy(group));
-    EXPECT_EQ(mappings_of_one(), 1);
+    EXPECT_EQ(sim_mappings_of_one(), 1);
     scene_close(&scene);
 }
 
@@ -109,7 +102,7 @@ CASE(private_group)
     DONE(cenote_free(second));
     DONE(cenote_free(wall));
     DONE(cenote_group_destroy(group));
-    EXPECT_EQ(mappings_of_one(), 1);
+    EXPECT_EQ(sim_mappings_of_one(), 1);
     scene_close(&scene);
 }
 
