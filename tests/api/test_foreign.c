@@ -1,5 +1,5 @@
 /*
- * test_foreign.c: captures that nobody announced, on streams that cenote knows and on others, in every mode: cenote invalidates none of
+ * test_foreign.c: captures that the program did not announce, on streams that cenote knows and on others, in every mode: cenote invalidates none of
  * them, and hands out nothing early. Their pools have the option announced:0.
  */
 #include "tests/api/scene.h"
