@@ -78,10 +78,10 @@ uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
     return slab_take(&a->slabs, q->class, q->bytes, q->mark);
 }
 
-/* The block did not get its pages. */
+/* The block did not get its pages. The program never had it: its slots are no more in flight than they were. */
 void arena_abandon(struct arena *a, uint32_t block)
 {
-    heap_give(&a->heap, block, a->heap.pages->fences.now);
+    heap_give(&a->heap, block, 0);
 }
 
 void arena_note_free(struct arena *a, tick freed)

@@ -176,7 +176,7 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
         if (!slot_ref_is(p->owner, r->number, slot))
             continue; /* in transit when a fill failed: nothing came */
         p->owner = (struct slot_ref){0, 0};
-        p->freed = r->freed[slot];
+        p->freed = p->freed > r->freed[slot] ? p->freed : r->freed[slot]; /* the program never had an abandoned block */
         p->arena = r->arena;
         pages_settle(s, r->page[slot]);
     }

@@ -3,6 +3,7 @@
  * Not: what a program can do wrong with a pointer (tests/death/), streams and their order (tests/hazard/), other providers (test_providers.c).
  */
 #include "tests/api/scene.h"
+#include "driver/driver.h"
 
 #include <stdio.h>
 
@@ -264,6 +265,26 @@ CASE(put_back_at_once)
     EXPECT_EQ(scene_stats(scene.pool).blocks.current, 1);
     held = held_of(held.at, 3 * MIB, scene.stream[A]);
     held_give(&held);
+    scene_close(&scene);
+}
+
+/* The driver refuses pages for the place and does not say beforehand that it has none: the place itself is no more in flight than before. */
+CASE(put_back_where_pages_come_late)
+{
+    struct scene scene;
+    struct held first, other, back;
+    scene_open(&scene, 64 * MIB);
+    sim_set_lag(MSEC);
+    REQUIRE(held_take(&first, scene.pool, 20 * MIB, scene.stream[A]));
+    held_give(&first);
+    DONE(cuCtxSynchronize());
+    REQUIRE(held_take(&other, scene.pool, 50 * MIB, scene.stream[B]));
+    held_give(&other);
+    fault_arm("cuMemGetInfo", 1, CUDA_ERROR_UNKNOWN, true);
+    DONE(cenote_alloc_at(scene.pool, NULL, first.at, 20 * MIB, scene.stream[A]));
+    fault_disarm();
+    back = held_of(first.at, 20 * MIB, scene.stream[A]);
+    held_give(&back);
     scene_close(&scene);
 }
 

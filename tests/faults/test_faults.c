@@ -54,7 +54,7 @@ static const struct way ways[] = {
 #ifdef __SANITIZE_ADDRESS__
 static unsigned stride = 128;
 #else
-static unsigned stride = 24;
+static unsigned stride = 16;
 #endif
 static unsigned survived, lost;
 

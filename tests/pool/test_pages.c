@@ -67,6 +67,22 @@ CASE(a_page_leaves_its_arena_when_the_device_is_through_with_it)
     EXPECT_EQ(missing_in(mine, 0, 1, &blocked_to), 0);
 }
 
+/* A block that did not get all its pages lay on one that has them: the program never had it, so that the page was last used through the other slot. */
+CASE(an_abandoned_block_uses_no_page)
+{
+    struct region *mine = first, *theirs = other;
+    uint32_t page = store_page_at(mine, 0), blocked_to;
+    store_map(page, mine, 1);
+    store_map(page, theirs, 0);
+    pages_own(&store, mine, 0, 1);
+    pages_disown(&store, mine, 0, 1, fences_stamp(&store.fences));
+    pages_own(&store, mine, 1, 2);
+    pages_disown(&store, mine, 1, 2, 0);
+    EXPECT_EQ(missing_in(theirs, 0, 1, &blocked_to), 1);
+    store_finish();
+    EXPECT_EQ(missing_in(theirs, 0, 1, &blocked_to), 0);
+}
+
 /* Its own slot is gone; the one that is left, of another arena, must not speak for it yet. */
 CASE(the_last_mapping_does_not_outrun_the_device)
 {
