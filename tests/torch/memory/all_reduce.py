@@ -28,7 +28,7 @@ driver.cuPointerGetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c
 def runtime():
     """The one that PyTorch has loaded, as their CudaRTLibrary finds it."""
     with open("/proc/self/maps") as maps:
-        return ctypes.CDLL(next(line.split()[-1] for line in maps if "libcudart" in line))
+        return ctypes.CDLL(next(line.split(None, 5)[5].strip() for line in maps if "libcudart" in line))
 
 
 def checked(cuda, name, *arguments):
