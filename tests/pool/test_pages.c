@@ -67,7 +67,7 @@ CASE(a_page_leaves_its_arena_when_the_device_is_through_with_it)
     EXPECT_EQ(missing_in(mine, 0, 1, &blocked_to), 0);
 }
 
-/* A block that did not get all its pages lay on one that has them: the program never had it, so that the page was last used through the other slot. */
+/* A block that did not get all its pages lay on one that has them. The program never had it: the page was last used through the other slot. */
 CASE(an_abandoned_block_uses_no_page)
 {
     struct region *mine = first, *theirs = other;
