@@ -56,7 +56,7 @@ struct sim_shape {
     uint64_t mapping_ceiling; /* of the quirks of that name */
     uint64_t handle_ceiling;
     uint64_t quirks;          /* of SIM_QUIRK; 0: none */
-    char     prices[512];     /* a file with what driver calls cost, for what cost.def says; "": none */
+    char     prices[512];     /* what driver calls cost: a list of cost.def, or a file with prices, which replace those of a100; "": a100 */
     char     machine[64];     /* processes that name the same one share the memory of its devices; "": this process has them for itself */
 };
 
@@ -105,6 +105,18 @@ struct sim_books {
 };
 
 void sim_books(struct sim_books *books);
+
+/* Modelled cost of all calls that the calling thread ever made: what its program waits for. */
+uint64_t sim_cost_of_thread(void);
+
+/* Lists of prices of cost.def; NULL: there are no more. */
+const char *sim_price_list(int number);
+
+/* Whether `prices` of a shape is a list or a good file; if not, `why` says so in words. */
+bool sim_prices_are_fine(const char *prices, char *why, size_t room);
+
+/* ns of a call, or of each handle of one, by such prices; 0: it costs nothing. */
+uint64_t sim_price(const char *prices, const char *call);
 
 /* The most mappings that one handle's memory has had at one time. */
 uint64_t sim_mappings_of_one(void);

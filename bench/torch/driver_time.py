@@ -1,6 +1,6 @@
 """What share of a training step would the driver's memory calls take, in a program whose shapes vary?
 
-    python bench/torch/driver_time.py [--allocator NAME] [--steps N] [--warm-up N] [--json] [--check]
+    python bench/torch/driver_time.py [--allocator NAME] [--prices LIST] [--steps N] [--warm-up N] [--json] [--check]
 
 Runs examples/torch/gpt2_train.py (GPT-2 355M, 8 sequences of 128 to 1024 tokens) on a simulated GPU, which adds up what its calls would cost on a
 real one (sim/machine/cost.def), and divides by the time of a real step. A simulated step has no kernels, so that time is assumed:
@@ -28,10 +28,11 @@ STEP_NS = TOKENS / TOKENS_PER_SECOND * 1e9
 MOST = 0.01
 
 
-def begin_again_on_the_simulated_gpu(allocator: str) -> None:
+def begin_again_on_the_simulated_gpu(allocator: str, prices: str) -> None:
     """Replaces this process by `cenote run` of this program."""
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
-    command = [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--allocator", allocator, "--", sys.executable, *sys.argv]
+    command = [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--prices", prices, "--allocator", allocator]
+    command += ["--", sys.executable, *sys.argv]
     os.execve(sys.executable, command, environ)
 
 
@@ -57,13 +58,14 @@ def play(count: int) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="the share of a training step that the driver's memory calls would take")
     parser.add_argument("--allocator", default="cenote", help="as cenote run --allocator has it")
+    parser.add_argument("--prices", metavar="LIST", default="a100", help="as cenote run --prices has it")
     parser.add_argument("--steps", metavar="N", type=int, default=200)
     parser.add_argument("--warm-up", metavar="N", type=int, default=50)
     parser.add_argument("--json", action="store_true", help="a line of JSON instead of words")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if the share is too large")
     options = parser.parse_args()
     if "libcenote_sim.so" not in pathlib.Path("/proc/self/maps").read_text(encoding="utf-8"):
-        begin_again_on_the_simulated_gpu(options.allocator)
+        begin_again_on_the_simulated_gpu(options.allocator, options.prices)
     import torch
     ns = play(options.steps)
     late = ns[options.warm_up :]
@@ -71,7 +73,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({
             "date": str(datetime.date.today()), "gpu": f"simulated, {SIM}", "torch": torch.__version__, "program": PROGRAM.name,
-            "allocator": torch.cuda.get_allocator_backend() if options.allocator != "expandable" else "expandable",
+            "prices": options.prices, "allocator": torch.cuda.get_allocator_backend() if options.allocator != "expandable" else "expandable",
             "steps": options.steps, "warm_up": options.warm_up, "warm_up_driver_ms": round(sum(ns[: options.warm_up]) / 1e6, 1),
             "step_ms_assumed": round(STEP_NS / 1e6, 1), "step_driver_ms_mean": round(statistics.mean(late) / 1e6, 4),
             "step_driver_ms_median": round(statistics.median(late) / 1e6, 4), "step_driver_ms_most": round(max(late) / 1e6, 3),

@@ -110,7 +110,8 @@ def run(program: Program, way: Way, options: argparse.Namespace) -> dict[str, An
     environ["CENOTE_SIM"] = SHAPE
     if way.conf:
         environ["CENOTE_CONF"] = way.conf
-    command = [sys.executable, "-m", "cenote", "run", "--allocator", way.allocator, "--", sys.executable, __file__, "--play", program.name]
+    command = [sys.executable, "-m", "cenote", "run", "--prices", options.prices, "--allocator", way.allocator, "--", sys.executable, __file__]
+    command += ["--play", program.name]
     command += ["--steps", str(options.steps), "--warm-up", str(options.warm_up), *(["--empties"] if way.empties else [])]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -123,7 +124,8 @@ def line_of(program: Program, way: Way, runs: list[dict[str, Any]], options: arg
 
     driver = [ns for r in runs for ns in r["driver_ns"]]
     return {
-        "date": str(datetime.date.today()), "gpu": f"simulated, {SIM}", "torch": runs[0]["torch"], "program": program.name, "way": way.name,
+        "date": str(datetime.date.today()), "gpu": f"simulated, {SIM}", "prices": options.prices, "torch": runs[0]["torch"],
+        "program": program.name, "way": way.name,
         "steps": options.steps, "warm_up": options.warm_up, "rounds": len(runs), "step_ms_assumed": round(program.step_ns / 1e6, 1),
         "driver_ms_mean": round(statistics.mean(driver) / 1e6, 4), "driver_ms_median": round(statistics.median(driver) / 1e6, 4),
         "driver_ms_most": round(max(driver) / 1e6, 3), "cpu_ms_mean": round(least("cpu_ns", statistics.mean) / 1e6, 3),
@@ -156,6 +158,7 @@ def main() -> int:
     parser.add_argument("--steps", metavar="N", type=int, default=120)
     parser.add_argument("--warm-up", metavar="N", type=int, default=50)
     parser.add_argument("--rounds", metavar="N", type=int, default=2)
+    parser.add_argument("--prices", metavar="LIST", default="a100", help="as cenote run --prices has it")
     parser.add_argument("--only", metavar="WORD", default="", help="only programs and ways with WORD in `program way`")
     parser.add_argument("--json", action="store_true", help="lines of JSON instead of words")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a figure is above its limit")

@@ -8,7 +8,7 @@ from typing import Optional, Sequence
 
 from cenote.base.mistake import Mistake
 from cenote.launch import environment, run
-from cenote.launch.command_line import MOST_DEVICES, Parser, allocator, capacity, devices, lag, split
+from cenote.launch.command_line import MOST_DEVICES, PRICES_HELP, Parser, allocator, capacity, devices, lag, split
 from cenote.places import NotBuilt, version
 
 VALUED = ("--sim", "--devices", "--lag", "--quirk", "--prices", "--allocator", "--trace", "--report", "--json")
@@ -35,7 +35,7 @@ def run_parser() -> Parser:
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many simulated GPUs, 0 to {MOST_DEVICES} (default 1)")
     parser.add_argument("--lag", metavar="NS", type=lag, help="the simulated GPU runs this many nanoseconds behind the program (default 0)")
     parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do; a wrong name lists them all")
-    parser.add_argument("--prices", metavar="FILE", help="the simulated GPU's driver calls cost what `cenote qualify --prices FILE` found on a card")
+    parser.add_argument("--prices", metavar="LIST", help=PRICES_HELP)
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")

@@ -6,13 +6,15 @@
 
 enum cost_call {
     COST_NOTHING,
-#define COST(name, per, ns) COST_##name,
+#define PRICES(name, text)
+#define COST(name, per, ...) COST_##name,
 #include "sim/machine/cost.def"
+#undef PRICES
 #undef COST
     COST_CALLS
 };
 
-bool cost_reset(const char *path);              /* the prices of cost.def, but for those in a file; "": no file. False: a bad one, said on stderr */
+bool cost_reset(const char *prices);            /* a list of cost.def, or a file; "": a100. False: neither, said on stderr */
 enum cost_call cost_find(const char *name);     /* COST_NOTHING where there is no row */
 void cost_charge_call(enum cost_call call);     /* the rows that are charged once a call; entries.c does, for every call */
 void cost_charge(enum cost_call call, uint64_t handles);    /* the rows that are charged by handle */

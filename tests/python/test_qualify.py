@@ -1,5 +1,11 @@
 """`cenote qualify`: the program of tools/qualify under the command; tests/tools/qualify.py tests the program."""
 import json
+import pathlib
+import re
+
+from cenote.launch import environment
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_on_the_simulated_gpu(run, tmp_path):
@@ -15,7 +21,20 @@ def test_prices_of_a_card(run, tmp_path):
     done = run("run", "--sim", "8GiB", "--prices", str(prices), "--quiet", "--", "sh", "-c", "echo $CENOTE_SIM")
     assert done.returncode == 0 and f"prices:{prices}" in done.stdout
     done = run("run", "--sim", "8GiB", "--prices", str(tmp_path / "none"), "--", "true")
-    assert done.returncode == 2 and "no file with prices" in done.stderr
+    assert done.returncode == 2 and "No such file" in done.stderr
+
+
+def test_lists_of_prices(run, tmp_path):
+    rows = (ROOT / "sim/machine/cost.def").read_text()
+    assert tuple(re.findall(r"^PRICES\((\w+),", rows, re.M)) == environment.PRICES
+    for command in (["run", "--sim", "8GiB"], ["dry-run", "--gpu", "8GiB"], ["replay"]):
+        broken = tmp_path / "broken"
+        broken.write_text("cuMemCreate fast\n")
+        done = run(*command, "--prices", str(broken), str(ROOT / "traces/pipeline.csv.gz"))
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+        assert f"cenote {command[0]}: --prices: " in done.stderr and "cuMemCreate fast" in done.stderr and "h100" in done.stderr
+    done = run("run", "--sim", "8GiB", "--prices", "h100", "--quiet", "--", "sh", "-c", "echo $CENOTE_SIM")
+    assert done.returncode == 0 and ",prices:h100," in done.stdout
 
 
 def test_wrong_arguments(run):

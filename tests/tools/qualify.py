@@ -129,7 +129,7 @@ class Qualify(unittest.TestCase):
             done = qualify(f"prices:{given}", "--seconds", "0")
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(text.strip(), done.stderr)
-        self.assertIn("cannot be read", qualify(f"prices:{self.path('none')}").stderr)
+        self.assertIn("No such file", qualify(f"prices:{self.path('none')}").stderr)
 
     # --- arguments
 

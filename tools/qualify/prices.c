@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -35,7 +36,7 @@ struct meter {
 const char *price_name(enum price price)
 {
     static const char *const names[PRICES] = {
-#define PRICE(name, per) [PRICE_##name] = #name,
+#define PRICE(name) [PRICE_##name] = #name,
 #include "tools/qualify/prices.def"
 #undef PRICE
     };
@@ -45,12 +46,14 @@ const char *price_name(enum price price)
 static bool is_by_handle(enum price price)
 {
     enum { CALL, HANDLE };
-    static const bool by_handle[PRICES] = {
-#define PRICE(name, per) [PRICE_##name] = per,
-#include "tools/qualify/prices.def"
-#undef PRICE
-    };
-    return by_handle[price];
+#define PRICES(list, text)
+#define COST(call, unit, ...)                                  \
+    if (!strcmp(price_name(price), #call))                     \
+        return unit == HANDLE;
+#include "sim/machine/cost.def"
+#undef PRICES
+#undef COST
+    return false;
 }
 
 static void note(struct meter *m, enum price price, uint64_t begin)

@@ -36,7 +36,7 @@ enum step {
 };
 
 enum price {
-#define PRICE(name, per) PRICE_##name,
+#define PRICE(name) PRICE_##name,
 #include "tools/qualify/prices.def"
 #undef PRICE
     PRICES

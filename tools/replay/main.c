@@ -27,7 +27,7 @@ static const char usage[] =
     "  --page-mib N         option page_mib of the pool; this and the next two may also be set by CENOTE_CONF\n"
     "  --provider NAME      option provider\n"
     "  --harvest-budget X   option harvest_budget\n"
-    "  --prices FILE        what driver calls cost, as cenote-qualify --prices found on a card\n"
+    "  --prices LIST        what driver calls cost: a100 (default), h100, contended, or a file of cenote-qualify --prices\n"
     "  --json               one JSON object a line\n";
 
 struct request {
@@ -74,8 +74,7 @@ static int set_option(struct request *request, const struct option *option, cons
     case 'b':
         return set_pool_option(request, "harvest_budget", value);
     case 'f':
-        plan->prices = value;
-        return 0;
+        return replay_set_prices(plan, "cenote-replay", value) ? 0 : EXIT_USAGE;
     default:
         request->json = true;
         return 0;
@@ -186,7 +185,7 @@ static int replay_both(const struct trace *trace, const struct replay_plan *plan
 
 int main(int argc, char **argv)
 {
-    struct request request = {.plan = {.capacity = 80ull << 30, .repeat = 1}};
+    struct request request = {.plan = {.capacity = 80ull << 30, .prices = "a100", .repeat = 1}};
     if (cenote_options_default(&request.plan.options)) {
         fprintf(stderr, "cenote-replay: %s\n", cenote_message());
         return EXIT_USAGE;

@@ -238,8 +238,7 @@ static bool begin(struct player *p)
     shape.devices = (int)p->trace->devices;
     shape.manual_clock = true;
     shape.lag = (uint64_t)(p->plan->lag * (double)p->trace->in_file) * TICK_NS;
-    if (p->plan->prices && snprintf(shape.prices, sizeof(shape.prices), "%s", p->plan->prices) >= (int)sizeof(shape.prices))
-        return fail(p, "replay", "the path of the prices is too long");
+    snprintf(shape.prices, sizeof(shape.prices), "%s", p->plan->prices);
     sim_reset(&shape);
 
     p->blocks = calloc(p->trace->blocks + 1, sizeof(*p->blocks)); /* a step has block 0 */
@@ -281,6 +280,16 @@ static void replay(const struct trace *trace, const struct replay_plan *plan, st
     driver_trace_clock(NULL, NULL);
     free(p.blocks);
     free(p.streams);
+}
+
+bool replay_set_prices(struct replay_plan *plan, const char *program, const char *value)
+{
+    char why[256] = "the path is too long";
+    plan->prices = value;
+    if (strlen(value) < sizeof(((struct sim_shape *)0)->prices) && sim_prices_are_fine(value, why, sizeof(why)))
+        return true;
+    fprintf(stderr, "%s: --prices %s: %s\n", program, value, why);
+    return false;
 }
 
 void replay_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result)

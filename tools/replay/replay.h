@@ -14,7 +14,7 @@ struct replay_plan {
     replay_fn      play;     /* NULL: cenote; or another allocator on the simulated GPU, in whose result only what it knows is set */
     cenote_options options;
     uint64_t       capacity; /* bytes per device */
-    const char    *prices;   /* file of what driver calls cost; NULL: sim/machine/cost.def says it */
+    const char    *prices;   /* what driver calls cost, as a shape has it (sim/sim.h) */
     double         lag;      /* the GPU runs behind by that part of the trace's records */
     uint32_t       repeat;
 };
@@ -32,6 +32,9 @@ struct replay_result {
     int      failed;                         /* 1: `message` says why, and the figures mean nothing */
     char     message[512];
 };
+
+/* False: what --prices says is none, and a line on stderr says why. */
+bool replay_set_prices(struct replay_plan *plan, const char *program, const char *value);
 
 /* In a process of its own, because a driver lives as long as its process. */
 void replay_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);

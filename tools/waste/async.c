@@ -5,6 +5,7 @@
  * The pool behind it is the simulated driver's (sim/memory/pools.c), a model of NVIDIA's. One device. LOCKING: none; one thread.
  */
 #include <cuda.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ static void begin(struct player *p, const struct trace *trace, const struct repl
     cuuint64_t all = UINT64_MAX;
     sim_shape_default(&shape);
     shape.capacity = plan->capacity;
+    snprintf(shape.prices, sizeof(shape.prices), "%s", plan->prices);
     shape.manual_clock = true;
     shape.lag = (uint64_t)(plan->lag * (double)trace->in_file) * TICK_NS;
     sim_reset(&shape);

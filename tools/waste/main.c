@@ -37,6 +37,7 @@ static const char usage[] =
     "  --streams N         streams that it allocates on, 1 to 64 (default 2)\n"
     "  --capacity SIZE     memory of the simulated GPU (default 80GiB)\n"
     "  --gpu-lag PART      the GPU runs behind by that part of the pattern, as 0.05 or 5% (default 0)\n"
+    "  --prices LIST       what driver calls cost: a100 (default), h100, contended, or a file of cenote-qualify --prices\n"
     "  --options TEXT      options of cenote, as in CENOTE_CONF, which is read first: page_mib:2,harvest_budget:off\n"
     "  --out FILE          write the worst found there as a trace (gzip if it ends in .gz), minimised\n"
     "  --json              one JSON object for each pattern or file\n";
@@ -94,6 +95,8 @@ static int set_option(struct request *request, const char *name, int letter, con
         return read_bytes(value, CAPACITY_LEAST, CAPACITY_MAX, &s->plan.capacity) ? 0 : refuse(name, value, "1GiB to 1TiB");
     case 'g':
         return quantity_read_share(value, &s->plan.lag) && s->plan.lag <= 1000 ? 0 : refuse(name, value, "a part, as 0.05 or 5%");
+    case 'r':
+        return replay_set_prices(&s->plan, "cenote-fuzz", value) ? 0 : EXIT_USAGE;
     case 'o':
         if (!cenote_options_parse(&s->plan.options, value))
             return 0;
@@ -115,7 +118,8 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"allocator", required_argument, NULL, 'a'},  {"seconds", required_argument, NULL, 's'}, {"patterns", required_argument, NULL, 'p'},
         {"seed", required_argument, NULL, 'e'},       {"streams", required_argument, NULL, 'n'}, {"live-limit", required_argument, NULL, 'l'},
         {"capacity", required_argument, NULL, 'c'},   {"gpu-lag", required_argument, NULL, 'g'}, {"options", required_argument, NULL, 'o'},
-        {"out", required_argument, NULL, 'w'},        {"json", no_argument, NULL, 'j'},          {"help", no_argument, NULL, 'h'},
+        {"out", required_argument, NULL, 'w'},        {"prices", required_argument, NULL, 'r'},  {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
         {0},
     };
     for (;;) {
@@ -287,8 +291,8 @@ static int search(struct request *request)
 int main(int argc, char **argv)
 {
     struct request request = {
-        .search = {.allocator = &allocators[0], .plan = {.capacity = 80ull << 30, .repeat = 1}, .bounds = {.live = 4ull << 30, .streams = 2},
-                   .seed = 1, .seconds = 60}};
+        .search = {.allocator = &allocators[0], .plan = {.capacity = 80ull << 30, .prices = "a100", .repeat = 1},
+                   .bounds = {.live = 4ull << 30, .streams = 2}, .seed = 1, .seconds = 60}};
     if (cenote_options_default(&request.search.plan.options)) {
         fprintf(stderr, "cenote-fuzz: %s\n", cenote_message());
         return EXIT_USAGE;

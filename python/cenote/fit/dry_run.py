@@ -43,7 +43,7 @@ or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. T
 The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU."""
 
-VALUED = ("--sim", "--gpu", "--devices", "--steps", "--allocator", "--search", "--json")
+VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--search", "--json")
 
 
 def steps(text: str) -> int:
@@ -70,6 +70,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--gpu", "--sim", dest="sim", metavar="SIZE", type=command_line.capacity, required=True,
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
+    parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
@@ -94,11 +95,12 @@ class Stage:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.preload = run.preload_library()
+        self.prices = environment.prices(options.prices, self.preload)
         self.is_first = True
 
     def variables(self, capacity: int, allocator: str, more: dict[str, str]) -> dict[str, str]:
         old = {**os.environ, **more}
-        new = environment.prepare(Wish(capacity, self.options.devices, None, allocator), old, self.preload)
+        new = environment.prepare(Wish(capacity, self.options.devices, None, allocator, prices=self.prices), old, self.preload)
         new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
         new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new

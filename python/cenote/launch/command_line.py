@@ -11,6 +11,8 @@ MIB = 1 << 20
 LEAST_CAPACITY, MOST_CAPACITY = MIB, 1 << 40  # these and the limits below are those of sim/machine/shape.def
 MOST_DEVICES = 16
 MOST_LAG = (1 << 64) - 1
+PRICES_HELP = (f"what the simulated GPU's driver calls cost: {', '.join(environment.PRICES)}, or a file of `cenote qualify --prices FILE` "
+               f"(default {environment.PRICES[0]})")
 
 
 class Parser(argparse.ArgumentParser):

@@ -3,6 +3,7 @@
 The options are merged into the variables that are set already; a contradiction is a Mistake. All processes that the program starts (workers, ranks,
 a shell) inherit the environment, and so the options.
 """
+import ctypes
 import os
 from typing import Mapping, NamedTuple, Optional
 
@@ -20,7 +21,7 @@ class Wish(NamedTuple):
     figures: Optional[str] = None  # file for the program's figures, written when it ends
     report: Optional[str] = None  # file for the page of `cenote view`, written when it ends
     quirks: Optional[str] = None  # quirks of the simulated GPU, separated by commas
-    prices: Optional[str] = None  # file with the prices of driver calls, for the simulated GPU
+    prices: Optional[str] = None  # of prices(): what the driver calls of the simulated GPU cost
     line: Optional[bool] = None  # print a line of figures when it ends; None: leave that to the environment
 
 
@@ -49,6 +50,9 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "cudaMallocAsync": {"backend": "cudaMallocAsync", "expandable_segments": ""},
     "cenote": {"backend": ""},  # with CENOTE=on
 }
+PRICES = ("a100", "h100", "contended")  # lists of sim/machine/cost.def
+PATH_ROOM = 512  # of struct sim_shape
+
 ALLOCATOR_DEFAULTS = {"backend": "native", "expandable_segments": "False"}
 
 
@@ -131,7 +135,7 @@ def merge_sim(wish: Wish, old: str) -> str:
         "devices": None if wish.devices is None else str(wish.devices),
         "lag": None if wish.lag is None else str(wish.lag),
         "quirks": None if wish.quirks is None else wish.quirks.replace(",", "+"),
-        "prices": None if wish.prices is None else price_file(wish.prices),
+        "prices": wish.prices,
     }
     for name, text in asked.items():
         if text is None:
@@ -144,12 +148,19 @@ def merge_sim(wish: Wish, old: str) -> str:
     return ",".join(f"{name}:{value}" for name, value in shape.items())
 
 
-def price_file(path: str) -> str:
-    """In CENOTE_SIM commas separate items, and every process has to find the file."""
-    whole = os.path.abspath(path)
-    if "," in whole or not os.path.isfile(whole):
-        raise Mistake(f"{path[-40:]!r} is no file with prices; `cenote qualify --prices FILE` writes one, whose path has no comma")
-    return whole
+def prices(text: Optional[str], preload: str) -> Optional[str]:
+    """What an option says, as CENOTE_SIM has it, where commas separate items, and every process has to find the file."""
+    if text is None or text in PRICES:
+        return text
+    whole, why = os.path.abspath(text), ctypes.create_string_buffer(256)
+    sim = ctypes.CDLL(os.path.join(os.path.dirname(preload), "libcuda.so.1"))
+    sim.sim_prices_are_fine.restype = ctypes.c_bool
+    if "," in whole or len(os.fsencode(whole)) >= PATH_ROOM:
+        why.value = f"the path has a comma, or {PATH_ROOM} bytes".encode()
+    elif sim.sim_prices_are_fine(os.fsencode(whole), why, ctypes.c_size_t(len(why))):
+        return whole
+    raise Mistake(f"--prices: {text[-40:]!r} is none of {', '.join(PRICES)}, and no file that `cenote qualify --prices FILE` wrote: "
+                  f"{why.value.decode(errors='replace')}")
 
 
 def is_same_size(one: str, other: str) -> bool:

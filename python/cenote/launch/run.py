@@ -76,6 +76,7 @@ def run(wish: Wish, program: Sequence[str]) -> NoReturn:
     preload = None
     if environment.is_simulated(wish, os.environ):
         preload = preload_library()
+        wish = wish._replace(prices=environment.prices(wish.prices, preload))
         if wish.quirks is not None:
             from cenote.simulated import quirks
             quirks.check(wish.quirks)

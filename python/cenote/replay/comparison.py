@@ -59,6 +59,7 @@ class Variant(NamedTuple):
     page_mib: Optional[int]  # None: cenote chooses, or another allocator
     capacity: int
     lag: float  # as a part of the records
+    prices: str = environment.PRICES[0]
 
 
 # --- processes
@@ -140,7 +141,7 @@ class Stage:
             worker.end()
 
     def play(self, trace: Trace, number: int, variant: Variant) -> dict[str, Any]:
-        shape = f"capacity:{quantity.write_size(variant.capacity)},devices:{trace.devices},manual_clock:1"
+        shape = f"capacity:{quantity.write_size(variant.capacity)},devices:{trace.devices},manual_clock:1,prices:{variant.prices}"
         variables = {"CENOTE_SIM": shape}
         if variant.page_mib is not None:
             variables["CENOTE_CONF"] = ",".join(filter(None, [os.environ.get("CENOTE_CONF"), f"page_mib:{variant.page_mib}"]))
@@ -160,7 +161,8 @@ def describe(trace: Trace, variant: Variant, repeat: int, done: dict[str, Any]) 
     waste = None if oom or not trace.live_peak else round(100 * (done["reserved_peak_bytes"] / trace.live_peak - 1), 2)
     return {
         "trace": trace.name, "records": trace.records, "allocator": variant.allocator, "page_bytes": done["page_bytes"],
-        "capacity_bytes": variant.capacity, "devices": trace.devices, "lag": variant.lag, "repeat": repeat, "requested_peak_bytes": trace.live_peak,
+        "capacity_bytes": variant.capacity, "devices": trace.devices, "lag": variant.lag, "prices": variant.prices, "repeat": repeat,
+        "requested_peak_bytes": trace.live_peak,
         "reserved_peak_bytes": done["reserved_peak_bytes"], "waste_percent": waste, "address_bytes": done["address_bytes"],
         "driver_calls_first": done["driver_calls_first"], "driver_calls_last": done["driver_calls_last"], "driver_ns": done["driver_ns"],
         "cpu_ns_per_record": done["cpu_ns_per_record"], "loop_ns_per_record": done["loop_ns_per_record"],
@@ -258,6 +260,7 @@ def parser() -> command_line.Parser:
                       help="size of cenote's pages (default: what it chooses for the card)")
     made.add_argument("--lag", metavar="PART,...", type=listed(lag), default=[0.0],
                       help="how far the GPU is behind the program, as a part of the records: 0.05 or 5%% (default 0)")
+    made.add_argument("--prices", metavar="LIST,...", type=listed(str), default=[environment.PRICES[0]], help=command_line.PRICES_HELP)
     made.add_argument("--repeat", metavar="N", type=times, default=1, help="play each trace N times in a row, in the same pools (default 1)")
     made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is the first that is tried")
     made.add_argument("--json", metavar="FILE", help="write all figures to FILE; -: to standard output, instead of the table")
@@ -266,8 +269,8 @@ def parser() -> command_line.Parser:
 
 
 def variants(options: argparse.Namespace) -> list[Variant]:
-    return [Variant(name, page, capacity, lag) for capacity in options.sim for lag in options.lag for name in options.under
-            for page in (options.page if name == "cenote" else [None])]
+    return [Variant(name, page, capacity, lag, prices) for capacity in options.sim for lag in options.lag for prices in options.prices
+            for name in options.under for page in (options.page if name == "cenote" else [None])]
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -277,6 +280,11 @@ def check_outputs(options: argparse.Namespace) -> None:
     for path in (options.json, options.plot):
         if path != "-":
             command_line.check_output(path)
+
+
+def check_prices(options: argparse.Namespace) -> None:
+    preload = run.preload_library()
+    options.prices = [environment.prices(text, preload) for text in options.prices]
 
 
 def check_torch() -> None:
@@ -299,6 +307,7 @@ def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
 
 def replay(options: argparse.Namespace) -> int:
     check_outputs(options)
+    check_prices(options)
     check_torch()
     bar = Bar()
     old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an exception, so that workers end and the folder goes

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Sequence
 
 from cenote import places
 from cenote.base import outputs
+from cenote.launch import environment
 from cenote.replay.trace_file import Trace
 
 Run = dict[str, Any]
@@ -58,7 +59,7 @@ class Column(NamedTuple):
 
 
 def differ(runs: Sequence[Run], name: str) -> bool:
-    return len({run[name] for run in runs}) > 1
+    return len({run.get(name) for run in runs}) > 1
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
@@ -71,6 +72,8 @@ def columns(runs: Sequence[Run]) -> list[Column]:
         found.append(Column("card", lambda run: size(run["capacity_bytes"])))
     if differ(runs, "lag"):
         found.append(Column("lag", lambda run: f"{100 * run['lag']:g} %"))
+    if differ(runs, "prices"):
+        found.append(Column("prices", lambda run: os.path.basename(run["prices"]), False))
     found += [Column("requested", lambda run: size(run["requested_peak_bytes"])), Column("reserved", lambda run: size(run["reserved_peak_bytes"])),
               Column("waste", waste), Column("addresses", lambda run: size(run["address_bytes"])), Column("driver calls", calls),
               Column("driver time", lambda run: seconds(run["driver_ns"])),
@@ -87,6 +90,8 @@ def heading(runs: Sequence[Run]) -> str:
         parts.append(f"{size(first['capacity_bytes'])}")
     if not differ(runs, "lag") and first["lag"]:
         parts.append(f"{100 * first['lag']:g} % of the records behind the program")
+    if not differ(runs, "prices") and first["prices"] != environment.PRICES[0]:
+        parts.append(f"prices {os.path.basename(first['prices'])}")
     if first["repeat"] > 1:
         parts.append(f"{first['repeat']} times over")
     return (f"{', '.join(parts)}; torch {first['torch']}. Waste: reserved over requested, at their peaks. "
@@ -139,7 +144,8 @@ def plot(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
 def circumstances(run: Run, runs: Sequence[Run]) -> list[str]:
     """The properties in which the run differs from others of its trace and allocator."""
     card = [size(run["capacity_bytes"])] if differ(runs, "capacity_bytes") else []
-    return card + ([f"lag {100 * run['lag']:g} %"] if differ(runs, "lag") else [])
+    return card + ([f"lag {100 * run['lag']:g} %"] if differ(runs, "lag") else []) + \
+        ([os.path.basename(run["prices"])] if differ(runs, "prices") else [])
 
 
 def plot_waste(path: str, runs: Sequence[Run]) -> None:
