@@ -1,4 +1,4 @@
-"""C++ of the tests that stands beside PyTorch, compiled as cenote's adapter is: once for each version of it."""
+"""Compiles C++ sources of the tests against PyTorch, as cenote's adapter is compiled: once for each version of PyTorch."""
 
 import pathlib
 import sys
@@ -11,7 +11,7 @@ sys.path.insert(0, str(simulated.ROOT / "python"))
 
 
 def library(source: pathlib.Path) -> str:
-    """The path of what it is compiled to."""
+    """Compiles `source` unless that was done before. Returns the path of the library."""
     from cenote.native import adapter
 
     here, tool = adapter.describe(torch), adapter.compiler()

@@ -1,4 +1,4 @@
-"""Tests of the simulated GPU through the real PyTorch. pytest starts itself again with the simulated libraries, where they are not loaded.
+"""Tests of the simulated GPU through the real PyTorch. If the simulated libraries are not loaded, pytest starts itself again with them.
 
 Every test ends with the GPU as it found it, and without a violation of CUDA's rules, unless it is marked `violates`.
 """
@@ -22,7 +22,7 @@ def pytest_configure(config):
     os.execve(sys.executable, [sys.executable, "-m", "pytest", *config.invocation_params.args], simulated.environment())
 
 
-LAST = ("test_captures_fail.py", "test_pool_lives.py")  # PyTorch's own allocator keeps some of the pools that these treat badly
+LAST = ("test_captures_fail.py", "test_pool_lives.py")  # after these, PyTorch's own allocator keeps some of the pools that they misused
 
 
 def pytest_collection_modifyitems(items):
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def allocator():
-    """The one that was asked for, or every test would judge another."""
+    """PyTorch uses the allocator that CENOTE_TEST_ALLOCATOR names: otherwise every test would judge another one."""
     torch = pytest.importorskip("torch")
     expected = "cenote" if simulated.allocator() else "native"
     assert torch.cuda.get_allocator_backend() == expected, "CENOTE=on has no effect in this Python: cenote.pth is not installed"
@@ -54,7 +54,7 @@ imported = 0
 
 
 def collect():
-    """Every test collects, and would look at all that PyTorch is made of: once many modules were imported, they are left out from then on."""
+    """Collects garbage after each test. Objects of modules that were imported are frozen, so that not every collection walks all of PyTorch."""
     global imported
     gc.collect()
     if len(sys.modules) > imported + 100:

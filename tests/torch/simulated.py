@@ -1,4 +1,4 @@
-"""The hand of tests on the simulated GPU that runs under this process's PyTorch (sim/sim.h by ctypes), and other processes like it."""
+"""Controls the simulated GPU under the PyTorch of this process (sim/sim.h by ctypes), and starts other processes on simulated GPUs."""
 
 import atexit
 import ctypes
@@ -34,7 +34,7 @@ class Books(ctypes.Structure):
 
 
 def folder() -> pathlib.Path:
-    """Where the simulated libraries are: $CENOTE_SIM_LIBRARIES, or the newest build here."""
+    """The folder of the simulated libraries: $CENOTE_SIM_LIBRARIES, or the newest build here."""
     named = os.environ.get("CENOTE_SIM_LIBRARIES")
     places = [pathlib.Path(named)] if named else [p.parent for p in ROOT.glob("build*/sim/libcenote_sim.so")]
     places = [p for p in places if (p / "libcenote_sim.so").exists()]
@@ -53,16 +53,16 @@ def environment(shape: str = SHAPE, **more: str) -> dict:
 
 
 def allocator() -> dict:
-    """CENOTE_TEST_ALLOCATOR=cenote runs these tests with cenote as PyTorch's allocator; without it they are PyTorch's own allocator's."""
+    """CENOTE_TEST_ALLOCATOR=cenote runs the tests with cenote as PyTorch's allocator; without it they judge PyTorch's own allocator."""
     named = os.environ.get("CENOTE_TEST_ALLOCATOR", "native")
     if named not in ("native", "cenote"):
         raise RuntimeError(f"CENOTE_TEST_ALLOCATOR={named} is neither native nor cenote")
     return {"CENOTE": "on", "CENOTE_BUILD": str(folder().parent)} if named == "cenote" else {}
 
 
-# PyTorch gives autograd's threads a copy of the caller's contextvars, and the last to let go of it may be such a thread, after `backward` has
-# returned. It needs Python's lock for that, and in a Python before 3.14 that has begun to end this ends the process, under any allocator:
-# "terminate called without an active exception". So programs of ours wait for that when all else of theirs has ended.
+# PyTorch gives autograd's threads a copy of the caller's contextvars. Such a thread may drop the last reference to the copy after `backward` has
+# returned, and takes Python's lock for that. If Python is older than 3.14 and has begun to end, that ends the process, under any allocator:
+# "terminate called without an active exception". So the programs of the tests wait for these copies at their very end.
 SETTLES = (
     "import atexit, contextvars, time, weakref; _copies, _copy = {}, contextvars.copy_context; "
     "_note = lambda made: _copies.setdefault(id(made), weakref.ref(made, lambda gone, at=id(made): _copies.pop(at, None))) and made; "
@@ -72,13 +72,13 @@ SETTLES = (
 
 
 def settling(code: str) -> str:
-    """Lines keep their numbers."""
+    """Adds that wait to programs with a `backward`, without another line, so that line numbers stay."""
     code = textwrap.dedent(code)
     return SETTLES + code if "backward" in code and code.startswith(("\n", "import ", "from ")) else code
 
 
 def is_loaded() -> bool:
-    """The simulated driver is in this process."""
+    """Says whether this process has loaded the simulated driver."""
     return "libcenote_sim.so" in pathlib.Path("/proc/self/maps").read_text()
 
 
@@ -96,7 +96,7 @@ def fresh(code: str, shape: str = SHAPE, timeout: float = 120, check: bool = Tru
     return done
 
 
-# Imports PyTorch once, and forks for each line: code, environment, where the output goes, seconds. CUDA is untouched until the child asks.
+# Imports PyTorch once, and forks for each line: code, environment, path of the output, seconds. Only children use CUDA.
 NURSERY = SETTLES + """
 import json, os, signal, sys, torch
 for line in sys.stdin:
@@ -127,7 +127,7 @@ for line in sys.stdin:
 """
 
 
-# What is read as Python starts or PyTorch is imported: there is a nursery for each.
+# Python or PyTorch reads these variables as it starts: each combination of them has a nursery of its own.
 EARLY = ("CENOTE", "CENOTE_LABELS", "CENOTE_SUMMARY", "CENOTE_HOST", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -143,7 +143,7 @@ def nursery(early: tuple) -> tuple:
 def forked(
     code: str, shape: str = SHAPE, timeout: int = 120, check: bool = True, whole: bool = False, **environ: str
 ) -> subprocess.CompletedProcess:
-    """Like fresh, in a tenth of a second: the process has imported PyTorch before. `whole`: it ends as Python does, with all that runs then."""
+    """Like fresh, but takes a tenth of a second: the process has imported PyTorch before. With `whole` it ends as Python does, with exit handlers."""
     new = environment(shape, **environ)
     usual = environment()
     process, folder, numbers = nursery(tuple((name, new[name]) for name in EARLY if name in new and new[name] != usual.get(name)))
@@ -161,7 +161,7 @@ def forked(
 
 
 class Hand:
-    """Time, books and misfortunes of the simulated GPU under this process."""
+    """The controls of the simulated GPU under this process: its clock, its books, its failures."""
 
     def __init__(self) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -192,14 +192,14 @@ class Hand:
         self._driver.sim_set_lag(ctypes.c_uint64(ns))
 
     def set_foreign(self, device: int, size: int) -> None:
-        """Other processes hold that much of a device."""
+        """Makes it look as if other processes held that much of a device."""
         self._driver.sim_set_foreign(device, ctypes.c_uint64(size))
 
     def set_quiet(self, quiet: bool) -> None:
         self._driver.sim_set_quiet(quiet)
 
     def touch(self, stream, tensor) -> None:
-        """A kernel there that reads and writes all of the tensor. Where it may not its device is lost."""
+        """Launches a kernel that reads and writes all of the tensor. If it may not, its device is lost."""
         at, size = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes)
         assert self._driver.sim_launch_touch(ctypes.c_void_p(stream.cuda_stream), at, size) in (0, 700)
 

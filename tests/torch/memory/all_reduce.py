@@ -1,8 +1,8 @@
 """What the custom all-reduce of vLLM and SGLang does with the buffers of a CUDA graph, step by step, on two ranks. A program for test_graph_ipc.py.
 
-In their words: `get_graph_buffer_ipc_meta` asks where the allocation under each buffer begins and for a legacy IPC handle of that,
-`register_graph_buffers` opens what the other rank sent, and replays then read the other's buffers. Where the runtime refuses a call, the program
-ends with status 1, as their CUDACHECK does. In place of their kernel there is a copy.
+The functions have the names that vLLM and SGLang use. `get_graph_buffer_ipc_meta` asks where the allocation under each buffer begins, and for a
+legacy IPC handle of the allocation. `register_graph_buffers` opens the handles of the other rank; replays then read the buffers of that rank. If
+the runtime refuses a call, the program ends with status 1, as after CUDACHECK in vLLM. A copy stands in for the kernel.
 """
 import ctypes
 import multiprocessing
@@ -26,7 +26,7 @@ driver.cuPointerGetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c
 
 
 def runtime():
-    """The one that PyTorch has loaded, as their CudaRTLibrary finds it."""
+    """The runtime that PyTorch has loaded. CudaRTLibrary of vLLM finds it in the same way."""
     with open("/proc/self/maps") as maps:
         return ctypes.CDLL(next(line.split(None, 5)[5].strip() for line in maps if "libcudart" in line))
 
@@ -84,7 +84,7 @@ def run(rank, pipe):
     for step in range(3):
         for number, each in enumerate(inputs):
             each.copy_(torch.full(each.shape, 100 * step + 10 * rank + number, dtype=torch.int32))
-        torch.empty(40 << 20, dtype=torch.uint8, device="cuda")  # memory moves beside the graphs
+        torch.empty(40 << 20, dtype=torch.uint8, device="cuda")  # eager blocks make memory move while the graphs exist
         torch.cuda.empty_cache()
         model.replay()
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Tests of torch.cuda's memory as its documentation promises it. PyTorch's own allocator passes them; any other has to.
+"""Tests of what the documentation of torch.cuda promises about memory. PyTorch's own allocator passes them, and any other allocator has to.
 
 A test that only the native allocator can pass is marked `native`, with the reason.
 """
@@ -14,7 +14,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="module", autouse=True)
 def processes():
-    """A module's processes end with it, but for the ones that fork for each test."""
+    """Ends the processes of a module with the module, except those that fork for each test."""
     import elsewhere
 
     yield
@@ -31,14 +31,14 @@ def all_processes():
 
 @pytest.fixture(autouse=True)
 def memory(gpu):
-    """Whatever a test allocates is free again when it ends."""
+    """Checks that a test has freed at its end what it allocated."""
     import torch
 
-    import contents  # not before this process has the simulated libraries
+    import contents  # only now: at the top it would load PyTorch before pytest has started itself again
 
     before = [torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count())]
     yield
-    torch.cuda.set_stream(torch.cuda.default_stream())  # a capture that fails leaves its own behind
+    torch.cuda.set_stream(torch.cuda.default_stream())  # a capture that fails leaves its own stream current
     contents.let_go()
-    gc.freeze()  # what is left stays: the next collection need not walk all of PyTorch again
+    gc.freeze()  # the next collection need not walk all of PyTorch again
     assert all(torch.cuda.memory_allocated(device) <= then for device, then in enumerate(before))

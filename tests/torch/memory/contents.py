@@ -7,7 +7,7 @@ import pytest
 import torch
 
 MIB = 1 << 20
-LONG = 10**12  # ns of work that no test waits for by the clock: a GPU that is far behind
+LONG = 10**12  # ns of work: longer than any test runs, so that the GPU is far behind
 
 
 def fails_before(version: str, why: str):
@@ -26,12 +26,12 @@ def pinned(size: int, value: int = 0) -> torch.Tensor:
 
 
 def filled(size: int, value: int, device="cuda") -> torch.Tensor:
-    """Memory that holds `value` in each byte, already now."""
+    """Memory that holds `value` in each byte when the function returns."""
     return torch.full((size,), value, dtype=torch.uint8).to(device)
 
 
 def fill(tensor: torch.Tensor, value: int) -> torch.Tensor:
-    """Copies from pageable memory: returns when it is done."""
+    """Copies from pageable memory, so that the copy is complete when the function returns."""
     return tensor.copy_(torch.full(tensor.shape, value, dtype=torch.uint8))
 
 
@@ -45,7 +45,7 @@ def places(tensors) -> set:
 
 
 def comes_back(at: int, size: int, device="cuda") -> bool:
-    """Memory at this address is given out again, to one of a few that ask."""
+    """One of a few new blocks of this size begins at this address."""
     return at in places([block(size, device) for _ in range(3)])
 
 
@@ -65,7 +65,7 @@ def copied(source: torch.Tensor, graph=None, **options):
 
 @contextlib.contextmanager
 def uncached():
-    """Memory comes from the device and goes back to it at once."""
+    """PyTorch takes each block from the device, and gives it back when it is freed."""
     torch.cuda.memory.caching_allocator_enable(False)
     try:
         yield
@@ -74,7 +74,7 @@ def uncached():
 
 
 def let_go() -> None:
-    """Collects what Python and PyTorch keep beyond a test."""
+    """Collects Python's garbage, and drops the cuBLAS workspaces that PyTorch keeps."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
 

@@ -1,4 +1,4 @@
-"""Tests that need a process of their own: another backend of the allocator, or the right to lose the device.
+"""Runs tests in other processes: those that need another backend of the allocator, and those that lose the device.
 
 `@elsewhere(PYTORCH_CUDA_ALLOC_CONF=...)` runs the test in a process with that environment. Tests of one environment share the process.
 With `alone=True` the process, which has imported PyTorch and not touched the GPU, forks for each test: that child may break what it likes.
@@ -56,7 +56,7 @@ class Process:
             raise AssertionError(words)
 
     def end(self) -> int:
-        """Closes its input. It goes by itself, or is made to."""
+        """Closes the input of the process, so that it ends. If it does not end, it is killed."""
         os.close(self._ask)
         os.close(self._answer)
         try:

@@ -16,7 +16,7 @@ def compiled() -> str:
 
 
 class Follower:
-    """Begins to follow at once. It cannot be got rid of: each has a process of its own."""
+    """Begins to follow at once. PyTorch cannot detach a tracker, so that each follower has a process of its own."""
 
     def __init__(self, path: str, early: bool) -> None:
         self._library = ctypes.CDLL(path)
@@ -26,7 +26,7 @@ class Follower:
         self._library.follower_begin(ctypes.c_bool(early))
 
     def register(self, segments: list) -> None:
-        """What a snapshot shows."""
+        """Registers the segments that a snapshot shows."""
         for s in segments:
             address, size = ctypes.c_uint64(s["address"]), ctypes.c_uint64(s["total_size"])
             self._library.follower_register(s["device"], address, size, ctypes.c_bool(not s["is_expandable"]))
@@ -35,7 +35,7 @@ class Follower:
         return sum(self._library.follower_count(ACTIONS.index(action)) for action in actions)
 
     def churn(self, threads: int, turns: int, size: int) -> None:
-        """Without Python's lock."""
+        """Allocates and frees at random, without Python's lock."""
         self._library.follower_churn(threads, turns, ctypes.c_uint64(size))
 
     def problem(self) -> str:
@@ -43,7 +43,7 @@ class Follower:
         return self._library.follower_problem().decode()
 
     def is_stale(self, tensor: torch.Tensor) -> bool:
-        """Some memory under it is not what was registered."""
+        """Says whether the memory under a tensor is not the memory that was registered."""
         storage = tensor.untyped_storage()
         return bool(self._library.follower_stale(tensor.device.index or 0, ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes())))
 

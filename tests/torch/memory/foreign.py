@@ -58,5 +58,5 @@ class Foreign:
         return ctypes.c_size_t.in_dll(self._library, f"foreign_{name}").value
 
     def limit(self, size: int) -> None:
-        """It has no more than that."""
+        """Sets how much memory the allocator has."""
         ctypes.c_size_t.in_dll(self._library, "foreign_limit").value = size

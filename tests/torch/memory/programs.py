@@ -1,6 +1,6 @@
-"""Random programs for shadow.py: drawn from a seed, and made as short as they can be when they fail.
+"""Random programs for shadow.py: drawn from a seed, and shortened if they fail.
 
-A program is a list of steps, drawn ahead, so that one that fails can be run again with fewer of them.
+A program is a list of steps that is drawn before it runs. So a program that fails can run again with fewer steps.
 """
 
 import os
@@ -14,9 +14,9 @@ import torch
 from shadow import KIB, MIB, Failed, Gpu, World
 
 LIMITS = (0, 0, 24 * MIB, 40 * MIB, 64 * MIB)
-LAGS = (0, 100_000, 3_000_000, 10**12)  # ns that the GPU is behind; with the last one its work ends only when the program waits
+LAGS = (0, 100_000, 3_000_000, 10**12)  # ns that the GPU is behind; with the last value its work ends only when the program waits
 
-# How often each step is drawn. A capture is short, or there would be little outside.
+# How often each step is drawn. Captures are short, so that most steps are outside of them.
 WEIGHTS = {
     "take": 18, "give": 12, "use": 6, "refill": 4, "work": 4, "advance": 4, "synchronize": 2, "empty_cache": 2,
     "begin": 10, "inner_take": 16, "inner_copy": 5, "inner_give": 10, "inner_use": 3, "fork": 4, "join": 3, "end": 5,
@@ -27,7 +27,7 @@ WEIGHTS = {
 @dataclass
 class Program:
     lag: int  # of the GPU, in ns
-    limit: int  # bytes that PyTorch may hold beyond what it holds already; 0: none
+    limit: int  # bytes that PyTorch may hold beyond what it holds already; 0: no limit
     width: int  # streams that eager blocks are taken on
     steps: list
 
@@ -50,7 +50,7 @@ class Program:
 
 
 def abandon(world: World) -> None:
-    """After a failure: nothing of it is left behind, as far as that is possible."""
+    """After a failure: frees what the program holds, as far as that is possible."""
     if world.capture:
         try:
             torch.cuda.set_stream(world.capture.main)
@@ -65,7 +65,7 @@ def draw(seed: int) -> Program:
     dice = random.Random(seed)
     if seed % 4:
         weights, length = WEIGHTS, dice.randrange(20, 70)
-    else:  # much eager work around few graphs: memory moves
+    else:  # much eager work around few graphs, so that memory moves
         weights, length = {**WEIGHTS, "take": 70, "give": 60, "synchronize": 1, "empty_cache": 0, "judge": 0}, dice.randrange(60, 120)
     names = dice.choices(list(weights), list(weights.values()), k=length)
     steps = [(name, *(dice.randrange(1 << 16) for _ in range(3))) for name in names]
@@ -108,7 +108,7 @@ def run_all(seeds) -> None:
             shorter = minimised(program, gpu)
             raise Failed(f"seed {seed}: {said}\nshortest program that fails: {fails(shorter, gpu) or 'not any more'}\n{shorter}")
     left = torch.cuda.memory_allocated() - allocated
-    if left > 8 * KIB:  # the generator's state may have come
+    if left > 8 * KIB:  # a first capture may have made the state of the random generator
         raise Failed(f"{left} bytes are allocated, and no block is left")
 
 

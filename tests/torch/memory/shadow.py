@@ -1,16 +1,15 @@
 """A model of the owner and the content of each byte, under random programs of graphs and eager work (programs.py).
 
-`World` takes a program's steps: it does only what a correct program may do, with streams ordered where they must be and nowhere else, and
-follows
+`World` carries out the steps of a program. It does only what a correct program may do, orders streams only if it has to, and follows
 
 * the owner of each byte: no block overlaps another that is live, or memory that a graph of another pool writes when it is replayed;
 * what each block holds: a pattern that only its owner writes, filled and compared by the simulated GPU in the order of the streams, at both
   ends and in between, four times in each page of 2 MiB. A replay writes the patterns of its graph; what it copies from a block outside it
   has whatever that holds then;
-* what a replay may overwrite: what the graph wrote when it was captured, also in blocks that were freed since, and which of its siblings
-  may have taken over. What they hold is unknown then, until they are replayed.
+* what a replay may overwrite: all that the graph wrote when it was captured, also in blocks that were freed since and that graphs of the same
+  pool may have taken over. After the replay the contents of those blocks are unknown until their graphs are replayed.
 
-An allocator that frees too early, moves memory under a graph, or gives a graph's memory to others is found by wrong contents or by a violation.
+If an allocator frees too early, moves memory under a graph, or gives a graph's memory to other blocks, contents are wrong or a rule is violated.
 """
 
 import ctypes
@@ -28,7 +27,7 @@ MODES = ("global", "thread_local", "relaxed")
 
 
 class Failed(AssertionError):
-    """The program found memory that is not as it must be."""
+    """The program found wrong contents, a violation, or two owners of one byte."""
 
 
 @dataclass(eq=False)
@@ -41,7 +40,7 @@ class Block:
     written: Optional[int] = None  # of a graph's block: what each replay leaves in it
     source: Optional["Block"] = None  # or where each replay copies it from
     readers: set = field(default_factory=set)  # streams that read it since it was last written
-    recorded: set = field(default_factory=set)  # streams that the allocator was told of
+    recorded: set = field(default_factory=set)  # streams that record_stream named
 
     def overlaps(self, other: tuple) -> bool:
         return self.at < other[1] and other[0] < self.at + self.size
@@ -49,10 +48,10 @@ class Block:
 
 @dataclass(eq=False)
 class Pool:
-    """Graphs that share memory are replayed in some order, on any streams: `last` is where it was used last."""
+    """The memory that graphs share. They are replayed in any order, on any stream; `last` is the stream that used the memory last."""
 
     id: tuple
-    keeper: object = None  # a MemPool, as long as it is wanted
+    keeper: object = None  # a MemPool, until the program drops it
     last: Optional[torch.cuda.Stream] = None
 
 
@@ -62,17 +61,17 @@ class Graph:
     pool: Pool
     main: torch.cuda.Stream
     mode: str
-    side: Optional[torch.cuda.Stream] = None  # while it is forked
+    side: Optional[torch.cuda.Stream] = None  # while the capture is forked
     forked: set = field(default_factory=set)
     territory: list = field(default_factory=list)  # what a replay may write
-    blocks: list = field(default_factory=list)  # that are live
+    blocks: list = field(default_factory=list)  # live ones
     sources: set = field(default_factory=set)
-    puts_off: bool = False  # a block was freed in the capture that other streams had read
+    puts_off: bool = False  # in the capture a block was freed that other streams had read
 
 
 @functools.cache
 def spots(size: int) -> tuple:
-    """Where contents are written and compared: small blocks whole, large ones here and there."""
+    """Where contents are written and compared: all of a small block, some places of a large one."""
     if size <= 4 * KIB:
         return ((0, size),)
     return tuple((at, 512) for at in range(0, size - 512, 512 * KIB)) + ((size - 512, 512),)
@@ -123,7 +122,7 @@ class World:
         self.gpu, self.width = gpu, width
         self.streams = side_streams()
         self.eager: list = []
-        self.orphans: list = []  # (block, pool): their graph is gone
+        self.orphans: list = []  # (block, pool) of graphs that were destroyed
         self.graphs: list = []
         self.pools: list = []
         self.apart = None  # a MemPool for eager blocks
@@ -134,7 +133,7 @@ class World:
         gpu.driver.sim_set_lag(lag)
         self.before = gpu.faults()
 
-    # --- what the steps are made of
+    # --- parts of steps
 
     def captures(self, stream) -> bool:
         return self.capture is not None and (stream is self.capture.main or stream in self.capture.forked)
@@ -171,7 +170,7 @@ class World:
         return block
 
     def free(self, block: Block, inside: bool = False) -> None:
-        """Where other streams read a block, PyTorch's own allocator takes the current one's word for whether it is freed in a capture."""
+        """If other streams read a block, PyTorch's own allocator asks the current stream whether the block is freed in a capture."""
         torch.cuda.set_stream(self.capture.main if inside else self.streams[0])
         if inside:
             self.capture.puts_off |= bool(block.recorded)
@@ -186,7 +185,7 @@ class World:
             self.gpu.expect(block, block.pattern, stream)
 
     def order(self, pool: Pool, stream) -> bool:
-        """Makes the stream wait for the last stream that used the pool's memory. False: that stream is in a capture."""
+        """Makes the stream wait for the last stream that used the pool's memory. Returns False if that stream is in a capture."""
         if pool.last is not None and self.captures(pool.last):
             return False
         if pool.last is not None and pool.last is not stream:
@@ -198,13 +197,13 @@ class World:
         return not self.captures(block.stream)
 
     def may_ask_driver(self) -> bool:
-        """PyTorch's own allocator takes memory from the driver in the mode of the thread: only a relaxed capture lives through that. And
-        what it put off until the capture is over it does when it is asked for memory on a stream that does not capture."""
+        """PyTorch's own allocator takes memory from the driver in the capture mode of the thread, which only a relaxed capture survives. And an
+        allocation on a stream that does not capture does the work that was put off until the end of the capture."""
         graph = self.capture
         return self.may_ask_anything() or (graph.mode == "relaxed" and not graph.puts_off)
 
     def may_ask_anything(self) -> bool:
-        """PyTorch's own allocator gives memory back in a capture, too, and spoils it."""
+        """PyTorch's own allocator gives memory back during a capture, too, which invalidates the capture."""
         return not self.capture or torch.cuda.get_allocator_backend() == "cenote"
 
     # --- eager work
@@ -222,7 +221,7 @@ class World:
             self.eager.append(block)
 
     def do_give(self, a: int, b: int, c: int) -> None:
-        """Freed after its last use, whatever the GPU is doing; read once more by its stream, unless that one captures."""
+        """Frees a block after its last use, whatever the GPU is doing. Its stream reads it once more before, unless that stream captures."""
         used = {source for graph in self.all_graphs() for source in graph.sources}
         some = [block for block in self.eager if block not in used and not any(self.captures(stream) for stream in block.recorded)]
         if not some:
@@ -234,7 +233,7 @@ class World:
         self.free(block)
 
     def do_use(self, a: int, b: int, c: int) -> None:
-        """Another stream reads it, late."""
+        """Another stream reads a block, late."""
         stream = self.streams[b % len(self.streams)]
         if not self.eager:
             return
@@ -282,7 +281,7 @@ class World:
     def do_begin(self, a: int, b: int, c: int) -> None:
         if self.capture or len(self.graphs) >= 4:
             return
-        pools = [pool for pool in self.pools if any(graph.pool is pool for graph in self.graphs)]  # PyTorch wants no other: its host memory
+        pools = [pool for pool in self.pools if any(graph.pool is pool for graph in self.graphs)]  # PyTorch allows no other
         pool = pools[b // 2 % len(pools)] if pools and b % 2 else self.new_pool(b)
         main, handle = self.streams[1 + a % (len(self.streams) - 1)], torch.cuda.CUDAGraph()
         if pool not in self.pools:
@@ -300,7 +299,7 @@ class World:
         return Pool(torch.cuda.graph_pool_handle())
 
     def branch(self, a: int):
-        """A stream of the capture that may be given work."""
+        """A stream of the capture that may get work."""
         graph = self.capture
         return graph.side if graph.side and a % 2 else graph.main
 
@@ -334,7 +333,7 @@ class World:
         graph.territory.append((block.at, block.at + block.size))
 
     def do_inner_give(self, a: int, b: int, c: int) -> None:
-        """What is freed inside is read as the last thing before: each replay compares it. Of a branch that has joined, by the trunk."""
+        """Frees a block of the capture after a last read, so that each replay compares it. The main stream reads for a branch that has joined."""
         graph = self.capture
         if not graph or not graph.blocks:
             return
@@ -344,7 +343,7 @@ class World:
         self.free(block, inside=True)
 
     def do_inner_use(self, a: int, b: int, c: int) -> None:
-        """A branch reads what the other one wrote, late, and says so."""
+        """A branch reads late what the other one wrote, and calls record_stream."""
         graph = self.capture
         some = [block for block in graph.blocks if block.stream is graph.main and block.written is not None] if graph else []
         if not some or not graph.side:
@@ -404,7 +403,7 @@ class World:
                 self.read(block, stream)
 
     def overwritten(self, graph: Graph) -> None:
-        """Siblings captured later may lie where the graph had blocks that were freed by then."""
+        """The blocks of graphs that were captured later in this pool, where this graph had blocks that were freed by then."""
         for sibling in self.graphs:
             if sibling is not graph and sibling.pool is graph.pool:
                 for block in sibling.blocks:
@@ -431,7 +430,7 @@ class World:
             self.free(block)
 
     def do_drop_orphan(self, a: int, b: int, c: int) -> None:
-        """Its memory is ordinary when its pool is gone: its stream has to come after those that used it."""
+        """Frees a result whose graph is gone. If its pool is gone, too, its memory is ordinary: its stream must wait for the streams that used it."""
         if not self.orphans:
             return
         block, pool = self.orphans[a % len(self.orphans)]
@@ -444,7 +443,7 @@ class World:
         self.free(block)
 
     def do_reset(self, a: int, b: int, c: int) -> None:
-        """The graph goes, perhaps while it is replayed; its results stay."""
+        """Resets a graph, perhaps during a replay; its results stay."""
         if not self.graphs:
             return
         graph = self.graphs.pop(a % len(self.graphs))
@@ -457,7 +456,7 @@ class World:
         if not self.may_ask_anything():
             return
         if c % 2:
-            self.apart = None  # its blocks stay
+            self.apart = None  # the blocks of the pool stay
             return
         kept = [pool for pool in self.pools if pool.keeper and not (self.capture and self.capture.pool is pool)]
         if kept:
@@ -470,7 +469,7 @@ class World:
             raise Failed(f'{when}: {self.gpu.driver.sim_mismatches()} words differ; last violation: "{self.gpu.violation()}"')
 
     def do_judge(self, a: int, b: int, c: int) -> None:
-        """Everything is done, and every block holds what its owner wrote."""
+        """Waits for everything, and checks that every block holds what its owner wrote."""
         if self.capture:
             return
         torch.cuda.synchronize()

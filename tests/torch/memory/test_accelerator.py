@@ -1,4 +1,4 @@
-"""torch.accelerator: the same memory under names that know no vendor. And the profiler's view of it."""
+"""torch.accelerator: the same memory under names that know no vendor; and what the profiler says of it."""
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def test_the_profiler_sees_frees():
     assert total <= 0
 
 
-def test_the_profiler_says_who_allocated():
+def test_the_profiler_says_which_operator_allocated():
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

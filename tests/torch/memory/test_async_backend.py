@@ -1,4 +1,4 @@
-"""The backend cudaMallocAsync: the driver keeps the memory, PyTorch asks for it in stream order."""
+"""The backend cudaMallocAsync: the driver keeps the cache, and PyTorch allocates in stream order."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a capture refuses, how one ends that fails, and captures beside other threads."""
+"""What is refused during a capture, how a capture that fails ends, and captures while other threads work."""
 
 import threading
 
@@ -9,7 +9,7 @@ from contents import MIB, block, copied, fails_before, filled, holds, release
 
 
 def refused(sim, act, words: str) -> None:
-    """`act` fails in a capture; afterwards eager work and captures go on."""
+    """Checks that `act` fails in a capture, and that eager work and captures work afterwards."""
     sim.set_quiet(True)
     graph, a = torch.cuda.CUDAGraph(), filled(MIB, 1)
     with pytest.raises(RuntimeError, match=words):
@@ -52,7 +52,7 @@ def test_a_capture_left_by_an_exception():
         with torch.cuda.graph(graph):
             source.clone()
             raise Mistake
-    assert torch.cuda.memory_allocated() < before + MIB  # the generator's state may have come
+    assert torch.cuda.memory_allocated() < before + MIB  # the capture may have made the state of the random generator
     graph.reset()
     again, target = copied(source)
     again.replay()
@@ -112,7 +112,7 @@ def test_out_of_memory_in_a_capture():
 
 
 def test_allocating_on_another_thread_while_a_capture_is_open():
-    """Those need memory from the device; it is none of the capture's."""
+    """The other thread needs memory from the device, and none of the capture's memory."""
     graph, failures = torch.cuda.CUDAGraph(), []
 
     def work():

@@ -1,4 +1,4 @@
-"""Captures that fail half way: what is left is what was there before, and the next capture works."""
+"""Captures that fail half way: memory is as it was before, and the next capture works."""
 
 import threading
 
@@ -14,8 +14,8 @@ class Mistake(Exception):
 
 @pytest.fixture
 def books():
-    """Reserved memory and what the device has left, when nothing of the test's own is there."""
-    copied(filled(MIB, 1))  # what a first capture leaves: the generator's state
+    """Reserved memory, and what the device has left, before the test allocates anything."""
+    copied(filled(MIB, 1))  # a first capture makes the state of the random generator, which stays
     release()
     return torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
 
@@ -26,7 +26,7 @@ def is_as_before(books) -> bool:
 
 
 def works(value: int = 6) -> bool:
-    """A capture, a replay, and memory that goes back."""
+    """Checks that a capture and a replay work, and that their memory goes back."""
     source = filled(12 * MIB, value)
     graph, target = copied(source)
     graph.replay()
@@ -34,7 +34,7 @@ def works(value: int = 6) -> bool:
 
 
 def left_at(stage: str) -> list:
-    """A capture that an exception leaves at that stage. Returns what it had allocated and not freed."""
+    """Begins a capture that an exception ends at that stage. Returns the tensors that were not freed."""
     kept, side = [], torch.cuda.Stream()
     with pytest.raises(Mistake):
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -56,7 +56,7 @@ def left_at(stage: str) -> list:
     return kept
 
 
-STAGES = {"empty": 0, "allocated": 1, "freed": 1, "joined": 2}  # how many tensors are left there
+STAGES = {"empty": 0, "allocated": 1, "freed": 1, "joined": 2}  # how many tensors are left at that stage
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -69,8 +69,8 @@ def test_an_exception_leaves_nothing(books, stage):
 
 
 @pytest.mark.parametrize("stage", list(STAGES)[1:])
-def test_what_a_lost_capture_allocated_is_memory_like_any(books, stage):
-    """Its tensors stay valid, can be written eagerly, and their memory is not given to other tensors."""
+def test_what_a_failed_capture_allocated_is_ordinary_memory(books, stage):
+    """The tensors of the capture stay valid, can be written eagerly, and share their memory with no other tensor."""
     kept = left_at(stage)
     for i in range(len(kept)):
         fill(kept[i], i + 1)
@@ -82,7 +82,7 @@ def test_what_a_lost_capture_allocated_is_memory_like_any(books, stage):
 
 
 def test_memory_is_given_back_after_an_exception(books):
-    """Were the capture taken for open, empty_cache would keep everything."""
+    """If cenote took the capture for open, empty_cache would keep everything."""
     left_at("freed")
     block(60 * MIB)
     assert torch.cuda.memory_reserved() > books[0]
@@ -184,7 +184,7 @@ def test_out_of_memory_counts_and_says_so():
 
 
 def test_out_of_memory_because_others_hold_it(books, sim):
-    """What is cached outside may or may not come to a capture's help; either way everything is whole afterwards."""
+    """Memory that is cached outside may serve the capture or not; in both cases everything works afterwards."""
     outside = [filled(12 * MIB, 40 + i) for i in range(4)]
     source, graph = filled(3 * MIB, 2), torch.cuda.CUDAGraph()
     first, kept = copied(source)
@@ -259,7 +259,7 @@ def test_eager_work_runs_out_of_memory_while_a_capture_is_open():
 
 
 def test_a_graph_that_goes_while_it_is_replayed(sim):
-    """Its memory is not used again before the GPU is done with it."""
+    """The memory of the graph is not used again before the GPU has finished the replay."""
     sim.set_lag(20_000_000)
     for value in range(1, 6):
         source = filled(12 * MIB, value)
@@ -319,7 +319,7 @@ def test_tensors_of_a_graph_die_while_another_is_captured(books):
 
 
 def test_many_lives_of_one_pool(books):
-    """Graphs come and go in a pool that always has one: it does not grow."""
+    """Graphs come and go in a pool that always has one of them: the pool does not grow."""
     pool = torch.cuda.graph_pool_handle()
     source = filled(5 * MIB, 2)
     graph, target = copied(source, pool=pool)

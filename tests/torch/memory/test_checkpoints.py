@@ -1,7 +1,7 @@
-"""What lived in a pool, noted and put back: what trees of CUDA graphs (torch.compile, mode="reduce-overhead") ask of the allocator.
+"""Checkpoints of a pool, which trees of CUDA graphs (torch.compile, mode="reduce-overhead") take and restore.
 
-A tree captures graphs in one pool, one after the other. Before it captures another child of an earlier node it takes the pool back to the
-state it had after that node: what lives now lives at the same place, and everything else is free for the child.
+A tree captures graphs in one pool, one after the other. Before it captures another child of an earlier node, it restores the pool to the
+state after that node: the tensors that live now own their old places, and everything else is free for the child.
 """
 
 import random
@@ -27,7 +27,7 @@ class Tree:
         self.graphs = []
 
     def capture(self, act):
-        """A node: what `act` returns, made in a capture."""
+        """Captures `act` as a node. Returns what `act` returns."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
@@ -44,12 +44,12 @@ class Tree:
         return torch._C._cuda_getCheckpointState(0, self.pool)
 
     def restore(self, state, live=(), stale=()) -> None:
-        """As at that state; `live` tensors own their blocks again."""
+        """Restores the pool to that state; the `live` tensors own their blocks again."""
         pointers = [[t.untyped_storage()._cdata for t in tensors] for tensors in (stale, live)]
         torch._C._cuda_setCheckpointPoolState(0, state, *pointers)
 
     def has(self, *live) -> bool:
-        """Just these blocks live in the pool."""
+        """Says whether these blocks live in the pool, and no others."""
         return torch._C._cuda_checkPoolLiveAllocations(0, self.pool, places(live))
 
 
@@ -60,7 +60,7 @@ def metadata(t: torch.Tensor) -> dict:
 
 
 def rebuilt(about: dict) -> torch.Tensor:
-    """A tensor that owns nothing, over memory that was a tensor's."""
+    """A tensor over memory of an earlier tensor, which it does not own."""
     storage = torch._C._construct_storage_from_data_pointer(about["data_ptr"], about["device"], about["nbytes"])
     return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(about, storage)
 
@@ -94,7 +94,7 @@ def test_a_pool_in_which_nothing_lives(tree):
 
 
 def test_what_lived_is_put_back_where_it_was(tree):
-    """The way of a tree: the outputs die, replays make tensors over them, and before the next capture these own their memory again."""
+    """As a tree does: the outputs die, replays make tensors over them, and before the next capture these tensors own their memory again."""
     a, b = tree.capture(lambda: blocks(3 * MIB, 100 * KIB))
     state, about = tree.state(), [metadata(t) for t in (a, b)]
     allocated = torch.cuda.memory_allocated()
@@ -157,7 +157,7 @@ def test_contents_outlive_what_happens_to_the_books(tree):
 
 
 def test_a_tensor_that_died_after_the_checkpoint(tree):
-    """Its block is put back all the same; the caller, which knows that the tensor is gone, frees it by its address."""
+    """The block of the tensor is restored all the same. The caller knows that the tensor is gone, and frees the block by its address."""
     a, b = tree.capture(lambda: blocks(3 * MIB, 3 * MIB))
     state, about = tree.state(), [metadata(t) for t in (a, b)]
     del a, b
@@ -170,7 +170,7 @@ def test_a_tensor_that_died_after_the_checkpoint(tree):
 
 @elsewhere(alone=True)
 def test_a_block_is_freed_while_the_pool_goes_back():
-    """As by another thread, between two blocks of the pool: what is freed already is none of the restorer's."""
+    """As if by another thread, after the first block was freed: the restore does not free a block that is free already."""
     import torch.cuda._gpu_trace as trace
 
     tree = Tree()
@@ -192,7 +192,7 @@ def test_a_block_is_freed_while_the_pool_goes_back():
 
 
 def test_a_live_tensor_may_let_its_block_go(tree):
-    """The storage stays, without the memory: what a tree does to outputs of the run before."""
+    """The storage stays, without the memory: a tree does that to the outputs of the run before."""
     (a,) = tree.capture(lambda: blocks(3 * MIB))
     storage = a.untyped_storage()._cdata
     assert torch._C._has_Standard_Deleter(storage)
@@ -265,7 +265,7 @@ def test_children_of_one_node_replay_in_turns(tree):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_state_comes_back(tree, seed):
-    """Random nodes; the tree goes back to a random one of them, whose blocks and no others live then."""
+    """The tree goes back to random nodes. After each, the blocks of that node live, and no others."""
     dice = random.Random(seed)
     states, live = [], []
     for _ in range(12):
@@ -318,7 +318,7 @@ lends = pytest.mark.skipif(not simulated.allocator(), reason="the native allocat
 
 @lends
 def test_what_a_pool_lent_stays_as_it_is(sim):
-    """An ordinary tensor lies in the pool's memory. It is none of the pool's, which goes back to an earlier state around it."""
+    """An ordinary tensor lies in memory of the pool, but is no block of the pool: the pool is restored around it."""
     lender = Lender(sim)
     state, about = lender.state(), metadata(lender.kept)
     lent = filled(24 * MIB, 5)
@@ -336,7 +336,7 @@ def test_what_a_pool_lent_stays_as_it_is(sim):
 
 @lends
 def test_what_a_pool_had_lent_does_not_come_back(sim):
-    """It lived at the checkpoint, and has died since: no tensor would own it."""
+    """The borrowed block lived at the checkpoint and has been freed since: no tensor would own it."""
     lender = Lender(sim)
     lent = block(24 * MIB)
     assert abs(lent.data_ptr() - lender.kept.data_ptr()) < 64 * MIB
@@ -351,7 +351,7 @@ def test_what_a_pool_had_lent_does_not_come_back(sim):
 
 @lends
 def test_a_pool_cannot_go_back_to_what_it_has_lent(sim):
-    """What lived there is gone, and an ordinary tensor there now. That is said before anything is freed."""
+    """A block of the checkpoint is gone, and an ordinary tensor lies in its place. The restore fails before it frees anything."""
     lender = Lender(sim)
     state = lender.state()
     at = lender.kept.data_ptr()
@@ -368,7 +368,7 @@ def test_a_pool_cannot_go_back_to_what_it_has_lent(sim):
 @lends
 @elsewhere(alone=True)
 def test_a_pool_lends_nothing_while_it_goes_back(sim):
-    """An allocation outside of the pool, as by another thread, between two blocks of the pool: the first is free, and has to be put back."""
+    """As if another thread allocated outside of the pool while the restore is between two blocks: the first is free, but must be restored."""
     import torch.cuda._gpu_trace as trace
 
     lender = Lender(sim)
@@ -390,11 +390,11 @@ def test_a_pool_lends_nothing_while_it_goes_back(sim):
     torch._C._activate_gpu_trace()
     lender.restore(state)
     assert asked == [1] and lender.has(lender.kept, other)
-    assert block(38 * MIB).data_ptr() > other.data_ptr()  # it lends again
+    assert block(38 * MIB).data_ptr() > other.data_ptr()  # the pool lends again
 
 
 def test_a_thread_allocates_to_the_pool(tree):
-    """A tree warms up in its pool without a capture: what this thread allocates goes there, whatever others do."""
+    """A tree warms up in its pool without a capture: blocks of this thread lie in the pool, and blocks of other threads do not."""
     tree.capture(lambda: None)
     elsewhere, made = [], []
 

@@ -50,7 +50,7 @@ def test_peers_can_see_each_other():
 
 
 def touched(sim, device: int, tensor: torch.Tensor) -> bool:
-    """A kernel of that device may use the tensor, which is another's."""
+    """Says whether a kernel of that device may use the tensor, which lies on another device."""
     before = sim.books().violations
     with torch.cuda.device(device):
         sim.touch(torch.cuda.current_stream(), tensor)
@@ -59,7 +59,7 @@ def touched(sim, device: int, tensor: torch.Tensor) -> bool:
 
 
 def test_kernels_on_memory_of_a_peer(sim):
-    """A copy from one device to another is what PyTorch enables access for: of the first to all memory of the second."""
+    """When PyTorch copies from one device to another, it lets the first use all memory of the second."""
     there = filled(3 * MIB, 1, "cuda:3")
     filled(MIB, 2, "cuda:2").to("cuda:3")
     assert touched(sim, 2, there)
@@ -108,7 +108,7 @@ def test_memory_of_another_device_is_shut_by_default():
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
 def test_copies_between_devices_that_cannot_reach_each_other(settings):
-    """They go through the driver's copy between peers."""
+    """PyTorch uses the driver's copy between peers."""
     forked(
         """
         import torch
@@ -223,7 +223,7 @@ def test_properties_say_how_much_memory_there_is():
 def test_a_graph_on_another_device():
     with torch.cuda.device(1):
         source, graph = filled(3 * MIB, 6), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # the one that PyTorch keeps for captures is of one device
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # the stream that PyTorch keeps for captures belongs to one device
             target = source.clone()
         graph.replay()
         assert target.device.index == 1 and holds(target, 6)
@@ -239,7 +239,7 @@ def test_a_batch_is_scattered_and_gathered():
 
 
 def test_a_device_that_is_not_used_has_no_context():
-    """A context takes hundreds of MB of its device: a rank that sees all devices and works on one must not take them on the others."""
+    """A context takes hundreds of MB of its device. A rank that sees all devices and works on one must not make contexts on the others."""
     code = """
     import ctypes, torch
     def has_context(device):

@@ -21,7 +21,7 @@ def test_the_segments_are_expandable():
 
 @run
 def test_neighbours_grow_into_one():
-    """What the option is for: four free blocks serve one of the sum of their sizes."""
+    """The purpose of the option: four free neighbours serve one block of the sum of their sizes."""
     release()
     pieces = [block(64 * MIB) for _ in range(8)]
     reserved = torch.cuda.memory_reserved()
@@ -117,7 +117,7 @@ def test_recorded_memory_waits_for_the_stream(sim):
 
 @run
 def test_unmapping_waits_for_the_gpu(sim):
-    """Nothing is taken away under work that is not done."""
+    """No memory is unmapped while the GPU still uses it."""
     release()
     sim.set_lag(50_000_000)
     source = filled(100 * MIB, 1)

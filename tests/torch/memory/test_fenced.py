@@ -1,4 +1,4 @@
-"""Large blocks come and go, and after each pair of them a small one stays: pytorch#123548, which pytorch#193400 is to mend.
+"""Large blocks come and go, and a small one stays after each pair of them: pytorch#123548, which pytorch#193400 is to mend.
 
 PyTorch's expandable segments with max_split_size find no use for the free memory between the small ones and reserve 138 MiB more in each cycle.
 """
@@ -34,11 +34,11 @@ def test_reserved_memory_stays_with_what_is_live():
     if simulated.allocator():
         assert last <= most + 8  # four pages
     else:
-        assert last > 13000 or last <= 500  # as reported, or as it is to be
+        assert last > 13000 or last <= 500  # the reported defect, or its repair
 
 
 def test_without_those_settings_it_is_no_worse():
-    """The settings to compare cenote with if the environment has none."""
+    """Without options in the environment: PyTorch's default settings are those to compare cenote with."""
     done = simulated.forked(CODE, SHAPE, whole=True)
     _, last, most = (int(word) for word in done.stdout.split()[-3:])
     assert last <= (most + 8 if simulated.allocator() else 700)

@@ -1,4 +1,4 @@
-"""Memory of CUDA graphs in another process by legacy CUDA IPC, as the custom all-reduce of vLLM and SGLang wants it: all_reduce.py."""
+"""Memory of CUDA graphs in another process by legacy CUDA IPC, which the custom all-reduce of vLLM and SGLang needs (all_reduce.py)."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from spoken import said
 PROGRAM = pathlib.Path(__file__).with_name("all_reduce.py").read_text()
 SHAPE = f"capacity:4GiB,devices:2,context_bytes:300MiB,machine:reduce{os.getpid()}"
 
-# As their extension does when it is loaded.
+# The extension of vLLM does this when it is loaded.
 OPERATOR = """
 def prepare(torch):
     global library
@@ -38,11 +38,11 @@ def test_a_custom_all_reduce():
 @pytest.mark.skipif(bool(simulated.allocator()), reason="judges expandable segments of PyTorch's own allocator")
 def test_expandable_segments_end_there():
     assert refused(reduce(OPERATOR, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"))
-    done = reduce(SWITCHES_OFF, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")  # what a guard of theirs does around the capture
+    done = reduce(SWITCHES_OFF, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")  # as a guard in those libraries does around the capture
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# --- what cenote goes by
+# --- how cenote knows
 
 only_cenote = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
 
@@ -50,7 +50,7 @@ only_cenote = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_
 @only_cenote
 def test_what_makes_graphs_plain():
     done = reduce(OPERATOR)
-    assert said(done.stderr).count("_C_custom_ar::register_graph_buffers") == 2  # once in each of two processes, which have no LOCAL_RANK
+    assert said(done.stderr).count("_C_custom_ar::register_graph_buffers") == 2  # once in each of the two processes, for neither has a LOCAL_RANK
     for prepare, environ in ((SWITCHES_OFF, {}), (NOTHING, {"CENOTE_CONF": "graphs:plain"}),
                              (NOTHING, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"})):
         done = reduce(prepare, **environ)

@@ -13,7 +13,7 @@ WIDTH = 64
 @pytest.fixture
 def books():
     warm = nn.Linear(WIDTH, WIDTH).cuda()
-    warm(torch.zeros(4, WIDTH, device="cuda")).sum().backward()  # libraries take what they keep
+    warm(torch.zeros(4, WIDTH, device="cuda")).sum().backward()  # libraries allocate what they keep
     copied(filled(MIB, 1))
     del warm
     release()
@@ -35,7 +35,7 @@ def sample(rows: int = 8, grad: bool = True) -> torch.Tensor:
 
 
 def steady(step, warm: int = 2, turns: int = 5) -> None:
-    """After a few turns a step takes no memory that it does not give back, nor new memory."""
+    """Checks that after a few turns a step frees all that it allocates, and reserves nothing more."""
     for _ in range(warm):
         step()
     torch.cuda.synchronize()
@@ -51,7 +51,7 @@ def steady(step, warm: int = 2, turns: int = 5) -> None:
 
 
 def test_several_callables_in_one_call():
-    """They share a pool, and are replayed in the order they were given."""
+    """The callables share a pool, and are replayed in the order in which they were given."""
     parts = tuple(layer() for _ in range(3))
     graphed = torch.cuda.make_graphed_callables(parts, tuple((sample(),) for _ in parts))
     optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1)
@@ -102,7 +102,7 @@ def test_a_graphed_module_without_gradients():
 
 
 def test_a_graphed_module_changes_between_training_and_evaluation():
-    """In the mode it was not captured in it runs eagerly."""
+    """In the mode in which it was not captured, the module runs eagerly."""
     part = layer()
     graphed = torch.cuda.make_graphed_callables(part, (sample(),))
 
@@ -257,7 +257,7 @@ def test_compiled_graphs_go_with_what_was_compiled(books, fresh_compiler):
 
 @pytest.fixture
 def trees(monkeypatch, fresh_compiler):
-    """Its kernels are triton's, compiled and loaded on the simulated GPU, where they do nothing. PyTorch's own checks of its trees are on."""
+    """torch.compile with trees, and with PyTorch's own checks of them. Triton compiles the kernels; on the simulated GPU they do nothing."""
     pytest.importorskip("triton", reason="the kernels of torch.compile need triton")
     import torch._inductor.config as config
     from torch._inductor import cudagraph_trees
@@ -284,7 +284,7 @@ def test_a_tree_of_forward_and_backward(trees):
 
 
 def test_branches_of_a_tree(trees, monkeypatch):
-    """Each branch is captured after the pool went back to what it was at the fork, with what lives there alive."""
+    """Before each branch is captured, the pool is restored to its state at the fork; the tensors that live stay alive."""
     restore, restored = torch._C._cuda_setCheckpointPoolState, []
     monkeypatch.setattr(torch._C, "_cuda_setCheckpointPoolState", lambda *state: restored.append(restore(*state)))
     trunk, left, right = (torch.compile(layer().eval(), mode="reduce-overhead") for _ in range(3))

@@ -1,4 +1,4 @@
-"""CUDA graphs: capture, replay, and whose memory it is."""
+"""CUDA graphs: capture, replay, and which memory belongs to a graph."""
 
 import ctypes
 
@@ -106,7 +106,7 @@ def test_a_capture_is_seen():
 
 
 def test_memory_of_a_graph_is_not_given_to_others():
-    """What a capture freed is still written by each replay."""
+    """Each replay still writes to blocks that were freed in the capture."""
     source = filled(12 * MIB, 1)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -245,7 +245,7 @@ def test_graphs_that_share_a_pool_keep_what_is_live():
 
 
 def test_graphs_that_share_a_pool_overwrite_each_others_temporaries():
-    """They must: that is what sharing saves. Replays in the order of capture are right all the same."""
+    """Sharing saves memory that way. Replays in the order of capture are right all the same."""
     source = block(12 * MIB)
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
@@ -337,7 +337,7 @@ def test_a_capture_forks_and_joins():
 
 
 def test_memory_recorded_in_a_capture_is_not_used_too_early():
-    """A fork still reads what the main branch frees: the graph must not give it to the main branch's next tensor."""
+    """The side branch still reads a block that the main branch frees: the next tensor of the main branch must not get that memory."""
     source, other, side = block(12 * MIB), filled(12 * MIB, 9), torch.cuda.Stream()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

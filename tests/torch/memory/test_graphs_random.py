@@ -1,6 +1,6 @@
-"""Random programs of graphs and eager work against the model of shadow.py: whose each byte is, and what it holds.
+"""Random programs of graphs and eager work against the model of shadow.py, which knows the owner and the content of each byte.
 
-Each bunch runs in a process of its own: what a program leaves behind, as PyTorch's statistics by pool, is no concern of other tests.
+Each bunch runs in a process of its own, so that what a program leaves behind (PyTorch's statistics by pool) does not reach other tests.
 """
 
 import pathlib
@@ -12,7 +12,7 @@ import simulated
 
 HERE = pathlib.Path(__file__).parent
 BUNCH, BUNCHES = 500, 6
-BROKEN_MAX = 1000  # programs, of which one at least has to notice
+BROKEN_MAX = 1000  # programs; one of them at least has to fail
 
 
 def run(first: int, count: int, check: bool = True, **environ: str) -> subprocess.CompletedProcess:
@@ -39,7 +39,7 @@ def test_every_byte_has_one_owner_and_holds_what_that_one_wrote(bunch):
     ],
 )
 def test_a_broken_rule_is_noticed(rule):
-    """The same programs, with the rule switched off in the library: the test would see it."""
+    """The library breaks the rule on purpose, and the same programs fail."""
     if b"CENOTE_BREAK" not in library().read_bytes():
         pytest.skip("rules can be broken in debug builds only: -DCENOTE_DEBUG=1")
     broken = run(0, BROKEN_MAX, check=False, CENOTE_BREAK=str(rule), CENOTE_SHADOW="quick")

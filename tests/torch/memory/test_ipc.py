@@ -17,7 +17,7 @@ SHAPE = f"{simulated.SHAPE},machine:memory{os.getpid()}"
 run = elsewhere(SHAPE)
 run_expandable = elsewhere(SHAPE, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 
-kept = {}  # in the other process: what it received
+kept = {}  # what the other process received
 
 
 # --- what the other process can do
@@ -75,7 +75,7 @@ def apart(one, other):
 
 
 def refuses(*arguments):
-    """A storage from a handle that is none: an error, and nothing else."""
+    """Says whether a damaged handle gives an error, and does nothing else."""
     try:
         torch.UntypedStorage._new_shared_cuda(*arguments)
     except RuntimeError:
@@ -107,7 +107,7 @@ def serve(inbox, outbox) -> None:
 
 
 class Other:
-    """Another process with the GPU in hand."""
+    """Another process that uses the GPU."""
 
     def __init__(self) -> None:
         context = torch.multiprocessing.get_context("forkserver")
@@ -170,7 +170,7 @@ def views():
 
 
 def memory_in_use_elsewhere():
-    """The sender drops the tensor while the receiver still reads it: the memory is not used for another tensor."""
+    """The sender drops a tensor that the receiver still reads: no other tensor gets the memory."""
     with Other() as other:
         a = filled(12 * MIB, 5)
         other.keep("a", a)
@@ -240,7 +240,7 @@ def test_expandable_memory_comes_back_when_the_receiver_lets_go():
 
 @run_expandable
 def test_expandable_segments_that_grew_after_they_were_shared():
-    """The receiver maps what is new when it gets a tensor in it."""
+    """The receiver maps the new part when it receives a tensor in it."""
     with Other() as other:
         live = []
         for value in range(1, 8):
@@ -276,7 +276,7 @@ def limit_files(most):
 
 @run
 def test_thousands_of_tensors_with_few_file_descriptors():
-    """No descriptor is kept for each: 1,024 would not do."""
+    """No process keeps a descriptor for each tensor: 1,024 would not suffice."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     with Other() as other:
         other.limit_files(1024)
@@ -305,7 +305,7 @@ def test_a_tensor_that_is_sent_twice_arrives_once():
 
 @run
 def test_new_memory_at_an_old_address():
-    """The receiver remembers nothing of what lay there before."""
+    """The receiver forgets the memory that lay there before."""
     with Other() as other:
         for value in range(1, 8):
             a = filled(3 * MIB, value)
@@ -318,7 +318,7 @@ def test_new_memory_at_an_old_address():
 
 @run
 def test_damaged_handles():
-    """cenote says that they are damaged. PyTorch's own allocator may end the process."""
+    """cenote reports that a handle is damaged. PyTorch's own allocator may end the process."""
     with Other() as other:
         a = filled(MIB, 3)
         device, handle, size, offset, counter, place, *event = a.untyped_storage()._share_cuda_()
@@ -343,7 +343,7 @@ def test_a_received_tensor_counts_for_its_sender():
 
 @run
 def test_a_tensor_that_comes_back():
-    """The other process allocates; we receive."""
+    """The other process allocates; this one receives the tensor and sends it back."""
     with Other() as other:
         a = other.make(3 * MIB, 4)
         assert holds(a, 4)
@@ -405,7 +405,7 @@ def test_a_receiver_that_is_killed():
 
 @run
 def test_a_sender_that_is_killed():
-    """Only tensors that it sent become invalid: the receiver goes on."""
+    """Only the tensors that the sender made become invalid; the receiver goes on."""
     with Other() as other:
         a = other.make(3 * MIB, 4)
         assert holds(a, 4)
@@ -444,7 +444,7 @@ def test_events_that_are_not_for_other_processes(sim):
 
 @run
 def test_processes_share_the_device():
-    """What one takes, the others do not have."""
+    """Memory that one process takes is not free for the others."""
     release()
     left = torch.cuda.mem_get_info()[0]
     with Other() as other:

@@ -1,4 +1,4 @@
-"""Out of memory: what is said, what is tried before it is said, and that everything works afterwards."""
+"""Out of memory: what the message says, what the allocator tries first, and that everything works afterwards."""
 
 import random
 import re
@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 
 def out_of_memory(size: int, device="cuda") -> str:
-    """Asks for more than there is. Returns what is said."""
+    """Asks for more than there is. Returns the message."""
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(size, device)
     return str(caught.value)
@@ -140,7 +140,7 @@ def test_kept_memory_of_other_streams_is_given_up():
 
 
 def test_small_leftovers_do_not_hold_large_memory():
-    """Blocks of one size, freed; a few small tensors live on. What is free must still serve the same sizes again."""
+    """Blocks of one size are freed, and a few small tensors live on. The free memory must serve blocks of that size again."""
     size = room()
     large = [block(64 * MIB) for _ in range(size // (64 * MIB) - 1)]
     small = [block(10_000) for _ in range(50)]
@@ -151,7 +151,7 @@ def test_small_leftovers_do_not_hold_large_memory():
 
 
 def test_pending_frees_are_waited_for(sim):
-    """Memory that another stream still uses is no reason to fail: it is waited for. A hundred times."""
+    """If another stream still uses the memory, the allocation waits instead of failing. A hundred times."""
     side = torch.cuda.Stream()
     each = room() // 3 // (2 * MIB) * 2 * MIB
     before = torch.cuda.memory_stats()["num_ooms"]

@@ -94,7 +94,7 @@ def test_sizes_are_rounded_up(settings):
     del a
 
 
-# A stream's memory is free, and another stream wants more than half of what is allowed. cenote would move it there, but for the budget.
+# The memory of one stream is free, and another stream wants more than half of what is allowed. Without a budget cenote would move pages to it.
 GARBAGE = """
 import torch
 MIB = 1 << 20
@@ -148,7 +148,7 @@ def test_garbage_is_collected(settings):
 
 @pytest.mark.parametrize("more", ["", ",pinned_num_register_threads:4"])
 def test_pinned_memory_by_registration(settings, more):
-    """Memory of malloc, registered: the contents arrive as ever."""
+    """Registered memory of malloc: the contents of copies are right."""
     torch._C._host_emptyCache()
     settings("pinned_use_cuda_host_register:True" + more)
     try:

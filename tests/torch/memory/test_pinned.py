@@ -139,7 +139,7 @@ def test_pinned_memory_takes_none_of_the_device():
 
 
 def test_more_pinned_memory_than_the_device_has():
-    """It is the host's: the device's capacity is no limit."""
+    """The capacity of the device does not limit memory of the host."""
     host = [torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
     assert all(h.is_pinned() for h in host)
     del host

@@ -1,5 +1,4 @@
-"""Lifetimes of MemPools, graphs and tensors: which keeps which alive, in every order of death, nested and on several threads; pools as a last resort.
-"""
+"""Lifetimes of MemPools, graphs and tensors: which keeps which alive, in any order of death, nested, on several threads; pools as a last resort."""
 
 import itertools
 import threading
@@ -32,7 +31,7 @@ def owns(pool, tensor: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["pool", "graph", "tensor"])), ids="-".join)
 def test_pool_graph_and_tensor_end_in_any_order(books, order):
-    """As long as one of them is there it works; when all are gone, so is the memory."""
+    """The memory works as long as one of them is there, and goes when all are gone."""
     source = filled(12 * MIB, 3)
     pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool.id):
@@ -90,7 +89,7 @@ def test_a_pool_counts_its_graphs():
 
 
 def test_a_pool_that_ends_inside_its_use(books):
-    """The name goes, the pool stays until it is left."""
+    """The program drops its last reference inside `use_mem_pool`; the pool stays until the block ends."""
     pool = torch.cuda.MemPool()
     use = torch.cuda.use_mem_pool(pool)
     use.__enter__()
@@ -121,7 +120,7 @@ def test_hundreds_of_pools_lose_no_memory(books):
 
 
 def test_a_pool_inside_itself():
-    """PyTorch's own allocator refuses it; either way the outer use goes on."""
+    """PyTorch's own allocator refuses that, cenote does not; in both cases the outer use goes on."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         made = [block(5 * MIB)]
@@ -155,7 +154,7 @@ def test_an_inner_pool_that_is_left_by_an_exception():
 
 
 def test_one_pool_on_two_threads():
-    """One after the other; blocks do not overlap."""
+    """Two threads use the pool one after the other; blocks do not overlap."""
     pool, made = torch.cuda.MemPool(), []
 
     def work(value):
@@ -225,7 +224,7 @@ def test_a_capture_while_another_thread_is_in_a_pool():
 
 
 def test_blocks_of_a_pool_that_does_not_split_share_nothing():
-    """Each has the pages of 2 MiB that it lies on to itself, also where larger blocks were before."""
+    """Each block shares its pages of 2 MiB with no other, also where larger blocks were before."""
     whole = torch.cuda.MemPool(no_split=True)
     with torch.cuda.use_mem_pool(whole):
         block(12 * MIB)
@@ -301,7 +300,7 @@ def test_memory_borrowed_outlives_the_lender(sim, books):
 
 
 def test_a_recorded_block_of_a_pool_that_is_gone(sim, books):
-    """It waits for the other stream, and then its memory goes back."""
+    """The block waits for the other stream, and then its memory goes back."""
     pool, side = torch.cuda.MemPool(), torch.cuda.Stream()
     with torch.cuda.use_mem_pool(pool):
         a = block(12 * MIB)
@@ -337,7 +336,7 @@ def test_statistics_of_several_pools():
 
 @pytest.mark.skipif(not simulated.allocator(), reason="the native allocator lends what a replay writes to")
 def test_a_last_resort_keeps_what_graphs_write_to(sim):
-    """What was captured stays with its graphs; what no capture saw, on another stream, is lent."""
+    """Memory that a capture used stays with its graphs; memory of another stream, which no capture used, is lent."""
     release()
     pool, graph, apart = torch.cuda.MemPool(use_on_oom=True), torch.cuda.CUDAGraph(), torch.cuda.Stream()
     source = filled(32 * MIB, 3)

@@ -29,7 +29,7 @@ def test_pools_have_names_of_their_own():
 
 
 def test_memory_of_a_pool_is_apart():
-    """Memory freed in a pool serves only this pool."""
+    """Memory that is freed in a pool serves only that pool."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         a = block(12 * MIB)
@@ -243,7 +243,7 @@ def test_out_of_memory_in_a_pool():
 
 
 def test_a_pool_as_the_last_resort(sim):
-    """With use_on_oom, free memory of the pool serves everybody before an allocation fails."""
+    """With use_on_oom, free memory of the pool serves any allocation before one fails."""
     release()
     pool = torch.cuda.MemPool(use_on_oom=True)
     with torch.cuda.use_mem_pool(pool):
@@ -289,7 +289,7 @@ def test_a_pool_in_use_outlives_a_reset_of_peaks():
     del a, b, pool
 
 
-def test_a_pool_counts_who_uses_it():
+def test_a_pool_counts_its_users():
     pool = torch.cuda.MemPool()
     alone = pool.use_count()
     with torch.cuda.use_mem_pool(pool):

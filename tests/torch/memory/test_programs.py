@@ -1,4 +1,4 @@
-"""Pieces of real programs, and what they do to memory."""
+"""Parts of real programs, and what they do to memory."""
 
 import threading
 
@@ -29,7 +29,7 @@ def step(model, optimizer, rows: int = 512, width: int = 512) -> None:
 
 
 def peak_of(act) -> int:
-    """Bytes above the present while `act` runs."""
+    """The peak of allocated bytes while `act` runs, less what is allocated before."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     act()
@@ -202,7 +202,7 @@ def test_backward_frees_what_forward_saved():
 
 
 def test_backward_on_the_stream_of_forward(sim):
-    """Autograd's thread frees and allocates; the GPU is behind; gradients that are copies stay right."""
+    """Autograd's thread frees and allocates while the GPU is behind; gradients that are copies stay right."""
     sim.set_lag(1_000_000)
     side = torch.cuda.Stream()
     source = torch.arange(1 << 20, dtype=torch.float32)

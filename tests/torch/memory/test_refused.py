@@ -1,4 +1,4 @@
-"""Wrong use is refused as CUDA refuses it, and what is left of the device afterwards is what CUDA leaves."""
+"""Wrong use fails as under CUDA, and leaves the device as CUDA leaves it."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ def runtime():
 
 
 def lose_device(device: int = 0) -> None:
-    """As after a kernel that wrote where it must not."""
+    """Loses the device, as after a kernel that wrote to memory it may not use."""
     ctypes.CDLL("libcuda.so.1").sim_lose_context(device, ILLEGAL_ADDRESS)
 
 
@@ -173,7 +173,7 @@ def test_a_forked_child_cannot_use_the_gpu():
 
 
 def test_a_forked_child_may_drop_what_it_inherits():
-    """It leaves the parent's memory alone."""
+    """The child does not change memory of its parent."""
     a = filled(3 * MIB, 7)
     before = torch.cuda.memory_allocated()
     child = os.fork()
@@ -184,7 +184,7 @@ def test_a_forked_child_may_drop_what_it_inherits():
     assert torch.cuda.memory_allocated() == before and holds(a, 7)
 
 
-# --- a device that is lost; each of these in a process of its own
+# --- a lost device; each of these tests has a process of its own
 
 
 @pytest.mark.violates
@@ -226,7 +226,7 @@ def test_tensors_can_be_dropped_when_the_device_is_lost(sim):
 @pytest.mark.violates
 @elsewhere(alone=True)
 def test_memory_freed_under_a_copy_loses_the_device(sim):
-    """cudaFree of memory that a stream is about to read: without the cache the memory is not protected."""
+    """Without the cache, PyTorch calls cudaFree for memory that a stream is about to read."""
     sim.set_quiet(True)
     target, side = block(4 * MIB), torch.cuda.Stream()
     at = ctypes.c_void_p()

@@ -1,5 +1,6 @@
 """Snapshots, their history, and the tools of PyTorch that render them."""
 
+import ctypes
 import pickle
 import random
 import threading
@@ -29,7 +30,7 @@ def entries(device=0):
 
 
 def events(tensor_at: int, device=0):
-    """What happened to the block at this address, but not to the segment that begins there."""
+    """The entries about the block at this address, without those about the segment that begins there."""
     return [entry for entry in entries(device) if entry.get("addr") == tensor_at and not entry["action"].startswith("segment")]
 
 
@@ -76,7 +77,18 @@ def test_segments_do_not_overlap():
     live = [block(size) for size in (100, 70_000, 3 * MIB, 33 * MIB)]
     ranges = sorted((s["address"], s["address"] + s["total_size"]) for s in torch.cuda.memory_snapshot())
     assert all(end <= start for (_, end), (start, _) in zip(ranges, ranges[1:]))
-    live += [block(400 * MIB), block(400 * MIB)]  # more than hangs together
+    del live
+
+
+def test_segments_are_in_the_order_of_addresses():
+    """The later of two segments has the lower addresses: until the earlier one is made, the driver has no others to give."""
+    driver, kept = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+    torch.cuda.init()
+    size = ctypes.c_size_t(8 << 30)
+    assert not driver.cuMemAddressReserve(ctypes.byref(kept), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_ulonglong(0))
+    live = [block(600 * MIB)]
+    assert not driver.cuMemAddressFree(kept, size)
+    live.append(block(700 * MIB))  # too large for the addresses that cenote has by now
     addresses = [s["address"] for s in segments()]
     assert addresses == sorted(addresses)
     del live
@@ -206,7 +218,7 @@ def test_history_is_bounded():
     torch.cuda.memory._record_memory_history(enabled=None)
     assert len(recorded) <= 21
     times = [entry["time_us"] for entry in recorded]
-    assert times == sorted(times)  # the newest of all, and none that is older in between
+    assert times == sorted(times)  # the newest entries, in order
     assert recorded[-2]["action"] == "free_completed" or recorded[-1]["action"] in ("free_completed", "snapshot")
 
 
@@ -276,7 +288,7 @@ def test_history_of_a_capture(history):
 def test_the_stack_of_one_block(history):
     traceback = getattr(torch.cuda.memory, "_allocation_traceback", None)
     if not traceback:
-        pytest.skip("this PyTorch has no such question")
+        pytest.skip("this PyTorch cannot be asked for the stack of one block")
     a = named_for_the_history()
     assert "named_for_the_history" in [frame["name"] for frame in traceback(a.data_ptr())]
     assert traceback(a.data_ptr() + 1) is None and traceback(0) is None
@@ -426,25 +438,25 @@ def test_snapshots_while_threads_run(history):
 
 
 def undo(snapshot, device=0):
-    """What a program does that draws memory at every moment: from the segments of the end back through the history. Yields what contradicts."""
+    """Goes from the segments of the end back through the history, as a program that draws memory at every moment. Yields contradictions."""
     there = sorted((s["address"], s["address"] + s["total_size"], s["stream"]) for s in snapshot["segments"] if s["device"] == device)
     for entry in reversed(snapshot["device_traces"][device]):
         action, begin = entry["action"], entry.get("addr", 0)
         end = begin + entry["size"]
         if action in ("alloc", "free_requested", "free_completed"):
             if not any(a <= begin < b for a, b, _ in there):
-                yield f"{action} at {begin:#x}: outside of every segment"
+                yield f"{action} at {begin:#x}: in no segment"
         elif action in ("segment_map", "segment_alloc"):
             holds = [s for s in there if s[0] <= begin and end <= s[1]]
             if not holds:
-                yield f"{action} at {begin:#x}: of no segment"
+                yield f"{action} at {begin:#x}: the range is in no segment"
                 continue
             (a, b, stream) = holds[0]
             there.remove(holds[0])
             there += [(a, begin, stream)] * (a < begin) + [(end, b, stream)] * (end < b)
         elif action in ("segment_unmap", "segment_free"):
             if any(a < end and begin < b for a, b, _ in there):
-                yield f"{action} at {begin:#x}: still there"
+                yield f"{action} at {begin:#x}: the segment is still there"
             for a, b, stream in [s for s in there if action == "segment_unmap" and s[2] == entry["stream"] and begin <= s[1] and s[0] <= end]:
                 there.remove((a, b, stream))
                 begin, end = min(begin, a), max(end, b)
@@ -453,7 +465,7 @@ def undo(snapshot, device=0):
 
 @pytest.mark.parametrize("most", [100_000, 200])
 def test_the_history_leads_to_the_picture(most):
-    """Memory moves between streams and goes back to the driver; some of it was there before."""
+    """Memory moves between streams and goes back to the driver; some of it was allocated before the history began."""
     at_random, streams = random.Random(3), [torch.cuda.Stream() for _ in range(3)]
     before = [block(5 * MIB) for _ in range(5)]
     torch.cuda.memory._record_memory_history(max_entries=most, context=None, clear_history=True)

@@ -113,7 +113,7 @@ def test_freed_memory_is_kept_and_used_again():
     assert torch.cuda.memory_reserved() == reserved
 
 
-def test_empty_cache_gives_back_what_nobody_uses():
+def test_empty_cache_gives_back_what_is_free():
     release()
     start, left = torch.cuda.memory_reserved(), torch.cuda.mem_get_info()[0]
     dead = [block(48 * MIB) for _ in range(4)]
@@ -137,7 +137,7 @@ def test_empty_cache_gives_back_everything_when_nothing_is_live():
 
 
 def test_empty_cache_while_the_gpu_is_behind(sim):
-    """What another stream still uses is given back only when that stream is past it."""
+    """Memory that another stream still uses goes back only when that stream has finished with it."""
     release()
     start = torch.cuda.memory_reserved()
     side = torch.cuda.Stream()

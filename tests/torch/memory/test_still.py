@@ -1,4 +1,4 @@
-"""Programs that repeat themselves leave the driver alone: after some steps of warm-up memory comes and goes without a driver call."""
+"""Programs that repeat themselves call no driver: after some steps of warm-up memory comes and goes without a driver call."""
 
 import ctypes
 import json
@@ -11,12 +11,12 @@ import simulated
 from contents import release
 
 STEPS = 10
-WINDOWS = 12  # of so many steps: warm-up takes some
+WINDOWS = 12  # windows of steps that a program may take to warm up
 STEP_NS = 10_000_000
 
 
 def counters(*names: str) -> tuple:
-    """cenote's own counters; of native what its statistics tell."""
+    """cenote's counters of driver calls; under the native allocator, what its statistics tell."""
     if not simulated.allocator():
         stats = torch.cuda.memory_stats()
         return stats["num_device_alloc"], stats["num_device_free"]
@@ -35,7 +35,7 @@ def all_calls() -> tuple:
 
 
 def moves() -> tuple:
-    """What has been created, mapped, unmapped and released. How far the GPU has got may be asked besides."""
+    """Counts what was created, mapped, unmapped and released. Calls that ask how far the GPU has got are not counted."""
     return counters("pages_created", "pages_harvested", "pages_unmapped", "pages_released")
 
 
@@ -64,7 +64,7 @@ def train(model, optimizer, tokens: torch.Tensor) -> None:
 
 
 def settles(step, count) -> bool:
-    """In the end a window of steps counts nothing, and the next two do not either."""
+    """Says whether at last three windows of steps follow each other in which `count` stays the same."""
     for _ in range(WINDOWS):
         before = count()
         for _ in range(STEPS):
@@ -85,11 +85,11 @@ def test_a_training_of_one_shape_makes_no_driver_call():
     assert settles(lambda: train(model, optimizer, tokens), all_calls)
     warm = all_calls()
     assert warm != before
-    train(model, optimizer, tokens.repeat(2, 1))  # another shape: this is how it would show
+    train(model, optimizer, tokens.repeat(2, 1))  # another shape does call the driver, so that the test can fail
     assert all_calls() != warm
 
 
-# In a process of its own: memory that many other tests have moved about takes longer to come to rest.
+# In a process of its own: after many other tests, warm-up would take longer.
 EVALUATING = """
     import sys
 
@@ -115,7 +115,7 @@ def test_evaluation_between_steps_makes_no_driver_call():
     assert simulated.forked(EVALUATING.format(root=str(simulated.ROOT)), whole=True).stdout.split()[-1] == "True"
 
 
-# On a clock that only the test moves: by a real one every step would find another part of the memory in flight.
+# On a clock that only the test moves: by a real one, each step would find another part of the memory in flight.
 BEHIND = """
     import sys
 

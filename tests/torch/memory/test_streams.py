@@ -1,4 +1,4 @@
-"""Streams: whose memory is whose while the GPU is behind."""
+"""Streams: which stream may have which memory while the GPU is behind."""
 
 import random
 import threading
@@ -10,7 +10,7 @@ from contents import LONG, MIB, block, comes_back, fill, filled, holds, overlap,
 
 
 def place_of(size: int) -> int:
-    """Where a block of this size would lie now."""
+    """The address that a block of this size would get now."""
     return block(size).data_ptr()
 
 
@@ -53,7 +53,7 @@ def test_recorded_memory_is_used_again_when_the_stream_has_passed(sim):
 
 
 def test_without_record_stream_memory_is_handed_on(sim):
-    """The hazard that record_stream is for: it must be visible, or a test of the above proves nothing."""
+    """The hazard against which record_stream protects. It must show here, or the tests above prove nothing."""
     side = torch.cuda.Stream()
     a = filled(12 * MIB, 1)
     target = block(12 * MIB)
@@ -116,7 +116,7 @@ def test_recording_on_its_own_stream_changes_nothing(sim):
 
 
 def test_work_put_on_the_stream_after_the_free_does_not_delay(sim):
-    """What counts is the work that was on the stream when the tensor was freed."""
+    """Only the work that was on the stream when the tensor was freed delays the block."""
     side = torch.cuda.Stream()
     a = block(12 * MIB)
     at = a.data_ptr()
@@ -141,7 +141,7 @@ def test_recording_memory_of_the_processor_is_refused():
 
 
 def test_memory_of_a_side_stream_is_not_given_to_another(sim):
-    """The side stream has not begun its writes yet: until then another stream must not get the memory."""
+    """The side stream has not begun its writes yet: until it has finished them, another stream must not get the memory."""
     side = torch.cuda.Stream()
     late, mine = filled(12 * MIB, 3), filled(12 * MIB, 4)
     torch.cuda.synchronize()
@@ -350,7 +350,7 @@ def test_the_current_stream_is_of_the_thread():
     assert seen == [torch.cuda.default_stream()]
 
 
-def test_the_null_stream_waits_for_nobody_of_the_side_streams(sim):
+def test_the_null_stream_does_not_wait_for_side_streams(sim):
     """PyTorch's side streams are non-blocking: the default stream goes on."""
     side = torch.cuda.Stream()
     sim.work(side, LONG)

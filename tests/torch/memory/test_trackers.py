@@ -18,7 +18,7 @@ def library() -> str:
 
 
 def begin(library: str, early: bool = True):
-    """Follows from before there is any memory, or from now on."""
+    """Begins to follow, before any memory is allocated if `early`."""
     import follower
 
     torch.cuda.init()
@@ -26,7 +26,7 @@ def begin(library: str, early: bool = True):
 
 
 def churn(seed: int, turns: int, live: list, sizes=(100, 9 * MIB), check=lambda tensor: None) -> None:
-    """Takes and drops tensors at random; each that is taken is checked."""
+    """Allocates and drops tensors at random, and checks each new one."""
     at_random = random.Random(seed)
     for _ in range(turns):
         if live and at_random.random() < 0.5:
@@ -62,7 +62,7 @@ def test_what_is_registered_is_at_least_what_is_reserved(library):
 
 @elsewhere(alone=True)
 def test_no_copy_meets_memory_that_was_not_registered(library):
-    """Sizes grow and shrink on several streams, so that memory moves; every tensor is looked at before it is copied to, and its bytes after it."""
+    """Sizes grow and shrink on several streams, so that memory moves. The test checks each tensor before a copy to it, and its bytes after."""
     follower, streams = begin(library), [torch.cuda.Stream() for _ in range(3)]
     at_random = random.Random(7)
     for turn in range(24):
@@ -82,7 +82,7 @@ def test_no_copy_meets_memory_that_was_not_registered(library):
 
 @elsewhere(shape="capacity:1GiB,devices:1,context_bytes:100MiB", alone=True)
 def test_no_copy_meets_memory_that_moved_under_shortage(library):
-    """Hardly anything is left: each size is made of what another was, again and again."""
+    """Hardly any memory is left, so that blocks of each size take the pages of the size before, again and again."""
     follower = begin(library)
     torch.cuda.set_per_process_memory_fraction(0.5)
     for turn in range(12):
@@ -99,7 +99,7 @@ def test_no_copy_meets_memory_that_moved_under_shortage(library):
 
 @elsewhere(alone=True)
 def test_threads_are_told_one_after_the_other(library):
-    """Some on one stream, so that what one frees another has next."""
+    """Some threads share a stream, so that one gets the memory that another has just freed."""
     follower, failures, streams = begin(library), [], [torch.cuda.Stream() for _ in range(2)]
 
     def work(seed: int) -> None:
@@ -160,7 +160,7 @@ def test_running_out_is_told(library):
 
 
 @elsewhere(alone=True)
-def test_who_comes_late_finds_what_is_there_in_a_snapshot(library):
+def test_a_tracker_that_comes_late_finds_what_is_there_in_a_snapshot(library):
     before = [block(size * MIB) for size in (1, 30)]
     gone = block(60 * MIB)
     follower = begin(library, early=False)
@@ -179,7 +179,7 @@ def test_who_comes_late_finds_what_is_there_in_a_snapshot(library):
 @elsewhere(alone=True)
 def test_two_are_told_the_same(library):
     both = begin(library)
-    begin(library)  # the same books, told twice
+    begin(library)  # a second tracker over the same books
     block(5 * MIB)
     assert both.count("alloc") == both.count("free_requested") == 2 and both.problem() != ""
 
@@ -209,7 +209,7 @@ def test_annotations_are_told(library):
 
 
 @elsewhere(alone=True)
-def test_a_pool_of_somebody_elses_memory_comes_in_segments(library, tmp_path):
+def test_memory_of_a_foreign_allocator_comes_in_segments(library, tmp_path):
     from foreign import Foreign
 
     follower, foreign = begin(library), Foreign(tmp_path)

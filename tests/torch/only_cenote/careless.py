@@ -1,4 +1,4 @@
-"""Functions of others that throw, or do not return: careless.cpp, by ctypes."""
+"""Functions of a program that throw or do not return (careless.cpp), by ctypes."""
 
 import ctypes
 import pathlib
@@ -14,5 +14,5 @@ def path(name: str = "careless.cpp") -> str:
 
 
 def begin() -> str:
-    """How a program begins that uses it as `careless`."""
+    """The first lines of a program that uses the library as `careless`."""
     return FINDS.format(path=path())

@@ -1,5 +1,5 @@
-"""Programs for test_cenote_growth.py: with the bugs that make memory grow, as people write them, and clean ones that do the same things as they
-are meant. What puts something where it should not stay is marked `# here`.
+"""Programs for test_cenote_growth.py: programs with the usual bugs that make memory grow, and clean programs that do the same without the bug.
+`# here` marks the line that keeps what should not stay.
 """
 
 import collections
@@ -28,7 +28,7 @@ def learn(optimizer, loss, **how):
 
 
 class Average(nn.Module):
-    """Statistics of what goes through, with the history of it."""
+    """Keeps statistics of what goes through it, with the autograd history (the bug)."""
 
     def __init__(self):
         super().__init__()
@@ -173,7 +173,7 @@ def outputs_in_a_closure():
         learn(optimizer, model(batch()).square().mean())
 
 
-BUGS = [  # program, where the mark is, name of the holder, does the device's memory grow
+BUGS = [  # program, function with the mark, name of the holder, whether the device's memory grows
     (sum_of_losses_in_evaluation, None, "history of `total` in sum_of_losses_in_evaluation()", True),
     (sum_of_losses_in_training, None, "history of `total` in sum_of_losses_in_training()", False),
     (sum_of_losses_whose_graphs_are_retained, None, "history of `total`", True),
@@ -268,7 +268,7 @@ def with_evaluation_between_epochs():
 
 
 class Positions(nn.Module):
-    """Keeps something for each length that it has met."""
+    """Keeps a tensor for each length that it has met."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +298,7 @@ def with_checkpoints():
 
 
 def with_queues():
-    """A batch ahead, the last three, the last twelve."""
+    """Holds the next batch, the last three outputs and the last twelve losses."""
     model, ahead, three, twelve = network(), batch(), [], collections.deque(maxlen=12)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(30):

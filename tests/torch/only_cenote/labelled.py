@@ -1,4 +1,4 @@
-"""What tests of labels share: the package, and what its functions say of PyTorch's memory."""
+"""Shared by the tests of labels: fixtures, and functions that read the figures of the package."""
 
 import sys
 
@@ -14,7 +14,7 @@ only_cenote = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_
 
 @pytest.fixture
 def cenote():
-    """The package, with a GPU in use; labels are off before and after."""
+    """The package, with a GPU in use. Labels are off before and after each test."""
     import cenote
 
     torch.empty(1, device="cuda")
@@ -34,7 +34,7 @@ def block(size: int, device="cuda"):
 
 
 def rounded(*tensors) -> int:
-    """Allocated bytes of the storages under them, each once."""
+    """Allocated bytes of the storages under the tensors; each storage counts once."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum((size + 511) // 512 * 512 for at, size in storages.items() if at)
 
@@ -50,7 +50,7 @@ def kinds(device=None) -> dict:
 
 
 def phase_of(tensor) -> str:
-    """In which the block under a tensor was allocated."""
+    """The phase in which the block under a tensor was allocated."""
     from cenote.native import bindings
 
     at = tensor.untyped_storage().data_ptr()
@@ -73,7 +73,7 @@ def phase_now() -> str:
 
 
 class Spy(torch.nn.Module):
-    """Notes the phase in which it is called."""
+    """Keeps the phases in which it was called."""
 
     def __init__(self):
         super().__init__()

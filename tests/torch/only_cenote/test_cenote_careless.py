@@ -1,5 +1,5 @@
-"""Functions of others that throw where cenote calls them, threads that call Python when it ends, and children that inherit what is locked: nothing
-is lost, nothing waits, and the process goes on. For CENOTE_TEST_ALLOCATOR=cenote."""
+"""Functions of the program that throw when cenote calls them, threads that call Python while it ends, and forked children that inherit held locks:
+no memory is lost, no thread waits for ever, and the process goes on. For CENOTE_TEST_ALLOCATOR=cenote."""
 
 import textwrap
 
@@ -13,7 +13,7 @@ SHAPE = "capacity:4GiB,devices:1,context_bytes:300MiB,shuts_down:1"
 
 
 def run(code: str) -> str:
-    """What it prints."""
+    """Runs a program. Returns what it prints."""
     return simulated.forked(careless.begin() + textwrap.dedent(code), shape=SHAPE, timeout=60).stdout
 
 
@@ -21,7 +21,7 @@ def run(code: str) -> str:
 
 
 def test_a_callback_that_throws_does_not_cross_the_library():
-    """It runs below a call of C, which could not give back its locks: the next callbacks run, and the caller is told what it would be told."""
+    """The callback runs below a function of C, which could not give back its locks. The next callbacks run, and the caller gets the same error."""
     said = run("""
         hold = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
         careless.careless_callback(THROWS)
@@ -39,14 +39,14 @@ def test_a_callback_that_throws_does_not_cross_the_library():
     assert said.splitlines()[:2] == ["out of memory"] * 2 and said.endswith("\n0\n")
 
 
-@pytest.mark.parametrize("who", ["careless.careless_profiler(THROWS)", "careless.careless_tracker(THROWS)"], ids=["profiler", "tracker"])
-def test_a_block_is_not_lost_when_who_is_told_throws(who):
+@pytest.mark.parametrize("observer", ["careless.careless_profiler(THROWS)", "careless.careless_tracker(THROWS)"], ids=["profiler", "tracker"])
+def test_a_block_is_not_lost_when_an_observer_throws(observer):
     """An allocation succeeds or leaves nothing behind, and a free is a free."""
     said = run(f"""
         torch.empty(1, device="cuda")
         before = torch.cuda.memory_allocated()
         live = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
-        {who}
+        {observer}
         for _ in range(3):
             try:
                 torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
@@ -60,7 +60,7 @@ def test_a_block_is_not_lost_when_who_is_told_throws(who):
 
 @pytest.mark.parametrize("manner", ["THROWS", "THROWS_A_NUMBER"])
 def test_a_destructor_throws_nothing(manner):
-    """Of whatever type it is: above the free of a tensor is its destructor, where C++ would end the process."""
+    """A tensor is freed in a destructor: an exception of any type that left it would end the process."""
     said = run(f"""
         live = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
         before = torch.cuda.memory_allocated()
@@ -73,7 +73,7 @@ def test_a_destructor_throws_nothing(manner):
 
 
 def test_a_device_that_cannot_be_added():
-    """The second of three is refused once. Those that are there are whole, and the next try adds the others."""
+    """The second of three devices is refused once. The devices that were added work, and the next try adds the others."""
     done = simulated.fresh(f"""
         import ctypes
         refusing = ctypes.CDLL({careless.path("refusing.cpp")!r}, ctypes.RTLD_GLOBAL)
@@ -102,7 +102,7 @@ def test_a_device_that_cannot_be_added():
 
 
 def test_a_filter_that_throws():
-    """Nothing has been taken yet, and no lock is kept."""
+    """The filter runs before a block is allocated and under no lock, so that an exception loses nothing."""
     said = run("""
         torch.empty(1, device="cuda")
         before = torch.cuda.memory_allocated()
@@ -128,7 +128,7 @@ SWITCHES = [("", RECORD, True), (RECORD, STOP, False), (RECORD, ANEW, True), (RE
 
 @pytest.mark.parametrize("before, switch, recorded", SWITCHES, ids=["begins", "ends", "is cleared", "ends and begins"])
 def test_history_is_switched_during_an_allocation(before, switch, recorded):
-    """The allocation waits in a function of the program's. Its block lies where one was freed meanwhile: what is recorded goes in turns."""
+    """The allocation waits in a function of the program, and gets memory that was freed meanwhile: allocations and frees alternate in the history."""
     said = run(f"""
         import threading
         torch.empty(1, device="cuda")
@@ -162,7 +162,7 @@ def test_history_is_switched_during_an_allocation(before, switch, recorded):
                                   "trace.register_callback_for_memory_deallocation(lambda at: None)\ntorch._C._activate_gpu_trace()"],
                          ids=["a history", "a trace"])
 def test_threads_that_ask_python_when_it_ends(asks):
-    """Python ends a thread that comes too late, and that must not meet a destructor (`terminate called without an active exception`)."""
+    """Python ends a thread that calls it too late. That must not unwind through a destructor (`terminate called without an active exception`)."""
     for _ in range(3):
         code = f"torch.empty(1, device='cuda')\n{asks}\ncareless.careless_for_ever(2)\ntime.sleep(0.2)\n"
         done = simulated.forked(careless.begin() + code, shape=SHAPE, timeout=60, check=False, whole=True)
@@ -209,7 +209,7 @@ HOLDS = {
 @pytest.mark.parametrize("holder", HOLDS)
 @pytest.mark.parametrize("history", [False, True], ids=["", "with a history"])
 def test_a_child_waits_for_no_lock(holder, history):
-    """It drops what it inherited while a thread that it does not have is in the middle of a call, with the adapter's locks."""
+    """The child drops what it inherited, while locks of the adapter are held by a thread that does not exist in the child."""
     holds, waits = HOLDS[holder]
     records = "torch.cuda.memory._record_memory_history(stacks='python')\n" if history else ""
     assert run(INHERITS.format(holds=records + holds, waits=waits)) == "7\n"

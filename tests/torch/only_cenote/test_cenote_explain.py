@@ -1,4 +1,4 @@
-"""What cenote says when PyTorch runs out of memory, beyond PyTorch's own words. For CENOTE_TEST_ALLOCATOR=cenote; tests in C have all advice."""
+"""What cenote adds to PyTorch's message when memory runs out. For CENOTE_TEST_ALLOCATOR=cenote; tests in C go through all advice."""
 
 import re
 import signal
@@ -80,7 +80,7 @@ def test_a_fraction_that_is_too_low():
 
 
 def test_graphs_that_are_left_over():
-    """A pool of its own without live tensors."""
+    """A private pool without live tensors."""
     pool = torch.cuda.MemPool()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -177,7 +177,7 @@ TRIES = """
 
 
 def test_memory_that_a_run_left_behind():
-    """The worker of a run that died lives on, and has the memory: it is named, and what to do."""
+    """The worker of a run that died lives on and has the memory: the message names it, and says what to do."""
     shape = f"capacity:4GiB,context_bytes:100MiB,machine:torch-explain-{time.time_ns()}"
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(RUN), textwrap.dedent(HOLDER)], env=simulated.environment(shape), timeout=60,
                          text=True, stdout=subprocess.PIPE, start_new_session=True)
@@ -193,7 +193,7 @@ def test_memory_that_a_run_left_behind():
 
 
 def test_python_is_asked_without_a_lock_that_its_owner_may_wait_for():
-    """A thread of autograd's runs out of memory while another thread, with Python's lock, begins and ends histories."""
+    """One of autograd's threads runs out of memory while another thread, with Python's lock, begins and ends histories."""
     simulated.fresh(
         """
         import threading, time, torch

@@ -1,7 +1,7 @@
 """Which step, line and holder makes memory grow: cenote.growth(). For CENOTE_TEST_ALLOCATOR=cenote.
 
-The bugs are programs as people write them. Each has to be told within five steps, with the holder's name and with the line that is marked `# here`.
-The clean programs do the same things as they are meant, and must not be told of.
+Each program with a bug must give an alarm within five steps, with the holder's name and with the line that is marked `# here`. The clean programs
+do the same without the bug, and must give no alarm.
 """
 
 import gc
@@ -32,7 +32,7 @@ def cenote():
 
 
 class Told(list):
-    """Alarms, with the step of each."""
+    """Collects alarms, with the step of each."""
 
     def watch(self, **settings):
         import cenote
@@ -50,7 +50,7 @@ def told(cenote):
 
 
 def marked(function) -> str:
-    """The line with `# here`, as it is told."""
+    """The line with `# here`, as an alarm names it."""
     lines, first = inspect.getsourcelines(function)
     (at,) = [number for number, line in enumerate(lines) if line.rstrip().endswith("# here")]
     return f"{PROGRAMS}:{first + at}"
@@ -156,7 +156,7 @@ def test_a_report_has_steps_tags_and_holders(cenote, told):
 
 
 def test_what_no_python_object_holds(told):
-    """Lists of TorchScript's are C++: the line is all there is."""
+    """TorchScript keeps its lists in C++: an alarm has only the line."""
     model, kept = network(), torch._C.ScriptList([torch.empty(1)])
     optimizer = torch.optim.Adam(model.parameters())
     with told.watch():
@@ -184,7 +184,7 @@ def test_small_growth_is_for_the_report(told):
 
 
 class Touchy(type):
-    """Counts what is asked of its classes and of their objects."""
+    """Counts what is asked of a class and of its objects."""
 
     asked: list = []
 
@@ -269,7 +269,7 @@ def test_nothing_is_kept_alive_and_the_device_is_not_asked(told, sim):
 
 
 def test_variables_of_frames_are_as_they_were(told):
-    """Looking at a frame must not undo or keep what its function does."""
+    """A look at the variables of a frame must neither undo what its function does nor keep objects alive."""
     watching = told.watch()
     model = network()
     optimizer = torch.optim.Adam(model.parameters())
@@ -314,7 +314,7 @@ def test_histories_of_the_program_are_left_on(told):
 
 
 def test_the_first_stack_imports_nothing():
-    """PyTorch would import its compiler for seconds, to look for lines behind compiled ones."""
+    """For a stack, PyTorch would import its compiler, which takes seconds, to find the source of compiled lines."""
     code = """
     import sys, torch, cenote
     kept = []

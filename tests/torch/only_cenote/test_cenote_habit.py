@@ -1,4 +1,4 @@
-"""torch.cuda.empty_cache() after each step: it becomes cheap when it is repeated, and a program that reads a counter sees an empty cache."""
+"""torch.cuda.empty_cache() after each step: repeated, it becomes cheap; a program that reads a counter still sees an empty cache."""
 
 import json
 
@@ -8,7 +8,7 @@ import simulated
 
 pytestmark = pytest.mark.skipif(not simulated.allocator(), reason="CENOTE_TEST_ALLOCATOR is not cenote")
 
-SHAPE = "capacity:4GiB,context_bytes:300MiB,spend_cost:1"  # the driver takes the time that it would take
+SHAPE = "capacity:4GiB,context_bytes:300MiB,spend_cost:1"  # driver calls take the time that the model gives them
 PROGRAM = """
 import ctypes, json, sys, torch
 
@@ -39,16 +39,16 @@ LOOKS = ["torch.cuda.memory_reserved()", "torch.cuda.memory_stats()", "torch.cud
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_who_looks_sees_it_gone(look):
+def test_a_program_that_looks_sees_an_empty_cache(look):
     said = told(f"{look}\nsaid['after'] = first - left()\nstep()\nsaid['again'] = first - left()")
     assert said == {"kept": 256, "after": 0, "again": 256}
 
 
-def test_reserved_as_it_is_seen():
+def test_reserved_memory_reads_as_empty():
     assert told("said['reserved'] = torch.cuda.memory_reserved()") == {"kept": 256, "reserved": 0}
 
 
-def test_what_was_freed_later_is_not_owed():
+def test_what_was_freed_later_is_not_deferred():
     said = told("block = torch.empty(64 << 20, device='cuda', dtype=torch.uint8)\ndel block\nsaid['reserved'] = torch.cuda.memory_reserved() >> 20")
     assert said == {"kept": 256, "reserved": 64}
 

@@ -1,4 +1,4 @@
-"""What only cenote promises of snapshots and histories. For CENOTE_TEST_ALLOCATOR=cenote; tests/torch/memory/ has what every allocator promises."""
+"""What only cenote promises about snapshots and histories. For CENOTE_TEST_ALLOCATOR=cenote; tests/torch/memory/ has what any allocator promises."""
 
 import pathlib
 import sys
@@ -31,7 +31,7 @@ def active(snapshot: dict) -> dict:
 
 
 def test_picture_and_history_are_of_one_moment(history):
-    """Whatever threads are doing: what the entries say is allocated is what the picture shows, block by block."""
+    """While threads allocate: the blocks that are live by the entries are those that the snapshot shows."""
     before = active(torch.cuda.memory._snapshot())
 
     def work(number: int) -> None:
@@ -61,7 +61,7 @@ def test_picture_and_history_are_of_one_moment(history):
 
 
 def test_an_observer_takes_a_snapshot():
-    """It runs while the allocation that failed has not returned, and is the last thing that many programs do."""
+    """The observer runs before the failed allocation returns, and is the last thing that many programs run."""
     code = """
     import torch
     torch.cuda.memory._record_memory_history(stacks="python")
@@ -76,7 +76,7 @@ def test_an_observer_takes_a_snapshot():
 
 
 def test_stacks_go_while_others_wait_for_python():
-    """To make or free a stack may take Python's lock, and the thread that holds it may be waiting for memory (pytorch#97833)."""
+    """A thread that makes or frees a stack may take Python's lock, while the thread that holds the lock waits for memory (pytorch#97833)."""
     code = """
     import gc, threading, time, torch
     torch.cuda.memory._record_memory_history(max_entries=7, stacks="python")
@@ -142,7 +142,7 @@ def test_how_memory_comes_and_goes(provider, kinds):
     assert said == [str(provider == "vmm"), *kinds, "40", "40", "empty_cache"]
 
 
-def test_the_segments_of_somebody_elses_allocator_are_segments(history, tmp_path):
+def test_the_segments_of_a_foreign_allocator_are_segments(history, tmp_path):
     from foreign import Foreign
 
     foreign = Foreign(tmp_path)

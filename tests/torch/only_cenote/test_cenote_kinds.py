@@ -1,5 +1,5 @@
-"""Parameters, gradients, optimizer state, buffers, activations: figures by kind are compared to the byte with what a count by hand over the
-program's own tensors gives. For CENOTE_TEST_ALLOCATOR=cenote.
+"""Parameters, gradients, optimizer state, buffers, activations: the figures by kind agree to the byte with a count of the program's own tensors.
+For CENOTE_TEST_ALLOCATOR=cenote.
 """
 
 import copy
@@ -36,7 +36,7 @@ def adam_state(optimizer) -> list:
 @pytest.mark.parametrize("capturable", [False, True])
 def test_kinds_of_a_training_step(labels, capturable):
     gc.collect()
-    others = kinds()  # what earlier tests and PyTorch itself left behind
+    others = kinds()  # left behind by earlier tests and by PyTorch
     net = Net().cuda()
     optimizer = torch.optim.Adam(net.parameters(), foreach=not capturable, capturable=capturable)
     loss_of = torch.nn.CrossEntropyLoss()
@@ -73,7 +73,7 @@ def test_kinds_of_a_training_step(labels, capturable):
         assert new() == expected
         optimizer.zero_grad()
         del images, labels_of
-    # Buffers and parameters to the byte by another road: what the model itself says it has.
+    # Buffers and parameters to the byte, compared with what the model says it has.
     assert expected["parameters"] >= sum(parameter.nbytes for parameter in net.parameters()) == 4 * (3 * 16 * 9 + 16 + 32 + 16 * 1024 * 10 + 10)
     at_peak = {row.name: row.at_peak for row in labels.rows("kind")}
     assert sum(at_peak.values()) == labels.stats()["allocated"].peak
@@ -88,7 +88,7 @@ def test_gradients_that_accumulate_are_marked_once(labels):
 
 
 def test_what_was_there_before_is_found(cenote):
-    """Parameters, gradients and state from before labels were switched on."""
+    """Labels find parameters, gradients and state that were allocated before labels were switched on."""
     layer = torch.nn.Linear(64, 64).cuda()
     optimizer = torch.optim.Adam(layer.parameters())
     layer(torch.empty(2, 64, device="cuda")).sum().backward()
@@ -198,7 +198,7 @@ def test_two_devices(labels):
 
 
 def test_models_that_die_are_gone(labels):
-    """Nothing of cenote's holds a module, a tensor, or an optimizer."""
+    """cenote keeps no module, tensor or optimizer alive."""
     import weakref
 
     def train():
@@ -233,7 +233,7 @@ def test_models_are_copied_and_pickled(labels):
 
 @pytest.mark.parametrize("wrapped", ["DDP", "FSDP", "fully_shard"])
 def test_flat_and_sharded_parameters(tmp_path, wrapped):
-    """One rank: buckets, flat parameters and DTensors are what their blocks are."""
+    """One rank: the blocks of buckets, flat parameters and DTensors have the right kinds."""
     done = simulated.forked(
         f"""
         import sys, torch, cenote
@@ -275,7 +275,7 @@ def test_flat_and_sharded_parameters(tmp_path, wrapped):
 
 
 def test_views_are_found_by_their_storage(labels, monkeypatch):
-    """What lies inside a block is looked for from one block to the next: gradients in a bucket would take milliseconds a step."""
+    """A tensor inside a block is found by the start of its storage. A search from block to block would take milliseconds a step for a bucket."""
     from cenote.labels import hooks
 
     bucket = torch.empty(4, 1 << 20, device="cuda")

@@ -1,4 +1,4 @@
-"""What PyTorch's memory is for: steps, tags and what functions of the package say. For CENOTE_TEST_ALLOCATOR=cenote."""
+"""What PyTorch's memory is for: steps, tags, and the figures of the package. For CENOTE_TEST_ALLOCATOR=cenote."""
 
 import pickle
 import threading
@@ -15,7 +15,7 @@ pytestmark = only_cenote
 
 
 def test_optimizer_steps_are_steps():
-    """Accumulation of gradients counts once, two optimizers count once, and so does a step that GradScaler leaves out."""
+    """Accumulated gradients count as one step, two optimizers as one, and a step that GradScaler leaves out counts, too."""
     simulated.forked(
         """
         import cenote, torch

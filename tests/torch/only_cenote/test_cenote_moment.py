@@ -13,7 +13,7 @@ pytestmark = only_cenote
 
 
 def moment_of(code: str, shape="capacity:512MiB,devices:1", **variables) -> list:
-    """What was filled in at each explanation that a program had made: phase and whether history is kept."""
+    """What Python filled in at each explanation: the phase, and whether history is kept."""
     start = """
         import torch, cenote, threading
         from cenote.inside import moment
@@ -82,7 +82,7 @@ def test_the_moment_of_running_out(labels):
 
 
 def test_the_moment_of_other_threads_and_of_the_end():
-    """Threads of Python without a frame of PyTorch's, an explanation that is asked for, and one after Python has ended."""
+    """Threads of Python without a frame of PyTorch, an explanation that the program asks for, and one after Python has ended."""
     seen = moment_of(
         """
         thread = threading.Thread(target=fail)

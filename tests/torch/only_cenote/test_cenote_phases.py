@@ -1,4 +1,4 @@
-"""In which phase a program is, and that the rest of PyTorch works while it is watched. For CENOTE_TEST_ALLOCATOR=cenote."""
+"""The phase of a program; and the rest of PyTorch works while labels watch it. For CENOTE_TEST_ALLOCATOR=cenote."""
 
 import sys
 import threading
@@ -24,7 +24,7 @@ def test_phases_of_a_training(labels):
     optimizer.register_step_pre_hook(lambda *_: seen.update(optimizer=phase_now()))
     assert phase_now() == "none"
     y = net(torch.empty(2, 8, device="cuda"))
-    assert spy.phases == ["forward"] and phase_of(y) == "forward" and phase_now() == "forward"  # until backward: losses belong to it
+    assert spy.phases == ["forward"] and phase_of(y) == "forward" and phase_now() == "forward"  # until backward: losses belong to the forward phase
     loss = (y * 2).sum()
     assert (phase_of(loss), kind_of(loss)) == ("forward", "activations")
     loss.backward()
@@ -128,7 +128,7 @@ def test_threads_that_train_side_by_side(labels):
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_compiled_modules(in_place):
-    """No graph is broken, nothing of ours is in it, and it is not compiled again because labels are switched."""
+    """Labels break no graph, add nothing to it, and do not cause another compilation when they are switched."""
     simulated.fresh(
         f"""
         import torch, cenote
@@ -170,7 +170,7 @@ def test_compiled_modules(in_place):
 
 
 def test_graphs_are_captured_and_replayed(labels):
-    """Marking a block and setting a phase are no work of the GPU's."""
+    """To mark a block or to set a phase puts no work on the GPU."""
     net = torch.nn.Linear(64, 64).cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = torch.empty(4, 64, device="cuda")
@@ -218,7 +218,7 @@ def test_symbolic_traces_and_scripts(labels):
 
 
 def test_a_signal_may_come_at_any_time(labels):
-    """Its handler, which saves a model and evaluates it once more, runs between two instructions, with the lock taken."""
+    """The handler saves a model and evaluates it once more. It runs between two instructions, while the thread holds the lock."""
     from cenote.labels import hooks
 
     layer, inputs, done = torch.nn.Linear(4, 4).cuda(), torch.empty(2, 4, device="cuda"), threading.Event()
@@ -236,7 +236,7 @@ def test_labels_are_switched_off(cenote):
     from cenote.labels import hooks
 
     optimizers = sys.modules["torch.optim.optimizer"]
-    with cenote.tag("x"):  # tags want the entry of backward from then on
+    with cenote.tag("x"):  # from now on tags need the entry of backward
         pass
     place = (torch.nn.Module, "__call__"), (torch.autograd, "_engine_run_backward")
     before = [getattr(*where) for where in place]
@@ -256,8 +256,8 @@ def test_labels_are_switched_off(cenote):
     assert phase_now() == "none" and kind_of(layer.weight.grad) == "other"
 
 
-def test_who_wraps_after_us_is_left_alone(cenote):
-    """Another library has replaced the call since: switched off, ours lets everything pass."""
+def test_a_library_that_wraps_after_cenote_is_left_alone(cenote):
+    """Another library has replaced the call since. When labels are switched off, cenote's wrapper only passes calls on."""
     original = torch.nn.Module.__call__
     cenote.label()
     ours = torch.nn.Module.__call__

@@ -1,6 +1,6 @@
 """Pinned memory from libcenote_host.so (CENOTE_HOST=on), in processes of their own.
 
-tests/torch/memory/test_pinned.py judges what any allocator has to do; it runs here once more.
+tests/torch/memory/test_pinned.py, which judges any allocator, runs here once more.
 """
 
 import os

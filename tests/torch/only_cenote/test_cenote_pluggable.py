@@ -1,4 +1,4 @@
-"""cenote behind torch.cuda.memory.CUDAPluggableAllocator, where no adapter can be compiled: a process of its own, without a compiler."""
+"""cenote behind torch.cuda.memory.CUDAPluggableAllocator, if no adapter can be compiled: in a process of its own, without a compiler."""
 
 import simulated
 
@@ -20,7 +20,7 @@ def without_a_compiler(code: str, tmp_path) -> None:
 
 def test_limits_streams_and_the_cache(tmp_path):
     without_a_compiler("""
-# What the device is still at work on goes back, too: empty_cache waits for it.
+# Memory that the device still uses goes back, too: empty_cache waits for the device.
 before, side = sim.books().used, torch.cuda.Stream()
 with torch.cuda.stream(side):
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
@@ -32,7 +32,7 @@ torch.cuda.empty_cache()
 assert sim.books().used == before, (sim.books().used, before)
 sim.set_lag(0)
 
-# Memory of others has no stream to be recorded on.
+# record_stream on memory that cenote did not allocate does nothing.
 import ctypes
 driver, at = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
 assert driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(4096)) == 0

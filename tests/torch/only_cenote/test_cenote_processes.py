@@ -1,6 +1,6 @@
-"""Processes with cenote as PyTorch's allocator: forks, every road out of a Python program with tensors around, interrupts, and a device that goes.
+"""Processes with cenote as PyTorch's allocator: forks, every way a Python program with tensors can end, interrupts, and a device that is lost.
 
-Each is a process of its own, on a simulated driver that ends with it as a real one does (shuts_down:1).
+Each runs in a process of its own, on a simulated driver that shuts down with the process as a real one does (shuts_down:1).
 """
 
 import re
@@ -49,7 +49,7 @@ ENDS = {
 
 @pytest.mark.parametrize("road", ENDS)
 def test_the_end_of_a_program(road):
-    """With the background thread at work. Nothing is said but what the program says itself."""
+    """The background thread is at work. cenote prints nothing."""
     end, status = ENDS[road]
     done = simulated.forked(BUSY + end + "\n", shape=SHAPE, check=False, whole=True, CENOTE_CONF="decay_ms:1,background:1")
     assert done.returncode == status, done.stderr
@@ -60,7 +60,7 @@ def test_the_end_of_a_program(road):
 
 
 def test_a_handler_from_before_the_import():
-    """It runs after all that PyTorch has set up: the driver may be gone by then."""
+    """The handler runs after all handlers of PyTorch: the driver may be gone by then."""
     code = """
         import atexit
         def late():
@@ -75,7 +75,7 @@ def test_a_handler_from_before_the_import():
 
 
 def test_workers_that_fork():
-    """DataLoader's workers do not use CUDA; the parent's tensors are none of theirs. One that does use it is told, by PyTorch."""
+    """DataLoader's workers do not use CUDA, and do not own the tensors of their parent. A worker that does use CUDA gets PyTorch's error."""
     code = """
         import os, torch
         from torch.utils.data import DataLoader, Dataset
@@ -112,7 +112,7 @@ def test_workers_that_fork():
 
 
 def test_a_worker_in_the_middle_of_allocations():
-    """Forks while other threads allocate: the child waits for none of their locks."""
+    """Forks while other threads allocate: the child does not wait for a lock of those threads."""
     code = """
         import os, threading, torch
         over = False
@@ -145,7 +145,7 @@ def test_a_worker_in_the_middle_of_allocations():
 
 
 def test_interrupts_while_allocating():
-    """KeyboardInterrupt at any moment: nothing is lost, and what the program keeps is what is allocated."""
+    """KeyboardInterrupt at any moment: no block is lost, and exactly the tensors that the program keeps are allocated."""
     code = """
         import gc, signal, threading, torch
         torch.empty(1, device="cuda")
@@ -184,7 +184,7 @@ def test_interrupts_while_allocating():
 
 
 def test_an_interrupt_that_ends_the_program():
-    """The program does not catch the error: Python prints its traceback and sets the status, and cenote adds nothing."""
+    """If the program does not catch the error, Python prints its traceback and sets the status, and cenote adds nothing."""
     interrupt = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\nsignal.setitimer(signal.ITIMER_REAL, 0.1)\n"
     code = BUSY + interrupt + "while True:\n    allocate()\n"
     done = simulated.forked(code, shape=SHAPE, check=False, whole=True)
@@ -210,7 +210,7 @@ print("allocated", torch.cuda.memory_allocated())
 
 
 def test_every_refusal_names_the_error_of_the_driver():
-    """Programs tell a device that is lost by these words, whatever they called."""
+    """Programs recognize a lost device by these words, whatever they called."""
     loses = """
 from torch.cuda.memory import MemPool
 calls = [lambda: torch.cuda.empty_cache(), lambda: torch.cuda.set_per_process_memory_fraction(0.5), lambda: MemPool(),
@@ -234,7 +234,7 @@ for call in calls:
     ("driver.sim_set_quiet(True); driver.cuDevicePrimaryCtxReset_v2(0)", "reset|DESTROYED|destroyed"),
 ], ids=["an illegal address", "a reset"])
 def test_a_device_that_goes(loses, words):
-    """A clear error for what is asked of it, frees succeed, and the program comes to its end."""
+    """An allocation on a lost device gives a clear error, frees succeed, and the program comes to its end."""
     done = simulated.forked(LOST.format(loses=loses), shape=SHAPE, whole=True)
     *errors, allocated = done.stdout.splitlines()
     assert errors and all(re.search(words, error) for error in errors) and allocated == "allocated 0", done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""What libraries that register memory find under cenote: what the settings tell their guards, and what lies under the blocks of a pool that does not
-split."""
+"""What libraries that register memory find under cenote: what PyTorch's settings tell their guards, and which allocations lie under the blocks of
+a pool that does not split."""
 
 import pytest
 
@@ -23,7 +23,7 @@ print(settings["expandable_segments"], settings["garbage_collection_threshold"])
         ("", "", "True 0.0"),
         ("", "garbage_collection_threshold:0.5", "True 0.5"),
         ("", "backend:native", "True 0.0"),
-        ("", "expandable_segments:False", "False 0.0"),  # the program has said what it wants
+        ("", "expandable_segments:False", "False 0.0"),  # the program's own setting wins
         ("", "expandable_segments:True", "True 0.0"),
         ("provider:plain", "", "False 0.0"),  # there are no pages
         ("provider:async", "", "False 0.0"),
@@ -41,7 +41,7 @@ def test_a_device_without_pages_is_not_expandable():
 
 
 def test_nccl_registers_no_pages_by_itself(tmp_path):
-    """PyTorch's own guard goes by the settings: it leaves NCCL's hook on the default pool away."""
+    """PyTorch's own guard reads the settings, and then does not attach NCCL's hook to the default pool."""
     code = f"""
         import torch, torch.distributed as dist
         dist.init_process_group("nccl", init_method="file://{tmp_path}/store", world_size=1, rank=0)
@@ -54,7 +54,7 @@ def test_nccl_registers_no_pages_by_itself(tmp_path):
 
 
 def test_blocks_of_a_pool_that_does_not_split_are_one_allocation_each():
-    """What UCX asks for, the buffer id, is one under all of a tensor and under no other tensor, and stays as long as the pool."""
+    """UCX asks for the buffer id: all of a tensor has one id, no other tensor has it, and it stays as long as the pool."""
     code = """
         import ctypes, torch
         cuda, MIB = ctypes.CDLL("libcuda.so.1"), 1 << 20
@@ -78,7 +78,7 @@ def test_blocks_of_a_pool_that_does_not_split_are_one_allocation_each():
         told = [entry["action"] for entry in snapshot["device_traces"][0] if entry["action"].startswith("segment")]
         assert told == ["segment_map"] + ["segment_alloc"] * 4, told
         del live
-        for size in (3000, 1500):  # memory moves beside the pool, and is short
+        for size in (3000, 1500):  # outside of the pool, memory moves and is short
             torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
             torch.cuda.empty_cache()
         assert [{buffer(each)} for each in at] == under

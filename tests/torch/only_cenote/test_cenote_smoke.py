@@ -1,6 +1,6 @@
-"""torch.cuda's memory with cenote as the allocator: what users know works, and what is not there yet says so.
+"""torch.cuda's memory with cenote as the allocator: what users know works, and what is missing gives an error that says so.
 
-For CENOTE_TEST_ALLOCATOR=cenote. The tests in memory/ judge cenote as they judge the native allocator; these only cenote has to pass.
+For CENOTE_TEST_ALLOCATOR=cenote. The tests in memory/ judge cenote as they judge the native allocator; only cenote has to pass these.
 """
 
 import ctypes
@@ -132,7 +132,7 @@ def test_out_of_memory_and_recovery():
     del live
 
 
-def test_who_is_on_the_device_is_in_the_message():
+def test_processes_on_the_device_are_in_the_message():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         block(8 << 30)
     assert re.search(r"this process has [\d.]+ [MG]iB memory in use\.", str(caught.value))
@@ -156,7 +156,7 @@ def test_a_fraction_is_a_limit():
     torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.cuda.get_per_process_memory_fraction() == 1.0
     assert block(1100 * MIB).is_cuda
-    torch.cuda.set_per_process_memory_fraction(0.0)  # of nothing, and not of everything
+    torch.cuda.set_per_process_memory_fraction(0.0)  # a limit of 0 is a limit
     with pytest.raises(torch.OutOfMemoryError):
         block(1100 * MIB)
     torch.cuda.set_per_process_memory_fraction(1.0)
@@ -187,7 +187,7 @@ def test_recorded_memory_waits_while_the_gpu_is_behind(sim):
 
 
 def test_recorded_memory_waits_for_the_default_stream_of_another_device(sim):
-    """It has the handle of the own device's."""
+    """The default stream of another device has the same handle as that of the block's device."""
     a = block(12 * MIB, "cuda:0")
     at = a.data_ptr()
     with torch.cuda.device(1):
@@ -199,7 +199,7 @@ def test_recorded_memory_waits_for_the_default_stream_of_another_device(sim):
 
 
 def test_a_stream_of_the_program_is_gone_before_the_free(sim):
-    """Its handle is not given to the driver any more: that would be a violation of CUDA's rules."""
+    """cenote does not pass the handle of the destroyed stream to the driver: that would break a rule of CUDA."""
     driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
     sim.set_lag(10**6)
@@ -248,7 +248,7 @@ print(*(getattr(after, name) - getattr(before, name) for name in ("calls", "hand
 
 
 def test_a_step_of_fixed_shapes_calls_no_driver():
-    """Not a call more than the native allocator, which makes none then: the calls that there are launch kernels."""
+    """As many calls as with the native allocator, which calls no driver then: the remaining calls launch kernels."""
     code = STEPS.format(folder=str(pathlib.Path(__file__).parents[1]))
     ours, native = simulated.forked(code, whole=True).stdout, simulated.forked(code, CENOTE="off", whole=True).stdout
     assert ours == native and ours.split()[1:] == ["0"] * 5
@@ -282,7 +282,7 @@ def test_switched_off_memory_is_the_drivers(sim):
 
 
 def test_a_view_inside_a_block_is_found():
-    from torch.multiprocessing import reductions  # noqa: F401  what asks for it, in sharing
+    from torch.multiprocessing import reductions  # noqa: F401  (sharing needs it)
 
     a = block(5 * MIB)
     assert a[MIB:].untyped_storage().data_ptr() == a.data_ptr()
@@ -325,7 +325,7 @@ def test_data_loader_with_pinned_memory():
 
 
 def test_backward_runs_on_threads_of_its_own():
-    """Blocks are freed by threads other than the one that took them."""
+    """Blocks are freed by other threads than the one that allocated them."""
     def train(device):
         torch.cuda.set_device(device)
         weight = torch.empty(256, 256, device="cuda", requires_grad=True)
@@ -355,7 +355,7 @@ def test_a_copy_between_devices():
 
 
 def test_free_memory_callbacks_are_asked():
-    """What PyTorch itself registers: nothing to free here, and no harm."""
+    """PyTorch registers such callbacks itself: they find nothing to free here, and do no harm."""
     for _ in range(2):
         with pytest.raises(torch.OutOfMemoryError):
             block(8 << 30)
@@ -376,7 +376,7 @@ def test_a_fork_after_the_first_use_is_refused_by_pytorch_and_harmless():
 
 
 def test_the_library_is_sound_after_all_this():
-    """Every structure of every pool is walked."""
+    """Checks every structure of every pool."""
     import cenote
 
     library = ctypes.CDLL(cenote.library())
@@ -388,7 +388,7 @@ def test_the_library_is_sound_after_all_this():
 
 
 def test_pools_that_are_gone_leave_nothing_that_grows():
-    """The latest keep their figures."""
+    """Only the latest of those pools keep their statistics."""
     kept = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(kept):
         a = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
@@ -408,7 +408,7 @@ def test_pools_that_are_gone_leave_nothing_that_grows():
 
 
 def test_a_pool_that_ends_during_a_capture():
-    """Nothing can go back to the driver then: it goes when the capture is over."""
+    """During a capture no memory can go back to the driver; the pool's memory goes when the capture is over."""
     pool, graph, source = torch.cuda.MemPool(), torch.cuda.CUDAGraph(), torch.ones(1 << 20, device="cuda")
     with torch.cuda.use_mem_pool(pool):
         torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
@@ -417,5 +417,5 @@ def test_a_pool_that_ends_during_a_capture():
     with torch.cuda.graph(graph):
         source.clone()
         del pool
-    assert torch.cuda.memory_reserved() <= held - (24 << 20)  # with what the graph has
+    assert torch.cuda.memory_reserved() <= held - (24 << 20)  # with what the graph holds
     del graph, source

@@ -1,4 +1,4 @@
-"""The library's own snapshot and trace, turned into what PyTorch's viewer reads, beside what PyTorch's adapter says of the same moment."""
+"""The library's snapshot and trace, converted for PyTorch's viewer, compared with the snapshot of PyTorch's adapter at the same moment."""
 import pathlib
 import pickle
 import random
@@ -35,7 +35,7 @@ def work(stream):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """Ours and PyTorch's, of one moment."""
+    """The converted snapshot and PyTorch's own, of one moment."""
     import cenote
     from cenote.view import memory_viz
 

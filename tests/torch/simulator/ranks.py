@@ -1,7 +1,7 @@
 """What test_distributed.py runs: `ranks.py RESULTS COUNT` launches that many ranks as torchrun does, but by fork, so that PyTorch is imported
-once. Every rank does all checks, in order, and writes what became of them. After that two ranks more, of which one dies.
+once. Every rank runs all checks in order, and writes their results. After that two more ranks run, one of which dies.
 
-A check is a function; it fails in a rank by raising there. After that the rank leaves, which the others notice and fail too.
+A check is a function, and fails in a rank if it raises there. The rank then ends; the other ranks notice that, and fail, too.
 """
 
 import datetime
@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 MIB = 1 << 20
-LARGE = 1 * MIB  # elements: more than is exchanged
+LARGE = 1 * MIB  # elements: more than NCCL exchanges in one piece
 WIDTH = 512
-LEFT_OVER = 512 * 1024  # bytes of tensors and workspaces between checks
+LEFT_OVER = 512 * 1024  # bytes of tensors and workspaces that may be left between checks
 RING = 336 * MIB  # what a communicator takes of the device for collectives
 PEER = 448 * MIB  # and for sends to and receives from one peer
 
@@ -141,7 +141,7 @@ def works():
 
 @check
 def large():
-    """No rank waits, and the buffers for received data keep their content."""
+    """Exchanges more than one piece: no rank waits, and the buffers for received data keep their content."""
     x = torch.full((LARGE,), rank, dtype=torch.int64).cuda()
     dist.all_reduce(x)
     same(x[:2].cpu(), rank, rank)
@@ -152,7 +152,7 @@ def large():
 
 @check
 def objects():
-    """The sizes of objects go through kernels when the group knows the GPU alone: here it knows the CPU too."""
+    """Exchanges Python objects. If a group had only the GPU, kernels would exchange the sizes; this group has the CPU, too."""
     everybody = [None] * ranks
     dist.all_gather_object(everybody, {"rank": rank})
     assert everybody == [{"rank": other} for other in range(ranks)]
@@ -210,7 +210,7 @@ def live() -> int:
 
 
 def becomes(least: int, most: int) -> None:
-    """What is live comes to be so soon: a thread of PyTorch's own holds what collectives used until it has seen them done."""
+    """Waits until that much is live: a thread of PyTorch holds the tensors of collectives until it has seen that they are complete."""
     last = time.monotonic() + 20 * int(os.environ["CENOTE_TEST_PATIENCE"])
     while not least <= live() <= most and time.monotonic() < last:
         time.sleep(0.1)
@@ -223,13 +223,13 @@ def start() -> int:
 
 
 def about(before: int, expected: int) -> None:
-    """Blocks are rounded up to 512 bytes, and an optimizer has steps of its own."""
+    """Allows for blocks that are rounded up to 512 bytes, and for the step counters of an optimizer."""
     becomes(before + expected, before + expected + 64 * 1024)
 
 
 @check
 def ddp():
-    """Parameters and gradient buckets, and after a step two states: nothing of it is shared out."""
+    """A rank has all parameters and gradient buckets, and after a step all of the two states."""
     before = start()
     module = net().cuda()
     size = size_of(module)
@@ -241,7 +241,7 @@ def ddp():
 
 @check
 def fsdp2():
-    """A rank has its share of the parameters and of two states, and for one layer at a time all of it."""
+    """A rank has its share of the parameters and of the two states, and all of one layer at a time."""
     from torch.distributed.fsdp import fully_shard
 
     before = start()
@@ -312,7 +312,7 @@ def ends():
 
 
 def become() -> None:
-    """The rank that the environment says."""
+    """Runs as the rank that the environment names."""
     global rank, ranks
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -333,7 +333,7 @@ def run_all(results: pathlib.Path) -> None:
 
 
 def launch(results: pathlib.Path, count: int) -> None:
-    """torchrun's launcher with a function instead of a program."""
+    """Starts torchrun's launcher, with a function instead of a program."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     config = LaunchConfig(
@@ -350,7 +350,7 @@ def launch(results: pathlib.Path, count: int) -> None:
 
 
 def lose_one(store: str) -> None:
-    """Rank 1 dies after a first collective; rank 0 says what it is told of it."""
+    """Rank 1 dies after a first collective; rank 0 writes the error that it gets."""
     become()
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=ranks)
@@ -368,7 +368,7 @@ def lose_one(store: str) -> None:
 
 
 def launch_two(results: pathlib.Path) -> None:
-    """What they say is in lost-RANK.txt, their exit statuses in lost.json."""
+    """Starts two ranks, which write to lost-RANK.txt; their exit statuses go to lost.json."""
     children = []
     for number in range(2):
         child = os.fork()

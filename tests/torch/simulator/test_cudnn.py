@@ -1,6 +1,6 @@
-"""Convolutions, recurrent networks, attention and the rest of cuDNN through the real PyTorch. Values are not looked at: there are none.
+"""Convolutions, recurrent networks, attention and the rest of cuDNN through the real PyTorch. The tests look at no values: kernels do nothing.
 
-Sizes are: PyTorch asks cuDNN how much scratch memory a call needs and takes it from its allocator, so the peak of its memory shows it.
+They look at sizes: PyTorch asks cuDNN how much scratch memory a call needs and allocates it, so that the peak shows how much it was.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 @pytest.fixture(autouse=True)
 def plain(capfd):
-    """cuDNN as PyTorch starts with it; and nothing was asked for that is not simulated."""
+    """cuDNN with the settings that PyTorch starts with. Checks that nothing was asked for that is not simulated."""
     cudnn = torch.backends.cudnn
     cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = False, False, True
     yield
@@ -134,7 +134,7 @@ def test_fused_convolutions():
     assert torch.cudnn_convolution_add_relu(x, w, gpu(2, 4, 8, 8), 1.0, b, ones, ones, ones, 1).shape == (2, 4, 8, 8)
 
 
-# Each in a process of its own: PyTorch remembers what it chose for a shape.
+# Each runs in a process of its own, because PyTorch remembers what it chose for a shape.
 CHOICE = """
     import torch
     torch.backends.cudnn.benchmark = {benchmark}
@@ -159,12 +159,12 @@ def test_benchmarking_tries_every_plan_that_fits():
     first, later = choose(False)
     tried, settled = choose(True)
     assert first == later
-    assert tried > first  # the plan that needs most was tried
-    assert settled <= tried  # one of them was chosen: which, is up to the clock
+    assert tried > first  # PyTorch tried the plan that needs most
+    assert settled <= tried  # PyTorch chose one of them, by the clock
 
 
 def test_benchmarking_leaves_out_plans_that_do_not_fit():
-    """The search asks the allocator for its largest free block, and tries what fits in it."""
+    """The search asks the allocator for its largest free block, and tries the plans that fit in it."""
     tried, _ = choose(True)
     cramped, settled = choose(True, "capacity:72MiB,context_bytes:0")
     assert 0 < settled <= cramped < tried
@@ -218,7 +218,7 @@ def test_an_lstm_can_be_captured(sim):
 
 
 def test_work_goes_to_the_current_stream(sim):
-    """A stream on which much is to be done holds back its own convolution, and no other."""
+    """A busy stream delays its own convolution, and no other."""
     conv, x = nn.Conv2d(8, 16, 3, bias=False).to(GPU), gpu(2, 8, 9, 9)
     conv(x)
     busy, idle = torch.cuda.Stream(), torch.cuda.Stream()
@@ -250,7 +250,7 @@ CELLS = [nn.RNN, nn.LSTM, nn.GRU]
 
 
 def flat_elements(rnn):
-    """What lies in one piece of memory under the parameters."""
+    """The number of elements in the one storage under all parameters."""
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() // p.element_size() for p in rnn.parameters()}
     assert len(storages) == 1
     return storages.popitem()[1]
@@ -262,7 +262,7 @@ def test_weights_lie_in_one_piece_without_gaps(cell, shape):
     rnn = cell(12, 20, **shape).to(GPU)
     rnn.flatten_parameters()
     count = sum(p.numel() for p in rnn.parameters())
-    if not rnn.bias:  # cuDNN is asked for biases nevertheless
+    if not rnn.bias:  # PyTorch asks cuDNN for biases all the same
         gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[cell.__name__]
         count += rnn.num_layers * 2 * gates * rnn.hidden_size
     assert flat_elements(rnn) == count
@@ -374,7 +374,7 @@ def test_attention_with_fewer_key_heads_and_a_bias():
 
 
 def test_attention_backward_sums_in_float():
-    """dq once more in float, and a float for each query."""
+    """The scratch memory is dq once more in float, and a float for each query."""
     batch, heads, length, size = 2, 8, 512, 64
     q, k, v = (gpu(batch, heads, length, size, dtype=torch.float16, grad=True) for _ in range(3))
     with nn.attention.sdpa_kernel(nn.attention.SDPBackend.CUDNN_ATTENTION):
@@ -448,4 +448,4 @@ def test_training(benchmark, mixed):
         optimizer.step()
         del loss
         held.append(torch.cuda.memory_allocated())
-    assert held[1] == held[2] == held[3]  # nothing piles up
+    assert held[1] == held[2] == held[3]  # memory does not grow

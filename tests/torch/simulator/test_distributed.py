@@ -16,7 +16,7 @@ import ranks  # noqa: E402  (needs torch)
 RANKS = 4
 SHAPE = f"capacity:16GiB,devices:{RANKS},context_bytes:300MiB"
 PROGRAM = str(pathlib.Path(ranks.__file__))
-SMALL_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "64"}  # of 32 MiB they would hide the model
+SMALL_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "64"}  # workspaces of 32 MiB would hide the model
 
 
 def left_behind() -> set:
@@ -25,7 +25,7 @@ def left_behind() -> set:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the ranks left their results. NVML counts devices, so that the launcher may fork."""
+    """The folder with the results of the ranks. NVML counts the devices, so that the launcher may fork."""
     folder = tmp_path_factory.mktemp("ranks")
     before = left_behind()
     done = subprocess.run(
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """Of each rank, what became of each check."""
+    """The result of each check in each rank."""
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
@@ -56,14 +56,14 @@ def test_ranks(results, name):
 
 
 def test_a_rank_that_dies_is_noticed(folder):
-    """The real library would wait until a timeout; here the other rank is told at once."""
+    """The real library would wait until a timeout; the simulated one tells the other rank at once."""
     words = [(folder / f"lost-{rank}.txt").read_text() for rank in range(2)]
     assert json.loads((folder / "lost.json").read_text()) == [9, 7], words
     assert "remote process exited" in words[0] and "rank 1 has left" in words[0], words[0]
 
 
 def test_several_devices_in_one_process():
-    """torch.cuda.nccl: one thread, all devices."""
+    """torch.cuda.nccl uses all devices from one thread."""
     inputs = [torch.tensor([float(device + 1)], device=f"cuda:{device}") for device in range(RANKS)]
     torch.cuda.nccl.all_reduce(inputs)
     assert [x.item() for x in inputs] == [10.0] * RANKS

@@ -1,5 +1,5 @@
-"""torch.linalg, torch.fft, torch.sparse and the products of matrices on the simulated libraries: every call runs, gives the right shape,
-and asks for nothing that is not simulated. Values are not looked at: there are none.
+"""torch.linalg, torch.fft, torch.sparse and matrix products on the simulated libraries: every call runs, returns the right shape, and asks for
+nothing that is not simulated. The tests look at no values: kernels do nothing.
 """
 
 import pytest
@@ -115,7 +115,7 @@ def test_product_with_blas_lt_preferred():
 
 
 def test_dot_reads_zero():
-    """The one value that a library answers with."""
+    """The one value that a simulated library returns."""
     full = torch.zeros(8, device=GPU)
     assert torch.dot(full, full).item() == 0
 
@@ -143,7 +143,7 @@ def test_product_in_a_graph():
 
 
 def test_cublas_takes_its_pool_beside_pytorch():
-    """The first product opens a handle, whose 32 MiB (compute capability 9) are not in PyTorch's books, unless the environment decides."""
+    """The first product opens a handle. Its 32 MiB (compute capability 9; the environment may set less) are not in PyTorch's statistics."""
     code = """
         import torch
         a = torch.zeros(64, 64, device="cuda")
@@ -266,7 +266,7 @@ def test_gradients_of_decompositions():
 
 
 def test_eig_meets_a_check_of_pytorch():
-    """PyTorch asks a kernel of its own whether all is finite, and reads the answer from memory that no kernel wrote: 0 means no."""
+    """PyTorch checks with a kernel of its own whether all values are finite, and reads the answer from memory that no kernel wrote: 0 means no."""
     with pytest.raises(RuntimeError, match="infs or NaNs"):
         LINALG.eig(SQUARE(torch.float32))
 
@@ -318,7 +318,7 @@ def test_fft_plans_are_kept_and_dropped():
 
 
 def test_fft_takes_its_work_area_from_pytorch():
-    """A line too long for one go takes one copy of the signal; PyTorch's peak shows it."""
+    """A line that is too long for one pass takes one copy of the signal, as PyTorch's peak shows."""
     signal = cuda(1 << 20, dtype=torch.complex64)
     result = FFT.fft(signal)
     torch.cuda.reset_peak_memory_stats()
@@ -403,7 +403,7 @@ def test_coordinates():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8], ids=str)
 def test_two_of_four(dtype):
-    """Compressing and multiplying through cuSPARSELt."""
+    """Compresses and multiplies through cuSPARSELt."""
     dense = cuda(128, 256, dtype=dtype)
     compressed = torch._cslt_compress(dense)
     assert compressed.numel() * compressed.element_size() == dense.nbytes * (10 if dtype is torch.int8 else 9) // 16
@@ -443,7 +443,7 @@ def test_nothing_compiled_reaches_the_cache_of_real_gpus(monkeypatch, tmp_path):
     simulated.forked(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     simulated.forked(code, PYTORCH_KERNEL_CACHE_PATH=str(tmp_path), USE_PYTORCH_KERNEL_CACHE="1")
-    assert list(tmp_path.iterdir()) != []  # PyTorch has such a cache, and a program can switch it on
+    assert list(tmp_path.iterdir()) != []  # PyTorch does have such a cache, which a program can switch on
 
 
 def test_raw_kernel():

@@ -40,7 +40,7 @@ def test_counting_devices_does_not_start_cuda():
 
 
 def test_no_question_starts_cuda():
-    """A monitor asks for more than the count: names, memory, processes; the child of a fork has the GPU for itself nevertheless."""
+    """A monitor asks for names, memory and processes, too; the child of a fork can use the GPU all the same."""
     simulated.forked(
         """
         import ctypes, os, torch
@@ -63,7 +63,7 @@ def test_no_question_starts_cuda():
     )
 
 
-# What CUDA_VISIBLE_DEVICES names of three devices, by index. {0}, {1}, {2} stand for their UUIDs.
+# Which of three devices CUDA_VISIBLE_DEVICES names, by index. {0}, {1}, {2} stand for their UUIDs.
 VISIBLE = {
     "2,0": [2, 0],
     "": [],
@@ -82,7 +82,7 @@ VISIBLE = {
 @pytest.mark.parametrize("by_nvml", [False, True])
 @pytest.mark.parametrize("text", VISIBLE)
 def test_pytorch_and_the_driver_see_the_same_devices(text, by_nvml):
-    """PyTorch reads the variable itself when NVML counts, and believes the driver when it uses a device."""
+    """If NVML counts, PyTorch reads the variable itself; when it uses a device, it asks the driver."""
     code = """
         import json, os, torch
         every = ["GPU-" + uuid.removeprefix("GPU-") for uuid in torch.cuda._raw_device_uuid_nvml()]

@@ -65,7 +65,7 @@ def test_memory_timeline(step, tmp_path):
 
 
 def test_schedule_and_a_second_profiler(step, tmp_path):
-    """Profilers one after the other, with steps: what enables and disables the interface many times."""
+    """Two profilers one after the other, with a schedule of steps, enable and disable the interface many times."""
     traces = []
     with profile(
         activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],

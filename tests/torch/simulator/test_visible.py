@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES under PyTorch: what a process sees, and whom it meets there."""
+"""CUDA_VISIBLE_DEVICES under PyTorch: which devices a process sees, and which processes it shares them with."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def machine(name: str) -> str:
-    """A shape that processes of this test share, and no other run."""
+    """A shape that the processes of this test share with each other, and with no other run."""
     return f"{simulated.SHAPE},machine:{name}-{os.getpid()}"
 
 
@@ -70,7 +70,7 @@ def test_no_device():
 
 
 def test_set_by_the_program_before_it_uses_cuda():
-    """As many programs do: after `import torch`, even after devices were counted."""
+    """Many programs set it after `import torch`, even after devices were counted."""
     simulated.forked(
         """
         import os, torch
@@ -85,7 +85,7 @@ def test_set_by_the_program_before_it_uses_cuda():
 
 
 def test_memory_of_another_process_is_on_the_same_device():
-    """One holds memory on its device 1; the other sees it gone from its device 0."""
+    """One process holds memory on its device 1; the other process, for which that is device 0, sees less free memory there."""
     simulated.forked(
         f"""
         import os, subprocess, sys, torch
@@ -132,7 +132,7 @@ SHARE = """
 
 @pytest.mark.parametrize("visible, answer", [("3,1", "(4, 31457280)"), ("1,2", "invalid device ordinal")])
 def test_a_tensor_of_another_process(tmp_path, visible, answer):
-    """A tensor on device 3: a process that sees that device can open it; another gets an error that says so."""
+    """A tensor on device 3: a process that sees that device can open the tensor; another process gets an error that says so."""
     program = tmp_path / "share.py"
     program.write_text(f"VISIBLE = {visible!r}\n" + textwrap.dedent(SHARE))
     env = simulated.environment(machine("tensor"), CUDA_VISIBLE_DEVICES="3")
