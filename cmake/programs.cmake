@@ -33,7 +33,7 @@ function(cenote_program name folder)
 endfunction()
 
 if(TARGET cenote_records)
-    cenote_program(cenote-replay tools/replay)
+    cenote_program(cenote-replay tools/replay ${CMAKE_SOURCE_DIR}/tools/waste/torch.c)
     cenote_program(cenote-fuzz tools/waste ${CMAKE_SOURCE_DIR}/tools/replay/replay.c ${CMAKE_SOURCE_DIR}/tools/replay/trace.c
         ${CMAKE_SOURCE_DIR}/bench/common.c)
     cenote_program(cenote-traces traces)

@@ -26,3 +26,18 @@ def test_the_models_reserve_what_pytorch_reserves(run, tmp_path):
         model = json.loads(said.stdout)
         for allocator in ("native", "expandable"):
             assert model[f"{allocator}_reserved_bytes"] == real[path.name.removesuffix(".csv.gz"), allocator]
+
+
+@pytest.mark.simulation
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not FUZZ.exists(), reason="cenote-fuzz is not built")
+def test_the_models_take_the_time_that_pytorch_takes(run, tmp_path):
+    path, figures = ROOT / "traces/torch/lstm.csv.gz", tmp_path / "out.json"
+    done = run("replay", "--under", "native,expandable", "--prices", "h100", "--json", figures, path)
+    assert done.returncode == 0, done.stderr
+    real = {line["allocator"]: line["driver_ns"] for line in json.loads(figures.read_text())["runs"]}
+    said = subprocess.run([FUZZ.with_name("cenote-replay"), "--json", "--under", "native,expandable", "--prices", "h100", path],
+                          capture_output=True, text=True, timeout=100)
+    for line in map(json.loads, said.stdout.splitlines()):
+        assert abs(line["driver_ns"] - real[line["under"]]) < 0.01 * real[line["under"]], (line, real)

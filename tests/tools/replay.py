@@ -15,7 +15,8 @@ MIB = 1 << 20
 
 FIELDS = (
     "trace records live_peak_bytes reserved_peak_bytes reserved_peak_default_budget_bytes address_peak_bytes driver_calls_first "
-    "driver_calls_last driver_calls_other waits ooms metadata_bytes driver_ns seconds"
+    "driver_calls_last driver_calls_other waits ooms metadata_bytes driver_ns seconds under lag pending_peak_bytes driver_first_ns "
+    "driver_last_ns pace"
 ).split()
 
 # What PyTorch's native allocator holds over the live peak, by lag (cenote replay --under native --repeat 4).
@@ -92,6 +93,44 @@ class Replay(unittest.TestCase):
         late = self.figures("--page-mib", "2", "--gpu-lag", "100%", path)
         self.assertEqual(prompt["reserved_peak_bytes"], 64 * MIB)
         self.assertEqual(late["reserved_peak_bytes"], 128 * MIB)
+
+    def test_a_step_of_lag_is_as_long_as_a_step(self):
+        """What stream 2 used is freed six records before more is asked for; a step has five records, the whole trace ten."""
+        first = f"0,a,1,{MIB},1,0\n0,u,1,,2,0\n0,f,1,,1,0\n0,a,3,512,1,0\n0,s,,,,\n"
+        second = f"0,f,3,,1,0\n0,a,3,512,1,0\n0,f,3,,1,0\n0,a,2,{MIB},1,0\n0,s,,,,\n"
+        path = self.trace(first + second)
+        peaks = [self.figures("--gpu-lag", lag, path)["pending_peak_bytes"] // MIB for lag in ("0.5", "step", "0.7")]
+        self.assertEqual(peaks, [1, 1, 2])
+        self.assertEqual(self.figures("--gpu-lag", "step", self.trace(f"{first}{second}".replace("0,s,,,,\n", "")))["pending_peak_bytes"] // MIB, 2)
+
+    def test_what_is_live_or_pending(self):
+        """Of a block that another stream used, nothing can be given away until the device is done with it."""
+        first = f"0,a,1,{MIB},1,0\n0,u,1,,2,0\n0,f,1,,1,0\n"  # freed at the third record
+        second = f"0,a,2,{MIB},1,0\n0,u,2,,1,0\n0,f,2,,1,0\n"  # used on its own stream alone
+        for lag, held in (("0", 1), ("0.2", 1), ("0.4", 2), ("1", 2)):
+            got = self.figures("--gpu-lag", lag, self.trace(first + second))
+            self.assertEqual((got["live_peak_bytes"], got["pending_peak_bytes"]), (MIB, held * MIB), lag)
+        self.assertEqual(self.figures("--gpu-lag", "1", "--repeat", "3", self.trace(second + first))["pending_peak_bytes"], 2 * MIB)
+
+    def test_a_trace_without_times_has_a_pace(self):
+        """Moving pages may cost a part of the program's time: a long trace without times may not be held to that of the driver's calls."""
+        records = f"0,a,1,{64 * MIB},0,0\n0,f,1,,0,0\n"
+        self.assertEqual(self.figures(self.trace(records))["pace"], "assumed")
+        self.assertEqual(self.figures(self.trace(records.replace("0,f", "1,f")))["pace"], "trace")
+
+    def test_models_of_others(self):
+        path = self.trace(f"0,a,1,{64 * MIB},1,0\n1,u,1,,2,0\n2,f,1,,1,0\n")
+        done = replay("--json", "--under", "cenote,native,expandable", "--prices", "h100", "--repeat", "2", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ours, native, expandable = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([each["under"] for each in (ours, native, expandable)], ["cenote", "native", "expandable"])
+        self.assertEqual((native["driver_first_ns"], native["driver_last_ns"]), (90000 + 534, 534 + 534))  # a segment, events, a question
+        self.assertEqual(expandable["driver_first_ns"], 1500 + 4 * (18000 + 1450 + 50000) + 534)
+        self.assertEqual(expandable["reserved_peak_bytes"], 80 * MIB)
+        self.assertEqual(ours["driver_first_ns"] + ours["driver_last_ns"] <= ours["driver_ns"], True)
+        self.refused(1, "--under", "--under", "native,other", path)
+        self.refused(1, "--under", "--under", "", path)
+        self.refused(2, "the models know one", "--under", "native", self.trace("0,a,1,512,0,1\n"))
 
     def test_providers(self):
         path = self.trace(f"0,a,1,{64 * MIB},0,0\n1,f,1,,0,0\n")

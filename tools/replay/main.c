@@ -12,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/sim.h"
 #include "stats/text/options.h"
 #include "stats/text/quantity.h"
 #include "tools/replay/replay.h"
+#include "tools/waste/models.h"
 
 enum { EXIT_USAGE = 1, EXIT_BROKEN_FILE = 2, EXIT_FAILED = 3 };
 
@@ -23,16 +25,35 @@ static const char usage[] =
     "Replays allocation traces (plain or gzip) on a simulated GPU and prints what cenote reserves.\n"
     "  --repeat N           so many times, one after the other, in one pool (default 1)\n"
     "  --capacity SIZE      memory of each simulated device (default 80GiB)\n"
-    "  --gpu-lag PART       the GPU runs behind by that part of the trace's records, as 0.05 or 5% (default 0)\n"
+    "  --gpu-lag PART       the GPU runs behind by that part of the trace's records, as 0.05 or 5%; or by a step (default 0)\n"
+    "  --under NAME,...     cenote (default), native, expandable; the last two are models of PyTorch's allocator\n"
     "  --page-mib N         option page_mib of the pool; this and the next two may also be set by CENOTE_CONF\n"
     "  --provider NAME      option provider\n"
     "  --harvest-budget X   option harvest_budget\n"
     "  --prices LIST        what driver calls cost: a100 (default), h100, contended, or a file of cenote-qualify --prices\n"
     "  --json               one JSON object a line\n";
 
+static const struct allocator {
+    const char *name;
+    replay_fn   play;
+} allocators[] = {{"cenote", NULL}, {"native", play_native}, {"expandable", play_expandable}};
+
+#define ALLOCATORS (sizeof(allocators) / sizeof(allocators[0]))
+
 struct request {
     struct replay_plan plan;
+    const char        *lag;     /* as it was given */
+    bool               under[ALLOCATORS];
     bool               json;
+};
+
+/* What a line is about. */
+struct line {
+    const struct request   *request;
+    const struct allocator *allocator;
+    const char             *path;
+    const struct trace     *trace;
+    uint64_t                default_peak, pending_peak;
 };
 
 static int refuse(const char *option, const char *value)
@@ -53,6 +74,32 @@ static int set_pool_option(struct request *request, const char *name, const char
     return EXIT_USAGE;
 }
 
+static bool set_under(struct request *request, const char *value)
+{
+    char names[64], *rest;
+    memset(request->under, 0, sizeof(request->under));
+    if ((size_t)snprintf(names, sizeof(names), "%s", value) >= sizeof(names))
+        return false;
+    size_t found = 0;
+    for (char *name = strtok_r(names, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        for (found = 0; found < ALLOCATORS && strcmp(name, allocators[found].name); found++)
+            ;
+        if (found == ALLOCATORS)
+            return false;
+        request->under[found] = true;
+    }
+    return *names;
+}
+
+static bool set_lag(struct request *request, const char *value)
+{
+    struct replay_plan *plan = &request->plan;
+    request->lag = value;
+    plan->lag = 0;
+    plan->step = !strcmp(value, "step");
+    return plan->step || (quantity_read_share(value, &plan->lag) && plan->lag <= 1000);
+}
+
 static int set_option(struct request *request, const struct option *option, const char *value)
 {
     struct replay_plan *plan = &request->plan;
@@ -66,7 +113,9 @@ static int set_option(struct request *request, const struct option *option, cons
     case 'c':
         return quantity_read_bytes(value, &plan->capacity) ? 0 : refuse(option->name, value);
     case 'l':
-        return quantity_read_share(value, &plan->lag) && plan->lag <= 1000 ? 0 : refuse(option->name, value);
+        return set_lag(request, value) ? 0 : refuse(option->name, value);
+    case 'u':
+        return set_under(request, value) ? 0 : refuse(option->name, value);
     case 'm':
         return set_pool_option(request, "page_mib", value);
     case 'p':
@@ -89,7 +138,7 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"gpu-lag", required_argument, NULL, 'l'},  {"page-mib", required_argument, NULL, 'm'},
         {"provider", required_argument, NULL, 'p'}, {"harvest-budget", required_argument, NULL, 'b'},
         {"prices", required_argument, NULL, 'f'},   {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
+        {"under", required_argument, NULL, 'u'},    {"help", no_argument, NULL, 'h'},
         {0},
     };
     for (;;) {
@@ -127,19 +176,23 @@ static void name_of(const char *path, char name[64])
         *ending = 0;
 }
 
-static void print_json(const char *path, const struct trace *t, const struct replay_result *r, uint64_t default_peak)
+static void print_json(const struct line *line, const struct replay_result *r)
 {
+    const struct trace *t = line->trace;
     char name[64];
-    name_of(path, name);
+    name_of(line->path, name);
     for (char *c = name; *c; c++)
         if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ')
             *c = '?';
     printf("{\"trace\":\"%s\",\"records\":%zu,\"live_peak_bytes\":%" PRIu64 ",\"reserved_peak_bytes\":%" PRIu64
            ",\"reserved_peak_default_budget_bytes\":%" PRIu64 ",\"address_peak_bytes\":%" PRIu64 ",\"driver_calls_first\":%" PRIu64
            ",\"driver_calls_last\":%" PRIu64 ",\"driver_calls_other\":%" PRIu64 ",\"waits\":%" PRIu64 ",\"ooms\":%" PRIu64
-           ",\"metadata_bytes\":%" PRIu64 ",\"driver_ns\":%" PRIu64 ",\"seconds\":%.6f}\n",
-           name, t->in_file, t->live_peak, r->reserved_peak, default_peak, r->address_peak, r->calls_first, r->calls_last, r->calls_other,
-           r->waits, r->ooms, r->metadata, r->driver_ns, r->seconds);
+           ",\"metadata_bytes\":%" PRIu64 ",\"driver_ns\":%" PRIu64 ",\"seconds\":%.6f,\"under\":\"%s\",\"lag\":\"%s\""
+           ",\"pending_peak_bytes\":%" PRIu64
+           ",\"driver_first_ns\":%" PRIu64 ",\"driver_last_ns\":%" PRIu64 ",\"pace\":\"%s\"}\n",
+           name, t->in_file, t->live_peak, r->reserved_peak, line->default_peak, r->address_peak, r->calls_first, r->calls_last,
+           r->calls_other, r->waits, r->ooms, r->metadata, r->driver_ns, r->seconds, line->allocator->name, line->request->lag,
+           line->pending_peak, r->driver_first_ns, r->driver_last_ns, t->has_times ? "trace" : "assumed");
 }
 
 static void print_head(void)
@@ -154,13 +207,16 @@ static double excess(uint64_t reserved, uint64_t live)
     return live ? 100.0 * ((double)reserved / (double)live - 1) : 0;
 }
 
-static void print_row(const char *path, const struct trace *t, const struct replay_result *r, uint64_t default_peak)
+static void print_row(const struct line *line, const struct replay_result *r)
 {
+    const struct trace *t = line->trace;
     char name[64], live[QUANTITY_TEXT], reserved[QUANTITY_TEXT], addresses[QUANTITY_TEXT];
-    name_of(path, name);
+    name_of(line->path, name);
+    if (line->allocator->play)
+        snprintf(name + strlen(name), sizeof(name) - strlen(name), ", %s", line->allocator->name);
     printf("%-24s %8zu %9s %9s %+7.2f%% %+15.2f%% %9s %9" PRIu64 " %9" PRIu64 " %9" PRIu64 " %9" PRIu64 " %6" PRIu64 " %5.3f %8.3f\n",
            name, t->in_file, quantity_write_bytes(live, t->live_peak), quantity_write_bytes(reserved, r->reserved_peak),
-           excess(r->reserved_peak, t->live_peak), excess(default_peak, t->live_peak), quantity_write_bytes(addresses, r->address_peak),
+           excess(r->reserved_peak, t->live_peak), excess(line->default_peak, t->live_peak), quantity_write_bytes(addresses, r->address_peak),
            r->calls_first, r->calls_last, r->calls_other, r->waits, r->ooms, (double)r->driver_ns / 1e9, r->seconds);
 }
 
@@ -183,9 +239,59 @@ static int replay_both(const struct trace *trace, const struct replay_plan *plan
     return result->failed;
 }
 
+/* Of the simulated GPU; the models have none and are given so much less memory. */
+static uint64_t context_bytes(void)
+{
+    struct sim_shape shape;
+    sim_shape_default(&shape);
+    return shape.context_bytes;
+}
+
+/* The exit status. */
+static int replay_under(const struct request *request, struct line *line)
+{
+    struct replay_plan plan = request->plan;
+    struct replay_result result;
+    plan.play = line->allocator->play;
+    if (plan.play && line->trace->devices > 1) {
+        fprintf(stderr, "%s: a trace of %" PRIu32 " devices; the models know one\n", line->path, line->trace->devices);
+        return EXIT_BROKEN_FILE;
+    }
+    if (plan.play) {
+        plan.capacity -= plan.capacity < context_bytes() ? plan.capacity : context_bytes();
+        replay_apart(line->trace, &plan, &result);
+        line->default_peak = result.reserved_peak;
+    } else {
+        replay_both(line->trace, &plan, &result, &line->default_peak);
+    }
+    if (result.failed) {
+        fprintf(stderr, "%s: %s\n", line->path, result.message);
+        return EXIT_FAILED;
+    }
+    (request->json ? print_json : print_row)(line, &result);
+    fflush(stdout);
+    return 0;
+}
+
+static int replay_file(const struct request *request, const char *path)
+{
+    struct trace trace;
+    if (!trace_load(&trace, path))
+        return EXIT_BROKEN_FILE;
+    struct line line = {.request = request, .path = path, .trace = &trace};
+    line.pending_peak = trace_pending_peak(&trace, replay_lag(&request->plan, &trace), request->plan.repeat);
+    int status = 0;
+    for (size_t i = 0; i < ALLOCATORS && !status; i++) {
+        line.allocator = &allocators[i];
+        status = request->under[i] ? replay_under(request, &line) : 0;
+    }
+    trace_close(&trace);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    struct request request = {.plan = {.capacity = 80ull << 30, .prices = "a100", .repeat = 1}};
+    struct request request = {.plan = {.capacity = 80ull << 30, .prices = "a100", .repeat = 1}, .lag = "0", .under = {true}};
     if (cenote_options_default(&request.plan.options)) {
         fprintf(stderr, "cenote-replay: %s\n", cenote_message());
         return EXIT_USAGE;
@@ -195,19 +301,7 @@ int main(int argc, char **argv)
         return status;
     if (!request.json)
         print_head();
-    for (; optind < argc; optind++) {
-        struct trace trace;
-        struct replay_result result;
-        uint64_t default_peak;
-        if (!trace_load(&trace, argv[optind]))
-            return EXIT_BROKEN_FILE;
-        if (replay_both(&trace, &request.plan, &result, &default_peak)) {
-            fprintf(stderr, "%s: %s\n", argv[optind], result.message);
-            return EXIT_FAILED;
-        }
-        (request.json ? print_json : print_row)(argv[optind], &trace, &result, default_peak);
-        fflush(stdout);
-        trace_close(&trace);
-    }
-    return 0;
+    for (status = 0; optind < argc && !status; optind++)
+        status = replay_file(&request, argv[optind]);
+    return status;
 }

@@ -2,8 +2,8 @@
  * replay.c: does what a trace says, through the public API, on the simulated GPU.
  *
  * TIME. Two clocks run. The pool's clock is the trace's t_us plus the modelled cost of the driver calls made so far: it is what the
- * harvest budget is measured by. The device's clock ticks once per record, so that "the GPU runs behind by 5 % of the records" means
- * the same at every place of every trace; nothing else is put on the streams.
+ * harvest budget is measured by. A trace without times gets TRACE_PACE_NS a record. The device's clock ticks once per record, so that
+ * "the GPU runs behind by 5 % of the records" means the same at every place of every trace; nothing else is put on the streams.
  *
  * WHAT IS COUNTED. Peaks of memory and of address space are those of the simulated driver's own books, not of cenote's counters: a mistake in
  * the counters cannot flatter them. The books' violations, a failing cenote_pool_check() and a pool that cannot be destroyed at the
@@ -26,8 +26,6 @@
 
 #include "driver/driver.h"
 #include "sim/sim.h"
-
-#define TICK_NS 1000 /* device time per record */
 
 /* Everything of one replay. `streams` and `blocks` are indexed as in the trace. */
 struct player {
@@ -151,7 +149,7 @@ static bool play_once(struct player *p)
     for (size_t i = 0; i < p->trace->count; i++) {
         const struct record *r = &p->trace->records[i];
         p->now_ns = begin_ns + r->t_ns;
-        sim_advance(TICK_NS);
+        sim_advance(REPLAY_TICK_NS);
         if (!play_record(p, r))
             return false;
     }
@@ -212,8 +210,12 @@ static bool play_all(struct player *p)
         return false;
     for (uint32_t i = 0; i < p->plan->repeat; i++) {
         double begin = cpu_seconds();
+        uint64_t begin_ns = sim_cost_of_thread();
         if (!play_once(p))
             return false;
+        result->driver_last_ns = sim_cost_of_thread() - begin_ns;
+        if (i == 0)
+            result->driver_first_ns = result->driver_last_ns;
         result->seconds += cpu_seconds() - begin;
         if (!read_figures(p, &after))
             return false;
@@ -237,7 +239,7 @@ static bool begin(struct player *p)
     shape.capacity = p->plan->capacity;
     shape.devices = (int)p->trace->devices;
     shape.manual_clock = true;
-    shape.lag = (uint64_t)(p->plan->lag * (double)p->trace->in_file) * TICK_NS;
+    shape.lag = replay_lag(p->plan, p->trace) * REPLAY_TICK_NS;
     snprintf(shape.prices, sizeof(shape.prices), "%s", p->plan->prices);
     sim_reset(&shape);
 
@@ -280,6 +282,11 @@ static void replay(const struct trace *trace, const struct replay_plan *plan, st
     driver_trace_clock(NULL, NULL);
     free(p.blocks);
     free(p.streams);
+}
+
+uint64_t replay_lag(const struct replay_plan *plan, const struct trace *trace)
+{
+    return plan->step ? trace_step_records(trace) : (uint64_t)(plan->lag * (double)trace->in_file);
 }
 
 bool replay_set_prices(struct replay_plan *plan, const char *program, const char *value)

@@ -16,6 +16,7 @@ struct replay_plan {
     uint64_t       capacity; /* bytes per device */
     const char    *prices;   /* what driver calls cost, as a shape has it (sim/sim.h) */
     double         lag;      /* the GPU runs behind by that part of the trace's records */
+    bool           step;     /* or by a step of it */
     uint32_t       repeat;
 };
 
@@ -28,10 +29,15 @@ struct replay_result {
     uint64_t calls_other;                    /* all other driver calls of all repetitions that cenote counts */
     uint64_t waits, ooms, metadata;
     uint64_t driver_ns;                      /* modelled cost of all driver calls of all repetitions */
+    uint64_t driver_first_ns, driver_last_ns; /* in the first and the last repetition, of calls by the program's own thread: it waits for them */
     double   seconds;                        /* CPU time, with that of the simulated driver */
     int      failed;                         /* 1: `message` says why, and the figures mean nothing */
     char     message[512];
 };
+
+/* How many records the device is behind; it does one in REPLAY_TICK_NS. */
+#define REPLAY_TICK_NS 1000
+uint64_t replay_lag(const struct replay_plan *plan, const struct trace *trace);
 
 /* False: what --prices says is none, and a line on stderr says why. */
 bool replay_set_prices(struct replay_plan *plan, const char *program, const char *value);

@@ -63,10 +63,19 @@ static void count_in(struct trace *trace, const struct record *r)
 {
     trace->length_ns = r->t_ns;
     trace->allocations += r->op == RECORD_ALLOC;
+    trace->steps += r->op == RECORD_STEP;
     if (trace->devices <= r->device)
         trace->devices = r->device + 1;
     if (trace->streams <= r->stream)
         trace->streams = r->stream + 1;
+}
+
+/* A file in which no time goes by says nothing of the program's pace. */
+static void set_pace(struct trace *trace)
+{
+    trace->has_times = trace->length_ns > 0;
+    for (size_t i = 0; i < trace->count && !trace->has_times; i++)
+        trace->records[i].t_ns = i * TRACE_PACE_NS;
 }
 
 bool trace_load(struct trace *trace, const char *path)
@@ -91,9 +100,63 @@ bool trace_load(struct trace *trace, const char *path)
         got = RECORDS_BROKEN;
     }
     records_close(reader);
+    set_pace(trace);
     if (got == RECORDS_BROKEN)
         trace_close(trace);
     return got == RECORDS_END;
+}
+
+uint64_t trace_step_records(const struct trace *trace)
+{
+    return trace->in_file / (trace->steps ? trace->steps : 1);
+}
+
+struct pending {
+    uint64_t due, bytes; /* it counts until record `due` */
+};
+
+struct books {
+    struct pending *queue;
+    size_t          first, count, room;
+    uint32_t       *stream; /* block -> of its allocation */
+    bool           *used;   /* block -> on another stream */
+    uint64_t        held, peak;
+};
+
+static void book(struct books *b, const struct record *r, uint64_t now, uint64_t lag)
+{
+    for (; b->count && b->queue[b->first].due <= now; b->count--) {
+        b->held -= b->queue[b->first].bytes;
+        b->first = (b->first + 1) % b->room;
+    }
+    if (r->op == RECORD_ALLOC) {
+        b->stream[r->block] = r->stream;
+        b->used[r->block] = false;
+        b->held += r->bytes;
+    } else if (r->op == RECORD_USE) {
+        b->used[r->block] |= b->stream[r->block] != r->stream;
+    } else if (r->op == RECORD_FREE && b->used[r->block] && lag) {
+        b->queue[(b->first + b->count++) % b->room] = (struct pending){now + lag, r->bytes};
+    } else if (r->op == RECORD_FREE) {
+        b->held -= r->bytes;
+    }
+    b->peak = b->peak < b->held ? b->held : b->peak;
+}
+
+uint64_t trace_pending_peak(const struct trace *trace, uint64_t lag, uint32_t repeat)
+{
+    struct books b = {.room = lag + 1};
+    b.queue = malloc(b.room * sizeof(*b.queue));
+    b.stream = calloc(trace->blocks + 1, sizeof(*b.stream));
+    b.used = calloc(trace->blocks + 1, sizeof(*b.used));
+    for (uint64_t i = 0; b.queue && b.stream && b.used && i < (uint64_t)repeat * trace->count; i++)
+        book(&b, &trace->records[i % trace->count], i, lag);
+    if (!b.queue || !b.stream || !b.used)
+        b.peak = UINT64_MAX;
+    free(b.queue);
+    free(b.stream);
+    free(b.used);
+    return b.peak;
 }
 
 void trace_close(struct trace *trace)

@@ -12,7 +12,6 @@
 #include "sim/sim.h"
 #include "tools/waste/models.h"
 
-#define TICK_NS 1000 /* device time per record, as in tools/replay */
 
 struct player {
     CUstream            *streams;   /* by the trace's numbers; 0 is the legacy default stream */
@@ -34,7 +33,7 @@ static void begin(struct player *p, const struct trace *trace, const struct repl
     shape.capacity = plan->capacity;
     snprintf(shape.prices, sizeof(shape.prices), "%s", plan->prices);
     shape.manual_clock = true;
-    shape.lag = (uint64_t)(plan->lag * (double)trace->in_file) * TICK_NS;
+    shape.lag = replay_lag(plan, trace) * REPLAY_TICK_NS;
     sim_reset(&shape);
     p->blocks = calloc(trace->blocks + 1, sizeof(*p->blocks));
     p->homes = calloc(trace->blocks + 1, sizeof(*p->homes));
@@ -110,7 +109,7 @@ void play_async(const struct trace *trace, const struct replay_plan *plan, struc
     memset(result, 0, sizeof(*result));
     begin(&p, trace, plan);
     for (size_t i = 0; i < trace->count && !result->failed; i++) {
-        sim_advance(TICK_NS);
+        sim_advance(REPLAY_TICK_NS);
         result->failed = !play_record(&p, &trace->records[i], trace->streams);
     }
     sim_books(&books);

@@ -1,4 +1,4 @@
-/* models.h: other allocators playing a trace; of the result they set reserved_peak, live_at_peak, ooms and failed. */
+/* models.h: other allocators playing a trace; of the result they set reserved_peak, live_at_peak, ooms, driver_... and failed. */
 #ifndef CENOTE_TOOLS_WASTE_MODELS_H
 #define CENOTE_TOOLS_WASTE_MODELS_H
 

@@ -11,6 +11,9 @@
  * Memory goes back only when the device has no more: then all that lies free in whole segments or pages, and the request is tried again.
  * A block that another stream used comes back when the device has got that far, at the next allocation.
  *
+ * What the driver's calls would cost is added up by their prices: cuMemAlloc and cuMemFree for a segment; for a page what makes, maps and opens it,
+ * and what unmaps and releases it; an event for each free that another stream holds up, and the questions whether it is done.
+ *
  * This is a model, not the allocator's code; tests/python/test_waste.py compares it with the real allocator. Settings are the defaults; one device.
  *
  * LOCKING: none.
@@ -18,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/sim.h"
 #include "tools/waste/models.h"
 
 #define MIB (1ull << 20)
@@ -27,7 +31,6 @@
 #define LARGE_SEGMENT (20 * MIB)
 #define LARGE_OWN (10 * MIB)                /* from here on a request has a segment of its own size */
 #define ADDRESSES_APART (1ull << 50)        /* segments that grow lie so far apart */
-#define TICK_NS 1000                        /* device time per record, as in tools/replay */
 
 struct block {
     struct block *before, *after; /* in its segment, by address; NULL: none */
@@ -45,7 +48,13 @@ struct pool {
     struct block  *first;         /* of its expandable segment; NULL: none yet */
 };
 
+struct prices {
+    uint64_t segment, segment_back, addresses, page, page_back, event, question; /* ns */
+};
+
 struct model {
+    struct prices        prices;
+    uint64_t             cost;      /* ns, so far */
     struct pool         *pools;     /* stream * 2 + is large */
     struct block       **blocks;    /* by the trace's numbers */
     bool                *used;      /* on another stream, likewise */
@@ -183,6 +192,7 @@ static struct block *new_segment(struct model *m, uint32_t pool, uint64_t size)
 {
     uint64_t own = (size + SMALL_SEGMENT - 1) / SMALL_SEGMENT * SMALL_SEGMENT;
     uint64_t bytes = size <= SMALL_MAX ? SMALL_SEGMENT : size < LARGE_OWN ? LARGE_SEGMENT : own;
+    m->cost += m->prices.segment;
     if (!reserve(m, bytes))
         return NULL;
     m->address += bytes;
@@ -198,6 +208,7 @@ static uint64_t page_of(const struct block *b)
 static struct block *map_pages(struct model *m, struct block *b, uint64_t size)
 {
     uint64_t page = page_of(b), bytes = (size + page - 1) / page * page;
+    m->cost += bytes / page * m->prices.page;
     if (!reserve(m, bytes))
         return NULL;
     if (bytes < b->size && !cut(m, b, bytes))
@@ -233,6 +244,7 @@ static struct block *grow(struct model *m, uint32_t number, uint64_t size)
         if (!pool->first)
             return NULL;
         pool->first->mapped = false;
+        m->cost += m->prices.addresses;
     }
     struct block *b = find_room(pool->first, size);
     if (b && !b->mapped)
@@ -265,6 +277,7 @@ static void unmap_pages(struct model *m, struct block *b)
     if (!b)
         return;
     m->reserved -= end - begin;
+    m->cost += (end - begin) / page * m->prices.page_back;
     b->mapped = false;
     join_around(m, b);
 }
@@ -288,6 +301,7 @@ static void give_back(struct model *m, uint32_t pools)
             else if (!b->before && !b->after) {
                 remove_free(m, b);
                 m->reserved -= b->size;
+                m->cost += m->prices.segment_back;
                 free(b);
             }
         }
@@ -304,8 +318,10 @@ static void settle(struct model *m, uint64_t now)
         m->pending = b->next_pending;
         if (!m->pending)
             m->pending_end = &m->pending;
+        m->cost += m->prices.question;
         put_free(m, b);
     }
+    m->cost += m->pending ? m->prices.question : 0;
 }
 
 /* What a block could grow to: the addresses behind it may be unmapped. */
@@ -377,6 +393,7 @@ static void play_free(struct model *m, const struct record *r)
         put_free(m, b);
         return;
     }
+    m->cost += m->prices.event;
     b->due = m->now + m->lag;
     b->next_pending = NULL;
     *m->pending_end = b;
@@ -405,26 +422,51 @@ static void end(struct model *m, const struct trace *trace, uint32_t pools)
     free(m->used);
 }
 
+static struct prices read_prices(const char *prices)
+{
+    return (struct prices){
+        .segment = sim_price(prices, "cuMemAlloc"),
+        .segment_back = sim_price(prices, "cuMemFree"),
+        .addresses = sim_price(prices, "cuMemAddressReserve"),
+        .page = sim_price(prices, "cuMemCreate") + sim_price(prices, "cuMemMap") + sim_price(prices, "cuMemSetAccess"),
+        .page_back = sim_price(prices, "cuMemUnmap") + sim_price(prices, "cuMemRelease"),
+        .event = sim_price(prices, "cuEventRecord"),
+        .question = sim_price(prices, "cuEventQuery"),
+    };
+}
+
+static void play_once(struct model *m, const struct trace *trace, uint32_t pools)
+{
+    uint64_t before = m->cost;
+    for (size_t i = 0; i < trace->count && !m->no_memory; i++) {
+        const struct record *r = &trace->records[i];
+        m->now++;
+        if (r->op == RECORD_ALLOC)
+            play_alloc(m, r, pools);
+        else if (r->op == RECORD_FREE)
+            play_free(m, r);
+        else if (r->op == RECORD_USE)
+            m->used[r->block] |= m->blocks[r->block] && m->blocks[r->block]->pool / 2 != r->stream;
+    }
+    m->result->driver_last_ns = m->cost - before;
+}
+
 static void play(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, bool expandable)
 {
     uint32_t pools = trace->streams * 2;
     struct model m = {.capacity = plan->capacity, .address = MIB, .expandable = expandable, .result = result,
-                      .lag = (uint64_t)(plan->lag * (double)trace->in_file) * TICK_NS,
+                      .lag = replay_lag(plan, trace), .prices = read_prices(plan->prices),
                       .pools = calloc(pools, sizeof(*m.pools)), .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)),
                       .used = calloc(trace->blocks + 1, sizeof(*m.used))};
     memset(result, 0, sizeof(*result));
     m.pending_end = &m.pending;
     m.no_memory = !m.pools || !m.blocks || !m.used;
-    for (size_t i = 0; i < trace->count && !m.no_memory; i++) {
-        const struct record *r = &trace->records[i];
-        m.now += TICK_NS;
-        if (r->op == RECORD_ALLOC)
-            play_alloc(&m, r, pools);
-        else if (r->op == RECORD_FREE)
-            play_free(&m, r);
-        else if (r->op == RECORD_USE)
-            m.used[r->block] |= m.blocks[r->block] && m.blocks[r->block]->pool / 2 != r->stream;
+    for (uint32_t i = 0; i < plan->repeat; i++) {
+        play_once(&m, trace, pools);
+        if (i == 0)
+            result->driver_first_ns = result->driver_last_ns;
     }
+    result->driver_ns = m.cost;
     if (m.no_memory) {
         result->failed = 1;
         strcpy(result->message, "no host memory");
