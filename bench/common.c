@@ -1,5 +1,5 @@
 /*
- * common.c: see common.h. Everything here runs on the simulated GPU: what is timed is cenote and the simulated driver, never a device.
+ * common.c: see common.h. Everything here runs on the simulated GPU: times are those of cenote and the simulated driver, never of a device.
  * LOCKING: none; benchmarks of several threads bring their own.
  */
 #include "bench/common.h"
@@ -23,7 +23,7 @@ cenote_pool *bench_open(const struct sim_shape *shape, const char *conf)
     cenote_options options;
     cenote_pool *pool;
     sim_reset(shape);
-    if (cuInit(0)) /* the library said so once, but of the device that was there before */
+    if (cuInit(0)) /* sim_reset made a new device: an earlier cuInit does not count */
         bench_fail("the simulated GPU does not start");
     if (cenote_options_default(&options) || cenote_options_parse(&options, conf) || cenote_pool_create(0, &options, &pool))
         bench_fail("the pool could not be made");

@@ -15,7 +15,7 @@ void         bench_close(cenote_pool *pool);
 /* Prints what failed, with cenote_message(), and ends the program. */
 __attribute__((noreturn)) void bench_fail(const char *what);
 
-/* All of the argument is a number of bytes or a count; ends the program if not. */
+/* Reads the whole argument as a number of bytes, or as a count. Ends the program if it is none. */
 uint64_t bench_number(const char *option, const char *text);
 
 /* xorshift64*: the same sequence on every machine. `state` is not 0. */

@@ -1,8 +1,7 @@
 /*
- * growing.c: a server that forgets to free, and how it is found: tags, steps, marks, and the function that allocates what stays.
+ * growing.c: a server that forgets to free, and how cenote finds the leak: tags, steps, marks, and the function that allocates what stays.
  *
- * No kernel runs: only the memory is real. `make run` starts runtime.c; this one is build/bin/example-growing, and docs/memory-questions.md
- * has its output.
+ * No kernel runs: only the memory is real. The program is build/bin/example-growing; docs/memory-questions.md shows its output.
  */
 #include <cenote/cenote.h>
 #include <cenote/report.h>
@@ -39,7 +38,7 @@ static void *attend(size_t bytes)
     return out;
 }
 
-/* Keeps each answer, for no good reason. */
+/* Keeps each answer: the leak. */
 static void serve(int request)
 {
     must(cenote_tag_push("serve"));

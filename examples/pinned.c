@@ -37,7 +37,7 @@ int main(void)
         memset(block, batch, bytes < 4096 ? bytes : 4096); /* a real program would read the batch here */
         must(cuMemcpyHtoDAsync(there[batch % AHEAD], block, bytes, copies), "copy");
         must(cenote_host_use(block, 0, copies), "cenote_host_use");
-        must(cenote_host_free(block), "cenote_host_free"); /* its memory serves another batch when the copy is done */
+        must(cenote_host_free(block), "cenote_host_free"); /* another batch gets the memory when the copy is complete */
     }
 
     cenote_host_stats stats;

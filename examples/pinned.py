@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset):
-    """Batches of 32 images; their side is 160 to 288, another one for each batch."""
+    """Batches of 32 images with sides of 160 to 288; the side differs from batch to batch."""
 
     def __len__(self) -> int:
         return 100

@@ -4,8 +4,8 @@
  * A transformer is trained for a few steps on sequences of changing length, so that hardly any size comes twice. Forward takes blocks for
  * each layer, backward gives them back in reverse order; a second stream brings the next batch. No kernel runs: only the memory is real.
  *
- * It knows nothing of the simulated GPU and would run the same on a real one: which of them it meets is a question of the libcuda.so.1
- * that is found first. `make run` starts it on the simulated one.
+ * The program runs the same way on a real GPU and on a simulated one: it uses the libcuda.so.1 that the loader finds first. `make run` starts it
+ * on a simulated GPU.
  */
 #include <cenote/cenote.h>
 #include <cenote/report.h>
@@ -75,7 +75,7 @@ static void runtime_open(struct runtime *r)
     }
 }
 
-/* The loader's stream owns the batch and brings it; compute waits for it there, and says that it uses the block too. */
+/* The batch belongs to the loader's stream. The compute stream waits for it, and cenote_use tells the pool that it uses the block, too. */
 static void *load_batch(struct runtime *r, size_t tokens)
 {
     void *batch = take(r, tokens * WIDTH * 2, r->loader);

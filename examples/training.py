@@ -3,8 +3,8 @@
     cenote run --sim 80GiB examples/training.py
     make run        # under three allocators
 
-It knows nothing of cenote, needs PyTorch alone and runs the same way on a real GPU. On a simulated one what the model learns is nothing: no loss is
-looked at.
+The program does not know cenote, needs only PyTorch, and runs the same way on a real GPU. On a simulated GPU the model learns nothing, so that the
+program looks at no loss.
 """
 import random
 import sys

@@ -24,7 +24,7 @@ double now()
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/* A peer takes and gives memory, and says the most it held. */
+/* A peer is an allocator: it allocates, frees, and knows the most that it held. */
 struct Torch {
     static constexpr const char *name = "torch";
     using block = at::DataPtr;
@@ -86,7 +86,7 @@ struct Cenote {
     }
 };
 
-/* What a program asks of any peer: it counts the most that was requested, and its calls. */
+/* The calls of a program to any peer. Counts them, and the most that was requested. */
 template <class Peer> struct Asked {
     Peer &peer;
     struct Held { typename Peer::block block; size_t bytes; };
@@ -127,7 +127,7 @@ template <class Peer> void loader(Asked<Peer> &asked, int batches)
     }
 }
 
-/* Bytes per element apart: the parameters of a transformer, one by one. */
+/* The number of elements of each parameter of a transformer. */
 std::vector<size_t> parameters(int layers, size_t width, size_t hidden, size_t words, bool biases)
 {
     std::vector<size_t> sizes{words * width, biases ? 1024 * width : width};

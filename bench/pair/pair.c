@@ -3,13 +3,13 @@
  *
  *     bench-pair [--json] [--check]
  *
- * Two shapes of work, in the cases of cases.def: one block of one size again and again, and random churn, where each turn frees a random
- * one of many live blocks and allocates another size. jemalloc does the same sequence in the same run and is the yardstick: machines
- * differ, its ratio to us differs much less. Neither touches the memory. Rounds of both alternate and the median counts, so that
- * a disturbance hits both or is voted out.
+ * The cases of cases.def do two kinds of work: one block of one size again and again, and random churn, where each turn frees a random one of
+ * many live blocks and allocates another size. jemalloc does the same sequence in the same run and is the yardstick: times differ between
+ * machines, the ratio to jemalloc much less. Neither touches the memory. Rounds of both alternate, and the median counts, so that a disturbance
+ * hits both, or one round that the median leaves out.
  *
  * Times are CPU time of cenote and the simulated driver; of a real driver they say nothing, but a warm pool seldom calls it.
- * --check fails if a case is slower, measured in jemallocs, than cases.def allows.
+ * --check fails if a case takes more times the time of jemalloc than cases.def allows.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ static struct turn *make_turns(const struct bench_case *c)
     return turns;
 }
 
-/* Both free first and allocate then, so that a case of one size finds the block it has just given back. */
+/* Both free first and then allocate, so that a case of one size finds the block that it has just freed. */
 static double play(struct worker *w, const struct turn *turns, uint32_t count)
 {
     double begin = bench_cpu_ns();

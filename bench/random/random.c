@@ -1,5 +1,5 @@
 /*
- * random.c: the load that breaks packing: random sizes, random lifetimes, and a card hardly larger than what is live.
+ * random.c: the load that is hardest to pack: random sizes, random lifetimes, and a card hardly larger than the live bytes.
  *
  *     bench-random [--live SIZE] [--capacity-percent N] [--allocs N] [--lag N] [--options CONF] [--json]
  *

@@ -1,13 +1,13 @@
 /*
- * record.c: what does it cost to write down what a pool does, and to write a picture of it?
+ * record.c: what does it cost to record what a pool does, and to write a snapshot of it?
  *
  *     bench-record [--json] [--check]
  *
- * The same pairs of an allocation and its free with recording off and on, in rounds that alternate; the difference is that of two records, on a
- * ring that is new and on one that has wrapped. Switching it on takes a while: the system puts memory under the ring. Then a million live
- * blocks: how long a snapshot and a trace of them take, how large they are, and how long another thread had to wait for its pair meanwhile.
+ * Measures pairs of an allocation and its free with recording off and on, in rounds that alternate: the difference is the cost of two records, on
+ * a new ring and on one that has wrapped. To switch recording on takes a while, because the system puts memory under the ring. Then, with a
+ * million live blocks: how long a snapshot and a trace take, how large they are, and how long a pair of another thread takes meanwhile.
  *
- * --check fails if a record costs more than RECORD_NS_MAX: the issue's bound.
+ * --check fails if a record costs more than RECORD_NS_MAX, which is our choice.
  */
 #include <cenote/report.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ static double wall_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* One row for each size: ns of a pair without, and of one record, on a new ring and on one that has wrapped; ms for that ring. */
+/* One row for each size: ns of a pair without recording, ns of one record on a new ring and on one that has wrapped, ms to switch it on. */
 static bool measure_records(uint64_t bytes)
 {
     double off[ROUNDS], fresh[ROUNDS], wrapped[ROUNDS], starts[ROUNDS];
@@ -83,7 +83,7 @@ static bool measure_records(uint64_t bytes)
 
 static _Atomic bool over;
 
-/* The longest pair of a thread that goes on meanwhile, in ms. */
+/* The longest pair of a thread that goes on during a report, in ms. */
 static void *longest_pair(void *arg)
 {
     double *longest = arg;

@@ -1,12 +1,12 @@
 /*
- * scale.c: what becomes slow when there is a lot: blocks, segments, streams, groups? And how long does a report keep others waiting?
+ * scale.c: which operations become slow if there are many blocks, segments, streams or groups? And how long do other threads wait for a report?
  *
  *     bench-scale [--json] [--check] [WORD]      only cases with WORD in their names
  *
- * Each operation is measured with few things around and with many, in the same run; the ratio counts. For reports a second thread asks, while
- * this one goes on asking for something short: its longest wait is the time that the report held the pool's lock. A wait counts no longer than the
- * time for which the reporting thread ran meanwhile, and without the time in which this thread could have run and had no processor: other programs on
- * the machine may have both. What is left of them can only make a wait longer, so the shortest of several rounds counts.
+ * Each operation is measured with few things around it and with many, in the same run; the ratio counts. For reports, a second thread asks for
+ * the report while the first one repeats a short call: its longest wait is the time for which the report held the pool's lock. Other programs of
+ * the machine can make a wait longer. So a wait counts no longer than the time for which the reporting thread ran meanwhile, and without the
+ * time in which the waiting thread could have run but had no processor; and the shortest wait of several rounds counts.
  * --check fails if a ratio is above what cases.def allows, or a wait above HOLD_MAX_US.
  */
 #include <cenote/report.h>
@@ -27,7 +27,7 @@
 #define ROUNDS 5
 #define HOLD_ROUNDS 15
 #define OPERATIONS 4000
-#define ASKED_AFTER 100 /* addresses, spread over all: the same number with few blocks and many, so that caches treat both alike */
+#define ASKED_AFTER 100 /* addresses, spread over all blocks: the same number with few and with many, so that caches treat both alike */
 #define THINGS_MAX 1000000
 #define CAPACITY (1ull << 40)
 
@@ -55,7 +55,7 @@ static void open_pool(const char *conf)
     things = 0;
 }
 
-/* What is left over goes with the simulated machine. */
+/* The blocks that are left go with the simulated machine. */
 static void close_pool(void)
 {
     for (uint32_t i = 0; i < things; i++)
@@ -190,7 +190,7 @@ static double trim_segments(uint32_t count)
     return ns;
 }
 
-#define ADDED 100 /* streams or groups, of which the mean counts */
+#define ADDED 100 /* streams or groups; their mean counts */
 
 static double new_stream(uint32_t count)
 {
@@ -235,7 +235,7 @@ static double group_round(uint32_t count)
 
 /* --------------------------------------------------------------------------------------------------------- how long others wait */
 
-static void *space;     /* for answers */
+static void *space;     /* for reports */
 static size_t room;     /* bytes of it */
 static char path[64];
 
@@ -287,7 +287,7 @@ struct hold {
     uint32_t count;
 };
 
-static atomic_int phase; /* 0: not begun, 1: asking, 2: answered, 3: that is known */
+static atomic_int phase; /* 0: not begun, 1: the report runs, 2: it has ended, 3: this thread has seen that */
 
 static void *ask(void *arg)
 {
@@ -295,7 +295,7 @@ static void *ask(void *arg)
     atomic_store(&phase, 1);
     h->ask();
     atomic_store(&phase, 2);
-    while (atomic_load(&phase) != 3) /* its clock is still read */
+    while (atomic_load(&phase) != 3) /* this thread still reads the other's clock */
         sched_yield();
     return NULL;
 }
@@ -356,7 +356,7 @@ static double measure_hold(struct hold *h)
     h->make(h->count);
     for (int round = 0; round < HOLD_ROUNDS; round++) {
         double us = longest_wait(h);
-        if (us > 0) /* 0: it was answered before anything was asked here */
+        if (us > 0) /* 0: the report ended before this thread made a call */
             best = us < best ? us : best;
     }
     best = best < 1e12 ? best : 0;

@@ -1,5 +1,5 @@
 /*
- * streams.c: eight streams in one pool, and memory that wanders from one to the next.
+ * streams.c: eight streams in one pool, and memory that moves from one to the next.
  *
  *     bench-streams [--live SIZE] [--phases N] [--lag N] [--options CONF] [--json]
  *
@@ -29,7 +29,7 @@ struct plan {
 
 struct stream {
     CUstream handle;
-    uint32_t first, count; /* of a ring: the oldest block goes first */
+    uint32_t first, count; /* of a ring: the oldest block is freed first */
     uint64_t live, peak;
     void    *block[BLOCKS_MAX];
     uint64_t bytes[BLOCKS_MAX];

@@ -2,12 +2,11 @@
 
     python bench/torch/driver_time.py [--allocator NAME] [--prices LIST] [--steps N] [--warm-up N] [--json] [--check]
 
-Runs examples/torch/gpt2_train.py (GPT-2 355M, 8 sequences of 128 to 1024 tokens) on a simulated GPU, which adds up what its calls would cost on a
-real one (sim/machine/cost.def), and divides by the time of a real step. A simulated step has no kernels, so that time is assumed:
-TOKENS_PER_SECOND is what llm.c, which is written in CUDA and trains in bf16, reaches with this model on one A100: 524,288 tokens in 820 ms
-on eight (karpathy/llm.c,
-scripts/run_gpt2_350M.sh). PyTorch without a compiler is slower, so the real share is smaller. --check ends with status 1 where the share after the
-warm-up is MOST or more.
+Runs examples/torch/gpt2_train.py (GPT-2 355M, 8 sequences of 128 to 1024 tokens) on a simulated GPU, which adds up what the driver's calls would cost
+on a real one (sim/machine/cost.def), and divides the sum by the time of a real step. A simulated step runs no kernels, so that its time is assumed:
+TOKENS_PER_SECOND is what llm.c, written in CUDA and training in bf16, reaches with this model on one A100: 524,288 tokens in 820 ms on eight
+(karpathy/llm.c, scripts/run_gpt2_350M.sh). PyTorch without a compiler is slower, so that the real share is smaller. --check ends with status 1 if the
+share after the warm-up is MOST or more.
 """
 import argparse
 import datetime
@@ -23,13 +22,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "examples" / "torch" / "gpt2_train.py"
 SIM = "80GiB"
 TOKENS_PER_SECOND = 524288 / 0.820 / 8
-TOKENS = 8 * (128 + 1024) / 2  # of a step, on average
+TOKENS = 8 * (128 + 1024) / 2  # in a step, on average
 STEP_NS = TOKENS / TOKENS_PER_SECOND * 1e9
 MOST = 0.01
 
 
 def begin_again_on_the_simulated_gpu(allocator: str, prices: str) -> None:
-    """Replaces this process by `cenote run` of this program."""
+    """Replaces this process with `cenote run` of this program."""
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
     command = [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--prices", prices, "--allocator", allocator]
     command += ["--", sys.executable, *sys.argv]
@@ -37,7 +36,7 @@ def begin_again_on_the_simulated_gpu(allocator: str, prices: str) -> None:
 
 
 def play(count: int) -> list[int]:
-    """The modelled ns of the driver's calls, step by step; the first is everything before the second step."""
+    """The modelled ns of the driver's calls in each step; the first figure is for everything before the second step."""
     sys.path[:0] = [str(ROOT / "tests" / "torch"), str(PROGRAM.parent)]
     import figures
     import simulated
@@ -57,7 +56,7 @@ def play(count: int) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="the share of a training step that the driver's memory calls would take")
-    parser.add_argument("--allocator", default="cenote", help="as cenote run --allocator has it")
+    parser.add_argument("--allocator", default="cenote", help="as of cenote run --allocator")
     parser.add_argument("--prices", metavar="LIST", default="a100", help="as cenote run --prices has it")
     parser.add_argument("--steps", metavar="N", type=int, default=200)
     parser.add_argument("--warm-up", metavar="N", type=int, default=50)

@@ -1,10 +1,10 @@
-"""What do ten graphs of different batch sizes hold that share a pool, beside eager work, under native, expandable segments and cenote?
+"""What do ten graphs of different batch sizes that share a pool hold, beside eager work, under native, expandable segments and cenote?
 
     python bench/torch/graphs.py [--json]
 
 A decoder of 8 layers on a simulated GPU of 80 GiB: one graph of a speculative decoding step for each size of batch, then prompts of many
-lengths, computed eagerly, between replays. Twice: captured from the largest batch to the smallest, as serving engines do, and the other way
-round. Each run is a process of its own. All figures are PyTorch's own; the one that counts is reserved over requested, at the peaks.
+lengths, computed eagerly, between replays. The graphs are captured from the largest batch to the smallest, as serving engines do, and in a second
+run the other way round. Each run is a process of its own. All figures are PyTorch's own; peak reserved divided by peak requested is what counts.
 """
 import argparse
 import datetime
@@ -20,7 +20,7 @@ ALLOCATORS = ("native", "expandable", "cenote")
 ORDERS = ("largest first", "smallest first")
 BATCHES = (512, 384, 256, 192, 128, 96, 64, 32, 16, 8)
 WIDTH, LAYERS, HEADS, WORDS, LONGEST = 4096, 8, 32, 32000, 128
-GUESSED = 16  # tokens that a step takes at a time, as in speculative decoding
+GUESSED = 16  # tokens in one step, as in speculative decoding
 ROUNDS = 40
 GIB = 1 << 30
 
@@ -87,7 +87,7 @@ def serve(order: str) -> None:
         model = decoder()
         caches = [torch.zeros(2, BATCHES[0], LONGEST, HEADS, WIDTH // HEADS, device="cuda") for _ in range(LAYERS)]
         tokens, at = torch.zeros(BATCHES[0], GUESSED, dtype=torch.int64, device="cuda"), torch.arange(GUESSED, device="cuda")
-        model(tokens[:8], caches, at)  # libraries take their workspaces before the capture
+        model(tokens[:8], caches, at)  # libraries allocate their workspaces before the capture
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
         graphs = capture(model, tokens, caches, at, BATCHES if order == ORDERS[0] else BATCHES[::-1])

@@ -2,9 +2,9 @@
 
     python bench/torch/labels.py [--json] [--rounds N]
 
-On a simulated GPU, in one process: each case without and with it, in rounds that alternate; medians of CPU time of all threads. The simulated kernels
-take no time, so what is added is all there is of it, while a real step takes far longer than the one here. Beside cenote's labels stands what
-hooks of PyTorch's own on all modules would cost that do nothing.
+Measures each case without and with the feature, on a simulated GPU, in one process, in rounds that alternate; medians of the CPU time of all threads.
+The simulated kernels take no time: the difference is the whole cost of a feature, while a real step takes far longer than the one here. For
+comparison the table also has what empty hooks of PyTorch on all modules would cost.
 """
 import argparse
 import contextlib
@@ -20,15 +20,15 @@ import speed
 
 ROUNDS = 31
 LAYERS = 64  # of the model, with four parameters each
-DEEP = 100  # modules in one
+DEEP = 100  # modules inside each other
 
 
 class Case(NamedTuple):
     name: str
-    turns: int  # in a round
-    per: int  # a turn does this many operations
+    turns: int  # turns in a round
+    per: int  # operations in a turn
     play: Callable[[], Any]
-    state: Optional[Callable[[], Any]]  # a context in which it is switched on; None: the case does it itself
+    state: Optional[Callable[[], Any]]  # a context in which the feature is on; None: the case switches it on itself
 
 
 @contextlib.contextmanager

@@ -1,9 +1,8 @@
 /*
- * speed.cpp: the loops that speed.py measures: blocks of PyTorch's native allocator and of cenote, taken and given back by the same
- * code in the same process. Compiled like cenote's adapter, against the torch that is installed. Only loops: what is compared, how often
- * and with which verdict is said in speed.py.
+ * speed.cpp: the loops that speed.py measures. The same code in the same process allocates and frees blocks of PyTorch's native allocator and of
+ * cenote. Compiled as cenote's adapter is, against the installed torch. speed.py says what is compared, how often, and with which limits.
  *
- * Times are CPU time of this thread. Nothing touches the memory. An exception of PyTorch's ends the program.
+ * Times are CPU time of this thread. The loops do not touch the memory. An exception of PyTorch ends the program.
  */
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -63,13 +62,13 @@ EXPORT void speed_begin(int which)
     allocators[which]->init(1);
 }
 
-/* The one that tensors come from. Those that live keep the one they came from. */
+/* Sets the allocator of new tensors. Live tensors keep theirs. */
 EXPORT void speed_use(int which)
 {
     c10::cuda::CUDACachingAllocator::allocator.store(allocators[which]);
 }
 
-/* ns of taking one block and giving it back. */
+/* ns of one allocation and its free. */
 EXPORT double speed_pair(int which, size_t bytes, int turns)
 {
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0).stream();
@@ -79,7 +78,7 @@ EXPORT double speed_pair(int which, size_t bytes, int turns)
     return (now_ns() - begin) / turns;
 }
 
-/* Each turn gives back a random one of `count` live blocks and takes another, of a random size. The same turns for both, and in every round. */
+/* Each turn frees a random one of `count` live blocks and allocates one of a random size. Both allocators do the same turns, in every round. */
 EXPORT double speed_churn(int which, size_t count, size_t least, size_t most, int turns)
 {
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0).stream();
@@ -106,7 +105,7 @@ EXPORT void speed_give_back(int which)
     live[which].clear();
 }
 
-/* A tensor of so many bytes from the allocator that speed_use named, made and dropped. */
+/* Makes and drops a tensor of so many bytes from the allocator that speed_use named. */
 EXPORT double speed_empty(size_t bytes, int turns)
 {
     auto options = at::TensorOptions().device(at::kCUDA, 0).dtype(at::kByte);

@@ -2,11 +2,11 @@
 
     python bench/torch/speed.py [--json] [--check] [--rounds N] [--recording]
 
-Both in one process, on a simulated GPU, in rounds that alternate, so that a disturbance hits both or is voted out; the medians are compared: one
-block of one size taken and given back, random churn over many live blocks, tensors made and dropped. Times are CPU time of PyTorch, the allocators
-and the simulated driver, of which a warm allocator asks nothing. --check ends with status 1 where cenote is not as many times faster as CASES
-demands. With --recording both write down what they do: PyTorch its history, without stacks, cenote the records of a trace. The loops are C++
-(speed.cpp), compiled as cenote's adapter is; `torch.empty` from Python stands beside them as information.
+Both run in one process, on a simulated GPU, in rounds that alternate, so that a disturbance hits both, or one round that the median leaves out. The
+cases: one block of one size allocated and freed, random churn over many live blocks, tensors made and dropped. Times are CPU time of PyTorch, the
+allocators and the simulated driver, which a warm allocator does not call. --check ends with status 1 if cenote is not as many times faster as CASES
+demands. With --recording both record what they do: PyTorch its history, without stacks, cenote the records of a trace. The loops are C++ (speed.cpp),
+compiled as cenote's adapter is; `torch.empty` from Python is there for information.
 """
 import argparse
 import ctypes
@@ -24,14 +24,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 SIM = "80GiB"
 ROUNDS = 31
 KIB, MIB = 1 << 10, 1 << 20
-CHURN = (2000, 512, 16 * MIB)  # live blocks, from which size to which: each doubling equally likely
-RECORDS = 1_000_000  # that are kept, with --recording
+CHURN = (2000, 512, 16 * MIB)  # live blocks, smallest and largest size: each doubling equally likely
+RECORDS = 1_000_000  # records that are kept, with --recording
 
 
 class Case(NamedTuple):
     name: str
-    least: Optional[float]  # times faster than native; None: information
-    turns: int  # in a round
+    least: Optional[float]  # has to be so many times faster than native; None: for information
+    turns: int  # turns in a round
     play: Callable[[Any, int, int], float]  # (loops, which allocator, turns) -> ns of a turn
 
 
@@ -40,7 +40,7 @@ def pair(size: int) -> Callable[[Any, int, int], float]:
 
 
 def pair_in_use(size: int) -> Callable[[Any, int, int], float]:
-    """In a heap that churn has left full of holes: there the block freed is seldom the best fit for the next one."""
+    """In a heap that churn has left full of holes, where the freed block is seldom the best fit for the next one."""
 
     def play(loops: Any, which: int, turns: int) -> float:
         loops.speed_churn(which, *CHURN, 5000)
@@ -87,7 +87,7 @@ CASES = (
 
 
 def begin_again_on_the_simulated_gpu() -> None:
-    """Replaces this process by `cenote run` of this program, with PyTorch's own allocator."""
+    """Replaces this process with `cenote run` of this program, with PyTorch's own allocator."""
     environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")}
     os.execve(sys.executable, [sys.executable, "-m", "cenote", "run", "--sim", SIM, "--", sys.executable, *sys.argv], environ)
 
@@ -117,7 +117,7 @@ def compile_loops() -> Any:
 
 
 def begin_both(loops: Any) -> None:
-    """cenote can be installed only before the native allocator begins."""
+    """Installs cenote first, because that is impossible once the native allocator has begun."""
     import cenote
     import torch
     loops.speed_know(0)

@@ -3,13 +3,12 @@ PyTorch's own allocator?
 
     python bench/torch/trim.py [--steps N] [--warm-up N] [--rounds N] [--only WORD] [--json] [--check]
 
-Runs two programs of examples/torch on a simulated GPU, each in every way below, a process for each, in rounds that alternate, so that a
-disturbance hits all ways or is voted out. The simulated driver takes the host as long as its calls would on a real one
-(sim/machine/cost.def, spend_cost). A simulated step has no kernels, so its time is assumed (PROGRAMS) and slept, and what the driver takes
-comes on top of it. What is measured is, in
-the steps after the warm-up: driver time by the model; CPU time of all threads, the driver's included; wall time; and of cenote_pool_step alone its
-CPU time without the driver's. --check ends with status 1 where trim_every:1 or decay_ms take MOST of a step or more, in driver time beyond what the
-program takes without or in CPU time, or where empty_cache() at every step is dearer under cenote than under PyTorch's allocator.
+Runs two programs of examples/torch on a simulated GPU, each in every way below, in a process of its own, in rounds that alternate, so that a
+disturbance hits all ways. The simulated driver keeps the host busy as long as its calls would on a real one (sim/machine/cost.def, spend_cost). A
+simulated step runs no kernels: the program sleeps for the assumed time of a step (PROGRAMS), and driver calls come on top. In the steps after the
+warm-up the benchmark measures driver time by the model; CPU time of all threads, with the driver's; wall time; and the CPU time of cenote_pool_step,
+without the driver's. --check ends with status 1 if trim_every:1 or decay_ms take MOST of a step or more, in driver time beyond what the program takes
+without them or in CPU time, or if empty_cache() at every step costs more under cenote than under PyTorch's allocator.
 """
 import argparse
 import datetime
@@ -27,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIM = "80GiB"
 SHAPE = f"capacity:{SIM},spend_cost:1"
 MOST = 0.01
-NOISE = 0.05  # part of the CPU time of a step by which two runs of the same program differ on a busy machine
+NOISE = 0.05  # two runs of the same program differ by this part of the CPU time of a step on a busy machine
 
 
 class Program(NamedTuple):
@@ -42,8 +41,8 @@ class Way(NamedTuple):
     empties: bool = False
 
 
-# GPT-2: driver_time.py says where its step comes from. LSTM: 103 million parameters, 6 operations for each and for each of some 12,500 words, at the
-# 156 TFLOPS that an A100 has at most in TF32; real ones are longer, and the share smaller.
+# GPT-2: driver_time.py explains the time of its step. LSTM: 103 million parameters, 6 operations for each of them and each of some 12,500 words, at
+# the peak of an A100 in TF32, 156 TFLOPS; real steps take longer, so that the share is smaller.
 PROGRAMS = (
     Program("gpt2_train.py", round(8 * (128 + 1024) / 2 / (524288 / 0.820 / 8) * 1e9)),
     Program("lstm.py", round(103e6 * 6 * 12500 / 156e12 * 1e9)),
@@ -56,7 +55,7 @@ WAYS = (
     Way("decay_ms:1000,background:1", "cenote", "decay_ms:1000,background:1"),
     Way("native, empty_cache", "native", empties=True),
     Way("cenote, empty_cache", "cenote", empties=True),
-    Way("cenote, empty_cache, harvest_budget:off", "cenote", "harvest_budget:off", empties=True),  # releases everything, at any cost
+    Way("cenote, empty_cache, harvest_budget:off", "cenote", "harvest_budget:off", empties=True),  # without a budget: releases everything
 )
 
 
@@ -95,7 +94,7 @@ def play(program: Program, count: int, warm_up: int, empties: bool) -> dict[str,
             time.sleep(max(program.step_ns - (now - begin[2]) + (cost - begin[0]), 0) / 1e9)
             for name, then, after in zip(("driver_ns", "cpu_ns", "wall_ns"), begin, clocks()):
                 steps_of[name].append(after - then)
-            steps_of["used"].append(hand.books().used)  # not by PyTorch's counters: reading them makes cenote do its deferred trims
+            steps_of["used"].append(hand.books().used)  # not PyTorch's counters: a read makes cenote do its deferred trims
 
     figures.steps = steps
     figures.report = lambda: None
@@ -141,7 +140,7 @@ def judge(program: Program, lines: dict[str, dict[str, Any]]) -> list[str]:
         if name not in lines or "cenote" not in lines:
             continue
         more = {figure: lines[name][figure] - lines["cenote"][figure] for figure in ("driver_ms_mean", "step_cpu_us_mean")}
-        driver = more["driver_ms_mean"] / lines[name]["wall_ms_mean"]  # the step as it was, since cenote's budget goes by the clock
+        driver = more["driver_ms_mean"] / lines[name]["wall_ms_mean"]  # the measured step, because cenote's budget is a share of wall time
         cpu = more["step_cpu_us_mean"] * 1e3 / program.step_ns
         for what, share in (("the driver's calls", driver), ("cenote_pool_step", cpu)):
             if share >= MOST:

@@ -1,10 +1,10 @@
-"""How much time do growth(), labels and recording cost a program? CPU time of a training step with and without, in turns in one process.
+"""How much time do growth(), labels and recording cost a program? Measures the CPU time of a training step with and without, in turns.
 
     python bench/torch/watching.py [--rounds N] [--json] [--check]
 
-GPT-2 with 355 million parameters on a simulated GPU, whose kernels take no time: all of it is Python and PyTorch on the host, so that on a real GPU
-the share is smaller. The least of all rounds counts, because a disturbance only adds. --check ends with status 1 where something takes more than
-MOST of a step.
+The program is GPT-2 with 355 million parameters on a simulated GPU. Kernels take no time there: a step is Python and PyTorch on the host, so that the
+share is smaller on a real GPU. The least of all rounds counts, because a disturbance can only add. --check ends with status 1 if a feature takes more
+than MOST of a step.
 """
 import argparse
 import datetime
@@ -16,7 +16,7 @@ import time
 from typing import Callable
 
 SIM = "80GiB"
-STEPS = 6   # of a round
+STEPS = 6   # in a round
 MOST = {"growth": 0.4, "growth with stacks": 1.0, "labels": 1.0, "recording": 0.3}  # chosen after measuring, with room for a busy machine
 
 

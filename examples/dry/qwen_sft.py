@@ -2,7 +2,7 @@
 
     python qwen_sft.py --model 0.8B --length 16
 
-Weights are random: memory asks for shapes only. The configurations are those whose parameters count as many as the published ones.
+Weights are random, because memory depends on shapes only. The configurations have as many parameters as the published models.
 """
 import argparse
 
@@ -54,7 +54,7 @@ def main():
         labels[:, :args.length // 2] = -100
         outputs = model(input_ids=words.to(device), labels=labels.to(device), use_cache=False)
         loss = outputs.loss / args.accumulate
-        loss.backward()  # what the model returned lives on, as in the program compared with
+        loss.backward()  # the model's output stays alive, as in the program that was measured on the card
         if step < args.accumulate - 1:
             del outputs, loss
     optimizer.step()

@@ -1,4 +1,4 @@
-"""Memory that is not freed after `del`: something else still holds the tensor."""
+"""Memory that is not freed after `del`, because another object still holds the tensor."""
 import torch
 
 import cenote

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Runs what docs/memory-questions.md shows and puts the real output there.
+"""Runs the commands of docs/memory-questions.md, and puts their real output there.
 
     examples/questions/answers.py [--check] [WORD...]
 
-In the page a command is a line of a console block, "$ cenote run ... PROGRAM.py"; what follows up to the end of the block, or to the next command,
-is its output. With --check nothing is written: what differs is printed, and the exit status is 1. Numbers of processes differ each time and do
-not count.
+In the page a command is a line of a console block, "$ cenote run ... PROGRAM.py"; the lines up to the end of the block, or to the next command, are
+its output. With --check nothing is written: if the output differs, the difference is printed, and the exit status is 1. Process ids may differ.
 WORD: only commands that contain it.
 """
 import difflib
@@ -26,7 +25,7 @@ SECONDS = 300
 
 
 def run(command: str) -> str:
-    """The output of `cenote run ...`, of both streams, as a reader sees it."""
+    """The output of `cenote run ...` on both streams, as a terminal shows it."""
     words = shlex.split(command)
     if words[:2] != ["cenote", "run"]:
         raise SystemExit(f"{PAGE.name}: {command!r} is not cenote run")
@@ -39,7 +38,7 @@ def run(command: str) -> str:
 
 
 def answer(block: str, outputs: dict[str, str]) -> str:
-    """The block with the outputs of its commands as they are now; one that did not run keeps what it has."""
+    """The block with the present outputs of its commands. A command that did not run keeps its old output."""
     parts = COMMAND.split(block)
     for i in range(1, len(parts), 2):
         if parts[i] in outputs:
@@ -58,7 +57,7 @@ def main(arguments: list[str]) -> int:
     before = PAGE.read_text(encoding="utf-8")
     commands = [command for block in BLOCK.findall(before) for command in COMMAND.findall(block)]
     commands = [command for command in commands if not wanted or any(word in command for word in wanted)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process of its own
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each thread waits for a process
         outputs = dict(zip(commands, pool.map(run, commands)))
     after = BLOCK.sub(lambda found: f"```console\n{answer(found.group(1), outputs)}```", before)
     if not check:

@@ -1,4 +1,4 @@
-"""A registered buffer that is updated from activations, outside no_grad."""
+"""A registered buffer that is updated from activations, without no_grad."""
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""cudnn.benchmark: trying all algorithms takes their workspaces, again for each new input shape."""
+"""cudnn.benchmark tries all algorithms, which takes their workspaces, again for each new input shape."""
 import subprocess
 import sys
 
@@ -8,7 +8,7 @@ MIB = 1 << 20
 
 
 def measure() -> None:
-    """PyTorch remembers for the life of the process what it chose for a shape, so that each setting has a process."""
+    """Runs in a process of its own for each setting, because PyTorch remembers what it chose for a shape."""
     convolution = torch.nn.Conv2d(64, 128, 3, padding=1, bias=False).cuda()
     for size in (56, 112, 224):
         images = torch.randn(8, 64, size, size, device="cuda")

@@ -1,4 +1,4 @@
-"""empty_cache() slows training: what it gives back, the next step has to ask the driver for again."""
+"""empty_cache() slows training: the next step has to ask the driver again for the memory that went back."""
 import torch
 
 STEPS = 6
@@ -8,7 +8,7 @@ optimizer = torch.optim.Adam(model.parameters())
 
 
 def train(steps: int, every: int) -> None:
-    """`every`: empty_cache() so often; 0: never."""
+    """Trains; calls empty_cache() after so many steps each time, or never for 0."""
     for step in range(1, steps + 1):
         model(torch.randn(4096, 4096, device="cuda")).mean().backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Evaluation after training runs out of memory: the forward passes keep what only gradients need, or the batch is larger than training's."""
+"""Evaluation after training runs out of memory: forward passes keep what only gradients need, or the batch is larger than in training."""
 import torch
 
 model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.Tanh()) for _ in range(16))).cuda()

@@ -1,4 +1,4 @@
-"""An exception that is kept: its traceback keeps the variables of the functions it left."""
+"""An exception that is kept: its traceback keeps the variables of the functions that it left."""
 import torch
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Out of memory although gigabytes are free: small tensors that are kept lie between large ones that are gone."""
+"""Out of memory although gigabytes are free: small tensors that live lie between large ones that were freed."""
 import torch
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""History accumulated across the loop: `total += loss`, in training, where backward() frees the tensors, and in evaluation, without backward()."""
+"""History that a loop accumulates by `total += loss`: in training, where backward() frees the tensors, and in evaluation, without backward()."""
 import torch
 from torch import nn
 

@@ -14,7 +14,7 @@ time.sleep(600)
 """
 trainer = subprocess.Popen([sys.executable, "-c", TRAINER], stdout=subprocess.PIPE, text=True, preexec_fn=os.setpgrp)  # as a shell does
 worker = int(trainer.stdout.readline())
-trainer.kill()  # as `kill -9`, or the out-of-memory killer of the system, does: the worker gets no signal
+trainer.kill()  # like `kill -9` or the out-of-memory killer of the system: the worker gets no signal
 trainer.wait()
 try:
     import torch

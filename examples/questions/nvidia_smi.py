@@ -8,7 +8,7 @@ import cenote
 x = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
 del x
 y = torch.zeros(100 << 20, dtype=torch.uint8, device="cuda")
-driver = ctypes.CDLL("libcuda.so.1")  # another library of the process has memory of its own
+driver = ctypes.CDLL("libcuda.so.1")  # another library of the process allocates memory of its own
 other = ctypes.c_uint64()
 assert driver.cuMemAlloc_v2(ctypes.byref(other), ctypes.c_size_t(512 << 20)) == 0
 free, total = torch.cuda.mem_get_info()

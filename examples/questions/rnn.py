@@ -1,4 +1,4 @@
-"""A recurrent network over long sequences: memory grows with the length of the history, not of the network."""
+"""A recurrent network over long sequences: memory grows with the length of the history, not with the size of the network."""
 import torch
 
 MIB = 1 << 20
@@ -7,7 +7,7 @@ optimizer = torch.optim.Adam(model.parameters())
 
 
 def train(steps: int, cut: int) -> float:
-    """Goes over a sequence `cut` steps at a time, as truncated backpropagation does. The peak in MiB."""
+    """Goes through a sequence `cut` steps at a time, as truncated backpropagation does. Returns the peak in MiB."""
     torch.cuda.reset_peak_memory_stats()
     state = None
     for start in range(0, steps, cut):

@@ -1,4 +1,4 @@
-"""What gradient accumulation, half precision, in-place operations and checkpointing save: the same step, one change at a time."""
+"""What gradient accumulation, half precision, in-place operations and checkpointing save: one step, with one change at a time."""
 from typing import Callable
 
 import torch
@@ -28,7 +28,7 @@ def peak(pieces: int = 1, half: bool = False, inplace: bool = False, recompute: 
             x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         return x
 
-    for _ in range(2):  # the state of the optimizer is made in the first step
+    for _ in range(2):  # the first step makes the state of the optimizer
         torch.cuda.reset_peak_memory_stats()
         for _ in range(pieces):
             with torch.autocast("cuda", torch.float16, enabled=half):

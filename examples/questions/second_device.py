@@ -4,6 +4,6 @@ import torch
 models = []
 try:
     while True:
-        models.append(torch.nn.Linear(16384, 16384, device="cuda"))  # "cuda" is the current device: 0, whatever else there is
+        models.append(torch.nn.Linear(16384, 16384, device="cuda"))  # "cuda" is the current device: 0, however many there are
 except torch.OutOfMemoryError as error:
     print(error)

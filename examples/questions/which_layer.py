@@ -3,7 +3,7 @@ import torch
 
 import cenote
 
-cenote.label()  # phases and kinds; tags and marks work without
+cenote.label()  # for phases and kinds; tags and marks work without it
 model = torch.nn.ModuleDict({
     "embedding": torch.nn.Embedding(50_000, 512),
     "body": torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 4, enable_nested_tensor=False),

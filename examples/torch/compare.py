@@ -1,9 +1,9 @@
-"""A program of PyTorch's under its own allocator, its expandable segments and cenote: one table and one picture.
+"""Runs a PyTorch program under PyTorch's own allocator, its expandable segments and cenote: one table and one picture.
 
     python compare.py [--sim SIZE] [--picture FILE.png] SCRIPT.py [ARGUMENT...]
 
-Runs the script three times by `cenote run`: on the machine's GPU, one after the other, where PyTorch can use one; else on a simulated GPU, side by
-side. The script knows nothing of this. Exit status 1 where a run failed.
+Runs the script three times by `cenote run`: if PyTorch can use a GPU of the machine, on that GPU, one run after the other; otherwise on simulated
+GPUs, at the same time. The script needs no change. The exit status is 1 if a run failed.
 """
 import argparse
 import concurrent.futures
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 def has_gpu() -> bool:
-    """PyTorch, as it is in this Python, can use one. Asking takes seconds, and only where there is a driver."""
+    """Says whether the PyTorch of this Python can use a GPU. If there is a driver, that takes seconds."""
     if not os.path.exists("/dev/nvidiactl"):
         return False
     asked = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
@@ -83,10 +83,10 @@ def run_all(sim: Optional[str], script: list[str]) -> list[Run]:
     return runs
 
 
-# --- what is shown
+# --- output
 
 def step_ms(figures: Figures) -> Optional[float]:
-    """Of the later half of the steps: what is built on first use is over by then."""
+    """Time of a step in the later half of the steps, when everything that is built on first use is there."""
     ends = [step["seconds"] for step in figures["steps"]]
     late = [1000 * (b - a) for a, b in zip(ends, ends[1:])][len(ends) // 2:]
     return statistics.median(late) if late else None
@@ -120,7 +120,7 @@ def title(script: list[str], figures: Figures) -> str:
 
 
 def draw(path: pathlib.Path, runs: list[Run], heading: str) -> None:
-    """What was reserved after each step, above what the program asked for within it, as cenote counts it; beside it the peaks."""
+    """Draws what was reserved after each step, above what the program asked for in that step, as cenote counts it; and the peaks."""
     from matplotlib.figure import Figure
     figure = Figure(figsize=(11, 4.4), dpi=130, layout="constrained", facecolor=BACKGROUND)
     over, bars = figure.subplots(1, 2, width_ratios=[3, 1.25])

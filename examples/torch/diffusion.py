@@ -8,7 +8,7 @@ from diffusers import AutoencoderKL, DDIMScheduler, DDPMScheduler, UNet2DConditi
 import figures
 
 BATCH = 8
-SHAPES = ((64, 64), (56, 72), (72, 56), (48, 80), (80, 48))  # of latents: an eighth of the picture
+SHAPES = ((64, 64), (56, 72), (72, 56), (48, 80), (80, 48))  # sides of the latents: an eighth of the picture's
 SAMPLE_EVERY, SAMPLE_STEPS = 10, 10
 
 random.seed(0)

@@ -1,6 +1,6 @@
-"""What a program took of the GPU and of the host, in PyTorch's own figures: one line of JSON at its end.
+"""What a program took of the GPU and of the host, by PyTorch's own figures: prints one line of JSON at the end.
 
-The programs here count their steps with steps() and end with report(). In a program of several ranks each rank says its own line.
+The programs here count their steps with steps() and end with report(). If a program has several ranks, each rank prints a line.
 """
 import json
 import os
@@ -13,11 +13,11 @@ from typing import Iterator
 import torch
 
 MIB = 1 << 20
-step_seconds: list[float] = []  # CPU time of this process, step by step
+step_seconds: list[float] = []  # CPU time of this process in each step
 
 
 def steps(count: int) -> Iterator[int]:
-    """range(count), or of as many as the program's first argument says; keeps the CPU time of each step."""
+    """range(count), or the range of the program's first argument if there is one. Keeps the CPU time of each step."""
     for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else count):
         start = time.process_time()
         yield step
@@ -27,7 +27,7 @@ def steps(count: int) -> Iterator[int]:
 def report() -> None:
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
-    late = step_seconds[-20:]  # what is built on first use is over by then
+    late = step_seconds[-20:]  # by then everything that is built on first use is there
     line = {
         "program": os.path.basename(sys.argv[0]),
         "rank": int(os.environ.get("RANK", 0)),
@@ -41,5 +41,5 @@ def report() -> None:
         "step_cpu_ms": round(1000 * statistics.median(late), 1) if late else None,
         "device": torch.cuda.get_device_name(),
     }
-    sys.stdout.write("\n" + json.dumps(line) + "\n")  # one write, so that the lines of several ranks stay whole
+    sys.stdout.write("\n" + json.dumps(line) + "\n")  # one write, so that the lines of several ranks do not mix
     sys.stdout.flush()

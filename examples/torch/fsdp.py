@@ -18,7 +18,7 @@ SHORTEST, LONGEST = 256, 2048
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 torch.manual_seed(0)
-random.seed(dist.get_rank())  # each rank has lengths of its own
+random.seed(dist.get_rank())  # the lengths differ between ranks
 
 config = LlamaConfig(use_cache=False)  # the defaults are LLaMA-7B's
 with torch.device("meta"):

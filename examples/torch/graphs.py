@@ -1,7 +1,7 @@
 """Serving with CUDA graphs, as serving engines do it.
 
 Weights lie in a MemPool of their own; the cache of keys and values has a fixed size; each size of batch has a graph of one decoding
-step, and all graphs share a pool. Between two rounds the weights are dropped and made again: a model that sleeps.
+step, and all graphs share a pool. Between two rounds the weights are dropped and made again, as by a model that sleeps.
 """
 import torch
 import torch.nn.functional as F
@@ -53,11 +53,11 @@ def make_model() -> Model:
 
 
 def serve(model: Model, caches: list[torch.Tensor]) -> None:
-    """Captures a decoding step for every size of batch, then fills and uses them in turns."""
+    """Captures a decoding step for every size of batch, then fills the cache and replays the graphs in turns."""
     tokens = torch.zeros(BATCHES[0], 1, dtype=torch.int64, device="cuda")
     at = torch.zeros(1, dtype=torch.int64, device="cuda")
     shared = torch.cuda.graph_pool_handle()
-    model(tokens, caches, at)  # libraries take their workspaces before the capture
+    model(tokens, caches, at)  # libraries allocate their workspaces before the capture
     steps = {}
     for batch in BATCHES:
         steps[batch] = torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""T5-large, an encoder and a decoder, trained in bf16 on pairs of source and target whose lengths vary apart from each other."""
+"""T5-large, an encoder and a decoder, trained in bf16 on pairs of source and target whose lengths vary independently."""
 import random
 
 import torch

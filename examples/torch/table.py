@@ -1,10 +1,9 @@
-"""Two tables: what each program here takes under PyTorch's allocators and cenote, and under cenote in several settings, on a simulated GPU.
+"""Prints two tables: what each program here takes on a simulated GPU under PyTorch's allocators and cenote, and under cenote in several settings.
 
     python table.py [--only WORD] [--under WORD] [--steps N] [--save FILE]
 
-Runs every program under every allocator (`cenote run`), two at a time, and saves what they said as lines of JSON. The programs know
-nothing of this: they run the same way on a real GPU. Ends with status 1 when a program failed that should not have, or when cenote holds
-more than it may.
+Runs every program under every allocator (`cenote run`), two at a time, and saves their figures as lines of JSON. The programs run the same way on a
+real GPU. Ends with status 1 if a program failed that should not, or if cenote holds more than it may.
 """
 import argparse
 import concurrent.futures
@@ -25,7 +24,7 @@ RESULTS = HERE.parents[1] / "bench" / "results"
 CAPACITY = "80GiB"
 AT_A_TIME = 2
 MOST_SECONDS = 900
-ENVIRONMENT = {"cudaMallocAsync": {"TORCH_DIST_USE_NCCL2": "0"}}  # PyTorch's newer NCCL group wants a snapshot, which this one has not
+ENVIRONMENT = {"cudaMallocAsync": {"TORCH_DIST_USE_NCCL2": "0"}}  # PyTorch's newer NCCL group needs snapshots, which cudaMallocAsync does not have
 LIBRARIES = ("torch", "torchvision", "transformers", "diffusers", "peft", "accelerate")
 
 Line = dict[str, Any]  # of figures.report()
@@ -35,13 +34,13 @@ class Setting(NamedTuple):
     name: str
     allocator: str
     conf: str = ""  # cenote's options
-    behind: bool = False  # the GPU is one step behind: so long as a step takes the CPU
-    most: Optional[float] = None  # reserved over requested, for programs that request more than LARGE
+    behind: bool = False  # the GPU is one step behind: by as much time as the CPU needs for a step
+    most: Optional[float] = None  # limit of reserved divided by requested, for programs that request more than LARGE
 
 
 LARGE = 2 << 30
 ALLOCATORS = tuple(Setting(name, name) for name in ("native", "expandable", "cudaMallocAsync", "cenote"))
-# Without kernels a step is too short to judge by its wall time what moving pages may cost: the budget is off, and beside it the default.
+# Moving pages may cost a share of wall time, and a step without kernels is too short for that: the budget is off here. The default is measured, too.
 SETTINGS = (
     ALLOCATORS[-1],
     Setting("8 MiB pages", "cenote", "harvest_budget:off", most=1.03),
@@ -53,9 +52,9 @@ SETTINGS = (
 class Program(NamedTuple):
     file: str
     what: str
-    launch: tuple[str, ...] = ()  # what starts it, before its name
+    launch: tuple[str, ...] = ()  # the launcher, before the name of the program
     devices: int = 1
-    refused: tuple[str, ...] = ()  # allocators that PyTorch itself does not let it run under
+    refused: tuple[str, ...] = ()  # allocators under which PyTorch itself refuses the program
 
 
 PROGRAMS = (
@@ -79,7 +78,7 @@ class Run(NamedTuple):
     setting: Setting
     status: int
     seconds: float
-    ranks: list[Line]  # what each rank said, by rank
+    ranks: list[Line]  # the line of each rank
     log: str
 
     def is_good(self) -> bool:
@@ -90,7 +89,7 @@ class Run(NamedTuple):
 
 
 class Progress:
-    """What runs now and for how long: one line that changes on a terminal, one line for each end elsewhere."""
+    """Shows what runs, and for how long: on a terminal one line that changes, elsewhere a line whenever a program has ended."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
@@ -176,16 +175,16 @@ def run_all(programs: list[Program], settings: list[Setting], steps: Optional[in
 
 
 def figures_of(runs: list[Run], program: Program) -> dict[Setting, Line]:
-    """By setting what the rank said that asks for the most, with `waste`: reserved over requested at the peaks."""
+    """For each setting the line of the rank that requests most, with `waste`: reserved divided by requested, at the peaks."""
     good = {r.setting: r for r in runs if r.program is program and r.is_good()}
-    counted = next((r for setting, r in good.items() if setting.allocator != "cudaMallocAsync"), None)  # which counts no requests
+    counted = next((r for setting, r in good.items() if setting.allocator != "cudaMallocAsync"), None)  # cudaMallocAsync counts no requests
     if not counted:
         return {}
     most = max(counted.ranks, key=lambda rank: rank["requested_peak"])
     found: dict[Setting, Line] = {}
     for setting, r in good.items():
         rank = r.ranks[most["rank"]]
-        requested = rank["requested_peak"] or most["requested_peak"]  # the program makes the same ones
+        requested = rank["requested_peak"] or most["requested_peak"]  # the requests are the same under every allocator
         found[setting] = {**rank, "waste": rank["reserved_peak"] / requested - 1, "seconds": r.seconds}
     return found
 
@@ -217,7 +216,7 @@ def table(runs: list[Run], settings: list[Setting], programs: list[Program], tit
 
 
 def misses(runs: list[Run], programs: list[Program]) -> list[str]:
-    """Where cenote holds more than it may."""
+    """The settings in which cenote holds more than it may."""
     found = []
     for program in programs:
         for setting, line in figures_of(runs, program).items():
@@ -257,7 +256,7 @@ def save(path: pathlib.Path, runs: list[Run], alone: Optional[Run], steps: Optio
 
 
 def measure_alone(programs: list[Program]) -> Optional[Run]:
-    """The CPU time of a step wants a machine that does nothing else."""
+    """Measures the CPU time of a step, with nothing else running."""
     gpt2 = next((program for program in programs if program.file == "gpt2_train.py"), None)
     alone = run(gpt2, ALLOCATORS[0], None) if gpt2 else None
     if alone and alone.is_good():

@@ -1,4 +1,4 @@
-"""A page in a real Chromium without a window, driven by its DevTools protocol through a pipe: no port, no package.
+"""Opens a page in a real Chromium without a window, by its DevTools protocol through a pipe. Needs no port and no package.
 
     with Browser() as browser:
         browser.open(path)
@@ -32,10 +32,10 @@ class Browser:
     def __init__(self, width=1440, height=1000, dark=False):
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         ours = [os.pipe(), os.pipe()]
-        down, self.writes, self.reads, up = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in ours for end in pipe)  # clear of 3 and 4
+        down, self.writes, self.reads, up = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for pipe in ours for end in pipe)  # not 3 and 4
         for end in ours[0] + ours[1]:
             os.close(end)
-        # DevTools wants to read from 3 and to write to 4. The sandbox needs rights that containers do not give; the page is our own.
+        # DevTools reads from 3 and writes to 4. The sandbox needs rights that containers do not have; the page is cenote's own.
         command = [find(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run",
                    "--force-color-profile=srgb", f"--user-data-dir={self.folder.name}", "about:blank"]
         self.process = subprocess.Popen(["bash", "-c", f'exec "$@" 3<&{down} 4>&{up}', "bash", *command], pass_fds=(down, up),
@@ -94,7 +94,7 @@ class Browser:
         self.settle()
 
     def settle(self):
-        """Until what was asked for is painted."""
+        """Waits until the page is painted."""
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def value(self, expression):
@@ -107,7 +107,7 @@ class Browser:
         return self.value(f"document.querySelector({json.dumps(selector)}).innerText")
 
     def place(self, selector, right=0.5, down=0.5):
-        """Where an element is on the screen, scrolled there."""
+        """Scrolls to an element. Returns its place on the screen."""
         return self.value(f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); const b = e.getBoundingClientRect();"
                           f" return [b.left + b.width * {right}, b.top + b.height * {down}]; }})(document.querySelector({json.dumps(selector)}))")
 
@@ -147,7 +147,7 @@ class Browser:
         pathlib.Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))
 
     def complaints(self):
-        """What was thrown, or written on the console, and what the page asked the network for."""
+        """Exceptions, lines on the console, and requests of the page to the network."""
         self.settle()
         bad = [event for event in self.events if event.get("method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")]
         asked = [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]

@@ -1,4 +1,4 @@
-"""What the Python tests share: the command as a user runs it, in an environment that says nothing of cenote."""
+"""Shared by the Python tests: the command as a user runs it, in an environment without settings of cenote."""
 import importlib.util
 import json
 import os
@@ -19,8 +19,8 @@ sys.dont_write_bytecode = True
 from cenote import places  # noqa: E402  (needs the path above)
 
 patience.stretch()
-os.umask(0o022)  # what tests make may be written by this user alone, unless they say so, whatever the umask was
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start does not ignore Ctrl-C, as what a shell has in the background does
+os.umask(0o022)  # only this user may write to the files of tests, unless a test says otherwise, whatever the umask was
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C ends what tests start, even if a shell runs the tests in the background
 
 OURS = ("CENOTE", "CENOTE_SUMMARY", "CENOTE_SIM", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_VISIBLE_DEVICES")
 SECONDS = 120
@@ -47,13 +47,13 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture
 def clean() -> dict[str, str]:
-    """The environment without what `cenote run` sets, and with this tree's package in reach."""
+    """The environment without the variables that `cenote run` sets, and with this tree's package on the path."""
     return clean_environment()
 
 
 @pytest.fixture(scope="session")
 def nursed_python():
-    """A stand-in for Python: scripts on the simulated GPU have imported PyTorch as they begin (nursery.py)."""
+    """A stand-in for Python, in which scripts on the simulated GPU begin with PyTorch imported (nursery.py)."""
     preload = os.path.join(places.plain(str(simulation().parent)), simulation().name)
     nursery = Nursery({**clean_environment(), "LD_PRELOAD": preload, "CENOTE_SIM": "capacity:1GiB"})
     yield nursery.python
@@ -69,19 +69,19 @@ def caller(python, clean, folder):
 
 @pytest.fixture
 def run(clean, tmp_path):
-    """run("run", "--sim", "8GiB", ..., NAME=VALUE...): a finished process. What it prints is text."""
+    """run("run", "--sim", "8GiB", ..., NAME=VALUE...): a finished process, with its output as text."""
     return caller(sys.executable, clean, tmp_path)
 
 
 @pytest.fixture
 def nursed_run(nursed_python, clean, tmp_path):
-    """The same, two seconds sooner, for scripts that import PyTorch."""
+    """The same for scripts that import PyTorch, two seconds faster."""
     return caller(nursed_python, clean, tmp_path)
 
 
 @pytest.fixture
 def show(run, tmp_path):
-    """show(OPTION..., NAME=VALUE...): what a program started with these options sees."""
+    """show(OPTION..., NAME=VALUE...): arguments and environment of a program that is started with these options."""
     script = tmp_path / "show.py"
     script.write_text(SHOW.format(names=OURS))
 
@@ -98,7 +98,7 @@ def simulation_library() -> pathlib.Path:
 
 
 def pytest_collection_modifyitems(items):
-    """`make test` sets CENOTE_TEST_ALL: there a test that cannot run has failed."""
+    """Skips tests that cannot run here. If CENOTE_TEST_ALL is set, as in `make test`, they fail instead."""
     reasons = {
         "simulation": "" if simulation().exists() else f"{simulation()} is not built",
         "browser": "" if browser.find() else "no Chromium here; `tools/setup test` installs it on Debian",

@@ -1,14 +1,14 @@
-"""PyTorch imported once for many programs: a process that forks for each script which a test runs by the command `cenote` on the simulated GPU.
+"""Imports PyTorch once for many programs: a process that forks for each script that a test runs by the command `cenote` on the simulated GPU.
 
     nursery = Nursery(environment)
     subprocess.run([nursery.python, "-m", "cenote", "dry-run", ...])
 
-nursery.python stands in for Python. A command that runs under it has it as sys.executable, so what `cenote run` becomes, and what dry-run starts, is
-again the stand-in. It gives a script on the simulated GPU to the process that has PyTorch, with arguments, environment, folder and standard streams,
-waits for it, and ends as it did. Everything else it gives to the real Python.
+nursery.python stands in for Python. A command that runs under it has it as sys.executable: `cenote run` becomes the stand-in again, and dry-run
+starts it. The stand-in hands a script on the simulated GPU to the process that has imported PyTorch, with arguments, environment, folder and
+standard streams, waits for it, and ends with its status. Everything else it hands to the real Python.
 
-For dry-run, whose tests run three dozen scripts. Not for tests of how Python starts, how torch is imported, or how a process ends: what happens at
-the import of torch is done here after the fork.
+For dry-run, whose tests run three dozen scripts. Not for tests of how Python starts, how torch is imported, or how a process ends: here cenote
+does after the fork what it otherwise does when torch is imported.
 """
 import json
 import os
@@ -32,12 +32,12 @@ exec -a "$0" {python} "$@"
 
 
 class Nursery:
-    """Ends with the process that made it."""
+    """The process that forks. It ends with the process that made it."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cenote-nursery-"))
         self.python = self.make_stand_in()
-        # Stacks of the program end in this file. In a folder of that name it is no part of the program, as a launcher is none.
+        # Stacks of the program end in this file. In a folder named site-packages, cenote does not take it for a part of the program.
         own = self.folder / "site-packages/nursery.py"
         own.parent.mkdir()
         shutil.copy(__file__, own)
@@ -46,7 +46,7 @@ class Nursery:
         assert self.process.stdout.readline() == b"ready\n"
 
     def make_stand_in(self) -> str:
-        """Beside it lies what Python looks for beside a program of its name: this one's packages."""
+        """Makes the stand-in, and beside it a link to this Python's packages, where Python looks for them."""
         (self.folder / "bin").mkdir()
         (self.folder / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
         packages = pathlib.Path(sysconfig.get_path("purelib"))
@@ -84,15 +84,15 @@ def ask(address: str, arguments: list[str]) -> None:
 # --- the process that has PyTorch
 
 def serve(address: str) -> None:
-    """Until standard input ends."""
+    """Forks for each connection, until standard input ends."""
     import select
 
-    import torch  # noqa: F401  (this is what the others need not do)
+    import torch  # noqa: F401  (so that the children need not)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()
         os.write(1, b"ready\n")
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for those that wait
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the children that wait for a script
         while True:
             ready, _, _ = select.select([server, 0], [], [])
             if server not in ready:
@@ -122,7 +122,7 @@ def serve(address: str) -> None:
 
 
 def play(arguments: list[str]) -> None:
-    """What Python does with a script, after what cenote does when torch has been imported."""
+    """Does what cenote does after the import of torch, then runs the script as Python does."""
     from cenote import hook
     hook.act(os.environ.get(hook.VARIABLE, ""))
     sys.argv[:] = arguments

@@ -1,4 +1,4 @@
-"""libcenote by ctypes: structs and tables are the header's, mistakes are exceptions in words. No torch."""
+"""libcenote by ctypes: structs and tables agree with the header, and mistakes are exceptions with a message. No torch."""
 import ctypes
 import json
 import pathlib
@@ -26,7 +26,7 @@ def bindings():
 
 @pytest.fixture
 def simulated(clean):
-    """simulated(CODE): what Python prints on a simulated GPU, where `cenote` and `bindings` are imported."""
+    """simulated(CODE): the output of Python on a simulated GPU, with `cenote` and `bindings` imported."""
     from cenote import places
 
     def call(code, check=True, **variables):
@@ -51,7 +51,7 @@ def mirrored(bindings):
 
 
 def test_structs_lie_as_the_compiler_lays_them(bindings, tmp_path):
-    """Also those fields of the header that Python does not have would show: in the size of the struct."""
+    """A field of the header that Python does not have would show in the size of the struct."""
     compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
     lines, expected = [], []
     for name, struct in mirrored(bindings).items():
@@ -98,7 +98,7 @@ def test_tables_are_read(bindings):
     counters = [row[1] for row in bindings.table("counters.def")]
     assert "reserved" in counters and len(counters) == len(set(counters))
     trim_above = next(row for row in bindings.table("options.def") if row[1] == "trim_above")
-    assert len(trim_above) == 7 and "," in trim_above[6]  # a text with commas is one part
+    assert len(trim_above) == 7 and "," in trim_above[6]  # a string with commas is one part
 
 
 # --- mistakes
@@ -128,7 +128,7 @@ def test_what_is_a_device(bindings, device, number):
 
 
 def test_without_a_driver(clean):
-    """One line says what is missing, and nothing is half made."""
+    """One line says what is missing, every time."""
     code = "import cenote\ntry:\n    cenote.stats()\nexcept cenote.Error as error:\n    print(error.name, error)"
     done = subprocess.run([sys.executable, "-c", code], env={**clean, "CENOTE_SIM": "", "LD_LIBRARY_PATH": ""}, capture_output=True, text=True,
                           timeout=120)
@@ -179,11 +179,11 @@ print(cenote.stats()["trims"], cenote.stats()["reserved"].current)
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what it tells
+# --- figures
 
 @pytest.mark.simulation
 def test_a_program_without_torch(simulated, tmp_path):
-    """Blocks taken in C are what the functions speak of; steps are said."""
+    """The functions report blocks that were allocated in C, and steps that the program announced."""
     done = simulated(f"""
 import ctypes
 lib = bindings.loaded()
@@ -221,7 +221,7 @@ print("torch" in sys.modules)
 
 
 def test_importing_the_package_loads_nothing(clean):
-    """Functions are there before the library is."""
+    """The functions exist before the library is loaded."""
     code = "import cenote, sys; print(sorted(n for n in sys.modules if n.startswith(('cenote', 'torch', 'ctypes'))), callable(cenote.tag))"
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "['cenote', 'cenote.places'] True\n"

@@ -1,4 +1,4 @@
-"""What the command says to good and bad arguments. A mistake is one line, exit 2, and nothing runs."""
+"""The command with good and bad arguments. After a mistake it prints one line, exits with status 2, and runs nothing."""
 import pathlib
 import re
 
@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def refuse(run, tmp_path):
-    """refuse(ARGUMENT..., NAME=VALUE...): the one line that is said. A program comes after the arguments, and must not run."""
+    """refuse(ARGUMENT..., NAME=VALUE...): the one line that the command prints. A program comes after the arguments, and must not run."""
     script, trace = tmp_path / "program.py", tmp_path / "ran"
     script.write_text(f"open({str(trace)!r}, 'w')")
 
@@ -116,7 +116,7 @@ def test_version_help_and_nonsense(run):
 
 def test_limits_are_those_of_the_simulated_gpu():
     rows = dict(re.findall(r"^SHAPE\((\w+), \w+, (.*)\)", (ROOT / "sim/machine/shape.def").read_text(), re.MULTILINE))
-    limits = {name: [eval(word.replace("ull", "")) for word in text.split(", ")][1:] for name, text in rows.items()}  # least and most
+    limits = {name: [eval(word.replace("ull", "")) for word in text.split(", ")][1:] for name, text in rows.items()}  # smallest and largest value
     assert limits["capacity"] == [command_line.LEAST_CAPACITY, command_line.MOST_CAPACITY]
     assert limits["devices"] == [0, command_line.MOST_DEVICES]
     assert limits["lag"] == [0, 0]  # no bound

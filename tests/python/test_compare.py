@@ -1,4 +1,4 @@
-"""examples/torch/compare.py, by which `make run` compares allocators: its table, its picture, and what it says of a script that fails."""
+"""examples/torch/compare.py, which `make run` uses: its table, its picture, and its message about a script that fails."""
 import importlib.util
 import subprocess
 import sys

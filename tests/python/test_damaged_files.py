@@ -1,5 +1,5 @@
-"""Snapshots and traces that are damaged in every way: cut off, bytes changed, values of another kind, numbers out of all bounds, parts that are
-missing, twice, or inside themselves. A command that reads one prints one line and ends with a status; a traceback is a failure.
+"""Damaged snapshots and traces: cut off, with changed bytes, values of another kind, numbers out of all bounds, parts that are missing, double, or
+inside themselves. A command that reads one must print one line and end with a status; a traceback is a failure.
 
 The damage is random: DAMAGES_SEED=N in the environment sets the seed, DAMAGES=N the number of tries.
 """
@@ -30,7 +30,7 @@ FIELDS = ("", "-1", "nan", "inf", "1e9", str(1 << 63), "9" * 5000, "%", "%GG", "
 
 
 def places(value, found):
-    """Every container in it, with each of its keys."""
+    """Every container in `whole`, with each of its keys."""
     if isinstance(value, dict):
         found.extend((value, key) for key in value)
         for child in list(value.values()):
@@ -43,7 +43,7 @@ def places(value, found):
 
 
 def damage(whole, choose, cycles):
-    """One to three changes somewhere inside. Later ones may meet what earlier ones have left."""
+    """Makes one to three random changes; a later change may hit an earlier one."""
     for _ in range(choose.randint(1, 3)):
         table, key = choose.choice(places(whole, []) or [({}, None)])
         how = choose.randrange(7)
@@ -57,12 +57,12 @@ def damage(whole, choose, cycles):
             table.insert(choose.randrange(len(table) + 1), table[key])
         elif how == 6 and cycles:
             table[key] = choose.choice((table, whole))
-            return whole  # it refers to itself now: `places` would not end
+            return whole  # the value now contains itself, so that `places` would not end
     return whole
 
 
 def cut_or_changed(data, choose):
-    """The beginning alone, or bytes that are others, gone, or twice."""
+    """Cuts off the end, or changes, removes or doubles bytes."""
     data = bytearray(data)
     if choose.random() < 0.3:
         return bytes(data[:choose.randrange(len(data))])
@@ -81,7 +81,7 @@ def cut_or_changed(data, choose):
 
 
 def damaged(data, choose):
-    """Bytes of a file like it. What it is made of is changed where it is known."""
+    """The bytes of a damaged file: its values are changed if its format is known, its bytes otherwise."""
     if choose.random() < 0.4:
         return cut_or_changed(data, choose)
     if data[:1] == b"{":
@@ -96,7 +96,7 @@ def damaged(data, choose):
 
 
 def ended(call):
-    """(status, what it said on standard error) of a command, in this process."""
+    """Runs a command in this process. Returns its status and its standard error."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         try:
@@ -135,7 +135,7 @@ def view_all(kind, data, tmp_path):
         page = tmp_path / "page.html"
         statuses[judge(lambda: viewer.main([str(path), "-o", str(page)]), path, f"seed {SEED}, {kind} {attempt}")] += 1
         path.unlink()
-    assert statuses[2] > TRIES // 10  # most damage is found; some changes a number, and that is what the page shows
+    assert statuses[2] > TRIES // 10  # most damage is found; some only changes a number, which the page then shows
     return statuses
 
 
@@ -166,7 +166,7 @@ def test_damaged_snapshots_for_pytorchs_viewer(files, tmp_path):  # noqa: F811
 
 
 def test_damaged_snapshots_for_a_replay(tmp_path):
-    """`cenote replay` reads them before it starts anything."""
+    """`cenote replay` reads the files before it starts a process."""
     choose = random.Random(f"{SEED} replay")
     path = tmp_path / "damaged.pickle"
     refused = 0

@@ -1,4 +1,4 @@
-"""A torch that wants more than the simulated GPU has is found out, and said once per change, from a cache otherwise."""
+"""If torch needs an entry point that the simulated GPU lacks, `cenote run` says so. It reads the libraries again only after a change."""
 import os
 import pathlib
 import subprocess
@@ -157,7 +157,7 @@ def test_the_check_compares_with_torch(world):
     (world / "build").mkdir()
     (world / "build/sim").symlink_to(world / "sim")
     library(world / "sim/libcublas.so.13", "libcublas.so.13", "libcublas.so.13", ["cublasOld"])
-    library(world / "sim/libcuda.so.1", "libcuda.so.1", "libcuda.so.1", ["cuInit"])  # by which a build is known
+    library(world / "sim/libcuda.so.1", "libcuda.so.1", "libcuda.so.1", ["cuInit"])  # this file marks a build
     problems = stubs.check(Tree(world)).problems
     assert any("no row for cublasNew" in problem for problem in problems)
     assert any("build/sim/libcublas.so.13 lacks cublasNew" in problem for problem in problems)

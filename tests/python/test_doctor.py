@@ -1,4 +1,4 @@
-"""`cenote doctor`: each thing that can be wrong is said, with what to do, and the exit status tells."""
+"""`cenote doctor` names each problem and its remedy; the exit status says whether there is one."""
 import importlib.util
 import json
 import shlex
@@ -11,7 +11,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 @pytest.fixture
 def examine(run):
-    """examine(OPTION..., NAME=VALUE...): exit status and findings by what they are about."""
+    """examine(OPTION..., NAME=VALUE...): exit status, and findings by subject."""
     def call(*options, **variables):
         done = run("doctor", "--json", *options, **variables)
         assert done.returncode in (0, 1), done.stderr
@@ -53,7 +53,7 @@ def test_without_virtual_memory_management(examine):
 
 
 def test_what_pages_can_be(examine):
-    """What the driver says and what it does are told apart."""
+    """Doctor distinguishes what the driver reports from what the driver does."""
     def texts(quirk):
         status, found = examine("--sim", "8GiB", "--quirk", quirk)
         assert status == 0

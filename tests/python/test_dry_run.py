@@ -1,4 +1,4 @@
-"""`cenote dry-run` gives a verdict on scripts that know nothing of it: fits, does not fit and where, or none and why."""
+"""`cenote dry-run` gives a verdict on unchanged scripts: fits; does not fit, and where; or no verdict, and why."""
 import importlib.util
 import json
 import os
@@ -37,7 +37,7 @@ TRAIN = """
 
 @pytest.fixture
 def dry(run, nursed_run, tmp_path):
-    """dry(code, OPTION...): the finished command, and what it wrote as JSON. `code` becomes train.py, which a new Python runs if it is `fresh`."""
+    """dry(code, OPTION...): the finished command, and its JSON. `code` becomes train.py; with `fresh` a new Python runs it."""
     def call(code, *options, arguments=(), fresh=False, **variables):
         (tmp_path / "train.py").write_text(textwrap.dedent(code))
         done = (run if fresh else nursed_run)("dry-run", "--json", tmp_path / "out.json", *options, "train.py", *arguments, **variables)
@@ -61,11 +61,11 @@ def test_it_fits(dry):
     device = found["processes"][0]["devices"]["0"]
     assert found["verdict"] == "fits" and found["steps"] == 5 and device["peak_step"] == 2
     assert sum(device["kinds"].values()) == device["live_peak"] == sum(device["phases"].values())
-    # two layers of 256 x 1024 + biases, twice for AdamW's averages; each a block of its own
+    # two layers of 256 x 1024 and biases, and twice that for AdamW's averages; each is a block of its own
     parameters = 4 * (2 * 256 * 1024 + 1024 + 256)
     assert parameters <= device["kinds"]["parameters"] < parameters + 4096
     assert 2 * parameters <= device["kinds"]["optimizer state"] < 2 * parameters + 16384
-    assert device["live_peak"] > 16 * MIB * 9  # x, and twice four times as wide in between
+    assert device["live_peak"] > 16 * MIB * 9  # x, and two activations of four times its width
     assert found["needed"] == device["reserved_peak"] + device["others"]
 
 
@@ -77,7 +77,7 @@ def test_it_does_not_fit(dry):
     assert "missing" in done.stdout and "no allocator would make it fit" in done.stdout
     assert found["failure"]["phase"] == "forward" and found["largest"]["verdict"] == "fits"
     assert found["missing"] == found["largest"]["least_needed"] - (1 << 30) > 0
-    needed = found["largest"]["needed"]  # and with that it fits
+    needed = found["largest"]["needed"]  # with that much it fits
     done, found = dry(TRAIN, "--gpu", str(-(-needed // (2 * MIB)) * 2 * MIB), arguments=["--batch-size", "128"])
     assert done.returncode == 0 and found["verdict"] == "fits", done.stdout
 
@@ -136,7 +136,7 @@ def test_an_error_that_is_caught(dry):
 
 
 def test_fragmentation_is_the_allocators(dry):
-    """What fits by count fits under cenote and not under PyTorch's own allocator."""
+    """The live bytes fit; under cenote the script fits, too, and under PyTorch's own allocator it does not."""
     code = """
         import torch
         blocks = [torch.empty(48 << 20, dtype=torch.uint8, device="cuda") for _ in range(60)]     # 2.8 GiB in segments of their own
@@ -240,7 +240,7 @@ def test_search_that_finds_nothing(dry):
 
 
 @pytest.mark.deep
-def test_search_by_a_name_that_nobody_reads(dry):
+def test_search_by_a_name_that_the_script_does_not_read(dry):
     done, _ = dry("import torch; torch.ones(1, device='cuda')", "--gpu", "2GiB", "--search", "SIZE=1..9")
     assert "SIZE changed nothing" in done.stdout
 
@@ -328,7 +328,7 @@ SCRIPTS = [("trainer.py", "transformers"), ("torchvision_loop.py", "torchvision"
 @pytest.mark.deep
 @pytest.mark.parametrize("script, module", SCRIPTS)
 def test_scripts_as_documentation_teaches_them(run, tmp_path, script, module):
-    """None of them mentions cenote."""
+    """The scripts do not mention cenote."""
     if not importlib.util.find_spec(module) and not os.environ.get("CENOTE_TEST_ALL"):
         pytest.skip(f"{module} is not installed")
     path = ROOT / "examples/dry" / script

@@ -1,4 +1,4 @@
-"""The reader of dynamic symbols agrees with what the linker made, and a damaged file is an error and nothing worse."""
+"""The reader of dynamic symbols agrees with the linker, and a damaged file gives an error and nothing worse."""
 import pathlib
 import random
 import subprocess
@@ -15,9 +15,9 @@ static int hidden(void) { return 2; }
 int (*pointer)(void) = hidden;
 """
 USER = """
-int plain(void), old_name(void), nobody_has_it(void);
+int plain(void), old_name(void), missing(void);
 int weak_one(void) __attribute__((weak));
-int use(void) { return plain() + old_name() + nobody_has_it() + (weak_one ? weak_one() : 0); }
+int use(void) { return plain() + old_name() + missing() + (weak_one ? weak_one() : 0); }
 """
 
 
@@ -52,7 +52,7 @@ def test_what_a_library_wants(folder):
     library = elf.read(str(folder / "libuser.so"))
     wanted = named(library.wanted)
     assert wanted["plain"] == wanted["old_name"] == ("NODE_1", "libprovider.so.3")
-    assert wanted["nobody_has_it"] == ("", "")
+    assert wanted["missing"] == ("", "")
     assert "weak_one" not in wanted
     assert "libprovider.so.3" in library.needs and library.soname == ""
 
@@ -83,7 +83,7 @@ def test_a_file_cut_short(folder, tmp_path):
 
 
 def test_damaged_files(folder, tmp_path):
-    """Bytes changed at random, most of them where headers and tables are: an answer or an ElfError, and soon."""
+    """Bytes are changed at random, mostly in headers and tables: the reader must soon return an answer or raise ElfError."""
     choose = random.Random(4)
     whole = (folder / "libuser.so").read_bytes()
     headers = len(whole) - int.from_bytes(whole[40:48], "little")

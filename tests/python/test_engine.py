@@ -1,4 +1,4 @@
-"""Backward and looks at graphs keep out of each other's way."""
+"""No thread looks at a graph of autograd while another runs backward, and the reverse."""
 import threading
 import time
 
@@ -12,7 +12,7 @@ def in_thread(function):
     return thread
 
 
-def test_a_look_while_nobody_is_in_backward():
+def test_a_look_while_no_thread_is_in_backward():
     with engine.at_rest() as rests:
         assert rests
     with engine.at_rest() as again:

@@ -1,4 +1,4 @@
-"""What is asked for is merged with what the environment says already; a contradiction is a mistake."""
+"""`cenote run` merges its options with the variables of the environment; a contradiction is an error."""
 import pytest
 
 from cenote.base.mistake import Mistake
@@ -105,7 +105,7 @@ def prepare(old, preload=LIBRARY, **wish):
 
 
 def test_the_variable_that_is_there_is_the_one_that_is_changed():
-    """PyTorch reads the old name first for some settings and the new one for others: a second variable would hide the first."""
+    """For some settings PyTorch reads the old name first, for others the new one: a second variable would hide the first."""
     assert CONF in prepare({}, allocator="expandable")
     only_new = prepare({NEW_CONF: "max_split_size_mb:64"}, allocator="expandable")
     assert only_new[NEW_CONF] == "max_split_size_mb:64,expandable_segments:True" and CONF not in only_new

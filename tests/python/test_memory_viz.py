@@ -1,4 +1,4 @@
-"""A C program's snapshot and trace, as PyTorch's viewer wants them. The program is this one, in ctypes, on the simulated GPU."""
+"""The snapshot and the trace of a C program, converted for PyTorch's viewer. The program is PROGRAM, in ctypes, on the simulated GPU."""
 import gzip
 import json
 import pickle
@@ -65,7 +65,7 @@ def test_a_program_without_pytorch(files):
     live = {block["requested_size"]: block for block in blocks if block["state"] == "active_allocated"}
     assert set(live) == {100, 30 << 20}
     frames = live[100]["frames"]
-    assert frames[-1]["name"] == "größe, 50%" and len(frames) > 1 and "libffi" in frames[0]["filename"]  # whence ctypes called
+    assert frames[-1]["name"] == "größe, 50%" and len(frames) > 1 and "libffi" in frames[0]["filename"]  # the frame that ctypes called from
     assert sum(segment["total_size"] for segment in picture["segments"]) == first["counters"]["reserved"]["current"]
     actions = [event["action"] for event in picture["device_traces"][0]]
     assert actions == ["alloc"] * 4 + ["free_requested", "free_completed"] * 2
@@ -117,7 +117,7 @@ def test_a_block_that_waits_still_was_not_freed():
 
 @pytest.mark.simulation
 def test_a_free_that_tells_nothing_of_its_block(tmp_path):
-    """It is of the block as it was allocated, as for every other reader of traces."""
+    """Such a free means the block as it was allocated, as for every other reader of traces."""
     (tmp_path / "x.csv").write_text("t_us,op,id,bytes,stream,device,tag,address,label\n0,a,1,700,2,1,3,4096,a%2Fb\n5.5,f,1,,,,,,\n")
     assert list(memory_viz.read_trace(tmp_path / "x.csv")) == [memory_viz.Event(True, 0, 1, 2, 4096, 700, "a/b"),
                                                                memory_viz.Event(False, 5, 1, 2, 4096, 700, "a/b")]

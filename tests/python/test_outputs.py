@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, also where other users may have put something under any name that can be guessed."""
+"""Files are written whole or not at all, also if another user has put a link under every name that can be guessed."""
 import ast
 import json
 import os
@@ -24,7 +24,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a link under every name that could be guessed; `secret` is what they lead to."""
+    """A folder with a link to `secret` under every name that can be guessed."""
     (tmp_path / "secret").write_bytes(SECRET)
     for name in ("x.json", "x.html", "x.pickle"):
         for guess in (f"{name}.{os.getpid()}.part", f"{name}.new", f"{name}.{os.getpid()}", f"{name}.{os.getpid()}-0.part", f"{name}.part"):
@@ -45,9 +45,9 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("who", WRITERS)
-def test_links_under_names_that_can_be_guessed_are_not_followed(place, who):
-    name, write = WRITERS[who]
+@pytest.mark.parametrize("writer", WRITERS)
+def test_links_under_names_that_can_be_guessed_are_not_followed(place, writer):
+    name, write = WRITERS[writer]
     write(str(place / name))
     assert (place / name).read_text().strip() == "[]" and not (place / name).is_symlink()
     assert (place / "secret").read_bytes() == SECRET and parts(place) == []
@@ -58,9 +58,9 @@ MAKES = {"replace", "rename", "renames", "symlink", "link", "truncate", "mkfifo"
          "copytree", "NamedTemporaryFile", "mkstemp"}
 OPENS = {"open", "fdopen", "File", "GzipFile", "TextIOWrapper"}
 
-# Calls outside of base/outputs.py that make or write a file, and why nothing of another user's can be in their way.
+# Calls outside of base/outputs.py that make or write a file, and why no link of another user can be in their way.
 APART = {
-    "native/adapter.py": {  # in a folder of trusted.py's, by its descriptor
+    "native/adapter.py": {  # in a folder that trusted.py has checked, by its descriptor
         "os.open('lock', os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 384, dir_fd=folder.descriptor)",
         "os.fdopen(outputs.create(part.descriptor, 'all.cpp', 384), 'w', encoding='utf-8')",
         "os.rename('adapter.so', name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)",
@@ -70,12 +70,12 @@ APART = {
         "os.symlink(folder, new, dir_fd=place.descriptor)",
         "os.replace(new, name, src_dir_fd=place.descriptor, dst_dir_fd=place.descriptor)",
     },
-    "replay/trace_file.py": {"open(path, 'wb')"},  # save: in the TemporaryDirectory of a replay
+    "replay/trace_file.py": {"open(path, 'wb')"},  # save(): in the TemporaryDirectory of a replay
 }
 
 
 def may_write(call):
-    """It makes a file or opens one for writing, as far as its name and arguments tell."""
+    """Says whether a call makes a file or opens one for writing, by its name and arguments."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in OPENS:
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -116,7 +116,7 @@ def test_the_mode_is_that_of_any_new_file(place):
 
 
 def test_a_name_that_was_taken_meanwhile_is_not_followed(place, monkeypatch):
-    """The other user puts a link under the random name after it was chosen, which is as early as it can be known."""
+    """The other user puts a link under the random name right after it was chosen: earlier no other user can know it."""
     inside = os.urandom
 
     def known(count):
@@ -130,7 +130,7 @@ def test_a_name_that_was_taken_meanwhile_is_not_followed(place, monkeypatch):
 
 
 def test_a_link_that_comes_after_the_look_replaces_nothing(place, monkeypatch):
-    """The place was a pipe when it was looked at, and is a link of the other user's when it is opened."""
+    """The path was a pipe when cenote looked at it, and is a link of the other user when cenote opens it."""
     os.mkfifo(place / "x.json")
     inside = outputs.as_it_is
 
@@ -166,7 +166,7 @@ def test_links_of_our_own_are_followed(place, target):
 
 def test_pipes_and_devices(place):
     os.mkfifo(place / "x.json")
-    outputs.check(str(place / "x.json"))  # no process reads yet
+    outputs.check(str(place / "x.json"))  # check() does not wait for a reader
     read = []
     reader = threading.Thread(target=lambda: read.append((place / "x.json").read_bytes()))
     reader.start()

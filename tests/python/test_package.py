@@ -1,4 +1,4 @@
-"""The package as a user gets it: source distribution, wheel built from it, installation into an environment with nothing else in it."""
+"""The package as a user gets it: source distribution, the wheel that is built from it, its installation into an empty environment."""
 import email
 import os
 import pathlib
@@ -32,8 +32,8 @@ def sdist(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module", params=["OFF", pytest.param("ON", marks=pytest.mark.deep)])
 def wheel(request, sdist, tmp_path_factory) -> pathlib.Path:
-    """Built from the source distribution, so that nothing it needs is left out of that; as it is released, with optimisation across files, in
-    `make deep`. The second time the compiler's results are taken from where ccache, if it is there, has kept them."""
+    """Built from the source distribution, which must have all that the build needs. In `make deep` it is built as it is released, optimised across
+    files. If there is ccache, it keeps the compiler's results for the next time."""
     folder = tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
@@ -41,13 +41,13 @@ def wheel(request, sdist, tmp_path_factory) -> pathlib.Path:
     code = "import sys, scikit_build_core.build as build; build.build_wheel(sys.argv[1])"
     launcher = [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX") if shutil.which("ccache")]
     options = [f"-DCENOTE_CUDA_INCLUDE={cuda_include()}", f"-DCENOTE_LTO={request.param}", *launcher]
-    kept = {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1"}  # whatever this folder is called
+    kept = {"CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1"}  # in whatever folder
     call(sys.executable, "-c", code, folder, cwd=source, env={**os.environ, **kept, "CMAKE_ARGS": shlex.join(options)})
     return next(folder.glob("cenote-*.whl"))
 
 
 def cuda_include() -> str:
-    """What the tree's own build found: the environment of the tests has no packages of NVIDIA's."""
+    """The headers that the build of the tree found: the environment of the wheel has no packages of NVIDIA."""
     build = pathlib.Path(os.environ.get("CENOTE_BUILD") or ROOT / "build")
     lines = (build / "CMakeCache.txt").read_text().splitlines()
     return next(line.partition("=")[2] for line in lines if line.startswith("CENOTE_CUDA_INCLUDE:"))
@@ -55,7 +55,7 @@ def cuda_include() -> str:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> pathlib.Path:
-    """The python of an environment that has cenote and nothing else."""
+    """The Python of an environment that has cenote and nothing else."""
     folder = tmp_path_factory.mktemp("installed") / "env"
     call(sys.executable, "-m", "venv", folder)
     call(folder / "bin/python", "-m", "pip", "install", "--no-index", "--no-deps", wheel)
@@ -64,7 +64,7 @@ def installed(wheel, tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory):
-    """Where and in what environment an installed package is used: nothing of the tree is in reach."""
+    """Folder and environment for an installed package, without access to the tree."""
     names = ("PATH", "HOME", "LANG", "TMPDIR")
     return {"cwd": tmp_path_factory.mktemp("outside"), "env": {name: os.environ[name] for name in names if name in os.environ}}
 
@@ -152,7 +152,7 @@ def test_every_installed_library_loads(installed, outside):
 
 
 def test_the_switch_is_installed(installed, outside):
-    """A Python that has the package acts on CENOTE, and only then."""
+    """A Python that has the package acts on CENOTE, and does nothing without it."""
     code = "import sys; print(sorted(name for name in sys.modules if name.startswith(('cenote', 'torch'))), len(sys.meta_path))"
     without = call(installed, "-c", code, **outside).split("] ")
     outside_on = {**outside, "env": {**outside["env"], "CENOTE": "on"}}
@@ -172,7 +172,7 @@ def test_a_c_program_is_built_with_what_is_installed(installed, outside):
 
 
 def test_types_hold(simulation_library):
-    """What was found of files that have not changed since, Python's own above all, is kept in the build folder."""
+    """The checker keeps in the build folder what it found about files that have not changed since, Python's own above all."""
     pytest.importorskip("mypy")
     kept = simulation_library.parents[1] / "mypy"
     call(sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", kept, ROOT / "python/cenote")

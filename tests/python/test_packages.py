@@ -1,11 +1,11 @@
-"""Which part of the package may import which: no circle, and nothing below knows what is above it."""
+"""Which part of the package may import which: there is no circle, and a part imports only parts below it."""
 import ast
 import pathlib
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python/cenote"
-# From the bottom up: each imports only what stands before it. Above them all are the modules at the top, which start things.
+# From the bottom up: each part imports only parts before it. The modules at the top of the package, which start things, come after all of them.
 ORDER = ["base", "native", "simulated", "launch", "labels", "holders", "view", "inside", "fit", "replay"]
-BELOW = {"cenote.places", "cenote.built"}  # at the top of the folder and the bottom of the order: `import cenote` loads no more than places
+BELOW = {"cenote.places", "cenote.built"}  # at the top of the package, but first in this order: `import cenote` loads only places
 
 
 def name_of(path):
@@ -38,7 +38,7 @@ def level(name):
 
 def test_every_folder_has_its_place():
     assert sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")) == sorted(ORDER)
-    for name in ORDER:  # `import cenote` and its packages cost nothing but their names
+    for name in ORDER:  # to import these packages loads no other module
         assert not [node for node in ast.parse((PACKAGE / name / "__init__.py").read_text()).body if not isinstance(node, ast.Expr)]
 
 

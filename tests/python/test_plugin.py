@@ -1,5 +1,5 @@
-"""cenote as PyTorch's allocator: the adapter is compiled once and kept, CENOTE=on acts where torch is imported and costs nothing elsewhere, and what
-cannot be is said."""
+"""cenote as PyTorch's allocator: the adapter is compiled once and kept, CENOTE=on acts if torch is imported and costs nothing otherwise, and errors
+have a message."""
 import importlib.util
 import os
 import pathlib
@@ -23,11 +23,11 @@ SECONDS = 400
 
 @pytest.fixture
 def python(clean, tmp_path, simulation_library):
-    """python(CODE, NAME=VALUE...): a finished process of a Python in which cenote is installed as tools/setup does it."""
+    """python(CODE, NAME=VALUE...): a finished process of a Python in which cenote is installed, as by tools/setup."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "cenote-tree.pth").write_text(f"{ROOT}/python\n" + (ROOT / "python/cenote.pth").read_text())
-    # A site folder of a virtual environment, without making one: it is added as site.py does it.
+    # The site folder of a virtual environment, without the environment: site.py would add it in the same way.
     start = f"import site; site.addsitedir({str(site)!r}); exec(open({str(tmp_path / 'program.py')!r}).read(), {{'__name__': '__main__'}})"
     del clean["PYTHONPATH"]
     clean.update(XDG_CACHE_HOME=str(tmp_path / "cache"), OMP_NUM_THREADS="1", CENOTE_BUILD=str(simulation_library.parents[1]))
@@ -42,13 +42,13 @@ def python(clean, tmp_path, simulation_library):
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory):
-    """A cache for all tests of this file: the first that needs the adapter compiles it."""
+    """A cache for all tests of this file: the first test that needs the adapter compiles it."""
     return str(tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture
 def gpu(python, kept, simulation_library):
-    """The same on a simulated GPU, with the adapter of an earlier test."""
+    """The same on a simulated GPU, with the adapter that an earlier test compiled."""
     def call(code, **variables):
         preload = {"LD_PRELOAD": f"{places.plain(str(simulation_library.parent))}/libcenote_sim.so", "CENOTE_SIM": "capacity:4GiB"}
         return python(code, **{**preload, "XDG_CACHE_HOME": kept, **variables})
@@ -87,7 +87,7 @@ def test_a_value_that_says_neither_ends_the_import(python, tmp_path):
 
 
 def test_the_start_of_python_costs_nothing(python):
-    """One line of a .pth file: some 20 us of processor time, where Python takes ten milliseconds. The least of many, for machines that are busy."""
+    """One line of a .pth file takes some 20 us of CPU time, while Python takes ten milliseconds. The least of many counts."""
     code = """
 import time
 line = open(%r).read()
@@ -121,7 +121,7 @@ print("good")
 
 
 def test_it_acts_once_after_torch_is_whole(python, tmp_path):
-    """Programs ask for the spec before they import, and reload."""
+    """Programs ask for the spec before they import torch, and reload it."""
     (tmp_path / "torch.py").write_text("ready = False\nimport json\nready = True\n")
     assert python(FINDS, CENOTE="on").stdout == "good\n"
 
@@ -158,7 +158,7 @@ def test_status_imports_nothing(python):
 
 
 def test_cenote_run_says_where_the_switch_is_missing(run):
-    """A Python with the package on PYTHONPATH only: what it starts does not read CENOTE."""
+    """If the package is only on PYTHONPATH, a Python that it starts does not read CENOTE."""
     if places.switch_is_installed(sys.path):
         pytest.skip("this Python has it")
     done = run("run", "--allocator", "cenote", "-m", "this")
@@ -167,7 +167,7 @@ def test_cenote_run_says_where_the_switch_is_missing(run):
     assert done.stdout == "on\n" and "has no cenote" in done.stderr
 
 
-# --- making the adapter, with a compiler that is none
+# --- making the adapter, with a script in place of a compiler
 
 TORCH = adapter.Torch("9.9.9+cu130", "abc", "13.0", True, "/nonexistent/torch")
 
@@ -184,7 +184,7 @@ echo library >"$out"
 
 @pytest.fixture
 def pretended(tmp_path, monkeypatch, simulation_library):
-    """A compiler that records what it does; the folder of its records and of the cache."""
+    """A script in place of the compiler, which records its calls. Returns the folder of its records and of the cache."""
     tool = tmp_path / "g++"
     tool.write_text(COMPILER)
     tool.chmod(0o755)
@@ -254,7 +254,7 @@ class TestMaking:
             adapter.make(TORCH)
 
     def test_headers_come_with_the_packages(self, tmp_path):
-        """Those beside torch count before the toolkit's; one without crt/ cannot be compiled."""
+        """Headers beside torch come before those of the toolkit; headers without crt/ cannot be compiled."""
         for name, has_crt in (("cuda_runtime", False), ("cu13", True)):
             (tmp_path / "nvidia" / name / "include/crt").mkdir(parents=True)
             (tmp_path / "nvidia" / name / "include/cuda_runtime_api.h").touch()
@@ -339,7 +339,7 @@ class TestPyTorch:
         assert gpu("import sys; sys.path.insert(0, %r)" % str(ROOT / "python") + TELL).stdout == "native native True 3145728 False\n"
 
     def test_the_call(self, gpu):
-        """Its children have the switch."""
+        """cenote.install() also sets the switch for child processes."""
         code = "import cenote; cenote.install(); cenote.install()" + TELL + "import os; print(os.environ['CENOTE'])"
         assert gpu(code).stdout == CENOTE_IS_THERE + "on\n"
 
@@ -387,7 +387,7 @@ except torch.OutOfMemoryError as error:
                    CENOTE_SIM="devices:0").stdout == "False 0.0\n"
 
     def test_without_a_compiler(self, gpu, tmp_path):
-        """The entry points through PyTorch's own interface, and one word about it."""
+        """cenote serves by PyTorch's own interface, and says so in one line."""
         code = """
 import torch, cenote
 x = torch.ones(1 << 20, device="cuda")
@@ -428,7 +428,7 @@ def tell(queue):
 class TestChildren:
     @pytest.fixture
     def venv(self, clean, tmp_path, kept, simulation_library):
-        """A real environment, so that children have the line too: with this Python's packages, and cenote as tools/setup puts it there."""
+        """A real virtual environment with this Python's packages and cenote, as by tools/setup, so that child processes read the .pth file, too."""
         folder = tmp_path / "venv"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=SECONDS)
         origin = importlib.util.find_spec("torch").origin

@@ -1,4 +1,4 @@
-"""Sizes and counts as people write them."""
+"""Sizes and counts as users write them."""
 import pytest
 
 from cenote.base import quantity

@@ -1,4 +1,4 @@
-"""docs/memory-questions.md shows what its programs print."""
+"""docs/memory-questions.md shows the real output of its programs."""
 import importlib.util
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""`cenote replay`: what it says to good and bad files and arguments, and that its figures are those of PyTorch's allocators and of cenote-replay."""
+"""`cenote replay` with good and bad files and arguments; its figures are those of PyTorch's allocators and of cenote-replay."""
 import gzip
 import json
 import os
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def made(tmp_path):
-    """made("name.csv", "a,1,512"...): the path of a trace with these records, at times of their own. Other contents as bytes."""
+    """made("name.csv", "a,1,512"...): the path of a trace with these records, one after the other in time. Bytes are written as they are."""
     def make(name, *lines, contents=None):
         path = tmp_path / name
         text = HEAD + "".join(f"{i},{line}{',' * (5 - line.count(','))}\n" for i, line in enumerate(lines))
@@ -28,7 +28,7 @@ def made(tmp_path):
 
 @pytest.fixture
 def refuse(capsys, monkeypatch):
-    """refuse(ARGUMENT...): the one line that is said, after which nothing ran."""
+    """refuse(ARGUMENT...): the one line that the command prints; it must run nothing."""
     monkeypatch.setattr(comparison, "check_torch", lambda: None)
     monkeypatch.setattr(comparison.Stage, "begin", lambda *_: pytest.fail("it was not refused"))
 
@@ -113,7 +113,7 @@ def test_files_that_cannot_be_read(refuse, made, tmp_path):
     assert "No such file" in refuse(tmp_path / "missing.csv")
     assert "directory" in refuse(tmp_path)
     assert "null" in refuse("a\0b")
-    assert "bad.csv:2" in refuse(made("good.csv", "a,1,512"), made("bad.csv", "f,1"))  # before anything runs
+    assert "bad.csv:2" in refuse(made("good.csv", "a,1,512"), made("bad.csv", "f,1"))  # the command reads all files before it runs anything
 
 
 @pytest.mark.simulation
@@ -147,7 +147,7 @@ def test_what_is_made_of_a_trace(made):
     assert (trace.name, trace.records, trace.live_peak, trace.devices, trace.blocks) == ("small", 6, 1536, 2, 3)
     assert trace.streams == [(0, 0), (1, 3), (1, 4)]
     assert list(trace.op) == [trace_file.DEVICE, trace_file.ALLOC, trace_file.DEVICE, trace_file.TENSOR_ALLOC, trace_file.USE, trace_file.FREE,
-                              trace_file.STEP, trace_file.ALLOC, trace_file.TENSOR_FREE, trace_file.FREE]  # what was left over is freed
+                              trace_file.STEP, trace_file.ALLOC, trace_file.TENSOR_FREE, trace_file.FREE]  # the live blocks are freed at the end
     assert trace.live == [512, 1536, 1536, 1536, 1024, 1280] and trace.every == 1
 
 
@@ -165,7 +165,7 @@ def event(action, addr, size, at, stream=0):
 
 
 def snapshot():
-    """A was there before and is freed, B was there and stays, C lives within, D is in use by another stream after its free."""
+    """A was allocated before the trace and is freed, B was allocated before and stays, C lives within, another stream uses D after its free."""
     events = [event("alloc", 0xC000, 300, 0), event("segment_alloc", 0xF000, 999, 0),
               event("free_requested", 0xA000, 100, 1), event("free_completed", 0xA000, 100, 1),
               event("free_requested", 0xC000, 300, 2), event("free_completed", 0xC000, 300, 2), event("alloc", 0xA000, 90, 3, 0x7F00),
@@ -241,7 +241,7 @@ def test_a_table_for_terminals(capsys):
 
 
 def test_a_picture_of_many_traces_shows_the_waste(tmp_path):
-    """A bar for each run, as long as its waste; the one without memory says so."""
+    """Each run has a bar as long as its waste; a run that ran out of memory says so."""
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
     drawn = []
@@ -286,9 +286,9 @@ def test_three_allocators(run, made, tmp_path):
     by = {(r["trace"], r["allocator"], r["lag"]): r for r in runs}
     native, expandable = by["plain", "native", 0], by["plain", "expandable", 0]
     assert native["reserved_peak_bytes"] % (2 * MIB) == 0 and native["reserved_peak_bytes"] != expandable["reserved_peak_bytes"]
-    # A device that is behind has blocks wait that other streams use.
+    # If the device is behind, blocks that other streams use have to wait.
     assert by["plain", "native", 0.2]["driver_calls_last"] > native["driver_calls_last"]
-    # The same library, through PyTorch and without it.
+    # The same library, with PyTorch and without it.
     binary = pathlib.Path(os.environ.get("CENOTE_BUILD") or pathlib.Path(__file__).parents[2] / "build") / "bin/cenote-replay"
     alone = subprocess.run([binary, "--json", "--capacity", "2GiB", "--page-mib", "2", "--repeat", "2", plain],
                            capture_output=True, text=True, check=True)
@@ -301,7 +301,7 @@ def test_three_allocators(run, made, tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 def test_the_end_of_memory_and_the_smallest_card(run, made, tmp_path):
-    """One block of 1200 MiB, then 20 of 60 MiB in its place, of which every other one is freed, and 6 of 90 MiB that do not fit into the gaps."""
+    """One block of 1200 MiB is freed; 20 blocks of 60 MiB take its place, every other one is freed, and 6 of 90 MiB do not fit into the gaps."""
     trace = made("gaps.csv", f"a,99,{1200 * MIB}", "f,99", *(f"a,{i},{60 * MIB}" for i in range(20)),
                  *(f"f,{i}" for i in range(0, 20, 2)), *(f"a,{i},{90 * MIB}" for i in range(20, 26)))
     picture = tmp_path / "picture.png"

@@ -85,7 +85,7 @@ def test_signals_reach_the_program(clean, tmp_path):
 
 
 def test_a_closed_pipe_ends_a_program_as_it_would_without_us(run):
-    """Python ignores SIGPIPE, and what it becomes would go on ignoring it."""
+    """Python ignores SIGPIPE, and the program that it becomes would inherit that."""
     done = run("run", "--", "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
     assert done.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
 
@@ -100,7 +100,7 @@ def test_an_open_file_is_handed_on(clean, tmp_path):
 
 
 def test_it_starts_at_once(clean):
-    """The CPU time that is added to the start of a program, beside that of the Python interpreter."""
+    """Measures the CPU time that the command adds to the start of a program, compared with that of the Python interpreter."""
     def least(*command):
         times = []
         for _ in range(10):
@@ -160,7 +160,7 @@ class TestSimulated:
 
     @pytest.mark.parametrize("name", ["with space", "with:colon", "with space ('1\") error"])
     def test_a_tree_at_a_path_at_which_the_linker_splits(self, run, tmp_path, simulation_library, name):
-        """Its libraries are loaded by a link that has a plain name; also where the cache folder has such a name, and where an old link is there."""
+        """The libraries are loaded by a link with a plain name, also if the cache folder has such a path, and if an old link is there."""
         folder = tmp_path / name
         folder.mkdir()
         os.symlink(simulation_library.parent, folder / "sim")

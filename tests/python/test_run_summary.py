@@ -1,5 +1,5 @@
-"""What a program of `cenote run` says at its end: a line, figures (--json), a page (--report). Most of it with a PyTorch of a page, which keeps no
-memory but says what it is told to; the last tests with the real one."""
+"""What `cenote run` prints and writes when a program ends: a line, figures (--json), a page (--report). Most tests use a fake PyTorch, which keeps no
+memory and returns given figures; the last tests use the real one."""
 import json
 import pathlib
 import re
@@ -17,7 +17,7 @@ from cenote.launch.environment import Wish
 GIB = 1 << 30
 LINE = "cenote: peak requested 2.00 GiB, peak reserved 3.00 GiB, waste 50.0 %, 8 driver calls (native)\n"
 
-# As much of torch as is looked at. `torch.use()` is a program's first use of a GPU.
+# As much of torch as cenote reads. `torch.use()` is a program's first use of a GPU.
 TORCH = """
 import sys, types
 now = {"requested_bytes.all.peak": 2 << 30, "reserved_bytes.all.peak": 3 << 30, "reserved_bytes.all.current": 1 << 30,
@@ -38,7 +38,7 @@ _C = types.SimpleNamespace(_cuda_resetPeakMemoryStats=lambda device: now.update(
 
 @pytest.fixture
 def played(run, tmp_path):
-    """played(CODE, OPTION..., NAME=VALUE...): a finished program with that torch, in a Python that reads CENOTE_SUMMARY."""
+    """played(CODE, OPTION..., NAME=VALUE...): a finished program with the fake torch, in a Python that reads CENOTE_SUMMARY."""
     (tmp_path / "torch.py").write_text(TORCH)
     (tmp_path / "site").mkdir()
     (tmp_path / "site/cenote.pth").write_text((ROOT / "python/cenote.pth").read_text())
@@ -138,9 +138,9 @@ def test_the_place_in_the_books_is_that_of_the_header():
     assert names[run_summary.COST_NS] == "cost_ns" and len(names) <= run_summary.BOOKS
 
 
-# --- what is asked for
+# --- the options
 
-def test_nothing_is_set_where_nobody_asked():
+def test_without_options_nothing_is_set():
     assert environment.prepare(Wish(), {}, None) == {}
     assert environment.prepare(Wish(line=False), {}, None) == {environment.SUMMARY: "off"}
     assert environment.prepare(Wish(line=True), {}, None) == {environment.SUMMARY: "on"}
@@ -154,7 +154,7 @@ def test_the_files_of_a_run_around_this_one_are_its_own():
 def test_a_report_records_unless_the_program_says_how_much(tmp_path):
     wish = Wish(allocator="cenote", report=str(tmp_path / "x.html"), line=True)
     assert environment.prepare(wish, {}, None)["CENOTE_CONF"] == f"record:{environment.RECORDS}"
-    assert environment.prepare(wish, {"CENOTE_CONF": "record:9"}, None)["CENOTE_CONF"].endswith(",record:9")  # the last one wins
+    assert environment.prepare(wish, {"CENOTE_CONF": "record:9"}, None)["CENOTE_CONF"].endswith(",record:9")  # the last value wins
 
 
 @pytest.mark.parametrize("wish, why", [
@@ -182,7 +182,7 @@ torch.cuda.empty_cache()
 
 @pytest.fixture
 def trained(clean, tmp_path):
-    """trained(OPTION...): what PROGRAM said on a simulated GPU, and its figures. In a Python where cenote is installed as tools/setup does it."""
+    """trained(OPTION...): output and figures of PROGRAM on a simulated GPU, in a Python where cenote is installed, as by tools/setup."""
     def call(*options):
         (tmp_path / "program.py").write_text(PROGRAM)
         figures = tmp_path / "figures.json"

@@ -1,5 +1,5 @@
-"""`cenote view`, `cenote replay`, `cenote-replay` and `cenote.memory_viz` take a file for the same: good, with the same counts, or broken, at the
-same line. There is one reader of traces, stats/records/reader.c; what this holds is that no other one comes beside it, in what is put around it."""
+"""`cenote view`, `cenote replay`, `cenote-replay` and `cenote.memory_viz` agree about a file: good, with the same counts, or broken, at the same
+line. There is one reader of traces, stats/records/reader.c; these tests make sure that no program around it judges a file by rules of its own."""
 import gzip
 import os
 import pickle
@@ -67,7 +67,7 @@ def zipped():
 
 
 def by_view(path):
-    """(verdict, records, live peak, streams): the verdict is "" or what is said, without the name of the file."""
+    """(verdict, records, live peak, streams): the verdict is "" or the message, without the name of the file."""
     reader = viewer.TraceReader(path.name, str(path))
     try:
         with inputs.opened(str(path)) as found:
@@ -166,7 +166,7 @@ def test_damaged_files(tmp_path, program):
 @pytest.mark.parametrize("is_pipe", [False, True])
 @pytest.mark.parametrize("kind", ["trace", "pickle", "zipped pickle"])
 def test_any_kind_through_a_pipe(tmp_path, kind, is_pipe):
-    """view took a snapshot of PyTorch's from a gzip file and from a pipe, and replay did not."""
+    """`view` read a snapshot of PyTorch from a gzip file and from a pipe, and `replay` did not."""
     content = {"trace": lambda: GOOD["plain"], "pickle": lambda: pickle.dumps(torch_snapshot()),
                "zipped pickle": lambda: gzip.compress(pickle.dumps(torch_snapshot()))}[kind]()
     (tmp_path / "file").write_bytes(content)
@@ -181,10 +181,10 @@ def test_any_kind_through_a_pipe(tmp_path, kind, is_pipe):
     assert counts == [1, 1]
 
 
-# --- no end of it
+# --- files without an end
 
 def test_more_records_than_are_read(tmp_path, program, monkeypatch):
-    """Of any kind: uses and steps were not counted, so that 40 million of them in 0.9 MB kept `view` busy."""
+    """Records of any kind count: when uses and steps did not, 40 million of them in 0.9 MB kept `view` busy."""
     assert records.MOST == int(re.search(r"TRACE_RECORDS_MAX (\d+)", (ROOT / "stats/records/records.h").read_text())[1])
     for letter in ("s,,", "u,1,"):
         path = tmp_path / "long.csv"
@@ -232,7 +232,7 @@ class Terminal:
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress(tmp_path, monkeypatch, is_terminal):
-    """On a terminal at once; elsewhere a line after some seconds of a clock that the test moves."""
+    """Progress shows on a terminal at once, elsewhere as a line after some seconds of a clock that the test moves."""
     path = tmp_path / "long.csv"
     path.write_bytes(HEAD + b"0,a,1,512\n" + b"0,u,1,\n" * (3 * records.BATCH))
     now = [100.0]

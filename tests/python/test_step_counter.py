@@ -1,4 +1,4 @@
-"""Which steps of optimizers are steps of the program. No torch, no GPU: optimizers are any objects here."""
+"""Which steps of optimizers are steps of the program. No torch, no GPU: any object can be an optimizer here."""
 import gc
 
 import pytest
@@ -12,7 +12,7 @@ class Optimizer:
 
 @pytest.fixture(autouse=True)
 def ended(monkeypatch):
-    """How many steps ended so far."""
+    """The number of steps that have ended."""
     count = []
     monkeypatch.setattr(step_counter, "end_step", lambda: count.append(1))
     monkeypatch.setattr(step_counter, "_leader", None)
@@ -21,7 +21,7 @@ def ended(monkeypatch):
 
 
 def play(optimizers, order, ended):
-    """Steps of the program, after each step of an optimizer."""
+    """The count of steps of the program after each step of an optimizer."""
     counts = []
     for name in order:
         step_counter.has_stepped(optimizers[name])
@@ -47,7 +47,7 @@ def test_one_that_steps_seldom(optimizers, ended):
 
 
 def test_another_takes_over(optimizers, ended):
-    """The first is a pretraining's; the program does not tell cenote that it has ended. One step is not counted."""
+    """The first optimizer is for a pretraining, and the program does not tell cenote that it has ended. One step is not counted."""
     assert play(optimizers, "aabbbbcbc", ended) == [1, 2, 2, 3, 4, 5, 5, 6, 6]
 
 

@@ -1,4 +1,4 @@
-"""Tags of Python's threads: what libcenote has after whatever a program does with them. No torch, no GPU."""
+"""Tags of Python's threads: which path libcenote has, whatever a program does with tags. No torch, no GPU."""
 import asyncio
 import gc
 import inspect
@@ -13,7 +13,7 @@ import cenote
 
 @pytest.fixture(autouse=True)
 def path():
-    """path(): what was pushed and not popped by this thread, as libcenote accepted it."""
+    """path(): the tags that this thread has pushed and not popped, as libcenote accepted them."""
     from cenote import places
     from cenote.labels import tags
     from cenote.native import bindings
@@ -45,7 +45,7 @@ def path():
     yield lambda: "/".join(stack())
     tags._push, tags._pop = saved
     gc.collect()
-    assert real_pop() != 0, "something was left on the stack"
+    assert real_pop() != 0, "a tag was left on the stack"
     assert stack() == [] and tags._thread.stack.pushes == []
 
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_decorated():
 
 
 def test_more_paths_than_there_may_be(clean):
-    """The one too many is refused, and those that are there go on. Paths are for good: in a process of its own."""
+    """The first path over the limit is refused, and the others go on working. Paths are never freed, so that this needs a process of its own."""
     code = """
 import cenote
 most = 0

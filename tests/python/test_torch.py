@@ -1,4 +1,4 @@
-"""The CUDA build of PyTorch, unchanged, under `cenote run`, and the ways in which programs start others: all are on one simulated machine."""
+"""The unchanged CUDA build of PyTorch under `cenote run`, and the ways in which programs start others: all run on one simulated machine."""
 import importlib.util
 import os
 import pathlib
@@ -14,7 +14,7 @@ SECONDS = 300
 
 @pytest.fixture
 def gpu(clean, tmp_path):
-    """gpu(OPTION..., code=PROGRAM): its lines of output. `gpu(..., command=[...])` runs that instead, with the program in program.py."""
+    """gpu(OPTION..., code=PROGRAM): its lines of output. `gpu(..., command=[...])` runs the command instead, with the program in program.py."""
     clean["PATH"] = str(pathlib.Path(sys.executable).parent) + os.pathsep + clean["PATH"]
     clean["OMP_NUM_THREADS"] = "1"
 
@@ -80,7 +80,7 @@ def test_settings_of_the_user_stay(gpu):
 
 
 def test_what_torch_asks_for_is_there(gpu, clean, tmp_path):
-    """The installed torch wants nothing that the simulated GPU lacks: nothing is said."""
+    """The simulated GPU has all that the installed torch needs: nothing is printed."""
     done = subprocess.run([*CENOTE, "run", "--sim", "8GiB", "--", "true"], env={**clean, "XDG_CACHE_HOME": str(tmp_path)},
                           capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -88,7 +88,7 @@ def test_what_torch_asks_for_is_there(gpu, clean, tmp_path):
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_multiprocessing(gpu, method):
-    """A parent that has not touched CUDA may fork; the children's memory is taken from one device."""
+    """A parent that has not used CUDA may fork; the memory of its children comes from one device."""
     code = f"""
 import multiprocessing, sys
 def child(queue, barrier):
@@ -108,7 +108,7 @@ if __name__ == "__main__":
 """
     free, codes = gpu("--sim", "8GiB", code=code)
     assert codes == "0 0"
-    assert free == "5 5"  # 8 less two contexts and two GiB
+    assert free == "5 5"  # 8 GiB less two contexts and two blocks of 1 GiB
 
 
 def test_a_fork_after_cuda_is_refused_by_pytorch(gpu):
@@ -183,7 +183,7 @@ def test_pytest(gpu, tmp_path):
 
 
 def test_two_runs_are_on_two_machines(clean, tmp_path):
-    """The second sees a device that no process uses, while the first holds most of its own."""
+    """The second run sees a device that no process uses, while the first holds most of its own device."""
     holds = "import sys, torch; x = torch.empty(7 << 30, dtype=torch.uint8, device='cuda'); print('held', flush=True); sys.stdin.read()"
     sees = "import torch; print(torch.cuda.mem_get_info()[0] >> 30)"
     command = [*CENOTE, "run", "--sim", "8GiB", "--", sys.executable, "-c"]
@@ -195,7 +195,7 @@ def test_two_runs_are_on_two_machines(clean, tmp_path):
 
 
 def test_libraries_of_nvidias_are_all_simulated(gpu, simulation_library):
-    """Even where real ones are installed: each is loaded once, from our folder."""
+    """Each library is loaded once, from the simulated ones, even if real ones are installed."""
     code = DEVICE + """
 torch.empty(1, device="cuda")
 import re

@@ -1,4 +1,4 @@
-"""The reader of PyTorch's pickles, and that both commands obey it: `cenote view` and `cenote replay` refuse the same files with the same words."""
+"""The reader of PyTorch's pickles: `cenote view` and `cenote replay` both use it, and refuse the same files with the same words."""
 import io
 import pickle
 

@@ -1,4 +1,4 @@
-"""The traces in traces/torch: each is what the manifest says, read by cenote's reader and, for what a replay does not need, line by line."""
+"""The traces in traces/torch agree with their manifest. cenote's reader reads them; what a replay does not need, the tests read line by line."""
 import collections
 import gzip
 import hashlib
@@ -29,7 +29,7 @@ def rows(path):
 
 
 def told(path):
-    """What a manifest says of a file, found here by other means than record.py's."""
+    """The manifest's figures of a file, computed in another way than record.py does."""
     live, peak, blocks, streams, found = 0, 0, {}, set(), rows(path)
     for row in found:
         if row["op"] == "a":
@@ -71,7 +71,7 @@ def test_the_reader_reads_it(line):
 
 
 def test_a_trace_that_was_changed_is_found(tmp_path):
-    """The comparison above can fail: one block larger, one record less, other bytes of the same records."""
+    """The comparison above can fail: with one block larger, one record less, or other bytes for the same records."""
     line = MANIFEST[NAMES.index("lstm")]
     text = gzip.decompress((FOLDER / line["file"]).read_bytes())
     lines = text.split(b"\n")
@@ -89,7 +89,7 @@ def test_a_trace_that_was_changed_is_found(tmp_path):
 
 
 def test_record_names_what_there_is():
-    """What can be said without a recording. That the programs are those of examples/torch/table.py keeps a new one from being forgotten."""
+    """Checks record.py without a recording: it must have the programs of examples/torch/table.py, so that no new one is forgotten."""
     done = subprocess.run([sys.executable, ROOT / "traces/record.py", "no_such"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "no program 'no_such'" in done.stderr and "Traceback" not in said(done.stderr)
     programs = re.findall(r'^    Program\("(\w+)\.py"', (ROOT / "examples/torch/table.py").read_text(), re.M)
@@ -145,7 +145,7 @@ def test_a_program_that_fails_leaves_one_line(record, tmp_path, monkeypatch, cap
 
 @pytest.mark.simulation
 def test_the_library_alone_replays_them(tmp_path, simulation_library):
-    """cenote-replay, on the shortest of them; docs/results.md has all of them, through PyTorch."""
+    """cenote-replay plays the shortest of the traces; docs/results.md has all of them, through PyTorch."""
     program = simulation_library.parents[1] / "bin/cenote-replay"
     line = min(MANIFEST, key=lambda each: each["records"])
     shutil.copy(FOLDER / line["file"], tmp_path)

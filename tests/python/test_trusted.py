@@ -1,5 +1,5 @@
-"""What is loaded into a process lies where other users cannot change it: each folder on the way is looked at, links too, and what was looked at is
-what is loaded. Where a race is tried the other user acts between the look and the use, by a hook, not by luck."""
+"""A process loads only files that other users cannot change: cenote checks each folder and link on the path, and loads the file that it checked. In
+tests of a race the other user acts between the check and the use, by a hook, not by luck."""
 import ctypes
 import os
 import pathlib
@@ -63,7 +63,7 @@ def test_others_write_somewhere_on_the_way(tmp_path, at, mode):
     (tmp_path / at).chmod(mode)
     with pytest.raises(trusted.Untrusted, match=f"may write to {tmp_path / at} .mode {mode:o}"):
         walked(tmp_path / "above/own/leaf")
-    (tmp_path / at).chmod(mode | stat.S_ISVTX)  # as /tmp: they add names, and cannot take ours away
+    (tmp_path / at).chmod(mode | stat.S_ISVTX)  # like /tmp: others may add names, and cannot remove this user's
     assert walked(tmp_path / "above/own/leaf") == str(tmp_path / "above/own/leaf")
 
 
@@ -87,13 +87,13 @@ def test_another_user_owns_a_folder_on_the_way(tmp_path, at):
 
 @pytest.mark.parametrize("target", ["data/home", "{}/data/home", "../{0.name}/data/./x/../home", "second"])
 def test_links_of_our_own_are_followed(tmp_path, target):
-    """As /home, which is a link to /data/home."""
+    """Like /home, if that is a link to /data/home."""
     (tmp_path / "data/home/me").mkdir(parents=True)
     (tmp_path / "data/x").mkdir()
     (tmp_path / "second").symlink_to(tmp_path / "data/home")
     (tmp_path / "home").symlink_to(target.format(tmp_path))
     assert walked(tmp_path / "home/me") == str(tmp_path / "data/home/me")
-    assert walked(tmp_path / "home/../x") == str(tmp_path / "data/x")  # above what the link leads to
+    assert walked(tmp_path / "home/../x") == str(tmp_path / "data/x")  # above the target of the link
 
 
 def test_a_link_in_a_circle(tmp_path):
@@ -113,7 +113,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path):
 
 
 def test_a_link_where_others_may_write_is_not_followed(tmp_path):
-    """Of a sticky folder, too: a link of root's can be linked there a second time."""
+    """A sticky folder is no exception: another user can put a second link to a link of root there."""
     (tmp_path / "data").mkdir()
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
@@ -158,7 +158,7 @@ def content(library):
 
 
 def planted(leaf, name):
-    """What another user who can move `leaf` puts in its place."""
+    """Replaces `leaf`, as another user does that may move it."""
     leaf.rename(leaf.with_name("aside"))
     leaf.mkdir()
     (leaf / name).write_text("planted\n")
@@ -168,7 +168,7 @@ def planted(leaf, name):
 class TestTheAdapter:
     @pytest.mark.parametrize("call", ["access", "fstat", "stat", "open"])
     def test_a_folder_that_is_replaced_after_it_was_looked_at(self, pretended, monkeypatch, call):  # noqa: F811
-        """Whichever look it is: what comes out is what lay in the folder that was looked at, and not what lies under its name by then."""
+        """At any point: the library comes from the folder that was checked, not from the one that has its name by then."""
         made = pathlib.Path(adapter.make(TORCH))
         leaf, inside = made.parent, getattr(os, call)
         kept, done = os.stat(leaf), []
@@ -246,7 +246,7 @@ def compiled(path, number):
 
 
 def test_what_is_loaded_is_the_file_that_was_looked_at(tmp_path):
-    """Although another one has its name by then. Loaded in another process: this one would keep its descriptor."""
+    """Another file has the name by then. Another process loads the library, because this one would keep its descriptor."""
     compiled(tmp_path / "good.so", 1)
     compiled(tmp_path / "planted.so", 2)
     code = f"""
@@ -263,7 +263,7 @@ print(adapter.load(library).number(), os.path.exists(f"/proc/{{os.getpid()}}/fd/
     assert ctypes.CDLL(str(tmp_path / "good.so")).number() == 2
 
 
-# --- what else a program of ours starts or reads
+# --- other files that a command of cenote starts or reads
 
 def test_the_answer_about_torch_is_not_read_where_others_write(tmp_path):
     path = tmp_path / "cenote/demands.txt"
@@ -277,7 +277,7 @@ def test_the_answer_about_torch_is_not_read_where_others_write(tmp_path):
 @pytest.mark.simulation
 @pytest.mark.parametrize("command", [("replay", "--under", "native", "x.csv"), ("doctor", "--sim", "4GiB")])
 def test_modules_of_the_current_folder_are_not_ours(clean, tmp_path, command):
-    """A command that is started in /tmp runs no json.py that lies there. The command itself is started without it, as bin/cenote is."""
+    """A command that is started in /tmp does not run a json.py that lies there. As for bin/cenote, the current folder is not on its path."""
     (tmp_path / "x.csv").write_text("t_us,op,id,bytes\n0,a,1,512\n")
     for name in ("json", "torch", "argparse", "cenote"):
         (tmp_path / f"{name}.py").write_text("import os; open('ran', 'w').close(); os._exit(3)\n")

@@ -1,4 +1,4 @@
-"""`cenote view`: what it reads, what it refuses, and its page in a real browser. A complaint on the browser's console is a failure."""
+"""`cenote view`: what it reads, what it refuses, and its page in a real browser. A message on the browser's console is a failure."""
 import gzip
 import itertools
 import json
@@ -14,7 +14,7 @@ from cenote.view import html_page, viewer
 from cenote.view.history import FOR_EVER, Broken
 from test_memory_viz import files  # noqa: F401  (a fixture: a pool's own snapshot and trace)
 
-pytestmark = pytest.mark.simulation  # the reader of traces is built
+pytestmark = pytest.mark.simulation  # needs the reader of traces, which the build makes
 MIB = 1 << 20
 COLUMNS = "t_us,op,id,bytes,stream,device,tag,address,label"
 NASTY = "</script><script>alert(1)</script><!-- \u2028\"'\\ größe 🕳"
@@ -88,7 +88,7 @@ def test_a_trace_is_read(small):
 
 
 def test_what_was_reserved(small, tmp_path):
-    """As cenote records it; where a line says nothing it is as before."""
+    """The reserved bytes that cenote records; a line without a figure repeats the last one."""
     lines = small.read_text(encoding="utf-8").rstrip("\n").split("\n")
     held = ["reserved", 8 * MIB, 40 * MIB, "", "", 40 * MIB, 104 * MIB]
     path = tmp_path / "held.csv"
@@ -104,7 +104,7 @@ def test_what_was_reserved(small, tmp_path):
 
 
 def test_no_peak_is_lost(tmp_path):
-    """100,000 records, one of which is the highest for the time of one record; the points are a few thousand."""
+    """The trace has 100,000 records, the peak lasts for one of them, and the page draws a few thousand points."""
     random.seed(3)
     records, live = [], []
     for i in range(50_000):
@@ -132,7 +132,7 @@ def test_no_peak_is_lost(tmp_path):
 
 
 def torch_snapshot():
-    """One expandable segment of 64 MiB, of which the trace saw the last 32 come; a block from before, and one that came and went."""
+    """One expandable segment of 64 MiB, whose last 32 MiB were mapped during the trace; a block from before, and one that came and went."""
     frames = [{"filename": "??", "line": 0, "name": "torch::unwind::unwind()"},
               {"filename": "/usr/lib/python3/site-packages/torch/nn/linear.py", "line": 9, "name": "forward"},
               {"filename": "/some/where/train.py", "line": 12, "name": NASTY}]
@@ -172,10 +172,10 @@ def test_a_snapshot_of_a_pool_is_read(files, view, tmp_path):  # noqa: F811
     view(plain, zipped, trace, zipped_trace, "-o", page)
     first, second, told, again = data_of(page)
     for moment in (first["moment"], second["moment"]):
-        del moment["ns"]  # the second was written a little later
+        del moment["ns"]  # the second file was written a little later
     assert first["moment"] == second["moment"] and first["moment"]["figures"]["reserved"] == snapshot["counters"]["reserved"]["current"]
     assert len(first["moment"]["pages"]) == len(snapshot["pages"]["rows"]) and first["blocks"]["count"] == 2
-    assert "tag" not in first["names"] and told["names"]["tag"] == ["größe, 50%", "no tag"]  # both live blocks have one tag: it divides nothing
+    assert "tag" not in first["names"] and told["names"]["tag"] == ["größe, 50%", "no tag"]  # the first has one tag alone
     assert told["records"] == again["records"] == 6 and told["peaks"]["requested"] == 5000 + 100 + 200_000 + (30 << 20)
 
 
@@ -305,7 +305,7 @@ def chromium():
 
 @pytest.fixture
 def opened(chromium, tmp_path):
-    """opened(FILE...): the page of these files. After the test the page must have had nothing to complain of."""
+    """opened(FILE...): the page of these files. After the test the browser's console must be empty."""
     def call(*names):
         page = tmp_path / "page.html"
         assert viewer.main([*map(str, names), "-o", str(page)]) == 0
@@ -318,12 +318,12 @@ def opened(chromium, tmp_path):
 
 
 def pixel(page, canvas, x, y):
-    """The colour at a place of a canvas, in its own measure."""
+    """The colour at a place of a canvas, in the canvas's own units."""
     return page.value(f"(c => Array.from(c.getContext('2d').getImageData({x}, {y}, 1, 1).data).slice(0, 3))(document.querySelector('{canvas}'))")
 
 
 def colour(page, name):
-    """Of a name in the legend."""
+    """The colour of a name in the legend."""
     found = page.value(f"[...document.querySelectorAll('#legend li')].filter(e => e.querySelector('span').innerText === {json.dumps(name)})"
                        ".map(e => getComputedStyle(e.querySelector('i')).backgroundColor)[0]")
     return [int(part) for part in re.findall(r"\d+", found)]
@@ -449,7 +449,7 @@ def test_a_snapshot_of_pytorch_in_the_page(opened, tmp_path):
 
 @pytest.mark.simulation
 def test_a_page_of_many_large_snapshots_is_small_enough(files, tmp_path):  # noqa: F811
-    """20 pools with 40,000 pages and 40,000 blocks each, whose names are long."""
+    """20 pools with 40,000 pages and 40,000 blocks each, with long names."""
     with open(files[0], encoding="utf-8") as file:
         snapshot = json.load(file)
     region, segment, page = snapshot["regions"][0], snapshot["segments"][0], snapshot["pages"]["rows"][0]
@@ -486,5 +486,5 @@ def test_a_million_records_stay_smooth(opened, tmp_path):
     assert "999,500" in page.text("#figures") and "of 999,500 records" in page.text("#sampled")
     frames = page.value("Array.from({length: 20}, (_, i) => { const t = performance.now(); state.moment = i * 40000; draw();"
                         " return performance.now() - t; })")
-    # 20 ms where nothing else runs; the quickest, since a busy machine makes any of them slow. Drawing every record would take seconds.
+    # 20 ms on a quiet machine; the quickest of several counts, because other programs may slow one down. To draw every record would take seconds.
     assert min(frames) < 100, f"{frames} ms"

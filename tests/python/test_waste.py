@@ -1,4 +1,4 @@
-"""cenote-fuzz has models of PyTorch's allocators; here they and the real ones play the same traces and reserve the same."""
+"""cenote-fuzz has models of PyTorch's allocators: the models and the real allocators play the same traces, and reserve the same."""
 import json
 import os
 import pathlib
