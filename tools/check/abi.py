@@ -1,6 +1,7 @@
 """
-Programs of older headers keep working: what abi.def has of structs and values is still there (abi.c), every struct of the headers has rows
-there, and every function with a struct takes its size, which a macro adds (rule 14 of docs/design.md). Names of functions begin with their object.
+Checks that programs that were compiled with older headers keep working: the structs and values of abi.def are still there (abi.c), every struct of
+the headers has rows in it, and every function with a struct takes its size, which a macro adds (rule 14 of docs/design.md). Names of functions begin
+with their object.
 """
 import re
 import subprocess
@@ -13,7 +14,7 @@ CLOSED = {"cenote_level", "cenote_share"}  # they never change
 STRUCT = re.compile(r"^typedef struct (cenote_\w+) \{", re.MULTILINE)
 FUNCTION = re.compile(r"^CENOTE_API\b[^;]*?\b(cenote_\w+)\(([^;]*)\);\n(.*)", re.MULTILINE)
 OBJECT = re.compile(r"(?:const )?(cenote_(?:pool|group|options|stats)) \*")
-INSIDE = ("cenote_alloc", "cenote_group_create", "cenote_capture_", "cenote_stream_")  # about what lies in the pool or group that they take
+INSIDE = ("cenote_alloc", "cenote_group_create", "cenote_capture_", "cenote_stream_")  # these take a pool or a group, and are about something in it
 FLAGS = "-std=c11 -Wall -Wextra -Wpadded -Werror -fsyntax-only -I. -Iinclude".split()
 
 

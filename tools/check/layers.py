@@ -1,4 +1,4 @@
-"""Include order of the layers: a file includes its own layer and those its row of layers.txt names."""
+"""Checks the order of includes: a file includes its own layer, and those that the layer's row of layers.txt names."""
 import dataclasses
 import fnmatch
 import re
@@ -31,7 +31,7 @@ def layer_of(path: str, layers: list[Layer]) -> Layer | None:
 
 
 def included(tree: Tree, bracket: str, name: str) -> str | None:
-    """The path in the repository that an include means, "" for other people's headers, None where there is no such file."""
+    """The path in the repository that an include means; "" for a header from outside; None if there is no such file."""
     for path in (name, "include/" + name):
         if path in tree.files:
             return path

@@ -1,4 +1,4 @@
-"""Files of at most 600 lines, functions of at most 60, lines of at most 150 columns, no tab and no blank at a line's end. Prose of at most 120."""
+"""Checks that files have at most 600 lines, functions 60, lines 150 columns and prose 120, and that there is no tab and no blank at a line's end."""
 import ast
 import re
 from typing import Iterator
@@ -8,7 +8,7 @@ from tree import Report, Tree
 FILE_LINES = 600
 FUNCTION_LINES = 60
 SOURCES = (".c", ".h", ".cpp", ".py")
-COLUMNS = 150   # write for 140; a comment that ends a little later is no error
+COLUMNS = 150   # aim at 140; a comment that ends a little later is no error
 PROSE_COLUMNS = 120
 NO_PROSE = ("    ", "|", "![", "<")   # code, tables, pictures and HTML of a document
 

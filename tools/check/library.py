@@ -1,6 +1,6 @@
 """
-The built library: shared and static, it offers what the headers declare CENOTE_API and no more; it is small, needs the C library alone, and
-has nothing of what debug builds do on purpose.
+Checks the built library: shared and static, it exports what the headers declare CENOTE_API and no more; it is small, needs only the C library, and
+cannot break its rules on purpose, as debug builds can.
 """
 import pathlib
 import re
@@ -27,7 +27,7 @@ def output(*command: object) -> str:
 
 
 def names_of(*nm: object) -> set[str]:
-    """Names that nm lists; "A" is the export list's own name, lines of one word name a member of an archive."""
+    """The names that nm lists. "A" marks a name of the export list itself; a line of one word names a member of an archive."""
     symbols = [line.split() for line in output("nm", "--defined-only", *nm).splitlines()]
     return {words[-1].split("@")[0] for words in symbols if len(words) == 3 and words[1] != "A"}
 
@@ -53,7 +53,7 @@ def stripped_bytes(library: pathlib.Path) -> int:
 
 
 def check_host(tree: Tree) -> list[str]:
-    """libcenote_host.so, where hwloc is there to build it: its own header, jemalloc found at run time."""
+    """libcenote_host.so, if hwloc is installed to build it: it has its own header, and finds jemalloc at run time."""
     library = tree.root / HOST_LIBRARY
     if not library.exists():
         return []

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """
-What links to what: the objects of a library say which file calls a function, or names data, of which other. No circle, neither of files nor of
-folders, but those of links.txt. Headers are another matter (layers.py): a file may call what it declares itself.
+Checks calls between files: the objects of a library say which file calls functions, or uses data, of which other. Neither files nor folders may call
+each other in a circle, unless links.txt lists it. layers.py checks includes.
 
     tools/check/links.py [BUILD]    prints the folders with their lines, the arrows between them and the circles there are
 """
@@ -15,7 +15,7 @@ import typing
 from tree import Report, Tree
 
 BUILDS = ("build", "build-debug")
-LIBRARIES = {                       # name: where its objects are in a build, and what stands before the paths below there
+LIBRARIES = {                       # name: the folder of its objects in a build, and the prefix of the paths below it
     "libcenote.so": ("CMakeFiles/cenote_objects.dir", ""),
     "libcuda.so.1": ("sim/CMakeFiles/cenote_sim.dir", "sim/"),
 }
@@ -38,7 +38,7 @@ def folder_of(path: str) -> str:
 # ------------------------------------------------------------------------------------------------------------------------- what is built
 
 def objects_of(tree: Tree, build: str, library: str) -> dict[str, pathlib.Path]:
-    """Source and object of each file that is still there."""
+    """Source and object of each file that still exists."""
     place, before = LIBRARIES[library]
     folder = tree.root / build / place
     found = {before + str(path.relative_to(folder))[:-len(".o")]: path for path in folder.rglob("*.c.o")}
@@ -50,13 +50,13 @@ def is_fresh(tree: Tree, objects: dict[str, pathlib.Path]) -> bool:
 
 
 def fresh_build(tree: Tree, library: str) -> dict[str, pathlib.Path]:
-    """The objects of the first build that has what the sources say now; none: {}."""
+    """The objects of the first build that is as new as the sources; {} if there is none."""
     builds = (objects_of(tree, build, library) for build in BUILDS)
     return next((objects for objects in builds if is_fresh(tree, objects)), {})
 
 
 def read_arrows(objects: dict[str, pathlib.Path]) -> Arrows:
-    """From the symbol tables. Not with nm: of an object with code for the optimiser of links it would show that one's table."""
+    """Reads the symbol tables. Not by nm, which shows another table for an object that is optimised when it is linked."""
     home: dict[str, str] = {}
     used: dict[str, list[str]] = {}
     for source, path in objects.items():
@@ -84,7 +84,7 @@ def between_folders(arrows: Arrows) -> Arrows:
 # ---------------------------------------------------------------------------------------------------------------------------- circles
 
 def reachable(arrows: Arrows, start: str) -> dict[str, str]:
-    """What a walk along arrows comes to, and from where it came there on the shortest way."""
+    """The files that can be reached along arrows, each with the file before it on the shortest way."""
     came_from: dict[str, str] = {}
     queue = collections.deque([start])
     while queue:
@@ -97,14 +97,14 @@ def reachable(arrows: Arrows, start: str) -> dict[str, str]:
 
 
 def circles_of(arrows: Arrows) -> list[Circle]:
-    """The largest sets in which each reaches each, the largest first."""
+    """The sets in which each file reaches every other, the largest first."""
     reach = {node: set(reachable(arrows, node)) for node in arrows}
     circles = {frozenset(other for other in reach[node] if node in reach[other]) for node in arrows if node in reach[node]}
     return sorted(circles, key=lambda circle: (-len(circle), sorted(circle)))
 
 
 def shortest_through(arrows: Arrows, node: str) -> str:
-    """a.c -> b.c (name) -> a.c (name): as text, to find the call that should go."""
+    """The circle as text, a.c -> b.c (name) -> a.c (name), to find the call that should go."""
     came_from = reachable(arrows, node)
     way = [node]
     while len(way) == 1 or way[-1] != node:
@@ -116,7 +116,7 @@ def shortest_through(arrows: Arrows, node: str) -> str:
 # ------------------------------------------------------------------------------------------------------------------------- the table
 
 def read_known(text: str) -> list[Known]:
-    """Indented lines go on with the row before."""
+    """An indented line continues the row before it."""
     rows: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if rows and line.startswith(" "):
@@ -127,7 +127,7 @@ def read_known(text: str) -> list[Known]:
 
 
 def judge(arrows: Arrows, known: list[Known], kind: str) -> list[str]:
-    """Each circle has to lie in one row."""
+    """Each circle has to be in one row."""
     problems = []
     for circle in circles_of(arrows):
         row = max(known, key=lambda row: len(row.members & circle), default=None)
@@ -139,7 +139,7 @@ def judge(arrows: Arrows, known: list[Known], kind: str) -> list[str]:
 
 
 def stale(known: list[Known], circles: list[Circle]) -> list[str]:
-    """A table that has too much would let circles come back."""
+    """A row without its circle would let the circle come back."""
     problems = []
     for row in known:
         gone = sorted(row.members.difference(*(circle for circle in circles if len(circle & row.members) > 1)))

@@ -1,4 +1,4 @@
-"""What documents name in `backticks` exists: paths, files, identifiers, and verbs of make."""
+"""Checks that everything that documents name in `backticks` exists: paths, files, identifiers, and verbs of make."""
 import fnmatch
 import functools
 import re
@@ -11,7 +11,7 @@ FILE = re.compile(r"[\w.*-]+\.(c|h|cpp|py|def|md|txt|map|csv|cmake|sh|json)")
 IDENTIFIER = re.compile(r"([A-Za-z]\w*_\w+)(\(\))?")
 CUDA = re.compile(r"(cu[A-Z]\w+|CUDA_\w+|CU_\w+)(\(\))?")
 VERB = re.compile(r"make ([a-z]+)")
-MADE = re.compile(r"\.?/?(build[\w-]*|\.venv)(/.*)?")       # what the build makes is not in the tree
+MADE = re.compile(r"\.?/?(build[\w-]*|\.venv)(/.*)?")       # made by a build, so not in the tree
 ELSEWHERE = re.compile(r"/(usr|proc|sys|dev|etc)/.*|cuda\.h")
 SOURCES = (".c", ".h", ".def", ".cpp", ".py", ".cmake", ".txt", ".sh", "Makefile", "tools/setup", "tools/gpu", "tools/deep")
 
@@ -25,7 +25,7 @@ def words(tree: Tree) -> set[str]:
 
 @functools.lru_cache(maxsize=None)
 def cuda_words(tree: Tree) -> set[str]:
-    """Every word of cuda.h; empty where the build does not say where that is."""
+    """Every word of cuda.h; empty if the build does not say where cuda.h is."""
     include = tree.build_setting("CENOTE_CUDA_INCLUDE")
     return set(re.findall(r"\w+", open(include + "/cuda.h").read())) if include else set()
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """
 Checks which files use which parts of a pool: struct cenote_pool is a structure of parts, and parts.txt says which files may change or read each.
-Seen are uses through a pointer to the pool, `pool->part.field`. An address that is handed on counts as a change, unless where it goes is const.
+It sees uses through a pointer to the pool, `pool->part.field`. An address that is passed on counts as a change, unless the parameter is const.
 
     tools/check/parts.py    prints each part with its fields, and the files that change and read it
 """
@@ -47,7 +47,7 @@ class Use:
 
 
 def bare(text: str) -> str:
-    """Without comments and strings, in as many lines."""
+    """The text without comments and strings, with the same number of lines."""
     return re.sub(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
 
 
@@ -63,7 +63,7 @@ def body_of(text: str, name: str) -> str:
 
 
 def parts_of(tree: Tree) -> dict[str, str]:
-    """Part and its struct. Locks have rules of their own."""
+    """Each part and its struct. Locks are not parts: other rules are for them."""
     return {name: struct for struct, name in MEMBER.findall(bare(body_of(tree.text(POOL), "cenote_pool"))) if struct != "lock"}
 
 
@@ -78,13 +78,13 @@ def fields_of(tree: Tree, struct: str) -> list[str]:
 
 @functools.lru_cache(maxsize=None)
 def parameters(tree: Tree) -> dict[str, list[str]]:
-    """Of each function the types of what it takes."""
+    """The types of the parameters of each function."""
     texts = (bare(tree.text(path)) for path in tree.ending(".c", ".h") if path.startswith(FOLDERS + ("base/", "driver/")))
     return {name: arguments.split(",") for text in texts for name, arguments in FUNCTION.findall(text)}
 
 
 def call_around(text: str, at: int) -> tuple[str, int]:
-    """The function whose argument stands there, and which argument; "": none in this statement."""
+    """The function that gets this text as an argument, and the index of the argument; "" if there is none in this statement."""
     depth = commas = 0
     while at and text[at - 1] not in ";{}":
         at -= 1
@@ -96,7 +96,7 @@ def call_around(text: str, at: int) -> tuple[str, int]:
 
 
 def is_change(tree: Tree, text: str, start: int, end: int) -> bool:
-    """Is the field that stands from start to end changed there?"""
+    """Whether the use from start to end changes the field."""
     before = text[:start]
     if CHANGE.match(text, end) or before.endswith(("++", "--")):
         return True
@@ -116,10 +116,10 @@ def uses_in(tree: Tree, path: str, parts: typing.Collection[str]) -> tuple[list[
     pattern = re.compile(rf"(?:(?:\w+(?:->|\.))*\b(?:{names})(?:\[[^\]]*\])?|\(\*(?:{names})\))->(\w+)((?:\.\w+|->\w+|\[[^\]]*\])*)")
     uses, problems, at = [], [], 0
     while match := pattern.search(text, at):
-        at = match.end(1)  # a subscript may be a use as well
+        at = match.end(1)  # a subscript may contain another use
         line = text.count("\n", 0, match.start()) + 1
         if match[1] in parts:
-            leads_out = "->" in re.sub(r"\[[^\]]*\]", "", match[2])  # to what a field points to, which is no part of the pool
+            leads_out = "->" in re.sub(r"\[[^\]]*\]", "", match[2])  # a field points out of the pool
             uses.append(Use(path, line, match[1], not leads_out and is_change(tree, text, match.start(), match.end())))
         elif match[1] not in LOCKS:
             problems.append(f"{path}:{line}: {match[0]} is in no part of {POOL}")
@@ -129,7 +129,7 @@ def uses_in(tree: Tree, path: str, parts: typing.Collection[str]) -> tuple[list[
 # ------------------------------------------------------------------------------------------------------------------------- the table
 
 def read_rows(text: str) -> list[Row]:
-    """Indented lines go on with the row before."""
+    """An indented line continues the row before it."""
     rows: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if rows and line.startswith(" "):
@@ -145,7 +145,7 @@ def holds(patterns: list[str], path: str) -> bool:
 
 
 def judge(row: Row, uses: list[Use]) -> typing.Iterator[str]:
-    """Each use is allowed, and each name of the row is needed: a table that has too much would let uses come back."""
+    """Each use must be allowed, and each name of a row must be needed: a name too many would let uses come back."""
     for use in uses:
         if use.changes and not holds(row.changers, use.path):
             yield f"{use.path}:{use.line}: changes {row.part}, which {TABLE} leaves to {' '.join(row.changers)}"

@@ -1,4 +1,4 @@
-"""What the torch in .venv asks for is in sim/libraries/stubs.def, and the simulated libraries export it. No torch: nothing to compare."""
+"""Checks that sim/libraries/stubs.def has all that the torch in .venv needs, and that the simulated libraries export it. Needs a torch."""
 import dataclasses
 import pathlib
 import re
@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from cenote.simulated import demands  # noqa: E402  (needs the path above)
 
 TABLE = "sim/libraries/stubs.def"
-BUILDS = ("build", "build-debug")    # one of them has the simulated libraries
+BUILDS = ("build", "build-debug")    # the simulated libraries are in one of them
 SECTION = re.compile(r"#ifdef LIBRARY_(\w+)")
 ROW = re.compile(r"STUB\((\w+), *(\w+)\)")
 LIBRARY = re.compile(r"^simulated_library\((\w+) (\S+)", re.MULTILINE)
@@ -37,7 +37,7 @@ def read_table(tree: Tree) -> list[Stub]:
 
 
 def sections(tree: Tree) -> dict[str, str]:
-    """By file name of a library, its section of the table."""
+    """The section of the table for each file name of a library."""
     return {soname: section for section, soname in LIBRARY.findall(tree.text("sim/libraries/CMakeLists.txt"))}
 
 
@@ -46,7 +46,7 @@ def find_torch(tree: Tree) -> demands.Torch | None:
 
 
 def without_row(tree: Tree, wanted: set[demands.Demand]) -> list[demands.Demand]:
-    """What is wanted of a library that has a section, and is not in it."""
+    """What torch needs from a library, and the library's section does not have."""
     names = sections(tree)
     rows = {(stub.section, stub.symbol) for stub in read_table(tree)}
     return sorted(demand for demand in wanted

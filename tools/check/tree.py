@@ -1,4 +1,4 @@
-"""The files of the repository, and what a check has to say about them. No check of its own."""
+"""The files of the repository, and the report of a check. Checks nothing itself."""
 import dataclasses
 import functools
 import pathlib
@@ -12,7 +12,7 @@ class Report:
 
 
 class Tree:
-    """What git tracks or would track below `root`; in a folder without git, every file."""
+    """The files that git tracks or would track below `root`; in a folder without git, every file."""
 
     def __init__(self, root: pathlib.Path):
         self.root = root
@@ -38,7 +38,7 @@ class Tree:
         return self.text(name).splitlines()
 
     def build_setting(self, name: str) -> str:
-        """A value that the build in build/ settled on, or ""."""
+        """A value from the cache of the build in build/, or ""."""
         cache = self.root / "build/CMakeCache.txt"
         for line in cache.read_text().splitlines() if cache.exists() else []:
             if line.startswith(name + ":"):

@@ -1,6 +1,6 @@
 /*
- * async.c: a trace through the driver's own pool, cuMemAllocAsync, as PyTorch's cudaMallocAsync backend uses it: the pool keeps all it
- * has; a block that other streams used is freed on a stream that waits for all of them.
+ * async.c: plays a trace through the driver's own pool, cuMemAllocAsync, as PyTorch's cudaMallocAsync backend does: the pool keeps all that it
+ * has, and a block that other streams used is freed on a stream that waits for all of them.
  *
  * The pool behind it is the simulated driver's (sim/memory/pools.c), a model of NVIDIA's. One device. LOCKING: none; one thread.
  */
@@ -17,7 +17,7 @@ struct player {
     CUstream            *streams;   /* by the trace's numbers; 0 is the legacy default stream */
     CUstream             joining;   /* waits for others before it frees */
     CUdeviceptr         *blocks;
-    CUstream            *homes;     /* where each was allocated */
+    CUstream            *homes;     /* where each block was allocated */
     uint64_t            *users;     /* bits of the streams, by block; more streams than 64 share them */
     uint64_t             live, peak;
     struct replay_result *result;
@@ -67,7 +67,7 @@ static bool play_alloc(struct player *p, const struct record *r)
     return true;
 }
 
-/* `waiting` goes on when `first` has got to here. */
+/* Makes `waiting` wait for the work that is on `first` now. */
 static bool order_after(CUstream waiting, CUstream first)
 {
     CUevent event;

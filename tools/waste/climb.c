@@ -1,11 +1,11 @@
 /*
  * climb.c: hill climbing with restarts over patterns.
  *
- * A climb begins with the worst of some patterns at random, or with the worst of all so far, changed often. Each step changes a little and
- * keeps the change if the waste grows; one that loses a little is kept too while the climb is young, so that it gets over ridges. After
- * PATIENCE steps without gain a new climb begins.
+ * A climb begins with the worst of some random patterns, or with many changes of the worst pattern found so far. Each step makes a small change
+ * and keeps it if the waste grows. While the climb is young, a change that loses a little is kept, too, so that the climb gets past local maxima.
+ * After PATIENCE steps without gain a new climb begins.
  *
- * The same seed tries the same patterns in the same order; where it ends is decided by patterns_most, or by the time.
+ * The same seed tries the same patterns in the same order; patterns_most, or the time, decides where the search ends.
  *
  * LOCKING: none.
  */
@@ -17,8 +17,8 @@
 
 #include "bench/common.h"
 
-#define BEGINNINGS 20      /* patterns at random of which the worst begins a climb */
-#define PATIENCE 300       /* steps without gain until it ends */
+#define BEGINNINGS 20      /* random patterns, the worst of which begins a climb */
+#define PATIENCE 300       /* steps without gain until a climb ends */
 #define WARMTH 0.02        /* part of its excess that a step may lose at first */
 #define COOLING 0.995      /* what is left of that after each step */
 

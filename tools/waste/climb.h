@@ -1,4 +1,4 @@
-/* climb.h: the search for the worst pattern, and what of it is enough. See climb.c and shrink.c. */
+/* climb.h: searches for the worst pattern, and shrinks its trace. See climb.c and shrink.c. */
 #ifndef CENOTE_TOOLS_WASTE_CLIMB_H
 #define CENOTE_TOOLS_WASTE_CLIMB_H
 
@@ -12,7 +12,7 @@ struct search {
     uint64_t                seed;
     uint64_t                patterns_most; /* 0: by time alone */
     double                  seconds;
-    bool                    shows;         /* how it goes, on stderr */
+    bool                    shows;         /* prints progress on stderr */
 
     struct pattern          worst;
     double                  waste;         /* of `worst`; 0: none found */
@@ -25,7 +25,7 @@ struct search {
 /* False: the allocator failed at `trace`, other than by running out of memory; result.message says how. */
 bool climb(struct search *search);
 
-/* Takes blocks out of search->trace as long as the excess over the live peak stays at least 95 % of what it is. */
+/* Takes blocks out of search->trace, as long as at least 95 % of the excess over the live peak stays. */
 bool shrink(struct search *search);
 
 double now_seconds(void);

@@ -1,9 +1,9 @@
 /*
  * judge.c: the measure of cenote-fuzz, and the allocators that it knows.
  *
- * Waste is the most that was reserved at one time over the most that was asked for at one time: it says how large a card has to be for a
- * program that needs so much. When the two moments differ, what was reserved without being asked for was of no use, whether it was
- * kept in case or could not be given back. judge_smallest() tells those apart: on the smallest card that is enough, nothing is kept in case.
+ * Waste is peak reserved divided by peak requested: it says how large a card has to be for a program that needs so much. Memory that is reserved
+ * and not requested is either a cache, or the allocator cannot give it back. judge_smallest() tells the two apart: on the smallest card that
+ * suffices, nothing is kept as a cache.
  *
  * LOCKING: none.
  */
@@ -30,7 +30,7 @@ const struct allocator *allocator_named(const char *name)
     return NULL;
 }
 
-/* Of the simulated GPU; the models have none and are given so much less memory. */
+/* Memory that the context takes of the simulated GPU. The models have no context, and get so much less memory. */
 static uint64_t context_bytes(void)
 {
     struct sim_shape shape;
@@ -69,7 +69,7 @@ uint64_t judge_smallest(const struct allocator *allocator, const struct trace *t
         tried.capacity = good + context;
         if (tried.capacity >= plan->capacity)
             break;
-        judge(allocator, trace, &tried, &result); /* as much as was held is nearly always enough */
+        judge(allocator, trace, &tried, &result); /* the peak that was held is nearly always enough */
         if (!result.failed && !result.ooms)
             break;
     }

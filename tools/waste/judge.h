@@ -7,7 +7,7 @@
 struct allocator {
     const char *name;
     replay_fn   play;
-    bool        apart;      /* it uses the simulated driver, so each replay is a process of its own */
+    bool        apart;      /* uses the simulated driver, so that each replay is a process of its own */
     const char *text;
 };
 
@@ -21,7 +21,7 @@ void judge(const struct allocator *allocator, const struct trace *trace, const s
 /* The measure: 1 is no waste. 0 for a trace that asks for less than half of `live` at its peak, or that ran out of memory. */
 double judge_waste(const struct trace *trace, const struct replay_result *result, uint64_t live);
 
-/* The least memory beside the context, to 1 %, with which the trace gets through; pages stay as large as they are with `plan`. */
+/* The least memory without the context, to 1 %, with which the whole trace can be played; the page size stays that of `plan`. */
 uint64_t judge_smallest(const struct allocator *allocator, const struct trace *trace, const struct replay_plan *plan);
 
 #endif

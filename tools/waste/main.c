@@ -1,8 +1,8 @@
 /*
  * main.c: cenote-fuzz: which program would waste most?
  *
- * Searches for patterns of allocations, judges each on the simulated GPU, and prints the worst: as phases, as figures under each allocator
- * it knows, and as a trace that cenote replay and cenote view read. With files it does not search but judges those.
+ * Searches for patterns of allocations, judges each on the simulated GPU, and prints the worst pattern: its phases, and the figures of each
+ * allocator; writes it as a trace that cenote replay and cenote view read. If files are named, it judges those and does not search.
  *
  * Exit status: 0 done, 1 a wrong argument, 2 a broken file or one that cannot be written, 3 an allocator failed: the trace that did it is
  * in --out.
@@ -19,8 +19,8 @@
 
 enum { EXIT_USAGE = 1, EXIT_FILE = 2, EXIT_ALLOCATOR = 3 };
 
-#define LIVE_LEAST (64ull << 20)   /* less is a few pages */
-#define CAPACITY_LEAST (1ull << 30) /* a context takes half of that */
+#define LIVE_LEAST (64ull << 20)   /* less would be a few pages */
+#define CAPACITY_LEAST (1ull << 30) /* a context takes half of it */
 #define CAPACITY_MAX (1ull << 40)
 #define STREAMS_ROOM 64
 
@@ -131,7 +131,7 @@ static int read_arguments(int argc, char **argv, struct request *request)
             fputs(usage, stdout);
             return 0;
         }
-        if (letter == '?') /* getopt has said which */
+        if (letter == '?') /* getopt has printed an error */
             return EXIT_USAGE;
         int status = set_option(request, options[place].name, letter, optarg);
         if (status)
@@ -175,7 +175,7 @@ static void print_json(const char *name, const struct trace *t, const struct req
            s->took, s->bounds.streams, s->plan.capacity, s->plan.lag, t->in_file, t->live_peak);
 }
 
-/* What each allocator makes of a trace. EXIT_ALLOCATOR if one fails. */
+/* Prints the figures of each allocator for a trace. EXIT_ALLOCATOR if one fails. */
 static int print_all(const struct request *request, const char *name, const struct trace *trace)
 {
     char live[QUANTITY_TEXT];
@@ -215,7 +215,7 @@ static bool write_trace(const char *path, const struct trace *trace)
     return false;
 }
 
-/* What would be a pity to find out at the end. */
+/* Errors that should end the program now, not after the search. */
 static bool can_write(const char *path)
 {
     bool was_there = !access(path, F_OK);
@@ -247,7 +247,7 @@ static int judge_files(struct request *request, int argc, char **argv)
     return status;
 }
 
-/* A defect of an allocator is more than a waste: the trace is kept whole. */
+/* A trace that shows a defect of an allocator is kept whole. */
 static int report_failure(const struct request *request)
 {
     const struct search *s = &request->search;
@@ -279,7 +279,7 @@ static int search(struct request *request)
     if (status || !request->out)
         return status;
     fflush(stdout);
-    if (!write_trace(request->out, &s->trace)) /* whole first: minimising may be cut off */
+    if (!write_trace(request->out, &s->trace)) /* the whole trace first: the user may end the program while it shrinks */
         return EXIT_FILE;
     if (!shrink(s))
         return report_failure(request);

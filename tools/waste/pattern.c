@@ -1,11 +1,11 @@
 /*
- * pattern.c: patterns at random, patterns changed a little, and the program that a pattern stands for.
+ * pattern.c: makes random patterns, changes patterns a little, and makes the program that a pattern stands for.
  *
- * A pattern is phases, one after the other. A phase allocates blocks, with a few small ones among them that stay (pins), until so much is
- * live; then it frees its own blocks but some, and thins out what earlier phases left. Lifetimes come from that: blocks that live for a
- * phase or for a window, survivors that lie scattered between what was freed, pins that outlive several phases.
+ * A pattern is a list of phases. A phase allocates blocks, with a few small ones among them that stay (pins), until a limit of live bytes; then
+ * it frees most of its own blocks, and some that earlier phases left. That gives the lifetimes: blocks that live for a phase or for a window,
+ * survivors scattered between freed blocks, pins that outlive several phases.
  *
- * The program knows no addresses: it cannot look where a block lies, as the adversary of a proof can. Real programs cannot either.
+ * The program knows no addresses: unlike the adversary of a proof it cannot look where a block lies. Real programs cannot, either.
  *
  * LOCKING: none.
  */
@@ -33,13 +33,13 @@ static uint64_t rounded(double bytes, uint64_t most)
     return (size + UNIT - 1) / UNIT * UNIT;
 }
 
-/* The largest block: so that a full phase is more than half of what may be live. */
+/* The largest block: small enough that a full phase reaches more than half of the live limit. */
 static uint64_t largest(const struct bounds *bounds)
 {
     return bounds->live / 4;
 }
 
-/* A size as programs have them: often a power of two, or a little more than one. */
+/* A size like those of programs: often a power of two, or a little more. */
 static uint64_t random_size(const struct bounds *bounds, uint64_t *random)
 {
     uint64_t least = bounds->live / PATTERN_RECORDS * 4;
@@ -88,7 +88,7 @@ void pattern_random(struct pattern *pattern, const struct bounds *bounds, uint64
 
 /* -------------------------------------------------------------------------------------------------------------------- changes */
 
-/* A little more or less, exactly twice or half, or another one. */
+/* A little more or less, exactly twice or half, or a new number. */
 static uint64_t change_size(uint64_t size, const struct bounds *bounds, uint64_t *random)
 {
     static const double factors[] = {0.5, 2, 0.9, 1.1, 0.75, 1.5, 0.99, 1.01};
@@ -116,7 +116,7 @@ static uint32_t change_every(uint32_t every, uint32_t most, uint64_t *random)
     }
 }
 
-/* One number of a phase. */
+/* Changes one number of a phase. */
 static void change_phase(struct phase *phase, const struct bounds *bounds, uint64_t *random)
 {
     struct phase other;
@@ -162,7 +162,7 @@ static void change_phase(struct phase *phase, const struct bounds *bounds, uint6
     }
 }
 
-/* One phase again, as it is or with larger blocks, or on the next stream: what wastes once often does so again. */
+/* Repeats a phase, as it is, with larger blocks, or on the next stream: what wastes once often wastes again. */
 static void repeat_phase(struct pattern *pattern, const struct bounds *bounds, uint64_t *random)
 {
     static const double factors[] = {1, 1.01, 1.1, 1.5, 2, 4};
@@ -228,7 +228,7 @@ struct play {
     uint32_t             count;
     uint64_t             bytes;
     uint64_t             random;
-    bool                 full; /* no record more but frees */
+    bool                 full; /* from now on only frees are recorded */
 };
 
 static void write_record(struct play *p, enum record_op op, const struct live *l, uint32_t stream)
@@ -242,7 +242,7 @@ static void write_record(struct play *p, enum record_op op, const struct live *l
 static void take(struct play *p, uint64_t bytes, uint32_t stream, uint32_t phase, uint32_t until)
 {
     if (p->trace->count + p->count + 3 > PATTERN_RECORDS || p->bytes + bytes > p->bounds->live) {
-        p->full = true; /* what is live has to be freed at the end */
+        p->full = true; /* live blocks have to be freed at the end */
         return;
     }
     struct live *l = &p->live[p->count++];
@@ -276,7 +276,7 @@ static uint64_t next_size(struct play *p, const struct phase *phase, uint32_t n,
     }
 }
 
-/* Where there is a window, the oldest block of this phase that no pin is; they lie behind `*oldest`. */
+/* If the phase has a window: frees the oldest block of the phase that is no pin. Those blocks lie behind `*oldest`. */
 static void free_oldest(struct play *p, uint32_t phase, uint32_t *oldest)
 {
     for (; *oldest < p->count; (*oldest)++) {
@@ -294,7 +294,7 @@ static void fill(struct play *p, const struct phase *phase, uint32_t number, uin
 {
     uint64_t most = p->bounds->live / 100 * phase->fill, done = 0;
     uint32_t oldest = p->count, streams = p->bounds->streams;
-    size_t owed = p->trace->count + p->count; /* what is live has to be freed */
+    size_t owed = p->trace->count + p->count; /* live blocks have to be freed */
     size_t owed_most = owed + (PATTERN_RECORDS - owed) / (phases - number);
     p->full = false;
     for (uint32_t n = 0; !p->full && p->trace->count + p->count < owed_most; n++) {
@@ -313,7 +313,7 @@ static void fill(struct play *p, const struct phase *phase, uint32_t number, uin
     }
 }
 
-/* Blocks that go at the end of a phase are put behind those that stay. Returns how many stay. */
+/* Moves the blocks that are freed at the end of a phase behind those that stay. Returns how many stay. */
 static uint32_t divide(struct play *p, const struct phase *phase, uint32_t number, struct live *gone, uint32_t *gone_count)
 {
     uint32_t stay = 0, mine = 0, old = 0;

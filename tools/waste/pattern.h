@@ -35,7 +35,7 @@ struct pattern {
     uint64_t     seed;      /* of sizes and orders at random */
 };
 
-/* What patterns have to keep to. */
+/* The limits of patterns. */
 struct bounds {
     uint64_t live;          /* no more bytes are live at any time */
     uint32_t streams;
@@ -44,10 +44,10 @@ struct bounds {
 void pattern_random(struct pattern *pattern, const struct bounds *bounds, uint64_t *random);
 void pattern_change(struct pattern *pattern, const struct bounds *bounds, uint64_t *random);
 
-/* What the program does, in `trace`, which holds a trace or zeros; all is freed at the end. False: no host memory. */
+/* Writes the program to `trace`, which holds a trace or zeros; it frees everything at its end. False: no host memory. */
 bool pattern_play(const struct pattern *pattern, const struct bounds *bounds, struct trace *trace);
 
-/* A line for each phase. */
+/* Prints a line for each phase. */
 void pattern_print(FILE *file, const struct pattern *pattern, const struct bounds *bounds);
 
 #endif

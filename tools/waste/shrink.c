@@ -1,9 +1,9 @@
 /*
- * shrink.c: of a trace that wastes, the blocks that it takes.
+ * shrink.c: finds the blocks of a trace that cause its waste.
  *
- * Blocks are taken out with their uses and frees, a run of half of them at a time, then of a quarter, down to single ones, as long as what
- * is left still wastes nearly as much: by delta debugging. What a block costs to try is a replay, so single ones are tried only while there are
- * few: SHRINK_TRIES in all, and no longer than a quarter of the time of the search where that was by time. Ids of what is left begin at 1.
+ * By delta debugging: takes out blocks with their uses and frees, first half of them at a time, then a quarter, down to single blocks, as long as
+ * the rest wastes nearly as much. Each try is a replay, so there are at most SHRINK_TRIES; if the search had a limit of time, they take at most a
+ * quarter of it. The ids of the remaining blocks begin at 1.
  *
  * LOCKING: none.
  */
@@ -15,7 +15,7 @@
 #include "tools/waste/climb.h"
 
 #define SHRINK_TRIES 2000
-#define SHRINK_SECONDS 10 /* that long in any case */
+#define SHRINK_SECONDS 10 /* at least that long */
 #define EXCESS_KEPT 0.95
 
 struct shrinking {
@@ -25,7 +25,7 @@ struct shrinking {
     uint32_t      *names;       /* room for new ids */
     double         goal;
     unsigned       tries;
-    double         end;         /* by now_seconds(); HUGE_VAL: not by time */
+    double         end;         /* by now_seconds(); HUGE_VAL: no limit of time */
 };
 
 static bool may_go_on(const struct shrinking *s)
@@ -33,7 +33,7 @@ static bool may_go_on(const struct shrinking *s)
     return s->tries < SHRINK_TRIES && now_seconds() < s->end;
 }
 
-/* What is left of the whole. */
+/* The remaining part of the whole. */
 static void leave_out(struct shrinking *s)
 {
     struct trace *part = &s->part;
@@ -69,7 +69,7 @@ static bool still_wastes(struct shrinking *s)
     return !result.failed && judge_waste(&s->part, &result, s->search->bounds.live) >= s->goal;
 }
 
-/* Tries to do without blocks [from, to). */
+/* Tries the trace without blocks [from, to). */
 static bool try_without(struct shrinking *s, uint32_t from, uint32_t to)
 {
     bool any = false;

@@ -1,18 +1,18 @@
 /*
  * torch.c: models of PyTorch's caching allocator: as it is by default, and with expandable segments.
  *
- * What is modelled is where blocks go and what is reserved; nothing is stored. Requests are rounded to 512 bytes. Up to 1 MiB they go to
- * the small pool, larger ones to the large pool, of their stream; a free block of one pool and stream serves no other. The smallest that
- * is large enough is taken, at the lowest address of equals, and split if what is left over is worth it.
+ * The models say where blocks lie and how much is reserved; they store nothing. Requests are rounded to 512 bytes. Those up to 1 MiB go to the
+ * small pool of their stream, larger ones to its large pool; a free block serves only its pool and stream. The smallest free block that is large
+ * enough is taken, of equal ones that at the lowest address, and split if the rest is worth it.
  *
- *   native       the smallest free block lacks: a segment of 2 MiB for small ones, of 20 MiB below 10 MiB, else of a multiple of 2 MiB
- *   expandable   it lacks: the addresses of the pool and stream are mapped further, by pages of 2 MiB, or 20 MiB in the large pool
+ *   native       without such a block: a segment of 2 MiB for small requests, of 20 MiB for those below 10 MiB, else of a multiple of 2 MiB
+ *   expandable   without such a block: the addresses of the pool and stream are mapped further, by pages of 2 MiB, or 20 MiB in the large pool
  *
- * Memory goes back only when the device has no more: then all that lies free in whole segments or pages, and the request is tried again.
- * A block that another stream used comes back when the device has got that far, at the next allocation.
+ * Memory goes back only when the device has no more: then all free segments or pages go back, and the request is tried again. A block that
+ * another stream used comes back at the first allocation after the device has finished that use.
  *
- * What the driver's calls would cost is added up by their prices: cuMemAlloc and cuMemFree for a segment; for a page what makes, maps and opens it,
- * and what unmaps and releases it; an event for each free that another stream holds up, and the questions whether it is done.
+ * The models add up the prices of driver calls: cuMemAlloc and cuMemFree for a segment; for a page the calls that make, map and open it, and those
+ * that unmap and release it; for each free that another stream delays an event, and the calls that ask whether it is complete.
  *
  * This is a model, not the allocator's code; tests/python/test_waste.py compares it with the real allocator. Settings are the defaults; one device.
  *
@@ -72,7 +72,7 @@ static bool is_large(const struct block *b)
 
 /* ----------------------------------------------------------------------------------------------------------------- free blocks */
 
-/* The place of the first free block that is not smaller than `size`, and at `at` or behind among equals. */
+/* The index of the first free block that is larger than `size`, or of that size and not below `at`. */
 static uint32_t place_of(const struct pool *pool, uint64_t size, uint64_t at)
 {
     uint32_t low = 0, high = pool->count;
@@ -121,7 +121,7 @@ static struct block *make_block(struct model *m, uint32_t pool, uint64_t at, uin
     return b;
 }
 
-/* What lies behind the first `size` bytes becomes a block of its own, on no list. NULL: no host memory. */
+/* Makes everything behind the first `size` bytes a block of its own, on no list. NULL: no host memory. */
 static struct block *cut(struct model *m, struct block *b, uint64_t size)
 {
     struct block *rest = make_block(m, b->pool, b->at + size, b->size - size);
@@ -137,7 +137,7 @@ static struct block *cut(struct model *m, struct block *b, uint64_t size)
     return rest;
 }
 
-/* `b` and what follows it are one; `next` is gone. */
+/* Joins `b` and the next block; `next` is freed. */
 static void join(struct model *m, struct block *b, struct block *next)
 {
     b->size += next->size;
@@ -219,7 +219,7 @@ static struct block *map_pages(struct model *m, struct block *b, uint64_t size)
     return b;
 }
 
-/* The lowest addresses with room, that begin with an unmapped block or with the free one before it. */
+/* The lowest addresses with enough room, which begin with an unmapped block or with the free one before it. */
 static struct block *find_room(struct block *first, uint64_t size)
 {
     for (struct block *b = first; b; b = b->after) {
@@ -258,7 +258,7 @@ static struct block *grow(struct model *m, uint32_t number, uint64_t size)
 
 /* ------------------------------------------------------------------------------------------------------------------- giving back */
 
-/* The whole pages of a free block go; what is left of it at its ends stays free. */
+/* The whole pages of a free block go back; its ends stay free. */
 static void unmap_pages(struct model *m, struct block *b)
 {
     uint64_t page = page_of(b), base = b->pool * ADDRESSES_APART;
@@ -324,7 +324,7 @@ static void settle(struct model *m, uint64_t now)
     m->cost += m->pending ? m->prices.question : 0;
 }
 
-/* What a block could grow to: the addresses behind it may be unmapped. */
+/* The size to which a block can grow: the addresses behind it may be unmapped. */
 static uint64_t growable(const struct block *b)
 {
     return b->size + (b->after && !b->after->mapped ? b->after->size : 0);
@@ -358,7 +358,7 @@ static void play_alloc(struct model *m, const struct record *r, uint32_t pools)
     if (!b)
         b = more(m, pool, size);
     if (!b && !m->no_memory) {
-        settle(m, UINT64_MAX); /* it waits for the device */
+        settle(m, UINT64_MAX); /* waits for the device */
         give_back(m, pools);
         b = more(m, pool, size);
     }
@@ -400,7 +400,7 @@ static void play_free(struct model *m, const struct record *r)
     m->pending_end = &b->next_pending;
 }
 
-/* Every block is in one list of neighbours; each is freed by its first. */
+/* Every block is in one list of neighbours, which is freed from its first block. */
 static void end(struct model *m, const struct trace *trace, uint32_t pools)
 {
     settle(m, UINT64_MAX);

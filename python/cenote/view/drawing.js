@@ -34,7 +34,7 @@ function frameOf(width) {
     y: value => base - value / (top * 1.04) * (base - TOP) };
 }
 
-/** Where more points than pixels are in sight: of each pixel the highest and the lowest, in their order. */
+/** If there are more points than pixels in sight: the highest and the lowest point of each pixel, in their order. */
 function thinned(first, last, x) {
   const all = xs(), levels = unitLine(), points = [];
   if (!levels || last - first < 2 * (x(state.to) - x(state.from))) return Array.from({ length: last - first + 1 }, (_, i) => first + i);
@@ -83,7 +83,7 @@ function drawGrid(pen, frame) {
   }
 }
 
-/** One polygon for each group, from below; a level holds until the next record, so that edges are steps. */
+/** One polygon for each group, from the bottom up. A level holds until the next record, so that the edges are steps. */
 function drawStack(pen, frame) {
   const stack = state.view.stacks[state.division];
   if (!stack) return;
@@ -102,7 +102,7 @@ function drawStack(pen, frame) {
   pen.globalAlpha = 1;
 }
 
-/** A line through the levels of the frame's points, there or back. */
+/** A line through the levels of the frame's points, from left to right or back. */
 function edge(pen, frame, levels, isBack) {
   const all = xs(), points = frame.points, end = points.length - 1;
   for (let k = 0; k <= end; k++) {
@@ -119,7 +119,7 @@ function drawLines(pen, frame) {
   const all = xs();
   for (const [name, line] of Object.entries(state.view.lines)) {
     pen.beginPath();
-    if (frame.isDense && name !== "reserved") continue;  // it would blacken the stack, whose upper edge it is
+    if (frame.isDense && name !== "reserved") continue;  // it is the upper edge of the stack, and would blacken it
     if (state.view.records) edge(pen, frame, frame.points.map(i => line[i]), false);
     else dots(pen, frame, all, line);
     pen.strokeStyle = lineColor(name);
@@ -132,7 +132,7 @@ function drawLines(pen, frame) {
   pen.globalAlpha = pen.lineWidth = 1;
 }
 
-/** What a snapshot tells of each of its steps: nothing of between. */
+/** The figures that a snapshot has for each of its steps; it has none in between. */
 function dots(pen, frame, all, line) {
   for (const i of frame.points) {
     const x = frame.x(all[i]), y = frame.y(line[i]);
@@ -142,7 +142,7 @@ function dots(pen, frame, all, line) {
   }
 }
 
-/** A tick where each step ended, and its number where there is room. */
+/** A tick where each step ended, and its number if there is room. */
 function drawSteps(pen, frame) {
   let lastTick = -9, lastText = -99;
   state.view.steps.forEach((moment, i) => {
@@ -161,7 +161,7 @@ function drawSteps(pen, frame) {
   });
 }
 
-/** From when until when the picked block was there. */
+/** The lifetime of the picked block. */
 function drawLife(pen, frame) {
   if (state.block < 0 || !state.view.records) return;
   const blocks = state.view.blocks, from = frame.x(xOfMoment(blocks.born[state.block]));
@@ -238,13 +238,13 @@ function drawBlocks(pen, width, rows, live) {
     const group = Math.min(ranks[block], names.length - 1);
     pen.globalAlpha = state.group < 0 || state.group === group ? 1 : .15;
     pen.fillStyle = colors[group];
-    // A gap of half a pixel keeps neighbours of one colour apart where there is room for it.
+    // If there is room, a gap of half a pixel separates neighbours of one colour.
     eachRow(width, address[block], bytes[block], (x, y, w) => pen.fillRect(x, y, w > 3 ? w - .7 : Math.max(w, .35), ROW), rows);
   }
   pen.globalAlpha = 1;
 }
 
-/** Addresses between two spans were never in use: a notch says that they do not hang together. */
+/** A notch between two spans: the addresses between them were never in use. */
 function drawSpanEnds(pen, width) {
   pen.fillStyle = css("--panel");
   if (state.view.spans.length > 400) return;

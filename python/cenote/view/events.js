@@ -1,4 +1,4 @@
-// events.js: painting at most once a frame, hovering, and what keys, buttons and the mouse change in `state`. Last: it starts the page.
+// events.js: paints at most once a frame, and lets keys, buttons and the mouse change `state`. It is the last script, and starts the page.
 
 // --- painting: at most once a frame
 

@@ -1,11 +1,11 @@
-// state.js: the data of the page, unpacked, and what of it is shown. First of the scripts of `cenote view`: the others read `state`.
+// state.js: unpacks the data of the page, and holds what the page shows. It is the first script of `cenote view`; the others read `state`.
 
 // --- small tools
 
 const $ = id => document.getElementById(id);
 const TYPES = { I: Uint32Array, H: Uint16Array, d: Float64Array, f: Float32Array };
 const FOR_EVER = 0xFFFFFFFF;
-const EDGE = 2 << 20;  // addresses that lie no further apart are drawn side by side
+const EDGE = 2 << 20;  // spans with a smaller gap between them are drawn side by side
 
 /** A column of numbers, as view/html_page.py packed it. */
 function unpack(kind, text) {
@@ -39,7 +39,7 @@ function lastUpTo(values, x) {
   return low;
 }
 
-/** An element; what is text stays text, whatever bytes a name is made of. */
+/** An element. Text is never read as HTML, whatever a name contains. */
 function make(tag, properties = {}, ...inside) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...inside);
@@ -48,20 +48,20 @@ function make(tag, properties = {}, ...inside) {
 
 const swatch = color => { const box = make("i"); box.style.background = color; return box; };
 
-// --- colours: apart in hue and in lightness, so that neighbours differ for every eye
+// --- colours: they differ in hue and in lightness, so that every reader can tell neighbours apart
 
 const COLORS = ["#2f6fde", "#f0a818", "#0fa39a", "#e2557b", "#7bb661", "#8a5cd6", "#f47b42", "#5cc3ee", "#a0522d", "#c9b037", "#5d6f9e"];
 const REST = "#98a3a6";
 const LINES = { requested: "--ink", allocated: "--accent", reserved: "--alias" };
 
-const themed = new Map();  // asked for once: a paint needs them thousands of times
+const themed = new Map();  // colours of the theme, read once: a paint needs them thousands of times
 
 function css(name) {
   if (!themed.has(name)) themed.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
   return themed.get(name);
 }
 
-/** The colour of the name with this place in its division. */
+/** The colour of the name at this index of its division. */
 function colorOf(rank) {
   const last = groupNames().length - 1;
   return rank >= COLORS.length ? REST : last > COLORS.length - 1 && rank >= last ? REST : COLORS[rank];
@@ -85,7 +85,7 @@ function open(raw) {
   return view;
 }
 
-/** Addresses that were ever in use, without the wide gaps between: [{base, bytes, offset}], where offsets follow each other. */
+/** The addresses that were ever in use, without wide gaps: [{base, bytes, offset}]; each offset is the end of the span before. */
 function spansOf(view) {
   const pieces = view.ranges.map(range => [range[0], range[0] + range[1]]);
   for (const page of view.moment?.pages ?? []) for (const place of page[6]) pieces.push([place, place + page[1]]);
@@ -105,7 +105,7 @@ function spansOf(view) {
   return spans;
 }
 
-/** Where an address is drawn: bytes from the first. */
+/** The offset at which an address is drawn, in bytes. */
 function offsetOf(view, address) {
   let low = 0, high = view.spans.length - 1;
   while (low < high) {
@@ -137,7 +137,7 @@ function isLive(block) {
   return state.view.blocks.born[block] <= state.moment && state.moment < state.view.blocks.gone[block];
 }
 
-/** Live blocks in the order of their addresses. A few ten thousand are looked at, which takes a fraction of a frame. */
+/** Live blocks in the order of their addresses. The search looks at a few ten thousand blocks, which takes a fraction of a frame. */
 function liveBlocks() {
   const { order, blocks: { born, gone } } = state.view, live = [];
   for (const i of order) if (born[i] <= state.moment && state.moment < gone[i]) live.push(i);
@@ -153,7 +153,7 @@ function choose(view) {
   showFrame();
 }
 
-/** A kind or a tag says more than a stream, and a stream more than a size. */
+/** The first division to show: a kind or a tag says more than a stream, and a stream more than a size. */
 const preferred = view => ["kind", "tag", "line", "stream"].find(name => view.divisions.includes(name)) ?? view.divisions[0];
 
 function setMoment(moment) {
@@ -181,7 +181,7 @@ function momentOfX(x) {
   return state.axis === "record" ? x : state.view.moments[lastUpTo(state.view.times, x)];
 }
 
-/** How many steps were over at a moment. */
+/** How many steps had ended at a moment. */
 function stepAt(moment) {
   const steps = state.view.steps;
   if (!steps.length || steps[0] > moment) return 0;

@@ -1,6 +1,6 @@
-// words.js: what `cenote view` says around the pictures: figures, legends, the picked block, the largest holders.
+// words.js: the text around the pictures of `cenote view`: figures, legends, the picked block, the largest holders.
 
-// --- words around the pictures
+// --- text around the pictures
 
 function showFrame() {
   const view = state.view;
