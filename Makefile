@@ -36,7 +36,7 @@ FORKS = -LE 'bench|slow|install|faults|processes'
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
-.PHONY: help build run test quick deep bench table check format faults fuzz mutants coverage gpu install clean
+.PHONY: help build run test quick deep bench table policy check format faults fuzz mutants coverage gpu install clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
@@ -46,6 +46,7 @@ help:
 	@echo 'make deep     slower: thread sanitizer, long random programs and fuzzing, valgrind, clang-tidy, cppcheck'
 	@echo 'make bench    benchmarks, PyTorch included'
 	@echo 'make table    twelve programs of PyTorch libraries on the simulated GPU: what each allocator of PyTorch reserves (10 minutes)'
+	@echo 'make policy   recorded programs under two lists of prices, the GPU level and behind: waste, driver time, waits; TRACES="FILE..." beside ours'
 	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
 	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
 	@echo 'make faults   fails every driver call of every scenario on purpose, once and for good'
@@ -149,6 +150,10 @@ bench: build
 table: build
 	@tools/setup test
 	@.venv/bin/python examples/torch/table.py
+
+policy: build
+	@tools/setup test
+	@.venv/bin/python bench/policy/run.py $(TRACES)
 
 check: build
 	@tools/check/run

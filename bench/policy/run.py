@@ -1,0 +1,316 @@
+"""What does the policy cost, and what would others? Recorded programs under two lists of prices, with the GPU level with the program and behind it.
+
+    python bench/policy/run.py [--out FOLDER | --publish] [--from FILE.json] [--against FILE.json] [--check] [TRACE...]
+
+Replays the traces of traces/ and those that are named (build/bin/cenote-replay: cenote itself, and models of PyTorch's allocator and its expandable
+segments, four repetitions in the same pools) under each list of PRICES, with the GPU behind by each of LAGS. Says for each the waste, over what was
+requested and over what was live or pending; the modelled time that the program's own thread waits for the driver, in the first repetition and in the
+last; and how often an allocation waited for the device. Writes the figures as JSON, and a page with two pictures of them.
+
+GOALS are what cenote is to reach. --check ends with status 1 where one is missed, or where a trace wastes more than 0.1 points beyond --against.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+from typing import Any, Callable, NamedTuple, Optional, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+from cenote.replay.report import COLORS  # noqa: E402  (needs the path above)
+
+REPLAY = ROOT / "build/bin/cenote-replay"
+PRICES = ("a100", "h100")
+LAGS = {"0": "level with the program", "5%": "5 % of the records behind", "step": "one step behind"}
+REPEAT = 4
+TWO_DEVICES = "pipeline"  # the models know one
+WORSE = 0.1  # points
+SMALL = 64 << 20  # what asks for less has a few pages, and its waste is that of a page: it is shown and not judged
+
+Figures = dict[str, Any]
+Runs = list[Figures]
+
+
+# --- measuring
+
+def traces(more: Sequence[str]) -> list[pathlib.Path]:
+    own = [*sorted((ROOT / "traces/torch").glob("*.csv.gz")), *sorted((ROOT / "traces").glob("*.csv.gz"))]
+    return [path for path in own if not path.name.startswith(TWO_DEVICES)] + [pathlib.Path(path) for path in more]
+
+
+def replay(path: pathlib.Path, prices: str, lag: str) -> Runs:
+    command = [str(REPLAY), "--json", "--repeat", str(REPEAT), "--under", ",".join(COLORS), "--prices", prices, "--gpu-lag", lag, str(path)]
+    environ = {name: value for name, value in os.environ.items() if name not in ("CENOTE_CONF", "CENOTE_SIM")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ)
+    if done.returncode:
+        sys.exit(f"bench/policy: {' '.join(command)}\n{done.stderr.strip()}")
+    return [{**json.loads(line), "prices": prices} for line in done.stdout.splitlines()]
+
+
+def measure(paths: Sequence[pathlib.Path]) -> Runs:
+    jobs = [(path, prices, lag) for path in paths for prices in PRICES for lag in LAGS]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [run for found in pool.map(lambda job: replay(*job), jobs) for run in found]
+
+
+def machine() -> str:
+    text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    name = re.search(r"^model name\s*: (.*)$", text, re.M)
+    return f"{name[1] if name else platform.machine()}, {os.cpu_count()} cores"
+
+
+# --- judging
+
+def percent(run: Figures, over: str) -> float:
+    return 100 * (run["reserved_peak_bytes"] / run[over] - 1)
+
+
+def waste(run: Figures) -> float:
+    return percent(run, "live_peak_bytes")
+
+
+def lost(run: Figures) -> float:
+    """Beyond what was live or pending: what another allocator could have done without."""
+    return percent(run, "pending_peak_bytes")
+
+
+class Goal(NamedTuple):
+    name: str
+    lags: tuple[str, ...]
+    figure: Callable[[Figures, Figures], float]  # of cenote, and of expandable segments beside it; at most 0 is reached
+
+
+GOALS = (
+    Goal("waste over what was requested, at most 1.5 %", ("0",), lambda run, _: waste(run) - 1.5),
+    Goal("waste over what was live or pending, at most 2 %", ("step",), lambda run, _: lost(run) - 2),
+    Goal("no wait for the device", tuple(LAGS), lambda run, _: run["waits"]),
+    Goal("driver time of the first repetition, at most that of expandable segments", ("0",),
+         lambda run, other: run["driver_first_ns"] - other["driver_first_ns"]),
+    Goal("driver time of the last repetition, at most that of expandable segments", ("0",),
+         lambda run, other: run["driver_last_ns"] - other["driver_last_ns"]),
+)
+
+
+class Case(NamedTuple):
+    """A trace under a list of prices, with a lag."""
+
+    trace: str
+    prices: str
+    lag: str
+    by: dict[str, Figures]  # allocator
+
+
+def cases(runs: Runs) -> list[Case]:
+    found: dict[tuple[str, str, str], dict[str, Figures]] = {}
+    for run in runs:
+        found.setdefault((run["trace"], run["prices"], run["lag"]), {})[run["under"]] = run
+    return [Case(*key, by) for key, by in found.items()]
+
+
+def judged(goal: Goal, prices: str, all_cases: Sequence[Case]) -> list[Case]:
+    return [case for case in all_cases if case.prices == prices and case.lag in goal.lags and case.by["cenote"]["live_peak_bytes"] >= SMALL]
+
+
+def missed(goal: Goal, prices: str, all_cases: Sequence[Case]) -> list[str]:
+    return [case.trace for case in judged(goal, prices, all_cases) if goal.figure(case.by["cenote"], case.by["expandable"]) > 0]
+
+
+def worse(runs: Runs, before: Runs) -> list[str]:
+    old = {(run["trace"], run["prices"], run["lag"]): run for run in before if run["under"] == "cenote"}
+    said = []
+    for case in cases(runs):
+        then = old.get(case[:3])
+        if then and lost(case.by["cenote"]) > lost(then) + WORSE:
+            said.append(f"{case.trace}, {case.prices}, lag {case.lag}: {lost(case.by['cenote']):+.2f} % instead of {lost(then):+.2f} %")
+    return said
+
+
+# --- the page
+
+def size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(all_cases: Sequence[Case], prices: str, lag: str) -> list[str]:
+    lines = [row("trace", "requested", "live or pending", *COLORS, "cenote over live or pending", "waits"), "|" + "---|" * 8]
+    for case in all_cases:
+        if (case.prices, case.lag) == (prices, lag):
+            ours = case.by["cenote"]
+            more = percent({**ours, "reserved_peak_bytes": ours["pending_peak_bytes"]}, "live_peak_bytes")
+            shares = [f"{'**' if name == 'cenote' else ''}{waste(case.by[name]):+.1f} %{'**' if name == 'cenote' else ''}" for name in COLORS]
+            lines.append(row(case.trace, size(ours["live_peak_bytes"]), f"{more:+.1f} %", *shares, f"{lost(ours):+.1f} %", str(ours["waits"])))
+    return lines
+
+
+def driver_table(all_cases: Sequence[Case], prices: str) -> list[str]:
+    lines = [row("trace", *(f"{name}, {which}" for which in ("first", "last") for name in COLORS)), "|" + "---|" * 7]
+    for case in all_cases:
+        if (case.prices, case.lag) == (prices, "0"):
+            lines.append(row(case.trace, *(f"{case.by[name][f'driver_{which}_ns'] / 1e6:.1f}" for which in ("first", "last") for name in COLORS)))
+    return lines
+
+
+def goals_table(all_cases: Sequence[Case]) -> list[str]:
+    lines = [row("goal", *(f"missed under {prices}" for prices in PRICES)), "|" + "---|" * (1 + len(PRICES))]
+    for goal in GOALS:
+        found = [missed(goal, prices, all_cases) for prices in PRICES]
+        of = [len(judged(goal, prices, all_cases)) for prices in PRICES]
+        lines.append(row(goal.name, *(f"{len(names)} of {count}" for names, count in zip(found, of))))
+    return lines
+
+
+# tools/wrap wraps it.
+PROSE = """# What the policy costs
+
+`make policy` makes this page ([JSON]({json}), {date}, {machine}): recorded programs under cenote, and under models of PyTorch's allocator
+("native") and its expandable segments that hold what the real ones hold, to the byte. Simulated GPU of 80 GiB, default options, {repeat} repetitions
+of each trace in the same pools. The pool's clock goes by the times of the trace ([traces.md](traces.md#replaying)), driver calls by two lists of
+[prices](simulated-gpu.md#prices).
+
+The first twelve traces are the programs of [traces/torch](../traces/README.md), the next three are synthetic, the others public ones of real cards.
+
+Waste is the most that was reserved over the most that was requested, each at its own moment. What was freed while
+another stream's use of it was not done is **pending**: no allocator can give it away, so the last but one column of the
+tables compares with what was live or pending.
+
+## Goals
+
+What cenote is to reach, and how many traces of at least 64 MiB miss it today. A smaller one holds a few pages.
+
+{goals}
+
+## Waste
+
+![Waste of each trace with the GPU level with the program, 5 % and one step behind](pictures/policy-waste.png)
+
+{wastes}
+
+## Driver time
+
+Milliseconds that the program's own thread would wait for the driver, in the first repetition and in the last, with the
+GPU level with the program:
+
+![Driver time of each trace in the first and in the last repetition](pictures/policy-driver.png)
+
+{drivers}
+"""
+
+
+def write_page(content: Figures, folder: pathlib.Path, json_path: pathlib.Path) -> None:
+    all_cases = cases(content["runs"])
+    wastes, drivers = [], []
+    for prices in PRICES:
+        for lag, text in LAGS.items():
+            wastes += [f"### {prices}, the GPU {text}", "", *table(all_cases, prices, lag), ""]
+        drivers += [f"### {prices}", "", *driver_table(all_cases, prices), ""]
+    (folder / "pictures").mkdir(parents=True, exist_ok=True)
+    page = PROSE.format(json=os.path.relpath(json_path, folder), repeat=content["repeat"], date=content["date"], machine=content["machine"],
+                        goals="\n".join(goals_table(all_cases)), wastes="\n".join(wastes).strip(), drivers="\n".join(drivers).strip())
+    (folder / "policy.md").write_text(page, encoding="utf-8")
+    subprocess.run([ROOT / "tools/wrap", folder / "policy.md"], check=True, stdout=subprocess.DEVNULL)
+    draw_waste(all_cases, folder / "pictures/policy-waste.png")
+    draw_driver(all_cases, folder / "pictures/policy-driver.png")
+
+
+# --- the pictures
+
+def panels(count: int, rows: int, title: str) -> Any:
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(4.2 * count, 1.3 + 0.24 * rows), dpi=110, layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    axes = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color="#e6e6e6", linewidth=0.6)
+        axis.tick_params(axis="y", length=0, labelsize=8)
+        axis.tick_params(axis="x", labelsize=8)
+    return figure, axes
+
+
+def dots(axis: Any, values: Sequence[float], name: str, is_open: bool, label: str) -> None:
+    color = COLORS[name]
+    axis.plot(values, range(len(values)), "o", color=color, markerfacecolor="none" if is_open else color, markersize=6, label=label)
+
+
+def draw_waste(all_cases: Sequence[Case], path: pathlib.Path) -> None:
+    names = list(dict.fromkeys(case.trace for case in all_cases))
+    figure, axes = panels(len(LAGS), len(names), "Waste over what was requested, %: four repetitions, simulated GPU of 80 GiB")
+    for axis, (lag, text) in zip(axes, LAGS.items()):
+        of = {prices: [case.by for case in all_cases if (case.prices, case.lag) == (prices, lag)] for prices in PRICES}
+        for name in ("native", "expandable"):
+            dots(axis, [waste(by[name]) for by in of[PRICES[0]]], name, False, name)
+        for prices in PRICES:
+            dots(axis, [waste(by["cenote"]) for by in of[prices]], "cenote", prices != PRICES[0], f"cenote, {prices}")
+        axis.set_xscale("symlog", linthresh=1, linscale=0.7)
+        axis.set(xlim=(-0.1, None), yticks=range(len(names)), yticklabels=names, xticks=[0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200],
+                 xticklabels=["0", "", "1", "2", "5", "10", "20", "50", "100", "200"])
+        axis.set_title(f"the GPU {text}", fontsize=9, loc="left")
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(path)
+
+
+def draw_driver(all_cases: Sequence[Case], path: pathlib.Path) -> None:
+    names = list(dict.fromkeys(case.trace for case in all_cases))
+    figure, axes = panels(2 * len(PRICES), len(names), "ms of modelled driver time, the GPU level with the program; at the left edge: none")
+    for axis, (prices, which) in zip(axes, [(prices, which) for prices in PRICES for which in ("first", "last")]):
+        for name in COLORS:
+            ns = [case.by[name][f"driver_{which}_ns"] for case in all_cases if (case.prices, case.lag) == (prices, "0")]
+            dots(axis, [max(each / 1e6, 0.01) for each in ns], name, False, name)
+        axis.set_xscale("log")
+        axis.set(yticks=range(len(names)), yticklabels=names)
+        axis.set_title(f"{prices}, {which} repetition", fontsize=9, loc="left")
+    axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.savefig(path)
+
+
+# --- the command
+
+def read(path: Optional[pathlib.Path]) -> Figures:
+    return json.loads(path.read_text(encoding="utf-8")) if path else {"runs": []}
+
+
+def write_json(content: Figures, path: pathlib.Path) -> None:
+    head = json.dumps({name: value for name, value in content.items() if name != "runs"})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(head[:-1] + ', "runs": [\n  ' + ",\n  ".join(map(json.dumps, content["runs"])) + "\n]}\n", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="what the policy costs, and what others would")
+    parser.add_argument("--out", metavar="FOLDER", type=pathlib.Path, default=ROOT / "build/policy", help="for policy.json, policy.md and pictures")
+    parser.add_argument("--publish", action="store_true", help="write to bench/results and docs instead")
+    parser.add_argument("--from", dest="old", metavar="FILE.json", type=pathlib.Path, help="do not measure: the page of these figures")
+    parser.add_argument("--against", metavar="FILE.json", type=pathlib.Path, help="say which traces waste more than there")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a goal is missed, or a trace wastes more than in --against")
+    parser.add_argument("traces", metavar="TRACE", nargs="*", help="beside those of traces/")
+    options = parser.parse_args()
+    today = str(datetime.date.today())
+    content = read(options.old) if options.old else {
+        "date": today, "machine": machine(), "gpu": "simulated, 80GiB", "bench": "bench/policy/run.py", "repeat": REPEAT,
+        "runs": measure(traces(options.traces))}
+    page = ROOT / "docs" if options.publish else options.out
+    path = ROOT / f"bench/results/{content['date']}-policy.json" if options.publish else options.out / "policy.json"
+    write_json(content, path)
+    write_page(content, page, path)
+    said = worse(content["runs"], read(options.against)["runs"])
+    for line in [*goals_table(cases(content["runs"])), *said]:
+        print(line)
+    print(f"{page / 'policy.md'}, {path}")
+    is_missed = any(missed(goal, prices, cases(content["runs"])) for goal in GOALS for prices in PRICES)
+    return 1 if options.check and (is_missed or said) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""bench/policy/run.py: its page, and what it judges, from figures that were measured."""
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RUN = ROOT / "bench/policy/run.py"
+FIGURES = sorted((ROOT / "bench/results").glob("*-policy.json"))[-1]
+
+
+@pytest.fixture
+def policy():
+    spec = importlib.util.spec_from_file_location("policy", RUN)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def runs():
+    return json.loads(FIGURES.read_text())["runs"]
+
+
+def test_the_page_has_what_was_measured(tmp_path):
+    pytest.importorskip("matplotlib")
+    done = subprocess.run([sys.executable, str(RUN), "--from", str(FIGURES), "--out", str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "policy.md").read_text()
+    assert page.count("\n| lstm |") == 2 * 3 + 2 and "## Goals" in page
+    for name in ("waste", "driver"):
+        assert (tmp_path / f"pictures/policy-{name}.png").stat().st_size > 10000
+    assert json.loads((tmp_path / "policy.json").read_text()) == json.loads(FIGURES.read_text())
+
+
+def test_what_wastes_more_is_named(policy, runs):
+    changed = [dict(run) for run in runs]
+    one = next(run for run in changed if (run["trace"], run["under"], run["prices"], run["lag"]) == ("lstm", "cenote", "h100", "0"))
+    one["reserved_peak_bytes"] += one["live_peak_bytes"] // 500  # 0.2 points
+    assert [line.partition(":")[0] for line in policy.worse(changed, runs)] == ["lstm, h100, lag 0"]
+    assert policy.worse(runs, changed) == []
+
+
+def test_a_goal_that_is_missed(policy, runs):
+    def all_missed():
+        return [(goal.name, prices, found) for goal in policy.GOALS for prices in policy.PRICES
+                if (found := policy.missed(goal, prices, policy.cases(runs)))]
+    for run in runs:
+        run.update(waits=0, reserved_peak_bytes=run["live_peak_bytes"], driver_first_ns=0, driver_last_ns=0)
+    assert all_missed() == []
+    next(run for run in runs if run["under"] == "cenote" and run["lag"] == "step" and run["prices"] == "a100")["waits"] = 1
+    assert all_missed() == [("no wait for the device", "a100", [runs[0]["trace"]])]
