@@ -141,6 +141,49 @@ class Waste(unittest.TestCase):
         self.assertEqual(self.judged(records)["native_reserved_bytes"], 20 * MIB)
         self.assertEqual(self.judged(records, "--gpu-lag", "1")["native_reserved_bytes"], 40 * MIB)
 
+    # --- curves
+
+    def curve(self, records: list[str], *arguments: str) -> list[list[int]]:
+        path, out = pathlib.Path(self.path("t.csv")), pathlib.Path(self.path("curve.csv"))
+        path.write_text(HEAD.strip() + ",tag,address,reserved\n" + "".join(f"{i},{line}\n" for i, line in enumerate(records)))
+        done = fuzz("--curve", str(out), *arguments, str(path))
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+        head, *lines = out.read_text().splitlines()
+        self.assertEqual(head, "reserved,address")
+        return [[int(number) for number in line.split(",")] for line in lines]
+
+    def test_a_curve_has_a_point_for_each_record(self):
+        records = [f"a,1,{3 * MIB},0,0,0,,", "a,2,512,0,0,0,,", "s,,,,,,,", "f,1,,0,0,0,,", f"a,3,{3 * MIB},0,0,0,,"]
+        self.assertEqual([held // MIB for held, _ in self.curve(records, "--allocator", "native")], [20, 22, 22, 22, 22])
+        self.assertEqual([held for held, _ in self.curve(records, "--allocator", "cenote", "--options", "page_mib:4")], [4 * MIB] * 5)
+
+    def test_a_recording_begins_with_what_the_card_held(self):
+        """A segment of 20 MiB with a block of 7 MiB in the middle; the cache goes; then a new segment, where the card had it."""
+        for allocator in ("native", "expandable"):
+            records = [f"a,1,{8 * MIB},0,0,1,{64 * MIB},{20 * MIB}", f"a,2,{7 * MIB},0,0,1,{72 * MIB},{20 * MIB}",
+                       f"a,3,{5 * MIB},0,0,1,{79 * MIB},{20 * MIB}", f"f,1,,0,0,0,,{20 * MIB}", f"f,3,,0,0,0,,{20 * MIB}",
+                       f"s,,,,,,,{20 * MIB}", f"a,4,{5 * MIB},0,0,0,0,{20 * MIB}", f"a,5,{9 * MIB},0,0,0,{640 * MIB},{40 * MIB}"]
+            got = self.curve(records, "--allocator", allocator, "--recorded", "5")
+            self.assertEqual([held // MIB for held, _ in got], [20] * 7 + [40])
+            places = [79, 640] if allocator == "native" else [64, 79]  # expandable segments keep the piece that can grow
+            self.assertEqual([address // MIB for _, address in got if address], [64, 72, 79, *places])
+            got = self.curve([*records[:5], "f,2,,0,0,0,,", "s,,,,,,,"], "--allocator", allocator, "--recorded", "5")
+            self.assertEqual([held // MIB for held, _ in got], [20] * 6 + [0])
+
+    def test_what_the_card_held_overlaps(self):
+        laid = [f"a,{i},{8 * MIB},0,0,1,{64 * MIB},{20 * MIB}" for i in (1, 2)]
+        text = HEAD.strip() + ",tag,address,reserved\n" + "".join(f"{i},{line}\n" for i, line in enumerate(laid))
+        pathlib.Path(self.path("t.csv")).write_text(text)
+        self.refused("overlap", "--allocator", "expandable", "--curve", self.path("c"), "--recorded", "2", self.path("t.csv"), status=3)
+
+    def test_a_curve_of_one_file(self):
+        pathlib.Path(self.path("t.csv")).write_text(HEAD + f"0,a,1,{1 << 30},0,0\n")
+        self.refused("--curve", "--curve", self.path("c"))
+        self.refused("--curve", "--recorded", "1", self.path("t.csv"))
+        self.refused("--recorded", "--curve", self.path("c"), "--recorded", "-1", self.path("t.csv"))
+        self.refused("No such file", "--curve", self.path("no/c"), self.path("t.csv"), status=2)
+        self.refused("--capacity", "--curve", self.path("c"), "--capacity", "1GiB", "--live-limit", "64MiB", self.path("t.csv"), status=3)
+
     # --- what cenote is held to
 
     def test_the_worst_found_so_far(self):
@@ -158,7 +201,7 @@ class Waste(unittest.TestCase):
     def test_help(self):
         done = fuzz("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for option in "allocator seconds patterns seed live-limit streams capacity gpu-lag options out json".split():
+        for option in "allocator seconds patterns seed live-limit streams capacity gpu-lag options out json curve recorded".split():
             self.assertIn(f"--{option} ", done.stdout)
 
     def test_values_that_are_none(self):

@@ -143,6 +143,15 @@ static void note_addresses(struct player *p)
         p->result->address_peak = used;
 }
 
+static void note_moment(const struct player *p, size_t record)
+{
+    struct sim_books books;
+    if (!p->plan->curve || record >= p->trace->in_file)
+        return;
+    sim_books(&books);
+    p->plan->curve[record] = (struct moment){.reserved = books.used};
+}
+
 static bool play_once(struct player *p)
 {
     uint64_t begin_ns = p->now_ns;
@@ -152,6 +161,7 @@ static bool play_once(struct player *p)
         sim_advance(REPLAY_TICK_NS);
         if (!play_record(p, r))
             return false;
+        note_moment(p, i);
     }
     note_addresses(p);
     return true;

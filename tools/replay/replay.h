@@ -10,6 +10,12 @@ struct replay_plan;
 struct replay_result;
 typedef void (*replay_fn)(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);
 
+/* What is so after a record. */
+struct moment {
+    uint64_t reserved;
+    uint64_t address;        /* of the record's block, if it is an allocation under a model; else 0 */
+};
+
 struct replay_plan {
     replay_fn      play;     /* NULL: cenote; or another allocator on the simulated GPU, in whose result only what it knows is set */
     cenote_options options;
@@ -18,6 +24,9 @@ struct replay_plan {
     double         lag;      /* the GPU runs behind by that part of the trace's records */
     bool           step;     /* or by a step of it */
     uint32_t       repeat;
+    struct moment *curve;    /* NULL, or room for one of each record of the file; shared between processes */
+    size_t         laid;     /* for models, of a recording: so many of its records set up what there was before it (torch.c) */
+    bool           recorded; /* it is one */
 };
 
 /* Plain data: it travels between processes. Bytes and calls are sums over all devices. */

@@ -16,6 +16,7 @@
 #include "bench/common.h"
 #include "stats/text/quantity.h"
 #include "tools/waste/climb.h"
+#include "tools/waste/curve.h"
 
 enum { EXIT_USAGE = 1, EXIT_FILE = 2, EXIT_ALLOCATOR = 3 };
 
@@ -40,11 +41,13 @@ static const char usage[] =
     "  --prices LIST       what driver calls cost: a100 (default), h100, contended, or a file of cenote-qualify --prices\n"
     "  --options TEXT      options of cenote, as in CENOTE_CONF, which is read first: page_mib:2,harvest_budget:off\n"
     "  --out FILE          write the worst found there as a trace (gzip if it ends in .gz), minimised\n"
-    "  --json              one JSON object for each pattern or file\n";
+    "  --json              one JSON object for each pattern or file\n"
+    "  --curve FILE        no figures: write there what --allocator holds after each record of one trace, and where it put the block\n"
+    "  --recorded N        that trace is what a card held, and its first N records set up what it held before (tools/waste/torch.c)\n";
 
 struct request {
     struct search search;
-    const char   *out;
+    const char   *out, *curve;
     bool          json;
 };
 
@@ -105,6 +108,13 @@ static int set_option(struct request *request, const char *name, int letter, con
     case 'w':
         request->out = value;
         return 0;
+    case 'u':
+        request->curve = value;
+        return 0;
+    case 'd':
+        s->plan.recorded = read_number(value, 0, TRACE_RECORDS_MAX, &number);
+        s->plan.laid = s->plan.recorded ? number : 0;
+        return s->plan.recorded ? 0 : refuse(name, value, "a number of records");
     default:
         request->json = true;
         return 0;
@@ -118,8 +128,8 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {"allocator", required_argument, NULL, 'a'},  {"seconds", required_argument, NULL, 's'}, {"patterns", required_argument, NULL, 'p'},
         {"seed", required_argument, NULL, 'e'},       {"streams", required_argument, NULL, 'n'}, {"live-limit", required_argument, NULL, 'l'},
         {"capacity", required_argument, NULL, 'c'},   {"gpu-lag", required_argument, NULL, 'g'}, {"options", required_argument, NULL, 'o'},
-        {"out", required_argument, NULL, 'w'},        {"prices", required_argument, NULL, 'r'},  {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
+        {"out", required_argument, NULL, 'w'},        {"prices", required_argument, NULL, 'r'},  {"curve", required_argument, NULL, 'u'},
+        {"recorded", required_argument, NULL, 'd'},   {"json", no_argument, NULL, 'j'},          {"help", no_argument, NULL, 'h'},
         {0},
     };
     for (;;) {
@@ -144,6 +154,10 @@ static int read_arguments(int argc, char **argv, struct request *request)
     }
     if (optind < argc && request->out) {
         fprintf(stderr, "cenote-fuzz: --out is for a search, not for files\n");
+        return EXIT_USAGE;
+    }
+    if (request->curve ? optind + 1 != argc : s->plan.recorded) {
+        fprintf(stderr, "cenote-fuzz: --curve is for one file, and --recorded for --curve\n");
         return EXIT_USAGE;
     }
     return -1;
@@ -229,6 +243,22 @@ static bool can_write(const char *path)
 
 /* ----------------------------------------------------------------------------------------------------------------------- working */
 
+static int write_curve(const struct request *request, const struct trace *trace)
+{
+    struct replay_result result;
+    if (!curve_write(request->curve, request->search.allocator, trace, &request->search.plan, &result)) {
+        perror(request->curve);
+        return EXIT_FILE;
+    }
+    if (result.failed) {
+        fprintf(stderr, "cenote-fuzz: %s: %s\n", request->search.allocator->name, result.message);
+        return EXIT_ALLOCATOR;
+    }
+    if (result.ooms)
+        fprintf(stderr, "cenote-fuzz: %s ran out of memory; --capacity is too small for this trace\n", request->search.allocator->name);
+    return result.ooms ? EXIT_ALLOCATOR : 0;
+}
+
 static int judge_files(struct request *request, int argc, char **argv)
 {
     int status = 0;
@@ -239,6 +269,8 @@ static int judge_files(struct request *request, int argc, char **argv)
         if (trace.devices > 1) {
             fprintf(stderr, "%s: a trace of %" PRIu32 " devices; the models know one\n", argv[optind], trace.devices);
             status = EXIT_FILE;
+        } else if (request->curve) {
+            status = write_curve(request, &trace);
         } else {
             status = print_all(request, argv[optind], &trace);
         }

@@ -14,6 +14,11 @@
  * The models add up the prices of driver calls: cuMemAlloc and cuMemFree for a segment; for a page the calls that make, map and open it, and those
  * that unmap and release it; for each free that another stream delays an event, and the calls that ask whether it is complete.
  *
+ * A trace may be the recording of a card (replay_plan.recorded). Then its first records, `laid` of them, set up the memory that the card
+ * held before: each lays a piece, with address and size, behind the one before; a segment begins where the column `reserved` grows, and is
+ * of the large pool if the tag is 1. Frees among them make pieces free. After that a step says that the cache was given back, a new
+ * segment lies where the card's did, as long as both hold the same, and memory is never short: the card says when it was.
+ *
  * This is a model, not the allocator's code; tests/python/test_waste.py compares it with the real allocator. Settings are the defaults; one device.
  *
  * LOCKING: none.
@@ -46,6 +51,7 @@ struct pool {
     struct block **free;
     uint32_t       count, room;
     struct block  *first;         /* of its expandable segment; NULL: none yet */
+    uint64_t       base;          /* where that begins */
 };
 
 struct prices {
@@ -61,7 +67,8 @@ struct model {
     struct block        *pending;   /* freed, and the device is not done; in order */
     struct block       **pending_end;
     uint64_t             capacity, reserved, address, now, lag, live;
-    bool                 expandable, no_memory;
+    bool                 expandable, recorded, no_memory, cannot_lie;
+    struct block        *laid;      /* the last piece of what the card held before; NULL: none */
     struct replay_result *result;
 };
 
@@ -109,6 +116,8 @@ static void remove_free(struct model *m, const struct block *b)
 {
     struct pool *pool = &m->pools[b->pool];
     uint32_t place = place_of(pool, b->size, b->at);
+    while (pool->free[place] != b) /* segments of a recording may share addresses, once the model differs from the card */
+        place++;
     memmove(&pool->free[place], &pool->free[place + 1], (--pool->count - place) * sizeof(b));
 }
 
@@ -188,13 +197,15 @@ static bool reserve(struct model *m, uint64_t bytes)
     return true;
 }
 
-static struct block *new_segment(struct model *m, uint32_t pool, uint64_t size)
+static struct block *new_segment(struct model *m, uint32_t pool, uint64_t size, const struct record *r)
 {
     uint64_t own = (size + SMALL_SEGMENT - 1) / SMALL_SEGMENT * SMALL_SEGMENT;
     uint64_t bytes = size <= SMALL_MAX ? SMALL_SEGMENT : size < LARGE_OWN ? LARGE_SEGMENT : own;
     m->cost += m->prices.segment;
     if (!reserve(m, bytes))
         return NULL;
+    if (m->recorded && r->reserved == m->reserved)
+        return make_block(m, pool, r->address, bytes);
     m->address += bytes;
     return make_block(m, pool, m->address - bytes, bytes);
 }
@@ -234,18 +245,27 @@ static struct block *find_room(struct block *first, uint64_t size)
     return NULL;
 }
 
-/* On no list; NULL: the device has no more. */
-static struct block *grow(struct model *m, uint32_t number, uint64_t size)
+/* False: no host memory. */
+static bool has_addresses(struct model *m, uint32_t number, const struct record *r)
 {
     struct pool *pool = &m->pools[number];
-    if (!pool->first) {
-        uint64_t page = number % 2 ? LARGE_SEGMENT : SMALL_SEGMENT;
-        pool->first = make_block(m, number, number * ADDRESSES_APART, ADDRESSES_APART / page * page);
-        if (!pool->first)
-            return NULL;
+    uint64_t page = number % 2 ? LARGE_SEGMENT : SMALL_SEGMENT;
+    if (pool->first)
+        return true;
+    pool->base = m->recorded ? r->address : number * ADDRESSES_APART;
+    pool->first = make_block(m, number, pool->base, ADDRESSES_APART / page * page);
+    if (pool->first)
         pool->first->mapped = false;
-        m->cost += m->prices.addresses;
-    }
+    m->cost += m->prices.addresses;
+    return pool->first;
+}
+
+/* On no list; NULL: the device has no more. */
+static struct block *grow(struct model *m, uint32_t number, uint64_t size, const struct record *r)
+{
+    struct pool *pool = &m->pools[number];
+    if (!has_addresses(m, number, r))
+        return NULL;
     struct block *b = find_room(pool->first, size);
     if (b && !b->mapped)
         b = map_pages(m, b, size);
@@ -261,7 +281,7 @@ static struct block *grow(struct model *m, uint32_t number, uint64_t size)
 /* The whole pages of a free block go back; its ends stay free. */
 static void unmap_pages(struct model *m, struct block *b)
 {
-    uint64_t page = page_of(b), base = b->pool * ADDRESSES_APART;
+    uint64_t page = page_of(b), base = m->pools[b->pool].base;
     uint64_t begin = (b->at - base + page - 1) / page * page + base, end = (b->at - base + b->size) / page * page + base;
     struct block *rest;
     if (begin >= end)
@@ -344,9 +364,9 @@ static struct block *find_free(struct model *m, uint32_t number, uint64_t size)
     return b;
 }
 
-static struct block *more(struct model *m, uint32_t pool, uint64_t size)
+static struct block *more(struct model *m, uint32_t pool, uint64_t size, const struct record *r)
 {
-    return m->expandable ? grow(m, pool, size) : new_segment(m, pool, size);
+    return m->expandable ? grow(m, pool, size, r) : new_segment(m, pool, size, r);
 }
 
 static void play_alloc(struct model *m, const struct record *r, uint32_t pools)
@@ -356,11 +376,11 @@ static void play_alloc(struct model *m, const struct record *r, uint32_t pools)
     settle(m, m->now);
     struct block *b = find_free(m, pool, size);
     if (!b)
-        b = more(m, pool, size);
+        b = more(m, pool, size, r);
     if (!b && !m->no_memory) {
         settle(m, UINT64_MAX); /* waits for the device */
         give_back(m, pools);
-        b = more(m, pool, size);
+        b = more(m, pool, size, r);
     }
     m->blocks[r->block] = b;
     m->used[r->block] = false;
@@ -400,6 +420,44 @@ static void play_free(struct model *m, const struct record *r)
     m->pending_end = &b->next_pending;
 }
 
+/* Part of an expandable segment, mapped there. NULL: its place is taken, or no host memory. */
+static struct block *lay_in_addresses(struct model *m, uint32_t pool, const struct record *r)
+{
+    if (!has_addresses(m, pool, r))
+        return NULL;
+    struct block *b = m->laid && m->laid->pool == pool ? m->laid : m->pools[pool].first;
+    while (b && b->at + b->size <= r->address)
+        b = b->after;
+    if (!b || b->mapped || b->at > r->address || b->at + b->size < r->address + r->bytes)
+        return NULL;
+    if (b->at < r->address)
+        b = cut(m, b, r->address - b->at);
+    if (b && b->size > r->bytes && !cut(m, b, r->bytes))
+        return NULL;
+    return b;
+}
+
+/* A piece of the memory that the card held before the recording. */
+static bool lay(struct model *m, const struct record *r)
+{
+    uint32_t pool = r->stream * 2 + (r->tag == 1);
+    bool begins = r->reserved > m->reserved;
+    struct block *b = m->expandable ? lay_in_addresses(m, pool, r) : make_block(m, pool, r->address, r->bytes);
+    if (!b)
+        return false;
+    if (!m->expandable && !begins) {
+        b->before = m->laid;
+        if (m->laid)
+            m->laid->after = b;
+    }
+    b->mapped = b->taken = true;
+    m->laid = m->blocks[r->block] = b;
+    m->live += r->bytes;
+    if (begins)
+        m->reserved = r->reserved;
+    return true;
+}
+
 /* Every block is in one list of neighbours, which is freed from its first block. */
 static void end(struct model *m, const struct trace *trace, uint32_t pools)
 {
@@ -435,18 +493,36 @@ static struct prices read_prices(const char *prices)
     };
 }
 
-static void play_once(struct model *m, const struct trace *trace, uint32_t pools)
+static void play_record(struct model *m, const struct record *r, uint32_t pools)
+{
+    if (r->op == RECORD_ALLOC)
+        play_alloc(m, r, pools);
+    else if (r->op == RECORD_FREE)
+        play_free(m, r);
+    else if (r->op == RECORD_USE)
+        m->used[r->block] |= m->blocks[r->block] && m->blocks[r->block]->pool / 2 != r->stream;
+    else if (m->recorded)
+        give_back(m, pools);
+}
+
+static void note_moment(const struct model *m, const struct record *r, struct moment *moment)
+{
+    const struct block *b = r->op == RECORD_ALLOC ? m->blocks[r->block] : NULL;
+    *moment = (struct moment){.reserved = m->reserved, .address = b ? b->at : 0};
+}
+
+static void play_once(struct model *m, const struct trace *trace, const struct replay_plan *plan, uint32_t pools)
 {
     uint64_t before = m->cost;
     for (size_t i = 0; i < trace->count && !m->no_memory; i++) {
         const struct record *r = &trace->records[i];
         m->now++;
-        if (r->op == RECORD_ALLOC)
-            play_alloc(m, r, pools);
-        else if (r->op == RECORD_FREE)
-            play_free(m, r);
-        else if (r->op == RECORD_USE)
-            m->used[r->block] |= m->blocks[r->block] && m->blocks[r->block]->pool / 2 != r->stream;
+        if (i < plan->laid && r->op == RECORD_ALLOC)
+            m->cannot_lie = m->cannot_lie || !lay(m, r);
+        else
+            play_record(m, r, pools);
+        if (plan->curve && i < trace->in_file)
+            note_moment(m, r, &plan->curve[i]);
     }
     m->result->driver_last_ns = m->cost - before;
 }
@@ -454,19 +530,23 @@ static void play_once(struct model *m, const struct trace *trace, uint32_t pools
 static void play(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, bool expandable)
 {
     uint32_t pools = trace->streams * 2;
-    struct model m = {.capacity = plan->capacity, .address = MIB, .expandable = expandable, .result = result,
-                      .lag = replay_lag(plan, trace), .prices = read_prices(plan->prices),
+    struct model m = {.capacity = plan->recorded ? UINT64_MAX / 2 : plan->capacity, .address = MIB, .expandable = expandable,
+                      .recorded = plan->recorded, .result = result, .lag = replay_lag(plan, trace), .prices = read_prices(plan->prices),
                       .pools = calloc(pools, sizeof(*m.pools)), .blocks = calloc(trace->blocks + 1, sizeof(*m.blocks)),
                       .used = calloc(trace->blocks + 1, sizeof(*m.used))};
     memset(result, 0, sizeof(*result));
     m.pending_end = &m.pending;
     m.no_memory = !m.pools || !m.blocks || !m.used;
     for (uint32_t i = 0; i < plan->repeat; i++) {
-        play_once(&m, trace, pools);
+        play_once(&m, trace, plan, pools);
         if (i == 0)
             result->driver_first_ns = result->driver_last_ns;
     }
     result->driver_ns = m.cost;
+    if (m.cannot_lie) {
+        result->failed = 1;
+        strcpy(result->message, "pieces of the memory before the recording overlap");
+    }
     if (m.no_memory) {
         result->failed = 1;
         strcpy(result->message, "no host memory");

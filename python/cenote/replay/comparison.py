@@ -19,7 +19,7 @@ from cenote.base.mistake import Mistake
 from cenote.base.progress import Bar
 from cenote.launch import command_line, environment, run
 from cenote.launch.environment import Wish
-from cenote.replay import report, trace_file
+from cenote.replay import recorded, report, trace_file
 from cenote.replay.trace_file import Trace
 
 ALLOCATORS = ("cenote", "native", "expandable")
@@ -43,6 +43,7 @@ EXAMPLES = """examples:
   cenote replay --sim 24GiB,16GiB --repeat 4 *.csv.gz    two cards; four times over, in the same pools
   cenote replay --under cenote --page 2,8 --lag 0,5% training.csv.gz
   cenote replay --json out.json --plot out.png traces/*.csv.gz
+  cenote replay --recorded --plot out.png snapshot.pickle  is PyTorch's allocator on the card what cenote takes it for?
 
 CENOTE_CONF sets options of cenote; settings of PyTorch's allocators in the environment are ignored. If memory runs out, the replay ends, and the
 table has the number of the record. Exit status: 0 done, 1 a replay failed, 2 a wrong argument, a broken file, or PyTorch or a library is missing."""
@@ -262,6 +263,8 @@ def parser() -> command_line.Parser:
                       help="how far the GPU is behind the program, as a part of the records: 0.05 or 5%% (default 0)")
     made.add_argument("--prices", metavar="LIST,...", type=listed(str), default=[environment.PRICES[0]], help=command_line.PRICES_HELP)
     made.add_argument("--repeat", metavar="N", type=times, default=1, help="play each trace N times in a row, in the same pools (default 1)")
+    made.add_argument("--recorded", action="store_true", help="the files are snapshots from a card: compare what it gave with models of PyTorch's "
+                      "allocators, event by event")
     made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is the first that is tried")
     made.add_argument("--json", metavar="FILE", help="write all figures to FILE; -: to standard output, instead of the table")
     made.add_argument("--plot", metavar="FILE.png", help="draw requested and held memory over the records (needs matplotlib)")
@@ -305,8 +308,21 @@ def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
     return loaded
 
 
+def replay_recorded(options: argparse.Namespace) -> int:
+    usual = {"under": list(ALLOCATORS), "page": [None], "lag": [0.0], "prices": [environment.PRICES[0]], "repeat": 1, "smallest": False}
+    for name, value in usual.items():
+        if getattr(options, name) != value:
+            raise Mistake(f"--recorded plays what was recorded, once, and does not go with --{name}")
+    if len(options.sim) > 1:
+        raise Mistake("--recorded takes one --sim, the card on which cenote is")
+    recorded.run(options)
+    return 0
+
+
 def replay(options: argparse.Namespace) -> int:
     check_outputs(options)
+    if options.recorded:
+        return replay_recorded(options)
     check_prices(options)
     check_torch()
     bar = Bar()

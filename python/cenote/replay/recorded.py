@@ -1,0 +1,221 @@
+"""`cenote replay --recorded`: what a card gave to PyTorch, beside what the models of its allocators and cenote take for the same events.
+
+recording.py reads the snapshots. The program cenote-fuzz (tools/waste/) plays them; it needs no torch. The model of the allocator that was recorded
+begins with the card's own segments and blocks, and is held to the card after each event: as many bytes, and each block at the same address. The other
+model and cenote begin with the live blocks alone, and show what they would have held.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import zlib
+from typing import Any, NamedTuple, Optional, Sequence
+
+from cenote import places
+from cenote.base import inputs, outputs
+from cenote.base.mistake import Mistake
+from cenote.native.records import BrokenTrace
+from cenote.replay import recording, report
+from cenote.replay.recording import Recording
+from cenote.replay.report import Column, size
+from cenote.view.torch_snapshot import place
+
+MODELS = ("native", "expandable")
+LARGEST = "1TiB"  # models of a recording are never short of memory: the card says when it was
+
+
+class Compared(NamedTuple):
+    recording: Recording
+    model: str  # the name of the one that is held to the card
+    held: dict[str, list[int]]  # by allocator, after each of recording.moments
+    addresses: list[int]  # of the model's blocks, likewise
+    most: dict[str, int]  # by allocator, with what was there before
+
+
+# --- playing
+
+def played(folder: str, lines: Sequence[str], allocator: str, *options: str) -> list[tuple[int, int]]:
+    """Bytes held, and address of the block, after each line."""
+    trace, curve = os.path.join(folder, "trace.csv"), os.path.join(folder, "curve.csv")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write(recording.COLUMNS)
+        file.writelines(lines)
+    done = subprocess.run([places.fuzz_program(), "--allocator", allocator, "--curve", curve, "--live-limit", "64MiB", *options, trace],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise Mistake(f"{allocator}: {done.stderr.strip().splitlines()[-1:] or done.returncode}")
+    with open(curve, encoding="ascii") as file:
+        next(file)
+        return [(int(held), int(address)) for held, address in (line.split(",") for line in file)]
+
+
+def spread(found: Recording, curve: Sequence[int]) -> list[int]:
+    """What was held after each line of `plain`, at each moment: the moment of a step has no line of its own."""
+    held, i = [], found.before
+    for line in found.model[found.laid:]:
+        i += line.split(",", 2)[1] != "s"
+        held.append(curve[i - 1] if i else 0)
+    return held
+
+
+def compare(found: Recording, capacity: int, folder: str) -> Compared:
+    model = MODELS[found.is_expandable]
+    as_recorded = played(folder, found.model, model, "--recorded", str(found.laid), "--capacity", LARGEST)
+    held = {model: [bytes_held for bytes_held, _ in as_recorded[found.laid:]]}
+    most = {model: max(bytes_held for bytes_held, _ in as_recorded)}
+    for name in (*MODELS, "cenote"):
+        if name == model:
+            continue
+        card = str(capacity) if name == "cenote" else LARGEST
+        curve = [bytes_held for bytes_held, _ in played(folder, found.plain, name, "--capacity", card)]
+        held[name], most[name] = spread(found, curve), max(curve)
+    return Compared(found, model, held, [address for _, address in as_recorded[found.laid:]], most)
+
+
+# --- judging
+
+def first_difference(c: Compared) -> Optional[int]:
+    """The first moment at which the model does not hold what the card held."""
+    return next((i for i, (held, moment) in enumerate(zip(c.held[c.model], c.recording.moments)) if held != moment.reserved), None)
+
+
+def first_elsewhere(c: Compared) -> Optional[int]:
+    return next((i for i, (address, moment) in enumerate(zip(c.addresses, c.recording.moments)) if moment.address not in (None, address)), None)
+
+
+def changed(held: Sequence[int], before: int, i: int) -> str:
+    step = held[i] - (held[i - 1] if i else before)
+    return f"took {size(step)}" if step > 0 else f"gave back {size(-step)}" if step < 0 else "took nothing"
+
+
+def told(c: Compared, i: int) -> str:
+    """The event of a moment, in words."""
+    moment = c.recording.moments[i]
+    event = c.recording.events[moment.event]
+    where = place(event.get("frames"))
+    return (f"event {moment.event:,} ({event['action']}, {size(event.get('size', 0))}, stream {event.get('stream', 0):#x}"
+            f"{'' if where == 'no line of Python' else ', ' + where})")
+
+
+def findings(c: Compared) -> list[str]:
+    """Sentences, one a line."""
+    found, lines = c.recording, []
+    differs, elsewhere = first_difference(c), first_elsewhere(c)
+    card = [moment.reserved for moment in found.moments]
+    if differs is not None:
+        model = c.held[c.model]
+        before = found.reserved_before
+        lines.append(f"first disagreement: {told(c, differs)}: the card {changed(card, before, differs)} and held {card[differs]:,} bytes, "
+                     f"the model {changed(model, before, differs)} and held {model[differs]:,}")
+    if elsewhere is not None:
+        lines.append(f"first block elsewhere: {told(c, elsewhere)}: at {found.moments[elsewhere].address:#x} on the card, "
+                     f"at {c.addresses[elsewhere]:#x} in the model")
+    return lines + found.notes
+
+
+def as_run(c: Compared) -> dict[str, Any]:
+    found = c.recording
+    moments = found.moments
+    blocks = [(moment.address, address) for moment, address in zip(moments, c.addresses) if moment.address is not None]
+    differs, elsewhere = first_difference(c), first_elsewhere(c)
+    return {
+        "recording": os.path.basename(found.title).removesuffix(".pickle").removesuffix(".pkl"), "device": found.device, "model": c.model,
+        "streams": len({line.split(",", 5)[4] for line in found.plain}), "events": len(found.events), "compared": len(moments),
+        "equal": sum(held == moment.reserved for held, moment in zip(c.held[c.model], moments)),
+        "segment_events": sum(moment.changes for moment in moments),
+        "segment_events_equal": sum(moment.changes for held, moment in zip(c.held[c.model], moments) if held == moment.reserved),
+        "blocks": len(blocks), "blocks_in_place": sum(card == model for card, model in blocks),
+        "requested_peak_bytes": max(moment.live for moment in moments), "card_first_bytes": found.reserved_before,
+        "card_peak_bytes": max(found.reserved_before, *(moment.reserved for moment in moments)),
+        "native_peak_bytes": c.most["native"], "expandable_peak_bytes": c.most["expandable"], "cenote_peak_bytes": c.most["cenote"],
+        "first_difference_event": None if differs is None else moments[differs].event,
+        "first_elsewhere_event": None if elsewhere is None else moments[elsewhere].event, "findings": findings(c),
+    }
+
+
+# --- output
+
+def part(run: dict[str, Any], name: str, of: str) -> str:
+    return "all" if run[name] == run[of] else f"{run[name]:,}"
+
+
+COLUMNS = [
+    Column("recording", lambda run: run["recording"] + (f", device {run['device']}" if run["device"] else ""), False),
+    Column("recorded", lambda run: run["model"], False), Column("streams", lambda run: str(run["streams"])),
+    Column("events", lambda run: f"{run['events']:,}"), Column("of segments", lambda run: f"{run['segment_events']:,}"),
+    Column("equal", lambda run: part(run, "equal", "compared")), Column("in place", lambda run: part(run, "blocks_in_place", "blocks")),
+    Column("requested", lambda run: size(run["requested_peak_bytes"])), Column("card first", lambda run: size(run["card_first_bytes"])),
+    Column("card", lambda run: size(run["card_peak_bytes"])), Column("native", lambda run: size(run["native_peak_bytes"])),
+    Column("expandable", lambda run: size(run["expandable_peak_bytes"])), Column("cenote", lambda run: size(run["cenote_peak_bytes"])),
+]
+
+
+def print_table(runs: Sequence[dict[str, Any]]) -> None:
+    print("Held at most, by the card and in the replay. Equal: after so many events the model of what was recorded holds what the card held.\n"
+          "In place: so many blocks lie at the card's address.")
+    report.print_plain(COLUMNS, [[column.text(run) for column in COLUMNS] for run in runs])
+    for run in runs:
+        for line in run["findings"]:
+            print(f"{run['recording']}: {line}")
+
+
+def plot(path: str, compared: Sequence[Compared]) -> None:
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(8, 3.4 * len(compared) + 0.4), layout="constrained")
+    for axis, c in zip(figure.subplots(len(compared), squeeze=False)[:, 0], compared):
+        moments, name = c.recording.moments, os.path.basename(c.recording.title)
+        unit, label = (1 << 30, "GiB") if max(moment.reserved for moment in moments) >= 1 << 30 else (1 << 20, "MiB")
+        at = range(len(moments))
+        axis.fill_between(at, [moment.live / unit for moment in moments], step="post", color="#cccccc", linewidth=0, label="requested")
+        card = [moment.reserved / unit for moment in moments]
+        axis.plot(at, card, drawstyle="steps-post", color="#222222", linewidth=3, alpha=0.4, label="the card")
+        for allocator, color in report.COLORS.items():
+            text = f"{allocator}, from {'what the card held' if allocator == c.model else 'the live blocks'}"
+            held = [held / unit for held in c.held[allocator]]
+            axis.plot(at, held, drawstyle="steps-post", color=color, linewidth=1.2, label=text)
+        differs = first_difference(c)
+        if differs is not None:
+            axis.axvline(differs, color="#222222", linewidth=0.8, linestyle="--")
+            axis.text(differs, 0, " first disagreement", rotation=90, va="bottom", fontsize=7)
+        axis.set_title(name + (f", device {c.recording.device}" if c.recording.device else ""), fontsize=10, loc="left")
+        axis.set_xlim(0, len(moments))
+        axis.set_ylim(0)
+        axis.set_xlabel("event", fontsize=8)
+        axis.set_ylabel(label, fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.legend(fontsize=7, loc="lower right", framealpha=0.9)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    with outputs.whole(path) as file:
+        figure.savefig(file, dpi=130, format="png")
+
+
+# --- the command
+
+def read(path: str) -> list[Recording]:
+    try:
+        with inputs.opened(path) as found:
+            if found.kind != inputs.PYTORCH:
+                raise BrokenTrace(f"{path}: --recorded is for memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot)")
+            return recording.recordings(path, found.file)
+    except (EOFError, OSError, ValueError, zlib.error) as problem:
+        raise BrokenTrace(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def run(options: argparse.Namespace) -> None:
+    found = [r for path in options.traces for r in read(path)]
+    with tempfile.TemporaryDirectory(prefix="cenote-replay-") as folder:
+        compared = [compare(r, options.sim[0], folder) for r in found]
+    runs = [as_run(c) for c in compared]
+    text = json.dumps({"cenote": places.version(), "runs": runs}, indent=1) + "\n"
+    if options.json == "-":
+        print(text, end="")
+    else:
+        print_table(runs)
+        if options.json is not None:
+            outputs.write(options.json, text.encode())
+    if options.plot is not None:
+        plot(options.plot, compared)
