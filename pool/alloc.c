@@ -1,5 +1,5 @@
 /*
- * alloc.c: the road of one block: taken, used on another stream, given back. Start reading here; docs/life-of-an-allocation.md walks along.
+ * alloc.c: the road of one block: allocated, used on another stream, freed. Start reading here, beside docs/life-of-an-allocation.md.
  *
  * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, without a driver call. What the
  * arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake of the program: it finds the
@@ -10,7 +10,7 @@
 #include "stats/account/record.h"
 #include "stats/account/sites.h"
 
-#define POLL_EVERY 32   /* allocations between two looks after pending blocks, which cost driver calls; slow paths look anyway */
+#define POLL_EVERY 32   /* allocations between two polls of pending blocks, which call the driver; slow paths poll in any case */
 
 /* --------------------------------------------------------------------------------------------------------------------------- taking */
 
@@ -37,8 +37,8 @@ static int no_books(void)
 }
 
 /*
- * The arena that serves, with the pool's lock held. NULL, with the lock given back: *error is set, or untouched if the stream is new here and
- * stream_check_own has to come first.
+ * The arena for the request, with the pool's lock held. NULL, without the lock: *error is set, or, if the pool does not know the stream yet,
+ * unchanged: then stream_check_own has to come first.
  */
 static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t key, bool stream_device_checked,
                                 int *error)
@@ -64,13 +64,14 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     return NULL;
 }
 
-/* Does memory of the arena wait for a call that names its stream? Now there is one. LOCKING: the pool's lock. */
+/* Is memory of the arena held until a call names its stream? This call does. LOCKING: the pool's lock. */
 static bool is_held(const cenote_pool *pool, const struct arena *a)
 {
     const tick *held = pool->store.pages.fences.held;
     return __builtin_expect(held != NULL, 0) && held[a->number] && !a->covered_by;
 }
 
+/* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
 static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, uint64_t *at)
 {
     uint64_t key;
@@ -86,8 +87,8 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
             return error;
         stream_device_checked = true;
     }
-    q->mark |= pool->steps.bits; /* now: while the driver was asked a step may have ended */
-    bool tend = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || is_held(pool, a);
+    q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
+    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || is_held(pool, a);
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
@@ -95,9 +96,9 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     a->slow_path_users += !served;
     pool->life.slow_path_users += !served;
     lock_give(&pool->lock);
-    if (tend || !served)
+    if (polls || !served)
         cover_call_names(key, stream);
-    if (tend)
+    if (polls)
         pending_poll_if_due(pool);
     if (!served)
         error = shortage_serve(pool, a, q, at);
@@ -107,13 +108,13 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     lock_take(&pool->lock);
     a->slow_path_users--;
     pool->life.slow_path_users--;
-    idle_enter(pool, a); /* its stream or group may have gone meanwhile */
+    idle_enter(pool, a); /* its stream may have been retired, or its group destroyed, meanwhile */
     pool->account.stats.slow_allocs++;
     lock_give(&pool->lock);
     return error;
 }
 
-/* Bytes, alignment and place of the request are the caller's; `caller` is where the call returns to. */
+/* The public call has set bytes, alignment and place of the request; `caller` is its return address. */
 static int allocate(cenote_pool *pool, uint32_t group, struct request *q, CUstream stream, void **block, const void *caller)
 {
     uint64_t at = 0;

@@ -1,6 +1,6 @@
 /*
- * attempt.c: one attempt at a request that the arena could not serve from pages in place. Looks for a place, plans which pages go there, lets go
- * of the lock, has the driver do it, and publishes the result.
+ * attempt.c: one attempt at a request that the arena could not serve from pages in place. Finds a place, plans which pages go there, gives the
+ * lock back while the driver maps them, and publishes the result.
  *
  * It does not climb: shortage.c does, between two attempts. It does not wait for memory, only for addresses, if none are left for a region.
  *
@@ -8,8 +8,7 @@
  *     place without pages   ---> planned ---> created, mapped ---> published ---> served, or short: the climb goes on
  *     no place              ---> a region or segment is added ---> the climb tries again
  *
- * Nothing is half done at any point: what a failed attempt planned is put back. The pages it created are spares for the next attempt, and go
- * back when the climb ends out of memory.
+ * An attempt that fails undoes its plan. The pages that it created are spares for the next attempt, and go back if the climb ends out of memory.
  *
  * LOCKING: the turn; the pool's lock only around looks and plans.
  */
@@ -18,7 +17,7 @@
 #include "stats/account/record.h"
 
 #define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
-#define SLIDES_MAX      (1u << 20) /* places taken without asking the device, after that many questions in vain */
+#define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
 
 static enum attempt fail(struct climb *c, int error)
 {
@@ -163,8 +162,8 @@ static enum attempt fill_from_plan(struct climb *c, const struct requester *who,
 }
 
 /*
- * The device was asked, and a place was there. If it is one that has slid all the same, asking did not help: a program that repeats itself
- * would ask in vain at each step.
+ * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll less often, and double the
+ * gap each time, because a program that repeats itself would poll in vain at each step.
  */
 static void note_question(struct arena *a, const struct place *place)
 {
@@ -206,7 +205,7 @@ static enum attempt place_and_fill(struct climb *c)
     return error ? fail(c, error) : ATTEMPT_AGAIN;
 }
 
-/* Free segments, all too small for the request, go back before another is taken, within the budget: harvest where pages cannot move. */
+/* If pages cannot move: free segments, all too small for the request, go back before another is taken, within the budget of moves. */
 void attempt_replace_segments(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -227,8 +226,8 @@ void attempt_replace_segments(struct climb *c)
 }
 
 /*
- * Looks for a place and fills it. What the driver has left is asked first where it may be too little, so that pages are not created in vain
- * one by one.
+ * Finds a place and fills it. If the device may have too little memory left, the driver is asked first, so that no pages are created in vain one
+ * by one.
  */
 enum attempt attempt_serve(struct climb *c)
 {

@@ -1,5 +1,5 @@
 /*
- * place.c: a request is served from pages in place, and a block that no stream waits for goes back: both without a driver call.
+ * place.c: serves a request from pages in place, and gives a block that no stream uses any more back to its arena: both without a driver call.
  *
  * LOCKING: the pool's lock.
  */
@@ -18,7 +18,7 @@ bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
            (!(mark & MARK_LABELS) || rows_reserve(pool, mark));
 }
 
-/* What the request comes to in this arena. LOCKING: the pool's lock. */
+/* Adds what this arena demands to the request: a size class or a rounded size, whether it needs pages of its own. LOCKING: the pool's lock. */
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q)
 {
     q->at_segment_end = provider_guards(pool, a);
@@ -49,8 +49,8 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
 }
 
 /*
- * Serves the request from pages that are in place, or says what it would take. What has to slide past slots in flight is served only if
- * `slide`, or while `skips_left`: the device may be done with them by now, and a thread that has asked it can have the better place.
+ * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
+ * set, or as long as `skips_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
  * LOCKING: the pool's lock.
  */
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
@@ -59,7 +59,7 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
     struct request item;
     *at = q->class != CLASS_NONE ? slab_take(&a->slabs, q->class, q->bytes, q->mark) :
           q->at ? take_item_at(pool, a, q) : pool_reuse_last_freed(pool, a, q);
-    if (*at && q->at) { /* it counts as what it is */
+    if (*at && q->at) { /* an item at a given address counts as an item */
         item = *q;
         item.class = class_of(q->bytes);
         q = &item;
@@ -81,7 +81,10 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
     return FIT_NOW;
 }
 
-/* A block that no stream uses any more goes back to its arena: an item at once, a block of its own when it has rested. LOCKING: the pool's lock. */
+/*
+ * Gives a block that no stream uses any more to its arena: an item at once, a block of its own after it was the last freed one.
+ * LOCKING: the pool's lock.
+ */
 void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
 {
     count_inactive(pool, w->requested);

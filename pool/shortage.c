@@ -1,8 +1,8 @@
 /*
- * shortage.c: what the arena could not serve from pages in place. The ladder.
+ * shortage.c: serves what the arena cannot serve from pages in place: the shortage ladder.
  *
- * A thread that gets here takes the turn: one at a time changes the mappings of a pool. It makes an attempt (attempt.c: a place is found and
- * filled with pages), and when physical memory is short it climbs, with an attempt on each rung:
+ * The thread takes the turn, because only one thread at a time changes the mappings of a pool. It makes an attempt (attempt.c finds a place and
+ * fills it with pages). If physical memory is short, it climbs, with an attempt on each rung:
  *
  *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
@@ -18,11 +18,11 @@
 #include "pool/climb.h"
 #include "stats/account/count.h"
 
-#define CALLBACKS_MAX   8          /* for one allocation: a program that always says it freed something must not keep us here */
+#define CALLBACKS_MAX   8          /* for one allocation: a program may say every time that it freed something */
 
 /* -------------------------------------------------------------------------------------------------------------------------- the rungs */
 
-/* A group that lends may have a place for it, in the order of the same stream. */
+/* Takes a place in a group that lends, if one has room in an arena of the same stream. */
 static bool borrow(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -43,7 +43,7 @@ static bool borrow(struct climb *c)
     return c->at != 0;
 }
 
-/* Bytes that the pool may take of the device, as far as can be said. LOCKING: the turn. */
+/* Bytes that the pool may take from the device, by the driver's answer and the limit. LOCKING: the turn. */
 static uint64_t room_outside(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -54,7 +54,7 @@ static uint64_t room_outside(struct climb *c)
     return c->driver_has < allowance ? c->driver_has : allowance;
 }
 
-/* Pages are of no use to a source, but they stand before it: as many as it lacks go. */
+/* An arena whose memory cannot move has no use for free pages: as many bytes of them go back as the new segment lacks. */
 static void make_way(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -64,7 +64,7 @@ static void make_way(struct climb *c)
         trim_to(pool, reserved > missing ? reserved - missing : 0, UINT64_MAX);
 }
 
-/* What is free but not where the picker looks comes back: empty slabs, blocks that waited, segments. */
+/* Returns memory that is free, but not free pages yet: pending blocks whose streams are done, empty slabs, free segments. */
 static void gather(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -75,7 +75,7 @@ static void gather(struct climb *c)
         make_way(c);
 }
 
-/* The turn is let go of: the shortage function may free, trim, or allocate. */
+/* Asks the program, then the other pools: without the turn, for the shortage function may free, trim, or allocate. True: the program freed some. */
 static bool ask_others(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -147,7 +147,7 @@ static bool wait_around(struct climb *c, const struct around *a, uint32_t looks)
     return waited;
 }
 
-/* Waits for what may help, as long as something may. What other threads free meanwhile is for another round. */
+/* Waits until something has come back, if that may help. What other threads free meanwhile belongs to the next round. */
 static bool wait_a_while(struct climb *c)
 {
     struct around around = {{0}, AWAIT_NOTHING, AWAIT_NOTHING};
@@ -159,13 +159,13 @@ static bool wait_a_while(struct climb *c)
         if (c->driver || !wait_around(c, &around, looks))
             return c->driver != CUDA_SUCCESS; /* the climb ends with that error */
     if (around.here == AWAIT_NOTHING && around.there == AWAIT_NOTHING && c->rounds++ >= ROUNDS_MAX)
-        return false; /* what came was freed after the round began, and so it may go on for ever */
+        return false; /* what came was freed after the round began: that could go on for ever */
     wait_count(c->pool, looks);
     gather(c);
     return true;
 }
 
-/* What is freed from now on is for another round. */
+/* What is freed from now on belongs to the next round. */
 static void begin_round(struct climb *c)
 {
     cenote_pool *pool = c->pool;
@@ -178,8 +178,8 @@ static void begin_round(struct climb *c)
 }
 
 /*
- * Other threads have taken what came back, but since the last round began memory has gone from one hand to another, here or in another pool:
- * that is waited for, too. The longer it takes the longer are the naps: another thread may keep what it has in turn for ever.
+ * Other threads have taken what came back. If memory has changed hands since the last round began, here or in another pool, the thread waits for
+ * that, too. The naps grow with each round, because other threads may pass memory to each other for ever.
  */
 static bool another_round(struct climb *c)
 {
@@ -198,7 +198,7 @@ static bool another_round(struct climb *c)
     return came || c->stir != before;
 }
 
-/* One rung up, and what belongs to it. Where it is hopeless only the program, siblings and groups that lend are asked. False: no rung is left. */
+/* Goes one rung up, and does its work. If the request is hopeless, asks only the program, siblings and groups that lend. False: no rung is left. */
 static bool climb_higher(struct climb *c, bool hopeless)
 {
     cenote_pool *pool = c->pool;
@@ -214,7 +214,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
     case RUNG_HARVEST:
         c->rung = RUNG_CALLBACK;
         if (!borrow(c) && ask_others(c)) {
-            c->rung = RUNG_HARVEST; /* and once more up from there */
+            c->rung = RUNG_HARVEST; /* then up again from there */
             c->driver = events_poll(pool, UINT64_MAX);
             gather(c);
         }
@@ -229,7 +229,7 @@ static bool climb_higher(struct climb *c, bool hopeless)
 
 /* --------------------------------------------------------------------------------------------------------------------- the whole climb */
 
-/* What was created in vain goes back first, so that the explanation has the figures of afterwards. */
+/* Pages that failed attempts have created go back first, so that the explanation has the figures after that. */
 static int out_of_memory(struct climb *c)
 {
     lock_take(&c->pool->lock);
@@ -265,7 +265,7 @@ static int climb(struct climb *c)
     return pool_driver_error(pool, c->driver, "serving an allocation");
 }
 
-/* Serves what the arena could not, or says why it cannot be. LOCKING: none held. */
+/* Serves a request for which pages are missing, or returns an error with its message. LOCKING: none held. */
 int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, uint64_t *at)
 {
     struct climb c = {.pool = pool, .arena = a, .request = q};
