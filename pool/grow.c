@@ -1,18 +1,18 @@
 /*
- * grow.c: an arena grows: a region of addresses, or a segment. provider.c says where from, and gives them back.
+ * grow.c: makes an arena grow by a region of addresses, or by a segment. provider.c says where these come from, and gives them back.
  *
- * What the pool has too much of goes back first: addresses of empty regions, and what destroyed groups hold of their own sources.
+ * If the pool has too much, some of it goes back first: addresses of empty regions, and what destroyed groups hold of their own sources.
  *
- * LOCKING: the turn, not the pool's lock. The turn is let go of around the program's own functions.
+ * LOCKING: the turn, not the pool's lock. The thread gives the turn back around functions of the program.
  */
 #include "stats/account/count.h"
 
 #define REGION_SHARE       8                /* a region has this part of the device's memory: few borders, cheap addresses */
 #define REGION_SLOTS_LEAST 32u              /* and so many slots at least, on small cards and where the pool has many addresses */
-#define ADDRESSES_CHEAP    8                /* chosen: up to so many times the device's memory; more only many streams come to */
-#define SEGMENT_UNIT       (2ull << 20)     /* what drivers deal in */
+#define ADDRESSES_CHEAP    8                /* chosen, times the device's memory: only pools with many streams have more addresses */
+#define SEGMENT_UNIT       (2ull << 20)     /* the unit of drivers */
 #define SEGMENT_MIDDLE     (20ull << 20)    /* for requests between half a unit and half of this */
-#define SEGMENT_ASYNC      HEAP_SMALL       /* what a driver's pool grows by at least: less comes from cuMemAlloc */
+#define SEGMENT_ASYNC      HEAP_SMALL       /* the least that a driver's pool grows by: less comes from cuMemAlloc */
 #define SEGMENT_ASYNC_MAX (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
 #define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
@@ -24,7 +24,7 @@ static bool is_async(const cenote_pool *pool, const struct arena *a)
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/* Bytes of the smallest segment that the request fits in. */
+/* The size of the smallest segment for the request. */
 uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct request *q)
 {
     uint64_t slack = q->alignment > BLOCK_BYTES ? q->alignment : 0; /* the driver promises no more than 512 */
@@ -32,7 +32,7 @@ uint64_t grow_least(const cenote_pool *pool, const struct arena *a, const struct
     return round_up(q->size + slack, unit);
 }
 
-/* A region over addresses that are ours already. NULL: no host memory, nothing changed. */
+/* Makes a region over addresses that the pool has already. NULL: no host memory, nothing changed. */
 static struct region *open_region(uint64_t base, uint64_t bytes, uint32_t shift)
 {
     struct region *r = addresses_new_region();
@@ -63,8 +63,9 @@ static int no_memory(void)
 }
 
 /*
- * By habit a share of the device's memory, for a block cannot lie across the border of two regions. A pool with thousands of streams would
- * run out of addresses that way: from ADDRESSES_CHEAP on the first region of an arena is small, and each later one as large as all it has.
+ * The size of a new region: usually a share of the device's memory, because a block cannot lie across the border of two regions. A pool with
+ * thousands of streams would run out of addresses that way: beyond ADDRESSES_CHEAP the first region of an arena is small, and each later one as
+ * large as all that the arena has.
  */
 static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
 {
@@ -77,7 +78,7 @@ static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
     return bytes < least ? least : bytes;
 }
 
-/* As large as regions are by habit, or as the device has addresses for: at least what the request needs. */
+/* Reserves a region of the usual size, or as large as the device has addresses for; at least `least` bytes. */
 static CUresult reserve_generously(cenote_pool *pool, const struct arena *a, uint64_t least, uint64_t *base, uint64_t *bytes)
 {
     uint64_t page = 1ull << pool->store.pages.shift;
@@ -102,7 +103,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
     *driver = reserve_generously(pool, a, least, &base, &bytes);
     while (*driver && !driver_result_is_sticky(*driver) && recycle_oldest(pool))
         *driver = reserve_generously(pool, a, least, &base, &bytes);
-    if (*driver && !driver_result_is_sticky(*driver)) { /* addresses of groups and streams that are gone come back with their pages */
+    if (*driver && !driver_result_is_sticky(*driver)) { /* groups and streams that have gone left addresses, which come back with their pages */
         trim_to(pool, 0, UINT64_MAX);
         *driver = reserve_generously(pool, a, least, &base, &bytes);
     }
@@ -134,7 +135,7 @@ static uint64_t plain_bytes(uint64_t size)
     return round_up(size, SEGMENT_UNIT);
 }
 
-/* Room for so many blocks of this size that little is left over: what is too small for another is lost to a program of few sizes. */
+/* Room for a number of such blocks that leaves little over: a rest that is too small for another block is lost to a program of few sizes. */
 static uint64_t async_bytes(uint64_t size, uint64_t held)
 {
     uint64_t least = round_up(held / SEGMENT_SHARE, SEGMENT_UNIT);
@@ -144,7 +145,7 @@ static uint64_t async_bytes(uint64_t size, uint64_t held)
 
 static uint64_t segment_bytes(cenote_pool *pool, const struct arena *a, uint64_t size)
 {
-    uint64_t plain = plain_bytes(size); /* what the block needs */
+    uint64_t plain = plain_bytes(size); /* for the block alone */
     if (!is_async(pool, a))
         return plain;
     lock_take(&pool->lock);
@@ -173,7 +174,7 @@ static CUresult take_segment(cenote_pool *pool, struct arena *a, uint64_t bytes,
     return t->cuMemAlloc(at, bytes);
 }
 
-/* The segment with its one page. False: no host memory. */
+/* Adds the segment with its one page to the books. False: no host memory. */
 static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, uint64_t bytes)
 {
     struct region *r = open_region(base, bytes, SEGMENT_SHIFT);
@@ -199,13 +200,13 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
     return published;
 }
 
-/* A segment of that size from wherever the arena's come from, within the limit. *driver as for grow_segment. */
+/* Takes a segment of that size, from the provider or the source of the arena, within the limit. *driver as for grow_segment. */
 static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUresult *driver)
 {
     CUdeviceptr at = 0;
     lock_take(&pool->lock);
     bool room = limits_allowance(pool) >= bytes;
-    uint64_t promised = room ? bytes : 0; /* the turn may be let go of, and others ask for the same allowance */
+    uint64_t promised = room ? bytes : 0; /* the thread may give the turn back, and others ask for the same allowance */
     pool->limits.promised += promised;
     lock_give(&pool->lock);
     *driver = room ? take_segment(pool, a, bytes, &at) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -231,8 +232,8 @@ static int try_segment(cenote_pool *pool, struct arena *a, uint64_t bytes, CUres
 }
 
 /*
- * As large as segments are by habit or, where there is no room for that, as the request needs. *driver says CUDA_ERROR_OUT_OF_MEMORY when
- * the ladder may help: the driver or the limit has no room for either.
+ * Takes a segment of the usual size or, if there is no room for that, as large as the request needs. *driver is CUDA_ERROR_OUT_OF_MEMORY if the
+ * ladder may help: neither fits into the driver's memory or the limit.
  */
 static int grow_segment(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
@@ -241,7 +242,7 @@ static int grow_segment(cenote_pool *pool, struct arena *a, const struct request
     return error == CENOTE_OUT_OF_MEMORY && habit > least ? try_segment(pool, a, least, driver) : error;
 }
 
-/* One more region or segment, large enough for the request. */
+/* Adds a region or a segment that is large enough for the request. */
 int grow_arena(cenote_pool *pool, struct arena *a, const struct request *q, CUresult *driver)
 {
     *driver = CUDA_SUCCESS;

@@ -1,9 +1,9 @@
 /*
  * idle.c: the arena of a stream, arenas without a block, and which stream gets those next.
  *
- * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next one takes it over, as it lies: no
- * driver call, and the tables do not grow. An arena may be taken over once the device is done with all that it ever held; at once by the
- * stream whose it was, for that stream's own order is enough. Not so after captures, whose replays may run on any stream.
+ * Streams and groups come and go, and each leaves an arena behind, with addresses and pages. The next stream takes the arena over as it is, so
+ * that no driver call is needed and the tables do not grow. It may do so once the device is done with everything that the arena ever held; the
+ * arena's own stream at once, because its order is enough. After captures that is not so: their replays may run on any stream.
  *
  *             last block freed           stream retired, or group destroyed
  *    in use ------------------> idle ------------------------------------------> over ----> taken over by any stream and group
@@ -23,11 +23,11 @@
 #include "pool/pool.h"
 
 #define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
-#define PROBES      16          /* of the index of arenas */
-#define ANY_GROUP   UINT32_MAX  /* leads to the first of a stream's arenas */
+#define PROBES      16          /* in the index of arenas */
+#define ANY_GROUP   UINT32_MAX  /* in a key: the first of a stream's arenas, of whatever group */
 #define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
 
-/* Its number may be another group's from now on. LOCKING: the pool's lock. */
+/* From now on another group may get this group's number. LOCKING: the pool's lock. */
 void group_forget(cenote_pool *pool, cenote_group *group)
 {
     uint32_t number = group->number;
@@ -35,7 +35,7 @@ void group_forget(cenote_pool *pool, cenote_group *group)
     table_give(&pool->groups.table, number);
 }
 
-/* Which queue has the arenas that are over. */
+/* The index of the queue for an arena that is over. */
 static unsigned kind_of(bool is_private, bool is_plain)
 {
     return 2u * is_plain + is_private;
@@ -80,7 +80,7 @@ static void join_group(cenote_pool *pool, struct arena *a, uint32_t group)
     g->arenas++;
 }
 
-/* With its last arena a destroyed group goes. */
+/* A destroyed group goes with its last arena. */
 static void leave_group(cenote_pool *pool, struct arena *a)
 {
     cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
@@ -95,8 +95,8 @@ static void leave_group(cenote_pool *pool, struct arena *a)
 }
 
 /*
- * If the arena holds no block it joins its queue, unless it is in one. An arena that is over belongs to no group any more. One of a private
- * group is over with its group only, and when that has released it, not with its stream: graphs write to it (rule 4).
+ * Puts the arena into its queue, if it holds no block and is in no queue. An arena that is over belongs to no group any more. The arena of a
+ * private group is over when the group is, not when its stream is: graphs write to it (rule 4).
  */
 void idle_enter(cenote_pool *pool, struct arena *a)
 {
@@ -130,7 +130,7 @@ static bool is_complete(const cenote_pool *pool, const struct arena *a)
     return fence_has_passed(&pool->store.pages.fences, a->last_freed, a->number);
 }
 
-/* Where a driver has no ids for streams, a key may be another stream's by now. */
+/* If the driver has no ids for streams, another stream may have the key by now. */
 static bool has_its_order(const struct arena *a, uint64_t key)
 {
     return a->stream == key && key >> STREAM_KIND_SHIFT != STREAM_KIND_HANDLE && !a->was_private;
@@ -212,7 +212,7 @@ static void forget_those_of(cenote_pool *pool, struct idle_queue *q)
     }
 }
 
-/* Nothing names it any more. LOCKING: the turn, too. */
+/* Forgets an arena that no key leads to. LOCKING: the turn, too. */
 void idle_forget(cenote_pool *pool, struct arena *a)
 {
     uint32_t number = a->number;
@@ -231,7 +231,7 @@ void idle_forget_empty(cenote_pool *pool)
     forget_those_of(pool, &pool->streams.orphans);
 }
 
-/* An arena of a destroyed group that the source has to take back what it holds of, out of its queue: the caller brings it back. NULL: none. */
+/* Takes an orphan out of its queue; the caller puts it back, or forgets it. NULL: there is none, or the device is not done with the first. */
 struct arena *idle_take_orphan(cenote_pool *pool)
 {
     struct arena *a = first_of(pool, &pool->streams.orphans);
@@ -341,7 +341,7 @@ struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, 
 {
     uint32_t probe;
     struct arena *a = find_arena(pool, group, key, &probe);
-    if (a) /* of another thread's making, by now */
+    if (a) /* another thread has made it meanwhile */
         return a;
     if (!index_reserve(&pool->streams.by_key, 2) || !(a = idle_take(pool, group, key)))
         return NULL;

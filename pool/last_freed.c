@@ -1,14 +1,14 @@
 /*
- * last_freed.c: the block that was freed last, which stays as it lies until a thread looks for free memory, or asks for just this block.
+ * last_freed.c: keeps the block that was freed last as it lies, until a thread looks for free memory, or asks for a block of the same size.
  *
  * LOCKING: the pool's lock.
  */
 #include "pool/pool.h"
 
 /*
- * The block that was freed last rests: it stays in the index and over its pages until a thread wants to know, because many programs ask for
- * the same again at once, and get it as it lies. Now it goes back to its heap. A thread that looks for free ranges or free pages calls this first;
- * the books are right without it, but for what one block covers. LOCKING: the pool's lock.
+ * Gives the last freed block to its heap. Until then it stays in the index and over its pages, because many programs ask for the same size again at
+ * once, and get the block as it lies. A thread that looks for free ranges or free pages calls this first: otherwise the books are wrong by one
+ * block. LOCKING: the pool's lock.
  */
 void pool_settle(cenote_pool *pool)
 {
@@ -20,7 +20,7 @@ void pool_settle(cenote_pool *pool)
     heap_give(&pool->store.last_freed.arena->heap, block, pool->store.last_freed.freed);
 }
 
-/* The address of the resting block, live again, if that is what the search would come to; or 0. */
+/* Makes the last freed block live again, if the search would choose its place. Returns the address, or 0. */
 uint64_t pool_reuse_last_freed(cenote_pool *pool, const struct arena *a, const struct request *q)
 {
     uint32_t block = pool->store.last_freed.block;

@@ -1,5 +1,5 @@
 /*
- * locate.c: what an address stands for, and the words for one that stands for no live block.
+ * locate.c: finds the pool and the block of an address, and makes the error for an address that is no live block.
  *
  * LOCKING: the pool's lock, which pool_lock_of takes.
  */
@@ -32,7 +32,7 @@ static void describe_block(cenote_pool *pool, struct block_ref *w, uint32_t bloc
     w->mark = &b->mark;
 }
 
-/* No block starts there: is it inside one? */
+/* No block begins there: is the address inside one? */
 static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
     uint32_t block = heap_piece_at(&w->arena->heap, w->region, at);
@@ -43,7 +43,7 @@ static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_re
     return state == BLOCK_LIVE ? FOUND_INSIDE : state == BLOCK_PENDING ? FOUND_PENDING : FOUND_FREE;
 }
 
-/* What lies at the address, which belongs to a region of this pool. LOCKING: the pool's lock. */
+/* Finds what lies at the address, which belongs to a region of this pool. LOCKING: the pool's lock. */
 enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
     w->arena = arena_of(pool, w->region->arena);
@@ -77,7 +77,7 @@ static cenote_pool *lock_pool(struct region *r, uint64_t at)
     return NULL;
 }
 
-/* The pool an address belongs to, with its lock taken, or NULL. Only what was not found without a lock is looked for with one. */
+/* The pool of an address, with its lock taken, or NULL. Looks without a lock first, and with the lock of the addresses if that found nothing. */
 cenote_pool *pool_lock_of(const void *address, struct block_ref *w)
 {
     uint64_t at = (uint64_t)(uintptr_t)address;
@@ -89,7 +89,7 @@ cenote_pool *pool_lock_of(const void *address, struct block_ref *w)
     return lock_pool(w->region, at);
 }
 
-/* The error for an address that is no live block, in words. `answer`: ERROR_ANSWER, or 0 if it is a mistake. */
+/* Sets the error for an address that is no live block. `answer`: ERROR_ANSWER, or 0 if it is a mistake. */
 int pool_misuse(enum lookup found, const void *address, const struct block_ref *w, int answer)
 {
     unsigned long long size = w->requested, start = w->start;

@@ -142,7 +142,7 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
                      "streams, and cenote_use names others", (void *)stream, ordinal, own->ordinal);
 }
 
-/* Asks the driver whose stream it is; NULL: the pool's own device. Devices are numbers to it, as to us. */
+/* Asks the driver for the stream's device; NULL: the pool's own device. */
 static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 {
     CUcontext context;

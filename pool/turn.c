@@ -13,7 +13,7 @@ int turn_begin(cenote_pool *pool)
 {
     CUresult result = device_enter(pool->config.device);
     lock_take(&pool->turn);
-    int error = pool_usable(pool); /* it may have been destroyed while we waited */
+    int error = pool_usable(pool); /* the pool may have been destroyed while this thread waited */
     if (!result && !error && !(error = prove_pages(pool)))
         return CENOTE_OK;
     turn_end(pool);
@@ -30,8 +30,8 @@ void turn_end(cenote_pool *pool)
 }
 
 /*
- * After the program's own function has run. What we are in the middle of has to be finished, so a refusal is asked for once more. After an
- * error the turn is there, but no driver call may be made that needs the context.
+ * Takes the turn again after a function of the program has run. The thread has to finish what it began, so that a refusal is asked for once more.
+ * After an error the thread has the turn, but may make no driver call that needs the context.
  */
 CUresult turn_resume(cenote_pool *pool)
 {
@@ -44,7 +44,7 @@ CUresult turn_resume(cenote_pool *pool)
     return result;
 }
 
-/* For a moment other threads may have the turn, and the gate is open. The context and the thread's mode stay. */
+/* Gives the turn to other threads for a moment, and opens the gate. The context and the thread's mode stay. */
 void turn_pause(cenote_pool *pool)
 {
     lock_give(&pool->turn);

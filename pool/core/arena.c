@@ -1,8 +1,8 @@
 /*
- * arena.c: small requests go to slabs, the rest to the heap; slabs come from the heap too.
+ * arena.c: serves small requests from slabs, all others from the heap; slabs are cut from the heap, too.
  *
- * An arena has one order domain: the key (group, stream). Everything in it is handed out and given back in the order of that stream, so
- * that nothing here has to ask what the device has done. Memory that comes from or goes to elsewhere is the business of pages and fences.
+ * An arena has one order domain: the key (group, stream). Its blocks are allocated and freed in the order of that stream, so that nothing here
+ * has to ask what the device has done. Pages and fences deal with memory that comes from another arena or goes to one.
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -17,7 +17,7 @@ void arena_open(struct arena *a, struct pages *pages, struct table *blocks, stru
     a->is_private = a->was_private = is_private;
 }
 
-/* What serves it. Private arenas have no slabs: what a capture recorded must be restorable block by block. */
+/* Decides between slab and heap. Private arenas have no slabs: the blocks of a capture must be restorable one by one. */
 void request_make(struct request *q, bool slabs)
 {
     if (slabs && q->bytes <= CLASS_BYTES_MAX && q->alignment <= BLOCK_BYTES) {
@@ -46,14 +46,14 @@ static enum fit find_at(struct arena *a, const struct requester *who, const stru
     return heap_find_at(&a->heap, who, r, q->at, q->size, place);
 }
 
-/* A place in the heap for the block, or for the slab that a small one is to come from. `r` holds the address that the request names, if any. */
+/* Finds a place in the heap for the block, or for a new slab. `r`: the region of the address that the request names, if it names one. */
 enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place)
 {
     if (q->at) {
         enum fit fit = find_at(a, who, q, r, place);
         if (fit != FIT_NOT || !a->slabs.empty)
             return fit;
-        arena_flush(a); /* what lies there may be an empty slab */
+        arena_flush(a); /* an empty slab may lie there */
         return find_at(a, who, q, r, place);
     }
     if (q->at_segment_end)
@@ -63,7 +63,7 @@ enum fit arena_find(struct arena *a, const struct requester *who, const struct r
     return heap_find(&a->heap, who, q->size, q->alignment, place);
 }
 
-/* The block that heap_take took has its pages: it becomes what was asked for. Its address. */
+/* The block that heap_take took has its pages: makes it live, or a slab, and takes the first item. Returns the address. */
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
 {
     struct block *b = block_of(a->heap.ranges.blocks, block);
@@ -91,7 +91,7 @@ void arena_note_free(struct arena *a, tick freed)
     a->last_freed = a->last_freed > freed ? a->last_freed : freed;
 }
 
-/* Its items were freed at different ticks, and one that was pending comes last with an early one: the latest of the arena covers all. */
+/* The items of the slab were freed at different ticks, and a pending one comes back late with an early tick: the arena's latest tick covers all. */
 static void close_slab(struct arena *a, uint32_t slab)
 {
     struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);

@@ -48,7 +48,7 @@ void fill_close(struct fill *f)
     f->most = 0;
 }
 
-/* Lists what is missing. The pages that are kept are met, in the sense of pages_look_anew, so that the picker leaves them alone. */
+/* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
 static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
     f->count = f->unmaps = 0;
@@ -108,9 +108,8 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
 /* ------------------------------------------------------------------------------------------------------------------- the driver's part */
 
 /*
- * The driver's part, in two steps so that the caller can tell their times apart. After a failure of the first the second is left out.
- * `prop`: what pages of the
- * pool are. LOCKING: the turn, without the pool's lock.
+ * The driver's part, in two steps, so that the caller can measure each. After a failure of the first there is no second. `prop`: the kind of the
+ * pool's pages. LOCKING: the turn, without the pool's lock.
  */
 CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop)
 {
@@ -153,7 +152,7 @@ static CUresult map_pages(struct fill *f, struct device *d)
     return CUDA_SUCCESS;
 }
 
-/* One call for each run of neighbouring slots: it costs by page, but the call itself is saved. */
+/* One call for each run of neighbouring slots: its time grows with the pages, but there are fewer calls. */
 static CUresult grant_access(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
     for (uint32_t i = 0, first = 0; i < f->count; i++) {

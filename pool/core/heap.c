@@ -2,15 +2,15 @@
  * heap.c: where does a block go? Best fit by size; among the first few candidates the one that lacks the fewest pages.
  *
  * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
- * free ranges touch (invariants 11 and 12). Beyond the top of the newest region lies address space that nothing is in: growing into it is
- * one more candidate. Older regions are all below their top, but for those whose addresses the driver would not take back: they are all
- * above it and wait for the next trim.
+ * free ranges touch (invariants 11 and 12). The addresses above the top of the newest region are virgin: growing into them is one more
+ * candidate. In older regions the top is at the end. The exception are regions whose addresses the driver would not take back: their top is at
+ * the base, and they wait for the next trim.
  *
  *     base                                              top             end
  *      [ live ][ free  ][ live ][ slab  ][ pending ][free ]   virgin      ]
  *
  * A range may be free although pages are missing under it: they were harvested for another range, or never mapped. Such a range is a
- * candidate too; the caller fills it (fill.c). Slots still in flight cannot be filled: the block slides past them.
+ * candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past them.
  *
  * LOCKING: every function here expects the pool's lock. None of them calls the driver. heap_give allocates nothing.
  */
@@ -37,8 +37,8 @@ void heap_fix(struct heap *h, bool fixed)
 }
 
 /*
- * The first place in [from, to) of a region where nothing is in flight; place->missing says what it lacks. After a slot that
- * cannot be used now the look starts anew, so that each slot is looked at once, however many are in flight.
+ * Finds the first place in [from, to) of a region in which no slot is in flight; place->missing counts the pages that it lacks. Behind a slot that
+ * cannot be used now the look begins again, so that each slot is looked at once, however many are in flight.
  */
 static bool fits(struct heap *h, const struct requester *who, const struct region *r, uint64_t from, uint64_t to, uint64_t alignment,
                  struct place *place)
@@ -83,7 +83,7 @@ static bool fits_at_top(struct heap *h, const struct requester *who, uint64_t al
     return true;
 }
 
-/* Mostly the first candidate has all its pages, each mapped once, and nothing more has to be looked at. */
+/* Usually the first candidate has all its pages, each mapped once: then no page has to be looked at. */
 static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignment, struct place *place)
 {
     const struct block *b = at_number(h, range);
@@ -98,7 +98,7 @@ static bool fits_as_it_is(const struct heap *h, uint32_t range, uint64_t alignme
     return bits_all_set(r->sole, place->under.from, place->under.to);
 }
 
-/* Of several candidates, `range` being the first, the one that lacks the fewest pages. */
+/* Finds the candidate that lacks the fewest pages; `range` is the first one. */
 static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct requester *who, uint32_t range, uint64_t alignment,
                                                     struct place *place)
 {
@@ -108,7 +108,7 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
     for (int tries = 0; range && tries < HEAP_CANDIDATES; tries++, range = ranges_next(&h->ranges, range)) {
         struct block *b = at_number(h, range);
         if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, place)) {
-            in_flight = true; /* or the alignment does not fit: then waiting for it is no harm */
+            in_flight = true; /* or the alignment does not fit: then the wait does no harm */
             continue;
         }
         place->range = range;
@@ -137,8 +137,8 @@ enum fit heap_find(struct heap *h, const struct requester *who, uint64_t size, u
 }
 
 /*
- * If the bytes of the block were free, would a request of its size come to lie just here? That is the best fit, and has all its pages: this
- * block is on them.
+ * If the block were free, would a request of its size get this place? It would if this is the best fit: all pages are there, because the block lies
+ * on them.
  */
 bool heap_would_choose(const struct heap *h, uint32_t block)
 {
@@ -153,8 +153,8 @@ bool heap_would_choose(const struct heap *h, uint32_t block)
 }
 
 /*
- * The block or free range that holds the address, 0: none. The index knows one piece that begins in the 64 KiB around it, or in the last ones
- * before where any does: from there it is a few steps.
+ * The block or free range that holds the address; 0: none. The index has one piece that begins in the 64 KiB around the address, or in the nearest
+ * ones before that: from there it is a few steps.
  */
 uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at)
 {
@@ -167,7 +167,7 @@ uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at
     return piece;
 }
 
-/* As heap_find for a block that has to begin at `at`, which belongs to `r`. FIT_NOT: something lies there, or nothing of this heap ever did. */
+/* As heap_find, for a block that has to begin at `at` in `r`. FIT_NOT: a block lies there, or the address never belonged to this heap. */
 enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size, struct place *place)
 {
     bool ours = r && r->arena == h->arena && at >= r->base && at < r->top;
@@ -181,7 +181,7 @@ enum fit heap_find_at(struct heap *h, const struct requester *who, const struct 
     return place->missing ? FIT_WITH_PAGES : FIT_NOW;
 }
 
-/* The end of the newest segment, if no block has been in it. FIT_NOT: another is needed. */
+/* Finds the end of the newest segment, if no block has been in it. FIT_NOT: another segment is needed. */
 enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struct place *place)
 {
     const struct region *r = h->regions ? region_of(h->pages, h->regions) : NULL;
@@ -195,8 +195,8 @@ enum fit heap_find_last(struct heap *h, uint64_t size, uint64_t alignment, struc
 }
 
 /*
- * A segment in which nothing lies, the smallest that will do, for a block that shares its with no other: the place reaches to the end, and
- * heap_take leaves nothing in front of it. `at`: where it has to begin, 0: anywhere. FIT_NOT: another segment is needed.
+ * Finds the smallest empty segment that is large enough, for a block that shares its segment with no other: the place reaches to the end, and
+ * heap_take leaves no range in front of it. `at`: the address at which it has to begin; 0: any. FIT_NOT: another segment is needed.
  */
 enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t at, uint64_t size, uint64_t alignment, struct place *place)
 {
@@ -215,7 +215,7 @@ enum fit heap_find_alone(struct heap *h, const struct requester *who, uint64_t a
 
 /* --------------------------------------------------------------------------------------------------------------- pieces of a region */
 
-/* The index of what lies where: each granule in which a piece begins knows one of those. */
+/* The index of pieces by address: each granule in which pieces begin has one of them. */
 static void note_piece(struct region *r, uint32_t block, uint64_t at)
 {
     uint32_t granule = region_granule(r, at);
@@ -228,7 +228,7 @@ static bool begins_in(const struct heap *h, const struct region *r, uint32_t blo
     return block && region_granule(r, at_number(h, block)->at) == granule;
 }
 
-/* The piece does not begin there any more: a neighbour may. */
+/* The piece does not begin there any more; a neighbour may begin in the same granule. */
 static void forget_piece(struct heap *h, struct region *r, uint32_t block)
 {
     const struct block *b = at_number(h, block);
@@ -241,7 +241,7 @@ static void forget_piece(struct heap *h, struct region *r, uint32_t block)
         bit_clear(r->begins, granule);
 }
 
-/* A free range has another extent now. */
+/* Changes the extent of a free range. */
 static void resize(struct heap *h, struct region *r, uint32_t range, uint64_t at, uint64_t size)
 {
     bool moves = at_number(h, range)->at != at;
@@ -258,7 +258,7 @@ static void set_top(struct heap *h, struct region *r, uint64_t top)
     r->top = top;
 }
 
-/* A new piece behind `before` (0: first in the region). The table has room: heap_take's callers saw to it. */
+/* Adds a piece behind `before` (0: as the first of the region). The table has room: callers of heap_take have reserved it. */
 static uint32_t insert_after(struct heap *h, struct region *r, uint32_t before, uint64_t at, uint64_t size)
 {
     uint32_t block = table_take(h->ranges.blocks);
@@ -303,7 +303,7 @@ static uint32_t grow_top(struct heap *h, struct region *r, const struct place *p
     return range;
 }
 
-/* The free range keeps its first `size` bytes, which no block gets before drop_margin. */
+/* Makes the first `size` bytes of the free range a margin, which no block gets before drop_margin. */
 static void make_margin(struct heap *h, uint32_t range, uint64_t size)
 {
     ranges_remove(&h->ranges, range);
@@ -311,7 +311,7 @@ static void make_margin(struct heap *h, uint32_t range, uint64_t size)
     at_number(h, range)->state = BLOCK_MARGIN;
 }
 
-/* The block has the margin in front of it, if there is one: it goes with the block. */
+/* Drops the margin in front of the block, if it has one. */
 static void drop_margin(struct heap *h, struct region *r, struct block *b)
 {
     uint32_t margin = b->before;
@@ -325,7 +325,7 @@ static void drop_margin(struct heap *h, struct region *r, struct block *b)
     remove_piece(h, r, margin);
 }
 
-/* The place becomes a live block, cut out of its free range. What pages it lacks fill.c brings. At most three table items are needed. */
+/* Cuts the place out of its free range, as a live block. fill.c adds the pages that it lacks. Needs at most three table items. */
 uint32_t heap_take(struct heap *h, const struct place *place)
 {
     struct region *r = region_of(h->pages, place->region);
@@ -357,7 +357,7 @@ uint32_t heap_take(struct heap *h, const struct place *place)
     return block;
 }
 
-/* The bytes of the block are free again and join their neighbours. Its pages have been disowned. */
+/* Makes the bytes of the block a free range, joined with free neighbours. Its pages have been disowned. */
 void heap_give_back(struct heap *h, uint32_t block)
 {
     struct block *b = at_number(h, block);
@@ -397,7 +397,7 @@ void heap_give(struct heap *h, uint32_t block, tick freed)
 
 /* ------------------------------------------------------------------------------------------------------------------------- regions */
 
-/* The addresses above the top become an ordinary free range: another region is the newest now. Needs one table item. */
+/* Makes the addresses above the top an ordinary free range, because another region is the newest now. Needs one table item. */
 static void close_top(struct heap *h, struct region *r)
 {
     if (r->top == region_end(r))
@@ -411,7 +411,7 @@ static void close_top(struct heap *h, struct region *r)
     set_top(h, r, region_end(r));
 }
 
-/* It joins the heap's regions behind `before`, 0: as the newest. */
+/* Adds the region to the heap behind `before`; 0: as the newest. */
 static void join(struct heap *h, struct region *r, uint32_t before)
 {
     uint32_t *link = before ? &region_of(h->pages, before)->next : &h->regions;
@@ -424,7 +424,7 @@ static void join(struct heap *h, struct region *r, uint32_t before)
     h->small += r->bytes < HEAP_SMALL ? r->bytes : 0;
 }
 
-/* The region has its number; it becomes the newest. */
+/* Adds a region, which has its number, as the newest. */
 void heap_add_region(struct heap *h, struct region *r)
 {
     if (h->regions)
@@ -433,7 +433,7 @@ void heap_add_region(struct heap *h, struct region *r)
     r->fixed = h->fixed;
     join(h, r, 0);
     if (region_is_segment(r))
-        close_top(h, r); /* all of it is there, and none of it virgin */
+        close_top(h, r); /* a segment is mapped as a whole, so that no address is virgin */
 }
 
 bool heap_region_has_block(const struct heap *h, const struct region *r)
@@ -441,7 +441,7 @@ bool heap_region_has_block(const struct heap *h, const struct region *r)
     return r->first_block && (r->first_block != r->last_block || at_number(h, r->first_block)->state != BLOCK_FREE);
 }
 
-/* No block lies in it and no page is mapped in it. */
+/* Does no block lie in the region, and is no page mapped in it? */
 bool heap_region_is_empty(const struct heap *h, const struct region *r)
 {
     if (heap_region_has_block(h, r))
@@ -452,7 +452,7 @@ bool heap_region_is_empty(const struct heap *h, const struct region *r)
     return true;
 }
 
-/* An empty region leaves the heap. The caller gives its addresses back. */
+/* Takes an empty region out of the heap. The caller gives its addresses back. */
 void heap_remove_region(struct heap *h, struct region *r)
 {
     CHECK(region_is_segment(r) || heap_region_is_empty(h, r)); /* a segment leaves with its page */
@@ -470,8 +470,8 @@ void heap_remove_region(struct heap *h, struct region *r)
 }
 
 /*
- * A region that heap_remove_region took out comes back, virgin: as the newest, unless that one has virgin addresses itself. Needs no
- * table item: all of it lies above its top.
+ * Puts back a region that heap_remove_region took out, all of it virgin: as the newest, unless the newest has virgin addresses itself. Needs no
+ * table item, because all of the region lies above its top.
  */
 void heap_restore_region(struct heap *h, struct region *r)
 {

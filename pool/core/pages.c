@@ -42,7 +42,7 @@ void pages_close(struct pages *s)
 
 /* ------------------------------------------------------------------------------------------------------------- looking at slots */
 
-/* Before a look at a range: no page has been met yet. */
+/* Begins a look at a range: no page has been met yet. */
 void pages_look_anew(struct pages *s)
 {
     if (++s->epoch == 0) { /* after 2^32 looks old epochs could be mistaken for new ones */
@@ -195,7 +195,7 @@ static void set_home(struct pages *s, struct page *p, struct slot_ref home)
     }
 }
 
-/* The slot maps the page from now on: as its home if it is the first, as an alias behind the home otherwise. */
+/* The slot maps the page from now on: as its home if it is the first slot of the page, otherwise as an alias behind the home. */
 void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, page);
@@ -215,13 +215,13 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
     home->next_alias[p->home.slot] = here;
 }
 
-/* Mapped once and free to speak for itself: its slot's bits say from now on what struct page said. */
+/* Makes the page sole, if it is mapped once and not on the move: from now on the bits of its slot say what struct page said. */
 static void make_sole(struct pages *s, struct page *p)
 {
     struct region *r = region_of(s, p->home.region);
     uint32_t slot = p->home.slot;
     if (p->arena != r->arena && !p->owner.region && !fence_has_passed(&s->fences, p->freed, p->arena))
-        return; /* another stream may still be at work on it: the page has more to say than its slot */
+        return; /* another stream may still use it, which the slot cannot express */
     if (p->leaving || bit_is_set(r->transit, slot) || bit_is_set(r->broken, slot) || (p->owner.region && !slot_ref_is(p->owner, r->number, slot)))
         return;
     if (r->freed[slot] < p->freed)
@@ -256,7 +256,7 @@ void pages_unlink(struct pages *s, struct region *r, uint32_t slot)
 
 /* ---------------------------------------------------------------------------------------------------------- moving and keeping pages */
 
-/* No arena may use the free page where it lies any more; what its slot said of it, it says itself. */
+/* No arena may use the free page at its place any more; what the bits of its slot said goes into struct page. */
 static void take_from_slots(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
@@ -289,7 +289,7 @@ struct page_past pages_lift(struct pages *s, uint32_t page, struct slot_ref targ
     return past;
 }
 
-/* The target maps it now, or an alias went away: if one slot is left, that slot speaks for the page. */
+/* The target maps the page now, or an alias has gone: if one slot is left, the page is sole again. */
 void pages_settle(struct pages *s, uint32_t page)
 {
     if (page_of(s, page)->maps == 1)
@@ -315,7 +315,7 @@ void pages_leave(struct pages *s, uint32_t page)
     page_of(s, page)->leaving = true;
 }
 
-/* The driver would not take it. */
+/* The driver refused to take the page back. */
 void pages_stay(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);
@@ -344,7 +344,7 @@ void pages_add_spare(struct pages *s, uint32_t page)
     s->spare_bytes += page_of(s, page)->bytes;
 }
 
-/* The driver has it back. */
+/* The driver has the page back. */
 void pages_remove(struct pages *s, uint32_t page)
 {
     struct page *p = page_of(s, page);

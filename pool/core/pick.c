@@ -1,6 +1,6 @@
 /*
- * pick.c: which free page moves next, or goes back to the driver? The one that was freed longest ago: it is likeliest to be complete, and
- * its old place is the one that will be missed last. Also the other walks over all pages: sums and validity.
+ * pick.c: picks the free pages that move next, or go back to the driver: those that were freed longest ago. They are likeliest to be complete, and
+ * to be missed last at their old places. The other walks over all pages are here, too: sums and validity.
  *
  * Pages are found at their homes, by the word of bits: only free ones are looked at one by one. Of those the `most` oldest are kept in a
  * binary heap with the youngest on top, so that a look costs no memory but the caller's array.
@@ -72,7 +72,7 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
     if (p->pins || p->leaving || freed > k->latest)
         return;
     if (k->who) {
-        if (p->met == s->epoch) /* the range that is being filled uses it already */
+        if (p->met == s->epoch) /* the range that is being filled uses this page already */
             return;
         if (arena != k->who->arena && (p->fixed || !fence_has_passed(&s->fences, freed, arena)))
             return;

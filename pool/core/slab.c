@@ -1,10 +1,9 @@
 /*
- * slab.c: small blocks by the dozen, so that most allocations touch no tree.
+ * slab.c: cuts one heap block into equal small blocks, so that most allocations touch no tree.
  *
  * A slab is one heap block cut into 8 to 128 items of one size class. A bin holds the slabs of a class that have a free item; a slab that
- * gets its first free item goes to the front, so that nearly full slabs are filled first and nearly empty ones run dry. A few empty slabs
- * are kept, so that a program that does the same again finds them where they were; the rest go back to the heap, and when memory is short
- * all of them do.
+ * gets its first free item goes to the front, so that nearly full slabs are filled first and nearly empty ones become empty. A few empty slabs
+ * are kept, so that a program that repeats itself finds them again; the others go back to the heap, and all of them if memory is short.
  *
  *      slab_open             slab_take                 slab_give
  *    ------------> in bin -------------> full: no bin -----------> in bin ----------> empty: slab_close by the arena
@@ -17,7 +16,7 @@
 
 #include "base/check.h"
 
-/* A slab's items come to 64 KiB, or to a little less where they do not fit evenly. Every small allocation asks: no division on its way. */
+/* The items of a slab are 64 KiB together, or a little less if they do not fit evenly. A table, because every small allocation needs the size. */
 #define ITEMS(class) (SLAB_ALIGNMENT / CLASS_BYTES(class))
 static const uint8_t items_of[CLASS_COUNT] = {ITEMS(0), ITEMS(1), ITEMS(2), ITEMS(3), ITEMS(4),  ITEMS(5),
                                               ITEMS(6), ITEMS(7), ITEMS(8), ITEMS(9), ITEMS(10), ITEMS(11)};
@@ -90,7 +89,7 @@ static inline uint64_t take_item(struct slabs *s, uint32_t number, uint32_t item
     return slab->at + (uint64_t)item * slab->item_bytes;
 }
 
-/* An item's address, 0: the class has no slab with a free item. */
+/* Takes an item and returns its address; 0: no slab of the class has a free item. */
 uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t mark)
 {
     uint32_t number = s->bins[class];
@@ -101,7 +100,7 @@ uint64_t slab_take(struct slabs *s, uint32_t class, uint64_t requested, uint64_t
     return take_item(s, number, item, requested, mark);
 }
 
-/* The free item of the class that begins at `at`, in the slab that lies there. 0: there is none. */
+/* Takes the item of the class that begins at `at`, in the slab that lies there. 0: there is none, or it is not free. */
 uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t at, uint64_t requested, uint64_t mark)
 {
     const struct slab *slab = slab_of(s->table, number);
@@ -110,7 +109,7 @@ uint64_t slab_take_at(struct slabs *s, uint32_t number, uint32_t class, uint64_t
     return is_there ? take_item(s, number, item, requested, mark) : 0;
 }
 
-/* True: the slab is empty and enough such are kept; the caller closes it. Never fails and allocates nothing (rule 7). */
+/* True: the slab is empty, and enough empty ones are kept: the caller closes it. Never fails and allocates nothing (rule 7). */
 bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
 {
     struct slab *slab = slab_of(s->table, number);
@@ -124,7 +123,7 @@ bool slab_give(struct slabs *s, uint32_t number, uint32_t item)
     return s->empty > SLABS_EMPTY_KEPT;
 }
 
-/* An empty slab ends. The heap block it was cut from is the caller's to give back. */
+/* Ends an empty slab. The caller gives the heap block back from which it was cut. */
 uint32_t slab_close(struct slabs *s, uint32_t number, struct region *r)
 {
     struct slab *slab = slab_of(s->table, number);
