@@ -525,4 +525,23 @@ CASE(whole_blocks_are_not_put_back_beside_others)
     scene_close(&scene);
 }
 
+/* A group so large that its pages are added up in portions. */
+CASE(the_memory_of_a_very_large_group)
+{
+    struct scene scene;
+    cenote_group *group = NULL;
+    void *block = NULL, *other = NULL;
+    uint64_t bytes = 0;
+    scene_open(&scene, 1024 * GIB);
+    DONE(cenote_group_create(scene.pool, "large", 0, NULL, &group));
+    DONE(cenote_group_alloc(group, 100 * GIB, 512, scene.stream[A], &block));
+    DONE(cenote_alloc(scene.pool, GIB, scene.stream[A], &other));
+    DONE(cenote_group_reserved(group, &bytes));
+    EXPECT_EQ(bytes, 100 * GIB);
+    DONE(cenote_free(other));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
 SCENES_MAIN("api: pieces")
