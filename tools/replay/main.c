@@ -1,8 +1,8 @@
 /*
  * main.c: cenote-replay: what would cenote have reserved for this program?
  *
- * Replays traces on the simulated GPU and prints one line each: a table for people, or one JSON object a line. Every trace is replayed
- * twice when the harvest budget was changed: its peak under the default budget stands beside the one asked for.
+ * Replays traces on the simulated GPU and prints a line for each: a table, or JSON objects. If an option changed the harvest budget, every trace
+ * is replayed twice, so that the line has its peak under the default budget, too.
  *
  * Exit status: 0 done, 1 a wrong argument, 2 a broken file, 3 a replay that failed.
  */
@@ -47,7 +47,7 @@ struct request {
     bool               json;
 };
 
-/* What a line is about. */
+/* One line of output. */
 struct line {
     const struct request   *request;
     const struct allocator *allocator;
@@ -220,7 +220,7 @@ static void print_row(const struct line *line, const struct replay_result *r)
            r->calls_first, r->calls_last, r->calls_other, r->waits, r->ooms, (double)r->driver_ns / 1e9, r->seconds);
 }
 
-/* The peak with the harvest budget that a pool has by default. */
+/* The peak under the default harvest budget. */
 static int replay_both(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result, uint64_t *default_peak)
 {
     cenote_options presets;

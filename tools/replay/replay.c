@@ -1,5 +1,5 @@
 /*
- * replay.c: does what a trace says, through the public API, on the simulated GPU.
+ * replay.c: plays a trace through the public API, on the simulated GPU.
  *
  * TIME. Two clocks run. The pool's clock is the trace's t_us plus the modelled cost of the driver calls made so far: it is what the
  * harvest budget is measured by. A trace without times gets TRACE_PACE_NS a record. The device's clock ticks once per record, so that
@@ -35,9 +35,9 @@ struct player {
     cenote_pool              *pools[RECORD_DEVICES_MAX];
     CUstream                 *streams; /* device by device; NULL: the legacy default stream, or not created yet */
     void                    **blocks;  /* block -> what cenote_alloc returned; NULL: none */
-    uint64_t                  now_ns;  /* the trace's time, running on from one repetition to the next */
+    uint64_t                  now_ns;  /* the trace's time, which goes on from one repetition to the next */
     uint64_t                  live;    /* bytes asked for */
-    uint64_t                  peak;    /* of what was reserved, so far */
+    uint64_t                  peak;    /* of reserved bytes, so far */
 };
 
 static bool fail(struct player *p, const char *what, const char *why)
@@ -57,14 +57,14 @@ static uint64_t pool_clock(void *arg)
 
 /* -------------------------------------------------------------------------------------------------------------------- streams */
 
-/* Device 0 and stream 0 need no creation: 0 is the legacy default stream of whatever device its pool is of. */
+/* Stream 0 need not be created: it is the legacy default stream of the pool's device. */
 static bool find_stream(struct player *p, const struct record *r, CUstream *stream)
 {
     CUcontext context;
     CUdevice device;
     *stream = NULL;
     if (r->stream == 0)
-        return true; /* the others keep their contexts, which end with the simulated GPU */
+        return true; /* the other devices keep their contexts, which end with the simulated GPU */
     CUstream *place = &p->streams[(size_t)r->device * p->trace->streams + r->stream];
     if (!*place && (cuDeviceGet(&device, (int)r->device) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxPushCurrent(context) ||
                     cuStreamCreate(place, CU_STREAM_NON_BLOCKING) || cuCtxPopCurrent(&context)))
@@ -75,7 +75,7 @@ static bool find_stream(struct player *p, const struct record *r, CUstream *stre
 
 /* -------------------------------------------------------------------------------------------------------------------- records */
 
-/* Memory is only taken by allocations. */
+/* Only allocations take memory, so that the peak is looked at after them alone. */
 static void note_peak(struct player *p, uint64_t bytes)
 {
     struct sim_books books;
@@ -100,7 +100,7 @@ static bool play_alloc(struct player *p, const struct record *r, CUstream stream
     return error == CENOTE_OUT_OF_MEMORY || fail(p, "cenote_alloc", cenote_message());
 }
 
-/* The program's iteration is over, on all its devices. */
+/* Ends an iteration of the program, on all its devices. */
 static bool play_step(struct player *p)
 {
     for (uint32_t d = 0; d < p->trace->devices; d++)
@@ -316,14 +316,14 @@ void replay_apart(const struct trace *trace, const struct replay_plan *plan, str
     fflush(NULL);
     pid_t child = pipe(ends) ? -1 : fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* an end of the parent means this replay too */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the parent dies, this replay ends, too */
         (plan->play ? plan->play : replay)(trace, plan, result);
         _exit(write(ends[1], result, sizeof(*result)) == sizeof(*result) ? 0 : 1);
     }
     ssize_t got = 0;
     if (child > 0) {
         close(ends[1]);
-        got = read(ends[0], result, sizeof(*result)); /* smaller than a pipe holds: it comes in one piece */
+        got = read(ends[0], result, sizeof(*result)); /* the result fits into the pipe, so that it comes in one piece */
         close(ends[0]);
         waitpid(child, &status, 0);
     }

@@ -29,7 +29,7 @@ struct replay_plan {
     bool           recorded; /* it is one */
 };
 
-/* Plain data: it travels between processes. Bytes and calls are sums over all devices. */
+/* Plain data, because a process sends it to another. Bytes and calls are sums over all devices. */
 struct replay_result {
     uint64_t reserved_peak, address_peak;    /* by the driver's own books */
     uint64_t live_at_peak;                   /* bytes asked for by live blocks when most was reserved, for the first time */
@@ -44,14 +44,14 @@ struct replay_result {
     char     message[512];
 };
 
-/* How many records the device is behind; it does one in REPLAY_TICK_NS. */
+/* How many records the device is behind; it takes REPLAY_TICK_NS for each. */
 #define REPLAY_TICK_NS 1000
 uint64_t replay_lag(const struct replay_plan *plan, const struct trace *trace);
 
-/* False: what --prices says is none, and a line on stderr says why. */
+/* False: the value of --prices is no list, and a line on stderr says why. */
 bool replay_set_prices(struct replay_plan *plan, const char *program, const char *value);
 
-/* In a process of its own, because a driver lives as long as its process. */
+/* Runs in a process of its own, because a driver lives as long as its process. */
 void replay_apart(const struct trace *trace, const struct replay_plan *plan, struct replay_result *result);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * trace.c: loads a trace and makes it a closed circle.
+ * trace.c: loads a trace, and completes it so that it can be repeated.
  *
- * Blocks that the file never frees are freed at its end, so that a repetition begins as the first one did. The reader has checked all
- * there is to check; here only sums are made. LOCKING: none.
+ * Blocks that the file never frees are freed at its end, so that a repetition begins as the first one did. The reader has checked everything;
+ * this file only adds up. LOCKING: none.
  */
 #include "tools/replay/trace.h"
 
@@ -24,7 +24,7 @@ static bool make_room(struct trace *trace, size_t *room)
     return true;
 }
 
-/* Frees what is live at the end, in the order of its allocation, and finds the peak. */
+/* Frees the blocks that are live at the end, in the order of their allocation, and finds the peak. */
 static bool close_circle(struct trace *trace, size_t *room)
 {
     uint64_t live = 0;
@@ -70,7 +70,7 @@ static void count_in(struct trace *trace, const struct record *r)
         trace->streams = r->stream + 1;
 }
 
-/* A file in which no time goes by says nothing of the program's pace. */
+/* If all records of a file have the same time, the pace of the program is unknown. */
 static void set_pace(struct trace *trace)
 {
     trace->has_times = trace->length_ns > 0;

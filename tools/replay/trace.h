@@ -9,7 +9,7 @@
 
 struct trace {
     struct record *records;
-    size_t         count;        /* with the frees of what the file leaves over */
+    size_t         count;        /* with the frees of blocks that the file leaves live */
     size_t         in_file, allocations;
     uint32_t       blocks;       /* `block` of every record lies below */
     uint32_t       devices;      /* so many are named */
