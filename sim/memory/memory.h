@@ -39,6 +39,7 @@ struct physical {
     uint32_t            handles;    /* references by handle */
     uint32_t            mappings;
     uint32_t            generation; /* in the handle: an old handle does not name new memory */
+    uint64_t            written_at; /* the mapping through which a fill wrote last; 0: none did */
     CUmemAllocationProp prop;
 };
 

@@ -65,6 +65,58 @@ CASE(in_flight)
     }
 }
 
+/*
+ * A grid that is resident before its predecessor wrote, as dependent launch and persistent kernels are, finds a write only at the address at which it
+ * was made. cenote gives pages in flight to the stream's next block, at another address: each block is read where it was written, the early reader
+ * finds it, and only a reader of the old address, whose block is freed, would not.
+ */
+CASE(a_grid_that_was_resident_early)
+{
+    struct scene scene;
+    struct held first, wall;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    void *second;
+    shape.quirks = SIM_QUIRK(STALE_ALIASES);
+    scene_open_with(&scene, &shape, &options);
+    REQUIRE(held_take(&first, scene.pool, 12 * PAGE, scene.stream[A]));
+    REQUIRE(held_take(&wall, scene.pool, PAGE, scene.stream[A]));
+    CUdeviceptr old = device_address(first.at);
+    held_linger(&first, scene.stream[A]);
+    held_give(&first);
+    REQUIRE(cenote_alloc(scene.pool, 24 * PAGE, scene.stream[A], &second) == CENOTE_OK);
+    EXPECT_EQ(scene_stats(scene.pool).waits, 0);
+    EXPECT_EQ(sim_mappings_of_one(), 2);
+    DONE(sim_launch_fill(scene.stream[A], device_address(second), 7, 24 * PAGE));
+    DONE(sim_launch_expect(scene.stream[A], device_address(second), 7, 24 * PAGE));
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(sim_mismatches(), 0);
+
+    DONE(sim_launch_expect(scene.stream[A], old, 7, 12 * PAGE));
+    DONE(cuCtxSynchronize());
+    EXPECT(sim_mismatches() > 0);
+    DONE(cenote_free(second));
+    held_give(&wall);
+    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_check(scene.pool));
+    DONE(cenote_pool_destroy(scene.pool));
+    scene_is_open = false;
+}
+
+/* Streams take each other's pages while grids of both are on the card: no block is read at an address at which it was not written. */
+CASE(pages_move_although_aliases_are_stale)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = scene_options();
+    shape.quirks = SIM_QUIRK(STALE_ALIASES);
+    shape.lag = 3 * MSEC;
+    scene_open_with(&scene, &shape, &options);
+    EXPECT(take_turns(&scene, 30) > 0);
+    EXPECT(sim_mappings_of_one() > 1);
+    scene_close(&scene); /* judges what was read */
+}
+
 /* While a capture is open no page can leave its place: memory may be short that would not be otherwise. */
 CASE(during_a_capture)
 {

@@ -141,4 +141,30 @@ CASE(mappings_have_a_ceiling)
     EXPECT_EQ(third_access(SIM_QUIRK(HANDLE_CEILING), 2), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+/* Words that differ when a page that is mapped twice is written at the first address and read at that, and then at the second. */
+static uint64_t differ_through(uint64_t quirk, bool elsewhere)
+{
+    CUmemGenericAllocationHandle page;
+    CUdeviceptr at;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    begin(quirk);
+    EXPECT_OK(cuMemAddressReserve(&at, (size_t)2 * SIMULATED_PAGE, 0, 0, 0));
+    EXPECT_OK(cuMemCreate(&page, SIMULATED_PAGE, &prop, 0));
+    for (size_t i = 0; i < 2; i++)
+        EXPECT_OK(cuMemMap(at + i * SIMULATED_PAGE, SIMULATED_PAGE, 0, page, 0));
+    EXPECT_OK(cuMemSetAccess(at, (size_t)2 * SIMULATED_PAGE, &access, 1));
+    EXPECT_OK(sim_launch_fill(NULL, at, 7, SIMULATED_PAGE));
+    EXPECT_OK(sim_launch_expect(NULL, at + (elsewhere ? SIMULATED_PAGE : 0), 7, SIMULATED_PAGE));
+    EXPECT_OK(cuCtxSynchronize());
+    return sim_mismatches();
+}
+
+CASE(aliases_are_stale)
+{
+    EXPECT_EQ(differ_through(0, true), 0);
+    EXPECT_EQ(differ_through(SIM_QUIRK(STALE_ALIASES), false), 0);
+    EXPECT_EQ(differ_through(SIM_QUIRK(STALE_ALIASES), true), SIMULATED_PAGE / 8);
+}
+
 SUITE_MAIN("sim/quirks")

@@ -15,6 +15,7 @@ BIN = pathlib.Path(os.environ["CENOTE_BIN"])
 SIM = BIN.parent / "sim"
 STATUS = {"fit": 0, "fit without": 3, "use provider:plain": 4}
 FENCES = "fences (shortages and trims wait for the context)"
+ALIASES = "aliases (CENOTE_CONF=aliases:off)"
 FILES, RDMA, FABRIC = "sharing memory with other processes", "RDMA (network cards, gdrcopy)", "fabric handles"
 
 # Each quirk of sim/quirks.def: the verdict, and what it is fit without.
@@ -28,6 +29,7 @@ QUIRKS = {
     "vmm-lies": ("use provider:plain", None),
     "mapping-ceiling": ("fit", []),
     "handle-ceiling": ("fit", []),
+    "stale-aliases": ("fit without", [ALIASES]),
 }
 MACHINES = {
     "capacity:8GiB": ("fit", []),
@@ -86,6 +88,15 @@ class Qualify(unittest.TestCase):
         (rdma,) = [row for row in found["experiments"] if row["name"] == "rdma"]
         self.assertEqual((rdma["outcome"], rdma["note"]), ("fails", "cuMemSetAccess: CUDA_ERROR_UNKNOWN"))
         self.assertEqual([row["outcome"] for row in found["experiments"] if row["outcome"] == "not run"], [])
+
+    def test_random_programs_need_no_alias(self):
+        rows = {row["name"]: row for row in self.judged("quirks:stale-aliases")["experiments"]}
+        failed = {name for name, row in rows.items() if row["outcome"] == "fails"}
+        self.assertEqual(failed, {"alias_stream", "alias_event", "alias_fence", "alias_dependent"})
+        self.assertIn("words were not what had been written", rows["alias_stream"]["note"])
+        self.assertEqual((rows["programs"]["outcome"], rows["programs"]["note"]), ("holds", "with aliases:off"))
+        notes = {row["name"]: row["note"] for row in self.judged("capacity:8GiB")["experiments"]}
+        self.assertEqual(notes["programs"], "")
 
     def test_facts_of_captures(self):
         notes = {row["name"]: row["note"] for row in self.judged("capacity:8GiB")["experiments"]}

@@ -192,13 +192,24 @@ static void child_end(struct report *report, const struct child *child)
         snprintf(note, QUALIFY_NOTE, "%s", child->hangs ? "no answer" : "the process ended");
 }
 
+static bool has_bad_aliases(const struct report *report)
+{
+    static const enum step tried[] = {STEP_alias_stream, STEP_alias_event, STEP_alias_fence, STEP_alias_dependent};
+    for (unsigned i = 0; i < sizeof tried / sizeof *tried; i++)
+        if (report->steps[tried[i]].outcome == FAILS)
+            return true;
+    return false;
+}
+
 /* False, and said why: the card could not be had at all. A card that is lost on the way is a result. */
 static bool run_steps(const struct plan *plan, struct report *report)
 {
     for (enum step next = 0; next < STEPS;) {
         struct child child;
         struct message m;
-        if (!child_start(&child, plan, next)) {
+        struct plan own = *plan;
+        own.aliases_off = has_bad_aliases(report);
+        if (!child_start(&child, &own, next)) {
             fprintf(stderr, "cenote qualify: no process can be started: %s\n", strerror(errno));
             return false;
         }

@@ -118,7 +118,7 @@ static enum outcome run(struct program *p)
     return outcome;
 }
 
-static enum outcome run_on_pool(struct program *p)
+static enum outcome run_on_pool(struct program *p, bool aliases_off)
 {
     struct card *card = p->card;
     uint64_t differences;
@@ -129,6 +129,8 @@ static enum outcome run_on_pool(struct program *p)
     if (cenote_options_default(&options))
         return cenote_failed(card);
     options.limit = p->limit;
+    if (aliases_off)
+        options.aliases = CENOTE_ALIASES_OFF;
     if (cenote_pool_create(card->ordinal, &options, &p->pool))
         return cenote_failed(card);
     for (int i = 0; i < QUALIFY_STREAMS; i++) /* so that cenote may record events on them */
@@ -153,9 +155,11 @@ enum outcome programs_run(struct card *card, const struct plan *plan, struct pro
     TRY(card->d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     do {
         struct program p = {.card = card, .random = plan->seed + result->programs, .event = event, .result = result};
-        outcome = run_on_pool(&p);
+        outcome = run_on_pool(&p, plan->aliases_off);
         result->programs++;
     } while (outcome == HOLDS && clock_ns() < end);
     TRY(card->d->cuEventDestroy(event));
+    if (outcome == HOLDS && plan->aliases_off)
+        card_note(card, "with aliases:off");
     return outcome;
 }

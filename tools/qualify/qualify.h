@@ -105,6 +105,7 @@ struct plan {
     int      ordinal;
     unsigned seconds;       /* of random programs; 0: one program */
     uint64_t seed;
+    bool     aliases_off;   /* of random programs: an experiment with aliases failed */
 };
 
 enum message_kind { CARD, REFUSED, BEGUN, DONE, PRICE_MEASURED, LAUNCHES_ALONE, PROGRAMS };
