@@ -230,7 +230,7 @@ static void give_everything_back(cenote_pool *pool)
         pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool);
 }
 
-/* Of a pool whose context is lost, or that the driver would not take back: our books of it end. */
+/* Forgets regions that did not go back, because the context is lost or the driver refused them. */
 static void forget_regions(cenote_pool *pool)
 {
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++) {

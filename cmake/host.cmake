@@ -1,4 +1,4 @@
-# libcenote_host.so: pinned host memory. It links hwloc, and takes jemalloc from whoever has it when the program runs (host/jemalloc.c).
+# libcenote_host.so: pinned host memory. It links hwloc, and finds jemalloc when the program runs (host/jemalloc.c).
 # Where hwloc is not installed everything else is built without it.
 
 find_library(CENOTE_HWLOC hwloc)

@@ -6,7 +6,7 @@ if(NOT CENOTE_CUNIT)
     message(FATAL_ERROR "CUnit was not found; `tools/setup` installs it (Debian: libcunit1-dev). -DCENOTE_TESTS=OFF builds without tests.")
 endif()
 
-# Which of its GPUs somebody may use is no concern of the simulated ones.
+# Tests see all simulated GPUs, whatever the user's CUDA_VISIBLE_DEVICES says.
 set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:")
 
 function(cenote_test source folder)

@@ -226,7 +226,7 @@ int cenote_free_sized(void *block, size_t bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ questions, and use */
 
-/* `device`: whose stream it is; -1: the program did not say. */
+/* `device`: the device of the stream; -1: the program did not say. */
 static int use_block(void *block, int device, CUstream stream)
 {
     struct block_ref w = {0};

@@ -57,7 +57,7 @@ struct config {
     bool           is_default;
     CUmemoryPool   driver_pool;     /* provider async */
     uint64_t       opened_ns;
-    _Atomic(struct device *) others[DEVICES_MAX]; /* whose streams use its blocks, or that were granted access; added under the lock of the pools */
+    _Atomic(struct device *) others[DEVICES_MAX]; /* devices whose streams use its blocks, or that have access; added under the lock of the pools */
 };
 
 /* How much the pool may hold. LOCKING: the pool's lock. */

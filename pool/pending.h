@@ -40,7 +40,7 @@ struct line {
     CUstream stream;
     uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
     uint64_t probe;                 /* see line_key */
-    struct device *other;           /* whose stream it is; NULL: the pool's own device */
+    struct device *other;           /* the stream's device; NULL: the pool's own */
 };
 
 /* For what freed blocks wait: nothing that can be waited for, another device as a whole, an event there, an event here. */

@@ -21,7 +21,7 @@
 struct immortal {
     _Atomic(CUstream) handle;
     _Atomic(uint64_t) key;
-    _Atomic(struct device *) other; /* whose it is; NULL: the pool's own device */
+    _Atomic(struct device *) other; /* the stream's device; NULL: the pool's own */
 };
 
 struct streams {

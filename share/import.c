@@ -313,7 +313,7 @@ int cenote_import(const cenote_share *share, size_t length, int device, void **a
 
 struct closing {
     uint64_t key;                   /* of the address */
-    int      device;                /* whose import it is; -1: none */
+    int      device;                /* the importing device; -1: none */
     uint32_t view;                  /* that nothing uses any more, this thread's to take down; 0: none */
 };
 

@@ -3,8 +3,8 @@
  *
  * A heap is a set of regions. The pieces of a region, blocks and free ranges, tile it from its base to its top without gaps, and no two
  * free ranges touch (invariants 11 and 12). The addresses above the top of the newest region are virgin: growing into them is one more
- * candidate. In older regions the top is at the end. The exception are regions whose addresses the driver would not take back: their top is at
- * the base, and they wait for the next trim.
+ * candidate. In older regions the top is at the end, except in those whose addresses the driver would not take back: there the top is at the
+ * base, and they wait for the next trim.
  *
  *     base                                              top             end
  *      [ live ][ free  ][ live ][ slab  ][ pending ][free ]   virgin      ]

@@ -18,7 +18,7 @@ struct page {
     struct slot_ref owner;              /* slot under live bytes or being filled, region 0: none; kept unless it is sole */
     struct slot_ref home;               /* first slot of the chain that maps it; region 0: a spare, mapped nowhere */
     uint32_t    maps;               /* slots that map it */
-    uint32_t    arena;              /* whose stream used it last */
+    uint32_t    arena;              /* the arena that used it last */
     uint32_t    met;                /* epoch of the last look that met it: tells twice from once */
     uint32_t    pins;               /* cenote_pin calls on slots that map it */
     uint32_t    next_spare;

@@ -14,7 +14,7 @@ enum stream_kind { STREAM_CREATED, STREAM_LEGACY, STREAM_PER_THREAD };
 
 struct stream {
     enum stream_kind kind;
-    uint64_t         thread;    /* PER_THREAD: whose */
+    uint64_t         thread;    /* PER_THREAD: the thread's id */
     uint32_t         context;
     unsigned         flags;
     int              priority;

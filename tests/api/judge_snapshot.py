@@ -57,7 +57,7 @@ class Snapshot:
 
     def judge_pieces(self):
         free = self.of_state("free")
-        expect(not any(piece[name] for piece in free for name in ("requested", "tag", "kind", "born", "site")), "what is free is nobody's")
+        expect(not any(piece[name] for piece in free for name in ("requested", "tag", "kind", "born", "site")), "a free piece has no label")
         expect(all(0 < piece["requested"] <= piece["size"] for piece in self.pieces if piece["state"] != "free"), "blocks hold what was asked for")
         expect(all(piece["born"] <= self.all["pool"]["steps"] for piece in self.pieces), "no block was born in the future")
         ends = []

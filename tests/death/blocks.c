@@ -22,7 +22,7 @@ MISUSE(freed_twice_with_its_size, CENOTE_DOUBLE_FREE, "freed already")
     return cenote_free_sized(block, 3 * MIB);
 }
 
-/* The neighbours are unharmed; and when it has melted into the free space around it, it is no one's any more, but never an accident. */
+/* The neighbours are unharmed. Once the block is joined with the free range around it, a second free is still an error, if another one. */
 MISUSE(freed_twice_among_neighbours, CENOTE_DOUBLE_FREE, "freed already")
 {
     struct held neighbours[3];

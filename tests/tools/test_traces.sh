@@ -11,5 +11,5 @@ for made in "$work"/*.csv.gz; do
     count=$((count + 1))
 done
 test "$count" -gt 0
-test "$count" -eq "$(ls traces/*.csv.gz | wc -l)" || { echo "traces/ holds a file that nobody makes"; exit 1; }
+test "$count" -eq "$(ls traces/*.csv.gz | wc -l)" || { echo "traces/ holds a file that no script makes"; exit 1; }
 test "$(cat traces/*.csv.gz | wc -c)" -lt 204800 || { echo "traces/ is larger than 200 KiB"; exit 1; }
