@@ -15,6 +15,11 @@
 
 static uint64_t context_ids;
 
+uint64_t context_next_id(void)
+{
+    return ++context_ids;
+}
+
 static CUresult start(uint32_t number)
 {
     struct context *c = context_at(number);
@@ -29,10 +34,17 @@ static CUresult start(uint32_t number)
     }
     c->legacy = legacy;
     c->lost = CUDA_SUCCESS;
-    c->id = ++context_ids;
-    c->all_done = c->blocking_done = 0;
+    c->id = context_next_id();
+    c->all_done = c->blocking_done = c->not_before = 0;
     c->peers = 0;
     return CUDA_SUCCESS;
+}
+
+static void end_green(uint32_t whole)
+{
+    for (uint32_t i = 1; i < model.contexts.used; i++)
+        if (slots_is_live(&model.contexts, i) && context_at(i)->whole == whole)
+            context_at(i)->legacy = 0;
 }
 
 /* Waits for the work, then takes everything that belongs to the context. What cuMemCreate gave belongs to none and stays. */
@@ -43,6 +55,7 @@ static CUresult stop(uint32_t number)
         return MODEL_AGAIN;
     events_close_all(number);
     streams_close_all(number);
+    end_green(number);
     graph_memory_close_all(number);
     modules_close_all(number);
     allocations_close_all(number);
@@ -140,8 +153,8 @@ CUresult context_destroy(CUcontext context)
     uint32_t number = context_find(context, "cuCtxDestroy");
     if (!number)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (context_at(number)->primary)
-        return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuCtxDestroy: of a primary context");
+    if (context_at(number)->primary || context_at(number)->whole)
+        return model_refuse(CUDA_ERROR_INVALID_CONTEXT, "cuCtxDestroy: of a primary or a green context");
     CUresult result = stop(number);
     if (result)
         return result;

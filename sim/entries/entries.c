@@ -46,7 +46,7 @@ static CUresult check(const struct entry *e)
     uint32_t context = context_current();
     CUresult result = CUDA_SUCCESS;
     if (e->need == CONTEXT)
-        result = context_usable(context);
+        result = context_usable(context_top());
     else if (e->need == DEVICE && context)
         result = context_at(context)->lost;
     if (result)

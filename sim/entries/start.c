@@ -62,6 +62,8 @@ void start_with(const struct sim_shape *shape)
     events_reset();
     streams_reset();
     contexts_reset();
+    partitions_reset();
+    green_reset();
     pools_reset();
     lookup_reset();
     entries_reset();

@@ -16,5 +16,16 @@ CUresult context_reset_primary(CUdevice device);
 CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
 CUresult context_create_with(CUcontext *context, CUctxCreateParams *params, unsigned flags, CUdevice device);
 CUresult context_destroy(CUcontext context);
+uint64_t context_next_id(void);
+
+/* --- green.c; results as the calls of the same names */
+void     green_reset(void);
+CUresult green_create(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned flags);
+CUresult green_destroy(CUgreenCtx green);
+CUresult green_context(CUcontext *context, CUgreenCtx green);
+CUresult green_resource(CUgreenCtx green, CUdevResource *resource, CUdevResourceType type);
+CUresult green_stream(CUstream *stream, CUgreenCtx green, unsigned flags, int priority);
+CUresult green_record(CUgreenCtx green, CUevent event);
+CUresult green_wait(CUgreenCtx green, CUevent event);
 
 #endif

@@ -2,6 +2,8 @@
  * context.c: contexts as everything else sees them: which one is current, which may be used, what they say of themselves; and the stack of
  * each thread. How they begin and end, with all that belongs to them, is in entries/contexts.c.
  *
+ * A green context is a part of a primary one: only streams are its own.
+ *
  * A context that is lost (an illegal address, sim_lose_context) answers every call with that error until it is destroyed. The handle of
  * a primary context stays the same for ever; while no caller holds it, using it is an error.
  */
@@ -19,10 +21,16 @@ void contexts_reset(void)
     }
 }
 
-uint32_t context_current(void)
+uint32_t context_top(void)
 {
     const struct thread *t = model_thread();
     return t->depth ? t->stack[t->depth - 1] : 0;
+}
+
+uint32_t context_current(void)
+{
+    uint32_t top = context_top();
+    return top ? context_whole(top) : 0;
 }
 
 CUresult context_usable(uint32_t context)
@@ -31,7 +39,7 @@ CUresult context_usable(uint32_t context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!slots_is_live(&model.contexts, context) || !context_is_alive(context_at(context)))
         return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "a context is used that no caller holds any more, or that was reset");
-    return context_at(context)->lost;
+    return context_at(context_whole(context))->lost;
 }
 
 void context_lose(uint32_t context, CUresult error)
@@ -111,9 +119,13 @@ CUresult context_set(CUcontext context)
 
 CUresult context_get(CUcontext *context)
 {
+    if (model_thread()->in_host_function)
+        return model_refuse_call("cuCtxGetCurrent");
+    if (!atomic_load_explicit(&model.initialised, memory_order_relaxed))
+        return CUDA_ERROR_NOT_INITIALIZED;
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
-    uint32_t number = context_current();
+    uint32_t number = context_top();
     *context = number ? slots_handle(&model.contexts, number) : NULL;
     return CUDA_SUCCESS;
 }
@@ -139,7 +151,7 @@ CUresult context_flags(unsigned *flags)
 
 CUresult context_id(CUcontext context, unsigned long long *id)
 {
-    uint32_t number = context ? context_find(context, "cuCtxGetId") : context_current();
+    uint32_t number = context ? context_find(context, "cuCtxGetId") : context_top();
     if (!number)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!id)

@@ -49,6 +49,10 @@ struct context {
     uint64_t all_done;          /* when all work put on it so far is done */
     uint64_t blocking_done;     /* the same for streams that wait for the default stream */
     uint64_t peers;             /* devices whose plain memory it may access */
+    uint64_t not_before;        /* work put on it starts no earlier */
+    uint32_t whole;             /* of a green context: the primary one that it is a part of; 0: it is no green one */
+    unsigned processors;        /* of a green context */
+    CUgreenCtx green;           /* its other handle */
 };
 
 struct own_stream {             /* a per-thread default stream */
@@ -79,7 +83,7 @@ struct model {
     uint64_t         mappings_of_one; /* most that one handle's memory had at one time */
     uint64_t         cost_owed;     /* ns not yet on the clock */
     _Atomic uint32_t epoch;         /* number of resets */
-    bool             initialised;   /* cuInit was called */
+    _Atomic bool     initialised;   /* cuInit was called; read without the lock too */
     bool             again;         /* the call under way is made again, see MODEL_AGAIN */
     uint64_t         until;         /* moment that the call under way has to wait for */
     uint64_t         waited;        /* and has waited for */
@@ -140,17 +144,19 @@ CUuuid device_uuid_of(int index);       /* of the machine: this process need not
 void     contexts_reset(void);
 uint32_t context_find(CUcontext handle, const char *call);  /* alive, or a primary one that no caller holds. 0, and a violation: none */
 CUresult context_enter(uint32_t context);                   /* pushes it on this thread's stack */
-uint32_t context_current(void);     /* 0: none */
+uint32_t context_top(void);         /* of the thread's stack: may be a green one; 0: none */
+uint32_t context_current(void);     /* the same, or the primary context that it is a part of: memory, events and modules belong to that */
 CUresult context_usable(uint32_t context);
 void     context_lose(uint32_t context, CUresult error);
 static inline struct context *context_at(uint32_t number) { return slots_at(&model.contexts, number); }
 static inline bool context_is_alive(const struct context *c) { return c->legacy != 0; }
+static inline uint32_t context_whole(uint32_t number) { return context_at(number)->whole ? context_at(number)->whole : number; }
 CUresult context_primary_state(CUdevice device, unsigned *flags, int *active);
 CUresult context_set_primary_flags(CUdevice device, unsigned flags);
 CUresult context_push(CUcontext context);
 CUresult context_pop(CUcontext *context);
 CUresult context_set(CUcontext context);
-CUresult context_get(CUcontext *context);
+CUresult context_get(CUcontext *context);   /* takes no lock: a thread's stack is its own, and programs ask at every allocation */
 CUresult context_device(CUdevice *device);
 CUresult context_flags(unsigned *flags);
 CUresult context_id(CUcontext context, unsigned long long *id);
@@ -159,6 +165,16 @@ CUresult context_priorities(int *least, int *greatest);
 CUresult context_can_access_peer(int *can, CUdevice device, CUdevice peer);
 CUresult context_enable_peer(CUcontext peer, unsigned flags);
 CUresult context_disable_peer(CUcontext peer);
+
+/* --- partitions.c: multiprocessors of a device, for green contexts */
+void     partitions_reset(void);
+void     partition_describe(CUdevResource *resource, int device, unsigned processors);      /* that can be split */
+bool     partition_of(CUdevResourceDesc handle, CUdevice device, unsigned *processors);     /* false: none of that device */
+CUresult partition_of_device(CUdevice device, CUdevResource *resource, CUdevResourceType type);
+CUresult partition_of_context(CUcontext context, CUdevResource *resource, CUdevResourceType type);
+CUresult partition_split(CUdevResource *groups, unsigned *count, const CUdevResource *input, CUdevResource *remaining, unsigned flags,
+                         unsigned least);
+CUresult partition_join(CUdevResourceDesc *handle, const CUdevResource *resources, unsigned count);
 
 /* --- device.c */
 bool     device_exists(CUdevice device);

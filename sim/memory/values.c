@@ -1,6 +1,6 @@
 /*
  * values.c: words that streams write in their order (cuStreamWriteValue32), and the parts of the driver that are not simulated at all and say
- * so: waiting for a word, green contexts, multicast memory, the driver's own log. LOCKING: the model's lock.
+ * so: waiting for a word, multicast memory, the driver's own log. LOCKING: the model's lock.
  */
 #include "sim/memory/memory.h"
 #include "sim/order/stream.h"

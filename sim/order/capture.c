@@ -88,11 +88,14 @@ CUresult capture_forbids(const char *call)
     return result;
 }
 
+/* Work on the whole of a context concerns its green ones too. */
 static bool has_context(const struct capture *c, uint32_t context)
 {
-    for (uint32_t i = 0; i < c->places; i++)
-        if (c->place[i].stream && stream_at(c->place[i].stream)->context == context)
+    for (uint32_t i = 0; i < c->places; i++) {
+        const struct stream *s = c->place[i].stream ? stream_at(c->place[i].stream) : NULL;
+        if (s && (s->context == context || s->green == context))
             return true;
+    }
     return false;
 }
 
@@ -114,13 +117,13 @@ CUresult capture_spoil(struct stream *s, CUresult error, const char *call)
     return error;
 }
 
-static bool has_blocking_stream(const struct capture *c, uint32_t context)
+static bool has_blocking_stream(const struct capture *c, uint32_t part)
 {
     for (uint32_t i = 0; i < c->places; i++) {
         if (!c->place[i].stream)
             continue;
         const struct stream *s = stream_at(c->place[i].stream);
-        if (s->context == context && stream_is_blocking(s))
+        if (stream_part(s) == part && stream_is_blocking(s))
             return true;
     }
     return false;
@@ -133,7 +136,7 @@ static CUresult legacy_conflict(const struct stream *s, const char *call)
     if (s->kind != STREAM_LEGACY)
         return result;
     for (uint32_t i = next_capture(0); i; i = next_capture(i)) {
-        if (has_blocking_stream(capture_at(i), s->context)) {
+        if (has_blocking_stream(capture_at(i), stream_part(s))) {
             if (call)
                 spoil(capture_at(i), call);
             result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;

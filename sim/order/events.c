@@ -166,18 +166,18 @@ CUresult event_record(CUevent event, CUstream stream)
     return event_record_with_flags(event, stream, CU_EVENT_RECORD_DEFAULT);
 }
 
-CUresult event_record_context(CUcontext context, CUevent event)
+/* After all work of a context so far. An event belongs to a whole context, so it serves all its green ones. */
+CUresult event_record_all(uint32_t number, CUevent event, const char *call)
 {
-    uint32_t number = context ? slots_number(&model.contexts, context) : context_current();
     CUresult result = context_usable(number);
     if (result)
         return result;
     struct event *e = event_find(event);
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (e->context != number)
-        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuCtxRecordEvent: event %p is of another context", (void *)event);
-    result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuCtxRecordEvent");
+    if (e->context != context_whole(number))
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "%s: event %p is of another context", call, (void *)event);
+    result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call);
     if (result)
         return result;
     struct context *c = context_at(number);
@@ -185,6 +185,33 @@ CUresult event_record_context(CUcontext context, CUevent event)
         clock_look();
     uint64_t now = clock_seen() + model.shape.lag;
     mark_recorded(e, c->all_done > now ? c->all_done : now);
+    return CUDA_SUCCESS;
+}
+
+CUresult event_record_context(CUcontext context, CUevent event)
+{
+    return event_record_all(context ? slots_number(&model.contexts, context) : context_top(), event, "cuCtxRecordEvent");
+}
+
+/* What is put on the context from now on starts when the event is complete. */
+CUresult event_await_all(uint32_t number, CUevent event, const char *call)
+{
+    CUresult result = context_usable(number);
+    const struct event *e = result ? NULL : event_find(event);
+    if (!e)
+        return result ? result : CUDA_ERROR_INVALID_HANDLE;
+    result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, call);
+    if (!result && e->state == EVENT_CAPTURED) {
+        capture_refuse_event(e, call);
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (result)
+        return result;
+    if (event_is_elsewhere(e))
+        return shared_event_is_done(e->shared) ? CUDA_SUCCESS : MODEL_AGAIN;
+    struct context *c = context_at(number);
+    if (e->state == EVENT_RECORDED && c->not_before < e->done)
+        c->not_before = e->done;
     return CUDA_SUCCESS;
 }
 

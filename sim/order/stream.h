@@ -16,6 +16,8 @@ struct stream {
     enum stream_kind kind;
     uint64_t         thread;    /* PER_THREAD: the thread's id */
     uint32_t         context;
+    uint32_t         green;     /* the part of that context to which it belongs; 0: none */
+    bool             orphaned;  /* the green context has ended: only the handle is left */
     unsigned         flags;
     int              priority;
     uint64_t         done;      /* when all its work is done */
@@ -26,18 +28,22 @@ struct stream {
 void     streams_reset(void);
 uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, int priority);  /* 0: no more */
 void     stream_shut(uint32_t number);                  /* its handle names nothing from now on */
+void     stream_orphan(uint32_t number);                /* its handle names a stream whose context has ended */
 uint32_t stream_next(uint32_t number);                  /* goes through all there are, from 0 to 0 */
-uint32_t stream_created(CUstream handle);               /* by the program, and alive; 0: no such one */
+uint32_t stream_created(CUstream handle);               /* by the program, and not destroyed; 0: no such one */
 struct stream *stream_at(uint32_t number);
 uint32_t stream_number(const struct stream *s);
 uint64_t stream_unique(const struct stream *s);         /* its id */
+uint32_t stream_part(const struct stream *s);           /* the context or green context to which it belongs */
 bool     stream_is_blocking(const struct stream *s);    /* created without CU_STREAM_NON_BLOCKING, or a per-thread default stream */
 CUresult stream_find(CUstream handle, struct stream **stream);     /* names the stream, also handles 0, 1 and 2 */
 uint64_t stream_start(const struct stream *s);     /* earliest moment at which new work on it can start */
 void     stream_extend(struct stream *s, uint64_t done);
 CUresult stream_create(CUstream *stream, unsigned flags);
 CUresult stream_create_with_priority(CUstream *stream, unsigned flags, int priority);
+CUresult stream_create_in(CUstream *stream, uint32_t context, unsigned flags, int priority);
 CUresult stream_context(CUstream stream, CUcontext *context);
+CUresult stream_contexts(CUstream stream, CUcontext *context, CUgreenCtx *green);
 CUresult stream_device(CUstream stream, CUdevice *device);
 CUresult stream_flags(CUstream stream, unsigned *flags);
 CUresult stream_priority(CUstream stream, int *priority);
@@ -45,6 +51,7 @@ CUresult stream_id(CUstream stream, unsigned long long *id);       /* takes no l
 
 /* --- stream_calls.c */
 void     streams_close_all(uint32_t context);
+void     streams_orphan_all(uint32_t green);
 void     streams_close_thread(uint64_t thread);         /* its default streams: the thread ends */
 CUresult stream_destroy(CUstream stream);
 CUresult stream_synchronize(CUstream stream);
@@ -92,6 +99,8 @@ CUresult event_destroy(CUevent event);
 CUresult event_record(CUevent event, CUstream stream);
 CUresult event_record_with_flags(CUevent event, CUstream stream, unsigned flags);
 CUresult event_record_context(CUcontext context, CUevent event);
+CUresult event_record_all(uint32_t context, CUevent event, const char *call);
+CUresult event_await_all(uint32_t context, CUevent event, const char *call);
 CUresult event_query(CUevent event);
 CUresult event_synchronize(CUevent event);
 CUresult event_elapsed(float *ms, CUevent start, CUevent end);

@@ -23,6 +23,20 @@ void streams_close_all(uint32_t context)
             close_stream(i);
 }
 
+/* What was created in a green context that has ended, and not destroyed before, is lost. */
+void streams_orphan_all(uint32_t green)
+{
+    for (uint32_t i = stream_next(0); i; i = stream_next(i)) {
+        if (stream_at(i)->green != green || stream_at(i)->orphaned)
+            continue;
+        capture_drop_stream(i);
+        if (stream_at(i)->kind == STREAM_LEGACY)
+            stream_shut(i);
+        else
+            stream_orphan(i);
+    }
+}
+
 void streams_close_thread(uint64_t thread)
 {
     for (uint32_t i = stream_next(0); i; i = stream_next(i))
@@ -36,6 +50,8 @@ CUresult stream_destroy(CUstream handle)
     uint32_t number = stream_created(handle);
     if (!number)
         return model_refuse(CUDA_ERROR_INVALID_HANDLE, "cuStreamDestroy: %p was destroyed or never created", (void *)handle);
+    if (stream_at(number)->orphaned)
+        return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "cuStreamDestroy: the green context of %p was destroyed before", (void *)handle);
     if (stream_at(number)->capture)
         capture_spoil(stream_at(number), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy");
     close_stream(number);
@@ -79,14 +95,14 @@ CUresult stream_query(CUstream handle)
 
 CUresult context_synchronize(void)
 {
-    uint32_t number = context_current();
+    uint32_t number = context_top();
     CUresult result = capture_conflict(number, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuCtxSynchronize");
     if (result)
         return result;
     if (!clock_go_to(context_at(number)->all_done))
         return MODEL_AGAIN;
     model_synchronized();
-    return context_at(number)->lost;
+    return context_at(context_whole(number))->lost;
 }
 
 static CUresult wait_recorded(struct stream *s, const struct event *e, CUevent handle, unsigned flags)

@@ -48,6 +48,12 @@ void stream_shut(uint32_t number)
     slots_give(&streams, number);
 }
 
+void stream_orphan(uint32_t number)
+{
+    stream_at(number)->orphaned = true;
+    atomic_store(&ids[number], 0); /* questions for its id go the slow way, which finds out */
+}
+
 struct stream *stream_at(uint32_t number)
 {
     return slots_at(&streams, number);
@@ -63,6 +69,11 @@ uint64_t stream_unique(const struct stream *s)
     return atomic_load(&ids[stream_number(s)]);
 }
 
+uint32_t stream_part(const struct stream *s)
+{
+    return s->green ? s->green : s->context;
+}
+
 bool stream_is_blocking(const struct stream *s)
 {
     return s->kind != STREAM_LEGACY && !(s->flags & CU_STREAM_NON_BLOCKING);
@@ -73,7 +84,8 @@ uint32_t stream_open(uint32_t context, enum stream_kind kind, unsigned flags, in
     uint32_t number = slots_take(&streams);
     if (!number)
         return 0;
-    *stream_at(number) = (struct stream){.kind = kind, .context = context, .flags = flags, .priority = priority};
+    *stream_at(number) = (struct stream){.kind = kind, .context = context_whole(context), .flags = flags, .priority = priority};
+    stream_at(number)->green = context_at(context)->whole ? context : 0;
     atomic_store(&ids[number], ++last_id);
     return number;
 }
@@ -114,10 +126,14 @@ static CUresult find_number(CUstream handle, uint32_t *number)
         *number = stream_created(handle);
         if (!*number)
             return model_refuse(CUDA_ERROR_INVALID_HANDLE, "stream %p was destroyed or never created", (void *)handle);
+        if (stream_at(*number)->orphaned)
+            return model_refuse(CUDA_ERROR_CONTEXT_IS_DESTROYED, "the green context of stream %p was destroyed", (void *)handle);
         return CUDA_SUCCESS;
     }
-    uint32_t context = context_current();
+    uint32_t context = context_top();
     CUresult result = context_usable(context);
+    if (!result && handle == CU_STREAM_PER_THREAD && context_at(context)->whole)
+        return model_refuse(CUDA_ERROR_INVALID_HANDLE, "a green context has no default streams of threads");
     if (result)
         return result;
     *number = handle == CU_STREAM_PER_THREAD ? own_stream(context) : context_at(context)->legacy;
@@ -126,7 +142,7 @@ static CUresult find_number(CUstream handle, uint32_t *number)
 
 CUresult stream_find(CUstream handle, struct stream **stream)
 {
-    uint32_t number;
+    uint32_t number = 0;
     CUresult result = find_number(handle, &number);
     if (result)
         return result;
@@ -136,26 +152,28 @@ CUresult stream_find(CUstream handle, struct stream **stream)
 
 uint64_t stream_start(const struct stream *s)
 {
-    const struct context *c = context_at(s->context);
-    uint64_t other = 0;
+    const struct context *c = context_at(stream_part(s));
+    uint64_t other = 0, start = s->done > c->not_before ? s->done : c->not_before;
     if (s->kind == STREAM_LEGACY)
         other = c->blocking_done;
     else if (stream_is_blocking(s))
         other = stream_at(c->legacy)->done;
-    return s->done > other ? s->done : other;
+    return start > other ? start : other;
 }
 
 void stream_extend(struct stream *s, uint64_t done)
 {
-    struct context *c = context_at(s->context);
+    struct context *c = context_at(stream_part(s)), *whole = context_at(s->context);
     s->done = done;
     if (c->all_done < done)
         c->all_done = done;
+    if (whole->all_done < done)
+        whole->all_done = done;
     if (stream_is_blocking(s) && c->blocking_done < done)
         c->blocking_done = done;
 }
 
-CUresult stream_create_with_priority(CUstream *stream, unsigned flags, int priority)
+CUresult stream_create_in(CUstream *stream, uint32_t context, unsigned flags, int priority)
 {
     if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
@@ -163,12 +181,17 @@ CUresult stream_create_with_priority(CUstream *stream, unsigned flags, int prior
         priority = STREAM_PRIORITY_LEAST;
     if (priority < STREAM_PRIORITY_GREATEST)
         priority = STREAM_PRIORITY_GREATEST;
-    uint32_t number = stream_open(context_current(), STREAM_CREATED, flags, priority);
+    uint32_t number = stream_open(context, STREAM_CREATED, flags, priority);
     if (!number)
         return CUDA_ERROR_OUT_OF_MEMORY;
     model.books.streams++;
     *stream = slots_handle(&streams, number);
     return CUDA_SUCCESS;
+}
+
+CUresult stream_create_with_priority(CUstream *stream, unsigned flags, int priority)
+{
+    return stream_create_in(stream, context_top(), flags, priority);
 }
 
 CUresult stream_create(CUstream *stream, unsigned flags)
@@ -188,8 +211,20 @@ CUresult stream_context(CUstream handle, CUcontext *context)
     struct stream *s;
     CUresult result = find_for(handle, context, &s);
     if (!result)
-        *context = slots_handle(&model.contexts, s->context);
+        *context = slots_handle(&model.contexts, stream_part(s));
     return result;
+}
+
+/* The newer form of the same question: a green context is named apart, and its primary one as the context. */
+CUresult stream_contexts(CUstream handle, CUcontext *context, CUgreenCtx *green)
+{
+    struct stream *s;
+    CUresult result = find_for(handle, context && green ? context : NULL, &s);
+    if (result)
+        return result;
+    *context = slots_handle(&model.contexts, s->context);
+    *green = s->green ? context_at(s->green)->green : NULL;
+    return CUDA_SUCCESS;
 }
 
 CUresult stream_device(CUstream handle, CUdevice *device)
@@ -245,7 +280,7 @@ CUresult stream_id(CUstream handle, unsigned long long *id)
 {
     uint64_t known = 0;
     uintptr_t distance = (uintptr_t)handle - (uintptr_t)streams.handles;
-    uint32_t context = context_current();
+    uint32_t context = context_top();
     if (handle == NULL || handle == CU_STREAM_LEGACY) {
         known = context ? atomic_load(&ids[context_at(context)->legacy]) : 0;
     } else if (handle == CU_STREAM_PER_THREAD) {
