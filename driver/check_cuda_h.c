@@ -14,6 +14,7 @@
 /* No row is newer than CUDA 12.5, so this header knows each: the version must be one that gives our parameter list its name. */
 #if CUDA_VERSION >= 12050 && __has_include(<cudaTypedefs.h>)
 #include <cudaTypedefs.h>
+#define PFN_cuStreamGetCtx_v2_v12050 PFN_cuStreamGetCtx_v12050
 #define DRIVER(need, time, name, version, parameters, arguments) \
     _Static_assert(__builtin_types_compatible_p(PFN_##name##_v##version, CUresult (*) parameters), #name ": no such version");
 #include "driver/driver.def"

@@ -254,6 +254,28 @@ void device_leave(struct device *d)
     pthread_rwlock_unlock(&d->gate);
 }
 
+/* A context of another device is no matter of ours: then a default stream is taken for the one of the device that the call is about. */
+CUresult device_default_stream(struct device *d, unsigned long long *id)
+{
+    const struct driver *t = d->driver;
+    CUcontext current = NULL, whole = NULL;
+    CUgreenCtx green = NULL;
+    CUdevice device;
+    CHECK(!scope.inside);
+    *id = 0;
+    CUresult result = t->cuCtxGetCurrent(&current);
+    if (result || !current || current == device_context(d))
+        return result;
+    result = t->cuCtxGetDevice(&device);
+    if (result || device != d->handle || (result = device_prepare(d)) || current == device_context(d))
+        return result;
+    if (t->cuStreamGetCtx_v2)
+        result = t->cuStreamGetCtx_v2(CU_STREAM_LEGACY, &whole, &green);
+    if (!result && (!green || whole != device_context(d)))
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    return result ? result : t->cuStreamGetId(CU_STREAM_LEGACY, id);
+}
+
 CUresult device_visit(struct device *other)
 {
     CHECK(scope.inside);

@@ -81,6 +81,13 @@ bool device_try_enter(struct device *device, CUresult *result);
 CUresult device_visit(struct device *other);
 void device_visit_end(struct device *other);
 
+/*
+ * Whose default stream do the handles 0 and 1 name on this thread? *id: 0: the device's own, as far as this device is concerned; otherwise
+ * the driver's id of the default stream of the green context that is current. CUDA_ERROR_INVALID_CONTEXT: the current context is one beside
+ * the primary one. LOCKING: none, not inside.
+ */
+CUresult device_default_stream(struct device *device, unsigned long long *id);
+
 /* Around a wait of any length, inside: captures may be announced meanwhile. Afterwards look at `captures` again. */
 void device_wait_begin(struct device *device);
 void device_wait_end(struct device *device);

@@ -8,7 +8,10 @@
  */
 #include "driver/resolve.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#define NAME_ROOM 64
 
 enum { NEED_optional, NEED_required };
 
@@ -42,6 +45,14 @@ static void set_function(void *slot, void *function)
     memcpy(slot, &function, sizeof(function));
 }
 
+/* A driver is asked by the name that all forms share; the version says which is meant. */
+static const char *shared_name(const struct entry *e, char room[NAME_ROOM])
+{
+    const char *suffix = strstr(e->name, "_v");
+    snprintf(room, NAME_ROOM, "%.*s", (int)(suffix ? suffix - e->name : NAME_ROOM), e->name);
+    return room;
+}
+
 /*
  * The entry point, or NULL where the driver lacks it. A driver may call an unknown name a success and give NULL, or give a pointer and a
  * status that takes it back, so all three answers count. Stream 0 means the legacy default stream, however the program was compiled.
@@ -50,11 +61,12 @@ static void *find(const struct resolver *r, const struct entry *e, symbol_fn sym
 {
     void *function = NULL;
     int status = 0;
+    char name[NAME_ROOM];
     CUresult result = CUDA_SUCCESS;
     if (r->ask)
-        result = r->ask(e->name, &function, e->version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status);
+        result = r->ask(shared_name(e, name), &function, e->version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &status);
     else if (r->ask_old)
-        result = r->ask_old(e->name, &function, e->version, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+        result = r->ask_old(shared_name(e, name), &function, e->version, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
     else
         function = symbol(library, e->symbol);
     return result == CUDA_SUCCESS && status == 0 ? function : NULL;

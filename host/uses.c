@@ -8,9 +8,10 @@
  *        use: event recorded         free               all events done
  *     live -----------------> live ---------> pending -------------------> free for the next
  *
- * Where no event can be had (the driver says no, the stream is being captured) the block waits for the whole device: for a trim that does, or for an
- * allocation that would fail. That must not be while a graph is captured, for it would end the capture. A program that has a graph keeps its blocks,
- * so while a block that a captured stream uses is live, an allocation does not wait for the device.
+ * Where no event can be had (the driver says no, the stream is being captured, or is the default stream of a green context, whose handle
+ * means another stream in here) the block waits for the whole device: for a trim that does, or for an allocation that would fail.
+ * That must not be while a graph is captured, for it would end the capture. A program that has a graph keeps its blocks, so while a block that
+ * a captured stream uses is live, an allocation does not wait for the device.
  *
  * LOCKING: uses and the list belong to `lock`. One thread at a time walks the list (`walking`) and calls the driver meanwhile, in the device;
  * a live block's uses are touched by its owner alone, a pending one's by the thread that walks.
@@ -24,11 +25,16 @@
 #define NOT_READY_MAX 4        /* blocks a walk finds still in use before it gives up */
 #define LEGACY_STREAM  1ull
 
+static bool is_default_handle(CUstream stream)
+{
+    return stream == CU_STREAM_LEGACY || !stream;
+}
+
 /* Identifies the stream. A handle may be given to another stream when this one is gone; 0: only the handle is known. */
 static uint64_t stream_key(const struct driver *t, CUstream stream)
 {
     unsigned long long id;
-    if (stream == CU_STREAM_LEGACY || !stream)
+    if (is_default_handle(stream))
         return LEGACY_STREAM;
     if (stream == CU_STREAM_PER_THREAD)
         return 1ull << 63 | (uint64_t)gettid();
@@ -114,12 +120,14 @@ static CUresult record_use(struct host *h, const struct device *d, struct use *u
 int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
 {
     int error;
+    unsigned long long part = 0;
     struct device *d = host_device(h, device, &error);
     if (!d)
         return error;
+    bool is_named = !is_default_handle(stream) || (!device_default_stream(d, &part) && !part);
     CUresult result = device_enter(d);
-    uint32_t use = use_of_stream(h, at, device, result ? 0 : stream_key(d->driver, stream));
-    if (!result && use)
+    uint32_t use = use_of_stream(h, at, device, !is_named ? part << 1 : result ? 0 : stream_key(d->driver, stream));
+    if (!result && use && is_named)
         result = record_use(h, d, use_at(h, use), stream);
     device_leave(d);
     if (!use)

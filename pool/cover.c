@@ -41,7 +41,7 @@ void cover_call_ends(void)
 bool cover_may_touch(cenote_pool *pool, CUstream stream, uint64_t key, bool retired)
 {
     if (stream_is_alive(pool, stream, key) || (call.names && call.key == key))
-        return true;
+        return !stream_is_unnamed(key);
     return !retired && key >> STREAM_KIND_SHIFT == STREAM_KIND_HANDLE;
 }
 

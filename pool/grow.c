@@ -19,7 +19,7 @@
 /* Private groups of an async pool are plain: inside a capture an async segment would become a node of the graph. */
 static bool is_async(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_ASYNC && !a->is_plain;
+    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream);
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }

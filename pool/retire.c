@@ -9,7 +9,7 @@
 /* Unless captures are announced: a fence now covers all that blocks of the stream will free. LOCKING: none, not inside. */
 static void leave_fence(cenote_pool *pool, uint64_t key)
 {
-    if (touch_captures_are_announced() || turn_begin(pool))
+    if (touch_captures_are_announced() || stream_is_unnamed(key) || turn_begin(pool))
         return;
     lock_take(&pool->lock);
     bool wanted = cover_wants(pool, key);
@@ -31,7 +31,7 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     int error = pool_usable(pool);
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
-    if (stream_is_immortal(pool, stream))
+    if (!stream_is_unnamed(key) && stream_is_immortal(pool, stream))
         return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
     cover_call_names(key, stream);
     leave_fence(pool, key);

@@ -6,8 +6,11 @@
  * declared immortal. Per-thread default streams have a key for each thread. Where the driver is too old for ids the handle has to do, and
  * cenote_stream_retire is needed.
  *
- *     key     00 | id of a created stream        01 | 0  the legacy default stream
+ *     key     00 | id of a created stream        01 | 0  the legacy default stream; 01 | id  the same of a green context
  *             10 | number of the thread          11 | handle, from a driver without ids
+ *
+ * A default stream is that of the calling thread's current context. The one of a green context is *unnamed*: where the primary context is
+ * current, its handle means another stream. So cenote never gives that handle to the driver, and what covers the whole context covers it.
  *
  * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on).
  */
@@ -22,6 +25,7 @@
 #define KEY_HANDLE  ((uint64_t)STREAM_KIND_HANDLE << KIND_SHIFT)
 #define DEVICE_SHIFT 48     /* in keys of default streams */
 #define KEY_DEVICE  (0xffull << DEVICE_SHIFT)
+#define KEY_KIND    (3ull << KIND_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
 
 static uint64_t thread_key(void)
@@ -60,15 +64,34 @@ static int no_stream(const cenote_pool *pool, CUstream stream, CUresult result)
                      driver_result_name(result));
 }
 
+static bool is_default_handle(CUstream stream)
+{
+    return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* Of a device's default streams. LOCKING: as stream_key. */
+static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uint64_t *key)
+{
+    unsigned long long id;
+    if (stream == CU_STREAM_PER_THREAD) {
+        *key = thread_key();
+        return CENOTE_OK;
+    }
+    CUresult result = device_default_stream(d, &id);
+    if (result == CUDA_ERROR_INVALID_CONTEXT)
+        return error_set(CENOTE_INVALID, result, "the default stream is of a context of device %d beside its primary one: make the primary context "
+                         "current", d->ordinal);
+    *key = KEY_LEGACY | (id & ~(KEY_DEVICE | KEY_KIND));
+    return result ? pool_driver_error(pool, result, "asking for the default stream") : CENOTE_OK;
+}
+
 /* LOCKING: none of the pool's locks; this may ask the driver. */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
     const struct driver *t = pool->config.device->driver;
     unsigned long long id;
-    if (stream == NULL || stream == CU_STREAM_LEGACY) {
-        *key = KEY_LEGACY;
-    } else if (stream == CU_STREAM_PER_THREAD) {
-        *key = thread_key();
+    if (is_default_handle(stream)) {
+        return default_key(pool, pool->config.device, stream, key);
     } else if (find_immortal(pool, stream, key)) {
         return CENOTE_OK;
     } else if (!t->cuStreamGetId) {
@@ -89,26 +112,35 @@ static bool is_default(uint64_t key)
     return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT || key >> KIND_SHIFT == KEY_THREAD >> KIND_SHIFT;
 }
 
+bool stream_is_unnamed(uint64_t key)
+{
+    return key >> KIND_SHIFT == KEY_LEGACY >> KIND_SHIFT && key & ~(KEY_KIND | KEY_DEVICE);
+}
+
 /* Does the handle still name the stream of that key, for certain and without asking the driver? */
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
 {
     uint64_t now;
     if (is_default(key))
-        return !(key & KEY_THREAD) || (key & ~KEY_DEVICE) == thread_key();
+        return key & KEY_THREAD ? (key & ~KEY_DEVICE) == thread_key() : !stream_is_unnamed(key);
     return find_immortal(pool, stream, &now) && now == key;
 }
 
-/* The stream's context and its device. */
+/*
+ * The stream's context and its device. Of a stream of a green context it is the primary one, as far as the driver knows the newer form of the
+ * question. To the older one, of drivers before CUDA 12.5, a green context is a context like any other.
+ */
 static CUresult ask_context(struct device *own, CUstream stream, CUcontext *context, CUdevice *device)
 {
     const struct driver *t = own->driver;
     CUcontext popped;
+    CUgreenCtx green;
     CUresult result = device_prepare(own);
     if (!result)
         result = t->cuCtxPushCurrent(device_context(own));
     if (result)
         return result;
-    result = t->cuStreamGetCtx(stream, context);
+    result = t->cuStreamGetCtx_v2 ? t->cuStreamGetCtx_v2(stream, context, &green) : t->cuStreamGetCtx(stream, context);
     *device = own->handle;
     if (!result && *context != device_context(own) && !(result = t->cuCtxPushCurrent(*context))) {
         result = t->cuCtxGetDevice(device);
@@ -172,17 +204,23 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other)
 {
     uint64_t known;
+    int error;
     *other = NULL;
-    int error = stream_key(pool, stream, key);
-    if (error)
+    if (ordinal >= 0 && ordinal != pool->config.device->ordinal && is_default_handle(stream)) {
+        error = pool_other_device(pool, ordinal, other);
+        if (!error && !(error = default_key(pool, *other, stream, key)))
+            *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
+        return error;
+    }
+    if ((error = stream_key(pool, stream, key)))
         return error;
     const struct immortal *immortal = is_default(*key) ? NULL : find_immortal(pool, stream, &known);
     if (immortal)
         *other = atomic_load_explicit(&immortal->other, memory_order_relaxed);
     else if (ordinal < 0)
         return is_default(*key) ? CENOTE_OK : ask_device(pool, stream, other);
-    else if (ordinal != pool->config.device->ordinal && !(error = pool_other_device(pool, ordinal, other)) && is_default(*key))
-        *key |= (uint64_t)(ordinal + 1) << DEVICE_SHIFT;
+    else if (ordinal != pool->config.device->ordinal)
+        error = pool_other_device(pool, ordinal, other);
     return error;
 }
 

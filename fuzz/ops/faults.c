@@ -21,6 +21,7 @@ static const enum driver_call late[] = {
     CALL_cuDeviceGetPCIBusId, CALL_cuDeviceCanAccessPeer, CALL_cuCtxGetDevice, CALL_cuCtxEnablePeerAccess, CALL_cuStreamGetCtx,
     CALL_cuStreamIsCapturing, CALL_cuMemHostRegister, CALL_cuMemHostUnregister, CALL_cuMemPoolSetAccess, CALL_cuMemExportToShareableHandle,
     CALL_cuMemImportFromShareableHandle, CALL_cuIpcGetMemHandle, CALL_cuIpcOpenMemHandle, CALL_cuIpcCloseMemHandle, CALL_cuCtxGetId,
+    CALL_cuCtxGetCurrent, CALL_cuStreamGetCtx_v2,
 };
 
 #define EARLY (sizeof early / sizeof early[0])

@@ -258,12 +258,12 @@ static void *end_a_step(void *pool)
 }
 
 /* Asked whose the stream is. Meanwhile another thread ends a step. */
-static CUresult answer_a_step_later(CUstream stream, CUcontext *context)
+static CUresult answer_a_step_later(CUstream stream, CUcontext *context, CUgreenCtx *green)
 {
     pthread_t thread;
     REQUIRE(!pthread_create(&thread, NULL, end_a_step, stepping));
     pthread_join(thread, NULL);
-    return real->cuStreamGetCtx(stream, context);
+    return real->cuStreamGetCtx_v2(stream, context, green);
 }
 
 CASE(a_block_is_born_in_one_step)
@@ -278,7 +278,7 @@ CASE(a_block_is_born_in_one_step)
     REQUIRE(device);
     real = device->driver;
     slow = *real;
-    slow.cuStreamGetCtx = answer_a_step_later;
+    slow.cuStreamGetCtx_v2 = answer_a_step_later;
     stepping = scene.pool;
     DONE(cenote_pool_step(scene.pool));
     device->driver = &slow;

@@ -412,10 +412,10 @@ CASE(a_stream_that_the_driver_does_not_place)
     void *block = NULL;
     open_peers(&p, CENOTE_VMM, 2);
     leave_an_arena(&p);
-    fault_arm("cuStreamGetCtx", 1, CUDA_ERROR_UNKNOWN, false);
+    fault_arm("cuStreamGetCtx_v2", 1, CUDA_ERROR_UNKNOWN, false);
     EXPECT_EQ(cenote_alloc(p.scene.pool, 700, p.stream, &block), CENOTE_DRIVER);
     EXPECT_EQ(cenote_alloc(p.scene.pool, 700, p.stream, &block), CENOTE_INVALID);
-    fault_arm("cuStreamGetCtx", 1, CUDA_ERROR_NOT_SUPPORTED, false);
+    fault_arm("cuStreamGetCtx_v2", 1, CUDA_ERROR_NOT_SUPPORTED, false);
     DONE(cenote_alloc(p.scene.pool, 700, p.scene.stream[B], &block));
     fault_disarm();
     DONE(cenote_free(block));

@@ -24,6 +24,13 @@ static bool is(const char *a, const char *b)
     return a && b && !strcmp(a, b);
 }
 
+/* Forms of one call differ by a suffix, which a driver does not know. */
+static bool is_a_form_of(const char *name, const char *form)
+{
+    size_t length = strlen(name);
+    return !strncmp(name, form, length) && (!form[length] || !strncmp(form + length, "_v", 2));
+}
+
 static CUresult answer(const char *name, void **function, int version, cuuint64_t flags, int *status)
 {
     given.wrong_flags += flags != CU_GET_PROC_ADDRESS_LEGACY_STREAM;
@@ -37,7 +44,7 @@ static CUresult answer(const char *name, void **function, int version, cuuint64_
         return CUDA_SUCCESS;
     }
     for (int call = 0; call < DRIVER_CALLS; call++)
-        if (is(name, driver_call_name((enum driver_call)call)))
+        if (is_a_form_of(name, driver_call_name((enum driver_call)call)) && driver_call_version((enum driver_call)call) == version)
             *function = &functions[call];
     if (is(name, given.wrong_status))
         *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;

@@ -117,6 +117,40 @@ CASE(a_stream_that_is_destroyed_is_waited_for)
     card_close(&card);
 }
 
+/* Inside cenote the handle of its default stream means that of the primary context, which has nothing to do. */
+CASE(the_default_stream_of_a_green_context_is_waited_for)
+{
+    struct card card;
+    CUdevResource whole;
+    CUdevResourceDesc described;
+    CUgreenCtx green;
+    CUcontext context;
+    card_open(&card);
+    DONE(cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM));
+    DONE(cuDevResourceGenerateDesc(&described, &whole, 1));
+    DONE(cuGreenCtxCreate(&green, described, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    DONE(cuCtxFromGreenCtx(&context, green));
+    char *block = pinned_take(BYTES);
+    memset(block, 5, BYTES);
+    DONE(cuCtxPushCurrent(context));
+    copy_late(&card, block, NULL);
+    DONE(cenote_host_use(block, 0, CU_STREAM_LEGACY));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_host_free(block));
+    char *other = pinned_take(BYTES);
+    EXPECT(other != block);
+    memset(other, 9, BYTES);
+    DONE(cenote_host_free(other));
+    DONE(cuCtxSynchronize());
+    DONE(sim_launch_expect(card.scene.stream[A], card.there, 0x0505050505050505, BYTES));
+    DONE(cuStreamSynchronize(card.scene.stream[A]));
+    EXPECT_EQ(sim_mismatches(), 0);
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    DONE(cuGreenCtxDestroy(green));
+    card_close(&card);
+}
+
 CASE(a_captured_copy_keeps_the_block)
 {
     struct card card;
