@@ -226,6 +226,7 @@ static void give_everything_back(cenote_pool *pool)
         trim_to(pool, 0, UINT64_MAX);
     guard_forget(pool);
     events_close(pool);
+    peer_fences_close(pool);
     if (pool->config.driver_pool && pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool))
         pool->config.device->driver->cuMemPoolDestroy(pool->config.driver_pool);
 }
@@ -331,6 +332,11 @@ int cenote_pool_destroy(cenote_pool *pool)
         return error_set(CENOTE_BUSY, 0, "a function that the pool has called runs still: destroy the pool when it has returned");
     if (atomic_exchange(&pool->life.ending, true))
         return error_set(CENOTE_BUSY, 0, "another thread is destroying the pool");
+    if (!peer_fences_wait(pool)) {
+        atomic_store(&pool->life.ending, false);
+        return error_set(CENOTE_BUSY, 0, "kernels of a device with access to the pool's memory may still use it, and cannot be waited for "
+                         "while a capture is open there");
+    }
     peer_uses_wait(pool);
     bool attended = background_leave(pool);
     tick waited;

@@ -146,6 +146,8 @@ CUresult events_query(cenote_pool *pool, tick needed)
     CUresult result = events_fence(pool, needed);
     while (!driver_result_is_sticky(result) && oldest_fence(pool, &oldest)) {
         result = pool->config.device->driver->cuEventQuery(oldest.event);
+        if (!result && !oldest.more)
+            result = peer_fences_ask(pool, oldest.covers);
         if (result)
             break;
         lock_take(&pool->lock);

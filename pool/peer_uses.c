@@ -99,7 +99,7 @@ static uint64_t waited_for(const cenote_pool *pool)
 }
 
 /* Not while a capture is open there. A context that is lost does no work any more. LOCKING: none; not inside. */
-static bool wait_for(struct device *other)
+bool peer_uses_wait_for(struct device *other)
 {
     CUresult result = device_enter(other);
     bool entered = !result;
@@ -124,7 +124,7 @@ bool peer_uses_wait(cenote_pool *pool)
     lock_give(&pool->lock);
     for (; devices; devices &= devices - 1) {
         int ordinal = __builtin_ctzll(devices);
-        if (!wait_for(pool->config.others[ordinal]))
+        if (!peer_uses_wait_for(pool->config.others[ordinal]))
             continue;
         lock_take(&pool->lock);
         if (pool->pending.done_on_peers[ordinal] < now)

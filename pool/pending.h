@@ -72,5 +72,6 @@ enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit);
 void peer_uses_record(cenote_pool *pool, struct use *u);
 bool peer_uses_is_done(cenote_pool *pool, struct use *u);
 bool peer_uses_wait(cenote_pool *pool);
+bool peer_uses_wait_for(struct device *other);
 
 #endif

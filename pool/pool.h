@@ -218,6 +218,12 @@ bool sums_are_hopeless(const cenote_pool *pool, const struct arena *a, uint64_t 
 bool sums_may_lend(const cenote_pool *pool, const struct arena *from, const struct arena *to);
 uint64_t sums_missing(cenote_pool *pool, const struct arena *a, uint64_t bytes);
 
+/* --- peer_fences.c */
+bool peer_fences_are_barred(const cenote_pool *pool);
+CUresult peer_fences_ask(cenote_pool *pool, tick covers);
+bool peer_fences_wait(cenote_pool *pool);
+void peer_fences_close(cenote_pool *pool);
+
 /* --- peer_access.c */
 int peer_access_open_contexts(cenote_pool *pool);
 

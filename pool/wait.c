@@ -40,7 +40,7 @@ bool wait_came(cenote_pool *pool, struct sight *seen)
 /* What can still be waited for of all that was freed up to `limit`. `said`: what events_query did. LOCKING: the turn. */
 static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said)
 {
-    if (pool_is_capturing(pool))
+    if (pool_is_capturing(pool) || peer_fences_are_barred(pool))
         return AWAIT_NOTHING;
     lock_take(&pool->lock);
     limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
@@ -48,7 +48,8 @@ static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said
     bool told = pool->store.pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
-    if (in_flight && !told && pending != PENDING_EVENT) /* the context has not done before that event what it does after it */
+    bool event_first = pending == PENDING_EVENT || (pending == PENDING_EVENT_OF_PEER && pool->access.granted);
+    if (in_flight && !told && !event_first) /* no context that is waited for has done before that event what it does after it */
         return touch_captures_are_announced() ? AWAIT_CONTEXT : AWAIT_NOTHING;
     return in_flight || pending >= PENDING_EVENT_OF_PEER ? AWAIT_EVENTS : pending == PENDING_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
 }
@@ -62,8 +63,14 @@ static CUresult wait_for_context(cenote_pool *pool)
     lock_give(&pool->turn);
     CUresult result = device_wait(pool->config.device);
     lock_take(&pool->turn);
+    bool granted = !result && pool->access.granted, waited = true;
+    if (granted) {
+        turn_end(pool);
+        waited = peer_fences_wait(pool);
+        result = turn_resume(pool);
+    }
     lock_take(&pool->lock);
-    if (!result)
+    if (!result && waited)
         events_all_done(pool, now);
     lock_give(&pool->lock);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */

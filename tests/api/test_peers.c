@@ -4,40 +4,7 @@
  * Not: streams of other devices that a block is used on (tests/hazard/).
  */
 #include "driver/driver.h"
-#include "tests/api/scene.h"
-
-#define CARD (128 * MIB)
-
-struct peers {
-    struct scene scene;
-    CUcontext    other;     /* of device 1 */
-    CUstream     stream;    /* there */
-    CUevent      back;      /* there */
-};
-
-static void open_peers(struct peers *p, unsigned provider, int devices)
-{
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options options = scene_options();
-    options.provider = provider;
-    shape.devices = devices;
-    scene_open_with(&p->scene, &shape, &options);
-    DONE(cuDevicePrimaryCtxRetain(&p->other, 1));
-    DONE(cuCtxPushCurrent(p->other));
-    DONE(cuStreamCreate(&p->stream, CU_STREAM_NON_BLOCKING));
-    DONE(cuCtxPopCurrent(NULL));
-}
-
-static void close_peers(struct peers *p)
-{
-    scene_judge(&p->scene);
-    scene_destroy_pool(&p->scene);
-    DONE(cuCtxPushCurrent(p->other));
-    DONE(cuStreamDestroy(p->stream));
-    DONE(cuCtxPopCurrent(NULL));
-    DONE(cuDevicePrimaryCtxRelease(1));
-    scene_close(&p->scene);
-}
+#include "tests/api/peers.h"
 
 /* Does every byte of it let device 1 in? Mapped memory only. */
 static bool is_open_to(int device, const void *at, size_t bytes)
@@ -64,8 +31,6 @@ static void visit(struct peers *p, struct held *held)
     DONE(cuCtxPopCurrent(NULL));
     held_expect(held, held->stream);
 }
-
-static const unsigned providers[] = {CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
 
 CASE(memory_that_is_there_and_memory_that_comes)
 {
