@@ -74,13 +74,16 @@ static void close_tables(cenote_pool *pool)
     table_close(&pool->store.slabs);
     table_close(&pool->store.arenas);
     table_close(&pool->pending.uses);
-    table_close(&pool->pending.lines);
-    index_close(&pool->pending.line_by_key);
+    table_close(&pool->lanes.table);
+    index_close(&pool->lanes.by_key);
     table_close(&pool->exports.table);
     table_close(&pool->account.by_tag);
     index_close(&pool->exports.by_block);
     index_close(&pool->store.by_address);
     index_close(&pool->streams.by_key);
+    if (pool->store.pages.fences.own)
+        memory_unmap(pool->store.pages.fences.own, ARENAS_MAX * sizeof *pool->store.pages.fences.own);
+    pool->store.pages.fences.own = NULL;
     fill_close(&pool->remap.fill);
 }
 
@@ -89,8 +92,8 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
     if (pages_open(&pool->store.pages, shift) && table_open(&pool->store.blocks, sizeof(struct block), BLOCKS_MAX) &&
         table_open(&pool->store.slabs, sizeof(struct slab), SLABS_MAX) && table_open(&pool->store.arenas, sizeof(struct arena), ARENAS_MAX) &&
         (pool->groups.table.items || table_open(&pool->groups.table, sizeof(cenote_group), GROUPS_MAX)) &&
-        table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->pending.lines, sizeof(struct line), USES_MAX) &&
-        pending_open(pool) && table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
+        table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
+        table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1)) {
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
@@ -289,7 +292,7 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
 /* The device is not known to be done with what was freed. LOCKING: the pool's lock. */
 static int check_done(const cenote_pool *pool, tick waited)
 {
-    if (fence_is_done(&pool->store.pages.fences, waited) && !pool->cover.first_held)
+    if (lanes_are_done(pool, waited))
         return CENOTE_OK;
     return error_set(CENOTE_BUSY, 0, "streams that cenote must not touch may still use what was freed: they may be destroyed, or are being captured. "
                      "Call cenote_stream_retire for created streams before they end, cenote_stream_set_immortal for those that do not, or leave out "

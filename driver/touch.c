@@ -34,12 +34,14 @@ bool touch_captures_are_announced(void)
     return atomic_load(&careful_pools) == 0;
 }
 
-void touch_add(struct device *d, CUstream stream)
+void touch_add(struct device *d, CUstream stream, uint64_t key)
 {
     for (uint32_t i = 0; i < TOUCH_STREAMS_MAX; i++) {
         CUstream there = NULL;
-        if (atomic_compare_exchange_strong(&d->touch.stream[i], &there, stream) || there == stream)
+        if (atomic_compare_exchange_strong(&d->touch.stream[i].handle, &there, stream) || there == stream) {
+            atomic_store(&d->touch.stream[i].key, key);
             return;
+        }
     }
 }
 
@@ -48,8 +50,8 @@ void touch_close(struct device *d)
 {
     CUcontext popped;
     CUstream behind = atomic_exchange(&d->touch.behind_default, NULL);
-    for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && atomic_load(&d->touch.stream[i]); i++)
-        atomic_store(&d->touch.stream[i], NULL);
+    for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && atomic_load(&d->touch.stream[i].handle); i++)
+        atomic_store(&d->touch.stream[i].handle, NULL);
     if (!behind || atomic_load(&d->was_reset) || driver_is_exiting() || driver_is_forked() || d->driver->cuCtxPushCurrent(device_context(d)))
         return;
     if (d->driver->cuStreamDestroy(behind)) /* it would be lost: a refusal is asked for once more */
@@ -108,7 +110,7 @@ CUresult touch_record_all(struct device *d, CUevent *events, uint32_t room, uint
     CUresult result = CUDA_SUCCESS;
     *count = 0;
     for (uint32_t i = 0; !result && i <= TOUCH_STREAMS_MAX && *count < room; i++) {
-        CUstream stream = i ? atomic_load(&d->touch.stream[i - 1]) : NULL;
+        CUstream stream = i ? atomic_load(&d->touch.stream[i - 1].handle) : NULL;
         if (i && !stream)
             break;
         result = d->driver->cuEventCreate(&events[*count], CU_EVENT_DISABLE_TIMING);

@@ -12,7 +12,10 @@ struct device;
 #define TOUCH_STREAMS_MAX 1024      /* that live as long as the program; of more than these the driver is not asked */
 
 struct touch {                      /* atomic, and read without a lock */
-    _Atomic(CUstream) stream[TOUCH_STREAMS_MAX];
+    struct {
+        _Atomic(CUstream) handle;
+        _Atomic(uint64_t) key;      /* as pools know it; set a moment later */
+    } stream[TOUCH_STREAMS_MAX];
     _Atomic(CUstream) behind_default;   /* waits for the default stream whenever that gets work; NULL: not needed so far */
 };
 
@@ -20,7 +23,7 @@ struct touch {                      /* atomic, and read without a lock */
 void touch_be_careful(bool begins);
 bool touch_captures_are_announced(void);
 
-void touch_add(struct device *d, CUstream stream);
+void touch_add(struct device *d, CUstream stream, uint64_t key);
 void touch_close(struct device *d);
 bool touch_is_captured(struct device *d, CUstream stream);
 CUresult touch_record(struct device *d, CUstream stream, CUevent event);

@@ -64,11 +64,11 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     return NULL;
 }
 
-/* Is memory of the arena held until a call names its stream? This call does. LOCKING: the pool's lock. */
-static bool is_held(const cenote_pool *pool, const struct arena *a)
+/* Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock. */
+static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
 {
-    const tick *held = pool->store.pages.fences.held;
-    return __builtin_expect(held != NULL, 0) && held[a->number] && !a->covered_by;
+    return __builtin_expect(pool->store.pages.fences.own != NULL, 0) && lane && lane_of(pool, lane)->asked < pool->store.pages.fences.begun &&
+           lane_is_owed(pool, lane);
 }
 
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */
@@ -88,7 +88,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
         stream_device_checked = true;
     }
     q->mark |= pool->steps.bits; /* only now: a step may have ended while the driver was asked */
-    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || is_held(pool, a);
+    bool polls = (pool->pending.count && ++pool->pending.allocs_since_poll >= POLL_EVERY) || waits_for_this(pool, a->lane);
     struct requester who = pool_requester(pool, a);
     a->captured |= a->is_private && !who.may_unmap;
     pool_shape(pool, a, q);
@@ -97,12 +97,12 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     pool->life.slow_path_users += !served;
     lock_give(&pool->lock);
     if (polls || !served)
-        cover_call_names(key, stream);
+        lanes_call_names(key, stream);
     if (polls)
         pending_poll_if_due(pool);
     if (!served)
         error = shortage_serve(pool, a, q, at);
-    cover_call_ends();
+    lanes_call_ends();
     if (served)
         return CENOTE_OK;
     lock_take(&pool->lock);
@@ -202,7 +202,7 @@ static int free_block(void *address, bool sized, size_t bytes)
     count_free(pool, &w);
     record_given(pool, &w);
     tick freed = fences_stamp(&pool->store.pages.fences);
-    cover_note(&pool->cover, w.arena, freed);
+    w.arena->freed_last = freed;
     if (pool->exports.by_block.count)
         share_end(pool, w.start);
     uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
@@ -246,15 +246,15 @@ static int use_block(void *block, int device, CUstream stream)
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, key, other);
-    bool owed = noted && pending_is_owed(pool, key, other);
+    bool owed = noted && !other && waits_for_this(pool, lane_find(pool, key, NULL));
     if (noted)
         record_used(pool, &w, key);
     if (still)
         lock_give(&still->lock);
     if (owed) {
-        cover_call_names(key, stream);
+        lanes_call_names(key, stream);
         pending_poll_if_due(pool);
-        cover_call_ends();
+        lanes_call_ends();
     }
     return found != FOUND_LIVE ? pool_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
 }

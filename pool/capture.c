@@ -157,7 +157,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
             release_slot(pool, r, slot, now);
     }
     a->last_freed = now;
-    cover_note(&pool->cover, a, now);
+    a->freed_last = now;
     a->is_private = false;
     heap_fix(&a->heap, false);
 }
@@ -254,9 +254,9 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     cenote_pool *pool = group->pool;
     if ((error = stream_check_own(pool, stream, key)))
         return error;
-    cover_call_names(key, stream);
+    lanes_call_names(key, stream);
     error = look_once_more(pool);
-    cover_call_ends();
+    lanes_call_ends();
     if (error)
         return error;
     lock_take(&pool->lock);

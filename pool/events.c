@@ -1,8 +1,8 @@
 /*
  * events.c: fences where they meet the driver: recorded, and queried without waiting. What fences mean is in fence.c; wait.c waits.
  *
- * A fence is an event on each stream that may be touched (cover.c). If the program has promised to announce its captures, it is one event over
- * the whole context (rule 1), by cuCtxRecordEvent; a driver that lacks that (before CUDA 12.5) has no fences then.
+ * If the program has promised to announce its captures, a fence is one event over the whole context (rule 1), by cuCtxRecordEvent; a driver that
+ * lacks that (before CUDA 12.5) has no fences then. Otherwise it is an event on each stream that may be touched (lanes.c).
  * While a capture is open on the device nothing is recorded or queried (rule 5): it would end the capture.
  *
  * LOCKING: the turn, for what is recorded and queried; the pool's lock only around its books.
@@ -10,148 +10,132 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-/* An event without timing: a spare one, or new. NULL if there is none to be had. LOCKING: not the pool's lock; inside device_enter. */
-CUevent event_take(cenote_pool *pool)
+static CUresult record_whole(cenote_pool *pool)
 {
-    CUevent event = NULL;
+    CUevent event = event_take(pool);
+    CUresult result = event ? pool->config.device->driver->cuCtxRecordEvent(device_context(pool->config.device), event) : CUDA_ERROR_OUT_OF_MEMORY;
     lock_take(&pool->lock);
-    bool make = !pool->events.count && pool->events.made < EVENTS_MAX;
-    if (pool->events.count)
-        event = pool->events.spare[--pool->events.count];
-    pool->events.made += make;
+    if (event && (result || !fences_add(&pool->store.pages.fences, event, 0)))
+        event_give(pool, event);
+    fences_end(&pool->store.pages.fences, FENCE_WHOLE);
     lock_give(&pool->lock);
-    if (!make || pool->config.device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
-        return event;
-    lock_take(&pool->lock);
-    pool->events.made--;
-    lock_give(&pool->lock);
-    return NULL;
-}
-
-/* Spare again. There is room for as many as event_take ever makes. LOCKING: the pool's lock. */
-void event_give(cenote_pool *pool, CUevent event)
-{
-    if (event) {
-        CHECK(pool->events.count < EVENTS_MAX);
-        pool->events.spare[pool->events.count++] = event;
-    }
-}
-
-static void give_back(cenote_pool *pool, CUevent event)
-{
-    lock_take(&pool->lock);
-    event_give(pool, event);
-    lock_give(&pool->lock);
-}
-
-static CUresult record_whole(cenote_pool *pool, CUevent *last)
-{
-    *last = event_take(pool);
-    CUresult result = *last ? pool->config.device->driver->cuCtxRecordEvent(device_context(pool->config.device), *last) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result && *last)
-        give_back(pool, *last);
-    *last = result ? NULL : *last;
     return result;
 }
 
-/* One event for each mark that may be touched now. *last: that of the last one; NULL: there is none. An error is sticky. */
-static CUresult record_on_streams(cenote_pool *pool, CUevent *last)
+/* LOCKING: the turn. *short_of_events: the stream has none for want of events. */
+static CUresult record_mark(cenote_pool *pool, const struct mark *mark, bool *short_of_events)
 {
+    struct fences *f = &pool->store.pages.fences;
+    CUevent event = event_take(pool);
+    CUresult result = event ? touch_record(pool->config.device, mark->stream, event) : CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    bool added = event && !result && fences_add(f, event, mark->lane);
+    if (added && mark->lane)
+        lane_asked(pool, mark->lane, f->begun);
+    if (event && !added)
+        event_give(pool, event);
+    *short_of_events = *short_of_events || (!added && !result);
+    lock_give(&pool->lock);
+    return result;
+}
+
+/* One event for each mark that may be touched now. A stream without one is covered by a later fence. An error is sticky. */
+static CUresult record_marks(cenote_pool *pool)
+{
+    struct fences *f = &pool->store.pages.fences;
     CUresult result = CUDA_SUCCESS;
-    *last = NULL;
-    for (uint32_t i = 0; i < pool->cover.count && !driver_result_is_sticky(result); i++) {
-        struct mark *mark = &pool->cover.marks[i];
-        CUevent event = event_take(pool);
-        if (!event)
-            break; /* what streams freed that have none is held */
-        result = touch_record(pool->config.device, mark->stream, event);
-        lock_take(&pool->lock);
-        mark->recorded = !result && (!*last || fences_add(&pool->store.pages.fences, *last));
-        if (mark->recorded)
-            *last = event;
-        else
-            event_give(pool, event);
-        lock_give(&pool->lock);
-    }
+    bool short_of_events = false;
+    for (uint32_t i = 0; i < pool->lanes.count && !driver_result_is_sticky(result); i++)
+        result = record_mark(pool, &pool->lanes.marks[i], &short_of_events);
+    lock_take(&pool->lock);
+    if (f->parts_of_next)
+        fences_end(f, short_of_events ? FENCE_OF_SOME : FENCE_OF_STREAMS);
+    else if (short_of_events || driver_result_is_sticky(result))
+        fences_end(f, FENCE_OF_SOME);
+    else
+        fences_pass(f);
+    lock_give(&pool->lock);
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
-/* The fence is with the driver, or the next one has to cover what it would have. */
-static void end_fence(cenote_pool *pool, CUresult result, CUevent last, bool whole)
+/* Begins a fence over the context. What fences on streams have not covered is owed one, too. */
+static bool begin_whole(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    if (!result && cover_end(pool, f->begun, whole)) {
-        if (last)
-            fences_end(f, last, whole);
-        else
-            fences_pass(f);
-        cover_advance(pool);
-    } else {
-        for (; last; last = fences_take_back(f))
-            event_give(pool, last);
-        fences_end(f, NULL, false);
-    }
+    if (f->own && !f->count && f->begun == f->now && f->whole < f->now)
+        needed = fences_stamp_nothing(f);
+    bool begun = pool->config.device->driver->cuCtxRecordEvent && f->begun < needed && fences_begin(f);
     lock_give(&pool->lock);
+    return begun;
+}
+
+/* Begins a fence on streams, if something was freed since the last one or a stream that could have no event then can have one now. */
+static bool begin_on_streams(cenote_pool *pool, tick needed)
+{
+    struct fences *f = &pool->store.pages.fences;
+    lock_take(&pool->lock);
+    if (!f->own)
+        f->own = memory_map(ARENAS_MAX * sizeof *f->own);
+    bool room = f->own != NULL, due = f->begun < needed && f->begun != f->now;
+    if (room)
+        lanes_mark(pool);
+    lock_give(&pool->lock);
+    bool owed = room && !due && lanes_can_help(pool);
+    lock_take(&pool->lock);
+    if (owed && f->begun == f->now && !f->recording && f->count < FENCES_DUE_MAX)
+        fences_stamp_nothing(f);
+    bool begun = (due || owed) && room && fences_begin(f);
+    lock_give(&pool->lock);
+    return begun;
 }
 
 /* Records a fence if none yet covers `needed`. A driver that refuses costs nothing: the next fence covers it. LOCKING: the turn. */
 CUresult events_fence(cenote_pool *pool, tick needed)
 {
-    bool whole = touch_captures_are_announced();
-    bool owed = pool->cover.first_held && (whole ? !pool->store.pages.fences.count : cover_is_owed(pool));
-    CUevent last = NULL;
-    lock_take(&pool->lock);
-    if (owed)
-        needed = fences_stamp(&pool->store.pages.fences);
-    bool begun = (!whole || pool->config.device->driver->cuCtxRecordEvent) && pool->store.pages.fences.begun < needed &&
-                 fences_begin(&pool->store.pages.fences);
-    if (begun && !whole)
-        cover_begin(pool);
-    lock_give(&pool->lock);
-    if (!begun)
-        return CUDA_SUCCESS;
-    CUresult result = whole ? record_whole(pool, &last) : record_on_streams(pool, &last);
-    end_fence(pool, result, last, whole);
+    CUresult result = CUDA_SUCCESS;
+    if (!touch_captures_are_announced()) {
+        result = begin_on_streams(pool, needed) ? record_marks(pool) : CUDA_SUCCESS;
+    } else if (begin_whole(pool, needed)) {
+        result = record_whole(pool);
+    }
     return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 
-static bool oldest_fence(cenote_pool *pool, struct fence *oldest)
+static bool oldest_event(cenote_pool *pool, struct due *due)
 {
     lock_take(&pool->lock);
-    bool due = fences_oldest(&pool->store.pages.fences, oldest);
+    bool found = fences_oldest(&pool->store.pages.fences, due);
     lock_give(&pool->lock);
-    return due;
+    return found;
 }
 
-/* An event of the oldest fence is done; with the last one the fence is. LOCKING: the pool's lock. */
-static void retire_event(cenote_pool *pool, const struct fence *oldest)
+/* An event is done, and its stream with what it covers. LOCKING: the pool's lock. */
+static void retire_event(cenote_pool *pool, const struct due *due)
 {
-    struct fences *f = &pool->store.pages.fences;
-    if (oldest->more) {
-        event_give(pool, fences_step(f, oldest->covers));
-        return;
-    }
-    event_give(pool, fences_mark_done(f, oldest->covers));
-    if (pool->cover.first_held)
-        cover_advance(pool);
+    CUevent event = fences_step(&pool->store.pages.fences, due);
+    if (event && due->lane)
+        lane_done(pool, due->lane, due->covers);
+    event_give(pool, event);
 }
 
 /* As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. */
 CUresult events_query(cenote_pool *pool, tick needed)
 {
-    struct fence oldest;
+    struct due due;
     if (pool_is_capturing(pool))
         return CUDA_SUCCESS;
     CUresult result = events_fence(pool, needed);
-    while (!driver_result_is_sticky(result) && oldest_fence(pool, &oldest)) {
-        result = pool->config.device->driver->cuEventQuery(oldest.event);
-        if (!result && !oldest.more)
-            result = peer_fences_ask(pool, oldest.covers);
+    if (!driver_result_is_sticky(result) && pool->lanes.first_ending)
+        result = lanes_query_ends(pool);
+    while (!driver_result_is_sticky(result) && oldest_event(pool, &due)) {
+        result = pool->config.device->driver->cuEventQuery(due.event);
+        if (!result && due.is_last)
+            result = peer_fences_ask(pool, due.covers);
         if (result)
             break;
         lock_take(&pool->lock);
-        retire_event(pool, &oldest);
+        retire_event(pool, &due);
         lock_give(&pool->lock);
     }
     return result;
@@ -170,20 +154,22 @@ CUresult events_poll(cenote_pool *pool, tick needed)
 /* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the pool's lock. */
 void events_all_done(cenote_pool *pool, tick covers)
 {
-    struct fence oldest;
+    struct due due;
     fences_all_done(&pool->store.pages.fences, covers);
-    while (fences_oldest(&pool->store.pages.fences, &oldest) && oldest.covers <= covers)
-        retire_event(pool, &oldest);
-    cover_end(pool, covers, true);
-    cover_advance(pool);
+    while (fences_oldest(&pool->store.pages.fences, &due) && due.covers <= covers)
+        retire_event(pool, &due);
 }
 
-/* Spare events go back to the driver. LOCKING: the turn; the pool is closed for calls. */
+/* The pool is closed for calls: what is due is not waited for, and all events go back to the driver. LOCKING: the turn. */
 void events_close(cenote_pool *pool)
 {
-    struct events *e = &pool->events;
-    if (atomic_load(&pool->config.device->was_reset))
-        e->count = 0; /* they have ended with their context */
-    while (e->count)
-        pool->config.device->driver->cuEventDestroy(e->spare[--e->count]);
+    struct due due;
+    uint32_t ending;
+    lock_take(&pool->lock);
+    while (fences_oldest(&pool->store.pages.fences, &due))
+        retire_event(pool, &due);
+    while ((ending = pool->lanes.first_ending))
+        event_give(pool, lane_take_end(pool, ending, false));
+    lock_give(&pool->lock);
+    event_close(pool);
 }

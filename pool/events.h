@@ -1,9 +1,9 @@
 /*
- * events.h: events that the pool keeps for its fences and for pending blocks. See events.c.
+ * events.h: events that the pool keeps for its fences and for pending blocks. See spare_events.c.
  *
  *     an event: made ---> in use <---> spare ---> destroyed with the pool
  *
- * OWNER: events.c. LOCKING: the pool's lock.
+ * OWNER: spare_events.c. LOCKING: the pool's lock.
  */
 #ifndef CENOTE_POOL_EVENTS_H
 #define CENOTE_POOL_EVENTS_H

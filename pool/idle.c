@@ -24,7 +24,6 @@
 
 #define ARENAS_IDLE 64  /* with this many arenas, a new stream takes over an idle one instead of making another */
 #define PROBES      16          /* in the index of arenas */
-#define ANY_GROUP   UINT32_MAX  /* in a key: the first of a stream's arenas, of whatever group */
 #define LOOKS       16  /* at arenas of a queue, for one that may be taken over */
 
 /* From now on another group may get this group's number. LOCKING: the pool's lock. */
@@ -166,9 +165,10 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
         pool_settle(pool);
     leave(pool, a);
     stream_forget(pool, a);
+    lane_leave(pool, a);
     leave_group(pool, a);
     join_group(pool, a, group);
-    a->retired = a->captured = a->ended = false;
+    a->retired = a->captured = false;
     a->is_private = is_private;
     heap_fix(&a->heap, is_private);
 }
@@ -218,7 +218,7 @@ void idle_forget(cenote_pool *pool, struct arena *a)
     uint32_t number = a->number;
     leave(pool, a);
     leave_group(pool, a);
-    cover_forget(&pool->cover, &pool->store.arenas, a);
+    lane_leave(pool, a);
     a->number = 0;
     table_give(&pool->store.arenas, number);
 }
@@ -265,56 +265,12 @@ static struct arena *find_arena(cenote_pool *pool, uint32_t group, uint64_t key,
     return NULL;
 }
 
-/* The first of the arenas of a stream, and where that is found, or would be. */
-uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where)
-{
-    uint32_t number = 0;
-    for (uint32_t probe = 0; probe < PROBES; probe++) {
-        *where = arena_key(ANY_GROUP, key, probe);
-        number = index_find(&pool->streams.by_key, *where);
-        if (!number || arena_of(pool, number)->stream == key)
-            break;
-    }
-    return number;
-}
-
-/* There is room in the index for two entries. */
-static void enter_stream(cenote_pool *pool, struct arena *a)
-{
-    uint64_t where;
-    uint32_t first = stream_first(pool, a->stream, &where);
-    a->before_of_stream = first;
-    a->next_of_stream = first ? arena_of(pool, first)->next_of_stream : 0;
-    if (a->next_of_stream)
-        arena_of(pool, a->next_of_stream)->before_of_stream = a->number;
-    if (first)
-        arena_of(pool, first)->next_of_stream = a->number;
-    else
-        index_add(&pool->streams.by_key, where, a->number);
-    a->is_known = true;
-}
-
-static void leave_stream(cenote_pool *pool, struct arena *a)
-{
-    uint64_t where;
-    if (a->next_of_stream)
-        arena_of(pool, a->next_of_stream)->before_of_stream = a->before_of_stream;
-    if (a->before_of_stream) {
-        arena_of(pool, a->before_of_stream)->next_of_stream = a->next_of_stream;
-    } else if (stream_first(pool, a->stream, &where) == a->number) {
-        index_remove(&pool->streams.by_key, where);
-        if (a->next_of_stream)
-            index_add(&pool->streams.by_key, where, a->next_of_stream); /* in the place of the one just removed */
-    }
-    a->is_known = false;
-}
-
 /* The arena is found under its key no more. Its blocks stay valid: they know their arena themselves. */
 void stream_forget(cenote_pool *pool, struct arena *a)
 {
     if (!a->is_known)
         return;
-    leave_stream(pool, a);
+    lane_put_last(pool, a);
     for (uint32_t probe = 0; probe < PROBES; probe++)
         if (index_find(&pool->streams.by_key, arena_key(a->group, a->stream, probe)) == a->number)
             index_remove(&pool->streams.by_key, arena_key(a->group, a->stream, probe));
@@ -343,12 +299,19 @@ struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, 
     struct arena *a = find_arena(pool, group, key, &probe);
     if (a) /* another thread has made it meanwhile */
         return a;
-    if (!index_reserve(&pool->streams.by_key, 2) || !(a = idle_take(pool, group, key)))
+    uint32_t lane = lane_for(pool, handle, key, NULL);
+    if (!lane)
         return NULL;
+    lane_hold(pool, lane);
+    if (!index_reserve(&pool->streams.by_key, 1) || !(a = idle_take(pool, group, key))) {
+        lane_drop(pool, lane);
+        return NULL;
+    }
     a->stream = key;
     a->handle = handle;
     if (!index_find(&pool->streams.by_key, arena_key(group, key, probe)))
         index_add(&pool->streams.by_key, arena_key(group, key, probe), a->number);
-    enter_stream(pool, a);
+    lane_join(pool, a, lane);
+    lane_drop(pool, lane);
     return a;
 }

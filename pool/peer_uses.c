@@ -20,19 +20,19 @@ static void destroy(const struct driver *t, CUevent event)
         t->cuEventDestroy(event);
 }
 
-/* An event after the uses so far of the line's stream, or NULL. LOCKING: inside; visiting. */
-static CUevent record(cenote_pool *pool, const struct line *line)
+/* An event after the uses so far of the lane's stream, or NULL. LOCKING: inside; visiting. */
+static CUevent record(cenote_pool *pool, const struct lane *lane)
 {
-    const struct driver *t = line->other->driver;
+    const struct driver *t = lane->other->driver;
     CUevent event;
     if (t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
         return NULL;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
     bool announced = touch_captures_are_announced();
-    if (announced ? stream_is_alive(pool, line->stream, line->key) : cover_may_touch(pool, line->stream, line->key, line->ended))
-        result = announced ? t->cuEventRecord(event, line->stream) : touch_record(line->other, line->stream, event);
+    if (announced ? stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane))
+        result = announced ? t->cuEventRecord(event, lane->stream) : touch_record(lane->other, lane->stream, event);
     else if (announced && t->cuCtxRecordEvent)
-        result = t->cuCtxRecordEvent(device_context(line->other), event);
+        result = t->cuCtxRecordEvent(device_context(lane->other), event);
     if (!result)
         return event;
     destroy(t, event);
@@ -42,21 +42,21 @@ static CUevent record(cenote_pool *pool, const struct line *line)
 /* At the free. LOCKING: inside. */
 void peer_uses_record(cenote_pool *pool, struct use *u)
 {
-    const struct line *line = line_of(pool, u->line);
-    if (device_visit(line->other))
+    const struct lane *lane = lane_of(pool, u->lane);
+    if (device_visit(lane->other))
         return;
-    if (!atomic_load(&line->other->captures))
-        u->event = record(pool, line);
-    device_visit_end(line->other);
+    if (!atomic_load(&lane->other->captures))
+        u->event = u->event ? u->event : record(pool, lane);
+    device_visit_end(lane->other);
 }
 
 /* A context that is lost does no work any more. LOCKING: inside; visiting. */
-static bool ask(cenote_pool *pool, struct line *line, struct use *u)
+static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 {
     if (!u->event)
-        u->event = record(pool, line);
-    CUresult result = u->event ? line->other->driver->cuEventQuery(u->event) : CUDA_ERROR_NOT_SUPPORTED;
-    line->is_mute = result != CUDA_ERROR_NOT_READY;
+        u->event = record(pool, lane);
+    CUresult result = u->event ? lane->other->driver->cuEventQuery(u->event) : CUDA_ERROR_NOT_SUPPORTED;
+    lane->is_mute = result != CUDA_ERROR_NOT_READY;
     return result == CUDA_SUCCESS || driver_result_is_sticky(result);
 }
 
@@ -65,9 +65,9 @@ static bool ask(cenote_pool *pool, struct line *line, struct use *u)
  */
 bool peer_uses_is_done(cenote_pool *pool, struct use *u)
 {
-    struct line *line = line_of(pool, u->line);
-    struct device *other = line->other;
-    line->is_mute = true;
+    struct lane *lane = lane_of(pool, u->lane);
+    struct device *other = lane->other;
+    lane->is_mute = true;
     if (atomic_load(&other->was_reset)) { /* with its events */
         u->event = NULL;
         return true;
@@ -75,9 +75,9 @@ bool peer_uses_is_done(cenote_pool *pool, struct use *u)
     bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal], done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
-    line->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
+    lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
     if (!visited) {
-        done = waited || (!atomic_load(&other->captures) && ask(pool, line, u));
+        done = waited || (!atomic_load(&other->captures) && ask(pool, lane, u));
         if (done && u->event)
             destroy(other->driver, u->event);
         device_visit_end(other);
@@ -92,9 +92,9 @@ bool peer_uses_is_done(cenote_pool *pool, struct use *u)
 static uint64_t waited_for(const cenote_pool *pool)
 {
     uint64_t devices = 0;
-    for (uint32_t number = pool->pending.first; number; number = line_of(pool, number)->next)
-        if (line_of(pool, number)->other)
-            devices |= 1ull << line_of(pool, number)->other->ordinal;
+    for (uint32_t number = pool->pending.first; number; number = lane_of(pool, number)->next)
+        if (lane_of(pool, number)->other)
+            devices |= 1ull << lane_of(pool, number)->other->ordinal;
     return devices;
 }
 
@@ -133,4 +133,42 @@ bool peer_uses_wait(cenote_pool *pool)
         waited = true;
     }
     return waited;
+}
+
+/* A use of the lane that has no event, from `use` on; 0: there is none. LOCKING: the pool's lock. */
+static uint32_t without_event(const cenote_pool *pool, uint32_t lane, uint32_t use)
+{
+    while (use < pool->pending.uses.used && (use_of(pool, use)->lane != lane || use_of(pool, use)->event))
+        use++;
+    return use < pool->pending.uses.used ? use : 0;
+}
+
+/* The stream is about to end: each use that it is noted for has an event from now on, also those of blocks that are not freed. LOCKING: inside. */
+CUresult peer_uses_end(cenote_pool *pool, uint32_t lane, CUstream stream)
+{
+    struct device *other = lane_of(pool, lane)->other;
+    CUresult result = device_visit(other);
+    if (result)
+        return result;
+    lock_take(&pool->lock);
+    for (uint32_t use = 1; (use = without_event(pool, lane, use)); use++) {
+        CUevent event;
+        lock_give(&pool->lock);
+        result = other->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+        if (!result && (result = touch_record(other, stream, event)))
+            destroy(other->driver, event);
+        lock_take(&pool->lock);
+        if (result)
+            break;
+        if (use_of(pool, use)->lane == lane && !use_of(pool, use)->event) {
+            use_of(pool, use)->event = event;
+            continue;
+        }
+        lock_give(&pool->lock); /* the use has ended meanwhile */
+        destroy(other->driver, event);
+        lock_take(&pool->lock);
+    }
+    lock_give(&pool->lock);
+    device_visit_end(other);
+    return result;
 }

@@ -3,99 +3,53 @@
  *
  * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the block goes back to
  * its arena. Only streams that cannot have been destroyed meanwhile are touched: the default ones and those declared immortal. For all
- * others, and where an event cannot be had (the driver says no, a capture is open), a fence of the whole context takes its place if captures
- * are announced. Otherwise the use waits for a call that names its stream, or for the end of the capture, and the event is recorded then. So
- * nothing is handed out too early, and no dead handle is given to the driver. A stream that is retired leaves an event behind, in its line.
+ * others, and where an event cannot be had (the driver says no, a capture is open), a fence takes its place: one over the whole context, or one
+ * with an event on that stream (lanes.c). So nothing is handed out too early, and no dead handle is given to the driver.
  *
  *       cenote_use        cenote_free              pending_record             pending_poll: all its uses are done
  *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
  *                            (our lock)        (driver, no lock)
  *
- * Each stream has a line. A use of a freed block waits in the line of its stream, in the order of the frees, so that one question to the
- * driver answers for all behind it, and a stream that stalls holds back nothing but what it uses itself. Uses without an event wait in a
- * line of their own for fences. A block counts its uses that are not done.
+ * A use of a freed block waits in the lane of its stream, in the order of the frees, so that one question to the driver answers for all behind
+ * it, and a stream that stalls holds back nothing but what it uses itself. A block counts its uses that are not done.
  *
- * LOCKING: lines and uses are guarded by the pool's lock. One thread at a time walks the lines (`polling`), so that it may let go of the
+ * LOCKING: lanes and uses are guarded by the pool's lock. One thread at a time walks the lanes (`polling`), so that it may let go of the
  * lock for each question while other threads append.
  */
 #include "base/check.h"
 #include "stats/account/count.h"
 
-#define FENCE_LINE 1u       /* of uses that have no event and wait for a fence over the whole context */
-#define LOOKS_MAX 8u       /* lines that a look in passing finds not done before it gives up; the next look begins with others */
+#define LOOKS_MAX 8u       /* lanes that a look in passing finds not done before it gives up; the next look begins with others */
 
-/* ---------------------------------------------------------------------------------------------------------------------------- lines */
+/* ------------------------------------------------------------------------------------------------------------- lanes with a use in them */
 
-/* Room for the line that every pool has. False: no host memory. */
-bool pending_open(cenote_pool *pool)
-{
-    uint32_t line = table_take(&pool->pending.lines);
-    CHECK(!line || line == FENCE_LINE);
-    if (line)
-        line_of(pool, line)->users = 1; /* it stays */
-    return line != 0;
-}
-
-/* Under which a stream's line is found: a hash in the shape of an address. `probe` tells apart those that share one. */
-static uint64_t line_key(uint64_t key, uint64_t probe)
-{
-    uint64_t hash = (key + 1 + (probe << 57)) * 0xff51afd7ed558ccdull;
-    hash ^= hash >> 32;
-    return (hash << 9) | (1ull << 63);
-}
-
-/* The line of the stream, made if there is none; 0: no host memory. */
-static uint32_t line_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other)
-{
-    uint32_t number;
-    uint64_t probe = 0;
-    while ((number = index_find(&pool->pending.line_by_key, line_key(key, probe)))) {
-        const struct line *line = line_of(pool, number);
-        if (line->key == key && line->other == other)
-            return number;
-        probe++;
-    }
-    if (!index_reserve(&pool->pending.line_by_key, 1) || !(number = table_take(&pool->pending.lines)))
-        return 0;
-    index_add(&pool->pending.line_by_key, line_key(key, probe), number);
-    *line_of(pool, number) = (struct line){.key = key, .probe = probe, .stream = stream, .other = other};
-    return number;
-}
-
-static void forget_line(cenote_pool *pool, uint32_t number)
-{
-    const struct line *line = line_of(pool, number);
-    if (!line->ended)
-        index_remove(&pool->pending.line_by_key, line_key(line->key, line->probe));
-    event_give(pool, line->end);
-    table_give(&pool->pending.lines, number);
-}
-
-/* Lines with a use in them are looked at in turn. */
+/* They are looked at in turn. */
 static void put_last(cenote_pool *pool, uint32_t number)
 {
-    line_of(pool, number)->next = 0;
-    *(pool->pending.last ? &line_of(pool, pool->pending.last)->next : &pool->pending.first) = number;
+    lane_of(pool, number)->next = 0;
+    *(pool->pending.last ? &lane_of(pool, pool->pending.last)->next : &pool->pending.first) = number;
     pool->pending.last = number;
 }
 
 static void take_first(cenote_pool *pool)
 {
-    pool->pending.first = line_of(pool, pool->pending.first)->next;
+    pool->pending.first = lane_of(pool, pool->pending.first)->next;
     if (!pool->pending.first)
         pool->pending.last = 0;
 }
 
 static void append(cenote_pool *pool, uint32_t use, uint32_t number)
 {
-    struct line *line = line_of(pool, number);
-    use_of(pool, use)->next_in_line = 0;
+    struct lane *lane = lane_of(pool, number);
+    use_of(pool, use)->next_in_lane = 0;
     use_of(pool, use)->waits = true;
-    *(line->last ? &use_of(pool, line->last)->next_in_line : &line->first) = use;
-    line->last = use;
-    if (!line->is_listed)
+    *(lane->last ? &use_of(pool, lane->last)->next_in_lane : &lane->first) = use;
+    lane->last = use;
+    if (!lane->is_listed) {
         put_last(pool, number);
-    line->is_listed = true;
+        lane_hold(pool, number);
+    }
+    lane->is_listed = true;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- use, and the free */
@@ -103,19 +57,19 @@ static void append(cenote_pool *pool, uint32_t use, uint32_t number)
 /* Notes the stream once for each block. False: no host memory. LOCKING: the pool's lock. */
 bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other)
 {
-    if (w->arena->stream == key)
-        return true;
-    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
-        if (line_of(pool, use_of(pool, use)->line)->key == key)
-            return true;
     if (!table_reserve(&pool->pending.uses, 1))
         return false;
-    uint32_t line = line_for(pool, stream, key, other);
-    if (!line)
+    uint32_t lane = lane_for(pool, stream, key, other);
+    if (!lane)
         return false;
+    if (w->arena->lane == lane)
+        return true;
+    for (uint32_t use = *w->uses; use; use = use_of(pool, use)->next)
+        if (use_of(pool, use)->lane == lane)
+            return true;
+    lane_hold(pool, lane);
     uint32_t use = table_take(&pool->pending.uses);
-    line_of(pool, line)->users++;
-    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .line = line};
+    *use_of(pool, use) = (struct use){.next = *w->uses, .at = w->start, .lane = lane};
     *w->uses = use;
     return true;
 }
@@ -146,15 +100,13 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
 }
 
 /* An event behind what the stream was given so far, or NULL. LOCKING: none of the pool's; inside. */
-static CUevent record(cenote_pool *pool, const struct line *line)
+static CUevent record(cenote_pool *pool, const struct lane *lane)
 {
     struct device *d = pool->config.device;
-    bool announced = touch_captures_are_announced();
-    if (atomic_load(&d->captures) || !(announced ? stream_is_alive(pool, line->stream, line->key) :
-                                       cover_may_touch(pool, line->stream, line->key, line->ended)))
+    if (atomic_load(&d->captures) || lane->ended || !stream_is_alive(pool, lane->stream, lane->key))
         return NULL;
     CUevent event = event_take(pool);
-    if (!event || !(announced ? d->driver->cuEventRecord(event, line->stream) : touch_record(d, line->stream, event)))
+    if (!event || !(touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);
@@ -163,7 +115,7 @@ static CUevent record(cenote_pool *pool, const struct line *line)
 }
 
 /*
- * Records an event for each use, where that can be done at once, and puts the uses into their lines. They belong to us alone until then. A
+ * Records an event for each use, where that can be done at once, and puts the uses into their lanes. They belong to us alone until then. A
  * free waits for nothing (rule 15): while a capture is being announced it is as if it were open.
  */
 void pending_record(cenote_pool *pool, uint32_t uses)
@@ -172,11 +124,11 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     bool inside = device_try_enter(pool->config.device, &result), entered = inside && !result && !pool->life.lost;
     for (uint32_t use = uses; use && entered; use = use_of(pool, use)->next) {
         struct use *u = use_of(pool, use);
-        const struct line *line = line_of(pool, u->line);
-        if (line->other)
+        const struct lane *lane = lane_of(pool, u->lane);
+        if (lane->other)
             peer_uses_record(pool, u);
         else
-            u->event = record(pool, line);
+            u->event = record(pool, lane);
     }
     if (inside)
         device_leave(pool->config.device);
@@ -184,122 +136,53 @@ void pending_record(cenote_pool *pool, uint32_t uses)
     lock_take(&pool->lock);
     for (uint32_t use = uses; use; use = use_of(pool, use)->next) {
         const struct use *u = use_of(pool, use);
-        bool by_fence = !u->event && !line_of(pool, u->line)->other && touch_captures_are_announced();
-        append(pool, use, by_fence ? FENCE_LINE : u->line);
-        if (by_fence && pool->pending.fence_wanted < u->freed)
+        append(pool, use, u->lane);
+        if (!u->event && !lane_of(pool, u->lane)->other && pool->pending.fence_wanted < u->freed)
             pool->pending.fence_wanted = u->freed;
     }
     atomic_fetch_add(&pool->pending.count, 1);
     lock_give(&pool->lock);
 }
 
-/* The line of a stream of this device, or of another one; 0: none. LOCKING: the pool's lock. */
-static uint32_t find_line(const cenote_pool *pool, uint64_t key, const struct device *other)
-{
-    uint32_t number;
-    for (uint64_t probe = 0; (number = index_find(&pool->pending.line_by_key, line_key(key, probe))); probe++)
-        if (line_of(pool, number)->key == key && line_of(pool, number)->other == other)
-            break;
-    return number;
-}
-
-/* Does a freed block wait for a call that names this stream? LOCKING: the pool's lock. */
-bool pending_is_owed(const cenote_pool *pool, uint64_t key, struct device *other)
-{
-    uint32_t line = atomic_load(&pool->pending.count) ? find_line(pool, key, other) : 0;
-    return line && line_of(pool, line)->first && !use_of(pool, line_of(pool, line)->first)->event && !touch_captures_are_announced();
-}
-
-/*
- * The stream is about to end, and the call under way names it. An event now covers all uses that it is noted for. Another stream of the same key
- * gets another line. LOCKING: none, not inside.
- */
-void pending_retire(cenote_pool *pool, uint64_t key)
-{
-    if (touch_captures_are_announced())
-        return;
-    lock_take(&pool->lock);
-    uint32_t number = find_line(pool, key, NULL);
-    struct line *line = number ? line_of(pool, number) : NULL;
-    if (line)
-        line->users++; /* it stays */
-    lock_give(&pool->lock);
-    if (!line)
-        return;
-    CUevent end = device_enter(pool->config.device) ? NULL : record(pool, line);
-    device_leave(pool->config.device);
-    lock_take(&pool->lock);
-    event_give(pool, line->end);
-    if (!line->ended)
-        index_remove(&pool->pending.line_by_key, line_key(line->key, line->probe));
-    line->end = end;
-    line->ended = true;
-    if (!--line->users && !line->is_listed)
-        forget_line(pool, number);
-    lock_give(&pool->lock);
-}
-
 /* -------------------------------------------------------------------------------------------------------------------------- the look */
 
-/* The first use of its line from this one on that has an event: that event covers all before it. 0: none has. */
+/* The first use of its lane from this one on that has an event: that event covers all before it. 0: none has. */
 static uint32_t covering_use(cenote_pool *pool, uint32_t use)
 {
     while (use && !use_of(pool, use)->event)
-        use = use_of(pool, use)->next_in_line;
+        use = use_of(pool, use)->next_in_lane;
     return use;
 }
 
-/* Without the promise to announce captures a use that has no event gets one when that can be had. LOCKING: as for use_is_done. */
-static void record_late(cenote_pool *pool, struct line *line)
-{
-    uint32_t last = line->last;
-    lock_give(&pool->lock);
-    CUevent event = record(pool, line);
-    lock_take(&pool->lock);
-    use_of(pool, last)->event = event;
-}
-
-static bool ask(cenote_pool *pool, struct line *line, CUevent event)
+static bool ask(cenote_pool *pool, struct lane *lane, CUevent event)
 {
     lock_give(&pool->lock);
     CUresult result = pool->config.device->driver->cuEventQuery(event);
     lock_take(&pool->lock);
-    line->is_mute = result != CUDA_ERROR_NOT_READY;
+    lane->is_mute = result != CUDA_ERROR_NOT_READY;
     return result == CUDA_SUCCESS;
 }
 
-/* Is the stream done with the first use in its own line? LOCKING: as for use_is_done. */
-static bool first_is_done(cenote_pool *pool, struct line *line)
-{
-    uint32_t covering = covering_use(pool, line->first);
-    if (!covering && line->end)
-        return ask(pool, line, line->end);
-    if (!covering && !touch_captures_are_announced()) {
-        record_late(pool, line);
-        covering = covering_use(pool, line->first);
-    }
-    if (!covering || !ask(pool, line, use_of(pool, covering)->event))
-        return false;
-    line->done_up_to = covering;
-    return true;
-}
-
 /*
- * Is the stream done with the use, which is the first of its line or of those that wait for fences? Asks the driver with the lock let go.
- * LOCKING: the pool's lock; `polling`; inside.
+ * Is the stream done with the use, which is the first of its lane? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`;
+ * inside.
  */
 static bool use_is_done(cenote_pool *pool, uint32_t use)
 {
     struct use *u = use_of(pool, use);
-    struct line *line = line_of(pool, u->line);
-    if (line->other)
+    struct lane *lane = lane_of(pool, u->lane);
+    if (lane->other)
         return peer_uses_is_done(pool, u);
-    line->is_mute = true;
-    if (line->done_up_to || u->freed <= pool->store.pages.fences.whole)
+    lane->is_mute = true;
+    if (lane->done_up_to || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
         return true;
     if (atomic_load(&pool->config.device->captures) || pool->life.lost)
         return false;
-    return line->first == use && first_is_done(pool, line);
+    uint32_t covering = covering_use(pool, use);
+    if (!covering || !ask(pool, lane, use_of(pool, covering)->event))
+        return false;
+    lane->done_up_to = covering;
+    return true;
 }
 
 /* All uses of a block are done: it goes back to its arena. LOCKING: the pool's lock; `polling`. */
@@ -315,10 +198,9 @@ static void release(cenote_pool *pool, uint32_t use)
     set_pending(pool, &w, false);
     while (use) {
         struct use *u = use_of(pool, use);
-        struct line *line = line_of(pool, u->line);
         uint32_t next = u->next;
-        if (!--line->users && !line->is_listed)
-            forget_line(pool, u->line);
+        lane_drop(pool, u->lane);
+        u->lane = 0;
         table_give(&pool->pending.uses, use);
         use = next;
     }
@@ -340,16 +222,16 @@ static void tell_freed(cenote_pool *pool, uint64_t at)
     lock_take(&pool->lock);
 }
 
-/* The uses at the head of the line that are done leave it. LOCKING: as for use_is_done. */
-static void advance(cenote_pool *pool, struct line *line)
+/* The first uses of the lane that are done leave it. LOCKING: as for use_is_done. */
+static void advance(cenote_pool *pool, struct lane *lane)
 {
-    while (line->first && use_is_done(pool, line->first)) {
-        struct use *u = use_of(pool, line->first), *block = use_of(pool, u->first);
-        if (line->done_up_to == line->first)
-            line->done_up_to = 0;
-        line->first = u->next_in_line;
-        if (!line->first)
-            line->last = 0;
+    while (lane->first && use_is_done(pool, lane->first)) {
+        struct use *u = use_of(pool, lane->first), *block = use_of(pool, u->first);
+        if (lane->done_up_to == lane->first)
+            lane->done_up_to = 0;
+        lane->first = u->next_in_lane;
+        if (!lane->first)
+            lane->last = 0;
         event_give(pool, u->event);
         u->event = NULL;
         u->waits = false;
@@ -360,24 +242,23 @@ static void advance(cenote_pool *pool, struct line *line)
     }
 }
 
-/* Each line once, until `looks` of them were not done. LOCKING: the pool's lock and `polling`, taken by poll. */
+/* Each lane once, until `looks` of them were not done. LOCKING: the pool's lock and `polling`, taken by poll. */
 static void walk(cenote_pool *pool, uint32_t looks)
 {
     uint32_t last = pool->pending.last;
     for (bool more = last != 0; more && looks;) {
         uint32_t number = pool->pending.first;
-        struct line *line = line_of(pool, number);
+        struct lane *lane = lane_of(pool, number);
         more = number != last;
-        advance(pool, line);
+        advance(pool, lane);
         take_first(pool); /* it was the first all the time: other threads append */
-        if (line->first) {
+        if (lane->first) {
             put_last(pool, number);
             looks--;
             continue;
         }
-        line->is_listed = false;
-        if (!line->users)
-            forget_line(pool, number);
+        lane->is_listed = false;
+        lane_drop(pool, number);
     }
 }
 
@@ -418,15 +299,15 @@ void pending_poll_if_due(cenote_pool *pool)
     device_leave(pool->config.device);
 }
 
-/* That of the line, or PENDING_NOTHING. LOCKING: the pool's lock. */
+/* That of the lane, or PENDING_NOTHING. LOCKING: the pool's lock. */
 static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tick limit)
 {
-    const struct line *line = line_of(pool, number);
-    if (number == FENCE_LINE || use_of(pool, line->first)->freed > limit)
+    const struct lane *lane = lane_of(pool, number);
+    if (use_of(pool, lane->first)->freed > limit)
         return PENDING_NOTHING;
-    if (!line->other)
-        return line->is_mute ? PENDING_NOTHING : PENDING_EVENT;
-    return atomic_load(&line->other->captures) ? PENDING_NOTHING : line->is_mute ? PENDING_DEVICE : PENDING_EVENT_OF_PEER;
+    if (!lane->other)
+        return lane->is_mute ? PENDING_NOTHING : PENDING_EVENT;
+    return atomic_load(&lane->other->captures) ? PENDING_NOTHING : lane->is_mute ? PENDING_DEVICE : PENDING_EVENT_OF_PEER;
 }
 
 /*
@@ -436,7 +317,7 @@ static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tic
 enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit)
 {
     enum pending_wait least = PENDING_NOTHING;
-    for (uint32_t number = pool->pending.first; number && least != PENDING_EVENT; number = line_of(pool, number)->next) {
+    for (uint32_t number = pool->pending.first; number && least != PENDING_EVENT; number = lane_of(pool, number)->next) {
         enum pending_wait wait = waits_for(pool, number, limit);
         least = wait > least ? wait : least;
     }

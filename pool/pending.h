@@ -1,9 +1,9 @@
 /*
  * pending.h: freed blocks that streams besides their own may still be using. See pending.c, and peer_uses.c for streams of other devices.
  *
- *     a use: noted ---> detached (its block is freed) ---> recorded: in the line of its stream ---> done; with the last one the block is free
+ *     a use: noted ---> detached (its block is freed) ---> recorded: waits in its lane ---> done; with the last one the block is free
  *
- * OWNERS: pending.c, peer_uses.c. LOCKING: the pool's lock; `count` is read without; a thread that set `polling` walks the lines.
+ * OWNERS: pending.c, peer_uses.c. LOCKING: the pool's lock; `count` is read without; a thread that set `polling` walks the lanes.
  */
 #ifndef CENOTE_POOL_PENDING_H
 #define CENOTE_POOL_PENDING_H
@@ -17,30 +17,14 @@
 /* One stream a block is used on besides its own, see pending.c. The first use of a freed block stands for it. */
 struct use {
     uint32_t next;                  /* of the same block */
-    uint32_t next_in_line;
-    uint32_t line;                  /* of the stream */
+    uint32_t next_in_lane;
+    uint32_t lane;                  /* of the stream */
     uint32_t first;                 /* of the same block, once that is freed */
     uint32_t left;                  /* in the first use: those of the block that are not done */
     uint64_t at;                    /* the block */
     CUevent  event;                 /* recorded at the free, until it is done; NULL: none could be */
     tick     freed;
-    bool     waits;                 /* in a line */
-};
-
-/* A stream that blocks of others are used on, and the freed ones among those. */
-struct line {
-    uint32_t next;                  /* line with a use in it */
-    uint32_t users;                 /* uses that name it: the line goes with the last one */
-    uint32_t first, last;           /* uses that wait, in the order of their frees */
-    bool     is_listed;             /* among the lines with a use in them */
-    bool     is_mute;               /* the driver did not say when it was asked last whether the first use is done */
-    bool     ended;                 /* its stream was retired: no use is added to it */
-    CUevent  end;                   /* recorded then, behind all that the stream was given; NULL: none could be */
-    uint32_t done_up_to;            /* use that the driver said is done, with all before it; 0: none */
-    CUstream stream;
-    uint64_t key;                   /* of the stream, so that a reused handle is not taken for it */
-    uint64_t probe;                 /* see line_key */
-    struct device *other;           /* the stream's device; NULL: the pool's own */
+    bool     waits;                 /* in its lane */
 };
 
 /* For what freed blocks wait: nothing that can be waited for, another device as a whole, an event there, an event here. */
@@ -49,20 +33,16 @@ enum pending_wait { PENDING_NOTHING, PENDING_DEVICE, PENDING_EVENT_OF_PEER, PEND
 struct pending {
     _Atomic(uint32_t) count;
     uint32_t       allocs_since_poll; /* allocations since pending blocks were last looked after */
-    uint32_t       first, last;     /* lines with a use in them */
-    struct table   uses, lines;
-    struct index   line_by_key;
+    uint32_t       first, last;     /* lanes with a use in them */
+    struct table   uses;
     bool           polling;         /* a thread asks the driver about pending blocks */
     tick           fence_wanted;    /* latest free of a use that waits for a fence */
     tick           done_on_peers[DEVICES_MAX]; /* up to which free other devices are known to be done */
 };
 
 /* --- pending.c */
-bool pending_open(cenote_pool *pool);
 bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream stream, uint64_t key, struct device *other);
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed);
-bool pending_is_owed(const cenote_pool *pool, uint64_t key, struct device *other);
-void pending_retire(cenote_pool *pool, uint64_t key);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
 void pending_poll_if_due(cenote_pool *pool);
@@ -73,5 +53,6 @@ void peer_uses_record(cenote_pool *pool, struct use *u);
 bool peer_uses_is_done(cenote_pool *pool, struct use *u);
 bool peer_uses_wait(cenote_pool *pool);
 bool peer_uses_wait_for(struct device *other);
+CUresult peer_uses_end(cenote_pool *pool, uint32_t lane, CUstream stream);
 
 #endif

@@ -19,10 +19,10 @@
 #include "base/sized.h"
 #include "pool/access.h"
 #include "pool/callback.h"
-#include "pool/cover.h"
 #include "pool/events.h"
 #include "pool/groups.h"
 #include "pool/guard.h"
+#include "pool/lanes.h"
 #include "pool/life.h"
 #include "pool/pending.h"
 #include "pool/policy/policy.h"
@@ -58,7 +58,7 @@ struct cenote_pool {
 
     struct limits    limits;
     struct remap     remap;
-    struct cover     cover;
+    struct lanes     lanes;
     struct events    events;
     struct access    access;
     struct ask       ask;
@@ -71,7 +71,7 @@ struct cenote_pool {
 static inline struct arena *arena_of(const cenote_pool *pool, uint32_t arena) { return TABLE_AT(struct arena, &pool->store.arenas, arena); }
 static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { return TABLE_AT(cenote_group, &pool->groups.table, group); }
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->pending.uses, use); }
-static inline struct line  *line_of(const cenote_pool *pool, uint32_t line) { return TABLE_AT(struct line, &pool->pending.lines, line); }
+static inline struct lane  *lane_of(const cenote_pool *pool, uint32_t lane) { return TABLE_AT(struct lane, &pool->lanes.table, lane); }
 
 /* --- place.c */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a);
@@ -123,8 +123,6 @@ struct report_sums report_sum(struct look *look);
 cenote_stats report_stats(const cenote_pool *pool, const struct report_sums *sums);
 
 /* --- turn.c, events.c, wait.c: the turn, fences and the driver */
-CUevent  event_take(cenote_pool *pool);
-void     event_give(cenote_pool *pool, CUevent event);
 void     events_close(cenote_pool *pool);
 int      turn_begin(cenote_pool *pool);
 void     turn_end(cenote_pool *pool);
@@ -137,20 +135,38 @@ CUresult events_poll(cenote_pool *pool, tick needed);
 void     events_all_done(cenote_pool *pool, tick covers);
 CUresult events_fence(cenote_pool *pool, tick needed);
 
-/* --- cover.c */
-void cover_call_names(uint64_t key, CUstream stream);
-void cover_call_ends(void);
-bool cover_is_owed(cenote_pool *pool);
-bool cover_is_in_flight(const cenote_pool *pool);
-bool cover_may_touch(cenote_pool *pool, CUstream stream, uint64_t key, bool retired);
-void cover_begin(cenote_pool *pool);
-bool cover_end(cenote_pool *pool, tick covers, bool whole);
-void cover_advance(cenote_pool *pool);
-bool cover_wants(cenote_pool *pool, uint64_t key);
-void cover_ended(cenote_pool *pool, uint64_t key);
+/* --- lanes.c. LOCKING: as said there */
+void     lanes_call_names(uint64_t key, CUstream stream);
+void     lanes_call_ends(void);
+uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
+uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
+void     lane_hold(cenote_pool *pool, uint32_t lane);
+void     lane_drop(cenote_pool *pool, uint32_t lane);
+void     lane_join(cenote_pool *pool, struct arena *a, uint32_t lane);
+void     lane_put_last(cenote_pool *pool, struct arena *a);
+void     lane_leave(cenote_pool *pool, struct arena *a);
+bool     lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
+bool     lane_is_owed(const cenote_pool *pool, uint32_t lane);
+void     lanes_mark(cenote_pool *pool);
+bool     lanes_can_help(cenote_pool *pool);
+void     lane_asked(cenote_pool *pool, uint32_t lane, tick covers);
+void     lane_done(cenote_pool *pool, uint32_t lane, tick covers);
+bool     lanes_are_in_flight(const cenote_pool *pool, tick limit);
+bool     lanes_are_done(const cenote_pool *pool, tick limit);
+void     lane_forget_key(cenote_pool *pool, struct lane *lane);
+void     lane_keep_end(cenote_pool *pool, uint32_t lane, CUevent end);
+CUevent  lane_take_end(cenote_pool *pool, uint32_t lane, bool done);
+
+/* --- retire.c */
+CUresult lanes_query_ends(cenote_pool *pool);
+
+/* --- spare_events.c */
+CUevent  event_take(cenote_pool *pool);
+void     event_give(cenote_pool *pool, CUevent event);
+void     event_close(cenote_pool *pool);
 
 struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
-    tick     done;
+    uint64_t moved;                 /* of the fences */
     uint64_t inactive;              /* bytes that went back to their arenas so far */
 };
 enum awaited {                      /* what can be waited for; of several the later is waited for first */

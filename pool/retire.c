@@ -1,47 +1,120 @@
 /*
- * retire.c: a stream is about to end (cenote_stream_retire). What covers all that it was given is recorded now, while it lives; then its arenas
- * are other streams'. Which streams fences cover is said in cover.c, which stream has which arena in idle.c.
+ * retire.c: a stream is about to end (cenote_stream_retire). It gets no work any more, so unless captures are announced an event at that moment
+ * covers all that it used and all that its blocks will free: it is recorded now, while the stream lives, and asked after with the fences. Then the
+ * arenas of the stream are other streams' (idle.c).
+ *
+ *     a lane: known ---end_lane---> ended, its event is due ---lanes_query_ends---> ended and done
  */
 #include "pool/pool.h"
 
 #define RETIRED_AT_A_TIME 32    /* arenas of one stream, between two looks whether another thread wants the lock */
 
-/* Unless captures are announced: a fence now covers all that blocks of the stream will free. LOCKING: none, not inside. */
-static void leave_fence(cenote_pool *pool, uint64_t key)
+/* The lane of that key, of whichever device the stream is. It is held. 0: there is none. LOCKING: none. */
+static uint32_t hold_lane(cenote_pool *pool, uint64_t key)
 {
-    if (touch_captures_are_announced() || stream_is_unnamed(key) || turn_begin(pool))
-        return;
     lock_take(&pool->lock);
-    bool wanted = cover_wants(pool, key);
+    uint32_t lane = lane_find(pool, key, NULL);
+    for (int ordinal = 0; ordinal < DEVICES_MAX && !lane; ordinal++)
+        lane = pool->config.others[ordinal] ? lane_find(pool, key, pool->config.others[ordinal]) : 0;
+    if (lane)
+        lane_hold(pool, lane);
     lock_give(&pool->lock);
-    if (wanted) {
-        events_fence(pool, UINT64_MAX);
+    return lane;
+}
+
+/* LOCKING: none. */
+static void end_arenas(cenote_pool *pool, uint32_t lane)
+{
+    bool more = true;
+    while (more) {
         lock_take(&pool->lock);
-        cover_ended(pool, key);
+        for (int i = 0; i < RETIRED_AT_A_TIME && more; i++) {
+            uint32_t first = lane_of(pool, lane)->first_arena;
+            more = first && arena_of(pool, first)->is_known;
+            if (more)
+                idle_end(pool, arena_of(pool, first));
+        }
         lock_give(&pool->lock);
     }
-    turn_end(pool);
+}
+
+/* *end: an event behind all that the stream was given; NULL for a stream of another device, whose uses have one each. LOCKING: none. */
+static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, CUevent *end)
+{
+    struct device *d = pool->config.device;
+    CUresult result = device_enter(d);
+    *end = NULL;
+    if (!result && lane_of(pool, number)->other) {
+        result = peer_uses_end(pool, number, stream);
+    } else if (!result) {
+        *end = event_take(pool);
+        result = *end ? touch_record(d, stream, *end) : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    device_leave(d);
+    return result;
+}
+
+static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
+{
+    if (result == CUDA_ERROR_NOT_READY)
+        return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
+    return pool_driver_error(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
+}
+
+/* An error: there is no event, and the lane is as before. LOCKING: none, not inside. */
+static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
+{
+    CUevent end = NULL;
+    bool wants_event = !touch_captures_are_announced() && !stream_is_unnamed(lane_of(pool, number)->key);
+    CUresult result = wants_event ? record_end(pool, number, stream, &end) : CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    bool ends = !result && !lane_of(pool, number)->ended; /* else another thread was quicker */
+    if (ends) {
+        lane_forget_key(pool, lane_of(pool, number));
+        lane_keep_end(pool, number, end);
+    } else {
+        event_give(pool, end);
+    }
+    lock_give(&pool->lock);
+    return result ? refuse_end(pool, stream, result) : CENOTE_OK;
+}
+
+/* Asks the driver after the ends that are due. LOCKING: the turn, not the pool's lock; inside. */
+CUresult lanes_query_ends(cenote_pool *pool)
+{
+    CUresult answer = CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    for (uint32_t number = pool->lanes.first_ending, next; number && !driver_result_is_sticky(answer); number = next) {
+        CUevent end = lane_of(pool, number)->end;
+        lock_give(&pool->lock);
+        CUresult result = pool->config.device->driver->cuEventQuery(end);
+        lock_take(&pool->lock);
+        next = lane_of(pool, number)->next_ending; /* other threads put theirs in front */
+        if (!result)
+            event_give(pool, lane_take_end(pool, number, true));
+        answer = result ? result : answer;
+    }
+    lock_give(&pool->lock);
+    return answer;
 }
 
 /* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */
 int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
 {
-    uint64_t key = 0, where;
-    uint32_t first = 0;
+    uint64_t key = 0;
     int error = pool_usable(pool);
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
     if (!stream_is_unnamed(key) && stream_is_immortal(pool, stream))
         return error_set(CENOTE_INVALID, 0, "stream %p was declared immortal", (void *)stream);
-    cover_call_names(key, stream);
-    leave_fence(pool, key);
-    pending_retire(pool, key);
-    cover_call_ends();
-    do {
-        lock_take(&pool->lock);
-        for (int i = 0; i < RETIRED_AT_A_TIME && (first = stream_first(pool, key, &where)); i++)
-            idle_end(pool, arena_of(pool, first));
-        lock_give(&pool->lock);
-    } while (first);
-    return CENOTE_OK;
+    uint32_t lane = hold_lane(pool, key);
+    if (!lane)
+        return CENOTE_OK;
+    error = end_lane(pool, lane, stream);
+    if (!error)
+        end_arenas(pool, lane);
+    lock_take(&pool->lock);
+    lane_drop(pool, lane);
+    lock_give(&pool->lock);
+    return error;
 }

@@ -58,7 +58,7 @@ static struct sibling *sibling_of(struct siblings *s, cenote_pool *other)
         return NULL;
     struct sibling *sibling = &s->each[s->count++];
     lock_take(&other->lock);
-    *sibling = (struct sibling){.pool = other, .limit = other->store.pages.fences.now, .seen = {.done = UINT64_MAX}};
+    *sibling = (struct sibling){.pool = other, .limit = other->store.pages.fences.now, .seen = {.moved = UINT64_MAX}};
     lock_give(&other->lock);
     return sibling;
 }

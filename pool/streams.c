@@ -242,7 +242,7 @@ int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream)
         return error;
     if (is_default(key))
         return CENOTE_OK; /* known without asking */
-    touch_add(other ? other : pool->config.device, stream);
+    touch_add(other ? other : pool->config.device, stream, key);
     lock_take(&pool->lock);
     for (uint32_t probe = 0; probe < PROBES; probe++) {
         struct immortal *i = immortal_at(pool, stream, probe);

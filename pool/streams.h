@@ -48,7 +48,6 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 struct arena *stream_arena(cenote_pool *pool, uint32_t group, uint64_t key);
 struct arena *stream_arena_new(cenote_pool *pool, uint32_t group, uint64_t key, CUstream handle);
 void stream_forget(cenote_pool *pool, struct arena *a);
-uint32_t stream_first(const cenote_pool *pool, uint64_t key, uint64_t *where);
 void idle_enter(cenote_pool *pool, struct arena *a);
 void idle_end(cenote_pool *pool, struct arena *a);
 struct arena *idle_take(cenote_pool *pool, uint32_t group, uint64_t key);

@@ -23,7 +23,7 @@
 static struct sight sight_of(cenote_pool *pool)
 {
     lock_take(&pool->lock);
-    struct sight sight = {pool->store.pages.fences.done, pool->account.stats.active.total_out};
+    struct sight sight = {pool->store.pages.fences.moved, pool->account.stats.active.total_out};
     lock_give(&pool->lock);
     return sight;
 }
@@ -32,7 +32,7 @@ static struct sight sight_of(cenote_pool *pool)
 bool wait_came(cenote_pool *pool, struct sight *seen)
 {
     struct sight now = sight_of(pool);
-    bool came = now.done != seen->done || now.inactive != seen->inactive;
+    bool came = now.moved != seen->moved || now.inactive != seen->inactive;
     *seen = now;
     return came;
 }
@@ -44,8 +44,8 @@ static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said
         return AWAIT_NOTHING;
     lock_take(&pool->lock);
     limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
-    bool in_flight = !fence_is_done(&pool->store.pages.fences, limit) || cover_is_in_flight(pool);
-    bool told = pool->store.pages.fences.count && (!said || said == CUDA_ERROR_NOT_READY);
+    bool in_flight = !fence_is_done(&pool->store.pages.fences, limit) || lanes_are_in_flight(pool, limit);
+    bool told = (pool->store.pages.fences.count || pool->lanes.first_ending) && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
     bool event_first = pending == PENDING_EVENT || (pending == PENDING_EVENT_OF_PEER && pool->access.granted);

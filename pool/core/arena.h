@@ -41,15 +41,11 @@ struct arena {                      /* guarded by the pool's lock */
     uint32_t slow_path_users;              /* threads in shortage.c on its behalf: no other stream takes it over */
     uint32_t skip_length;               /* skips_left that followed the last question to the device which did not help; each such doubles them */
     uint32_t skips_left;                /* of those, still to come: places that have slid are taken without asking */
-    tick     last_freed;
-    tick     freed_last, dirty_from;    /* last free, pending blocks too; first free since the last fence. This and what follows: see cover.c */
-    tick     missed;                /* held: the last fence that should have covered it and could not */
-    tick     covered_by;            /* held: the fence, not done yet, that covers what it freed until then */
-    uint32_t next_dirty, next_held;
-    bool     is_dirty;
-    bool     ended;                 /* its stream was retired, and a fence covers all that it was given */
+    tick     last_freed;            /* last block that came back */
+    tick     freed_last;            /* last block that was freed, pending ones too */
+    uint32_t lane;                  /* of its stream, see lanes.c */
+    uint32_t before_of_lane, next_of_lane;
     uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
-    uint32_t before_of_stream, next_of_stream;  /* those of the same stream that are found by it */
     uint32_t before_idle, next_idle;
     struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */
     bool     is_private;            /* rule 4 */

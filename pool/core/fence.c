@@ -1,20 +1,21 @@
 /*
  * fence.c: how far has the device got?
  *
- * A pool counts its frees: each one happens at a tick. A fence is an event on each stream that may be touched, or one event that covers
- * all work of a context. Once all of its events are done, so is what was freed up to the tick at which it was begun. Fences retire in order,
- * so that one number, `done`, says of any slot or page whether the device is through with it: its last free must not be later.
+ * A pool counts its frees: each one happens at a tick. A fence is one event over all work of a context, or one event on each stream that may be
+ * touched. Once all of its events are done, so is what was freed up to the tick at which it was begun: `done`. Fences retire in order, so that
+ * one number says of any slot or page whether the device is through with it: its last free must not be later.
  *
- * A stream on which no event could be recorded is not covered. What its arenas freed since is held: it is not done, however far the fences
- * come, until one has an event on that stream. cover.c decides that; here it is one number for each arena.
+ * Where fences are on streams, `done` does not say enough: a fence may lack an event on the stream that freed. So each arena has a number more,
+ * `own`: how far its own stream has got. Each event moves that of its stream, and the last one of a fence moves `done`.
+ *
+ *     complete:  freed <= done, and freed <= own of the arena, or freed <= whole
  *
  * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
  * tells us the result. That keeps rule 11 of docs/design.md visible in the signatures.
  *
- *     fences_begin            fences_end            fences_mark_done
- *   -------------> recording -----------> due  ----------------------> done; the event is handed back for reuse
- *
- *                   fences_add: one event more, while it is recorded        fences_step: one event of several is done
+ *     fences_begin            fences_end                           fences_step, of the last event
+ *   -------------> recording -----------> due ---------------------------------------------------> done
+ *             fences_add: an event of it          fences_step: an event of it is done and is handed back
  *
  * One fence is recorded at a time. Its tick is taken before recording, so what is freed meanwhile belongs to the next one.
  *
@@ -26,6 +27,12 @@
 
 /* A free happens now. What it frees is stamped with the result. */
 tick fences_stamp(struct fences *f)
+{
+    return f->freed = ++f->now;
+}
+
+/* A tick for a fence that is to be recorded although nothing was freed since the last one. */
+tick fences_stamp_nothing(struct fences *f)
 {
     return ++f->now;
 }
@@ -46,114 +53,90 @@ bool fences_begin(struct fences *f)
     return true;
 }
 
-/* Takes over an event of the fence being recorded, beside the one that fences_end gets. False: too many are due. */
-bool fences_add(struct fences *f, CUevent event)
+/* Takes over an event, recorded since fences_begin. False: too many are due. */
+bool fences_add(struct fences *f, CUevent event, uint32_t lane)
 {
     CHECK(f->recording);
-    if (f->more_count == FENCES_MORE_MAX)
+    if (f->part_count == FENCE_PARTS_MAX)
         return false;
-    f->more[(f->first_more + f->more_count++) % FENCES_MORE_MAX] = event;
-    f->more_of_next++;
+    f->part[(f->first_part + f->part_count++) % FENCE_PARTS_MAX] = (struct fence_part){event, lane};
+    f->parts_of_next++;
     return true;
 }
 
-/* The event that was added last is handed back: the fence is about to end without one. NULL: there is none left. */
-CUevent fences_take_back(struct fences *f)
+/* The fence has all its events. If it has none, the driver refused: the next fence covers what this one would have. */
+void fences_end(struct fences *f, enum fence_kind kind)
 {
-    if (!f->more_of_next)
-        return NULL;
-    f->more_of_next--;
-    return f->more[(f->first_more + --f->more_count) % FENCES_MORE_MAX];
-}
-
-/* Takes over `event`, recorded since fences_begin. NULL if the driver refused: the next fence covers what this one would have. */
-void fences_end(struct fences *f, CUevent event, bool whole)
-{
-    CHECK(f->recording && (event || !f->more_of_next));
+    CHECK(f->recording);
     f->recording = false;
-    if (event) {
-        f->due[(f->first + f->count++) % FENCES_DUE_MAX] = (struct fence){event, f->begun, f->more_of_next, whole};
-        f->more_of_next = 0;
+    if (f->parts_of_next) {
+        f->fence[(f->first + f->count++) % FENCES_DUE_MAX] = (struct fence){f->begun, f->parts_of_next, kind};
+        f->parts_of_next = 0;
     } else {
-        f->begun = f->count ? f->due[(f->first + f->count - 1) % FENCES_DUE_MAX].covers : f->done;
+        f->begun = f->count ? f->fence[(f->first + f->count - 1) % FENCES_DUE_MAX].covers : f->done;
     }
     CHECK_SLOW(fences_are_valid(f));
 }
 
-/* The fence being recorded ends without an event, because there is no stream to wait for: it is done with the one before it. */
+static void advance(struct fences *f, tick covers)
+{
+    f->moved += f->done < covers && f->done < f->freed;
+    f->done = f->done < covers ? covers : f->done;
+}
+
+/* The fence being recorded ends without an event, because there is no stream to wait for. Behind another one it is given up. */
 void fences_pass(struct fences *f)
 {
-    CHECK(f->recording && !f->more_of_next);
-    f->recording = false;
-    if (f->count)
-        f->due[(f->first + f->count - 1) % FENCES_DUE_MAX].covers = f->begun;
-    else
-        f->done = f->begun;
+    tick covers = f->begun;
+    bool alone = !f->count;
+    CHECK(!f->parts_of_next);
+    fences_end(f, FENCE_OF_STREAMS);
+    if (alone) {
+        advance(f, covers);
+        f->begun = covers;
+    }
     CHECK_SLOW(fences_are_valid(f));
 }
 
-/*
- * An event of the fence that covers `covers`, the oldest when the driver was asked, is done, and is handed back if others of the fence are not
- * known to be: the next of those takes its place. NULL: it was the only one.
- */
-CUevent fences_step(struct fences *f, tick covers)
+/* False: no fence is due. */
+bool fences_oldest(const struct fences *f, struct due *due)
 {
-    struct fence *oldest = &f->due[f->first];
-    if (!f->count || oldest->covers != covers || !oldest->more)
-        return NULL;
-    CUevent event = oldest->event;
-    oldest->event = f->more[f->first_more];
-    oldest->more--;
-    f->first_more = (f->first_more + 1) % FENCES_MORE_MAX;
-    f->more_count--;
-    CHECK_SLOW(fences_are_valid(f));
-    return event;
-}
-
-/* The oldest fence that is not known to be done: its event is the next one worth asking the driver about. False: none is due. */
-bool fences_oldest(const struct fences *f, struct fence *oldest)
-{
+    const struct fence *oldest = &f->fence[f->first];
+    const struct fence_part *part = &f->part[f->first_part];
     if (f->count)
-        *oldest = f->due[f->first];
-    return f->count != 0;
-}
-
-/* The one that covers most of those due. */
-bool fences_newest(const struct fences *f, struct fence *newest)
-{
-    if (f->count)
-        *newest = f->due[(f->first + f->count - 1) % FENCES_DUE_MAX];
+        *due = (struct due){part->event, part->lane, oldest->covers, oldest->parts == 1};
     return f->count != 0;
 }
 
 /*
- * The driver said that the fence that covers `covers`, the oldest when it was asked, is done. Another thread may have retired it
- * meanwhile, and its event may serve a later fence by now: then there is nothing to do, and no event is handed back.
+ * The driver said that the event is done, the oldest when the driver was asked; it is handed back, and with the last of its fence the fence is
+ * done. Another thread may have been told the same meanwhile, and the event may serve a later fence by now: then there is nothing to do. NULL.
  */
-CUevent fences_mark_done(struct fences *f, tick covers)
+CUevent fences_step(struct fences *f, const struct due *asked)
 {
-    struct fence oldest;
-    if (!fences_oldest(f, &oldest) || oldest.covers != covers)
+    struct due due;
+    struct fence *oldest = &f->fence[f->first];
+    if (!fences_oldest(f, &due) || due.covers != asked->covers || due.event != asked->event)
         return NULL;
-    CHECK(!oldest.more);
-
-    if (f->done < covers)
-        f->done = covers;
-    if (oldest.whole && f->whole < covers)
-        f->whole = covers;
-    f->first = (f->first + 1) % FENCES_DUE_MAX;
-    f->count--;
-
+    f->first_part = (f->first_part + 1) % FENCE_PARTS_MAX;
+    f->part_count--;
+    if (--oldest->parts == 0) {
+        if (oldest->kind != FENCE_OF_SOME)
+            advance(f, oldest->covers);
+        if (oldest->kind == FENCE_WHOLE && f->whole < oldest->covers)
+            f->whole = oldest->covers;
+        f->first = (f->first + 1) % FENCES_DUE_MAX;
+        f->count--;
+    }
     CHECK_SLOW(fences_are_valid(f));
-    return oldest.event;
+    return due.event;
 }
 
 /* The whole context was waited for after the free at `covers`. Fences still due will find nothing left to say. */
 void fences_all_done(struct fences *f, tick covers)
 {
     CHECK(covers <= f->now);
-    if (f->done < covers)
-        f->done = covers;
+    advance(f, covers);
     if (f->whole < covers)
         f->whole = covers;
     if (!f->recording && !f->count && f->begun < covers)
@@ -165,13 +148,13 @@ void fences_all_done(struct fences *f, tick covers)
 bool fences_are_valid(const struct fences *f)
 {
     tick before = 0;
-    uint32_t more = f->more_of_next;
+    uint32_t parts = f->parts_of_next;
     for (uint32_t i = 0; i < f->count; i++) {
-        more += f->due[(f->first + i) % FENCES_DUE_MAX].more;
-        tick covers = f->due[(f->first + i) % FENCES_DUE_MAX].covers;
-        if (covers <= before)
+        const struct fence *fence = &f->fence[(f->first + i) % FENCES_DUE_MAX];
+        parts += fence->parts;
+        if (fence->covers <= before || !fence->parts)
             return false;
-        before = covers;
+        before = fence->covers;
     }
-    return before <= f->begun && f->begun <= f->now && f->done <= f->now && f->whole <= f->done && more == f->more_count;
+    return before <= f->begun && f->begun <= f->now && f->freed <= f->now && f->done <= f->now && f->whole <= f->done && parts == f->part_count;
 }

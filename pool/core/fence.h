@@ -9,50 +9,76 @@
 typedef uint64_t tick;          /* one more at each free of a pool; 0: never */
 
 #define FENCES_DUE_MAX 256      /* more in flight than any run-ahead seen in traces; a full ring is not an error */
+#define FENCE_PARTS_MAX 2304    /* events of all fences due, and of the one being recorded */
 
-#define FENCES_MORE_MAX 2048    /* further events of fences due */
+struct fence_part {                   /* of a fence: one event */
+    CUevent  event;             /* owned while due */
+    uint32_t lane;              /* of the stream that it is on; 0: of none, or of the whole context */
+};
+
+enum fence_kind {
+    FENCE_WHOLE,                /* over the whole context */
+    FENCE_OF_STREAMS,           /* on each stream that may be touched */
+    FENCE_OF_SOME               /* there was no event for some of those: it moves `own` alone */
+};
 
 struct fence {
-    CUevent  event;             /* owned while due */
     tick     covers;            /* everything freed up to here was freed before it was recorded */
-    uint32_t more;              /* further events of it, on other streams: they come to be `event` one after the other */
-    bool     whole;             /* recorded over the whole context, not on streams */
+    uint32_t parts;             /* of its events, those that are not known to be done */
+    enum fence_kind kind;
+};
+
+/* The one event that is worth asking the driver about: the next of the oldest fence. */
+struct due {
+    CUevent  event;
+    uint32_t lane;
+    tick     covers;
+    bool     is_last;           /* of its fence */
 };
 
 struct fences {                 /* all guarded by the pool's lock */
-    struct fence due[FENCES_DUE_MAX];   /* ring, oldest at `first` */
+    struct fence fence[FENCES_DUE_MAX]; /* ring, oldest at `first` */
     uint32_t     first;
     uint32_t     count;
-    CUevent      more[FENCES_MORE_MAX]; /* ring: further events of the fences due, and of the one being recorded, oldest at `first_more` */
-    uint32_t     first_more;
-    uint32_t     more_count;
-    uint32_t     more_of_next;  /* of these, how many are of the fence being recorded */
+    struct fence_part  part[FENCE_PARTS_MAX]; /* ring, oldest at `first_part`; those of the fence being recorded come last */
+    uint32_t     first_part;
+    uint32_t     part_count;
+    uint32_t     parts_of_next; /* of these, how many are of the fence being recorded */
     tick         now;           /* of the last free */
-    tick         done;          /* the device is done with everything freed up to here, but for what `held` says */
-    tick         whole;         /* up to here it is, and with what other streams did that cenote does not know */
-    tick        *held;          /* by the number of an arena: what it freed from here on is not done, whatever `done` says; 0: nothing is held */
+    tick         freed;         /* the same without the ticks at which nothing was freed */
+    tick         done;          /* every stream that may be touched is done with everything freed up to here */
+    tick         whole;         /* the whole context is */
+    tick        *own;           /* by the number of an arena: its own stream is. NULL: each fence so far was over the whole context */
     tick         begun;         /* what the fence being recorded, or the newest due, covers */
+    uint64_t     moved;         /* counts how often more was done than before */
     bool         recording;     /* that fence is with the driver, outside the lock */
 };
 
 tick fences_stamp(struct fences *f);
+tick fences_stamp_nothing(struct fences *f);
 bool fence_is_done(const struct fences *f, tick freed);
 bool fences_begin(struct fences *f);
-bool fences_add(struct fences *f, CUevent event);
-CUevent fences_take_back(struct fences *f);
-void fences_end(struct fences *f, CUevent event, bool whole);
+bool fences_add(struct fences *f, CUevent event, uint32_t lane);
+void fences_end(struct fences *f, enum fence_kind kind);
 void fences_pass(struct fences *f);
-CUevent fences_step(struct fences *f, tick covers);
-bool fences_oldest(const struct fences *f, struct fence *oldest);
-bool fences_newest(const struct fences *f, struct fence *newest);
-CUevent fences_mark_done(struct fences *f, tick covers);
+bool fences_oldest(const struct fences *f, struct due *due);
+CUevent fences_step(struct fences *f, const struct due *asked);
 void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
 
-/* Is the device done with what that arena freed at that tick? Pages and slots are asked so: of one arena `done` may say too much. */
+/* The arena's own stream is done with what the arena freed up to here. */
+static inline void fences_own(struct fences *f, uint32_t arena, tick covers)
+{
+    if (f->own[arena] < covers) {
+        f->moved += f->own[arena] < f->freed;
+        f->own[arena] = covers;
+    }
+}
+
+/* Is the device done with what that arena freed at that tick? Pages and slots are asked so. */
 static inline bool fence_has_passed(const struct fences *f, tick freed, uint32_t arena)
 {
-    return fence_is_done(f, freed) && (__builtin_expect(!f->held, 1) || !f->held[arena] || freed < f->held[arena]);
+    return fence_is_done(f, freed) && (__builtin_expect(!f->own, 1) || freed <= f->own[arena] || freed <= f->whole);
 }
 
 #endif

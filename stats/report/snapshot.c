@@ -212,8 +212,8 @@ static void copy_regions(struct snapshot *s, struct look *look)
 }
 
 /*
- * The streams that freed blocks wait for. By number, as lines may be others after a pause. Blocks whose events are still being recorded are in no
- * line yet.
+ * The streams that freed blocks wait for. By number, as lanes may be others after a pause. Blocks whose events are still being recorded wait in no
+ * lane yet.
  */
 static void copy_pending(struct snapshot *s, struct look *look)
 {
@@ -223,14 +223,14 @@ static void copy_pending(struct snapshot *s, struct look *look)
         const struct use *u = use_of(pool, use);
         if (!u->waits)
             continue;
-        const struct line *line = line_of(pool, u->line);
+        const struct lane *lane = lane_of(pool, u->lane);
         struct block_ref w = {.region = addresses_find_for_certain(u->at)};
         pool_locate(pool, u->at, &w);
         struct wait_copy *copy = next(s, PART_WAITS, sizeof *copy);
         if (copy)
-            *copy = (struct wait_copy){.at = u->at, .requested = w.requested, .stream = line->key, .handle = line->stream, .freed = u->freed,
-                                       .device = line->other ? line->other->ordinal : pool->config.device->ordinal,
-                                       .has_event = !line->other && u->event, .needs_fence = !line->other && !u->event};
+            *copy = (struct wait_copy){.at = u->at, .requested = w.requested, .stream = lane->key, .handle = lane->stream, .freed = u->freed,
+                                       .device = lane->other ? lane->other->ordinal : pool->config.device->ordinal,
+                                       .has_event = !lane->other && u->event, .needs_fence = !lane->other && !u->event};
     }
 }
 

@@ -238,7 +238,7 @@ static void write_fences(const struct snapshot *s, struct file *f)
     file_print(f, ",\n\"fences\":{\"now\":%" PRIu64 ",\"begun\":%" PRIu64 ",\"done\":%" PRIu64 ",\"recording\":%s,\"due\":[", n->now, n->begun,
                n->done, yes(n->recording));
     for (uint32_t i = 0; i < n->count; i++)
-        file_print(f, "%s%" PRIu64, i ? "," : "", n->due[(n->first + i) % FENCES_DUE_MAX].covers);
+        file_print(f, "%s%" PRIu64, i ? "," : "", n->fence[(n->first + i) % FENCES_DUE_MAX].covers);
     file_print(f, "]}\n}\n");
 }
 

@@ -2,10 +2,9 @@
  * test_foreign.c: captures that the program did not announce, on streams that cenote knows and on others, in every mode: cenote invalidates none of
  * them, and hands out nothing early. Their pools have the option announced:0.
  */
-#include "tests/api/scene.h"
+#include "tests/api/strict.h"
 #include "tests/patience.h"
 
-#define CARD (64 * MIB)
 
 static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED};
 #define MODES 3
@@ -44,42 +43,6 @@ static void end(struct foreign *f)
     DONE(cuGraphDestroy(graph));
     if (f->created)
         DONE(cuStreamDestroy(f->stream));
-}
-
-static cenote_options strict(void)
-{
-    cenote_options options = scene_options();
-    options.announced = 0;
-    return options;
-}
-
-/* The streams live as long as the program, unless `mortal`. The device is a moment behind. */
-static void open_strict(struct scene *scene, bool mortal)
-{
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options options = strict();
-    shape.lag = MSEC;
-    scene_open_with(scene, &shape, &options);
-    for (int i = 0; i < SCENE_STREAMS && !mortal; i++)
-        DONE(cenote_stream_set_immortal(scene->pool, scene->stream[i]));
-}
-
-static void close_strict(struct scene *scene)
-{
-    for (int i = 0; i < SCENE_STREAMS; i++)
-        if (scene->stream[i])
-            cenote_stream_retire(scene->pool, scene->stream[i]); /* which is said of mortal ones */
-    if (cenote_pool_destroy(scene->pool)) puts(cenote_message()); else scene->pool = NULL;
-    scene_close(scene);
-}
-
-/* A block of nearly the whole card, freed, with work behind it that looks at it at the very end. */
-static void leave_card(struct scene *scene, CUstream stream)
-{
-    struct held block;
-    REQUIRE(held_take(&block, scene->pool, 48 * MIB, stream));
-    held_linger(&block, stream);
-    DONE(cenote_free(block.at));
 }
 
 /* ---------------------------------------------------------------------------------------------------------- what a pool does meanwhile */

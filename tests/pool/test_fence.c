@@ -4,6 +4,8 @@
 #include "tests/base/random.h"
 #include "tests/harness.h"
 
+#include <string.h>
+
 static struct fences f;
 
 static void forget(void)
@@ -16,12 +18,26 @@ static CUevent event(uintptr_t number)
     return (CUevent)number;
 }
 
+/* The fence being recorded is one event; 0: the driver refused. */
+static void end(uintptr_t number)
+{
+    EXPECT(!number || fences_add(&f, event(number), 0));
+    fences_end(&f, FENCE_OF_STREAMS);
+}
+
+/* The driver said that the oldest fence is done, if it covers this. */
+static CUevent mark_done(tick covers)
+{
+    struct due due;
+    return fences_oldest(&f, &due) && due.covers == covers ? fences_step(&f, &due) : NULL;
+}
+
 /* Something is freed and a fence over it recorded. What it covers. */
 static tick record(uintptr_t number)
 {
     tick freed = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_end(&f, event(number), false);
+    end(number);
     return freed;
 }
 
@@ -33,9 +49,9 @@ CASE(what_is_freed_is_done_when_its_fence_is)
     REQUIRE(fences_begin(&f));
     tick while_recording = fences_stamp(&f);
     EXPECT(while_recording > first);
-    fences_end(&f, event(1), false);
+    end(1);
     EXPECT(!fence_is_done(&f, first));
-    EXPECT_EQ(fences_mark_done(&f, first), event(1));
+    EXPECT_EQ(mark_done(first), event(1));
     EXPECT(fence_is_done(&f, first));
     EXPECT(!fence_is_done(&f, while_recording)); /* it belongs to the next */
     EXPECT(fences_are_valid(&f));
@@ -56,7 +72,7 @@ CASE(one_at_a_time)
     REQUIRE(fences_begin(&f));
     fences_stamp(&f);
     EXPECT(!fences_begin(&f));
-    fences_end(&f, event(1), false);
+    end(1);
     EXPECT(fences_begin(&f));
 }
 
@@ -64,12 +80,12 @@ CASE(a_refused_recording_leaves_its_frees_to_the_next)
 {
     tick freed = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_end(&f, NULL, false);
-    struct fence oldest;
+    end(0);
+    struct due oldest;
     EXPECT(!fences_oldest(&f, &oldest));
     REQUIRE(fences_begin(&f)); /* although nothing more was freed */
-    fences_end(&f, event(2), false);
-    EXPECT_EQ(fences_mark_done(&f, freed), event(2));
+    end(2);
+    EXPECT_EQ(mark_done(freed), event(2));
     EXPECT(fence_is_done(&f, freed));
     EXPECT(fences_are_valid(&f));
 }
@@ -79,40 +95,40 @@ CASE(a_refused_recording_behind_one_that_is_due)
     tick first = record(1);
     tick second = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_end(&f, NULL, false);
+    end(0);
     EXPECT(fences_are_valid(&f));
-    EXPECT_EQ(fences_mark_done(&f, first), event(1));
+    EXPECT_EQ(mark_done(first), event(1));
     EXPECT(!fence_is_done(&f, second));
     REQUIRE(fences_begin(&f));
-    fences_end(&f, event(2), false);
-    EXPECT_EQ(fences_mark_done(&f, second), event(2));
+    end(2);
+    EXPECT_EQ(mark_done(second), event(2));
     EXPECT(fence_is_done(&f, second));
 }
 
 CASE(fences_retire_in_order)
 {
     tick first = record(1), second = record(2);
-    struct fence seen;
-    EXPECT_EQ(fences_mark_done(&f, second), NULL); /* not the oldest: nothing happens */
+    struct due seen;
+    EXPECT_EQ(mark_done(second), NULL); /* not the oldest: nothing happens */
     EXPECT(!fence_is_done(&f, first));
     REQUIRE(fences_oldest(&f, &seen));
     EXPECT(seen.covers == first && seen.event == event(1));
-    REQUIRE(fences_newest(&f, &seen));
-    EXPECT(seen.covers == second && seen.event == event(2));
-    EXPECT_EQ(fences_mark_done(&f, first), event(1));
+    EXPECT_EQ(mark_done(first), event(1));
     REQUIRE(fences_oldest(&f, &seen));
     EXPECT_EQ(seen.covers, second);
-    EXPECT_EQ(fences_mark_done(&f, second), event(2));
-    EXPECT(!fences_oldest(&f, &seen) && !fences_newest(&f, &seen));
+    EXPECT_EQ(mark_done(second), event(2));
+    EXPECT(!fences_oldest(&f, &seen));
 }
 
 /* Two threads asked about the same fence; meanwhile its event was reused for the next one. The late answer says nothing of that one. */
 CASE(an_answer_about_a_reused_event_changes_nothing)
 {
-    tick first = record(1);
-    EXPECT_EQ(fences_mark_done(&f, first), event(1));
+    struct due asked;
+    record(1);
+    REQUIRE(fences_oldest(&f, &asked));
+    EXPECT_EQ(fences_step(&f, &asked), event(1));
     tick second = record(1);
-    EXPECT_EQ(fences_mark_done(&f, first), NULL);
+    EXPECT_EQ(fences_step(&f, &asked), NULL);
     EXPECT(!fence_is_done(&f, second));
     EXPECT_EQ(f.count, 1);
 }
@@ -120,8 +136,8 @@ CASE(an_answer_about_a_reused_event_changes_nothing)
 CASE(an_answer_about_a_fence_that_another_thread_retired)
 {
     tick covers = record(1);
-    EXPECT_EQ(fences_mark_done(&f, covers), event(1));
-    EXPECT_EQ(fences_mark_done(&f, covers), NULL); /* its event was handed back once */
+    EXPECT_EQ(mark_done(covers), event(1));
+    EXPECT_EQ(mark_done(covers), NULL); /* its event was handed back once */
     EXPECT_EQ(f.done, covers);
 }
 
@@ -134,7 +150,7 @@ CASE(a_full_ring_refuses_until_one_is_done)
     EXPECT(!fences_begin(&f));
     EXPECT_EQ(f.count, FENCES_DUE_MAX);
     EXPECT(fences_are_valid(&f));
-    EXPECT_EQ(fences_mark_done(&f, first), event(1));
+    EXPECT_EQ(mark_done(first), event(1));
     EXPECT(fences_begin(&f));
 }
 
@@ -151,9 +167,9 @@ CASE(a_wait_for_everything_overtakes_what_is_due)
     tick first = record(1), second = record(2);
     fences_all_done(&f, second);
     EXPECT(fence_is_done(&f, second));
-    EXPECT_EQ(fences_mark_done(&f, first), event(1)); /* handed back, and time does not run backwards */
+    EXPECT_EQ(mark_done(first), event(1)); /* handed back, and time does not run backwards */
     EXPECT(fence_is_done(&f, second));
-    EXPECT_EQ(fences_mark_done(&f, second), event(2));
+    EXPECT_EQ(mark_done(second), event(2));
     EXPECT(fences_are_valid(&f));
 }
 
@@ -172,11 +188,98 @@ CASE(a_wait_while_one_is_being_recorded)
     REQUIRE(fences_begin(&f));
     tick late = fences_stamp(&f);
     fences_all_done(&f, late);
-    fences_end(&f, event(1), false);
+    end(1);
     EXPECT(fences_are_valid(&f));
-    EXPECT_EQ(fences_mark_done(&f, freed), event(1));
+    EXPECT_EQ(mark_done(freed), event(1));
     EXPECT(fence_is_done(&f, late));
     EXPECT(fences_are_valid(&f));
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ events on streams */
+
+static tick own[4];
+
+static void count_streams(void)
+{
+    memset(own, 0, sizeof own);
+    f.own = own;
+}
+
+CASE(the_last_event_of_a_fence_makes_it_done)
+{
+    struct due due;
+    tick freed = fences_stamp(&f);
+    REQUIRE(fences_begin(&f));
+    EXPECT(fences_add(&f, event(1), 1) && fences_add(&f, event(2), 2));
+    fences_end(&f, FENCE_OF_STREAMS);
+    REQUIRE(fences_oldest(&f, &due));
+    EXPECT(due.lane == 1 && !due.is_last);
+    EXPECT_EQ(fences_step(&f, &due), event(1));
+    EXPECT(!fence_is_done(&f, freed));
+    REQUIRE(fences_oldest(&f, &due));
+    EXPECT(due.lane == 2 && due.is_last && due.covers == freed);
+    EXPECT_EQ(fences_step(&f, &due), event(2));
+    EXPECT(fence_is_done(&f, freed));
+}
+
+CASE(an_arena_is_done_when_its_own_stream_is_and_all_others_are)
+{
+    count_streams();
+    tick freed = record(1);
+    fences_own(&f, 1, freed);
+    EXPECT(!fence_has_passed(&f, freed, 1)); /* other streams may be behind */
+    mark_done(freed);
+    EXPECT(fence_has_passed(&f, freed, 1));
+    EXPECT(!fence_has_passed(&f, freed, 2)); /* no event on its stream */
+    fences_all_done(&f, freed);
+    EXPECT(fence_has_passed(&f, freed, 2)); /* the whole context was waited for */
+    EXPECT(!fence_has_passed(&f, fences_stamp(&f), 2));
+}
+
+CASE(a_fence_that_lacks_events_moves_no_other_stream)
+{
+    count_streams();
+    struct due due;
+    tick freed = fences_stamp(&f);
+    REQUIRE(fences_begin(&f));
+    EXPECT(fences_add(&f, event(1), 1));
+    fences_end(&f, FENCE_OF_SOME);
+    REQUIRE(fences_oldest(&f, &due));
+    EXPECT_EQ(fences_step(&f, &due), event(1));
+    EXPECT(!fence_is_done(&f, freed));
+    EXPECT(fences_are_valid(&f));
+}
+
+CASE(a_fence_without_a_stream_is_done_when_no_other_is_due)
+{
+    tick first = record(1), second = fences_stamp(&f);
+    REQUIRE(fences_begin(&f));
+    fences_pass(&f);
+    EXPECT(!fence_is_done(&f, second)); /* it was given up */
+    mark_done(first);
+    EXPECT(!fence_is_done(&f, second));
+    REQUIRE(fences_begin(&f));
+    fences_pass(&f);
+    EXPECT(fence_is_done(&f, second));
+    EXPECT(fences_are_valid(&f));
+}
+
+/* A wait goes on as long as memory comes: fences over nothing are no reason to. */
+CASE(what_moved_is_counted)
+{
+    count_streams();
+    tick freed = record(1);
+    uint64_t before = f.moved;
+    mark_done(freed);
+    EXPECT_EQ(f.moved, before + 1);
+    fences_own(&f, 1, freed);
+    EXPECT_EQ(f.moved, before + 2);
+    tick nothing = fences_stamp_nothing(&f);
+    REQUIRE(fences_begin(&f));
+    end(2);
+    mark_done(nothing);
+    fences_own(&f, 1, nothing);
+    EXPECT_EQ(f.moved, before + 2);
 }
 
 /* Broken states that the rule has to see. */
@@ -186,10 +289,10 @@ CASE(validity_sees_what_is_wrong)
     record(2);
     EXPECT(fences_are_valid(&f));
     struct fences sound = f;
-    f.due[1].covers = f.due[0].covers;
+    f.fence[1].covers = f.fence[0].covers;
     EXPECT(!fences_are_valid(&f));
     f = sound;
-    f.begun = f.due[0].covers;
+    f.begun = f.fence[0].covers;
     EXPECT(!fences_are_valid(&f));
     f = sound;
     f.done = f.now + 1;
@@ -199,7 +302,7 @@ CASE(validity_sees_what_is_wrong)
     EXPECT(!fences_are_valid(&f));
     f = sound;
     for (f.count = 0; f.count <= FENCES_DUE_MAX; f.count++) /* more than the ring holds: the first comes again */
-        f.due[f.count % FENCES_DUE_MAX].covers = f.begun = f.now = f.count + 1;
+        f.fence[f.count % FENCES_DUE_MAX].covers = f.begun = f.now = f.count + 1;
     EXPECT(!fences_are_valid(&f));
 }
 
@@ -210,7 +313,7 @@ CASE(never_ahead_of_the_device)
     tick device = 0; /* what the device has completed */
     uint32_t wrong = 0, retired = 0;
     for (int i = 0; i < 300000; i++) {
-        struct fence oldest;
+        struct due oldest;
         switch (random_below(&r, 5)) {
         case 0:
             fences_stamp(&f);
@@ -220,12 +323,12 @@ CASE(never_ahead_of_the_device)
             break;
         case 2:
             if (f.recording)
-                fences_end(&f, random_below(&r, 4) ? event(1 + random_below(&r, 9)) : NULL, random_below(&r, 2));
+                end(random_below(&r, 4) ? 1 + random_below(&r, 9) : 0);
             break;
         case 3:
             if (fences_oldest(&f, &oldest)) {
                 device = device > oldest.covers ? device : oldest.covers;
-                retired += fences_mark_done(&f, oldest.covers) == oldest.event;
+                retired += mark_done(oldest.covers) == oldest.event;
                 wrong += f.done < oldest.covers;
             }
             break;

@@ -1,0 +1,44 @@
+/*
+ * spare_events.c: the pool's own events: made when none is spare, and kept until the pool goes.
+ *
+ * LOCKING: the pool's lock around the books; a driver call without it.
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+/* An event without timing: a spare one, or new. NULL if there is none to be had. LOCKING: not the pool's lock; inside device_enter. */
+CUevent event_take(cenote_pool *pool)
+{
+    CUevent event = NULL;
+    lock_take(&pool->lock);
+    bool make = !pool->events.count && pool->events.made < EVENTS_MAX;
+    if (pool->events.count)
+        event = pool->events.spare[--pool->events.count];
+    pool->events.made += make;
+    lock_give(&pool->lock);
+    if (!make || pool->config.device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+        return event;
+    lock_take(&pool->lock);
+    pool->events.made--;
+    lock_give(&pool->lock);
+    return NULL;
+}
+
+/* Spare again. There is room for as many as event_take ever makes. LOCKING: the pool's lock. */
+void event_give(cenote_pool *pool, CUevent event)
+{
+    if (event) {
+        CHECK(pool->events.count < EVENTS_MAX);
+        pool->events.spare[pool->events.count++] = event;
+    }
+}
+
+/* LOCKING: the turn; the pool is closed for calls. */
+void event_close(cenote_pool *pool)
+{
+    struct events *e = &pool->events;
+    if (atomic_load(&pool->config.device->was_reset))
+        e->count = 0; /* they have ended with their context */
+    while (e->count)
+        pool->config.device->driver->cuEventDestroy(e->spare[--e->count]);
+}

@@ -1,0 +1,237 @@
+/*
+ * test_lanes.c: what a pool with the option announced:0 knows of each stream: memory of a stream that no fence can cover, streams that are retired,
+ * handles that come back, and pools of both kinds in one process. test_foreign.c has the captures themselves.
+ */
+#include "driver/driver.h"
+#include "pool/core/fence.h"
+#include "tests/api/strict.h"
+
+static uint64_t cached(struct scene *scene)
+{
+    return scene_stats(scene->pool).cached.current;
+}
+
+/* A stream of the scene ends; what it was given is still running. */
+static void end_stream(struct scene *scene, int stream)
+{
+    DONE(cenote_stream_retire(scene->pool, scene->stream[stream]));
+    DONE(cuStreamDestroy(scene->stream[stream]));
+    scene->stream[stream] = NULL;
+}
+
+/* --------------------------------------------------------------------------------------------------------------- what is never covered */
+
+CASE(handle_of_a_stream_that_may_be_dead)
+{
+    struct scene scene;
+    open_strict(&scene, true);
+    leave_card(&scene, scene.stream[A]);
+    for (int i = 0; i < 3; i++) /* it comes to an end although nothing will ever cover that memory */
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT(cached(&scene) >= 48 * MIB);
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+    EXPECT(strstr(cenote_message(), "cenote_stream_retire") != NULL);
+    close_strict(&scene); /* which retires the stream */
+}
+
+/* The driver takes no event for the stream, call after call: the trim ends all the same, and the next one finds the memory. */
+CASE(event_that_is_refused)
+{
+    struct scene scene;
+    open_strict(&scene, false);
+    leave_card(&scene, scene.stream[A]);
+    fault_arm("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, true);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    fault_disarm();
+    EXPECT(cached(&scene) >= 48 * MIB);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- streams that are retired */
+
+/* As many fences are due as there is room for: the end of a stream needs none. */
+CASE(retired_behind_as_many_fences_as_there_can_be)
+{
+    struct scene scene;
+    struct held block, next;
+    open_strict(&scene, true);
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[C]));
+    DONE(sim_launch_wait(scene.stream[C], 500 * MSEC));
+    for (int i = 0; i < FENCES_DUE_MAX + 10; i++) {
+        REQUIRE(held_take(&block, scene.pool, 4 * MIB, scene.stream[C]));
+        held_give(&block);
+        DONE(cenote_pool_trim(scene.pool, 0, 0)); /* with a fence, which is not waited for */
+    }
+    leave_card(&scene, scene.stream[A]);
+    end_stream(&scene, A);
+    if (held_take(&next, scene.pool, 50 * MIB, scene.stream[B])) /* its contents are judged: the stream that ended still reads there */
+        held_give(&next);
+    close_strict(&scene);
+}
+
+CASE(retired_while_an_announced_capture_is_open)
+{
+    struct scene scene;
+    struct held used, next;
+    cenote_group *group;
+    CUgraph graph;
+    open_strict(&scene, true);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    REQUIRE(held_take(&used, scene.pool, 24 * MIB, scene.stream[B]));
+    order(scene.stream[B], scene.stream[A]);
+    held_linger(&used, scene.stream[A]);
+    DONE(cenote_use(used.at, scene.stream[A]));
+    DONE(cenote_capture_begin(group, scene.stream[C]));
+    DONE(cuStreamBeginCapture(scene.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    leave_block(&scene, scene.stream[A], 20 * MIB);
+    end_stream(&scene, A);
+    DONE(cenote_free(used.at));
+    DONE(cuStreamEndCapture(scene.stream[C], &graph));
+    DONE(cenote_capture_end(group, scene.stream[C]));
+    DONE(cuGraphDestroy(graph));
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[B]));
+    held_give(&next);
+    close_strict(&scene);
+}
+
+CASE(captured_stream_is_not_retired)
+{
+    struct scene scene;
+    CUgraph graph;
+    open_strict(&scene, true);
+    leave_card(&scene, scene.stream[A]);
+    DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(cenote_stream_retire(scene.pool, scene.stream[A]), CENOTE_BUSY);
+    EXPECT(strstr(cenote_message(), "being captured") != NULL);
+    DONE(cuStreamEndCapture(scene.stream[A], &graph));
+    DONE(cuGraphDestroy(graph));
+    end_stream(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
+/* The driver has no event for the end of a stream: the call says so, and works when it has one. */
+CASE(end_that_has_no_event)
+{
+    struct scene scene;
+    open_strict(&scene, true);
+    leave_card(&scene, scene.stream[A]);
+    fault_arm("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(cenote_stream_retire(scene.pool, scene.stream[A]), CENOTE_DRIVER);
+    fault_disarm();
+    EXPECT(strstr(cenote_message(), "again") != NULL);
+    end_stream(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
+/* The group is gone before the stream, and a block of it outlives both. */
+CASE(block_of_a_group_and_a_stream_that_are_gone)
+{
+    struct scene scene;
+    struct held block;
+    cenote_group *group;
+    void *at;
+    open_strict(&scene, true);
+    DONE(cenote_group_create(scene.pool, "short", 0, NULL, &group));
+    DONE(cenote_group_alloc(group, 30 * MIB, 512, scene.stream[A], &at));
+    block = held_of(at, 30 * MIB, scene.stream[A]);
+    held_linger(&block, scene.stream[A]);
+    DONE(cenote_group_destroy(group));
+    end_stream(&scene, A);
+    DONE(cenote_free(block.at));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
+/* What a stream left behind goes to the next one, which is not known to be done because that one has ended. */
+CASE(arena_that_is_taken_over)
+{
+    struct scene scene;
+    struct held next;
+    void *none;
+    open_strict(&scene, true);
+    leave_card(&scene, scene.stream[A]);
+    end_stream(&scene, A);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* the end is seen, and the memory stays */
+    leave_card(&scene, scene.stream[B]);
+    EXPECT_EQ(cenote_alloc(scene.pool, 48 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);
+    end_stream(&scene, B);
+    REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[C]));
+    held_give(&next);
+    close_strict(&scene);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- pools of both kinds */
+
+/* A fence over the context covers what it covers, also when the next fence finds no stream to have an event on. */
+CASE(pool_with_the_promise_and_pool_without)
+{
+    struct scene scene;
+    struct held block, next;
+    cenote_options options = scene_options(), careful = strict();
+    struct sim_shape shape = scene_card(2 * CARD);
+    cenote_pool *other;
+    shape.lag = MSEC;
+    scene_open_with(&scene, &shape, &options);
+    for (int round = 0; round < 3; round++) {
+        REQUIRE(held_take(&block, scene.pool, 100 * MIB, scene.stream[A]));
+        order(scene.stream[A], scene.stream[B]);
+        held_linger(&block, scene.stream[B]);
+        DONE(cenote_use(block.at, scene.stream[B]));
+        DONE(cenote_free(block.at)); /* waits for a fence over the context */
+        DONE(cenote_pool_create(0, &careful, &other));
+        leave_block_in(other, scene.stream[C], 8 * MIB);
+        DONE(cenote_stream_retire(other, scene.stream[C]));
+        DONE(cenote_pool_trim(other, 0, CENOTE_TRIM_WAIT));
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT)); /* ends, although B cannot have an event */
+        DONE(cenote_pool_destroy(other));
+        REQUIRE(held_take(&next, scene.pool, 110 * MIB, scene.stream[A])); /* the context can be asked again */
+        held_give(&next);
+    }
+    scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------- graphs */
+
+/* A replay on a stream that cenote knows is under way when the group is destroyed. */
+CASE(replay_on_another_stream_when_the_group_ends)
+{
+    struct scene scene;
+    struct held block, next;
+    cenote_group *group;
+    CUgraph graph;
+    CUgraphExec exec;
+    void *at;
+    open_strict(&scene, false);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, scene.stream[A]));
+    DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_group_alloc(group, 40 * MIB, 512, scene.stream[A], &at));
+    block = (struct held){at, 40 * MIB, 0x1234567, scene.stream[A]};
+    DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
+    held_launch(&block, sim_launch_fill, scene.stream[A]);
+    held_expect(&block, scene.stream[A]);
+    DONE(cuStreamEndCapture(scene.stream[A], &graph));
+    DONE(cenote_capture_end(group, scene.stream[A]));
+    DONE(cuGraphInstantiate(&exec, graph, 0));
+    DONE(cuGraphLaunch(exec, scene.stream[B]));
+    DONE(cenote_free(at));
+    DONE(cenote_group_destroy(group));
+    REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[C]));
+    held_give(&next);
+    DONE(cuCtxSynchronize());
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cuGraphDestroy(graph));
+    close_strict(&scene);
+}
+
+SCENES_MAIN("lanes")
