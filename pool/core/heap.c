@@ -349,6 +349,7 @@ uint32_t heap_take(struct heap *h, const struct place *place)
         ranges_remove(&h->ranges, range);
     }
     at_number(h, block)->state = BLOCK_LIVE;
+    at_number(h, block)->requested = 0; /* until arena_commit: reports show it as free */
     at_number(h, block)->uses = 0;
     pages_own(h->pages, r, place->under.from, place->under.to);
     if (r->fixed)

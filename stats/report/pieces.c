@@ -90,7 +90,7 @@ static void draw_block(struct picture *p, const struct region *r, const struct b
     uint32_t slab = whole && b->state == BLOCK_SLAB ? slab_at_address(r, b->at) : 0;
     if (slab)
         draw_slab(p, slab_of(&p->pool->store.slabs, slab), b);
-    else if (whole && (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING))
+    else if (whole && b->requested && (b->state == BLOCK_LIVE || b->state == BLOCK_PENDING)) /* else it waits for its pages */
         draw(p, at, end - at, b->requested, b->mark, b->state == BLOCK_LIVE ? CENOTE_PIECE_LIVE : CENOTE_PIECE_PENDING);
     else
         draw(p, at, end - at, 0, 0, CENOTE_PIECE_FREE);
