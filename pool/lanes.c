@@ -97,14 +97,14 @@ void lane_drop(cenote_pool *pool, uint32_t number)
 
 /*
  * The arena comes to the stream. If the device is done with all that it ever freed, it counts as done up to now; otherwise it was this stream's
- * before, and an event on the stream covers that, too.
+ * before, and an event on the stream covers that, too. What was said of a stream that has ended holds for what it was given, not for what comes.
  */
 void lane_join(cenote_pool *pool, struct arena *a, uint32_t number)
 {
     struct lane *lane = lane_of(pool, number);
     struct fences *f = &pool->store.pages.fences;
     CHECK(!a->lane);
-    if (f->own && fence_has_passed(f, a->freed_last, a->number))
+    if (f->own && (f->own[a->number] == LANE_DONE || fence_has_passed(f, a->freed_last, a->number)))
         f->own[a->number] = f->now;
     a->lane = number;
     a->is_known = true;

@@ -170,6 +170,31 @@ CASE(arena_that_is_taken_over)
     close_strict(&scene);
 }
 
+/* A stream goes on although it was retired. Its arena comes back to it, and what it frees now is not behind the end that was seen. */
+CASE(arena_that_comes_back_to_its_stream)
+{
+    struct scene scene;
+    struct held again;
+    void *none;
+    open_strict(&scene, true);
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[C]));
+    DONE(sim_launch_wait(scene.stream[C], 100 * MSEC));
+    leave_card(&scene, scene.stream[A]);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* sees the end, and no fence is done */
+    REQUIRE(held_take(&again, scene.pool, 48 * MIB, scene.stream[A]));
+    DONE(sim_launch_wait(scene.stream[A], 1000 * MSEC));
+    held_expect(&again, scene.stream[A]);
+    DONE(cenote_free(again.at));
+    DONE(cuStreamSynchronize(scene.stream[C]));
+    EXPECT_EQ(cenote_alloc(scene.pool, 60 * MIB, scene.stream[B], &none), CENOTE_OUT_OF_MEMORY);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
 /* --------------------------------------------------------------------------------------------------------------- pools of both kinds */
 
 /* A fence over the context covers what it covers, also when the next fence finds no stream to have an event on. */
