@@ -225,6 +225,34 @@ CASE(pool_with_the_promise_and_pool_without)
     scene_close(&scene);
 }
 
+/* A pool whose program keeps the promise pays nothing for a pool without, once that one is gone. */
+CASE(pool_without_the_promise_leaves_no_price)
+{
+    struct scene scene;
+    struct held block;
+    struct sim_books before, after;
+    cenote_options options = scene_options(), careful = strict();
+    struct sim_shape shape = scene_card(2 * CARD);
+    cenote_pool *other;
+    scene_open_with(&scene, &shape, &options);
+    DONE(cenote_pool_create(0, &careful, &other));
+    leave_block(&scene, scene.stream[A], 8 * MIB);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_pool_destroy(other));
+    leave_block(&scene, scene.stream[A], 8 * MIB);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], (void **)&block.at));
+    DONE(cenote_free(block.at));
+    sim_books(&before);
+    for (int i = 0; i < 100; i++) {
+        DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[A], (void **)&block.at));
+        DONE(cenote_free(block.at));
+    }
+    sim_books(&after);
+    EXPECT(after.calls - before.calls <= 100); /* one question for the id of the stream each */
+    scene_close(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------------------- graphs */
 
 /* A replay on a stream that cenote knows is under way when the group is destroyed. */
