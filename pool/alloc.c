@@ -68,7 +68,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
 static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
 {
     return __builtin_expect(pool->store.pages.fences.own != NULL, 0) && !touch_captures_are_announced() && lane &&
-           lane_of(pool, lane)->asked < pool->store.pages.fences.begun && lane_is_owed(pool, lane);
+           lane_of(pool, lane)->asked < pool->store.pages.fences.wanted && lane_is_owed(pool, lane);
 }
 
 /* Serves the request from pages in place, or leaves it to shortage_serve. LOCKING: none held. */

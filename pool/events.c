@@ -86,6 +86,8 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
     if (owed && f->begun == f->now && !f->recording && f->count < FENCES_DUE_MAX)
         fences_stamp_nothing(f);
     bool begun = (due || owed) && room && fences_begin(f);
+    tick wanted = needed < f->begun ? needed : f->begun;
+    f->wanted = f->wanted < wanted ? wanted : f->wanted;
     lock_give(&pool->lock);
     return begun;
 }

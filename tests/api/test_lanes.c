@@ -195,6 +195,26 @@ CASE(arena_that_comes_back_to_its_stream)
     close_strict(&scene);
 }
 
+/* Streams that are named in turn do not ask for fences in turn: an allocation that lacks nothing calls for an event once for each fence. */
+CASE(streams_in_turn)
+{
+    struct scene scene;
+    struct sim_books before, after;
+    void *at;
+    open_strict(&scene, true);
+    leave_block(&scene, scene.stream[A], 8 * MIB);
+    leave_block(&scene, scene.stream[B], 8 * MIB);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    sim_books(&before);
+    for (int i = 0; i < 100; i++) {
+        DONE(cenote_alloc(scene.pool, 8 * MIB, scene.stream[i % 2], &at));
+        DONE(cenote_free(at));
+    }
+    sim_books(&after);
+    EXPECT(after.calls - before.calls <= 150);
+    close_strict(&scene);
+}
+
 /* --------------------------------------------------------------------------------------------------------------- pools of both kinds */
 
 /* A fence over the context covers what it covers, also when the next fence finds no stream to have an event on. */
