@@ -70,7 +70,7 @@ static bool begin_whole(cenote_pool *pool, tick needed)
     return begun;
 }
 
-/* Begins a fence on streams, if something was freed since the last one or a stream that could have no event then can have one now. */
+/* Begins a fence on streams, if something was freed since the last one or a stream that had no event then may have one now. */
 static bool begin_on_streams(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
@@ -78,10 +78,11 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
     if (!f->own)
         f->own = memory_map(ARENAS_MAX * sizeof *f->own);
     bool room = f->own != NULL, due = f->begun < needed && f->begun != f->now;
+    bool was_short = !f->count && f->done < f->begun && f->done < needed; /* the last fence had no event on some */
     if (room)
         lanes_mark(pool);
     lock_give(&pool->lock);
-    bool owed = room && !due && lanes_can_help(pool);
+    bool owed = room && !due && (was_short || lanes_can_help(pool));
     lock_take(&pool->lock);
     if (owed && f->begun == f->now && !f->recording && f->count < FENCES_DUE_MAX)
         fences_stamp_nothing(f);

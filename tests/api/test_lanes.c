@@ -195,6 +195,20 @@ CASE(arena_that_comes_back_to_its_stream)
     close_strict(&scene);
 }
 
+/* The fence lacks an event on a stream that nothing waits for: the next look makes it good, without another free. */
+CASE(fence_that_is_short_of_an_event)
+{
+    struct scene scene;
+    open_strict(&scene, false);
+    leave_card(&scene, scene.stream[A]);
+    fault_arm("cuEventCreate", 2, CUDA_ERROR_OUT_OF_MEMORY, false);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    fault_disarm();
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
 /* Streams that are named in turn do not ask for fences in turn: an allocation that lacks nothing calls for an event once for each fence. */
 CASE(streams_in_turn)
 {
