@@ -39,6 +39,26 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
     return NULL;
 }
 
+/*
+ * The event of the use, made if it has none and one can be had; NULL: it cannot. Another thread may end the stream meanwhile and give the use
+ * one (peer_uses_end), which stays. LOCKING: not the pool's lock; inside; visiting.
+ */
+static CUevent event_of(cenote_pool *pool, const struct lane *lane, struct use *u)
+{
+    lock_take(&pool->lock);
+    CUevent event = u->event, more = NULL;
+    lock_give(&pool->lock);
+    if (event || !(more = record(pool, lane)))
+        return event;
+    lock_take(&pool->lock);
+    event = u->event ? u->event : more;
+    u->event = event;
+    lock_give(&pool->lock);
+    if (event != more)
+        destroy(lane->other->driver, more);
+    return event;
+}
+
 /* At the free. LOCKING: inside. */
 void peer_uses_record(cenote_pool *pool, struct use *u)
 {
@@ -46,18 +66,28 @@ void peer_uses_record(cenote_pool *pool, struct use *u)
     if (device_visit(lane->other))
         return;
     if (!atomic_load(&lane->other->captures))
-        u->event = u->event ? u->event : record(pool, lane);
+        event_of(pool, lane, u);
     device_visit_end(lane->other);
 }
 
 /* A context that is lost does no work any more. LOCKING: inside; visiting. */
 static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 {
-    if (!u->event)
-        u->event = record(pool, lane);
-    CUresult result = u->event ? lane->other->driver->cuEventQuery(u->event) : CUDA_ERROR_NOT_SUPPORTED;
+    CUevent event = event_of(pool, lane, u);
+    CUresult result = event ? lane->other->driver->cuEventQuery(event) : CUDA_ERROR_NOT_SUPPORTED;
     lane->is_mute = result != CUDA_ERROR_NOT_READY;
     return result == CUDA_SUCCESS || driver_result_is_sticky(result);
+}
+
+/* LOCKING: as event_of. */
+static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
+{
+    lock_take(&pool->lock);
+    CUevent event = u->event;
+    u->event = NULL;
+    lock_give(&pool->lock);
+    if (event)
+        destroy(lane->other->driver, event);
 }
 
 /*
@@ -78,14 +108,12 @@ bool peer_uses_is_done(cenote_pool *pool, struct use *u)
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
     if (!visited) {
         done = waited || (!atomic_load(&other->captures) && ask(pool, lane, u));
-        if (done && u->event)
-            destroy(other->driver, u->event);
+        if (done)
+            end_event(pool, lane, u);
         device_visit_end(other);
     }
     lock_take(&pool->lock);
-    if (done)
-        u->event = NULL;
-    return done;
+    return done && !u->event; /* peer_uses_end may have given it another: then the next look ends that */
 }
 
 /* The other devices that freed blocks wait for, one bit each. LOCKING: the pool's lock. */
