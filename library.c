@@ -268,9 +268,9 @@ static CUresult wait_for_streams(cenote_pool *pool)
 /*
  * Waits for the device, if the pool may be destroyed as it is: nothing is in flight of what was freed up to *freed. *result: of entering the
  * device; not zero afterwards if the context is lost and nothing can be given back. A driver that refuses for another reason leaves the pool open.
- * LOCKING: inside, not the turn.
+ * *whole: the whole context was waited for. LOCKING: inside, not the turn.
  */
-static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
+static int wait_before_closing(cenote_pool *pool, tick *freed, bool *whole, CUresult *result)
 {
     int error = check_unused(pool, freed);
     bool announced = touch_captures_are_announced();
@@ -279,7 +279,7 @@ static int wait_before_closing(cenote_pool *pool, tick *freed, CUresult *result)
     if (!error && !*result && device_context(pool->config.device) && !announced)
         *result = wait_for_streams(pool);
     if (!error && !*result && device_context(pool->config.device) && announced)
-        while ((*result = device_wait(pool->config.device)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
+        while ((*result = device_wait(pool->config.device, whole)) == CUDA_ERROR_NOT_READY && !(error = check_unused(pool, freed))) {}
     if (error)
         return error;
     if (*result && !pool->life.lost && !device_is_lost(pool->config.device, *result))
@@ -303,13 +303,13 @@ static int check_done(const cenote_pool *pool, tick waited)
  * No new call gets in from here on; those inside are the caller's mistake, and find the pool closed. `waited`: for all that was freed until then.
  * LOCKING: the turn, after wait_before_closing.
  */
-static int close_for_calls(cenote_pool *pool, tick waited, CUresult result)
+static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult result)
 {
     int error = CENOTE_OK;
     bool reset = atomic_load(&pool->config.device->was_reset);
     if (!result) {
         lock_take(&pool->lock);
-        if (touch_captures_are_announced() || reset || !device_context(pool->config.device))
+        if (whole || reset || !device_context(pool->config.device))
             events_all_done(pool, waited);
         lock_give(&pool->lock);
         pending_poll(pool);
@@ -343,10 +343,11 @@ int cenote_pool_destroy(cenote_pool *pool)
     peer_uses_wait(pool);
     bool attended = background_leave(pool);
     tick waited;
+    bool whole = false;
     CUresult result = device_enter_as_it_is(pool->config.device);
-    error = wait_before_closing(pool, &waited, &result);
+    error = wait_before_closing(pool, &waited, &whole, &result);
     lock_take(&pool->turn);
-    error = error ? error : close_for_calls(pool, waited, result);
+    error = error ? error : close_for_calls(pool, waited, whole, result);
     if (!error && !result)
         give_everything_back(pool);
     turn_end(pool);

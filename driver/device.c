@@ -339,15 +339,17 @@ static CUresult wait_for_streams(struct device *d)
     return wait_for_events(d, result, events, count);
 }
 
-CUresult device_wait(struct device *d)
+CUresult device_wait(struct device *d, bool *whole)
 {
     const struct driver *t = d->driver;
     CUevent event = NULL;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    *whole = false;
     if (atomic_load(&d->captures))
         return CUDA_ERROR_NOT_READY;
-    if (!touch_captures_are_announced())
+    if (!touch_captures_are_announced()) /* asked once: pools without the promise come and go */
         return wait_for_streams(d);
+    *whole = true;
     if (t->cuCtxRecordEvent && !(result = t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)))
         result = t->cuCtxRecordEvent(device_context(d), event);
     if (!driver_result_is_sticky(result)) {

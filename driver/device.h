@@ -94,9 +94,9 @@ void device_wait_end(struct device *device);
 
 /*
  * Waits, with the gate open, for all that was put on the device so far: without the promise of touch.h on streams that cenote knows and may
- * touch. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with no lock. Afterwards look at `captures` again.
+ * touch; then *whole is false. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with no lock. Afterwards look at `captures` again.
  */
-CUresult device_wait(struct device *device);
+CUresult device_wait(struct device *device, bool *whole);
 
 /* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
 void device_announce_capture(struct device *device);

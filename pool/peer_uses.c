@@ -130,11 +130,11 @@ static uint64_t waited_for(const cenote_pool *pool)
 bool peer_uses_wait_for(struct device *other)
 {
     CUresult result = device_enter(other);
-    bool entered = !result;
+    bool entered = !result, whole = false;
     if (entered)
-        result = device_wait(other);
+        result = device_wait(other, &whole);
     device_leave(other);
-    return entered && (!result || driver_result_is_sticky(result));
+    return entered && ((!result && whole) || driver_result_is_sticky(result));
 }
 
 /*

@@ -61,7 +61,8 @@ static CUresult wait_for_context(cenote_pool *pool)
     tick now = pool->store.pages.fences.now;
     lock_give(&pool->lock);
     lock_give(&pool->turn);
-    CUresult result = device_wait(pool->config.device);
+    bool whole;
+    CUresult result = device_wait(pool->config.device, &whole);
     lock_take(&pool->turn);
     bool granted = !result && pool->access.granted, waited = true;
     if (granted) {
@@ -70,7 +71,7 @@ static CUresult wait_for_context(cenote_pool *pool)
         result = turn_resume(pool);
     }
     lock_take(&pool->lock);
-    if (!result && waited)
+    if (!result && waited && whole)
         events_all_done(pool, now);
     lock_give(&pool->lock);
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; /* a capture has begun */

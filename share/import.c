@@ -103,7 +103,8 @@ static void drop_view(uint32_t number)
 /* CUDA_ERROR_NOT_READY: a capture is open, nothing may be taken down (rule 5). Otherwise none begins before the caller leaves. LOCKING: inside. */
 static CUresult settle(struct device *device, bool in_use)
 {
-    CUresult result = in_use ? device_wait(device) : CUDA_SUCCESS;
+    bool whole;
+    CUresult result = in_use ? device_wait(device, &whole) : CUDA_SUCCESS;
     return !result && atomic_load(&device->captures) ? CUDA_ERROR_NOT_READY : result;
 }
 
