@@ -122,6 +122,15 @@ static void retire_event(cenote_pool *pool, const struct due *due)
     event_give(pool, event);
 }
 
+/* The event was recorded while a capture began and ended: it says nothing, and its stream is owed another. LOCKING: the pool's lock. */
+static void skip_event(cenote_pool *pool, const struct due *due)
+{
+    CUevent event = fences_skip(&pool->store.pages.fences, due);
+    if (event && due->lane)
+        lane_not_asked(pool, due->lane, due->covers);
+    event_give(pool, event);
+}
+
 /* As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. */
 CUresult events_query(cenote_pool *pool, tick needed)
 {
@@ -135,10 +144,13 @@ CUresult events_query(cenote_pool *pool, tick needed)
         result = pool->config.device->driver->cuEventQuery(due.event);
         if (!result && due.is_last)
             result = peer_fences_ask(pool, due.covers);
-        if (result)
+        if (result && result != CUDA_ERROR_CAPTURED_EVENT)
             break;
         lock_take(&pool->lock);
-        retire_event(pool, &due);
+        if (result)
+            skip_event(pool, &due);
+        else
+            retire_event(pool, &due);
         lock_give(&pool->lock);
     }
     return result;

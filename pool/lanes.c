@@ -247,6 +247,15 @@ void lane_done(cenote_pool *pool, uint32_t lane, tick covers)
     lane_drop(pool, lane);
 }
 
+/* That event says nothing. */
+void lane_not_asked(cenote_pool *pool, uint32_t number, tick covers)
+{
+    struct lane *lane = lane_of(pool, number);
+    if (lane->asked == covers)
+        lane->asked = lane->done < covers ? lane->done : covers;
+    lane_drop(pool, number);
+}
+
 /* Is an event due that may bring what was freed up to `limit`? */
 bool lanes_are_in_flight(const cenote_pool *pool, tick limit)
 {

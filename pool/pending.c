@@ -154,12 +154,18 @@ static uint32_t covering_use(cenote_pool *pool, uint32_t use)
     return use;
 }
 
-static bool ask(cenote_pool *pool, struct lane *lane, CUevent event)
+/* An event that was recorded while a capture began and ended says nothing: a fence takes its place. */
+static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 {
     lock_give(&pool->lock);
-    CUresult result = pool->config.device->driver->cuEventQuery(event);
+    CUresult result = pool->config.device->driver->cuEventQuery(u->event);
     lock_take(&pool->lock);
     lane->is_mute = result != CUDA_ERROR_NOT_READY;
+    if (result == CUDA_ERROR_CAPTURED_EVENT) {
+        event_give(pool, u->event);
+        u->event = NULL;
+        pool->pending.fence_wanted = pool->pending.fence_wanted < u->freed ? u->freed : pool->pending.fence_wanted;
+    }
     return result == CUDA_SUCCESS;
 }
 
@@ -179,7 +185,7 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     if (atomic_load(&pool->config.device->captures) || pool->life.lost)
         return false;
     uint32_t covering = covering_use(pool, use);
-    if (!covering || !ask(pool, lane, use_of(pool, covering)->event))
+    if (!covering || !ask(pool, lane, use_of(pool, covering)))
         return false;
     lane->done_up_to = covering;
     return true;

@@ -151,6 +151,7 @@ void     lanes_mark(cenote_pool *pool);
 bool     lanes_can_help(cenote_pool *pool);
 void     lane_asked(cenote_pool *pool, uint32_t lane, tick covers);
 void     lane_done(cenote_pool *pool, uint32_t lane, tick covers);
+void     lane_not_asked(cenote_pool *pool, uint32_t lane, tick covers);
 bool     lanes_are_in_flight(const cenote_pool *pool, tick limit);
 bool     lanes_are_done(const cenote_pool *pool, tick limit);
 void     lane_forget_key(cenote_pool *pool, struct lane *lane);

@@ -64,6 +64,7 @@ void fences_end(struct fences *f, enum fence_kind kind);
 void fences_pass(struct fences *f);
 bool fences_oldest(const struct fences *f, struct due *due);
 CUevent fences_step(struct fences *f, const struct due *asked);
+CUevent fences_skip(struct fences *f, const struct due *asked);
 void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
 

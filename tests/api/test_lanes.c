@@ -321,4 +321,78 @@ CASE(replay_on_another_stream_when_the_group_ends)
     close_strict(&scene);
 }
 
+/* ------------------------------------------------------------------------------------------------------------------- captures of a moment */
+
+static const struct driver *below;
+static CUstream brief;          /* is captured for the moment in which the next event is recorded on it; NULL: no more */
+static CUevent captured;        /* that event, until it is recorded anew */
+
+static CUresult record_in_a_capture(CUevent event, CUstream stream)
+{
+    CUgraph graph = NULL;
+    captured = captured == event ? NULL : captured;
+    if (!brief || stream != brief)
+        return below->cuEventRecord(event, stream);
+    brief = NULL;
+    captured = event;
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUresult result = below->cuEventRecord(event, stream);
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cuGraphDestroy(graph));
+    return result;
+}
+
+/* As the driver answers; the simulated one counts the question among the mistakes. */
+static CUresult query(CUevent event)
+{
+    return event == captured ? CUDA_ERROR_CAPTURED_EVENT : below->cuEventQuery(event);
+}
+
+static const struct driver *with_a_capture(const struct driver *driver)
+{
+    static struct driver table;
+    below = driver;
+    table = *driver;
+    table.cuEventRecord = record_in_a_capture;
+    table.cuEventQuery = query;
+    return &table;
+}
+
+/* A capture that begins and ends while an event is recorded: the driver refuses to say what became of the event, and the fences go on. */
+CASE(capture_of_a_moment)
+{
+    struct scene scene;
+    open_strict(&scene, false);
+    if (!below)
+        driver_interpose(with_a_capture);
+    leave_card(&scene, scene.stream[A]);
+    brief = scene.stream[A];
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT(!brief);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
+/* The same with the event of a block that another stream used. */
+CASE(capture_of_a_moment_at_a_free)
+{
+    struct scene scene;
+    struct held block;
+    open_strict(&scene, false);
+    if (!below)
+        driver_interpose(with_a_capture);
+    REQUIRE(held_take(&block, scene.pool, 48 * MIB, scene.stream[A]));
+    order(scene.stream[A], scene.stream[B]);
+    held_linger(&block, scene.stream[B]);
+    DONE(cenote_use(block.at, scene.stream[B]));
+    brief = scene.stream[B];
+    DONE(cenote_free(block.at));
+    EXPECT(!brief);
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
 SCENES_MAIN("lanes")
