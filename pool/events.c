@@ -131,15 +131,15 @@ static void skip_event(cenote_pool *pool, const struct due *due)
     event_give(pool, event);
 }
 
-/* As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. */
+/* As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of ends and fences the one that can be waited for. */
 CUresult events_query(cenote_pool *pool, tick needed)
 {
     struct due due;
     if (pool_is_capturing(pool))
         return CUDA_SUCCESS;
-    CUresult result = events_fence(pool, needed);
+    CUresult result = events_fence(pool, needed), ends = CUDA_SUCCESS;
     if (!driver_result_is_sticky(result) && pool->lanes.first_ending)
-        result = lanes_query_ends(pool);
+        result = ends = lanes_query_ends(pool);
     while (!driver_result_is_sticky(result) && oldest_event(pool, &due)) {
         result = pool->config.device->driver->cuEventQuery(due.event);
         if (!result && due.is_last)
@@ -153,7 +153,7 @@ CUresult events_query(cenote_pool *pool, tick needed)
             retire_event(pool, &due);
         lock_give(&pool->lock);
     }
-    return result;
+    return driver_result_is_sticky(result) || (result && ends != CUDA_ERROR_NOT_READY) ? result : ends;
 }
 
 /*

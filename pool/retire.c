@@ -79,7 +79,7 @@ static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
 }
 
-/* Asks the driver after the ends that are due. LOCKING: the turn, not the pool's lock; inside. */
+/* Asks the driver after the ends that are due. Not ready: it may come to one of them. LOCKING: the turn, not the pool's lock; inside. */
 CUresult lanes_query_ends(cenote_pool *pool)
 {
     CUresult answer = CUDA_SUCCESS;
@@ -92,7 +92,8 @@ CUresult lanes_query_ends(cenote_pool *pool)
         next = lane_of(pool, number)->next_ending; /* other threads put theirs in front */
         if (!result)
             event_give(pool, lane_take_end(pool, number, true));
-        answer = result ? result : answer;
+        if (result && (answer != CUDA_ERROR_NOT_READY || driver_result_is_sticky(result)))
+            answer = result;
     }
     lock_give(&pool->lock);
     return answer;

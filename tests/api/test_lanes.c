@@ -325,12 +325,17 @@ CASE(replay_on_another_stream_when_the_group_ends)
 
 static const struct driver *below;
 static CUstream brief;          /* is captured for the moment in which the next event is recorded on it; NULL: no more */
+static CUstream refused;        /* gets no event; NULL: none is */
+static CUstream untold;         /* of its newest event the driver does not say whether it is done */
 static CUevent captured;        /* that event, until it is recorded anew */
 
 static CUresult record_in_a_capture(CUevent event, CUstream stream)
 {
     CUgraph graph = NULL;
+    if (stream == refused)
+        return CUDA_ERROR_NOT_SUPPORTED;
     captured = captured == event ? NULL : captured;
+    captured = stream == untold ? event : captured;
     if (!brief || stream != brief)
         return below->cuEventRecord(event, stream);
     brief = NULL;
@@ -391,6 +396,31 @@ CASE(capture_of_a_moment_at_a_free)
     EXPECT(!brief);
     for (int i = 0; i < 2; i++)
         DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(cached(&scene), 0);
+    close_strict(&scene);
+}
+
+/* The end of a stream is never told, and each fence lacks an event: a trim comes to an end all the same. */
+CASE(end_that_is_never_told)
+{
+    struct scene scene;
+    void *at;
+    open_strict(&scene, true);
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[C]));
+    if (!below)
+        driver_interpose(with_a_capture);
+    leave_block(&scene, scene.stream[A], 8 * MIB);
+    leave_block(&scene, scene.stream[C], 8 * MIB);
+    untold = scene.stream[A];
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    untold = NULL;
+    refused = scene.stream[C];
+    DONE(cenote_alloc(scene.pool, 8 * MIB, NULL, &at));
+    DONE(cenote_free(at));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    refused = NULL;
+    captured = NULL;
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(cached(&scene), 0);
     close_strict(&scene);
 }
