@@ -61,6 +61,13 @@ static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
     return pool_driver_error(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
 }
 
+/* A thread that listed the stream for a fence before it was forgotten may give its handle to the driver until its turn ends. LOCKING: none. */
+static void let_fence_go(cenote_pool *pool)
+{
+    lock_take(&pool->turn);
+    lock_give(&pool->turn);
+}
+
 /* An error: there is no event, and the lane is as before. LOCKING: none, not inside. */
 static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
 {
@@ -76,6 +83,8 @@ static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
         event_give(pool, end);
     }
     lock_give(&pool->lock);
+    if (!pool->config.device->driver->cuStreamGetId)
+        let_fence_go(pool);
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
 }
 
