@@ -131,7 +131,10 @@ static void skip_event(cenote_pool *pool, const struct due *due)
     event_give(pool, event);
 }
 
-/* As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of ends and fences the one that can be waited for. */
+/*
+ * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of ends and fences the answer that can be waited
+ * for.
+ */
 CUresult events_query(cenote_pool *pool, tick needed)
 {
     struct due due;
