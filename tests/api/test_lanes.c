@@ -2,8 +2,6 @@
  * test_lanes.c: what a pool with the option announced:0 knows of each stream: memory of a stream that no fence can cover, streams that are retired,
  * handles that come back, and pools of both kinds in one process. test_foreign.c has the captures themselves.
  */
-#include <pthread.h>
-#include <unistd.h>
 
 #include "driver/driver.h"
 #include "pool/core/fence.h"
@@ -356,30 +354,6 @@ static CUresult query(CUevent event)
     return event == captured ? CUDA_ERROR_CAPTURED_EVENT : below->cuEventQuery(event);
 }
 
-static CUstream ends_now;       /* another thread retires and destroys it in the moment before its next event */
-static cenote_pool *ending_pool;
-static CUcontext ending_context;
-static pthread_t ender;
-
-static void *end_it(void *stream)
-{
-    DONE(cuCtxPushCurrent(ending_context));
-    DONE(cenote_stream_retire(ending_pool, stream));
-    DONE(cuStreamDestroy(stream));
-    DONE(cuCtxPopCurrent(NULL));
-    return NULL;
-}
-
-static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
-{
-    if (ends_now && stream == ends_now) {
-        ends_now = NULL;
-        pthread_create(&ender, NULL, end_it, stream);
-        usleep(200000);
-    }
-    return below->cuStreamIsCapturing(stream, status);
-}
-
 static const struct driver *with_a_capture(const struct driver *driver)
 {
     static struct driver table;
@@ -387,7 +361,6 @@ static const struct driver *with_a_capture(const struct driver *driver)
     table = *driver;
     table.cuEventRecord = record_in_a_capture;
     table.cuEventQuery = query;
-    table.cuStreamIsCapturing = is_capturing;
     return &table;
 }
 
@@ -448,29 +421,6 @@ CASE(end_that_is_never_told)
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     refused = NULL;
     captured = NULL;
-    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
-    EXPECT_EQ(cached(&scene), 0);
-    close_strict(&scene);
-}
-
-/* Without stream ids a fence has an event on each stream that was not retired: one that another thread retires meanwhile lives until it has it. */
-CASE(stream_that_ends_while_a_fence_is_recorded)
-{
-    struct scene scene;
-    struct sim_shape shape = scene_card(CARD);
-    cenote_options options = strict();
-    shape.driver_version = 11080;
-    scene_open_with(&scene, &shape, &options);
-    if (!below)
-        driver_interpose(with_a_capture);
-    leave_block(&scene, scene.stream[A], 8 * MIB);
-    ending_pool = scene.pool;
-    ending_context = scene.context;
-    ends_now = scene.stream[A];
-    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
-    REQUIRE(!ends_now);
-    pthread_join(ender, NULL);
-    scene.stream[A] = NULL;
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(cached(&scene), 0);
     close_strict(&scene);

@@ -2,7 +2,11 @@
  * test_same_handle.c: a driver without ids of streams (before CUDA 12.0) gives the handle of a stream that has ended to the next one. The pool has
  * the option announced:0. A program of its own, because a process has one driver.
  */
+#include "driver/driver.h"
 #include "tests/api/strict.h"
+
+#include <pthread.h>
+#include <unistd.h>
 
 static void open_old(struct scene *scene)
 {
@@ -32,6 +36,61 @@ CASE(stream_of_the_same_handle)
     sim_advance(3 * MSEC); /* the first stream of that handle is long done */
     REQUIRE(held_take(&next, scene.pool, 40 * MIB, scene.stream[A]));
     held_give(&next);
+    close_strict(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------- a stream that ends in a moment */
+
+static const struct driver *below;
+static CUstream ends_now;       /* another thread retires and destroys it in the moment before its next event */
+static cenote_pool *ending_pool;
+static CUcontext ending_context;
+static pthread_t ender;
+
+static void *end_it(void *stream)
+{
+    DONE(cuCtxPushCurrent(ending_context));
+    DONE(cenote_stream_retire(ending_pool, stream));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuCtxPopCurrent(NULL));
+    return NULL;
+}
+
+static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+    if (ends_now && stream == ends_now) {
+        ends_now = NULL;
+        pthread_create(&ender, NULL, end_it, stream);
+        usleep(200000);
+    }
+    return below->cuStreamIsCapturing(stream, status);
+}
+
+static const struct driver *with_an_end(const struct driver *driver)
+{
+    static struct driver table;
+    below = driver;
+    table = *driver;
+    table.cuStreamIsCapturing = is_capturing;
+    return &table;
+}
+
+/* A fence has an event on each stream that was not retired: one that another thread retires meanwhile lives until it has it. */
+CASE(stream_that_ends_while_a_fence_is_recorded)
+{
+    struct scene scene;
+    open_old(&scene);
+    driver_interpose(with_an_end);
+    leave_block(&scene, scene.stream[A], 8 * MIB);
+    ending_pool = scene.pool;
+    ending_context = scene.context;
+    ends_now = scene.stream[A];
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
+    REQUIRE(!ends_now);
+    pthread_join(ender, NULL);
+    scene.stream[A] = NULL;
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).cached.current, 0);
     close_strict(&scene);
 }
 
