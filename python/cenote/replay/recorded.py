@@ -40,9 +40,7 @@ class Compared(NamedTuple):
 def played(folder: str, lines: Sequence[str], allocator: str, *options: str) -> list[tuple[int, int]]:
     """Bytes held, and address of the block, after each line."""
     trace, curve = os.path.join(folder, "trace.csv"), os.path.join(folder, "curve.csv")
-    with open(trace, "w", encoding="ascii") as file:
-        file.write(recording.COLUMNS)
-        file.writelines(lines)
+    outputs.write(trace, (recording.COLUMNS + "".join(lines)).encode("ascii"))
     done = subprocess.run([places.fuzz_program(), "--allocator", allocator, "--curve", curve, "--live-limit", "64MiB", *options, trace],
                           capture_output=True, text=True)
     if done.returncode:
