@@ -223,7 +223,7 @@ def test_the_smallest_card():
     for enough in (100 * MIB, 5 << 30, 79 << 30, 90 << 30, 1 << 40):
         tried.clear()
         found, _ = comparison.smallest(lambda capacity: play(capacity, enough), 2 * MIB, 80 << 30)
-        assert enough <= found <= enough + max(found // 100, comparison.NEAR) and len(tried) < 20
+        assert enough <= found <= enough + max(found // 100, comparison.SEARCH_DISTANCE) and len(tried) < 20
     assert comparison.smallest(lambda capacity: play(capacity, 2 << 40), 2 * MIB, 80 << 30) is None
     assert max(tried) <= command_line.MOST_CAPACITY
 

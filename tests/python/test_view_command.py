@@ -239,7 +239,7 @@ def bad_traces():
         "empty": ("", "bad:1: the file is empty"), "words": ("hello\nworld\n", "bad:1: column t_us is missing"),
         "odd bytes": (start + "1,f,\x00\ufffd\x1b[2J,", "bad:3: this is not text"),
         "long line": (start + "1,f," + "9" * 100_000, "bad:3: the line is longer than 4095"),
-        "large": (start + f"1,a,2,{1 << 63}", "bad:3: bytes is"), "json": ('{"snapshot": 1, "pool": {}}', "no whole snapshot"),
+        "large": (start + f"1,a,2,{1 << 63}", "bad:3: bytes is"), "json": ('{"snapshot": 1, "pool": {}}', "incomplete snapshot"),
         "sum": (start + "".join(f"1,a,{i},{(1 << 62) - 1}\n" for i in (2, 3)), "bad:3: the live blocks have more than 2^62 bytes together"),
         "half json": ('{"snapshot": 1, "po', "is no snapshot"), "other json": ('{"a": []}', "is no snapshot of a pool"),
         "deep": ('{"a":' + "[" * 200_000, "no snapshot"),

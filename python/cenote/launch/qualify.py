@@ -1,4 +1,4 @@
-"""`cenote qualify`: becomes the program cenote-qualify (tools/qualify/), on this machine's GPU or, with --sim, on a simulated one."""
+"""`cenote qualify`: runs the program cenote-qualify (tools/qualify/) on this machine's GPU or, with --sim, on a simulated one."""
 import os
 from typing import NoReturn, Sequence
 
@@ -7,7 +7,7 @@ from cenote.base.mistake import Mistake
 from cenote.launch import environment, run
 from cenote.launch.command_line import Parser, capacity
 
-ABOUT = "Options beside --sim and --quirk are those of the program; --help shows them."
+ABOUT = "All options but --sim and --quirk go to the program cenote-qualify; --help shows them."
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -1,7 +1,7 @@
 """`cenote replay`: how much memory would a recorded program take under cenote, PyTorch's own allocator and its expandable segments?
 
 All traces and snapshots are read and checked before the first replay (trace_file.py). Then each is played through the real PyTorch on the simulated
-GPU. There is a process for each allocator (player.py), which imports torch once and forks for each replay. report.py prints the results.
+GPU. Each allocator has a process (player.py), which imports torch once and forks for each replay. report.py prints the results.
 """
 import argparse
 import importlib.util
@@ -23,9 +23,9 @@ from cenote.replay import recorded, report, trace_file
 from cenote.replay.trace_file import Trace
 
 ALLOCATORS = ("cenote", "native", "expandable")
-PAGES = (1, 2, 4, 8, 16, 32)  # MiB, as include/cenote/options.def
+PAGES = (1, 2, 4, 8, 16, 32)  # MiB: the values of page_mib in include/cenote/options.def
 CAPACITY = 80 << 30
-NEAR = 64 << 20  # the search for the smallest card ends within this distance, or within 1 %
+SEARCH_DISTANCE = 64 << 20  # how near to the smallest card the search comes; or 1 %, if that is more
 UNIT = 2 << 20  # capacities that the search tries are multiples of this
 FAILED = 1
 
@@ -43,10 +43,10 @@ EXAMPLES = """examples:
   cenote replay --sim 24GiB,16GiB --repeat 4 *.csv.gz    two cards; four times over, in the same pools
   cenote replay --under cenote --page 2,8 --lag 0,5% training.csv.gz
   cenote replay --json out.json --plot out.png traces/*.csv.gz
-  cenote replay --recorded --plot out.png snapshot.pickle  is PyTorch's allocator on the card what cenote takes it for?
+  cenote replay --recorded --plot out.png snapshot.pickle  do the models hold what PyTorch held on the card?
 
 CENOTE_CONF sets options of cenote; settings of PyTorch's allocators in the environment are ignored. If memory runs out, the replay ends, and the
-table has the number of the record. Exit status: 0 done, 1 a replay failed, 2 a wrong argument, a broken file, or PyTorch or a library is missing."""
+table names the record. Exit status: 0 done, 1 a replay failed, 2 an argument is wrong, a file is broken, or PyTorch or a library is missing."""
 
 
 class Failed(Exception):
@@ -57,16 +57,16 @@ class Variant(NamedTuple):
     """One way to replay a trace."""
 
     allocator: str
-    page_mib: Optional[int]  # None: cenote chooses, or another allocator
+    page_mib: Optional[int]  # None: cenote chooses, or the allocator has no pages
     capacity: int
-    lag: float  # as a part of the records
+    lag: float  # how far the GPU is behind, as a part of the records
     prices: str = environment.PRICES[0]
 
 
 # --- processes
 
 class Worker:
-    """A process with torch and one allocator, which replays traces."""
+    """A process that has imported torch with one allocator, and replays traces."""
 
     def __init__(self, allocator: str, preload: str) -> None:
         self.allocator = allocator
@@ -77,45 +77,47 @@ class Worker:
         variables = environment.prepare(wish, old, preload)
         if not places.is_installed():
             variables["CENOTE_BUILD"] = places.build_folder()
-        # Not with the current folder, which python -c puts first on its path: other users may be able to write there.
+        # python -c puts the current folder first on its path. The program takes it out, because other users may be able to write there.
         program = (f"import sys; sys.path = [{os.path.dirname(places.HERE)!r}, *filter(None, sys.path)]; "
                    "from cenote.replay import player; sys.exit(player.main())")
         self.process = subprocess.Popen([sys.executable, "-c", program, allocator], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, text=True)
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
+        """The next answer of the process. Raises Failed if the process ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise Failed(f"the process that replays under {self.allocator} ended with status {self.process.wait()}{self.last_words()}")
-        heard = json.loads(line)
-        return heard if isinstance(heard, dict) else {}
+            raise Failed(f"the process that replays under {self.allocator} ended with status {self.process.wait()}{self.last_line()}")
+        answer = json.loads(line)
+        return answer if isinstance(answer, dict) else {}
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").splitlines()
         return f": {lines[-1].strip()[:200]}" if lines else ""
 
     def play(self, job: dict[str, Any], progress: Callable[[int], None]) -> dict[str, Any]:
+        """Replays one trace and returns its figures. Calls `progress` with the number of operations played so far."""
         if not self.ready:
-            heard = self.hear()
-            if "failed" in heard:
-                raise Mistake(f"PyTorch under {self.allocator}: {heard['failed']}")
+            answer = self.receive()
+            if "failed" in answer:
+                raise Mistake(f"PyTorch under {self.allocator}: {answer['failed']}")
             self.ready = True
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         done: Optional[dict[str, Any]] = None
         while True:
-            heard = self.hear()
-            if "played" in heard:
-                progress(heard["played"])
-            elif "failed" in heard:
-                raise Failed(f"under {self.allocator}: {heard['failed']}")
-            elif "done" in heard:
-                done = heard["done"]
+            answer = self.receive()
+            if "played" in answer:
+                progress(answer["played"])
+            elif "failed" in answer:
+                raise Failed(f"under {self.allocator}: {answer['failed']}")
+            elif "done" in answer:
+                done = answer["done"]
             elif done is None:
-                raise Failed(f"the replay under {self.allocator} ended with status {heard.get('ended')}{self.last_words()}")
+                raise Failed(f"the replay under {self.allocator} ended with status {answer.get('ended')}{self.last_line()}")
             else:
                 return done
 
@@ -126,7 +128,7 @@ class Worker:
 
 
 class Stage:
-    """The workers, and the folder with the traces that they read."""
+    """The workers, and the folder with the traces that the workers read."""
 
     def __init__(self, folder: str, repeat: int, bar: Bar) -> None:
         self.folder, self.repeat, self.bar = folder, repeat, bar
@@ -142,6 +144,7 @@ class Stage:
             worker.end()
 
     def play(self, trace: Trace, number: int, variant: Variant) -> dict[str, Any]:
+        """Replays trace `number` in one variant. Returns the run."""
         shape = f"capacity:{quantity.write_size(variant.capacity)},devices:{trace.devices},manual_clock:1,prices:{variant.prices}"
         variables = {"CENOTE_SIM": shape}
         if variant.page_mib is not None:
@@ -157,7 +160,7 @@ class Stage:
 
 
 def describe(trace: Trace, variant: Variant, repeat: int, done: dict[str, Any]) -> dict[str, Any]:
-    """A run as in --json. Names with an underscore are for the picture only."""
+    """A run: the fields that --json writes, and fields for the picture, whose names begin with an underscore."""
     oom = done["oom"]
     waste = None if oom or not trace.live_peak else round(100 * (done["reserved_peak_bytes"] / trace.live_peak - 1), 2)
     return {
@@ -176,7 +179,9 @@ def describe(trace: Trace, variant: Variant, repeat: int, done: dict[str, Any]) 
 def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> Optional[tuple[int, dict[str, Any]]]:
     """The smallest capacity with which `play` does not run out of memory, to 1 % or 64 MiB, and its run; None if the largest card is too small.
 
-    `least` is known to be too small. A card may suffice where a larger one does not: the result suffices, and a card just below it does not."""
+    The search begins at `start`; `least` is known to be too small. A card may suffice where a larger one does not: so the result suffices, and some
+    card just below it does not, but a still smaller card might.
+    """
     good, done = start, play(start)
     bad = least
     while done["oom_record"] is not None:
@@ -184,7 +189,7 @@ def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> O
             return None
         bad, good = good, min(good * 2, command_line.MOST_CAPACITY)
         done = play(good)
-    while good - bad > max(good // 100, NEAR):
+    while good - bad > max(good // 100, SEARCH_DISTANCE):
         middle = (good + bad) // 2 // UNIT * UNIT
         tried = play(middle)
         if tried["oom_record"] is None:
@@ -195,7 +200,7 @@ def smallest(play: Callable[[int], dict[str, Any]], least: int, start: int) -> O
 
 
 def find_smallest(stage: Stage, trace: Trace, number: int, variant: Variant) -> dict[str, Any]:
-    # One of the cards holds at least this part of the peak, and the context takes memory, too: so it is too small.
+    # One of the cards has to hold at least this part of the peak, and its context takes memory too: so a card of this size is too small.
     least = max(trace.live_peak // trace.devices // UNIT * UNIT, UNIT)
     found = smallest(lambda capacity: stage.play(trace, number, variant._replace(capacity=capacity)), least, max(variant.capacity, least + UNIT))
     if found is None:
@@ -207,7 +212,7 @@ def find_smallest(stage: Stage, trace: Trace, number: int, variant: Variant) -> 
 # --- the command
 
 def listed(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """A reader for an option with several values, separated by commas; each value is used once."""
+    """A reader for an option with several values, separated by commas. A value that comes twice is used once."""
     def read_all(text: str) -> list[Any]:
         return list(dict.fromkeys(read(part) for part in text.split(",")))
     return read_all
@@ -215,7 +220,7 @@ def listed(read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 def allocator(text: str) -> str:
     if text not in ALLOCATORS:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no allocator; use some of {', '.join(ALLOCATORS)}")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no allocator; choose from {', '.join(ALLOCATORS)}")
     return text
 
 
@@ -226,7 +231,7 @@ def page(text: str) -> int:
         size = 0
     mib = size if text.isdecimal() else size / (1 << 20)
     if mib not in PAGES:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size of a page: MiB, one of {', '.join(map(str, PAGES))}")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size of a page; choose from {', '.join(map(str, PAGES))} MiB")
     return int(mib)
 
 
@@ -258,15 +263,15 @@ def parser() -> command_line.Parser:
     made.add_argument("--sim", metavar="SIZE,...", type=listed(command_line.capacity), default=[CAPACITY],
                       help="memory of each simulated GPU (default 80GiB)")
     made.add_argument("--page", metavar="MIB,...", type=listed(page), default=[None],
-                      help="size of cenote's pages (default: what it chooses for the card)")
+                      help="size of cenote's pages (default: the size that cenote chooses for the card)")
     made.add_argument("--lag", metavar="PART,...", type=listed(lag), default=[0.0],
                       help="how far the GPU is behind the program, as a part of the records: 0.05 or 5%% (default 0)")
     made.add_argument("--prices", metavar="LIST,...", type=listed(str), default=[environment.PRICES[0]], help=command_line.PRICES_HELP)
     made.add_argument("--repeat", metavar="N", type=times, default=1, help="play each trace N times in a row, in the same pools (default 1)")
-    made.add_argument("--recorded", action="store_true", help="the files are snapshots from a card: compare what it gave with models of PyTorch's "
-                      "allocators, event by event")
-    made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is the first that is tried")
-    made.add_argument("--json", metavar="FILE", help="write all figures to FILE; -: to standard output, instead of the table")
+    made.add_argument("--recorded", action="store_true", help="the files are memory snapshots of PyTorch on a card: compare what PyTorch "
+                      "took from the card with models of its allocators, event by event")
+    made.add_argument("--smallest", action="store_true", help="find the smallest card, to 1 %% or 64 MiB; --sim is the size that is tried first")
+    made.add_argument("--json", metavar="FILE", help="write all figures to FILE; if FILE is -, to standard output instead of the table")
     made.add_argument("--plot", metavar="FILE.png", help="draw requested and held memory over the records (needs matplotlib)")
     return made
 
@@ -277,7 +282,7 @@ def variants(options: argparse.Namespace) -> list[Variant]:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Mistake, before the first replay, if the results could not be written."""
+    """Raises Mistake, before the first replay, if the results could not be written."""
     if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Mistake("--plot needs matplotlib: pip install matplotlib")
     for path in (options.json, options.plot):
@@ -293,7 +298,7 @@ def check_prices(options: argparse.Namespace) -> None:
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise Mistake(f"torch is not installed for {sys.executable}: pip install torch, or `make run` for .venv/bin/cenote; "
-                      "the program cenote-replay needs no torch, and replays under cenote only")
+                      "the program cenote-replay needs no torch, but replays under cenote only")
 
 
 def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
@@ -309,12 +314,12 @@ def load_all(paths: Sequence[str], folder: str, bar: Bar) -> list[Trace]:
 
 
 def replay_recorded(options: argparse.Namespace) -> int:
-    usual = {"under": list(ALLOCATORS), "page": [None], "lag": [0.0], "prices": [environment.PRICES[0]], "repeat": 1, "smallest": False}
-    for name, value in usual.items():
+    defaults = {"under": list(ALLOCATORS), "page": [None], "lag": [0.0], "prices": [environment.PRICES[0]], "repeat": 1, "smallest": False}
+    for name, value in defaults.items():
         if getattr(options, name) != value:
-            raise Mistake(f"--recorded plays what was recorded, once, and does not go with --{name}")
+            raise Mistake(f"--recorded plays what was recorded, once: leave out --{name}")
     if len(options.sim) > 1:
-        raise Mistake("--recorded takes one --sim, the card on which cenote is")
+        raise Mistake("--recorded takes one size in --sim, the capacity of the card for cenote")
     recorded.run(options)
     return 0
 
@@ -326,7 +331,8 @@ def replay(options: argparse.Namespace) -> int:
     check_prices(options)
     check_torch()
     bar = Bar()
-    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an exception, so that workers end and the folder goes
+    # SIGTERM raises an exception, so that the workers end and the folder is removed.
+    old = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return replay_all(options, bar)
     finally:

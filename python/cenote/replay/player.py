@@ -1,11 +1,11 @@
 """Plays traces through PyTorch's allocator on the simulated GPU. comparison.py starts this program once for each allocator.
 
-It imports torch once, and forks for each line of standard input, a JSON object that says what to play. The answers are lines of JSON. Only the child
-uses CUDA, so that each replay has a simulated machine of its own, with its own capacity and pages.
+The program imports torch once, and forks for each line of standard input, a JSON object that says what to play. It answers with lines of JSON. Only
+the child uses CUDA, so that each replay has a simulated machine of its own, with its own capacity and pages.
 
-Each record is one call of PyTorch: an allocation is the function behind torch.cuda.caching_allocator_alloc, a free the one behind
+Each record is one call of PyTorch: an allocation calls the function behind torch.cuda.caching_allocator_alloc, a free the one behind
 caching_allocator_delete. A block that a second stream uses is a tensor, because in Python only tensors have record_stream. Each stream of the trace
-is a CUDA stream made for it, not one of PyTorch's pool. The device's clock stands still; with a lag it advances by a tick at each record.
+is a CUDA stream made for it, not one of PyTorch's pool. The device's clock stands still; if the job has a lag, it advances by a tick at each record.
 """
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_books(driver: Any) -> Books:
 
 
 class Calls:
-    """The function of each kind of record."""
+    """The function to call for each kind of record."""
 
     alloc: Callable[[int, int], Any]
     free: Callable[[int], Any]
@@ -56,8 +56,8 @@ class Calls:
     device: Callable[[int], Any]
 
 
-class Nothing(Calls):
-    """Functions that do nothing, to measure the loop itself."""
+class EmptyCalls(Calls):
+    """Functions that do nothing, to measure the time of the loop itself."""
 
     def __init__(self) -> None:
         self.alloc = self.tensor = self.use = operator.or_
@@ -66,6 +66,8 @@ class Nothing(Calls):
 
 
 class Torch(Calls):
+    """PyTorch's functions."""
+
     def __init__(self, torch: Any, job: dict[str, Any]) -> None:
         self.torch = torch
         runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
@@ -78,7 +80,7 @@ class Torch(Calls):
         if job["allocator"] == "cenote":
             from cenote.labels import step_counter
             self.step = step_counter.step
-        self.current: Any = None
+        self.current: Any = None  # the stream that `tensor` set last
 
     def make_stream(self, runtime: Any, device: int, number: int) -> Any:
         self.torch.cuda.set_device(device)
@@ -125,13 +127,13 @@ def play(part: Part, blocks: list[Any], handles: Sequence[int], calls: Calls, ti
             calls.step()
         elif op == DEVICE:
             calls.device(block)
-            continue  # not a record of the file
+            continue  # DEVICE is no record of the file: no tick
         if tick is not None:
             tick()
 
 
 def parts(arrays: Part, length: int) -> Iterator[tuple[int, Part]]:
-    """Parts of the arrays, each with its first index."""
+    """Parts of the arrays with `length` operations each, and the index of the first."""
     count = len(arrays[0])
     for at in range(0, count, length):
         end = min(at + length, count)
@@ -141,59 +143,60 @@ def parts(arrays: Part, length: int) -> Iterator[tuple[int, Part]]:
 class Player:
     """One replay, in a process of its own."""
 
-    def __init__(self, torch: Any, job: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-        self.torch, self.job, self.tell = torch, job, tell
+    def __init__(self, torch: Any, job: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
+        self.torch, self.job, self.send = torch, job, send
         self.driver = ctypes.CDLL("libcuda.so.1")
         self.driver.sim_last_violation.restype = ctypes.c_char_p
         self.arrays = trace_file.restore(job["file"], job["count"])
         for device in range(job["devices"]):  # makes a context and cenote's pool before the first record
             torch.zeros(0, device=f"cuda:{device}")
         self.calls = Torch(torch, job)
-        self.tick = self.ticking(round(job["lag"] * job["records"]) * TICK_NS)
-        self.began = read_books(self.driver)
+        self.tick = self.make_tick(round(job["lag"] * job["records"]) * TICK_NS)
+        self.books_before = read_books(self.driver)
         self.driver_calls: list[int] = []  # by repetition
         self.samples: list[tuple[int, int]] = []  # record, bytes held
         self.ns = 0
 
-    def ticking(self, lag_ns: int) -> Optional[Callable[[], Any]]:
+    def make_tick(self, lag_ns: int) -> Optional[Callable[[], Any]]:
+        """A function that advances the device's clock, or None if the device is not behind."""
         if not lag_ns:
             return None
         self.driver.sim_set_lag(ctypes.c_uint64(lag_ns))
         return functools.partial(self.driver.sim_advance, ctypes.c_uint64(TICK_NS))
 
     def play_once(self, is_first: bool) -> Optional[dict[str, Any]]:
-        """Plays the trace. None, or the record at which memory ran out."""
+        """Plays the trace. Returns None, or the record and the bytes of the allocation for which there was no memory."""
         blocks: list[Any] = [None] * self.job["blocks"]
         record = 0
         for at, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
-            tracked = (iter(part[0]), *part[1:])
+            tracked = (iter(part[0]), *part[1:])  # the iterator's length hint tells how far `play` came
             begin = time.process_time_ns()
             try:
                 play(tracked, blocks, self.calls.handles, self.calls, self.tick)  # type: ignore[arg-type]
             except self.torch.OutOfMemoryError:
-                here = len(part[0]) - operator.length_hint(tracked[0])
-                record += here - part[0].count(DEVICE, 0, here)
-                return {"record": record, "bytes": part[2][here - 1]}
+                played = len(part[0]) - operator.length_hint(tracked[0])
+                record += played - part[0].count(DEVICE, 0, played)
+                return {"record": record, "bytes": part[2][played - 1]}
             finally:
                 self.ns += time.process_time_ns() - begin
             record += len(part[0]) - part[0].count(DEVICE)
             if is_first and record <= self.job["records"]:
                 self.samples.append((record, read_books(self.driver).used))
-            self.tell({"played": at + len(part[0])})
+            self.send({"played": at + len(part[0])})
         return None
 
     def loop_ns(self) -> int:
-        """Time of the loop in `play` without the calls."""
+        """The time that the loop in `play` takes without the calls."""
         blocks: list[Any] = [0] * self.job["blocks"]
-        nothing, ns = Nothing(), 0
+        empty, ns = EmptyCalls(), 0
         for _, part in parts(self.arrays, max(1, self.job["count"] // SAMPLES)):
             begin = time.process_time_ns()
-            play(part, blocks, self.calls.handles, nothing, self.tick)
+            play(part, blocks, self.calls.handles, empty, self.tick)
             ns += time.process_time_ns() - begin
         return ns
 
     def play_all(self) -> dict[str, Any]:
-        oom, calls = None, self.began.calls
+        oom, calls = None, self.books_before.calls
         for i in range(self.job["repeat"]):
             oom = self.play_once(i == 0)
             now = read_books(self.driver).calls
@@ -205,7 +208,7 @@ class Player:
 
     def figures(self, oom: Optional[dict[str, Any]]) -> dict[str, Any]:
         books = read_books(self.driver)
-        if books.violations > self.began.violations:
+        if books.violations > self.books_before.violations:
             raise RuntimeError(f"the simulated GPU refuses a use of memory: {self.driver.sim_last_violation().decode()}")
         address = pages = None
         if self.job["allocator"] == "cenote":
@@ -217,7 +220,8 @@ class Player:
         loop = self.loop_ns() / count
         return {
             "reserved_peak_bytes": books.used_peak, "address_bytes": address, "page_bytes": pages,
-            "driver_calls_first": self.driver_calls[0], "driver_calls_last": self.driver_calls[-1], "driver_ns": books.cost_ns - self.began.cost_ns,
+            "driver_calls_first": self.driver_calls[0], "driver_calls_last": self.driver_calls[-1],
+            "driver_ns": books.cost_ns - self.books_before.cost_ns,
             "cpu_ns_per_record": None if oom else round(max(0.0, self.ns / count / self.job["repeat"] - loop), 1),
             "loop_ns_per_record": round(loop, 1),
             "oom": oom, "samples": self.samples, "torch": self.torch.__version__,
@@ -226,15 +230,22 @@ class Player:
 
 # --- the process
 
-def answer(torch: Any, job: dict[str, Any], output: int) -> None:
-    """Runs in the child."""
-    def tell(what: dict[str, Any]) -> None:
-        os.write(output, (json.dumps(what) + "\n").encode())
+def send(output: int, answer: dict[str, Any]) -> None:
+    os.write(output, (json.dumps(answer) + "\n").encode())
+
+
+def failure(problem: Exception) -> dict[str, Any]:
+    return {"failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"}
+
+
+def play_job(torch: Any, job: dict[str, Any], output: int) -> None:
+    """Runs one replay, in the child, and sends its figures or why it failed."""
+    send_here = functools.partial(send, output)
     try:
         os.environ.update(job["environment"])
-        tell({"done": Player(torch, job, tell if job["progress"] else lambda what: None).play_all()})
+        send_here({"done": Player(torch, job, send_here if job["progress"] else lambda answer: None).play_all()})
     except Exception as problem:
-        tell({"failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"})
+        send_here(failure(problem))
 
 
 def end_with_parent() -> None:
@@ -243,6 +254,7 @@ def end_with_parent() -> None:
 
 
 def prepare(allocator: str) -> Any:
+    """Imports torch and checks that it has this allocator."""
     import torch
     if not torch.version.cuda:
         raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
@@ -261,19 +273,19 @@ def prepare(allocator: str) -> Any:
 def main() -> int:
     end_with_parent()
     output = os.dup(1)
-    os.dup2(2, 1)  # what libraries print goes to standard error, so that standard output has answers only
+    os.dup2(2, 1)  # sends what libraries print to standard error, so that the old standard output has answers only
     try:
         torch = prepare(sys.argv[1])
     except Exception as problem:
-        os.write(output, (json.dumps({"failed": f"{type(problem).__name__}: {' '.join(str(problem).split())[:500]}"}) + "\n").encode())
+        send(output, failure(problem))
         return 1
-    os.write(output, b'{"ready": 1}\n')
+    send(output, {"ready": 1})
     for line in sys.stdin:
         child = os.fork()
         if not child:
             end_with_parent()
-            answer(torch, json.loads(line), output)
+            play_job(torch, json.loads(line), output)
             os._exit(0)
         status = os.waitpid(child, 0)[1]
-        os.write(output, (json.dumps({"ended": os.waitstatus_to_exitcode(status)}) + "\n").encode())
+        send(output, {"ended": os.waitstatus_to_exitcode(status)})
     return 0

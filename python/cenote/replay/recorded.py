@@ -1,8 +1,8 @@
-"""`cenote replay --recorded`: what a card gave to PyTorch, beside what the models of its allocators and cenote take for the same events.
+"""`cenote replay --recorded`: compares what PyTorch took from a card with what models of its allocators and cenote take for the same events.
 
-recording.py reads the snapshots. The program cenote-fuzz (tools/waste/) plays them; it needs no torch. The model of the allocator that was recorded
-begins with the card's own segments and blocks, and is held to the card after each event: as many bytes, and each block at the same address. The other
-model and cenote begin with the live blocks alone, and show what they would have held.
+recording.py reads the snapshots. The program cenote-fuzz (tools/waste/) plays them and needs no torch. The model of the allocator that was recorded
+begins with the card's own segments and blocks. It is compared with the card after each event: it should hold as many bytes, and each block should
+lie at the same address. The other model and cenote begin with the live blocks alone, and show what they would have held.
 """
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from cenote.replay.report import Column, size
 from cenote.view.torch_snapshot import place
 
 MODELS = ("native", "expandable")
-LARGEST = "1TiB"  # models of a recording are never short of memory: the card says when it was
+LARGEST = "1TiB"  # capacity for the models: the recording, not the model, says when the card was short of memory
 
 
 class Compared(NamedTuple):
     recording: Recording
-    model: str  # the name of the one that is held to the card
+    model: str  # the model of the allocator that was recorded
     held: dict[str, list[int]]  # by allocator, after each of recording.moments
-    addresses: list[int]  # of the model's blocks, likewise
-    most: dict[str, int]  # by allocator, with what was there before
+    addresses: list[int]  # after each of recording.moments, of the block that the model allocated
+    peak: dict[str, int]  # by allocator, the setup included
 
 
-# --- playing
+# --- the replay
 
-def played(folder: str, lines: Sequence[str], allocator: str, *options: str) -> list[tuple[int, int]]:
-    """Bytes held, and address of the block, after each line."""
+def play(folder: str, lines: Sequence[str], allocator: str, *options: str) -> list[tuple[int, int]]:
+    """Plays the lines of a trace. Returns, after each line, the bytes held and the address of the block."""
     trace, curve = os.path.join(folder, "trace.csv"), os.path.join(folder, "curve.csv")
     outputs.write(trace, (recording.COLUMNS + "".join(lines)).encode("ascii"))
     done = subprocess.run([places.fuzz_program(), "--allocator", allocator, "--curve", curve, "--live-limit", "64MiB", *options, trace],
@@ -50,10 +50,10 @@ def played(folder: str, lines: Sequence[str], allocator: str, *options: str) -> 
         return [(int(held), int(address)) for held, address in (line.split(",") for line in file)]
 
 
-def spread(found: Recording, curve: Sequence[int]) -> list[int]:
-    """What was held after each line of `plain`, at each moment: the moment of a step has no line of its own."""
-    held, i = [], found.before
-    for line in found.model[found.laid:]:
+def held_at_moments(found: Recording, curve: Sequence[int]) -> list[int]:
+    """The bytes held at each moment. `curve`: the bytes held after each line of `plain`, which has no line for the moment of a step."""
+    held, i = [], found.plain_setup
+    for line in found.model[found.model_setup:]:
         i += line.split(",", 2)[1] != "s"
         held.append(curve[i - 1] if i else 0)
     return held
@@ -61,36 +61,37 @@ def spread(found: Recording, curve: Sequence[int]) -> list[int]:
 
 def compare(found: Recording, capacity: int, folder: str) -> Compared:
     model = MODELS[found.is_expandable]
-    as_recorded = played(folder, found.model, model, "--recorded", str(found.laid), "--capacity", LARGEST)
-    held = {model: [bytes_held for bytes_held, _ in as_recorded[found.laid:]]}
-    most = {model: max(bytes_held for bytes_held, _ in as_recorded)}
+    as_recorded = play(folder, found.model, model, "--recorded", str(found.model_setup), "--capacity", LARGEST)
+    held = {model: [bytes_held for bytes_held, _ in as_recorded[found.model_setup:]]}
+    peak = {model: max(bytes_held for bytes_held, _ in as_recorded)}
     for name in (*MODELS, "cenote"):
         if name == model:
             continue
         card = str(capacity) if name == "cenote" else LARGEST
-        curve = [bytes_held for bytes_held, _ in played(folder, found.plain, name, "--capacity", card)]
-        held[name], most[name] = spread(found, curve), max(curve)
-    return Compared(found, model, held, [address for _, address in as_recorded[found.laid:]], most)
+        curve = [bytes_held for bytes_held, _ in play(folder, found.plain, name, "--capacity", card)]
+        held[name], peak[name] = held_at_moments(found, curve), max(curve)
+    return Compared(found, model, held, [address for _, address in as_recorded[found.model_setup:]], peak)
 
 
-# --- judging
+# --- the comparison
 
 def first_difference(c: Compared) -> Optional[int]:
-    """The first moment at which the model does not hold what the card held."""
+    """The first moment at which the model holds other bytes than the card."""
     return next((i for i, (held, moment) in enumerate(zip(c.held[c.model], c.recording.moments)) if held != moment.reserved), None)
 
 
-def first_elsewhere(c: Compared) -> Optional[int]:
+def first_misplaced(c: Compared) -> Optional[int]:
+    """The first moment at which the model put a block at another address than the card."""
     return next((i for i, (address, moment) in enumerate(zip(c.addresses, c.recording.moments)) if moment.address not in (None, address)), None)
 
 
-def changed(held: Sequence[int], before: int, i: int) -> str:
+def change_text(held: Sequence[int], before: int, i: int) -> str:
     step = held[i] - (held[i - 1] if i else before)
     return f"took {size(step)}" if step > 0 else f"gave back {size(-step)}" if step < 0 else "took nothing"
 
 
-def told(c: Compared, i: int) -> str:
-    """The event of a moment, in words."""
+def event_text(c: Compared, i: int) -> str:
+    """The event of a moment, for a message."""
     moment = c.recording.moments[i]
     event = c.recording.events[moment.event]
     where = place(event.get("frames"))
@@ -99,18 +100,18 @@ def told(c: Compared, i: int) -> str:
 
 
 def findings(c: Compared) -> list[str]:
-    """Sentences, one a line."""
+    """Sentences for below the table, one a line."""
     found, lines = c.recording, []
-    differs, elsewhere = first_difference(c), first_elsewhere(c)
+    differs, misplaced = first_difference(c), first_misplaced(c)
     card = [moment.reserved for moment in found.moments]
     if differs is not None:
         model = c.held[c.model]
         before = found.reserved_before
-        lines.append(f"first disagreement: {told(c, differs)}: the card {changed(card, before, differs)} and held {card[differs]:,} bytes, "
-                     f"the model {changed(model, before, differs)} and held {model[differs]:,}")
-    if elsewhere is not None:
-        lines.append(f"first block elsewhere: {told(c, elsewhere)}: at {found.moments[elsewhere].address:#x} on the card, "
-                     f"at {c.addresses[elsewhere]:#x} in the model")
+        lines.append(f"first disagreement: {event_text(c, differs)}: the card {change_text(card, before, differs)} and held {card[differs]:,} bytes, "
+                     f"the model {change_text(model, before, differs)} and held {model[differs]:,}")
+    if misplaced is not None:
+        lines.append(f"first block at another address: {event_text(c, misplaced)}: at {found.moments[misplaced].address:#x} on the card, "
+                     f"at {c.addresses[misplaced]:#x} in the model")
     return lines + found.notes
 
 
@@ -118,7 +119,7 @@ def as_run(c: Compared) -> dict[str, Any]:
     found = c.recording
     moments = found.moments
     blocks = [(moment.address, address) for moment, address in zip(moments, c.addresses) if moment.address is not None]
-    differs, elsewhere = first_difference(c), first_elsewhere(c)
+    differs, misplaced = first_difference(c), first_misplaced(c)
     return {
         "recording": os.path.basename(found.title).removesuffix(".pickle").removesuffix(".pkl"), "device": found.device, "model": c.model,
         "streams": len({line.split(",", 5)[4] for line in found.plain}), "events": len(found.events), "compared": len(moments),
@@ -128,9 +129,9 @@ def as_run(c: Compared) -> dict[str, Any]:
         "blocks": len(blocks), "blocks_in_place": sum(card == model for card, model in blocks),
         "requested_peak_bytes": max(moment.live for moment in moments), "card_first_bytes": found.reserved_before,
         "card_peak_bytes": max(found.reserved_before, *(moment.reserved for moment in moments)),
-        "native_peak_bytes": c.most["native"], "expandable_peak_bytes": c.most["expandable"], "cenote_peak_bytes": c.most["cenote"],
+        "native_peak_bytes": c.peak["native"], "expandable_peak_bytes": c.peak["expandable"], "cenote_peak_bytes": c.peak["cenote"],
         "first_difference_event": None if differs is None else moments[differs].event,
-        "first_elsewhere_event": None if elsewhere is None else moments[elsewhere].event, "findings": findings(c),
+        "first_elsewhere_event": None if misplaced is None else moments[misplaced].event, "findings": findings(c),
     }
 
 
@@ -152,8 +153,8 @@ COLUMNS = [
 
 
 def print_table(runs: Sequence[dict[str, Any]]) -> None:
-    print("Held at most, by the card and in the replay. Equal: after so many events the model of what was recorded holds what the card held.\n"
-          "In place: so many blocks lie at the card's address.")
+    print("Peak bytes held, by the card and in the replay. Equal: events after which the model of what was recorded holds what the card held.\n"
+          "In place: blocks that lie at the card's address.")
     report.print_plain(COLUMNS, [[column.text(run) for column in COLUMNS] for run in runs])
     for run in runs:
         for line in run["findings"]:
@@ -178,17 +179,9 @@ def plot(path: str, compared: Sequence[Compared]) -> None:
         if differs is not None:
             axis.axvline(differs, color="#222222", linewidth=0.8, linestyle="--")
             axis.text(differs, 0, " first disagreement", rotation=90, va="bottom", fontsize=7)
-        axis.set_title(name + (f", device {c.recording.device}" if c.recording.device else ""), fontsize=10, loc="left")
-        axis.set_xlim(0, len(moments))
-        axis.set_ylim(0)
-        axis.set_xlabel("event", fontsize=8)
-        axis.set_ylabel(label, fontsize=8)
-        axis.tick_params(labelsize=8)
-        axis.legend(fontsize=7, loc="lower right", framealpha=0.9)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-    with outputs.whole(path) as file:
-        figure.savefig(file, dpi=130, format="png")
+        title = name + (f", device {c.recording.device}" if c.recording.device else "")
+        report.finish_axis(axis, title, ("event", label), len(moments))
+    report.save_figure(figure, path)
 
 
 # --- the command
@@ -197,7 +190,7 @@ def read(path: str) -> list[Recording]:
     try:
         with inputs.opened(path) as found:
             if found.kind != inputs.PYTORCH:
-                raise BrokenTrace(f"{path}: --recorded is for memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot)")
+                raise BrokenTrace(f"{path}: --recorded reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot)")
             return recording.recordings(path, found.file)
     except (EOFError, OSError, ValueError, zlib.error) as problem:
         raise BrokenTrace(f"{path}: {getattr(problem, 'strerror', None) or problem}") from None

@@ -1,4 +1,4 @@
-"""The output of `cenote replay`: a table, JSON, a picture. On a terminal rich draws the table, if it is installed."""
+"""The output of `cenote replay`: a table, JSON, a picture. If standard output is a terminal and rich is installed, rich draws the table."""
 import argparse
 import datetime
 import importlib.util
@@ -13,14 +13,14 @@ from cenote.launch import environment
 from cenote.replay.trace_file import Trace
 
 Run = dict[str, Any]
-MANY = 6  # if there are more traces, the picture shows waste only
+MOST_CURVES = 6  # of more traces, the picture shows the waste instead of the curves
 COLORS = {"native": "#d1495b", "expandable": "#edae49", "cenote": "#00798c"}
 
 
 # --- the table
 
 def size(count: Any) -> str:
-    """With three significant digits."""
+    """A number of bytes, with three significant digits."""
     if count is None:
         return ""
     for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -35,9 +35,7 @@ def seconds(ns: int) -> str:
 
 
 def outcome(run: Run) -> str:
-    if run["oom_record"] is not None:
-        return f"at record {run['oom_record']:,}"
-    return ""
+    return "" if run["oom_record"] is None else f"at record {run['oom_record']:,}"
 
 
 def waste(run: Run) -> str:
@@ -54,16 +52,17 @@ def under(run: Run) -> str:
 
 class Column(NamedTuple):
     head: str
-    text: Any  # of a run
+    text: Any  # function: run -> text of its cell
     is_number: bool = True
 
 
 def differ(runs: Sequence[Run], name: str) -> bool:
+    """Whether the runs have different values under this name."""
     return len({run.get(name) for run in runs}) > 1
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
-    """Properties that all runs share have no column; `heading` has them."""
+    """The columns of the table. A property that all runs share has no column: `heading` names it."""
     is_search = any("smallest_bytes" in run for run in runs)
     found = [Column("trace", lambda run: run["trace"], False), Column("under", under, False)]
     if is_search:
@@ -87,7 +86,7 @@ def heading(runs: Sequence[Run]) -> str:
     first = runs[0]
     parts = ["Simulated GPU"]
     if not differ(runs, "capacity_bytes") and "smallest_bytes" not in first:
-        parts.append(f"{size(first['capacity_bytes'])}")
+        parts.append(size(first["capacity_bytes"]))
     if not differ(runs, "lag") and first["lag"]:
         parts.append(f"{100 * first['lag']:g} % of the records behind the program")
     if not differ(runs, "prices") and first["prices"] != environment.PRICES[0]:
@@ -119,7 +118,7 @@ def print_table(runs: Sequence[Run]) -> None:
     made = columns(runs)
     rows = [[column.text(run) for column in made] for run in runs]
     print(heading(runs))
-    for i in range(len(rows) - 1, 0, -1):  # the name of a trace once
+    for i in range(len(rows) - 1, 0, -1):  # the name of a trace stands in its first row only
         if rows[i][0] == rows[i - 1][0]:
             rows[i][0] = ""
     (print_rich if sys.stdout.isatty() and importlib.util.find_spec("rich") else print_plain)(made, rows)
@@ -135,21 +134,21 @@ def as_json(runs: Sequence[Run]) -> str:
 
 
 def plot(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
-    if len(traces) > MANY:
+    if len(traces) > MOST_CURVES:
         plot_waste(path, runs)
     else:
         plot_time(path, traces, runs)
 
 
 def circumstances(run: Run, runs: Sequence[Run]) -> list[str]:
-    """The properties in which the run differs from others of its trace and allocator."""
+    """What tells the run from others of its trace and allocator."""
     card = [size(run["capacity_bytes"])] if differ(runs, "capacity_bytes") else []
     return card + ([f"lag {100 * run['lag']:g} %"] if differ(runs, "lag") else []) + \
         ([os.path.basename(run["prices"])] if differ(runs, "prices") else [])
 
 
 def plot_waste(path: str, runs: Sequence[Run]) -> None:
-    """A group of bars for each trace. Uses only fields that the JSON has, too."""
+    """Draws a group of bars for each trace. Uses only fields that the JSON has, too."""
     from matplotlib.figure import Figure
     names = list(dict.fromkeys(run["trace"] for run in runs))
     shown = [[run for run in runs if run["trace"] == name] for name in names]
@@ -169,29 +168,26 @@ def plot_waste(path: str, runs: Sequence[Run]) -> None:
     axis.set_xlim(0, max(widest * 1.12, 1))
     axis.set_xlabel("reserved beyond what was requested, at the peaks, in % of it", fontsize=9)
     axis.tick_params(axis="y", length=0)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    of = {under(run): run["allocator"] for run in runs}
-    axis.legend([axis.barh([0], [0], color=COLORS[name]) for name in of.values()], list(of), loc="lower right", fontsize=9, frameon=False)
+    hide_frame(axis)
+    colors = {under(run): COLORS[run["allocator"]] for run in runs}
+    axis.legend([axis.barh([0], [0], color=color) for color in colors.values()], list(colors), loc="lower right", fontsize=9, frameon=False)
     axis.set_title("Simulated GPU, " + " or ".join(dict.fromkeys(size(run["capacity_bytes"]) for run in runs)), fontsize=10, loc="left")
-    with outputs.whole(path) as file:
-        figure.savefig(file, dpi=130, format="png")
+    save_figure(figure, path)
 
 
 def plot_time(path: str, traces: Sequence[Trace], runs: Sequence[Run]) -> None:
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    """Draws requested and held memory over the records, one picture for each trace."""
+    from matplotlib.figure import Figure
     wide = 2 if len(traces) > 1 else 1
     rows = -(-len(traces) // wide)
-    figure, axes = pyplot.subplots(rows, wide, figsize=(7.5 * wide, 3.4 * rows + 0.4), squeeze=False, layout="constrained")
+    figure = Figure(figsize=(7.5 * wide, 3.4 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, wide, squeeze=False)
     for axis in axes.flat[len(traces):]:
         axis.set_visible(False)
     for i, (trace, axis) in enumerate(zip(traces, axes.flat)):
         draw(axis, trace, [run for run in runs if run["_number"] == i])
     figure.suptitle("Device memory held, simulated GPU", fontsize=11)
-    with outputs.whole(path) as file:
-        figure.savefig(file, dpi=130, format="png")
+    save_figure(figure, path)
 
 
 def draw(axis: Any, trace: Trace, runs: Sequence[Run]) -> None:
@@ -204,15 +200,29 @@ def draw(axis: Any, trace: Trace, runs: Sequence[Run]) -> None:
                           color=COLORS[run["allocator"]], linewidth=1.4, label=label)
         if run["oom_record"] is not None and run["_samples"]:
             axis.plot(*[[value] for value in (run["_samples"][-1][0], run["_samples"][-1][1] / unit)], marker="x", color=line.get_color())
-    axis.set_title(f"{trace.name}", fontsize=10, loc="left")
-    axis.set_xlim(0, trace.records)
+    finish_axis(axis, trace.name, ("record", name), trace.records)
+
+
+def finish_axis(axis: Any, title: str, labels: tuple[str, str], end: int) -> None:
+    """Gives a picture over records 0 to `end` its title, its legend and the labels of its axes."""
+    axis.set_title(title, fontsize=10, loc="left")
+    axis.set_xlim(0, end)
     axis.set_ylim(0)
-    axis.set_xlabel("record", fontsize=8)
-    axis.set_ylabel(name, fontsize=8)
+    axis.set_xlabel(labels[0], fontsize=8)
+    axis.set_ylabel(labels[1], fontsize=8)
     axis.tick_params(labelsize=8)
     axis.legend(fontsize=7, loc="lower right", framealpha=0.9)
+    hide_frame(axis)
+
+
+def hide_frame(axis: Any) -> None:
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
+
+
+def save_figure(figure: Any, path: str) -> None:
+    with outputs.whole(path) as file:
+        figure.savefig(file, dpi=130, format="png")
 
 
 def write(options: argparse.Namespace, traces: Sequence[Trace], runs: Sequence[Run]) -> None:

@@ -1,24 +1,25 @@
 """The records in a memory snapshot of PyTorch (base/torch_pickle.py), for `cenote replay`.
 
-A snapshot has the last events before its moment (as many as _record_memory_history() was told to keep) and the blocks of its moment. A block was
-live before the first event if its free is among the events but its allocation is not, or if it is live at the end and no event allocates it. Such
-blocks come first, ordered by address.
+A snapshot has the blocks of its moment, and the last events before that moment: as many as _record_memory_history() was told to keep. A block was
+live before the first event if the events have its free but not its allocation, or if it is live at the end and no event allocates it. The records
+begin with the allocations of such blocks, ordered by address.
 
-A block is free at its `free_completed`: from `free_requested` until then another stream used it. The snapshot does not say which stream, so the
+A block is free at its `free_completed`; from `free_requested` until then another stream used it. The snapshot does not say which stream, so the
 records have no uses. Sizes are the requested ones. Segments, pools and frames describe the allocator that was recorded, and are not read.
 """
 import heapq
 from typing import IO, Any, Iterable, Iterator, NamedTuple
 
 from cenote.base import torch_pickle
+from cenote.base.torch_pickle import LIVE_STATES
 from cenote.native.records import MOST_DEVICES, A, BrokenTrace, F, Record
 
-LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
+BLOCK_EVENTS = ("alloc", "free_completed")
 Table = dict[str, Any]
 
 
 class Event(NamedTuple):
-    at: int  # us
+    time_us: int
     device: int
     is_alloc: bool
     address: int
@@ -48,12 +49,12 @@ def event(table: Table, device: int) -> Event:
 
 
 def events_of(path: str, traces: list[Any]) -> Iterator[list[Event]]:
-    """The allocations and frees of each device, in order."""
+    """The allocations and frees of each device, in the order of their events."""
     for device, trace in enumerate(traces):
         found: list[Event] = []
         for i, table in enumerate(trace if isinstance(trace, list) else [trace]):
             try:
-                if table["action"] in ("alloc", "free_completed"):
+                if table["action"] in BLOCK_EVENTS:
                     found.append(event(table, device))
             except (TypeError, KeyError, AttributeError, ValueError) as problem:
                 raise BrokenTrace(f"{path}: event {i} of device {device} is broken: {problem}") from None
@@ -70,7 +71,7 @@ def blocks_at_the_end(path: str, segments: list[Any], device: int) -> Iterator[E
             address = number(segment, "address")
             for block in segment["blocks"]:
                 at = number(block, "address") if "address" in block else address
-                if block["state"] in LIVE:
+                if block["state"] in LIVE_STATES:
                     yield Event(0, device, True, at, number(block, "requested_size" if "requested_size" in block else "size"),
                                 number(segment, "stream"))
                 address = at + number(block, "size")
@@ -79,9 +80,9 @@ def blocks_at_the_end(path: str, segments: list[Any], device: int) -> Iterator[E
 
 
 def blocks_before(events: Iterable[Event], at_the_end: Iterable[Event]) -> list[Event]:
-    """Blocks that were live before the first event, as allocations."""
+    """An allocation for each block that was live before the first event, ordered by address."""
     before: dict[int, Event] = {}
-    known: set[int] = set()  # addresses that earlier events name
+    known: set[int] = set()  # addresses of earlier events
     for e in events:
         if e.address not in known and not e.is_alloc:
             before[e.address] = e._replace(is_alloc=True)
@@ -104,28 +105,28 @@ def records(path: str, file: IO[bytes]) -> Iterator[Record]:
     if not any(by_device):
         raise BrokenTrace(f"{path}: no allocation was recorded in it; call torch.cuda.memory._record_memory_history() before the program begins")
     old = [e for device, events in enumerate(by_device) for e in blocks_before(events, blocks_at_the_end(path, segments, device))]
-    first = min(events[0].at for events in by_device if events)
-    yield from number_blocks(path, old, heapq.merge(*by_device, key=lambda e: e.at), first)
+    first_us = min(events[0].time_us for events in by_device if events)
+    yield from number_blocks(path, old, heapq.merge(*by_device, key=lambda e: e.time_us), first_us)
 
 
-def number_blocks(path: str, old: list[Event], events: Iterator[Event], first: int) -> Iterator[Record]:
-    """Replaces addresses and stream handles by small numbers."""
+def number_blocks(path: str, old: list[Event], events: Iterator[Event], first_us: int) -> Iterator[Record]:
+    """Makes records of the events, with small numbers instead of addresses and stream handles."""
     live: dict[tuple[int, int], tuple[int, int]] = {}  # device and address -> block, size
     spare: list[int] = []
     streams: dict[int, int] = {0: 0}
-    now = 0
+    now_ns = 0
     for i, e in enumerate([*old, *events]):
-        now = max(now, (e.at - first) * 1000) if i >= len(old) else 0
+        now_ns = max(now_ns, (e.time_us - first_us) * 1000) if i >= len(old) else 0
         place = (e.device, e.address)
         if e.is_alloc:
             if place in live:
                 raise BrokenTrace(f"{path}: event {i - len(old)} allocates {e.address:#x}, which is live")
             block = spare.pop() if spare else len(live) + 1
             live[place] = block, e.size
-            yield now, A, block, e.size, streams.setdefault(e.stream, len(streams)), e.device, 0, block, 0, 0
+            yield now_ns, A, block, e.size, streams.setdefault(e.stream, len(streams)), e.device, 0, block, 0, 0
         else:
             if place not in live:
                 raise BrokenTrace(f"{path}: event {i - len(old)} frees {e.address:#x}, which is not live")
             block, size = live.pop(place)
             spare.append(block)
-            yield now, F, block, size, streams.setdefault(e.stream, len(streams)), e.device, 0, block, 0, 0
+            yield now_ns, F, block, size, streams.setdefault(e.stream, len(streams)), e.device, 0, block, 0, 0

@@ -1,8 +1,8 @@
 """Reads a trace for a replay: arrays with the operations of its records, in order, which player.py plays without further checks.
 
-Files are traces (native/records.py) or memory snapshots of PyTorch (torch_trace.py); both come as tuples of struct record. This module adds frees at
-the end for blocks that are never freed, so that each repetition begins with the same state. It turns the allocations of blocks that another stream
-uses into TENSOR_ALLOC, and computes peaks. It keeps only what a replay needs, of at most MOST records.
+A file is a trace (native/records.py) or a memory snapshot of PyTorch (torch_trace.py); both readers give tuples with the fields of struct record.
+This module adds a free at the end for each block that is never freed, so that each repetition begins with the same state. It turns the allocations
+of blocks that another stream uses into TENSOR_ALLOC, and computes peaks. It keeps only what a replay needs, of at most MOST records.
 """
 import os
 import sys
@@ -17,9 +17,9 @@ from cenote.native.records import BATCH, MOST, MOST_DEVICES, RECORD, A, BrokenTr
 ALLOC, FREE, TENSOR_ALLOC, TENSOR_FREE, USE, STEP, DEVICE = range(7)
 
 MOST_BYTES = 1 << 40  # of a block: as much as the largest simulated card has
-SAMPLES = 600  # points of a picture, about
+SAMPLES = 600  # points of a picture: so many to twice as many
 
-Progress = Callable[[int], None]  # told how many records were read
+Progress = Callable[[int], None]  # is called with the number of records that were read
 
 
 class Trace(NamedTuple):
@@ -27,12 +27,12 @@ class Trace(NamedTuple):
 
     name: str  # of the file, without folder and endings
     records: int  # in the file
-    live_peak: int  # most requested bytes of live blocks at one time, all devices together
+    live_peak: int  # the most requested bytes of live blocks at one time, on all devices together
     devices: int
     streams: list[tuple[int, int]]  # device and number; `stream` below is an index of this list
     blocks: int  # all of `block` are less than this
-    every: int  # each sample in `live` covers so many records
-    live: list[int]  # the most live bytes in them
+    every: int  # records that each sample of `live` covers
+    live: list[int]  # the most live bytes within these records
     op: bytearray
     block: "array[int]"
     size: "array[int]"
@@ -44,7 +44,7 @@ def name_of(path: str) -> str:
 
 
 def load(path: str, progress: Optional[Progress] = None) -> Trace:
-    """BrokenTrace if the file cannot be read, or has an error."""
+    """Raises BrokenTrace if the file cannot be read, or has an error."""
     try:
         with inputs.opened(path) as found:
             if found.kind == inputs.PYTORCH:
@@ -73,10 +73,10 @@ class Builder:
         self.places: dict[tuple[int, int], int] = {}  # device and stream -> number
         self.born: dict[int, int] = {}  # live block -> index of its allocation
         self.samples: list[int] = []
-        self.every, self.most = 1, 0  # most: live bytes in the next sample so far
+        self.every, self.sample_peak = 1, 0  # the most live bytes since the last sample
         self.op, self.block, self.size, self.stream = bytearray(), array("I"), array("Q"), array("I")
 
-    def put(self, op: int, block: int, size: int, stream: int) -> None:
+    def append(self, op: int, block: int, size: int, stream: int) -> None:
         self.op.append(op)
         self.block.append(block)
         self.size.append(size)
@@ -91,19 +91,19 @@ class Builder:
         if device != self.device:
             if device >= MOST_DEVICES:
                 raise BrokenTrace(f"{self.path}: record {self.records} is of device {device}; the simulated machine has {MOST_DEVICES} at most")
-            self.put(DEVICE, device, 0, 0)
+            self.append(DEVICE, device, 0, 0)
             self.device = device
             self.devices = max(self.devices, device + 1)
         self.born[block] = len(self.op)
         self.blocks = max(self.blocks, block + 1)
-        self.put(ALLOC, block, size, self.place(device, stream))
+        self.append(ALLOC, block, size, self.place(device, stream))
         self.live += size
         if self.peak < self.live:
             self.peak = self.live
 
     def free(self, block: int) -> None:
         at = self.born.pop(block)
-        self.put(FREE if self.op[at] == ALLOC else TENSOR_FREE, block, self.size[at], 0)
+        self.append(FREE if self.op[at] == ALLOC else TENSOR_FREE, block, self.size[at], 0)
         self.live -= self.size[at]
 
     def use(self, block: int, device: int, stream: int) -> None:
@@ -111,7 +111,7 @@ class Builder:
         place = self.place(device, stream)
         if place != self.stream[at]:  # a use on the block's own stream needs no record_stream
             self.op[at] = TENSOR_ALLOC
-        self.put(USE, block, 0, place)
+        self.append(USE, block, 0, place)
 
     def take(self, record: Record) -> None:
         self.records += 1
@@ -123,15 +123,16 @@ class Builder:
         elif op == U:
             self.use(block, device, stream)
         else:
-            self.put(STEP, 0, 0, 0)
-        if self.most < self.live:
-            self.most = self.live
+            self.append(STEP, 0, 0, 0)
+        if self.sample_peak < self.live:
+            self.sample_peak = self.live
         if self.records % self.every == 0:
             self.sample()
 
     def sample(self) -> None:
-        self.samples.append(self.most)
-        self.most = self.live
+        """Ends a sample. If there are twice SAMPLES of them, each two become one."""
+        self.samples.append(self.sample_peak)
+        self.sample_peak = self.live
         if len(self.samples) == 2 * SAMPLES:
             self.samples, self.every = [max(pair) for pair in zip(self.samples[::2], self.samples[1::2])], self.every * 2
 
@@ -166,7 +167,7 @@ def save(trace: Trace, path: str) -> None:
 
 
 def restore(path: str, count: int) -> tuple[bytes, "array[int]", "array[int]", "array[int]"]:
-    """op, block, size, stream of a file that `save` wrote, with `count` operations."""
+    """The arrays op, block, size and stream of a file that `save` wrote, with `count` operations."""
     with open(path, "rb") as file:
         op = file.read(count)
         parts = (array("I"), array("Q"), array("I"))

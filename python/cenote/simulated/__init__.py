@@ -1,1 +1,1 @@
-"""Checks that the simulated GPU has the functions that the installed torch needs."""
+"""Checks what the simulated GPU offers: the functions that the installed torch needs, and the quirks that a user names."""

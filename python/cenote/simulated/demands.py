@@ -1,8 +1,8 @@
 """Checks that the simulated libraries have every entry point that the installed torch needs.
 
 torch's libraries list the entry points that they need from NVIDIA's libraries. If the simulated ones lack some, `warn` says so before the program
-starts; otherwise the dynamic linker would end the program in the middle of a run. To read the libraries takes a second, so the result is kept in the
-user's cache folder until a file changes.
+starts. Without the warning, the dynamic linker would end the program in the middle of a run. Reading the libraries takes a second, so the result is
+kept in the user's cache folder until one of the files changes.
 """
 import os
 import re
@@ -12,8 +12,8 @@ from typing import Iterable, NamedTuple, Optional, Sequence
 from cenote.base import outputs, trusted
 from cenote.simulated import elf
 
-# NVIDIA's libraries by the start of their file names, and how the names of their entry points begin. The latter tells the library of an entry point
-# that has no version.
+# NVIDIA's libraries, by the start of their file names, and how the names of their entry points begin. If torch does not say from which library it
+# needs an entry point, the beginning of the name tells.
 LIBRARIES = {
     "libcuda.so": "cu[A-Z]",
     "libcudart.so": "cuda[A-Z]|__cuda",
@@ -33,12 +33,12 @@ LIBRARIES = {
     "libnvrtc.so": "nvrtc",
     "libnvshmem_host.so": "nvshmem",
 }
-SHOWN = 8  # names in a message
+SHOWN = 8  # most names of entry points in a message
 
 
 class Demand(NamedTuple):
-    library: str
-    symbol: str  # "" for a library that is missing as a whole
+    library: str  # file name
+    symbol: str  # "": the library itself
     version: str
 
 
@@ -48,7 +48,7 @@ class Torch(NamedTuple):
 
 
 def stem(soname: str) -> Optional[str]:
-    """The row of LIBRARIES that a file name belongs to."""
+    """The row of LIBRARIES for a file name, or None."""
     name = soname.partition(".so")[0] + ".so"
     return name if name in LIBRARIES else None
 
@@ -95,7 +95,7 @@ def simulated_libraries(folder: str) -> list[str]:
 
 
 def missing(demands: Iterable[Demand], simulated: Iterable[str]) -> list[Demand]:
-    """The demands that the simulated libraries do not meet. If a library is missing, one demand stands for all of its entry points."""
+    """The demands that the simulated libraries do not meet. A missing library is one demand, without those for its entry points."""
     libraries = {}
     for path in simulated:
         library = elf.read(path)
@@ -127,13 +127,13 @@ def describe(torch: Torch, lacking: Sequence[Demand]) -> str:
             by_library.setdefault(demand.library, []).append(demand.symbol)
     for library, symbols in by_library.items():
         shown = ", ".join(symbols[:SHOWN]) + (f" and {len(symbols) - SHOWN} more" if len(symbols) > SHOWN else "")
-        lines.append(f"cenote: torch {torch.version} asks for what the simulated {library} does not have, and fails at `import torch` "
-                     f"or where it is called: {shown}")
+        lines.append(f"cenote: torch {torch.version} needs functions that the simulated {library} does not have, and fails at `import torch` "
+                     f"or when it calls one of them: {shown}")
     return "\n".join(lines)
 
 
 def stamp(paths: Iterable[str]) -> str:
-    """A text that changes when one of the files does."""
+    """A text that changes when one of the files changes."""
     rows = [(path, os.stat(path)) for path in paths]
     return "".join(f"{path}\t{status.st_size}\t{status.st_mtime_ns}\n" for path, status in rows)
 
@@ -145,6 +145,7 @@ def cache_path(key: str) -> str:
 
 
 def cached(path: str, key: str) -> Optional[str]:
+    """The answer that `keep` wrote for this key, or None."""
     try:
         folder = trusted.folder(os.path.dirname(path))
         try:
@@ -159,7 +160,7 @@ def cached(path: str, key: str) -> Optional[str]:
 
 
 def keep(path: str, key: str, answer: str) -> None:
-    """Writes the cache, if that is possible."""
+    """Writes the answer to the cache. If that fails, the next run asks again."""
     try:
         folder = trusted.own_folder(os.path.dirname(path))
         try:
@@ -172,20 +173,21 @@ def keep(path: str, key: str, answer: str) -> None:
 
 
 def examine(torch: Torch, simulation: str) -> str:
-    """The warning about `torch`, from the cache or made now."""
-    wanting, having = torch_libraries(torch), simulated_libraries(simulation)
+    """The warning about `torch`, from the cache or made now; empty if nothing is missing."""
+    wanting, offering = torch_libraries(torch), simulated_libraries(simulation)
     if not any(os.path.basename(path) == "libtorch_cuda.so" for path in wanting):
         return f"cenote: torch {torch.version} is built without CUDA, and sees no GPU, simulated or real: install a build with CUDA"
-    key = stamp([*wanting, *having])
+    key = stamp([*wanting, *offering])
     path = cache_path(torch.folder + "\n" + simulation)
     answer = cached(path, key)
     if answer is None:
-        answer = describe(torch, missing(wanted_by(wanting), having))
+        answer = describe(torch, missing(wanted_by(wanting), offering))
         keep(path, key, answer)
     return answer
 
 
 def warn(simulation: str) -> None:
+    """Prints the warning about the torch that Python would import. `simulation`: the folder of the simulated libraries."""
     torch = find_torch(sys.path)
     if torch is None:
         return

@@ -1,5 +1,8 @@
-"""Reads the dynamic symbols of a shared library: those that it exports and those that it wants from others, with versions. Reads 64-bit
-little-endian ELF files by their section headers, and only the pages that it needs. A damaged file is an ElfError, never a wrong result."""
+"""Reads the dynamic symbols of a shared library, with versions: the symbols that the library exports, and those that it needs from others.
+
+It reads 64-bit little-endian ELF files by their section headers, and only the parts that it needs. A damaged file is an ElfError, never a wrong
+result.
+"""
 import mmap
 import struct
 from typing import Iterator, NamedTuple
@@ -16,7 +19,7 @@ class ElfError(ValueError):
 class Symbol(NamedTuple):
     name: str
     version: str  # "" without one
-    library: str  # for a wanted symbol: the library that has to export it; "" if any may
+    library: str  # of a wanted symbol: the library that has to export it; "" if any may
 
 
 class Section(NamedTuple):
@@ -30,12 +33,12 @@ class Section(NamedTuple):
 class Library(NamedTuple):
     soname: str
     needs: tuple[str, ...]
-    wanted: frozenset[Symbol]  # weak ones are left out: their absence is allowed
+    wanted: frozenset[Symbol]  # without weak ones, which may be absent
     exported: frozenset[Symbol]
 
 
 class Image:
-    """A file in memory and its sections."""
+    """A mapped file and its sections."""
 
     def __init__(self, data: mmap.mmap):
         self.data = data
@@ -52,16 +55,18 @@ class Image:
             self.sections.append(Section(kind, offset, length, link, entries))
 
     def section(self, kind: int) -> Section:
+        """The first section of this kind, or an empty one."""
         return next((s for s in self.sections if s.kind == kind), Section(kind, 0, 0, 0, 0))
 
     def strings(self, section: Section) -> bytes:
-        """The string table that a section's names are in."""
+        """The string table of a section's names."""
         if section.size == 0:
             return b"\0"
         table = self.sections[section.link]
         return self.data[table.offset:table.offset + table.size]
 
     def dynamic(self) -> tuple[str, tuple[str, ...]]:
+        """The library's own name, and the names of the libraries that it needs."""
         section = self.section(DYNAMIC)
         names = self.strings(section)
         soname, needs = "", []
@@ -73,7 +78,7 @@ class Image:
         return soname, tuple(needs)
 
     def versions(self) -> dict[int, tuple[str, str]]:
-        """By the number that the symbol table uses: the version, and for a wanted one the library."""
+        """By the number that the symbol table uses: a version, and the library that has to export it ("" for the file's own versions)."""
         found = {}
         section = self.section(VERNEED)
         names = self.strings(section)
@@ -90,7 +95,7 @@ class Image:
         return found
 
     def chain(self, at: int, count: int, layout: str, next_field: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """At most `count` records; a field of each has the distance to the next one, 0 in the last."""
+        """The offsets and fields of at most `count` linked records: the field at `next_field` is the distance to the next record, 0 in the last."""
         for _ in range(count):
             yield at, struct.unpack_from(layout, self.data, at)
             step, = struct.unpack_from("<I", self.data, at + next_field)

@@ -1,4 +1,4 @@
-"""Which quirks of real machines the simulated GPU can take on: sim/quirks.def, as the built library has it."""
+"""The quirks of real machines that the simulated GPU can imitate: the rows of sim/quirks.def, asked of the built library."""
 import ctypes
 import os
 
@@ -16,8 +16,8 @@ def names() -> list[str]:
 
 
 def check(text: str) -> None:
-    """`text`: names with commas between. The simulated GPU would end the program at its first call of CUDA."""
+    """Raises Mistake if `text`, names separated by commas, has an unknown one: with it the simulated GPU would end the program at its first call."""
     known = names()
     for name in text.split(","):
         if name not in known:
-            raise Mistake(f"{name[:40]!r} is no quirk of the simulated GPU; there are {', '.join(known)}")
+            raise Mistake(f"{name[:40]!r} is no quirk of the simulated GPU; the quirks are {', '.join(known)}")

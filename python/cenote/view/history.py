@@ -1,7 +1,8 @@
-"""The allocations and frees of one device, as `cenote view` keeps them between reading a file and drawing it.
+"""The allocations and frees of one device: the form in which the readers of `cenote view` hand a file to what draws it.
 
 A record is an allocation or a free. A moment is the number of records before it: moment 0 is before the first record. A block is live from moment
-`born` until before moment `gone`. All columns are arrays of numbers: a million records take some 60 MB. A snapshot is a history without records.
+`born` until before moment `gone`. All columns are arrays of numbers: a million records take some 60 MB. The history of a snapshot has blocks, but no
+records.
 """
 from __future__ import annotations
 
@@ -10,21 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 FOR_EVER = 0xFFFFFFFF  # `gone` of a block that is never freed
-MOST_STEPS = 1 << 15  # steps that are kept; a page has fewer
+MOST_STEPS = 1 << 15  # steps that a history keeps; the HTML page has fewer
 ROUND = 512  # a block counts in units of this many bytes in "allocated", here as in the pool's counters
 
 
 class Broken(ValueError):
-    """The file is of another kind, or damaged; the text says why, in one line."""
+    """The file is of another kind, or damaged; the message says why, in one line."""
 
 
 def rounded(size: int) -> int:
+    """What a block of this size counts in "allocated"."""
     return (size + ROUND - 1) // ROUND * ROUND
 
 
 @dataclass
 class Names:
-    """Numbers names in the order in which they come."""
+    """Gives each name a number, in the order in which the names come."""
     names: list[str] = field(default_factory=list)
     numbers: dict[Any, int] = field(default_factory=dict)
 
@@ -41,11 +43,11 @@ class Names:
 class History:
     def __init__(self, title: str, device: int) -> None:
         self.title, self.device = title, device
-        self.notes: list[str] = []  # sentences for the page: what the file does not contain
-        self.unit = "requested"  # or "allocated": what `size` of a block means
+        self.notes: list[str] = []  # sentences for the reader: what the file does not tell
+        self.unit = "requested"  # or "allocated": what a block's `size` counts
         # records
         self.time = array("d")  # microseconds
-        self.change = array("q")  # of live bytes
+        self.change = array("q")  # change of the live bytes
         self.block = array("L")  # number of the block that is allocated or freed
         # blocks
         self.born, self.gone = array("L"), array("L")
@@ -53,14 +55,14 @@ class History:
         self.address: Optional[array[int]] = array("Q")
         self.groups: dict[str, tuple[Names, array[int]]] = {}  # division -> names, and a number for each block
         # steps
-        self.steps = array("L")  # the moment at which each step ended, or each `every`-th step
+        self.steps = array("L")  # the moment at which every `every`-th step ended
         self.all_steps, self.every = 0, 1
-        # held from the driver: None if the file does not have it
-        self.reserved: Optional[array[int]] = None  # after each record
+        # memory held from the driver
+        self.reserved: Optional[array[int]] = None  # bytes after each record; None if the file does not tell
         self.reserved_first = 0
         self.ranges: list[tuple[int, int, int, int]] = []  # address, size, from moment, until moment
-        self.live_first = 0
-        self.moment: Optional[dict[str, Any]] = None  # of a snapshot: pages, slots, steps, figures
+        self.live_first = 0  # live bytes at moment 0
+        self.moment: Optional[dict[str, Any]] = None  # of a snapshot: pages, steps, figures
 
     def division(self, name: str) -> tuple[Names, array[int]]:
         if name not in self.groups:
@@ -68,7 +70,10 @@ class History:
         return self.groups[name]
 
     def allocate(self, size: int, address: int, time: Optional[float]) -> int:
-        """Adds a block; `time` is None if it is older than the first record. The caller appends its number in every division."""
+        """Adds a block and returns its number. `time` is None if the block is older than the first record.
+
+        The caller then appends, in each division, the number of the block's name.
+        """
         block = len(self.born)
         if time is None:
             self.born.append(0)
@@ -87,7 +92,7 @@ class History:
         self.gone[block] = len(self.time)
 
     def step(self, times: int = 1) -> None:
-        """Ends `times` steps. If there are more than MOST_STEPS, every second one is dropped, again and again."""
+        """Ends `times` steps. Whenever there are MOST_STEPS of them, every second one is dropped."""
         for _ in range(times):
             self.all_steps += 1
             if self.all_steps % self.every == 0:
@@ -105,7 +110,7 @@ class History:
         self.block.append(block)
 
     def size_class(self, size: int) -> int:
-        """The number of a block's class of size."""
+        """The number of the name, in the division "size", of a block of this size."""
         limits = (1 << 20, 8 << 20, 32 << 20, 128 << 20, 512 << 20)
         return next((i for i, limit in enumerate(limits) if size < limit), len(limits))
 
@@ -116,8 +121,8 @@ class History:
         for size in self.size:
             numbers.append(self.size_class(size))
 
-    def forget_what_divides_nothing(self, keep: str = "size") -> None:
-        """Drops each division that has one name for all blocks."""
+    def drop_plain_divisions(self, keep: str = "size") -> None:
+        """Drops each division that has the same name for all blocks, except the division `keep`."""
         for name in list(self.groups):
             if name != keep and len(set(self.groups[name][1])) < 2:
                 del self.groups[name]

@@ -1,7 +1,7 @@
 """Reduces histories to a size that a browser can draw smoothly, and writes the page: page.html with its style, its scripts and the data in it.
 
-A history of any length becomes some thousand points: from each bucket of records the one with most live bytes, the one with fewest, and the one with
-most reserved bytes, so that no peak is lost. Of many blocks those are kept that have most bytes times lifetime; the page says what is left out.
+A history of any length becomes some thousand points. Each bucket of records gives the record with most live bytes, the one with fewest and the one
+with most reserved bytes, so that no peak is lost. Of many blocks, those with most bytes times lifetime are kept; the page says what is left out.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cenote.places import HERE
 from cenote.view.history import History, rounded
 
 POINTS, BLOCKS, RANGES, NAMES, STEPS, PAGES = 8000, 60_000, 20_000, 1000, 5000, 60_000  # of all histories of a page together
-GROUPS = 11  # have a colour of their own; the rest is "everything else"
+GROUPS = 11  # names with a colour of their own; the others are "everything else"
 LONGEST_NAME = 160
 DATA = "/* the data of the page */ null"  # places in page.html
 STYLE, SCRIPTS = "/* the style of the page */", "/* the scripts of the page */"
@@ -26,7 +26,7 @@ SCRIPT_FILES = ("state.js", "drawing.js", "words.js", "events.js")  # in this or
 
 
 def packed(kind: str, numbers: Iterable[float]) -> str:
-    """The numbers for a typed array of JavaScript, which is little-endian on every machine that has a browser."""
+    """The numbers as text for a typed array of JavaScript, which is little-endian on every machine that has a browser."""
     column = array(kind, numbers)
     if sys.byteorder == "big":
         column.byteswap()
@@ -34,7 +34,7 @@ def packed(kind: str, numbers: Iterable[float]) -> str:
 
 
 class Condensed:
-    """One history, reduced for a picture. A page has `share` of them, and its limits are divided by that."""
+    """One history, reduced for a picture. The page shows `share` histories, which share its limits equally."""
 
     def __init__(self, history: History, share: int = 1) -> None:
         self.history = history
@@ -44,12 +44,13 @@ class Condensed:
         self.peak = max(range(len(self.levels)), key=self.levels.__getitem__)
         self.blocks = self._blocks(max(2000, BLOCKS // share))
         self.most_names = max(50, NAMES // share)
-        self.names: dict[str, list[str]] = {}  # by division, the largest first
-        self.rank: dict[str, list[int]] = {}  # of each of the history's names
+        self.names: dict[str, list[str]] = {}  # by division, the largest peak first
+        self.rank: dict[str, list[int]] = {}  # by division: index in `names` for each of the history's names
         for division in history.groups:
             self._rank(division)
 
     def _moments(self, most: int) -> list[int]:
+        """The moments that are kept, about `most` of them."""
         count = len(self.levels)
         if count <= most:
             return list(range(count))
@@ -64,7 +65,7 @@ class Condensed:
         return sorted(wanted)
 
     def _blocks(self, most: int) -> list[int]:
-        """The blocks that are kept, in order of birth."""
+        """The numbers of the blocks that are kept, in the order of their allocation."""
         history, count = self.history, len(self.levels)
         blocks = range(len(history.size))
         if len(blocks) <= most:
@@ -93,7 +94,7 @@ class Condensed:
             self.rank[division][number] = min(place, self.most_names - 1)
 
     def groups(self, division: str) -> list[str]:
-        """The names that have a colour of their own, and one for the rest."""
+        """The names that have a colour of their own, and one name for the others."""
         names = self.names[division]
         return names if len(names) <= GROUPS + 1 else names[:GROUPS] + ["everything else"]
 
@@ -115,12 +116,13 @@ class Condensed:
         return rows
 
     def step_lines(self) -> tuple[list[float], dict[str, list[int]]]:
-        """The time line of a snapshot: the end of each step, and its figures."""
+        """The time line of a snapshot: the time at which each step ended, and its figures."""
         steps = (self.history.moment or {}).get("steps", [])
         names = ("allocated when it ended", "reserved", "peak within the step")
         return [step[1] / 1e3 for step in steps], {name: [step[i] for step in steps] for i, name in enumerate(names, 2)}
 
     def times(self) -> list[float]:
+        """The time of each of the moments."""
         time = self.history.time
         return [time[moment - 1] if moment else (time[0] if time else 0.0) for moment in self.moments]
 
@@ -139,7 +141,7 @@ class Condensed:
 
 
 def _view(picture: Condensed, share: int) -> dict[str, Any]:
-    """One history as the page reads it."""
+    """The data of one history, as state.js reads it."""
     history, series, moments, times = picture.history, picture.series(), picture.moments, picture.times()
     if history.is_moment():
         times, lines = picture.step_lines()
@@ -149,7 +151,7 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
     ranges = sorted(history.ranges, key=lambda row: -row[1])[:max(500, RANGES // share)]
     kept, moment, notes = picture.blocks, history.moment, list(history.notes)
     if moment and len(moment.get("pages", ())) > PAGES // share:
-        notes.append(f"{len(moment['pages']) - PAGES // share:,} of {len(moment['pages']):,} physical pages are left out, the last ones.")
+        notes.append(f"{len(moment['pages']) - PAGES // share:,} of {len(moment['pages']):,} physical pages, the last ones, are left out.")
         moment = {**moment, "pages": moment["pages"][:PAGES // share]}
     blocks = {
         "count": len(kept), "all": len(history.size),
@@ -173,7 +175,7 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
 
 
 def template() -> str:
-    """page.html with the style and the scripts in their places: the page is one file."""
+    """page.html with the style and the scripts in their places, so that the page is one file."""
     def part(name: str) -> str:
         with open(os.path.join(HERE, "view", name), encoding="utf-8") as file:
             return file.read()
@@ -190,7 +192,7 @@ def page(histories: list[History], tell: Optional[Callable[[str], None]] = None)
         if tell:
             tell(f"drawing {history.title}, {len(history.time):,} records of device {history.device}")
         views.append(_view(Condensed(history, len(histories)), len(histories)))
-    # No < in the data: so no name of the program can end the script element.
+    # Without a < in the data, no name of the program can end the script element.
     data = json.dumps({"views": views}, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     before, _, after = template().partition(DATA)
     title = html.escape(", ".join(dict.fromkeys(history.title for history in histories))[:200]).encode("ascii", "xmlcharrefreplace").decode()

@@ -2,8 +2,8 @@
 
     python -m cenote.memory_viz SNAPSHOT.json PICTURE.pickle [TRACE.csv]
 
-For programs without PyTorch: drop the picture on https://docs.pytorch.org/memory_viz, or give it to torch.cuda._memory_viz. docs/snapshot.md
-says what is in a snapshot, docs/traces.md what is in a trace. No torch is imported.
+This is for programs without PyTorch, and imports no torch. The user drops the picture on https://docs.pytorch.org/memory_viz, or gives it to
+torch.cuda._memory_viz. docs/snapshot.md says what is in a snapshot, docs/traces.md what is in a trace.
 """
 import gzip
 import os
@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 from cenote.base import inputs, outputs
 from cenote.native import records
-from cenote.view import history, pool_snapshot
+from cenote.view import pool_snapshot
+from cenote.view.history import Broken, rounded
 
 Path = Union[str, "os.PathLike[str]"]
 Table = dict[str, Any]
@@ -36,29 +37,23 @@ class Event(NamedTuple):
     tag: str
 
 
-class Broken(ValueError):
-    """The file is of another kind, or damaged; the text says why."""
-
-
 # --- files
 
 UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error, inputs.TooMuch)
 
 
 def read_snapshot(path: Path) -> Table:
-    """A file of cenote_pool_snapshot."""
+    """Reads a file of cenote_pool_snapshot."""
     name = os.fspath(path)
     try:
         with inputs.opened(name) as found:
             return pool_snapshot.load(name, found.file)
-    except history.Broken as problem:
-        raise Broken(str(problem)) from None
     except UNREADABLE as problem:
         raise Broken(f"{name} is no snapshot: {problem}") from None
 
 
 def read_trace(path: Path) -> Iterator[Event]:
-    """A file of cenote_pool_record_save. Other traces have no addresses."""
+    """Reads a file of cenote_pool_record_save. A trace without addresses is Broken."""
     name = os.fspath(path)
     try:
         with inputs.opened(name) as found:
@@ -73,7 +68,7 @@ def read_trace(path: Path) -> Iterator[Event]:
 
 
 def _read(name: str, reader: records.Reader) -> Iterator[Event]:
-    """A free is of the block as it was allocated."""
+    """The events of a trace. A free has the size, stream and tag with which its block was allocated."""
     live: dict[int, Event] = {}
     for batch in reader.batches():
         if batch and not reader.tells("address"):
@@ -89,14 +84,8 @@ def _read(name: str, reader: records.Reader) -> Iterator[Event]:
 
 # --- segments
 
-def _rounded(size: int) -> int:
-    """The counters round the size of a block up to this unit."""
-    return (size + 511) // 512 * 512
-
-
 def _tag_frames(tag: str) -> list[Table]:
-    """A frame for each part of a tag. The viewer groups blocks by their stacks; these frames go around the allocating functions, and so show the tag.
-    """
+    """A frame for each part of a tag, for the outer end of a block's stack: the viewer groups blocks by their stacks, and so shows the tags."""
     return [{"name": name, "filename": "tag", "line": 0} for name in reversed(tag.split("/"))] if tag else []
 
 
@@ -107,7 +96,7 @@ def _site_frames(site: str) -> list[Table]:
 
 
 class _Names:
-    """Names for the numbers in pieces."""
+    """The tags and sites that pieces name by number."""
 
     def __init__(self, snapshot: Table) -> None:
         self.tags = {row["key"]: row["name"] for row in snapshot["rows"]["tag"] if row["key"]}
@@ -123,7 +112,7 @@ def _block(piece: Table, names: _Names) -> Table:
 
 
 def _blocks(pieces: Iterable[Table], names: _Names) -> list[Table]:
-    """Adjacent free pieces make one block."""
+    """The blocks of a segment. Adjacent free pieces are one block."""
     blocks: list[Table] = []
     for piece in pieces:
         if piece["state"] == "free" and blocks and blocks[-1]["state"] == "inactive":
@@ -135,7 +124,7 @@ def _blocks(pieces: Iterable[Table], names: _Names) -> list[Table]:
 
 def _segment(snapshot: Table, segment: Table, names: _Names) -> Table:
     pieces = [dict(zip(snapshot["piece_columns"], piece)) for piece in segment["pieces"]]
-    sizes = {state: sum(_rounded(piece["requested"]) for piece in pieces if piece["state"] == state) for state in STATES}
+    sizes = {state: sum(rounded(piece["requested"]) for piece in pieces if piece["state"] == state) for state in STATES}
     return {"device": snapshot["pool"]["device"], "address": segment["address"], "total_size": sum(piece["size"] for piece in pieces),
             "allocated_size": sizes["live"], "active_size": sizes["live"] + sizes["pending"],
             "requested_size": sum(piece["requested"] for piece in pieces if piece["state"] == "live"), "stream": segment["stream"],
@@ -146,31 +135,32 @@ def _segment(snapshot: Table, segment: Table, names: _Names) -> Table:
 # --- events
 
 def _event(action: str, event: Event) -> Table:
-    return {"action": action, "addr": event.address, "size": _rounded(event.size), "stream": event.stream, "time_us": event.time_us,
+    return {"action": action, "addr": event.address, "size": rounded(event.size), "stream": event.stream, "time_us": event.time_us,
             "frames": _tag_frames(event.tag)}
 
 
 def _events(trace: Iterable[Event], device: int, waiting: set[int]) -> list[Table]:
-    """`waiting`: addresses of pending blocks. Other blocks are free as soon as the trace frees them."""
+    """The trace's events of one device, in the viewer's form. A block is free as soon as the trace frees it, except the blocks that are still
+    pending, whose addresses are in `waiting`: their last free is only requested."""
     events: list[Table] = []
-    for told in trace:
-        if told.device == device:
-            events += [_event(action, told) for action in (("alloc",) if told.is_alloc else ("free_requested", "free_completed"))]
-    ended: set[int] = set()
+    for event in trace:
+        if event.device == device:
+            events += [_event(action, event) for action in (("alloc",) if event.is_alloc else ("free_requested", "free_completed"))]
+    seen: set[int] = set()  # addresses of later events
     kept: list[Table] = []
-    for event in reversed(events):
-        is_last = event["addr"] not in ended
-        if event["action"] != "free_completed" or not is_last or event["addr"] not in waiting:
-            kept.append(event)
-        if event["action"] != "free_completed":
-            ended.add(event["addr"])
+    for table in reversed(events):
+        is_last = table["addr"] not in seen
+        if table["action"] != "free_completed" or not is_last or table["addr"] not in waiting:
+            kept.append(table)
+        if table["action"] != "free_completed":
+            seen.add(table["addr"])
     return kept[::-1]
 
 
 # --- the picture
 
 def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> Table:
-    """The pool in the format of torch.cuda.memory._snapshot(). `trace`: of the same pool, saved just before, for the viewer's time lines."""
+    """The pool in the format of torch.cuda.memory._snapshot(). `trace`, for the viewer's time lines: of the same pool, saved just before."""
     device = snapshot["pool"]["device"]
     if not 0 <= device < DEVICES_MOST:
         raise Broken(f"device {str(device)[:40]} of the snapshot does not exist")
@@ -186,14 +176,14 @@ def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> T
 
 
 def write_memory_viz(snapshot: Path, picture: Path, trace: Optional[Path] = None) -> None:
-    """Does the same, from files to a file."""
+    """Reads a snapshot and perhaps a trace, and writes the picture."""
     try:
         data = to_memory_viz(read_snapshot(snapshot), read_trace(trace) if trace is not None else None)
     except Broken:
         raise
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
         files = os.fspath(snapshot) + (f" or {os.fspath(trace)}" if trace is not None else "")
-        raise Broken(f"{files} is not whole: {type(problem).__name__}: {str(problem)[:80]}") from None
+        raise Broken(f"{files} is incomplete: {type(problem).__name__}: {str(problem)[:80]}") from None
     with outputs.whole(os.fspath(picture)) as file:
         pickle.dump(data, file)
 

@@ -1,4 +1,4 @@
-"""`cenote view -o x.png`: draws histories with matplotlib: live bytes by their use above, blocks by address below."""
+"""`cenote view -o x.png`: draws histories with matplotlib. Above: live bytes by division; below: blocks by address."""
 from __future__ import annotations
 
 import io
@@ -14,7 +14,7 @@ from cenote.view.html_page import Condensed
 COLORS = ("#2f6fde", "#f0a818", "#0fa39a", "#e2557b", "#7bb661", "#8a5cd6", "#f47b42", "#5cc3ee", "#a0522d", "#c9b037", "#5d6f9e", "#98a3a6")
 PREFERRED = ("kind", "tag", "line", "stream", "size")
 MOST_BLOCKS = 20_000
-GAP = 2 << 20  # a gap between addresses that is larger is left out
+GAP = 2 << 20  # larger gaps between addresses are not drawn
 GIB = 1 << 30
 
 
@@ -38,12 +38,13 @@ def color_of(picture: Condensed, rank: int) -> str:
     return COLORS[min(rank, len(COLORS) - 1)]
 
 
-def plain(name: str) -> str:
-    """matplotlib reads $ as mathematics, and leaves names that start with _ out of the legend."""
+def legend_name(name: str) -> str:
+    """The name for the legend: matplotlib reads $ as mathematics, and leaves out names that start with _."""
     return " " + name.replace("$", r"\$")[:60]
 
 
 def draw_levels(axes: Any, picture: Condensed) -> None:
+    """Draws what lived over the records."""
     history, division = picture.history, division_of(picture)
     axes.set_title(f"{history.title}, device {history.device}".replace("$", r"\$"), loc="left")
     axes.set_ylabel("GiB")
@@ -51,7 +52,7 @@ def draw_levels(axes: Any, picture: Condensed) -> None:
         draw_moment(axes, picture, division)
     else:
         rows = [[value / GIB for value in row] for row in picture.stack(division)]
-        axes.stackplot(picture.moments, list(zip(*rows)), labels=[plain(name) for name in picture.groups(division)], step="post",
+        axes.stackplot(picture.moments, list(zip(*rows)), labels=[legend_name(name) for name in picture.groups(division)], step="post",
                        colors=[color_of(picture, i) for i in range(len(picture.groups(division)))])
         if picture.reserved is not None:
             axes.step(picture.moments, [picture.reserved[at] / GIB for at in picture.moments], where="post", color="#d9480f", label="reserved")
@@ -66,20 +67,21 @@ def draw_levels(axes: Any, picture: Condensed) -> None:
 
 
 def draw_moment(axes: Any, picture: Condensed, division: str) -> None:
-    """For a snapshot: a bar for the live bytes of each group, and one for the reserved bytes."""
+    """Draws a snapshot: a bar for the live bytes of each group, and one for the reserved bytes."""
     names, sums = picture.groups(division), [0] * len(picture.groups(division))
     numbers = picture.history.groups[division][1]
     for block, size in enumerate(picture.history.size):
         sums[min(picture.rank[division][numbers[block]], len(sums) - 1)] += size
     for i, (name, total) in enumerate(zip(names, sums)):
-        axes.bar(i, total / GIB, color=color_of(picture, i), label=plain(name))
+        axes.bar(i, total / GIB, color=color_of(picture, i), label=legend_name(name))
     held = (picture.history.moment or {}).get("figures", {}).get("reserved")
     if held is not None:
-        axes.bar(len(names), held / GIB, color="#ffffff", edgecolor="#d9480f", linewidth=2, label="reserved, in all")
+        axes.bar(len(names), held / GIB, color="#ffffff", edgecolor="#d9480f", linewidth=2, label="reserved, in total")
     axes.set_xticks([])
 
 
 def draw_addresses(axes: Any, picture: Condensed) -> None:
+    """Draws each block as a rectangle: its lifetime wide, its addresses high."""
     history, division = picture.history, division_of(picture)
     axes.set_ylabel("addresses, GiB")
     if history.address is None:
@@ -104,7 +106,7 @@ def draw_addresses(axes: Any, picture: Condensed) -> None:
 
 
 def compacted(pieces: list[tuple[int, int]]) -> tuple[list[int], int]:
-    """The position of each (address, size) when large gaps are left out, and the end of the last."""
+    """The positions of the pieces, each (address, size), if gaps larger than GAP are left out; and the end of the last piece."""
     order, bottoms = sorted(range(len(pieces)), key=lambda i: pieces[i][0]), [0] * len(pieces)
     shift, end = 0, 0
     for place, i in enumerate(order):

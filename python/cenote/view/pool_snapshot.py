@@ -11,7 +11,7 @@ PAGE_STATES = ("owned", "free", "spare", "leaving")
 
 
 def load(title: str, file: IO[bytes]) -> dict[str, Any]:
-    """The JSON that cenote_pool_snapshot wrote. Checks only that it is one."""
+    """Reads the JSON that cenote_pool_snapshot wrote. Checks only that the file says that it is a snapshot."""
     text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise Broken(f"{title} has more than 1 GiB of JSON, the most that is read")
@@ -29,7 +29,7 @@ def read(title: str, file: IO[bytes]) -> list[History]:
     try:
         return [_history(title, snapshot)]
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as problem:
-        raise Broken(f"{title} is no whole snapshot of a pool: {type(problem).__name__}: {str(problem)[:80]}") from None
+        raise Broken(f"{title} is an incomplete snapshot of a pool: {type(problem).__name__}: {str(problem)[:80]}") from None
 
 
 def _rows(columns: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
@@ -52,31 +52,32 @@ def _history(title: str, snapshot: dict[str, Any]) -> History:
                 division[1].append(division[0].number(streams.get((segment["group"], segment["stream_id"]), "unknown stream")))
     history.moment = _moment(snapshot)
     history.divide_by_size()
-    history.forget_what_divides_nothing()
-    history.notes.append("A snapshot is one moment: the time line is that of its steps, the last 256 at most.")
+    history.drop_plain_divisions()
+    history.notes.append("A snapshot shows one moment. The time line has its last steps, 256 at most.")
     if not snapshot.get("one_moment", True):
-        history.notes.append("Other threads allocated while the snapshot was taken: blocks and pages are of about the moment of the counters.")
+        history.notes.append("Other threads allocated while the snapshot was taken: its blocks and pages are a little older than its counters.")
     return history
 
 
 def _stream_names(snapshot: dict[str, Any]) -> dict[tuple[int, int], str]:
-    """The name of each stream, by (group, stream_id). The default stream, whose id says nothing to a reader, is named so."""
+    """The name of each stream, by (group, stream_id)."""
     return {(arena["group"], arena["stream_id"]): (f"stream {arena['stream']:#x}" if arena["stream"] else "default stream")
             + (f", group {arena['group']}" if arena["group"] else "") for arena in snapshot["arenas"]}
 
 
 def _divide(history: History, piece: dict[str, Any], names: dict[str, dict[int, str]], sites: dict[str, str]) -> None:
-    told = {division: names[division].get(piece[division]) or ("no tag" if division == "tag" else "other") for division in names}
-    told["line"] = sites.get(str(piece["site"]), "").split(" < ")[0].split("+0x")[0] or "unknown place"
-    told["state"] = piece["state"]
-    told["step"] = f"since step {piece['born'] + 1}"
-    for division, name in told.items():
+    """Appends the name of the piece in each division but "stream" and "size"."""
+    labels = {division: names[division].get(piece[division]) or ("no tag" if division == "tag" else "other") for division in names}
+    labels["line"] = sites.get(str(piece["site"]), "").split(" < ")[0].split("+0x")[0] or "unknown place"
+    labels["state"] = piece["state"]
+    labels["step"] = f"since step {piece['born'] + 1}"
+    for division, name in labels.items():
         known, numbers = history.division(division)
         numbers.append(known.number(name))
 
 
 def _moment(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """All that the page shows besides blocks."""
+    """What the HTML page shows besides blocks: figures, steps and pages."""
     steps = _rows(snapshot["steps"]["columns"], snapshot["steps"]["rows"])[::-1]
     counters = snapshot["counters"]
     figures = {name: int(counters[name]["current"]) for name in ("requested", "allocated", "reserved")}
@@ -87,8 +88,10 @@ def _moment(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Rows of [number, bytes, state, times mapped, frozen or pinned, number of its arena's stream, addresses at which it is mapped: that of its owner
-    first], and the names of the streams."""
+    """A row for each page, and the names of the streams.
+
+    A row is [number, bytes, state, times mapped, 1 if frozen or pinned, number of its arena's stream, addresses of its slots with the owner's first].
+    """
     size = snapshot["pool"]["page_bytes"]
     bases = {region["region"]: region["base"] for region in snapshot["regions"]}
     mapped: dict[int, list[int]] = {}

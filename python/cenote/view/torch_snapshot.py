@@ -1,7 +1,7 @@
-"""The history in a memory snapshot of PyTorch (base/torch_pickle.py), for `cenote view`.
+"""Reads a memory snapshot of PyTorch (base/torch_pickle.py) for `cenote view`.
 
-A snapshot has the blocks of its moment, and a trace of the last events before that moment. A block that is freed in the trace or live at the end,
-and whose allocation is not in the trace, was live before the trace began.
+A snapshot has the blocks of its moment, and a trace of the last events before that moment. A block was live before the trace began if the trace does
+not have its allocation, and frees it or leaves it live at the end.
 """
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import re
 from typing import IO, Any, Optional
 
 from cenote.base import torch_pickle
+from cenote.base.torch_pickle import LIVE_STATES, SEGMENT_GROWS, SEGMENT_SHRINKS
 from cenote.view.history import FOR_EVER, Broken, History
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
 BACKWARD = re.compile(r"(\w*Backward\w*)::apply")
 TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
-LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
-GROWS, SHRINKS = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
 
 def read(title: str, file: IO[bytes]) -> list[History]:
@@ -27,30 +26,31 @@ def read(title: str, file: IO[bytes]) -> list[History]:
     try:
         traces = snapshot["device_traces"]
         devices = sorted({segment["device"] for segment in snapshot["segments"]} | {device for device, trace in enumerate(traces) if trace})
-        histories = [PyTorch(title, device, snapshot).history for device in devices]
-    except Exception as problem:  # a value of another kind than expected can raise any exception
+        histories = [Builder(title, device, snapshot).history for device in devices]
+    except Exception as problem:  # a value of an unexpected type can raise any exception
         raise Broken(f"{title} is damaged or no memory snapshot of PyTorch: {type(problem).__name__}: {str(problem)[:100]}") from None
     if not any(history.born for history in histories):
-        raise Broken(f"{title} has no block and no event in it: there is nothing to draw")
+        raise Broken(f"{title} has no block and no event: there is nothing to draw")
     return histories
 
 
 def place(frames: Any) -> str:
-    """The innermost line that is the program's own; without one, as in autograd's threads, the innermost function that is not about taking memory."""
-    told = [frame for frame in frames or () if frame.get("filename") not in (None, "", "??")]
-    for frame in told:
+    """The innermost line of the program's own files. If the stack has none, as in autograd's threads: the innermost function that does more than
+    take memory."""
+    known = [frame for frame in frames or () if frame.get("filename") not in (None, "", "??")]
+    for frame in known:
         file = str(frame["filename"])
         if file.endswith(".py") and not LIBRARY.search(file):
             return f"{os.path.basename(file)}:{frame['line']} {frame['name']}"
-    names = [str(frame["name"]) for frame in told]
-    if told and told[0]["filename"] == "tag":  # cenote.memory_viz says tags so
+    names = [str(frame["name"]) for frame in known]
+    if known and known[0]["filename"] == "tag":  # a tag, as cenote.memory_viz writes it
         return names[0]
     backward = next((match[1] for name in names if (match := BACKWARD.search(name))), None)
     return backward or next((name.partition("(")[0][:100] for name in names if not TAKES_MEMORY.match(name)), "no line of Python")
 
 
 class Ranges:
-    """Memory held from the driver: which addresses, from when until when."""
+    """The address ranges held from the driver, and from which record until which."""
 
     def __init__(self) -> None:
         self.open: list[tuple[int, int, int]] = []  # first address, end, since which record
@@ -60,7 +60,7 @@ class Ranges:
         self.open.append((address, address + size, now))
 
     def cut(self, address: int, end: int, now: int) -> list[tuple[int, int]]:
-        """Takes [address, end) out of what is open. What was not there was there before the trace began: it is returned."""
+        """Closes [address, end). Returns the parts of it that were not open: these were held before the trace began."""
         rest, missing = [], [(address, end)]
         for first, last, since in self.open:
             if last <= address or first >= end:
@@ -77,57 +77,59 @@ class Ranges:
         self.closed += [(a, b - a, 0, now) for a, b in self.cut(address, address + size, now)]
 
     def finish(self, segments: list[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-        """`segments`: address and size of what is held at the end."""
+        """All ranges. `segments`: address and size of what is held at the end."""
         self.closed += [(a, b - a, 0, FOR_EVER) for address, size in segments for a, b in self.cut(address, address + size, FOR_EVER)]
         return self.closed + [(first, last - first, since, FOR_EVER) for first, last, since in self.open]
 
 
-class PyTorch:
+class Builder:
+    """Makes the history of one device."""
+
     def __init__(self, title: str, device: int, snapshot: dict[str, Any]) -> None:
         self.history = History(title, device)
         self.history.unit = "allocated"
-        self.live: dict[int, int] = {}  # address -> block
+        self.live: dict[int, int] = {}  # address -> number of the block
         self.ranges = Ranges()
         self.growth: dict[int, int] = {}  # record -> bytes taken from the driver just before
-        self.last = 0.0
+        self.now = 0.0  # the time of the last event, which does not go back
         traces = snapshot["device_traces"]
         for event in traces[device] if device < len(traces) else ():
-            self.happens(event)
-        self.end([segment for segment in snapshot["segments"] if segment["device"] == device])
-        self.history.notes.append("PyTorch's snapshot tells allocated bytes (rounded up), not requested ones, and nothing of steps.")
+            self.take(event)
+        self.finish([segment for segment in snapshot["segments"] if segment["device"] == device])
+        self.history.notes.append("A snapshot of PyTorch has allocated bytes (rounded up), not requested ones, and no steps.")
 
-    def born(self, size: int, address: int, time: Optional[float], event: dict[str, Any]) -> int:
+    def add(self, size: int, address: int, time: Optional[float], event: dict[str, Any]) -> int:
         block = self.history.allocate(size, address, time)
         for name, key in (("line", place(event.get("frames"))), ("stream", f"stream {event.get('stream', 0):#x}")):
             names, numbers = self.history.division(name)
             numbers.append(names.number(key))
         return block
 
-    def happens(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any]) -> None:
         action, address, size = event["action"], event.get("addr", 0), event.get("size", 0)
-        self.last = time = max(self.last, float(event.get("time_us", self.last)))
-        now = len(self.history.time)
+        self.now = time = max(self.now, float(event.get("time_us", self.now)))
+        record = len(self.history.time)
         if action == "alloc":
-            self.live[address] = self.born(size, address, time, event)
+            self.live[address] = self.add(size, address, time, event)
         elif action == "free_completed":
             block = self.live.pop(address, None)
-            self.history.free(self.born(size, address, None, {"stream": event["stream"]}) if block is None else block, time)
-        elif action in GROWS:
-            self.ranges.grow(address, size, now)
-            self.growth[now] = self.growth.get(now, 0) + size
-        elif action in SHRINKS:
-            self.ranges.shrink(address, size, now)
-            self.growth[now] = self.growth.get(now, 0) - size
+            self.history.free(self.add(size, address, None, {"stream": event["stream"]}) if block is None else block, time)
+        elif action in SEGMENT_GROWS:
+            self.ranges.grow(address, size, record)
+            self.growth[record] = self.growth.get(record, 0) + size
+        elif action in SEGMENT_SHRINKS:
+            self.ranges.shrink(address, size, record)
+            self.growth[record] = self.growth.get(record, 0) - size
 
-    def end(self, segments: list[dict[str, Any]]) -> None:
-        """What is there at the moment of the snapshot and did not come within the trace was there before."""
+    def finish(self, segments: list[dict[str, Any]]) -> None:
+        """Adds what the snapshot's moment has and the trace did not bring: it was there before the trace began."""
         history = self.history
         for segment in segments:
             address = segment["address"]
             for block in segment["blocks"]:
                 at = block.get("address", address)
-                if block["state"] in LIVE and at not in self.live:
-                    self.born(block["size"], at, None, {"frames": block.get("frames"), "stream": segment["stream"]})
+                if block["state"] in LIVE_STATES and at not in self.live:
+                    self.add(block["size"], at, None, {"frames": block.get("frames"), "stream": segment["stream"]})
                 address += block["size"]
         history.ranges = self.ranges.finish([(segment["address"], segment["total_size"]) for segment in segments])
         held = history.reserved_first = sum(segment["total_size"] for segment in segments) - sum(self.growth.values())
@@ -145,4 +147,4 @@ class PyTorch:
             history.moment = {"steps": [], "figures": {"allocated": history.live_first, "reserved": held}}
             history.notes.append("No trace was recorded with this snapshot (torch.cuda.memory._record_memory_history): it shows one moment.")
         history.divide_by_size()
-        history.forget_what_divides_nothing()
+        history.drop_plain_divisions()

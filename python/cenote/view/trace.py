@@ -1,4 +1,4 @@
-"""Makes a history for each device from a trace (docs/traces.md), for `cenote view`. native/records.py reads the file."""
+"""Reads a trace (docs/traces.md) for `cenote view`: makes a history for each device of the records that native/records.py reads."""
 from __future__ import annotations
 
 from array import array
@@ -15,7 +15,7 @@ class TraceReader:
     def __init__(self, title: str, path: str, progress: Optional[Progress] = None) -> None:
         self.title, self.path, self.progress = title, path, progress
         self.histories: dict[int, History] = {}
-        self.at = array("L")  # the reader's number of a block -> its number in the history of its device
+        self.numbers = array("L")  # the reader's number of a block -> its number in the history of its device
         self.reserved: dict[int, int] = {}  # by device, at the current record
         self.steps = self.records = 0
         self.has_address = self.has_reserved = False
@@ -25,7 +25,7 @@ class TraceReader:
             history = History(self.title, device)
             if not self.has_address:
                 history.address = None
-                history.notes.append("This trace has no column address: it does not tell where blocks lay.")
+                history.notes.append("This trace has no column `address`: it does not tell where blocks lay.")
             if self.has_reserved:
                 history.reserved = type(history.change)("q")
                 history.reserved_first = self.reserved.get(device, 0)
@@ -40,15 +40,15 @@ class TraceReader:
 
     def allocate(self, block: int, size: int, device: int, keys: tuple[int, int], address: int, now: float) -> None:
         history = self.history(device)
-        if block >= len(self.at):
-            self.at.extend([0] * (block + 1 - len(self.at)))
-        self.at[block] = history.allocate(size, 0 if address == NOT_TOLD else address, now)
+        if block >= len(self.numbers):
+            self.numbers.extend([0] * (block + 1 - len(self.numbers)))
+        self.numbers[block] = history.allocate(size, 0 if address == NOT_TOLD else address, now)
         for name, key in zip(("tag", "stream"), keys):
             names, numbers = history.division(name)
             numbers.append(names.number(key, f"{name} {key}"))
 
-    def hold(self, device: int, reserved: int) -> None:
-        """Keeps the reserved bytes of the device at this record; a record without them leaves the last value."""
+    def note_reserved(self, device: int, reserved: int) -> None:
+        """Notes the reserved bytes of the device at this record. If the record does not tell them, the last value holds."""
         if reserved != NOT_TOLD:
             self.reserved[device] = reserved
         history = self.histories.get(device)
@@ -60,13 +60,13 @@ class TraceReader:
             if op == A:
                 self.allocate(block, size, device, (tag, stream), address, t_ns / 1e3)
             elif op == F:
-                self.histories[device].free(self.at[block], t_ns / 1e3)
+                self.histories[device].free(self.numbers[block], t_ns / 1e3)
             elif op == S:
                 self.steps += 1
                 for history in self.histories.values():
                     history.step()
             if self.has_reserved:
-                self.hold(device, reserved)
+                self.note_reserved(device, reserved)
 
     def read(self) -> list[History]:
         try:
@@ -93,4 +93,4 @@ class TraceReader:
         for tag, label in labels.items():
             names.rename(tag, unquote(label))
         history.divide_by_size()
-        history.forget_what_divides_nothing()
+        history.drop_plain_divisions()

@@ -1,4 +1,4 @@
-"""`cenote view`: reads traces and snapshots and writes a picture of them, a page or a PNG."""
+"""`cenote view`: reads traces and snapshots, and writes a picture of them: an HTML page or a PNG."""
 from __future__ import annotations
 
 import argparse
@@ -16,9 +16,9 @@ from cenote.view.history import Broken, History
 from cenote.view.trace import TraceReader
 
 USAGE = "cenote view [-o NAME.html | -o NAME.png] FILE..."
-ABOUT = """Shows what a program's memory was used for: as an interactive page, in one file that needs no network, or as a PNG. A FILE is a recorded
+ABOUT = """Shows what a program used memory for: as an interactive page, in one file that needs no network, or as a PNG. A FILE is a recorded
 trace (CENOTE_TRACE=x.csv.gz, cenote.save_trace), a snapshot of a pool (cenote.snapshot("x.json")) or a memory snapshot of PyTorch
-(torch.cuda.memory._dump_snapshot("x.pickle")). Its name does not matter: its first bytes tell the kind."""
+(torch.cuda.memory._dump_snapshot("x.pickle")). The first bytes of a FILE tell its kind; its name does not matter."""
 MORE = """examples:
   cenote run --sim 80GiB --allocator cenote --trace train.csv.gz train.py
   cenote view train.csv.gz                            writes train.html
@@ -47,7 +47,7 @@ def read(path: str, bar: Optional[Bar] = None) -> list[History]:
         with inputs.opened(path) as found:
             return _read(title, found, bar)
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise Broken(f"{title} is a broken gzip file, perhaps half-written: {problem}") from None
+        raise Broken(f"{title} is a broken gzip file, perhaps not written to its end: {problem}") from None
     except inputs.TooMuch as problem:
         raise Broken(f"{title} has {problem}, the most that is read") from None
 
@@ -67,7 +67,7 @@ def output_of(options: argparse.Namespace) -> str:
             name = name[:-len(ending)] if name.endswith(ending) else name
         return f"{name or 'view'}.html"
     if not options.o.endswith((".html", ".png")):
-        fail(f"{options.o[-40:]!r}: the name of a picture ends in .html or .png")
+        fail(f"{options.o[-40:]!r}: the name must end in .html or .png")
     return cast(str, options.o)
 
 
@@ -77,11 +77,12 @@ def draw(histories: list[History], path: str, bar: Optional[Bar] = None) -> byte
     try:
         from cenote.view import picture
     except ImportError:
-        fail("a PNG needs matplotlib: pip install matplotlib; -o NAME.html needs nothing")
+        fail("a PNG needs matplotlib: pip install matplotlib; -o NAME.html needs no package")
     return picture.png(histories)
 
 
 def make(names: Sequence[str], path: str, bar: Bar) -> bytes:
+    """Reads the files, writes the picture and returns its bytes."""
     try:
         histories = [history for name in names for history in read(name, bar)]
         data = draw(histories, path, bar)
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     path = output_of(options)
     if len(options.files) > MOST_FILES:
-        fail(f"{len(options.files)} files are too many: a page can hold {MOST_FILES}")
+        fail(f"{len(options.files)} files are too many: a picture shows {MOST_FILES} at most")
     bar = Bar(says_lines=True)
     try:
         data = make(options.files, path, bar)
