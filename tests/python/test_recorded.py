@@ -147,8 +147,8 @@ def test_what_was_there_before(tmp_path):
     """A block of 3 MiB that lies in a piece of 3.5 MiB has all of it: the next block shows where it ends. Then comes the free rest."""
     found = lines_of(tmp_path, snapshot(("alloc", B + 7 * MIB // 2, 2 * MIB), ("free_completed", B, 3 * MIB),
                                         segments=((A, 2 * MIB, "small", ()), (B, 20 * MIB, "large", ((B + 7 * MIB // 2, 2 * MIB, 2 * MIB),)))))
-    laid = [line.strip().split(",") for line in found.model[:found.laid]]
-    assert [(line[1], line[3], line[6], line[7], line[8]) for line in laid] == [
+    model_setup = [line.strip().split(",") for line in found.model[:found.model_setup]]
+    assert [(line[1], line[3], line[6], line[7], line[8]) for line in model_setup] == [
         ("a", str(2 * MIB), "0", str(A), str(2 * MIB)), ("a", str(7 * MIB // 2), "1", str(B), str(22 * MIB)),
         ("a", str(33 * MIB // 2), "1", str(B + 7 * MIB // 2), str(22 * MIB)), ("f", "", "0", "", str(22 * MIB)), ("f", "", "0", "", str(22 * MIB))]
     assert [line.split(",")[1:4] for line in found.plain] == [["a", "2", str(3 * MIB)], ["a", "4", str(2 * MIB)], ["f", "2", ""]]
@@ -158,21 +158,21 @@ def test_what_was_there_before(tmp_path):
 def test_segments_come_and_go(tmp_path):
     """The one of 20 MiB comes, the one of 2 MiB goes when the cache is given back, which a step says."""
     found = lines_of(tmp_path, snapshot(*TAKES, ("segment_free", A, 2 * MIB), ("free_completed", B, 5 * MIB), segments=((B, 20 * MIB, "large", ()),)))
-    assert [line.split(",")[1] for line in found.model[found.laid:]] == ["a", "s", "f"] and found.reserved_before == 2 * MIB
+    assert [line.split(",")[1] for line in found.model[found.model_setup:]] == ["a", "s", "f"] and found.reserved_before == 2 * MIB
     assert [(moment.event, moment.reserved, moment.changes) for moment in found.moments] == [(1, 22 * MIB, 1), (2, 20 * MIB, 1), (3, 20 * MIB, 0)]
 
 
 def test_a_segment_comes_where_others_went(tmp_path):
     """The card was short: the allocator gives back, and takes."""
     found = lines_of(tmp_path, snapshot(("segment_free", A, 2 * MIB), *TAKES, segments=((B, 20 * MIB, "large", ((B, 5 * MIB, 5 * MIB),)),)))
-    assert [line.split(",")[1] for line in found.model[found.laid:]] == ["s", "a"]
+    assert [line.split(",")[1] for line in found.model[found.model_setup:]] == ["s", "a"]
     assert [(moment.event, moment.reserved, moment.changes) for moment in found.moments] == [(0, 0, 1), (2, 20 * MIB, 1)]
 
 
-def test_what_the_models_do_not_know(tmp_path):
+def test_what_the_models_do_not_have(tmp_path):
     made = snapshot(*TAKES, allocator_settings={"max_split_size": 200 * MIB, "roundup_power2_divisions": {"1": 4}})
     made["segments"][0]["segment_pool_id"] = (0, 1)
-    assert [note.split()[0] for note in lines_of(tmp_path, made).notes] == ["recorded", "recorded", "it"]
+    assert [note.split()[0] for note in lines_of(tmp_path, made).notes] == ["recorded", "recorded", "the"]
 
 
 def change(path, value):
@@ -208,7 +208,7 @@ def test_damaged_recordings(tmp_path, capsys, damage, why):
 
 @pytest.mark.parametrize("arguments, why", [
     (["--repeat", "2"], "--repeat"), (["--smallest"], "--smallest"), (["--under", "native"], "--under"), (["--lag", "5%"], "--lag"),
-    (["--page", "2"], "--page"), (["--prices", "h100"], "--prices"), (["--sim", "8GiB,9GiB"], "one --sim"),
+    (["--page", "2"], "--page"), (["--prices", "h100"], "--prices"), (["--sim", "8GiB,9GiB"], "one size in --sim"),
 ])
 def test_options_that_do_not_go_together(tmp_path, capsys, arguments, why):
     with pytest.raises(SystemExit) as end:

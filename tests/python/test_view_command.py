@@ -282,7 +282,7 @@ def test_a_pickle_calls_nothing(view, tmp_path):
 
 def test_arguments_that_cannot_be(small, view, tmp_path):
     assert "no-such-file" in view("no-such-file", status=2)
-    assert "ends in .html or .png" in view(small, "-o", "x.pdf", status=2)
+    assert "must end in .html or .png" in view(small, "-o", "x.pdf", status=2)
     assert "No such file" in view(small, "-o", "nowhere/x.html", status=2)
     assert "directory" in view(tmp_path, status=2)
     assert "required" in view(status=2) and "33" in view(*[small] * 33, status=2)
@@ -332,7 +332,7 @@ def colour(page, name):
 @pytest.mark.browser
 def test_the_page_shows_the_trace(opened, small):
     page = opened(small)
-    assert "104 MiB" in page.text("#figures") and "not told" in page.text("#figures")
+    assert "104 MiB" in page.text("#figures") and "unknown" in page.text("#figures")
     assert page.text("#moment").startswith("104 MiB requested in 3 blocks · record 5 · after step 1")
     assert NASTY.replace("\u2028", "") in page.text("#legend").replace("\u2028", "").replace("\n", " ") and page.value("document.scripts.length") == 1
     rows = page.value("[...document.querySelectorAll('#holders tr')].map(row => [...row.cells].map(cell => cell.innerText))")

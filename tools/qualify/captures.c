@@ -1,6 +1,6 @@
 /*
- * captures.c: what experiments.def says of captures. Each captures one stream in mode GLOBAL, the strictest, makes calls in mode RELAXED, as cenote
- * does, and ends the capture: did it live?
+ * captures.c: the experiments of experiments.def on captures. Each of them captures one stream in mode GLOBAL, the strictest, makes calls in mode
+ * RELAXED, as cenote does, and ends the capture. The answer to cuStreamEndCapture says whether the calls invalidated the capture.
  */
 #include "tools/qualify/qualify.h"
 
@@ -13,18 +13,18 @@ static CUresult begin(struct card *card, CUstreamCaptureMode *mode)
     return result ? result : card->d->cuThreadExchangeStreamCaptureMode(mode);
 }
 
-/* The capture's end says whether it lived. */
-static CUresult end(struct card *card, CUstreamCaptureMode *mode, CUresult *lived)
+/* `ended`: CUDA_SUCCESS if no call has invalidated the capture. */
+static CUresult end(struct card *card, CUstreamCaptureMode *mode, CUresult *ended)
 {
     CUgraph graph = NULL;
     CUresult result = card->d->cuThreadExchangeStreamCaptureMode(mode);
-    *lived = card->more.cuStreamEndCapture(card->streams[0], &graph);
+    *ended = card->more.cuStreamEndCapture(card->streams[0], &graph);
     return result || !graph ? result : card->more.cuGraphDestroy(graph);
 }
 
-static void tell(struct card *card, const char *call, CUresult answer, CUresult lived)
+static void tell(struct card *card, const char *call, CUresult answer, CUresult ended)
 {
-    card_note(card, "%s answers %s; the capture %s", call, answer ? driver_result_name(answer) : "CUDA_SUCCESS", lived ? "is lost" : "lives");
+    card_note(card, "%s answers %s; the capture %s", call, answer ? driver_result_name(answer) : "CUDA_SUCCESS", ended ? "is invalid" : "goes on");
 }
 
 enum outcome experiment_capture_calls(struct card *card)
@@ -32,7 +32,7 @@ enum outcome experiment_capture_calls(struct card *card)
     CUmemAllocationProp prop = card_prop(card);
     CUstreamCaptureMode mode;
     struct mapped m;
-    CUresult lived;
+    CUresult ended;
     if (!card->granularity) {
         card_note(card, "no virtual memory management");
         return ABSENT;
@@ -40,56 +40,55 @@ enum outcome experiment_capture_calls(struct card *card)
     TRY(begin(card, &mode));
     TRY(mapped_make(card, &prop, 1, &m));
     TRY(mapped_end(card, &m));
-    TRY(end(card, &mode, &lived));
-    TRY(lived);
-    return HOLDS;
+    TRY(end(card, &mode, &ended));
+    return ended ? card_failed(card, "cuStreamEndCapture", ended) : HOLDS;
 }
 
 enum outcome experiment_capture_query(struct card *card)
 {
     CUstreamCaptureMode mode;
-    CUresult lived;
+    CUresult ended;
     CUevent event;
     TRY(card->d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     TRY(card->d->cuEventRecord(event, card->streams[1]));
     TRY(card->more.cuStreamSynchronize(card->streams[1]));
     TRY(begin(card, &mode));
     CUresult answer = card->d->cuEventQuery(event);
-    TRY(end(card, &mode, &lived));
+    TRY(end(card, &mode, &ended));
     TRY(card->d->cuEventDestroy(event));
-    tell(card, "cuEventQuery", answer, lived);
+    tell(card, "cuEventQuery", answer, ended);
     return HOLDS;
 }
 
 enum outcome experiment_capture_event(struct card *card)
 {
     CUstreamCaptureMode mode;
-    CUresult lived;
+    CUresult ended;
     CUevent event;
     TRY(card->d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     TRY(begin(card, &mode));
     TRY(card->d->cuEventRecord(event, card->streams[0]));
     CUresult answer = card->d->cuEventQuery(event);
-    TRY(end(card, &mode, &lived));
+    TRY(end(card, &mode, &ended));
     TRY(card->d->cuEventDestroy(event));
-    tell(card, "cuEventQuery", answer, lived);
+    tell(card, "cuEventQuery", answer, ended);
     return HOLDS;
 }
 
 enum outcome experiment_capture_fence(struct card *card)
 {
     CUstreamCaptureMode mode;
-    CUresult lived;
+    CUresult ended;
     CUevent event;
     if (!card->d->cuCtxRecordEvent) {
-        card_note(card, "before CUDA 12.5 there is no such event");
+        card_note(card, "no such event before CUDA 12.5");
         return ABSENT;
     }
     TRY(card->d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     TRY(begin(card, &mode));
     CUresult answer = card->d->cuCtxRecordEvent(card->context, event);
-    TRY(end(card, &mode, &lived));
+    TRY(end(card, &mode, &ended));
     TRY(card->d->cuEventDestroy(event));
-    tell(card, "cuCtxRecordEvent", answer, lived);
+    tell(card, "cuCtxRecordEvent", answer, ended);
     return HOLDS;
 }

@@ -1,4 +1,4 @@
-/* card.c: the card in a child: its context, kernels, streams and pages. It is never closed: the child ends. */
+/* card.c: the card in a child process: its context, kernels, streams and pages. Nothing closes the card; it goes back when the child ends. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ void card_note(struct card *card, const char *format, ...)
 
 enum outcome card_failed(struct card *card, const char *call, CUresult result)
 {
-    const char *name = strrchr(call, '>');  /* of card->d->cuMemMap(...) */
+    const char *name = strrchr(call, '>');  /* `call` is text such as card->d->cuMemMap(...) */
     name = strncmp(call, "mapped_", 7) == 0 ? card->call : name ? name + 1 : call;
     if (strncmp(name, "more.", 5) == 0)
         name += 5;
@@ -43,7 +43,7 @@ uint64_t card_pattern(struct card *card)
     return card->pattern;
 }
 
-/* C has no cast from void * to a function pointer; POSIX makes them the same bits. */
+/* Looks up calls.def. The pointers are copied, because C has no cast from void * to a function pointer; in POSIX both have the same bits. */
 static void find_more(struct more_calls *more)
 {
     const char *name = getenv("CENOTE_DRIVER");
@@ -94,7 +94,7 @@ static CUresult ask_facts(struct card *card, struct card_facts *facts)
     return result;
 }
 
-/* Each kernel runs once: a driver may load it at its first launch only, and wait for the card then. */
+/* Runs each kernel that the steps rely on once, because a driver may load a kernel at its first launch, and wait for the card then. */
 static CUresult make_streams(struct card *card)
 {
     CUresult result = CUDA_SUCCESS;
@@ -184,8 +184,8 @@ CUresult card_differences(struct card *card, uint64_t *found)
 {
     uint64_t sum = 0;
     CUresult result = card->more.cuMemcpyDtoH(&sum, card->sum, sizeof sum);
-    *found = sum - card->seen;
-    card->seen = sum;
+    *found = sum - card->sum_seen;
+    card->sum_seen = sum;
     return result;
 }
 

@@ -1,19 +1,19 @@
 /*
- * experiments.c: what experiments.def says of memory, fences and streams.
+ * experiments.c: the experiments of experiments.def on memory, fences and streams.
  *
- * An experiment that gives HOLDS has given back all it took. One that fails leaves it to the end of its process.
+ * An experiment that returns HOLDS has given back all that it took. If an experiment fails, what it took goes back when its process ends.
  */
 #include <string.h>
 
 #include "tools/qualify/qualify.h"
 
-#define ROUNDS 32u              /* of writing and reading through aliases */
-#define HEAD_START 200000u      /* ns: a writer waits that long, so that a reader that is not held back comes first */
-#define LONG 50000000u          /* ns: work that goes on while the host makes some calls */
-#define POLLS 100000000u        /* of an event: then it never comes */
-#define IDS 64
+#define ROUNDS 32u              /* times that an experiment writes and reads through aliases, or moves pages */
+#define HEAD_START 200000u      /* ns that a writer waits, so that a reader that does not wait for it reads too early */
+#define LONG 50000000u          /* ns of work on the card while the host makes some calls */
+#define POLLS 100000000u        /* queries of an event; if it is not done then, it never will be */
+#define IDS 64                  /* streams that are created one after the other */
 
-/* All of `stream` is done; then nothing that was counted may differ. */
+/* Waits for `stream`. Fails if kernels found a word that differs. */
 static enum outcome judge(struct card *card, CUstream stream)
 {
     uint64_t differences;
@@ -24,7 +24,7 @@ static enum outcome judge(struct card *card, CUstream stream)
     return differences ? FAILS : HOLDS;
 }
 
-static enum outcome is_absent(struct card *card, const char *why)
+static enum outcome absent(struct card *card, const char *why)
 {
     card_note(card, "%s", why);
     return ABSENT;
@@ -58,7 +58,7 @@ static enum outcome try_page(struct card *card, const CUmemAllocationProp *prop)
     struct mapped m;
     uint64_t pattern = card_pattern(card);
     if (!card->granularity)
-        return is_absent(card, "no virtual memory management");
+        return absent(card, "no virtual memory management");
     TRY(mapped_make(card, prop, 1, &m));
     TRY(card_write(card, card->streams[0], m.at, m.size, pattern));
     TRY(card_count(card, card->streams[0], m.at, m.size, pattern));
@@ -77,7 +77,7 @@ static enum outcome try_handles(struct card *card, CUdevice_attribute attribute,
 {
     CUmemAllocationProp prop = card_prop(card);
     prop.requestedHandleTypes = type;
-    return card_attribute(card, attribute) ? try_page(card, &prop) : is_absent(card, "the driver offers none");
+    return card_attribute(card, attribute) ? try_page(card, &prop) : absent(card, "the driver offers none");
 }
 
 enum outcome experiment_files(struct card *card)
@@ -95,7 +95,7 @@ enum outcome experiment_rdma(struct card *card)
     CUmemAllocationProp prop = card_prop(card);
     prop.allocFlags.gpuDirectRDMACapable = 1;
     return card_attribute(card, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) ? try_page(card, &prop) :
-        is_absent(card, "the driver offers none");
+        absent(card, "the driver offers none");
 }
 
 /* --- streams */
@@ -113,7 +113,7 @@ enum outcome experiment_stream_ids(struct card *card)
     CUstream handle = NULL, before = NULL;
     bool reused = false;
     if (!card->d->cuStreamGetId)
-        return is_absent(card, "before CUDA 12.0 streams have no id");
+        return absent(card, "no ids of streams before CUDA 12.0");
     for (unsigned i = 0; i < IDS; i++, before = handle) {
         TRY(card->more.cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING));
         TRY(card->d->cuStreamGetId(handle, &ids[i]));
@@ -130,9 +130,12 @@ enum outcome experiment_stream_ids(struct card *card)
     return HOLDS;
 }
 
-/* --- aliases: what is written at `at` is read at `at + size`, where what was there before has been read already */
+/*
+ * --- aliases: a kernel writes at `at`, and a kernel reads at `at + size`, where the same page is mapped. The reader has read the old words there
+ * before, so that a cache of the card may still have them.
+ */
 
-/* Puts the reader behind the writer. */
+/* Makes the reader wait for the writer. */
 typedef CUresult (*order_fn)(struct card *card, CUstream writer, CUstream reader, CUevent event);
 
 static CUresult by_stream(struct card *card, CUstream writer, CUstream reader, CUevent event)
@@ -162,7 +165,7 @@ static enum outcome try_alias(struct card *card, unsigned reader, order_fn order
     struct mapped m;
     CUevent event;
     if (!card->granularity)
-        return is_absent(card, "no virtual memory management");
+        return absent(card, "no virtual memory management");
     TRY(card->d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     TRY(mapped_make(card, &prop, 2, &m));
     TRY(card_write(card, to, m.at + m.size, m.size, old));
@@ -193,7 +196,7 @@ enum outcome experiment_alias_event(struct card *card)
 
 enum outcome experiment_alias_fence(struct card *card)
 {
-    return card->d->cuCtxRecordEvent ? try_alias(card, 1, by_fence) : is_absent(card, "before CUDA 12.5 there is no such event");
+    return card->d->cuCtxRecordEvent ? try_alias(card, 1, by_fence) : absent(card, "no such event before CUDA 12.5");
 }
 
 enum outcome experiment_alias_dependent(struct card *card)
@@ -203,7 +206,7 @@ enum outcome experiment_alias_dependent(struct card *card)
     struct mapped m;
     uint64_t old = 0, head_start = HEAD_START;
     if (!card->kernels[PATTERN_COUNT_LATE] || !card->granularity)
-        return is_absent(card, "the card has none");
+        return absent(card, "the card does not offer it");
     TRY(mapped_make(card, &prop, 2, &m));
     CUdeviceptr other = m.at + m.size;
     uint64_t words = m.size / sizeof old;
@@ -211,7 +214,7 @@ enum outcome experiment_alias_dependent(struct card *card)
     for (unsigned i = 0; i < ROUNDS; i++) {
         TRY(card_count(card, stream, other, m.size, old));
         old = card_pattern(card);
-        /* A small part of the card, so that there is room for the reader beside it. */
+        /* The writer takes a small part of the card, so that the reader has room beside it. */
         TRY(card_launch(card, PATTERN_WRITE_EARLY, stream, 1024, (void *[]){&m.at, &words, &old, &head_start}, false));
         TRY(card_launch(card, PATTERN_COUNT_LATE, stream, 1024, (void *[]){&other, &words, &old, &card->sum}, true));
     }
@@ -227,7 +230,7 @@ enum outcome experiment_moved(struct card *card)
     CUstream stream = card->streams[0];
     struct mapped first, second;
     if (!card->granularity)
-        return is_absent(card, "no virtual memory management");
+        return absent(card, "no virtual memory management");
     TRY(mapped_make(card, &prop, 1, &first));
     TRY(mapped_make(card, &prop, 1, &second));
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -259,7 +262,7 @@ enum outcome experiment_fence(struct card *card)
 {
     CUevent event;
     if (!card->d->cuCtxRecordEvent)
-        return is_absent(card, "before CUDA 12.5 there is no such event");
+        return absent(card, "no such event before CUDA 12.5");
     TRY(card->d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < QUALIFY_STREAMS; i++) {
         TRY(card_wait(card, card->streams[i], LONG));
@@ -276,7 +279,7 @@ enum outcome experiment_fence(struct card *card)
     return HOLDS;
 }
 
-/* After the calls of an experiment: had the kernel ended by then? */
+/* Notes whether `calls`, which have returned, waited for the kernel before `end`. */
 static CUresult note_wait(struct card *card, CUevent end, const char *calls)
 {
     CUresult result = card->d->cuEventQuery(end);
@@ -291,7 +294,7 @@ enum outcome experiment_map_beside(struct card *card)
     struct mapped m;
     CUevent end;
     if (!card->granularity)
-        return is_absent(card, "no virtual memory management");
+        return absent(card, "no virtual memory management");
     TRY(card->d->cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
     TRY(card_wait(card, card->streams[0], LONG));
     TRY(card->d->cuEventRecord(end, card->streams[0]));
@@ -314,7 +317,7 @@ enum outcome experiment_unmap_beside(struct card *card)
     struct mapped used, spare;
     CUevent end;
     if (!card->granularity)
-        return is_absent(card, "no virtual memory management");
+        return absent(card, "no virtual memory management");
     TRY(card->d->cuEventCreate(&end, CU_EVENT_DISABLE_TIMING));
     TRY(mapped_make(card, &prop, 1, &used));
     TRY(mapped_make(card, &prop, 1, &spare));

@@ -1,9 +1,9 @@
 /*
- * kernels.h: the kernels of cenote-qualify as PTX text, which the driver compiles: no nvcc is needed. sim/code/kernels.def has the same names.
+ * kernels.h: the kernels of cenote-qualify as PTX text, which the driver compiles, so no nvcc is needed. sim/code/kernels.def has the same names.
  *
  *     pattern_write(at, words, pattern)                   writes `pattern` to words of 8 bytes
- *     pattern_count(at, words, pattern, sum)              adds to *sum how many of them are something else
- *     pattern_wait(ns)                                    takes that long
+ *     pattern_count(at, words, pattern, sum)              adds to *sum how many words are not `pattern`
+ *     pattern_wait(ns)                                    runs for that time
  *     pattern_write_early(at, words, pattern, ns)         lets its successor begin, waits, then writes
  *     pattern_count_late(at, words, pattern, sum)         begins early, waits for its predecessor, then counts
  *
@@ -12,7 +12,7 @@
 #ifndef CENOTE_QUALIFY_KERNELS_H
 #define CENOTE_QUALIFY_KERNELS_H
 
-/* %rd1: at, %rd2: words, %rd3: pattern; then %rd4 goes from this thread's word over the grid, %rd5 at a time, and %rd6 is its address. */
+/* %rd1: at, %rd2: words, %rd3: pattern, %rd4: index of this thread's next word, %rd5: threads of the grid, %rd6: address of the word. */
 #define PTX_BEGIN                             \
     "{\n"                                     \
     ".reg .pred %p;\n"                        \
@@ -43,7 +43,7 @@
     "DONE:\n"                                 \
     "ret;\n"                                  \
     "}\n"
-/* %rd9: how many differ. */
+/* %rd9: words that differ. */
 #define PTX_COUNT                             \
     "ld.param.u64 %rd7, [sum];\n"             \
     "mov.u64 %rd9, 0;\n"                      \
@@ -60,7 +60,7 @@
     "RIGHT:\n"                                \
     "ret;\n"                                  \
     "}\n"
-/* Until the card's clock has gone on by %rd7 ns. */
+/* Waits until %rd7 ns have passed on the card's clock. */
 #define PTX_WAIT                              \
     "mov.u64 %rd10, %globaltimer;\n"          \
     "WAIT:\n"                                 \

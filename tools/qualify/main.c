@@ -1,8 +1,8 @@
 /*
  * main.c: cenote-qualify: does cenote work on this card? Experiments, random programs and the prices of the driver's calls, in about half a minute.
  *
- * It changes nothing on the machine, and what it takes from the card goes back when it ends. This process never calls the driver. It runs the steps
- * in a child; where a step fails, kills the child or hangs, the next child goes on with the step after it.
+ * The program changes nothing on the machine, and what it takes from the card goes back when it ends. This process never calls the driver. It runs
+ * the steps in a child process. If a step fails, kills the child or hangs, another child goes on with the next step.
  *
  * Exit status: 0 fit, 3 fit without something, 4 use provider:plain; 1 nothing could be tried, or a file could not be written; 2 a wrong argument.
  */
@@ -20,20 +20,20 @@
 #include "stats/text/quantity.h"
 #include "tools/qualify/qualify.h"
 
-#define STEP_LIMIT 60u      /* seconds, beside those of random programs: then it hangs */
-#define SECONDS_MOST 3600u
+#define STEP_LIMIT 60u      /* seconds without a message, beside the time of random programs: then the child hangs */
+#define SECONDS_MAX 3600u
 
 enum { EXIT_NOT_TRIED = 1, EXIT_USAGE = 2, EXIT_FIT_WITHOUT = 3, EXIT_USE_PLAIN = 4 };
 
 static const char usage[] =
     "usage: cenote qualify [OPTION...]\n"
-    "Tries on this machine's GPU what cenote relies on, and says: fit, fit without something, or use provider:plain.\n"
+    "Tries what cenote relies on, on this machine's GPU, and says: fit, fit without something, or use provider:plain.\n"
     "  --device N      which GPU (default 0)\n"
     "  --seconds N     how long random programs run (default 20); 0: one program\n"
-    "  --seed N        of the first random program (default 1)\n"
-    "  --json FILE     writes all that was found\n"
-    "  --prices FILE   writes what the driver's calls cost, for the simulated GPU (cenote run --sim 80GiB --prices FILE)\n"
-    "Exit status: 0 fit, 3 fit without something, 4 use provider:plain, 1 nothing could be tried, 2 a wrong argument.\n";
+    "  --seed N        seed of the first random program (default 1)\n"
+    "  --json FILE     writes all results to FILE\n"
+    "  --prices FILE   writes what the driver's calls cost to FILE, for the simulated GPU (cenote run --sim 80GiB --prices FILE)\n"
+    "Exit status: 0 fit, 3 fit without something, 4 use provider:plain, 1 nothing could be tried or a file not written, 2 a wrong argument.\n";
 
 struct request {
     struct plan plan;
@@ -65,7 +65,7 @@ static bool set_option(struct request *request, const struct option *option, con
         request->plan.ordinal = (int)number;
         return true;
     case 's':
-        if (!read_number(option->name, value, SECONDS_MOST, &number))
+        if (!read_number(option->name, value, SECONDS_MAX, &number))
             return false;
         request->plan.seconds = (unsigned)number;
         return true;
@@ -74,7 +74,7 @@ static bool set_option(struct request *request, const struct option *option, con
     }
 }
 
-/* -1: go on; else the exit status. */
+/* Returns the exit status, or -1 to go on. */
 static int read_arguments(int argc, char **argv, struct request *request)
 {
     static const struct option options[] = {
@@ -83,7 +83,7 @@ static int read_arguments(int argc, char **argv, struct request *request)
         {0},
     };
     static char name[] = "cenote qualify";
-    argv[0] = name; /* of getopt's messages */
+    argv[0] = name; /* for the messages of getopt_long */
     for (;;) {
         int place = 0;
         int letter = getopt_long(argc, argv, "", options, &place);
@@ -98,7 +98,7 @@ static int read_arguments(int argc, char **argv, struct request *request)
     }
     if (optind == argc)
         return -1;
-    fprintf(stderr, "cenote qualify: \"%.40s\" is no option\n", argv[optind]);
+    fprintf(stderr, "cenote qualify: \"%.40s\" is not an option\n", argv[optind]);
     return EXIT_USAGE;
 }
 
@@ -107,11 +107,11 @@ static int read_arguments(int argc, char **argv, struct request *request)
 struct child {
     pid_t     process;
     int       pipe;
-    enum step begun;        /* the last step that it began */
-    bool      is_inside;    /* it has not ended that step */
-    bool      was_opened;   /* it had the card */
-    bool      hangs;
-    char      refusal[QUALIFY_NOTE];
+    enum step begun;        /* the last step that the child began */
+    bool      is_inside;    /* the child has not ended that step */
+    bool      was_opened;   /* the child could use the card */
+    bool      hangs;        /* no message came in time */
+    char      refusal[QUALIFY_NOTE];    /* why the child could not use the card */
 };
 
 static bool child_start(struct child *child, const struct plan *plan, enum step first)
@@ -162,8 +162,8 @@ static void take_message(struct report *report, struct child *child, const struc
     }
 }
 
-/* A message, or false: the child has ended, or says nothing for too long. */
-static bool child_hear(struct child *child, unsigned seconds, struct message *m)
+/* Waits for a message. False if the child has ended, or has sent nothing for too long. */
+static bool child_receive(struct child *child, unsigned seconds, struct message *m)
 {
     struct pollfd wait = {.fd = child->pipe, .events = POLLIN};
     int ready;
@@ -171,10 +171,10 @@ static bool child_hear(struct child *child, unsigned seconds, struct message *m)
         ready = poll(&wait, 1, (int)(seconds * 1000));
     while (ready < 0 && errno == EINTR);
     child->hangs = ready == 0;
-    return ready > 0 && read(child->pipe, m, sizeof *m) == sizeof *m; /* shorter than PIPE_BUF: whole or not at all */
+    return ready > 0 && read(child->pipe, m, sizeof *m) == sizeof *m; /* no longer than PIPE_BUF, so whole or not at all */
 }
 
-/* What the end of a child says of the step that it was in. */
+/* Ends the child. If the child was inside a step, the step has failed. */
 static void child_end(struct report *report, const struct child *child)
 {
     int status;
@@ -187,7 +187,7 @@ static void child_end(struct report *report, const struct child *child)
     report->steps[child->begun].outcome = FAILS;
     char *note = report->steps[child->begun].note;
     if (!child->hangs && WIFSIGNALED(status))
-        snprintf(note, QUALIFY_NOTE, "the process was ended by signal %d", WTERMSIG(status));
+        snprintf(note, QUALIFY_NOTE, "signal %d ended the process", WTERMSIG(status));
     else
         snprintf(note, QUALIFY_NOTE, "%s", child->hangs ? "no answer" : "the process ended");
 }
@@ -201,19 +201,19 @@ static bool has_bad_aliases(const struct report *report)
     return false;
 }
 
-/* False, and said why: the card could not be had at all. A card that is lost on the way is a result. */
+/* False, with a message on stderr, if no child could use the card. If the card is lost in a later step, that is a result. */
 static bool run_steps(const struct plan *plan, struct report *report)
 {
     for (enum step next = 0; next < STEPS;) {
         struct child child;
         struct message m;
-        struct plan own = *plan;
-        own.aliases_off = has_bad_aliases(report);
-        if (!child_start(&child, &own, next)) {
+        struct plan child_plan = *plan;
+        child_plan.aliases_off = has_bad_aliases(report);
+        if (!child_start(&child, &child_plan, next)) {
             fprintf(stderr, "cenote qualify: no process can be started: %s\n", strerror(errno));
             return false;
         }
-        while (child_hear(&child, STEP_LIMIT + plan->seconds, &m))
+        while (child_receive(&child, STEP_LIMIT + plan->seconds, &m))
             take_message(report, &child, &m);
         child_end(report, &child);
         if (!child.was_opened && !next) {

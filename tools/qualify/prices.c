@@ -1,8 +1,8 @@
 /*
- * prices.c: what the driver's calls cost, by the size of a page and the pages in a run; alone, and while another thread launches kernels, whose
- * launches are watched: some drivers hold them up.
+ * prices.c: measures what the driver's calls cost, by the size of a page and the number of pages in a run: alone, and while another thread launches
+ * kernels. Some drivers make a launch wait meanwhile, so the longest launch is measured as well.
  *
- * The host's clock measures. A run is made and unmade as cenote does it: cuMemCreate and cuMemMap for each page, cuMemSetAccess and cuMemUnmap once.
+ * Times are of the host's clock. The calls for a run are those of cenote: cuMemCreate and cuMemMap for each page, cuMemSetAccess and cuMemUnmap once.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -14,21 +14,21 @@
 #include "base/clock.h"
 #include "tools/qualify/qualify.h"
 
-#define RUN_MOST 32u
+#define RUN_MAX 32u
 #define REPEATS 5u
-#define SAMPLES (REPEATS * RUN_MOST)
-#define LAUNCHES_ALONE_MOST 2000u
+#define SAMPLES (REPEATS * RUN_MAX)
+#define LAUNCHES_ALONE 2000u
 #define LAUNCH_PAUSE 10000              /* ns, chosen */
-#define LAUNCHES_BETWEEN_WAITS 256u     /* launches wait by themselves once too many are on their way */
+#define LAUNCHES_BETWEEN_WAITS 256u     /* else the driver makes launches wait once too many are in flight */
 
-static const uint32_t runs[] = {1, 8, RUN_MOST};
+static const uint32_t runs[] = {1, 8, RUN_MAX};
 static const uint64_t larger_pages[] = {8ull << 20, 32ull << 20};
 
 struct meter {
     struct card *card;
     uint64_t     page;
     uint32_t     run;
-    CUmemGenericAllocationHandle handles[RUN_MOST];
+    CUmemGenericAllocationHandle handles[RUN_MAX];
     uint64_t     samples[PRICES][SAMPLES];
     uint32_t     count[PRICES];
 };
@@ -56,19 +56,19 @@ static bool is_by_handle(enum price price)
     return false;
 }
 
-static void note(struct meter *m, enum price price, uint64_t begin)
+static void add_sample(struct meter *m, enum price price, uint64_t begin)
 {
     uint64_t ns = clock_ns() - begin;
     if (m->count[price] < SAMPLES)
         m->samples[price][m->count[price]++] = is_by_handle(price) ? ns / m->run : ns;
 }
 
-/* In an experiment: times a call, and ends where it fails. */
+/* In an experiment: measures a call, and ends the experiment if the call fails. */
 #define TIME(name, arguments)                          \
     do {                                               \
         uint64_t begin_ = clock_ns();                  \
         TRY(card->d->name arguments);                  \
-        note(m, PRICE_##name, begin_);                 \
+        add_sample(m, PRICE_##name, begin_);                 \
     } while (0)
 
 static enum outcome time_pages(struct meter *m)
@@ -84,7 +84,7 @@ static enum outcome time_pages(struct meter *m)
         TIME(cuMemMap, (at + i * m->page, m->page, 0, m->handles[i], 0));
     uint64_t begin = clock_ns();
     TRY(card_open_access(card, at, size));
-    note(m, PRICE_cuMemSetAccess, begin);
+    add_sample(m, PRICE_cuMemSetAccess, begin);
     TIME(cuMemUnmap, (at, size));
     for (uint32_t i = 0; i < m->run; i++)
         TIME(cuMemRelease, (m->handles[i]));
@@ -114,7 +114,7 @@ static enum outcome time_others(struct meter *m)
 struct launcher {
     struct card     *card;
     atomic_bool      stop;
-    _Atomic uint64_t longest;   /* ns, since it was last set to 0 */
+    _Atomic uint64_t longest;   /* ns of the longest launch since the last wait_for_launches */
     _Atomic(CUresult) failed;
 };
 
@@ -137,7 +137,7 @@ static void *launch_on(void *argument)
     l->failed = l->card->d->cuCtxPushCurrent(l->card->context);
     for (unsigned i = 1; !l->failed && !atomic_load(&l->stop); i++) {
         launch_once(l, i);
-        nanosleep(&pause, NULL); /* the other thread has to come to the driver, too */
+        nanosleep(&pause, NULL); /* the measuring thread has to get into the driver, too */
     }
     return NULL;
 }
@@ -150,7 +150,7 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Forgets the launches so far, and waits for the next one. */
+/* Forgets the launches so far, and waits for the next launch. */
 static void wait_for_launches(struct launcher *l)
 {
     atomic_store(&l->longest, 0);
@@ -179,10 +179,10 @@ static enum outcome measure(struct meter *m, struct launcher *beside, int pipe)
     return outcome;
 }
 
-/* Runs that would take more than half of what is free are left out. */
+/* Leaves out runs that would take more than half of the free memory. */
 static enum outcome measure_all(struct card *card, struct launcher *beside, int pipe)
 {
-    static struct meter m; /* large */
+    static struct meter m; /* too large for the stack */
     size_t free_bytes, total;
     TRY(card->d->cuMemGetInfo(&free_bytes, &total));
     enum outcome outcome = HOLDS;
@@ -200,9 +200,10 @@ enum outcome prices_run(struct card *card, int pipe)
     struct launcher launcher = {.card = card};
     struct message message = {.kind = LAUNCHES_ALONE};
     pthread_t thread;
-    for (unsigned i = 1; i <= LAUNCHES_ALONE_MOST; i++) {
+    for (unsigned i = 1; i <= LAUNCHES_ALONE; i++) {
         launch_once(&launcher, i);
-        TRY(launcher.failed);
+        if (launcher.failed)
+            return card_failed(card, "a launch", launcher.failed);
     }
     message.u.ns = atomic_load(&launcher.longest);
     steps_tell(pipe, &message);
@@ -210,12 +211,11 @@ enum outcome prices_run(struct card *card, int pipe)
     if (outcome != HOLDS)
         return outcome;
     if (pthread_create(&thread, NULL, launch_on, &launcher)) {
-        card_note(card, "no thread can be started");
+        card_note(card, "a thread could not be started");
         return FAILS;
     }
     outcome = measure_all(card, &launcher, pipe);
     atomic_store(&launcher.stop, true);
     pthread_join(thread, NULL);
-    TRY(launcher.failed);
-    return outcome;
+    return launcher.failed ? card_failed(card, "a launch beside other calls", launcher.failed) : outcome;
 }

@@ -1,8 +1,8 @@
 /*
- * programs.c: random programs on a small pool of cenote's, whose blocks are written and read back by kernels on several streams.
+ * programs.c: random programs on a small pool of cenote. Kernels on several streams write and read the blocks.
  *
- * A program allocates and frees blocks of random sizes on random streams, so that pages move between the streams' arenas all the time. Each block is
- * filled with a pattern of its own, and counted before it is freed: by its own stream, or by another that waits for it.
+ * A program allocates and frees blocks of random sizes on random streams, so that pages move between the streams' arenas all the time. A kernel fills
+ * each block with a pattern of its own. Before the free, a kernel counts the words that differ: on the block's stream, or on one that waits for it.
  */
 #include <cenote/cenote.h>
 
@@ -12,12 +12,12 @@
 #define BLOCKS 48u
 #define STEPS_OF_PROGRAM 1500u
 #define TRIM_EVERY 300u
-#define LIMIT_MOST (64ull << 20)
+#define LIMIT_MAX (64ull << 20)     /* bytes of the pool */
 #define SMALLEST_SHIFT 9
-#define WAIT_MOST 50000u        /* ns */
+#define WAIT_MAX 50000u        /* ns */
 
 struct block {
-    void    *at;        /* NULL: none */
+    void    *at;        /* NULL: the entry is free */
     size_t   bytes;
     uint64_t pattern;
     unsigned stream;
@@ -48,7 +48,7 @@ static enum outcome cenote_failed(struct card *card)
     return FAILS;
 }
 
-/* Counts the block on its stream or, behind it, on another, and frees it at once. */
+/* Counts the words of the block that differ, on its stream or on one that waits for it, and frees the block at once. */
 static enum outcome end_block(struct program *p, struct block *b)
 {
     struct card *card = p->card;
@@ -67,6 +67,7 @@ static enum outcome end_block(struct program *p, struct block *b)
     return HOLDS;
 }
 
+/* Frees the blocks from entry `from` on. */
 static enum outcome end_some(struct program *p, unsigned from)
 {
     enum outcome outcome = HOLDS;
@@ -76,7 +77,7 @@ static enum outcome end_some(struct program *p, unsigned from)
     return outcome;
 }
 
-/* Sizes are as likely small as large. Where the pool is full, half of the blocks end. */
+/* Small and large sizes are equally likely. If the pool is full, frees half of the blocks instead. */
 static enum outcome make_block(struct program *p, struct block *b)
 {
     struct card *card = p->card;
@@ -96,7 +97,7 @@ static enum outcome make_block(struct program *p, struct block *b)
     p->result->blocks++;
     p->result->bytes += b->bytes;
     if (!draw(p, 4))
-        TRY(card_wait(card, card->streams[b->stream], draw(p, WAIT_MOST)));
+        TRY(card_wait(card, card->streams[b->stream], draw(p, WAIT_MAX)));
     TRY(card_write(card, card->streams[b->stream], (CUdeviceptr)b->at, b->bytes, b->pattern));
     return HOLDS;
 }
@@ -125,7 +126,7 @@ static enum outcome run_on_pool(struct program *p, bool aliases_off)
     cenote_options options;
     size_t free_bytes, total;
     TRY(card->d->cuMemGetInfo(&free_bytes, &total));
-    p->limit = free_bytes / 4 < LIMIT_MOST ? free_bytes / 4 : LIMIT_MOST;
+    p->limit = free_bytes / 4 < LIMIT_MAX ? free_bytes / 4 : LIMIT_MAX;
     if (cenote_options_default(&options))
         return cenote_failed(card);
     options.limit = p->limit;
@@ -133,7 +134,7 @@ static enum outcome run_on_pool(struct program *p, bool aliases_off)
         options.aliases = CENOTE_ALIASES_OFF;
     if (cenote_pool_create(card->ordinal, &options, &p->pool))
         return cenote_failed(card);
-    for (int i = 0; i < QUALIFY_STREAMS; i++) /* so that cenote may record events on them */
+    for (int i = 0; i < QUALIFY_STREAMS; i++) /* lets cenote record events on them */
         if (cenote_stream_set_immortal(p->pool, card->streams[i]))
             return cenote_failed(card);
     enum outcome outcome = run(p);

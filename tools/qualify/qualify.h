@@ -1,16 +1,17 @@
 /*
- * qualify.h: cenote-qualify, shared by its files.
+ * qualify.h: what the files of cenote-qualify share.
  *
- *     main.c          arguments; runs each step in a child, and judges
- *     steps.c         what a child does: the experiments, the prices, the random programs, and what it tells its parent
+ *     main.c          reads the arguments, and starts the children that run the steps
+ *     steps.c         runs steps in a child: experiments, random programs, prices; sends messages to the parent
  *     card.c          the card in a child: kernels, streams, pages
- *     experiments.c   experiments.def, but captures.c
- *     prices.c        prices.def
- *     programs.c      random programs on a pool of cenote's
- *     screen.c        the screen, the JSON file, the file of prices
+ *     experiments.c   the experiments of experiments.def, except those on captures
+ *     captures.c      the experiments on captures
+ *     prices.c        measures the calls of prices.def
+ *     programs.c      random programs on a pool of cenote
+ *     screen.c        the verdict, the screen, the JSON file, the file of prices
  *
- * A step that fails may leave a card's context lost, or a thread waiting for ever. So steps run in a child, which ends after a failure; the parent,
- * which never calls the driver, starts another child with the next step.
+ * A step that fails may leave the card's context lost, or a thread waiting for ever. So steps run in a child process, which ends after a failure. The
+ * parent never calls the driver; it starts another child with the next step.
  */
 #ifndef CENOTE_QUALIFY_H
 #define CENOTE_QUALIFY_H
@@ -20,7 +21,7 @@
 #include "driver/driver.h"
 
 #define QUALIFY_STREAMS 4
-#define QUALIFY_NOTE 160
+#define QUALIFY_NOTE 160    /* bytes of a note with its end */
 
 enum weight { NEEDED, WANTED, OFFERED, TOLD };
 enum outcome { NOT_RUN, HOLDS, FAILS, ABSENT };
@@ -57,16 +58,16 @@ struct card {
     CUdevice    device;
     CUcontext   context;
     size_t      granularity;        /* 0: no virtual memory management */
-    CUfunction  kernels[KERNELS];   /* NULL: the card cannot run it */
+    CUfunction  kernels[KERNELS];   /* NULL: the card cannot run this kernel */
     CUstream    streams[QUALIFY_STREAMS];   /* not ordered with the default stream */
-    CUdeviceptr sum;                /* words that kernels found different, all in all */
-    uint64_t    seen;               /* of them, by the last look */
-    uint64_t    pattern;            /* the last one given out */
-    const char *call;               /* of the driver, that mapped_make or mapped_end made last */
-    char        note[QUALIFY_NOTE]; /* of the experiment that runs */
+    CUdeviceptr sum;                /* device memory: how many words kernels have found different so far */
+    uint64_t    sum_seen;           /* *sum at the last card_differences */
+    uint64_t    pattern;            /* the last one that card_pattern returned */
+    const char *call;               /* of the driver: the last that mapped_make or mapped_end made */
+    char        note[QUALIFY_NOTE]; /* what the running step has to say */
 };
 
-/* What is known of the card before any step. */
+/* What the driver says of the card before any step. */
 struct card_facts {
     char     name[96];
     int      driver_version;
@@ -77,18 +78,18 @@ struct card_facts {
 struct price_row {
     uint64_t page;          /* bytes */
     uint32_t run;           /* pages in a run */
-    bool     beside;        /* another thread launched kernels meanwhile */
+    bool     beside;        /* another thread launched kernels at the same time */
     uint64_t ns[PRICES];    /* median; 0: not measured */
-    uint64_t launch_ns;     /* beside: the longest launch */
+    uint64_t launch_ns;     /* the longest of these launches */
 };
 
 #define PRICE_ROWS 18
 
 struct programs_result {
-    uint64_t programs, blocks, bytes;   /* that were allocated, written and read */
+    uint64_t programs, blocks, bytes;   /* blocks that were allocated, written and read */
 };
 
-struct report {             /* what the parent collects */
+struct report {             /* what the parent collects from its children */
     struct card_facts      card;
     struct {
         enum outcome outcome;
@@ -96,21 +97,21 @@ struct report {             /* what the parent collects */
     } steps[STEPS];
     struct price_row       prices[PRICE_ROWS];
     unsigned               price_count;
-    uint64_t               launch_alone_ns;     /* the longest of launches beside which nothing happens */
+    uint64_t               launch_alone_ns;     /* the longest launch while no other thread calls the driver */
     struct programs_result programs;
 };
 
-/* --- steps.c: in the child. Writes to `pipe` until the steps from `first` on are done or one has failed. */
+/* --- steps.c, in the child */
 struct plan {
     int      ordinal;
     unsigned seconds;       /* of random programs; 0: one program */
     uint64_t seed;
-    bool     aliases_off;   /* of random programs: an experiment with aliases failed */
+    bool     aliases_off;   /* an experiment with aliases failed, so random programs run without them */
 };
 
 enum message_kind { CARD, REFUSED, BEGUN, DONE, PRICE_MEASURED, LAUNCHES_ALONE, PROGRAMS };
 
-struct message {            /* no longer than PIPE_BUF: one write, one read */
+struct message {            /* no longer than PIPE_BUF, so that one write and one read carry it whole */
     enum message_kind kind;
     enum step         step;
     enum outcome      outcome;
@@ -123,24 +124,25 @@ struct message {            /* no longer than PIPE_BUF: one write, one read */
     } u;
 };
 
+/* Runs the steps from `first` on, until all are done or one has failed, and writes messages to `pipe`. */
 void steps_run(const struct plan *plan, enum step first, int pipe);
 void steps_tell(int pipe, const struct message *message);
 
-/* --- card.c. A call that fails leaves in `note` which one it was. */
+/* --- card.c */
 bool     card_open(struct card *card, int ordinal, struct card_facts *facts);
 void     card_note(struct card *card, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum outcome card_failed(struct card *card, const char *call, CUresult result);     /* FAILS, with a note */
+enum outcome card_failed(struct card *card, const char *call, CUresult result); /* notes the call and its result; returns FAILS */
 int      card_attribute(const struct card *card, CUdevice_attribute attribute);
-uint64_t card_pattern(struct card *card);                                           /* one that was never used */
+uint64_t card_pattern(struct card *card);                                           /* a new one at each call */
 CUresult card_write(struct card *card, CUstream stream, CUdeviceptr at, size_t bytes, uint64_t pattern);
 CUresult card_count(struct card *card, CUstream stream, CUdeviceptr at, size_t bytes, uint64_t pattern);
 CUresult card_wait(struct card *card, CUstream stream, uint64_t ns);
 CUresult card_launch(struct card *card, enum kernel kernel, CUstream stream, uint64_t words, void **parameters, bool early);
-CUresult card_differences(struct card *card, uint64_t *found);                      /* since the last look, by kernels that are done */
+CUresult card_differences(struct card *card, uint64_t *found);                      /* words that kernels, now done, found different since the last call */
 CUmemAllocationProp card_prop(const struct card *card);
 CUresult card_open_access(const struct card *card, CUdeviceptr at, size_t bytes);
 
-/* A page at `times` addresses, one behind the other. */
+/* A page that is mapped at `times` adjacent addresses. */
 struct mapped {
     CUdeviceptr at;
     size_t      size;
@@ -151,7 +153,7 @@ struct mapped {
 CUresult mapped_make(struct card *card, const CUmemAllocationProp *prop, unsigned times, struct mapped *out);
 CUresult mapped_end(struct card *card, const struct mapped *mapped);
 
-/* In an experiment: the first call that fails ends it, and its process gives back what it has. */
+/* In an experiment: the first call that fails ends the experiment. What the experiment took goes back when its process ends. */
 #define TRY(call)                                                      \
     do {                                                               \
         CUresult result_ = (call);                                     \
@@ -180,7 +182,7 @@ struct row {
 
 extern const struct row rows[STEPS];
 
-bool         row_is_missing(const struct report *report, enum step step);   /* the verdict names what there is not */
+bool         row_is_missing(const struct report *report, enum step step);   /* whether the verdict names what the row stands for */
 enum verdict verdict_of(const struct report *report);
 void         screen_print(const struct report *report);
 bool         screen_write_json(const struct report *report, const char *path);

@@ -1,4 +1,4 @@
-/* screen.c: the verdict; the screen, the JSON file and the file of prices. */
+/* screen.c: the verdict, and what the parent writes: the screen, the JSON file, the file of prices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,8 +7,9 @@
 #include "stats/text/quantity.h"
 #include "tools/qualify/qualify.h"
 
-#define PRICES_OF_RUN 8u            /* the file has the prices of runs this long, */
-#define PRICES_OF_PAGE (8ull << 20) /* of pages this large: what an 80 GB card gets; chosen */
+/* The file of prices has those of runs of so many pages of this size, the default of an 80 GB card; chosen. */
+#define PRICES_OF_RUN 8u
+#define PRICES_OF_PAGE (8ull << 20)
 
 const struct row rows[STEPS] = {
 #define EXPERIMENT(name, rule, weight, sentence, without) {#name, rule, weight, sentence, without},
@@ -46,7 +47,7 @@ enum verdict verdict_of(const struct report *report)
     return verdict;
 }
 
-/* What it is fit without, each once: several rows may stand for the same. */
+/* Whether the verdict names the row's `without`: several rows may have the same, which is named once. */
 static bool is_first_without(const struct report *report, enum step step)
 {
     if (!row_is_missing(report, step))
@@ -64,13 +65,13 @@ static const char *const outcomes[] = {[NOT_RUN] = "not run", [HOLDS] = "holds",
 
 static void print_step(const struct report *report, enum step step)
 {
-    static const char *const marks[] = {[NOT_RUN] = "?", [HOLDS] = "ok", [FAILS] = "FAILS", [ABSENT] = "none"};
+    static const char *const texts[] = {[NOT_RUN] = "?", [HOLDS] = "ok", [FAILS] = "FAILS", [ABSENT] = "none"};
     const char *note = report->steps[step].note;
     char rule[16] = "";
     if (rows[step].rule)
         snprintf(rule, sizeof rule, "rule %d", rows[step].rule);
     bool is_fact = rows[step].weight == TOLD && report->steps[step].outcome == HOLDS;
-    printf("  %-5s  %-6s  %s%s%s\n", is_fact ? "" : marks[report->steps[step].outcome], rule, rows[step].sentence, *note ? ": " : "", note);
+    printf("  %-5s  %-6s  %s%s%s\n", is_fact ? "" : texts[report->steps[step].outcome], rule, rows[step].sentence, *note ? ": " : "", note);
 }
 
 static double us(uint64_t ns)
@@ -87,11 +88,11 @@ static void print_prices(const struct report *report)
         const struct price_row *p = &report->prices[i];
         char launches[40] = "";
         if (p->beside)
-            snprintf(launches, sizeof launches, "   beside launches, the longest %.1f", us(p->launch_ns));
+            snprintf(launches, sizeof launches, "   while launching; longest launch %.1f", us(p->launch_ns));
         printf("  %3" PRIu64 " MiB x %-6u %8.1f %6.1f %7.1f %6.1f %8.1f%s\n", p->page >> 20, p->run, us(p->ns[PRICE_cuMemCreate]),
                us(p->ns[PRICE_cuMemMap]), us(p->ns[PRICE_cuMemSetAccess]), us(p->ns[PRICE_cuMemUnmap]), us(p->ns[PRICE_cuMemRelease]), launches);
     }
-    printf("  launches alone: the longest took %.1f us\n", us(report->launch_alone_ns));
+    printf("  longest launch while nothing else calls the driver: %.1f us\n", us(report->launch_alone_ns));
 }
 
 void screen_print(const struct report *report)
@@ -199,7 +200,7 @@ bool screen_write_json(const struct report *report, const char *path)
     return close_file(file, path);
 }
 
-/* Alone, and of the page and run that come nearest to the chosen ones; they are measured from small to large. */
+/* Writes the prices without launches for the page and the run that come nearest to the chosen ones; rows go from small to large. */
 bool screen_write_prices(const struct report *report, const char *path)
 {
     const struct price_row *found = NULL;

@@ -1,4 +1,4 @@
-/* steps.c: what a child does, step by step, and what it tells its parent. */
+/* steps.c: runs steps in a child process, and sends their results to the parent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ void steps_tell(int pipe, const struct message *message)
         _exit(EXIT_FAILURE); /* the parent is gone */
 }
 
-static void say(int pipe, struct message *m, const char *text)
+static void tell_text(int pipe, struct message *m, const char *text)
 {
     snprintf(m->u.text, sizeof m->u.text, "%s", text);
     steps_tell(pipe, m);
@@ -45,7 +45,7 @@ void steps_run(const struct plan *plan, enum step first, int pipe)
     struct message m = {.kind = CARD};
     if (!card_open(&card, plan->ordinal, &m.u.card)) {
         m.kind = REFUSED;
-        say(pipe, &m, card.note);
+        tell_text(pipe, &m, card.note);
         return;
     }
     steps_tell(pipe, &m);
@@ -54,6 +54,6 @@ void steps_run(const struct plan *plan, enum step first, int pipe)
         steps_tell(pipe, &m);
         m.kind = DONE;
         m.outcome = run_step(&card, plan, step, pipe);
-        say(pipe, &m, card.note);
+        tell_text(pipe, &m, card.note);
     }
 }

@@ -2,7 +2,7 @@
 
 // --- drawing: canvases
 
-/** The context of a canvas that is as sharp as the screen, cleared. */
+/** Clears a canvas and makes it as sharp as the screen. Returns its drawing context and its size. */
 function begin(canvas, height) {
   const scale = window.devicePixelRatio || 1, width = canvas.clientWidth;
   canvas.style.height = height + "px";
@@ -23,6 +23,7 @@ function gridStep(span, wanted, base) {
   return power * [1, 2, 5, 10].find(factor => factor * power >= rough);
 }
 
+/** How the timeline maps records or times to x, and bytes to y. */
 function frameOf(width) {
   const view = state.view, all = xs();
   const first = Math.max(0, lastUpTo(all, state.from)), last = Math.min(all.length - 1, lastUpTo(all, state.to) + 1);
@@ -34,7 +35,7 @@ function frameOf(width) {
     y: value => base - value / (top * 1.04) * (base - TOP) };
 }
 
-/** If there are more points than pixels in sight: the highest and the lowest point of each pixel, in their order. */
+/** The indexes of the points to draw. If more points than pixels are in sight: the highest and the lowest point of each pixel, in their order. */
 function thinned(first, last, x) {
   const all = xs(), levels = unitLine(), points = [];
   if (!levels || last - first < 2 * (x(state.to) - x(state.from))) return Array.from({ length: last - first + 1 }, (_, i) => first + i);
@@ -83,7 +84,7 @@ function drawGrid(pen, frame) {
   }
 }
 
-/** One polygon for each group, from the bottom up. A level holds until the next record, so that the edges are steps. */
+/** Draws a polygon for each group, from the bottom up. A level holds until the next record, so that the edges are steps. */
 function drawStack(pen, frame) {
   const stack = state.view.stacks[state.division];
   if (!stack) return;
@@ -102,7 +103,7 @@ function drawStack(pen, frame) {
   pen.globalAlpha = 1;
 }
 
-/** A line through the levels of the frame's points, from left to right or back. */
+/** Adds a line through the levels of the frame's points to the path, from left to right or back. */
 function edge(pen, frame, levels, isBack) {
   const all = xs(), points = frame.points, end = points.length - 1;
   for (let k = 0; k <= end; k++) {
@@ -119,7 +120,7 @@ function drawLines(pen, frame) {
   const all = xs();
   for (const [name, line] of Object.entries(state.view.lines)) {
     pen.beginPath();
-    if (frame.isDense && name !== "reserved") continue;  // it is the upper edge of the stack, and would blacken it
+    if (frame.isDense && name !== "reserved") continue;  // the upper edge of the stack; so dense a line would hide the colours
     if (state.view.records) edge(pen, frame, frame.points.map(i => line[i]), false);
     else dots(pen, frame, all, line);
     pen.strokeStyle = lineColor(name);
@@ -132,7 +133,7 @@ function drawLines(pen, frame) {
   pen.globalAlpha = pen.lineWidth = 1;
 }
 
-/** The figures that a snapshot has for each of its steps; it has none in between. */
+/** Draws the figures that a snapshot has for the ends of its steps. */
 function dots(pen, frame, all, line) {
   for (const i of frame.points) {
     const x = frame.x(all[i]), y = frame.y(line[i]);
@@ -142,7 +143,7 @@ function dots(pen, frame, all, line) {
   }
 }
 
-/** A tick where each step ended, and its number if there is room. */
+/** Draws a tick where each step ended, and the step's number if there is room. */
 function drawSteps(pen, frame) {
   let lastTick = -9, lastText = -99;
   state.view.steps.forEach((moment, i) => {
@@ -161,7 +162,7 @@ function drawSteps(pen, frame) {
   });
 }
 
-/** The lifetime of the picked block. */
+/** Draws the lifetime of the picked block. */
 function drawLife(pen, frame) {
   if (state.block < 0 || !state.view.records) return;
   const blocks = state.view.blocks, from = frame.x(xOfMoment(blocks.born[state.block]));
@@ -188,14 +189,14 @@ function drawCursor(pen, frame) {
 
 const ROW = 15, STRIP = 4, GUTTER = 112;
 
-/** How many bytes a row holds: rows of a round size, as many as can be seen at once, or more when zoomed. */
+/** The bytes of a row, the number of rows and their distance. Rows have a round size; all can be seen at once, unless the reader zooms. */
 function rowsOf(view) {
   const wanted = Math.max(1 << 20, view.extent / 28), round = 2 ** Math.floor(Math.log2(wanted)) / 4;
   const bytes = Math.ceil(wanted / round) * round / state.zoom;
   return { bytes, rows: Math.max(1, Math.ceil(view.extent / bytes)), pitch: ROW + (view.moment?.pages?.length ? STRIP + 1 : 0) + 3 };
 }
 
-/** Calls draw(x, y, width) for each row that [address, address + bytes) touches. `rows`: rowsOf(view); a caller in a loop computes it once. */
+/** Calls draw(x, y, width) for each row that [address, address + bytes) touches. A caller in a loop passes `rows`, so that it is computed once. */
 function eachRow(width, address, bytes, draw, rows = rowsOf(state.view)) {
   const scale = (width - GUTTER) / rows.bytes;
   let at = offsetOf(state.view, address), left = bytes;
@@ -244,14 +245,14 @@ function drawBlocks(pen, width, rows, live) {
   pen.globalAlpha = 1;
 }
 
-/** A notch between two spans: the addresses between them were never in use. */
+/** Draws a notch between two spans: the addresses between them were never in use. */
 function drawSpanEnds(pen, width) {
   pen.fillStyle = css("--panel");
   if (state.view.spans.length > 400) return;
   for (const span of state.view.spans.slice(1)) eachRow(width, span.base, 1, (x, y) => pen.fillRect(x - 1, y, 2, ROW));
 }
 
-/** Below each row: the pages that are mapped there. The page of an alias belongs to another address at this moment. */
+/** Draws, below each row, the pages that are mapped there. The owner of a page comes first in `places`; its other slots are aliases. */
 function drawSlots(pen, width, rows) {
   const moment = state.view.moment;
   for (const page of moment?.pages ?? []) {

@@ -1,16 +1,16 @@
-// events.js: paints at most once a frame, and lets keys, buttons and the mouse change `state`. It is the last script, and starts the page.
+// events.js: paints at most once a frame, and lets keys, buttons and the mouse change `state`. It comes last among the scripts, and starts the page.
 
 // --- painting: at most once a frame
 
-let isAsked = false;
+let isPaintDue = false;
 
 function paint() {
-  if (!isAsked) requestAnimationFrame(draw);
-  isAsked = true;
+  if (!isPaintDue) requestAnimationFrame(draw);
+  isPaintDue = true;
 }
 
 function draw() {
-  isAsked = false;
+  isPaintDue = false;
   const live = liveBlocks();
   for (const button of document.querySelectorAll("[data-division]")) button.setAttribute("aria-pressed", button.dataset.division === state.division);
   for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", button.dataset.axis === state.axis);
@@ -81,7 +81,7 @@ function hoverSpace(event) {
   const view = state.view, blocks = view.blocks;
   const rows = view.divisions.map(name => tipRow(name === state.division ? colorOf(groupOf(block)) : "", name, nameOf(name, block)));
   const until = blocks.gone[block] === FOR_EVER ? "on" : "to " + count(blocks.gone[block]);
-  const life = view.records ? [tipRow("", "there", `from record ${count(blocks.born[block])} ${until}`)] : [];
+  const life = view.records ? [tipRow("", "live", `from record ${count(blocks.born[block])} ${until}`)] : [];
   tip(event, make("b", {}, size(blocks.size[block])), tipRow("", "address", hex(blocks.address[block])), ...rows, ...life, ...pageRows(address));
 }
 
@@ -127,26 +127,26 @@ function dragTimeline(down) {
 
 function timelineKey(event) {
   const move = (state.to - state.from) / 8;
-  const does = { ArrowLeft: () => setRange(state.from - move, state.to - move), ArrowRight: () => setRange(state.from + move, state.to + move),
+  const actions = { ArrowLeft: () => setRange(state.from - move, state.to - move), ArrowRight: () => setRange(state.from + move, state.to + move),
     "+": () => zoom(.5), "=": () => zoom(.5), "-": () => zoom(2), "0": showAll }[event.key];
-  if (does) { event.preventDefault(); does(); }
+  if (actions) { event.preventDefault(); actions(); }
 }
 
-/** The next or the previous block by address. */
+/** Arrow keys pick the next or the previous block by address. */
 function spaceKey(event) {
-  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (!by) return;
+  const distance = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!distance) return;
   event.preventDefault();
   const live = liveBlocks(), at = live.indexOf(state.block);
-  state.block = live[Math.max(0, Math.min(live.length - 1, at < 0 ? 0 : at + by))] ?? -1;
+  state.block = live[Math.max(0, Math.min(live.length - 1, at < 0 ? 0 : at + distance))] ?? -1;
   paint();
 }
 
 function pageKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const does = { "[": () => goStep(-1), "]": () => goStep(1), p: () => state.view.records && setMoment(state.view.peak),
+  const actions = { "[": () => goStep(-1), "]": () => goStep(1), p: () => state.view.records && setMoment(state.view.peak),
     Escape: () => { Object.assign(state, { group: -1, block: -1, page: -1 }); paint(); } }[event.key];
-  if (does) does();
+  if (actions) actions();
 }
 
 function setTheme(name) {
@@ -170,12 +170,12 @@ function listen() {
   Object.assign($("views"), { onchange: event => choose(views[event.target.value]), hidden: views.length < 2 });
   $("views").append(...views.map((view, i) => make("option", { value: i }, view.title + (view.device ? `, device ${view.device}` : ""))));
   for (const button of document.querySelectorAll("[data-axis]")) button.onclick = () => { state.axis = button.dataset.axis; showAll(); };
-  const does = { in: () => zoom(.5), out: () => zoom(2), all: showAll, before: () => goStep(-1), after: () => goStep(1),
+  const actions = { in: () => zoom(.5), out: () => zoom(2), all: showAll, before: () => goStep(-1), after: () => goStep(1),
     peak: () => setMoment(state.view.peak),
     "rows-more": () => { state.zoom = Math.min(64, state.zoom * 2); paint(); }, "rows-less": () => { state.zoom = Math.max(1, state.zoom / 2);
       paint(); },
     theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") };
-  for (const [id, act] of Object.entries(does)) $(id).onclick = act;
+  for (const [id, act] of Object.entries(actions)) $(id).onclick = act;
   document.addEventListener("keydown", pageKey);
   addEventListener("resize", paint);
 }

@@ -151,7 +151,7 @@ def _view(picture: Condensed, share: int) -> dict[str, Any]:
     ranges = sorted(history.ranges, key=lambda row: -row[1])[:max(500, RANGES // share)]
     kept, moment, notes = picture.blocks, history.moment, list(history.notes)
     if moment and len(moment.get("pages", ())) > PAGES // share:
-        notes.append(f"{len(moment['pages']) - PAGES // share:,} of {len(moment['pages']):,} physical pages, the last ones, are left out.")
+        notes.append(f"{len(moment['pages']) - PAGES // share:,} of {len(moment['pages']):,} physical pages are left out, the last ones.")
         moment = {**moment, "pages": moment["pages"][:PAGES // share]}
     blocks = {
         "count": len(kept), "all": len(history.size),

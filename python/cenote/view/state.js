@@ -1,13 +1,13 @@
-// state.js: unpacks the data of the page, and holds what the page shows. It is the first script of `cenote view`; the others read `state`.
+// state.js: unpacks the data of the page, and holds what the page shows. It comes first among the scripts of `cenote view`; the others read `state`.
 
 // --- small tools
 
 const $ = id => document.getElementById(id);
 const TYPES = { I: Uint32Array, H: Uint16Array, d: Float64Array, f: Float32Array };
 const FOR_EVER = 0xFFFFFFFF;
-const EDGE = 2 << 20;  // spans with a smaller gap between them are drawn side by side
+const GAP = 2 << 20;  // addresses with a smaller gap between them are one span
 
-/** A column of numbers, as view/html_page.py packed it. */
+/** The numbers of a column that html_page.py packed. */
 function unpack(kind, text) {
   if (text === null || text === undefined) return null;
   return new TYPES[kind](Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer);
@@ -29,7 +29,7 @@ function duration(us) {
   return us >= 1e3 ? (us / 1e3).toFixed(2) + " ms" : us.toFixed(1) + " µs";
 }
 
-/** Index of the last of the ascending `values` that is at most `x`; at least 0. */
+/** The index of the last of the ascending `values` that is at most `x`; 0 if there is none. */
 function lastUpTo(values, x) {
   let low = 0, high = values.length - 1;
   while (low < high) {
@@ -39,7 +39,7 @@ function lastUpTo(values, x) {
   return low;
 }
 
-/** An element. Text is never read as HTML, whatever a name contains. */
+/** A new element. Names are inserted as text, never as HTML. */
 function make(tag, properties = {}, ...inside) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...inside);
@@ -48,13 +48,13 @@ function make(tag, properties = {}, ...inside) {
 
 const swatch = color => { const box = make("i"); box.style.background = color; return box; };
 
-// --- colours: they differ in hue and in lightness, so that every reader can tell neighbours apart
+// --- colours: they differ in hue and in lightness, so that readers who see few colours can tell neighbours apart
 
 const COLORS = ["#2f6fde", "#f0a818", "#0fa39a", "#e2557b", "#7bb661", "#8a5cd6", "#f47b42", "#5cc3ee", "#a0522d", "#c9b037", "#5d6f9e"];
 const REST = "#98a3a6";
 const LINES = { requested: "--ink", allocated: "--accent", reserved: "--alias" };
 
-const themed = new Map();  // colours of the theme, read once: a paint needs them thousands of times
+const themed = new Map();  // colours of the theme, kept because a paint needs them thousands of times
 
 function css(name) {
   if (!themed.has(name)) themed.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
@@ -85,7 +85,7 @@ function open(raw) {
   return view;
 }
 
-/** The addresses that were ever in use, without wide gaps: [{base, bytes, offset}]; each offset is the end of the span before. */
+/** The spans of addresses that were ever in use: [{base, bytes, offset}]. A span begins where the one before ends, in offsets: gaps are not drawn. */
 function spansOf(view) {
   const pieces = view.ranges.map(range => [range[0], range[0] + range[1]]);
   for (const page of view.moment?.pages ?? []) for (const place of page[6]) pieces.push([place, place + page[1]]);
@@ -95,7 +95,7 @@ function spansOf(view) {
   let offset = 0;
   for (const [first, end] of pieces) {
     const last = spans[spans.length - 1];
-    if (last && first - (last.base + last.bytes) <= EDGE) {
+    if (last && first - (last.base + last.bytes) <= GAP) {
       last.bytes = Math.max(last.bytes, end - last.base);
     } else {
       spans.push({ base: first, bytes: end - first });
@@ -137,7 +137,7 @@ function isLive(block) {
   return state.view.blocks.born[block] <= state.moment && state.moment < state.view.blocks.gone[block];
 }
 
-/** Live blocks in the order of their addresses. The search looks at a few ten thousand blocks, which takes a fraction of a frame. */
+/** Live blocks in the order of their addresses. Looking at the few ten thousand blocks of a view takes a fraction of a frame. */
 function liveBlocks() {
   const { order, blocks: { born, gone } } = state.view, live = [];
   for (const i of order) if (born[i] <= state.moment && state.moment < gone[i]) live.push(i);
@@ -153,7 +153,7 @@ function choose(view) {
   showFrame();
 }
 
-/** The first division to show: a kind or a tag says more than a stream, and a stream more than a size. */
+/** The division to show first: a kind or a tag says more than a stream, and a stream more than a size. */
 const preferred = view => ["kind", "tag", "line", "stream"].find(name => view.divisions.includes(name)) ?? view.divisions[0];
 
 function setMoment(moment) {

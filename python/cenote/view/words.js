@@ -1,4 +1,4 @@
-// words.js: the text around the pictures of `cenote view`: figures, legends, the picked block, the largest holders.
+// words.js: the text around the pictures of `cenote view`: figures, legends, the figures of the moment, the largest holders.
 
 // --- text around the pictures
 
@@ -35,7 +35,7 @@ function showFigures() {
     const held = view.peaks.reserved || moment.reserved_peak || moment.reserved, used = view.records ? view.peaks[view.unit] : moment.requested_peak;
     if (used) figures.push(["+" + ((held / used - 1) * 100).toFixed(1) + " %", `peak reserved over peak ${view.unit}`]);
   } else {
-    figures.push(["not told", "reserved: not in a trace"]);
+    figures.push(["unknown", "reserved: the trace does not tell"]);
   }
   if (view.records) figures.push([count(view.records), "records"]);
   figures.push([count(view.blocks.all), "blocks"]);
@@ -49,10 +49,10 @@ function key(color, words) {
 
 function showKeys() {
   const pages = state.view.moment?.pages ?? [];
-  const knowsHeld = state.view.ranges.length > 0;
-  const spaceKeys = [key(css("--void"), knowsHeld ? "not held" : "no block"), ...(knowsHeld ? [key(css("--free"), "held, free")] : [])];
+  const tellsHeld = state.view.ranges.length > 0;
+  const spaceKeys = [key(css("--void"), tellsHeld ? "not held" : "no block"), ...(tellsHeld ? [key(css("--free"), "held, free")] : [])];
   if (pages.length) {
-    spaceKeys.push(key(css("--owned"), "page below its owner"), key(css("--alias"), "alias: the page is mapped here too"),
+    spaceKeys.push(key(css("--owned"), "page mapped at its owner"), key(css("--alias"), "alias: a page mapped here as well"),
       key(css("--frozen"), "frozen or pinned"));
   }
   $("space-keys").replaceChildren(...spaceKeys);
@@ -79,7 +79,7 @@ function showMoment(live) {
   const when = state.moment === view.peak ? "at the peak" : "at record " + count(state.moment);
   $("legend-moment").textContent = view.records ? when : "in the snapshot";
   const span = live.length && view.spans.length ? view.extent : 0;
-  $("spread").textContent = span ? `${size(span)} of addresses ever used, ${size(rowsOf(view).bytes)} a row; gaps between are left out` : "";
+  $("spread").textContent = span ? `${size(span)} of addresses ever used, ${size(rowsOf(view).bytes)} a row; wide gaps are not drawn` : "";
 }
 
 /** Live bytes of each group at the moment. */
