@@ -254,7 +254,7 @@ void device_leave(struct device *d)
     pthread_rwlock_unlock(&d->gate);
 }
 
-/* A context of another device is no matter of ours: then a default stream is taken for the one of the device that the call is about. */
+/* If the current context belongs to another device, the default stream is taken for that of the primary context of `d`. */
 CUresult device_default_stream(struct device *d, unsigned long long *id)
 {
     const struct driver *t = d->driver;

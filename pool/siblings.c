@@ -25,7 +25,7 @@ static uint64_t cached_of(cenote_pool *pool)
     return reserved > allocated ? reserved - allocated : 0;
 }
 
-/* Has changed if memory of the pool went from one hand to another: freed, allocated, created, given back. LOCKING: the pool's lock. */
+/* Changes whenever memory of the pool is allocated, freed, created or released. LOCKING: the pool's lock. */
 uint64_t siblings_stir(const cenote_pool *pool)
 {
     const cenote_stats *stats = &pool->account.stats;

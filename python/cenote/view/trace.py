@@ -47,8 +47,8 @@ class TraceReader:
             names, numbers = history.division(name)
             numbers.append(names.number(key, f"{name} {key}"))
 
-    def note_reserved(self, device: int, reserved: int) -> None:
-        """Notes the reserved bytes of the device at this record. If the record does not tell them, the last value holds."""
+    def set_reserved(self, device: int, reserved: int) -> None:
+        """Sets the reserved bytes of the device at this record. If the record does not tell them, the last value holds."""
         if reserved != NOT_TOLD:
             self.reserved[device] = reserved
         history = self.histories.get(device)
@@ -66,7 +66,7 @@ class TraceReader:
                 for history in self.histories.values():
                     history.step()
             if self.has_reserved:
-                self.note_reserved(device, reserved)
+                self.set_reserved(device, reserved)
 
     def read(self) -> list[History]:
         try:
