@@ -4,7 +4,8 @@
 """
 import sys
 
-from cenote.view.memory_viz import Broken, main, read_snapshot, read_trace, to_memory_viz, write_memory_viz
+from cenote.view.history import Broken
+from cenote.view.memory_viz import main, read_snapshot, read_trace, to_memory_viz, write_memory_viz
 
 __all__ = ["Broken", "main", "read_snapshot", "read_trace", "to_memory_viz", "write_memory_viz"]
 
