@@ -138,7 +138,7 @@ CUresult card_write(struct card *card, CUstream stream, CUdeviceptr at, size_t b
 CUresult card_count(struct card *card, CUstream stream, CUdeviceptr at, size_t bytes, uint64_t pattern);
 CUresult card_wait(struct card *card, CUstream stream, uint64_t ns);
 CUresult card_launch(struct card *card, enum kernel kernel, CUstream stream, uint64_t words, void **parameters, bool early);
-CUresult card_differences(struct card *card, uint64_t *found);                      /* words that kernels, now done, found different since the last call */
+CUresult card_differences(struct card *card, uint64_t *found); /* words that kernels have found different since the last call */
 CUmemAllocationProp card_prop(const struct card *card);
 CUresult card_open_access(const struct card *card, CUdeviceptr at, size_t bytes);
 
