@@ -124,8 +124,6 @@ static int pool_init(cenote_pool *pool, int device, const cenote_options *option
         close_tables(pool);
     if (error)
         device_close(pool->config.device);
-    else if (!options->announced)
-        touch_be_careful(true);
     return error;
 }
 
@@ -138,6 +136,24 @@ static void forget_groups(cenote_pool *pool)
         table_give(&pool->groups.table, number);
         group_of(pool, number)->number = 0;
     }
+}
+
+LOCK_OF_PROCESS static struct lock careful_lock = LOCK_INITIALIZER(LOCK_CAREFUL);
+
+/*
+ * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when any such pool is open.
+ * LOCKING: none; not inside.
+ */
+static void become_careful(void)
+{
+    lock_take(&careful_lock);
+    bool begins = touch_captures_are_announced();
+    touch_be_careful(true);
+    for (cenote_pool *pool = NULL; begins && (pool = pool_next_on_device(NULL, pool));) {
+        events_become_careful(pool);
+        peer_uses_become_careful(pool);
+    }
+    lock_give(&careful_lock);
 }
 
 static int create(int device, const cenote_options *options, cenote_pool **result)
@@ -162,9 +178,13 @@ int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool *
     int error = pool_process_usable();
     if (error || (error = options_check(options, size, &full)))
         return error;
+    if (!full.announced)
+        become_careful();
     lock_take(&pools_lock);
     error = create(device, &full, pool);
     lock_give(&pools_lock);
+    if (error && !full.announced)
+        touch_be_careful(false);
     if (error)
         return error;
     (*pool)->config.opened_ns = pool_now(*pool); /* the clock may be the program's */
@@ -183,14 +203,25 @@ int cenote_pool_default(int device, cenote_pool **pool)
     if (device < 0 || device >= DEVICES_MAX)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
     lock_take(&pools_lock);
+    *pool = defaults[device];
+    lock_give(&pools_lock);
+    if (*pool)
+        return CENOTE_OK;
+    if ((error = options_check(NULL, 0, &options)))
+        return error;
+    if (!options.announced)
+        become_careful();
+    lock_take(&pools_lock);
     bool is_new = !defaults[device];
-    if (!defaults[device] && !(error = options_check(NULL, 0, &options)) && !(error = create(device, &options, &defaults[device]))) {
+    if (is_new && !(error = create(device, &options, &defaults[device]))) {
         defaults[device]->config.is_default = true;
         defaults[device]->config.opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
     }
     if (!error)
         *pool = defaults[device];
     lock_give(&pools_lock);
+    if (!options.announced && (error || !is_new))
+        touch_be_careful(false);
     if (!error && is_new)
         background_join(*pool);
     return error;

@@ -2,9 +2,9 @@
  * lock.h: the locks of the library, and which thread holds them. docs/locks.md says what each guards.
  *
  * Every lock has a rank; a thread takes locks in rising rank only. Debug builds check that, and lock_is_mine() lets a function
- * assert what its header comment says. LOCK_TURN, LOCK_SHARE and LOCK_BACKGROUND may be held across driver calls; no other lock may, but for
- * the loading of the driver itself, LOCK_CONTEXT where a context is made, LOCK_POOLS where devices and pools open and close, and LOCK_WATCH by
- * the program's own function.
+ * assert what its header comment says. LOCK_TURN, LOCK_SHARE, LOCK_CAREFUL and LOCK_BACKGROUND may be held across driver calls; no other lock
+ * may, but for the loading of the driver itself, LOCK_CONTEXT where a context is made, LOCK_POOLS where devices and pools open and close, and
+ * LOCK_WATCH by the program's own function.
  */
 #ifndef CENOTE_BASE_LOCK_H
 #define CENOTE_BASE_LOCK_H
@@ -16,7 +16,8 @@
 #include "base/check.h"
 
 enum lock_rank {
-    LOCK_BACKGROUND = 1, /* where the background thread is */
+    LOCK_CAREFUL = 1, /* the first pool with announced:0 is about to open */
+    LOCK_BACKGROUND, /* where the background thread is */
     LOCK_POOLS,      /* list of pools, devices */
     LOCK_GLOBAL,     /* driver loading */
     LOCK_SHARE,      /* memory imported from other processes */

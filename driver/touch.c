@@ -16,7 +16,7 @@
  *
  * Streams that live as long as the program are added and never taken out, until the device is closed.
  *
- * LOCKING: none; touch_record and touch_record_all inside, in the context of the device.
+ * LOCKING: none; touch_record, touch_record_end and touch_record_all inside, in the context of the device.
  */
 #include "driver/touch.h"
 
@@ -43,6 +43,7 @@ void touch_add(struct device *d, CUstream stream, uint64_t key)
             return;
         }
     }
+    atomic_store(&d->touch.is_full, true);
 }
 
 /* What was added ends with the device's last pool: the streams may end with the context then. */
@@ -52,6 +53,7 @@ void touch_close(struct device *d)
     CUstream behind = atomic_exchange(&d->touch.behind_default, NULL);
     for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && atomic_load(&d->touch.stream[i].handle); i++)
         atomic_store(&d->touch.stream[i].handle, NULL);
+    atomic_store(&d->touch.is_full, false);
     if (!behind || atomic_load(&d->was_reset) || driver_is_exiting() || driver_is_forked() || d->driver->cuCtxPushCurrent(device_context(d)))
         return;
     if (d->driver->cuStreamDestroy(behind)) /* it would be lost: a refusal is asked for once more */
@@ -99,6 +101,26 @@ CUresult touch_record(struct device *d, CUstream stream, CUevent event)
     if (!result)
         result = d->driver->cuEventRecord(event, stream);
     return result || is_default ? result : check_not_captured(d, stream);
+}
+
+#define TRIES 8 /* chosen: captures of a moment in a row, one behind the other */
+
+/*
+ * The same for an event that cannot be recorded again, because the stream is about to end: the driver is asked at once whether the event says
+ * anything. No capture is open in which it could lie, so that the question harms none.
+ */
+CUresult touch_record_end(struct device *d, CUstream stream, CUevent event)
+{
+    CUresult result = CUDA_ERROR_CAPTURED_EVENT;
+    for (int tries = 0; tries < TRIES && result == CUDA_ERROR_CAPTURED_EVENT; tries++) {
+        result = touch_record(d, stream, event);
+        if (result)
+            return result;
+        result = d->driver->cuEventQuery(event);
+    }
+    if (result == CUDA_ERROR_CAPTURED_EVENT)
+        return CUDA_ERROR_NOT_READY;
+    return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
 /*

@@ -16,6 +16,7 @@ struct touch {                      /* atomic, and read without a lock */
         _Atomic(CUstream) handle;
         _Atomic(uint64_t) key;      /* as pools know it; set a moment later */
     } stream[TOUCH_STREAMS_MAX];
+    _Atomic(bool) is_full;          /* there are more that live as long as the program: a fence always has gaps */
     _Atomic(CUstream) behind_default;   /* waits for the default stream whenever that gets work; NULL: not needed so far */
 };
 
@@ -27,6 +28,7 @@ void touch_add(struct device *d, CUstream stream, uint64_t key);
 void touch_close(struct device *d);
 bool touch_is_captured(struct device *d, CUstream stream);
 CUresult touch_record(struct device *d, CUstream stream, CUevent event);
+CUresult touch_record_end(struct device *d, CUstream stream, CUevent event);
 CUresult touch_record_all(struct device *d, CUevent *events, uint32_t room, uint32_t *count);
 
 #endif

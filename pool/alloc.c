@@ -246,11 +246,14 @@ static int use_block(void *block, int device, CUstream stream)
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
     bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, key, other);
-    bool owed = noted && !other && waits_for_this(pool, lane_find(pool, key, NULL));
+    uint32_t lane = noted ? lane_find(pool, key, other) : 0;
+    bool owed = !other && waits_for_this(pool, lane), owed_there = other && peer_uses_are_owed(pool, lane);
     if (noted)
         record_used(pool, &w, key);
     if (still)
         lock_give(&still->lock);
+    if (owed_there)
+        peer_uses_name(pool, lane, stream);
     if (owed) {
         lanes_call_names(key, stream);
         pending_poll_if_due(pool);

@@ -159,6 +159,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
     a->last_freed = now;
     a->freed_last = now;
     a->is_private = false;
+    lane_release(pool, a, now);
     heap_fix(&a->heap, false);
 }
 
@@ -179,6 +180,8 @@ static void end_group(struct look *look, cenote_group *group)
     cenote_pool *pool = look->pool;
     bool is_private = group->flags & CENOTE_GROUP_PRIVATE;
     tick now = is_private ? fences_stamp(&pool->store.pages.fences) : 0;
+    if (is_private)
+        lanes_note_replays(pool);
     group->destroyed = true;
     group->arenas++;
     for (uint32_t next = group->first_arena; next;) {
@@ -201,6 +204,19 @@ static void end_group(struct look *look, cenote_group *group)
         group_forget(pool, group);
 }
 
+/* What the device is done with by now may serve the capture; while it is open no thread can ask any more. */
+static int look_once_more(cenote_pool *pool)
+{
+    int error = turn_begin(pool);
+    if (error)
+        return error;
+    CUresult result = events_poll(pool, UINT64_MAX);
+    if (!result)
+        pending_poll(pool);
+    turn_end(pool);
+    return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
+}
+
 int cenote_group_destroy(cenote_group *group)
 {
     int error = check_group(group);
@@ -217,6 +233,8 @@ int cenote_group_destroy(cenote_group *group)
         end_group(&look, group);
     look_end(&look);
     lock_give(&pool->turn);
+    if (!error && pool->lanes.replayed && !touch_captures_are_announced())
+        look_once_more(pool); /* this thread's own default stream may have an event now; if not, a later call of the thread sees to it */
     return error;
 }
 
@@ -228,19 +246,6 @@ static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
         if (pool->groups.captures[i].stream == stream)
             return &pool->groups.captures[i];
     return NULL;
-}
-
-/* What the device is done with by now may serve the capture; while it is open no thread can ask any more. */
-static int look_once_more(cenote_pool *pool)
-{
-    int error = turn_begin(pool);
-    if (error)
-        return error;
-    CUresult result = events_poll(pool, UINT64_MAX);
-    if (!result)
-        pending_poll(pool);
-    turn_end(pool);
-    return result ? pool_driver_error(pool, result, "looking at the device before a capture") : CENOTE_OK;
 }
 
 int cenote_capture_begin(cenote_group *group, cenote_stream stream)

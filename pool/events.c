@@ -22,20 +22,21 @@ static CUresult record_whole(cenote_pool *pool)
     return result;
 }
 
-/* LOCKING: the turn. *short_of_events: the stream has none for want of events. */
-static CUresult record_mark(cenote_pool *pool, const struct mark *mark, bool *short_of_events)
+/* What of its streams a fence lacks makes it weaker. LOCKING: the turn. */
+static CUresult record_mark(cenote_pool *pool, const struct mark *mark, enum fence_kind *kind)
 {
     struct fences *f = &pool->store.pages.fences;
     CUevent event = event_take(pool);
-    CUresult result = event ? touch_record(pool->config.device, mark->stream, event) : CUDA_SUCCESS;
+    CUresult result = event ? touch_record(pool->config.device, mark->stream, event) : CUDA_ERROR_OUT_OF_MEMORY;
     lock_take(&pool->lock);
     bool added = event && !result && fences_add(f, event, mark->lane);
     if (added && mark->lane)
         lane_asked(pool, mark->lane, f->begun);
     if (event && !added)
         event_give(pool, event);
-    *short_of_events = *short_of_events || (!added && !result);
     lock_give(&pool->lock);
+    enum fence_kind weaker = added ? FENCE_OF_ALL : result == CUDA_ERROR_NOT_READY ? FENCE_OF_MOST : FENCE_OF_SOME;
+    *kind = *kind < weaker ? weaker : *kind;
     return result;
 }
 
@@ -44,16 +45,14 @@ static CUresult record_marks(cenote_pool *pool)
 {
     struct fences *f = &pool->store.pages.fences;
     CUresult result = CUDA_SUCCESS;
-    bool short_of_events = false;
+    enum fence_kind kind = atomic_load(&pool->config.device->touch.is_full) ? FENCE_OF_MOST : FENCE_OF_ALL;
     for (uint32_t i = 0; i < pool->lanes.count && !driver_result_is_sticky(result); i++)
-        result = record_mark(pool, &pool->lanes.marks[i], &short_of_events);
+        result = record_mark(pool, &pool->lanes.marks[i], &kind);
     lock_take(&pool->lock);
-    if (f->parts_of_next)
-        fences_end(f, short_of_events ? FENCE_OF_SOME : FENCE_OF_STREAMS);
-    else if (short_of_events || driver_result_is_sticky(result))
-        fences_end(f, FENCE_OF_SOME);
+    if (f->parts_of_next || kind == FENCE_OF_SOME)
+        fences_end(f, kind);
     else
-        fences_pass(f);
+        fences_pass(f, kind);
     lock_give(&pool->lock);
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
@@ -75,22 +74,33 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    if (!f->own)
-        f->own = memory_map(ARENAS_MAX * sizeof *f->own);
-    bool room = f->own != NULL, due = f->begun < needed && f->begun != f->now;
+    bool due = f->begun < needed && f->begun != f->now;
     bool was_short = !f->count && f->done < f->begun && f->done < needed; /* the last fence had no event on some */
-    if (room)
-        lanes_mark(pool);
     lock_give(&pool->lock);
-    bool owed = room && !due && (was_short || lanes_can_help(pool));
+    bool owed = !due && (was_short || lanes_can_help(pool));
     lock_take(&pool->lock);
     if (owed && f->begun == f->now && !f->recording && f->count < FENCES_DUE_MAX)
         fences_stamp_nothing(f);
-    bool begun = (due || owed) && room && fences_begin(f);
+    bool begun = (due || owed) && fences_begin(f);
     tick wanted = needed < f->begun ? needed : f->begun;
     f->wanted = f->wanted < wanted ? wanted : f->wanted;
     lock_give(&pool->lock);
     return begun;
+}
+
+/* On each stream by itself. */
+static CUresult fence_on_streams(cenote_pool *pool, tick needed)
+{
+    struct fences *f = &pool->store.pages.fences;
+    lock_take(&pool->lock);
+    if (!f->own)
+        f->own = memory_map(ARENAS_MAX * sizeof *f->own);
+    bool room = f->own != NULL;
+    if (room)
+        lanes_mark(pool);
+    lock_give(&pool->lock);
+    CUresult result = room ? lane_events_record(pool) : CUDA_SUCCESS;
+    return room && !result && begin_on_streams(pool, needed) ? record_marks(pool) : result;
 }
 
 /* Records a fence if none yet covers `needed`. A driver that refuses costs nothing: the next fence covers it. LOCKING: the turn. */
@@ -98,7 +108,7 @@ CUresult events_fence(cenote_pool *pool, tick needed)
 {
     CUresult result = CUDA_SUCCESS;
     if (!touch_captures_are_announced()) {
-        result = begin_on_streams(pool, needed) ? record_marks(pool) : CUDA_SUCCESS;
+        result = fence_on_streams(pool, needed);
     } else if (begin_whole(pool, needed)) {
         result = record_whole(pool);
     }
@@ -120,6 +130,8 @@ static void retire_event(cenote_pool *pool, const struct due *due)
     if (event && due->lane)
         lane_done(pool, due->lane, due->covers);
     event_give(pool, event);
+    lanes_look_at_released(pool);
+    lanes_end_known(pool);
 }
 
 /* The event was recorded while a capture began and ended: it says nothing, and its stream is owed another. LOCKING: the pool's lock. */
@@ -132,8 +144,8 @@ static void skip_event(cenote_pool *pool, const struct due *due)
 }
 
 /*
- * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of ends and fences the answer that can be waited
- * for.
+ * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of lanes and fences the answer that can be
+ * waited for.
  */
 CUresult events_query(cenote_pool *pool, tick needed)
 {
@@ -141,8 +153,8 @@ CUresult events_query(cenote_pool *pool, tick needed)
     if (pool_is_capturing(pool))
         return CUDA_SUCCESS;
     CUresult result = events_fence(pool, needed), ends = CUDA_SUCCESS;
-    if (!driver_result_is_sticky(result) && pool->lanes.first_ending)
-        result = ends = lanes_query_ends(pool);
+    if (!driver_result_is_sticky(result) && pool->lanes.first_asking)
+        result = ends = lane_events_query(pool);
     while (!driver_result_is_sticky(result) && oldest_event(pool, &due)) {
         result = pool->config.device->driver->cuEventQuery(due.event);
         if (!result && due.is_last)
@@ -176,18 +188,44 @@ void events_all_done(cenote_pool *pool, tick covers)
     fences_all_done(&pool->store.pages.fences, covers);
     while (fences_oldest(&pool->store.pages.fences, &due) && due.covers <= covers)
         retire_event(pool, &due);
+    lanes_look_at_released(pool);
+    lanes_end_known(pool);
+}
+
+/*
+ * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
+ * are covered by a last fence over the context, which is as harmless now as at any time before. LOCKING: none; not inside.
+ */
+void events_become_careful(cenote_pool *pool)
+{
+    struct fences *f = &pool->store.pages.fences;
+    struct device *d = pool->config.device;
+    if (!device_context(d)) /* it has done nothing */
+        return;
+    bool inside = device_enter(d) == CUDA_SUCCESS;
+    lock_take(&pool->turn);
+    if (inside && pool->life.open && !pool->life.lost && !pool_is_capturing(pool) && d->driver->cuCtxRecordEvent) {
+        lock_take(&pool->lock);
+        if (!f->own)
+            f->own = memory_map(ARENAS_MAX * sizeof *f->own);
+        fences_stamp_nothing(f);
+        bool begun = f->own && fences_begin(f);
+        pool->lanes.known_from = f->now;
+        lock_give(&pool->lock);
+        if (begun)
+            record_whole(pool);
+    }
+    turn_end(pool);
 }
 
 /* The pool is closed for calls: what is due is not waited for, and all events go back to the driver. LOCKING: the turn. */
 void events_close(cenote_pool *pool)
 {
     struct due due;
-    uint32_t ending;
     lock_take(&pool->lock);
     while (fences_oldest(&pool->store.pages.fences, &due))
         retire_event(pool, &due);
-    while ((ending = pool->lanes.first_ending))
-        event_give(pool, lane_take_end(pool, ending, false));
+    lane_events_close(pool);
     lock_give(&pool->lock);
     event_close(pool);
 }

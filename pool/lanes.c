@@ -1,15 +1,17 @@
 /*
- * lanes.c: the streams that a pool knows, and which of them a fence can have an event on.
+ * lanes.c: the streams that a pool knows, and which of them may be touched.
  *
  * Each stream that has memory of the pool, or uses some, is a lane. A lane knows how far its stream has got: each event on the stream moves its
  * `done`, and `own` of its arenas (core/fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
  *
  * If the program announces its captures, a fence is one event over the whole context, and lanes only list. While a pool with the option
- * announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the program, on the default stream, and, if
- * something waits for it there, on the calling thread's own default stream and the stream that the call under way names. On a driver without
- * stream ids also on each stream that was not retired, because the program has to say there that one ends. All other handles may be dead, and no
- * dead handle is given to the driver. So memory that such a stream freed stays with its arena, and blocks that it used wait, until a call names
- * it (lane_is_owed) or it is retired.
+ * announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the program, and on the default stream. All other
+ * handles may be dead, and no dead handle is given to the driver. The lane of such a stream gets events of its own (lane_events.c) when the handle
+ * is known to be alive: a call names it, the calling thread's own default stream is it, or the driver has no stream ids, because the program
+ * has to say there that a stream ends. Until then memory that the stream freed stays with its arena, and blocks that it used wait.
+ *
+ * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without gaps that began after the end
+ * of the group is done (`released`), and the default stream of the thread that ended the group, if the pool knows that stream.
  *
  * What happens when a stream is retired is said in retire.c.
  *
@@ -71,7 +73,8 @@ uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct devic
     if (number || !index_reserve(&pool->lanes.by_key, 1) || !(number = table_take(&pool->lanes.table)))
         return number;
     index_add(&pool->lanes.by_key, lane_hash(key, probe), number);
-    *lane_of(pool, number) = (struct lane){.key = key, .probe = probe, .stream = stream, .other = other};
+    *lane_of(pool, number) = (struct lane){.key = key, .probe = probe, .stream = stream, .other = other,
+                                           .born = pool->store.pages.fences.now};
     return number;
 }
 
@@ -87,10 +90,65 @@ void lane_drop(cenote_pool *pool, uint32_t number)
     CHECK(lane->users);
     if (--lane->users)
         return;
-    CHECK(!lane->first_arena && !lane->first && !lane->end);
+    CHECK(!lane->first_arena && !lane->first && !lane->due_count && !lane->replayed);
     if (!lane->ended)
         index_remove(&pool->lanes.by_key, lane_hash(lane->key, lane->probe));
     table_give(&pool->lanes.table, number);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ what private groups leave */
+
+static void unlink_released(cenote_pool *pool, struct arena *a)
+{
+    struct lanes *l = &pool->lanes;
+    if (!a->released)
+        return;
+    *(a->before_released ? &arena_of(pool, a->before_released)->next_released : &l->first_released) = a->next_released;
+    *(a->next_released ? &arena_of(pool, a->next_released)->before_released : &l->last_released) = a->before_released;
+    a->released = 0;
+}
+
+/* The private group of the arena has ended. Replays may write to what it leaves until a fence without gaps is done that covers `now`. */
+void lane_release(cenote_pool *pool, struct arena *a, tick now)
+{
+    struct lanes *l = &pool->lanes;
+    struct fences *f = &pool->store.pages.fences;
+    CHECK(!a->released);
+    a->released = now;
+    a->next_released = 0;
+    a->before_released = l->last_released;
+    *(l->last_released ? &arena_of(pool, l->last_released)->next_released : &l->first_released) = a->number;
+    l->last_released = a->number;
+    if (f->own && f->own[a->number] >= now) /* its stream has ended, which says nothing of the replays */
+        f->own[a->number] = now - 1;
+}
+
+/* Arenas that no replay writes to any more: how far their own streams have got decides, as everywhere. */
+void lanes_look_at_released(cenote_pool *pool)
+{
+    struct lanes *l = &pool->lanes;
+    struct fences *f = &pool->store.pages.fences;
+    struct arena *a;
+    while (l->first_released && (a = arena_of(pool, l->first_released))->released <= (l->replayed ? f->whole : f->all)) {
+        unlink_released(pool, a);
+        if (f->own)
+            fences_own(f, a->number, lane_of(pool, a->lane)->done);
+    }
+}
+
+/* A thread destroys a private group: it may have replayed graphs on its own default stream. */
+void lanes_note_replays(cenote_pool *pool)
+{
+    uint64_t key;
+    uint32_t number = stream_key(pool, CU_STREAM_PER_THREAD, &key) ? 0 : lane_find(pool, key, NULL); /* known without asking */
+    struct lane *lane = number ? lane_of(pool, number) : NULL;
+    if (!lane)
+        return;
+    if (!lane->replayed) {
+        lane_hold(pool, number);
+        pool->lanes.replayed++;
+    }
+    lane->replayed = pool->store.pages.fences.now;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- their arenas */
@@ -106,6 +164,8 @@ void lane_join(cenote_pool *pool, struct arena *a, uint32_t number)
     CHECK(!a->lane);
     if (f->own && (f->own[a->number] == LANE_DONE || fence_has_passed(f, a->freed_last, a->number)))
         f->own[a->number] = f->now;
+    else
+        lane->born = 0;
     a->lane = number;
     a->is_known = true;
     a->before_of_lane = 0;
@@ -135,6 +195,7 @@ void lane_put_last(cenote_pool *pool, struct arena *a)
 
 void lane_leave(cenote_pool *pool, struct arena *a)
 {
+    unlink_released(pool, a);
     if (!a->lane)
         return;
     unlink_arena(pool, lane_of(pool, a->lane), a);
@@ -163,63 +224,64 @@ bool lane_is_owed(const cenote_pool *pool, uint32_t number)
     for (uint32_t a = lane->first_arena; a; a = arena_of(pool, a)->next_of_lane)
         if (arena_of(pool, a)->freed_last > lane->asked)
             return true;
-    return lane->first && use_of(pool, lane->last)->freed > lane->asked;
+    return lane->replayed > lane->asked || (lane->first && use_of(pool, lane->last)->freed > lane->asked);
 }
 
-static bool is_marked(const struct lanes *l, CUstream stream)
+static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
 {
+    struct lanes *l = &pool->lanes;
+    CHECK(l->count < MARKS_MAX);
+    l->marks[l->count++] = (struct mark){stream, lane, lane_is_owed(pool, lane)};
+}
+
+/*
+ * Lists the streams on which a fence that begins now wants an event: the default stream, and those that live as long as the program, which may have
+ * put any of them to use behind the ones that freed.
+ */
+void lanes_mark(cenote_pool *pool)
+{
+    struct device *d = pool->config.device;
+    CUstream stream;
+    pool->lanes.count = 0;
+    mark_stream(pool, NULL, lane_find(pool, STREAM_KEY_LEGACY, NULL));
+    for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && (stream = atomic_load(&d->touch.stream[i].handle)); i++)
+        mark_stream(pool, stream, lane_find(pool, atomic_load(&d->touch.stream[i].key), NULL));
+}
+
+bool lanes_are_marked(const cenote_pool *pool, CUstream stream)
+{
+    const struct lanes *l = &pool->lanes;
     uint32_t i = 0;
     while (i < l->count && l->marks[i].stream != stream)
         i++;
     return i < l->count;
 }
 
-static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
+/* The stream that the call of this thread names, if there is one. LOCKING: none. */
+bool lanes_named(uint64_t *key, CUstream *stream)
 {
-    struct lanes *l = &pool->lanes;
-    if (l->count < MARKS_MAX)
-        l->marks[l->count++] = (struct mark){stream, lane, lane_is_owed(pool, lane)};
-}
-
-/* A stream that wants an event only if something waits for it. */
-static void mark_owed(cenote_pool *pool, CUstream stream, uint32_t lane)
-{
-    if (lane_is_owed(pool, lane) && lane_may_be_touched(pool, lane_of(pool, lane)) && !is_marked(&pool->lanes, stream))
-        mark_stream(pool, stream, lane);
+    *key = call.key;
+    *stream = call.stream;
+    return call.names;
 }
 
 /*
- * Lists the streams on which a fence that begins now wants an event. Those that live as long as the program are always among them: a program may
- * have put them to use behind the ones that freed.
+ * Can what waits for a fence have a better one now than those that are due? An event on its own stream, or one without gaps. Asks the driver.
+ * LOCKING: the turn, not the pool's lock; after lanes_mark.
  */
-void lanes_mark(cenote_pool *pool)
-{
-    struct device *d = pool->config.device;
-    uint32_t lane = lane_find(pool, STREAM_KEY_LEGACY, NULL);
-    CUstream stream;
-    uint64_t key;
-    pool->lanes.count = 0;
-    if (lane || atomic_load(&d->touch.behind_default))
-        mark_stream(pool, NULL, lane);
-    for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && (stream = atomic_load(&d->touch.stream[i].handle)); i++)
-        mark_stream(pool, stream, lane_find(pool, atomic_load(&d->touch.stream[i].key), NULL));
-    if (!stream_key(pool, CU_STREAM_PER_THREAD, &key)) /* known without asking */
-        mark_owed(pool, CU_STREAM_PER_THREAD, lane_find(pool, key, NULL));
-    if (call.names)
-        mark_owed(pool, call.stream, lane_find(pool, call.key, NULL));
-    for (lane = 1; !d->driver->cuStreamGetId && lane < pool->lanes.table.used; lane++)
-        if (lane_of(pool, lane)->users && !lane_of(pool, lane)->other)
-            mark_owed(pool, lane_of(pool, lane)->stream, lane);
-}
-
-/* Can what waits for an event on its stream have one now? Asks the driver. LOCKING: the turn, not the pool's lock; after lanes_mark. */
 bool lanes_can_help(cenote_pool *pool)
 {
     const struct lanes *l = &pool->lanes;
-    for (uint32_t i = 0; i < l->count; i++)
-        if (l->marks[i].owed && !touch_is_captured(pool->config.device, l->marks[i].stream))
-            return true;
-    return false;
+    lock_take(&pool->lock);
+    bool whole = l->last_released && !fences_have_all(&pool->store.pages.fences, arena_of(pool, l->last_released)->released), helps = false;
+    lock_give(&pool->lock);
+    whole = whole && !atomic_load(&pool->config.device->touch.is_full);
+    for (uint32_t i = 0; i < l->count && !helps; i++) {
+        bool captured = (l->marks[i].owed || whole) && touch_is_captured(pool->config.device, l->marks[i].stream);
+        helps = l->marks[i].owed && !captured;
+        whole = whole && !captured;
+    }
+    return helps || whole;
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- how far they are */
@@ -231,19 +293,29 @@ void lane_asked(cenote_pool *pool, uint32_t lane, tick covers)
     lane_of(pool, lane)->asked = covers;
 }
 
-static void set_done(cenote_pool *pool, struct lane *lane, tick covers)
+/* The device is done with what the stream was given up to there. */
+void lane_set_done(cenote_pool *pool, uint32_t number, tick covers)
 {
+    struct lane *lane = lane_of(pool, number);
+    struct fences *f = &pool->store.pages.fences;
     if (lane->done < covers)
         lane->done = covers;
-    for (uint32_t a = lane->first_arena; a; a = arena_of(pool, a)->next_of_lane)
-        if (pool->store.pages.fences.own)
-            fences_own(&pool->store.pages.fences, a, covers);
+    for (uint32_t a = lane->first_arena; a && f->own; a = arena_of(pool, a)->next_of_lane) {
+        tick released = arena_of(pool, a)->released;
+        fences_own(f, a, released && released <= covers ? released - 1 : covers);
+    }
+    if (!lane->replayed || lane->replayed > lane->done)
+        return;
+    lane->replayed = 0;
+    pool->lanes.replayed--;
+    lanes_look_at_released(pool);
+    lane_drop(pool, number);
 }
 
 /* That event is done. */
 void lane_done(cenote_pool *pool, uint32_t lane, tick covers)
 {
-    set_done(pool, lane_of(pool, lane), covers);
+    lane_set_done(pool, lane, covers);
     lane_drop(pool, lane);
 }
 
@@ -262,10 +334,13 @@ bool lanes_are_in_flight(const cenote_pool *pool, tick limit)
     const struct fences *f = &pool->store.pages.fences;
     for (uint32_t i = 0; f->own && i < f->part_count; i++) {
         uint32_t lane = f->part[(f->first_part + i) % FENCE_PARTS_MAX].lane;
-        if (lane && lane_of(pool, lane)->done < limit)
+        if (lane && lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
             return true;
     }
-    return pool->lanes.first_ending != 0;
+    for (uint32_t lane = pool->lanes.first_asking; lane; lane = lane_of(pool, lane)->next_asking)
+        if (lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
+            return true;
+    return fences_bring(f, limit, pool->lanes.first_released != 0);
 }
 
 /* Is the device done with all that was freed up to `limit`? */
@@ -285,30 +360,19 @@ void lane_forget_key(cenote_pool *pool, struct lane *lane)
 {
     index_remove(&pool->lanes.by_key, lane_hash(lane->key, lane->probe));
     lane->ended = true;
+    lane->ended_at = pool->store.pages.fences.now;
 }
 
-/* An event behind all that its stream was given is with the driver, or NULL. */
-void lane_keep_end(cenote_pool *pool, uint32_t number, CUevent end)
+/* The context was waited for. Streams that ended before the pool was told to keep an event of each end are done. */
+void lanes_end_known(cenote_pool *pool)
 {
-    struct lane *lane = lane_of(pool, number);
-    lane->end = end;
-    if (!end)
+    tick from = pool->lanes.known_from;
+    if (!from || pool->store.pages.fences.whole < from)
         return;
-    lane->next_ending = pool->lanes.first_ending;
-    pool->lanes.first_ending = number;
-    lane_hold(pool, number);
-}
-
-/* The event is taken out. `done`: the driver said so, and the device is done with whatever the lane will free. */
-CUevent lane_take_end(cenote_pool *pool, uint32_t number, bool done)
-{
-    struct lane *lane = lane_of(pool, number);
-    CUevent end = lane->end;
-    uint32_t *link = &pool->lanes.first_ending;
-    while (*link != number)
-        link = &lane_of(pool, *link)->next_ending;
-    *link = lane->next_ending;
-    lane->end = NULL;
-    lane_done(pool, number, done ? LANE_DONE : 0);
-    return end;
+    pool->lanes.known_from = 0;
+    for (uint32_t number = 1; number < pool->lanes.table.used; number++) {
+        const struct lane *lane = lane_of(pool, number);
+        if (lane->users && lane->ended && lane->ended_at < from && !lane->other)
+            lane_set_done(pool, number, LANE_DONE);
+    }
 }

@@ -1,9 +1,9 @@
 /*
- * lanes.h: the streams that a pool knows. See lanes.c, and pending.c for the blocks of others that are used on a stream.
+ * lanes.h: the streams that a pool knows. See lanes.c, lane_events.c, and pending.c for the blocks of others that are used on a stream.
  *
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use or event names it
  *
- * OWNERS: lanes.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock; `marks` the turn.
+ * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock; `marks` the turn.
  */
 #ifndef CENOTE_POOL_LANES_H
 #define CENOTE_POOL_LANES_H
@@ -13,21 +13,35 @@
 #include "pool/core/arena.h"
 
 #define LANES_MAX (1u << 24)
-#define MARKS_MAX (TOUCH_STREAMS_MAX + 256)
+#define MARKS_MAX (TOUCH_STREAMS_MAX + 1)
 #define LANE_DONE UINT64_MAX        /* its stream has ended, and the device is done with all of it */
+#define LANE_DUE_MAX 3
+
+/* An event on the lane's stream that is not known to be done. */
+struct lane_event {
+    CUevent event;
+    tick    covers;                 /* what was freed up to here; LANE_DONE: the stream got nothing behind it */
+};
 
 struct lane {
     uint64_t key;                   /* of the stream, see streams.c */
     uint64_t probe;                 /* see lane_hash */
     CUstream stream;                /* its handle when it was last seen */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
-    uint32_t users;                 /* arenas, uses and events of fences that name it: the lane goes with the last one */
+    uint32_t users;                 /* arenas, uses and events that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
-    tick     asked;                 /* the newest fence with an event on the stream */
+    tick     born;                  /* it has nothing that was freed up to here */
+    tick     asked;                 /* the newest event on the stream covers what was freed up to here */
     tick     done;                  /* the device is done with what the stream was given up to here */
-    CUevent  end;                   /* recorded when the stream was retired, behind all that it was given; NULL: none, or it is done */
-    uint32_t next_ending;           /* lane with such an event */
+    tick     ended_at;
+    tick     replayed;              /* until the device is done with it up to here, no memory of destroyed private groups moves; 0: that may */
     bool     ended;
+
+    /* --- lane_events.c: events on a stream that ends */
+    struct lane_event due[LANE_DUE_MAX]; /* the oldest first */
+    uint32_t due_count;
+    uint32_t next_asking;           /* lane with such an event */
+    bool     is_asking;
 
     /* --- pending.c: freed blocks that were used on the stream */
     bool     is_listed;             /* among the lanes with a use in them */
@@ -47,7 +61,10 @@ struct mark {
 struct lanes {
     struct table table;
     struct index by_key;
-    uint32_t     first_ending;
+    uint32_t     first_asking, last_asking, asking;
+    uint32_t     first_released, last_released; /* arenas that private groups have left and replays may still write to, the oldest first */
+    uint32_t     replayed;          /* lanes that such memory waits for */
+    tick         known_from;        /* lanes that ended before are done when the context is; 0: none are */
     uint32_t     count;             /* of the marks */
     struct mark  marks[MARKS_MAX];
 };

@@ -91,28 +91,34 @@ static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
 }
 
 /*
- * Asks the driver with the lock let go. Its event has ended when the answer is true. LOCKING: the pool's lock; `polling`; inside.
+ * Is the use done, which is the first of its lane? Asks the driver with the lock let go. Its event has ended when the answer is true. LOCKING: the
+ * pool's lock; `polling`; inside.
  */
-bool peer_uses_is_done(cenote_pool *pool, struct use *u)
+bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
 {
+    struct use *u = use_of(pool, use);
     struct lane *lane = lane_of(pool, u->lane);
+    uint32_t covering = use_covering(pool, use);
     struct device *other = lane->other;
     lane->is_mute = true;
     if (atomic_load(&other->was_reset)) { /* with its events */
         u->event = NULL;
         return true;
     }
-    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal], done = false;
+    covering = covering ? covering : touch_captures_are_announced() ? use : lane->last;
+    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || lane->done_up_to, done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
     if (!visited) {
-        done = waited || (!atomic_load(&other->captures) && ask(pool, lane, u));
+        done = waited || (!atomic_load(&other->captures) && ask(pool, lane, use_of(pool, covering)));
         if (done)
             end_event(pool, lane, u);
         device_visit_end(other);
     }
     lock_take(&pool->lock);
+    if (done && !waited && covering != use)
+        lane->done_up_to = covering;
     return done && !u->event; /* peer_uses_end may have given it another: then the next look ends that */
 }
 
@@ -163,6 +169,61 @@ bool peer_uses_wait(cenote_pool *pool)
     return waited;
 }
 
+/* ------------------------------------------------------------------------------------------------------- streams that are named, or end */
+
+/* Records an event behind what the stream was given: where captures are announced behind what the whole context was. LOCKING: inside; visiting. */
+static CUresult record_on(struct device *other, CUstream stream, bool whole, CUevent *event)
+{
+    const struct driver *t = other->driver;
+    CUresult result = t->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+    if (result)
+        return result;
+    if (!whole)
+        result = touch_record_end(other, stream, *event);
+    else
+        result = t->cuCtxRecordEvent ? t->cuCtxRecordEvent(device_context(other), *event) : CUDA_ERROR_NOT_SUPPORTED;
+    if (result)
+        destroy(t, *event);
+    return result;
+}
+
+/* The use has the event from now on, unless it has ended meanwhile, or has one. LOCKING: inside; visiting. */
+static void give_event(cenote_pool *pool, struct device *other, uint32_t lane, uint32_t use, tick freed, CUevent event)
+{
+    lock_take(&pool->lock);
+    struct use *u = use_of(pool, use);
+    bool takes = u->lane == lane && u->freed == freed && !u->event;
+    if (takes)
+        u->event = event;
+    lock_give(&pool->lock);
+    if (!takes)
+        destroy(other->driver, event);
+}
+
+/* Do blocks wait for a call that names this stream? LOCKING: the pool's lock. */
+bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane)
+{
+    return !touch_captures_are_announced() && lane && lane_of(pool, lane)->last && !use_of(pool, lane_of(pool, lane)->last)->event;
+}
+
+/* A call names the stream: all that waits for it has an event from now on. LOCKING: none; not inside. */
+void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
+{
+    CUevent event;
+    bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    struct device *other = lane_of(pool, number)->other;
+    uint32_t use = lane_of(pool, number)->last;
+    tick freed = use ? use_of(pool, use)->freed : 0;
+    lock_give(&pool->lock);
+    if (entered && use && !device_visit(other)) {
+        if (!atomic_load(&other->captures) && !record_on(other, stream, false, &event))
+            give_event(pool, other, number, use, freed, event);
+        device_visit_end(other);
+    }
+    device_leave(pool->config.device);
+}
+
 /* A use of the lane that has no event, from `use` on; 0: there is none. LOCKING: the pool's lock. */
 static uint32_t without_event(const cenote_pool *pool, uint32_t lane, uint32_t use)
 {
@@ -171,32 +232,53 @@ static uint32_t without_event(const cenote_pool *pool, uint32_t lane, uint32_t u
     return use < pool->pending.uses.used ? use : 0;
 }
 
-/* The stream is about to end: each use that it is noted for has an event from now on, also those of blocks that are not freed. LOCKING: inside. */
-CUresult peer_uses_end(cenote_pool *pool, uint32_t lane, CUstream stream)
+/* Each use that the stream is noted for has an event from now on, also those of blocks that are not freed. LOCKING: inside. */
+static CUresult end_uses(cenote_pool *pool, uint32_t lane, CUstream stream, bool whole)
 {
     struct device *other = lane_of(pool, lane)->other;
     CUresult result = device_visit(other);
     if (result)
         return result;
     lock_take(&pool->lock);
-    for (uint32_t use = 1; (use = without_event(pool, lane, use)); use++) {
+    for (uint32_t use = 1; !result && (use = without_event(pool, lane, use)); use++) {
         CUevent event;
+        tick freed = use_of(pool, use)->freed;
         lock_give(&pool->lock);
-        result = other->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-        if (!result && (result = touch_record(other, stream, event)))
-            destroy(other->driver, event);
-        lock_take(&pool->lock);
-        if (result)
-            break;
-        if (use_of(pool, use)->lane == lane && !use_of(pool, use)->event) {
-            use_of(pool, use)->event = event;
-            continue;
-        }
-        lock_give(&pool->lock); /* the use has ended meanwhile */
-        destroy(other->driver, event);
+        result = record_on(other, stream, whole, &event);
+        if (!result)
+            give_event(pool, other, lane, use, freed, event);
         lock_take(&pool->lock);
     }
     lock_give(&pool->lock);
     device_visit_end(other);
     return result;
+}
+
+/* The stream is about to end. LOCKING: inside. */
+CUresult peer_uses_end(cenote_pool *pool, uint32_t lane, CUstream stream)
+{
+    return end_uses(pool, lane, stream, false);
+}
+
+/* As events_become_careful, for streams of other devices that have ended. LOCKING: none; not inside. */
+void peer_uses_become_careful(cenote_pool *pool)
+{
+    if (!device_context(pool->config.device)) /* it has done nothing */
+        return;
+    bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
+    for (uint32_t number = 1; entered && number < pool->lanes.table.used; number++) {
+        lock_take(&pool->lock);
+        const struct lane *lane = lane_of(pool, number);
+        bool ended = lane->users && lane->ended && lane->other && !atomic_load(&lane->other->captures);
+        if (ended)
+            lane_hold(pool, number);
+        lock_give(&pool->lock);
+        if (!ended)
+            continue;
+        end_uses(pool, number, NULL, true);
+        lock_take(&pool->lock);
+        lane_drop(pool, number);
+        lock_give(&pool->lock);
+    }
+    device_leave(pool->config.device);
 }

@@ -3,8 +3,9 @@
  *
  * At the free of a block that was used on other streams an event is recorded on each of them; when all are done the block goes back to
  * its arena. Only streams that cannot have been destroyed meanwhile are touched: the default ones and those declared immortal. For all
- * others, and where an event cannot be had (the driver says no, a capture is open), a fence takes its place: one over the whole context, or one
- * with an event on that stream (lanes.c). So nothing is handed out too early, and no dead handle is given to the driver.
+ * others, and where an event cannot be had (the driver says no, a capture is open), a fence over the whole context takes its place, or, with
+ * announced:0, an event on that stream as soon as it can be touched (lane_events.c). So nothing is handed out too early, and no dead handle is given
+ * to the driver.
  *
  *       cenote_use        cenote_free              pending_record             pending_poll: all its uses are done
  *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
@@ -146,14 +147,6 @@ void pending_record(cenote_pool *pool, uint32_t uses)
 
 /* -------------------------------------------------------------------------------------------------------------------------- the look */
 
-/* The first use of its lane from this one on that has an event: that event covers all before it. 0: none has. */
-static uint32_t covering_use(cenote_pool *pool, uint32_t use)
-{
-    while (use && !use_of(pool, use)->event)
-        use = use_of(pool, use)->next_in_lane;
-    return use;
-}
-
 /* An event that was recorded while a capture began and ended says nothing: a fence takes its place. */
 static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 {
@@ -170,6 +163,22 @@ static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 }
 
 /*
+ * With announced:0 fences on many streams would make the block wait for all of them: the last use of the lane has an event as soon as the stream can
+ * be touched, and it covers all before it. 0: it cannot. LOCKING: as for use_is_done; the lock is let go of meanwhile.
+ */
+static uint32_t make_covering(cenote_pool *pool, const struct lane *lane)
+{
+    uint32_t last = lane->last;
+    if (touch_captures_are_announced() || lane->ended || !stream_is_alive(pool, lane->stream, lane->key))
+        return 0;
+    lock_give(&pool->lock);
+    CUevent event = record(pool, lane);
+    lock_take(&pool->lock);
+    use_of(pool, last)->event = event;
+    return event ? last : 0;
+}
+
+/*
  * Is the stream done with the use, which is the first of its lane? Asks the driver with the lock let go. LOCKING: the pool's lock; `polling`;
  * inside.
  */
@@ -178,13 +187,14 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     struct use *u = use_of(pool, use);
     struct lane *lane = lane_of(pool, u->lane);
     if (lane->other)
-        return peer_uses_is_done(pool, u);
+        return peer_uses_is_done(pool, use);
     lane->is_mute = true;
     if (lane->done_up_to || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
         return true;
     if (atomic_load(&pool->config.device->captures) || pool->life.lost)
         return false;
-    uint32_t covering = covering_use(pool, use);
+    uint32_t covering = use_covering(pool, use);
+    covering = covering ? covering : make_covering(pool, lane);
     if (!covering || !ask(pool, lane, use_of(pool, covering)))
         return false;
     lane->done_up_to = covering;

@@ -50,9 +50,12 @@ enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit);
 
 /* --- peer_uses.c: uses on other devices */
 void peer_uses_record(cenote_pool *pool, struct use *u);
-bool peer_uses_is_done(cenote_pool *pool, struct use *u);
+bool peer_uses_is_done(cenote_pool *pool, uint32_t use);
+bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane);
+void peer_uses_name(cenote_pool *pool, uint32_t lane, CUstream stream);
 bool peer_uses_wait(cenote_pool *pool);
 bool peer_uses_wait_for(struct device *other);
 CUresult peer_uses_end(cenote_pool *pool, uint32_t lane, CUstream stream);
+void peer_uses_become_careful(cenote_pool *pool);
 
 #endif

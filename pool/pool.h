@@ -73,6 +73,14 @@ static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { 
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->pending.uses, use); }
 static inline struct lane  *lane_of(const cenote_pool *pool, uint32_t lane) { return TABLE_AT(struct lane, &pool->lanes.table, lane); }
 
+/* The first use of its lane from this one on that has an event: that event covers all before it. 0: none has. */
+static inline uint32_t use_covering(const cenote_pool *pool, uint32_t use)
+{
+    while (use && !use_of(pool, use)->event)
+        use = use_of(pool, use)->next_in_lane;
+    return use;
+}
+
 /* --- place.c */
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a);
 
@@ -134,6 +142,7 @@ void     turn_go_on(cenote_pool *pool);
 CUresult events_poll(cenote_pool *pool, tick needed);
 void     events_all_done(cenote_pool *pool, tick covers);
 CUresult events_fence(cenote_pool *pool, tick needed);
+void     events_become_careful(cenote_pool *pool);
 
 /* --- lanes.c. LOCKING: as said there */
 void     lanes_call_names(uint64_t key, CUstream stream);
@@ -147,19 +156,27 @@ void     lane_put_last(cenote_pool *pool, struct arena *a);
 void     lane_leave(cenote_pool *pool, struct arena *a);
 bool     lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
 bool     lane_is_owed(const cenote_pool *pool, uint32_t lane);
+void     lane_release(cenote_pool *pool, struct arena *a, tick now);
+void     lanes_look_at_released(cenote_pool *pool);
+void     lanes_note_replays(cenote_pool *pool);
 void     lanes_mark(cenote_pool *pool);
+bool     lanes_are_marked(const cenote_pool *pool, CUstream stream);
+bool     lanes_named(uint64_t *key, CUstream *stream);
 bool     lanes_can_help(cenote_pool *pool);
+void     lane_set_done(cenote_pool *pool, uint32_t lane, tick covers);
 void     lane_asked(cenote_pool *pool, uint32_t lane, tick covers);
 void     lane_done(cenote_pool *pool, uint32_t lane, tick covers);
 void     lane_not_asked(cenote_pool *pool, uint32_t lane, tick covers);
 bool     lanes_are_in_flight(const cenote_pool *pool, tick limit);
 bool     lanes_are_done(const cenote_pool *pool, tick limit);
 void     lane_forget_key(cenote_pool *pool, struct lane *lane);
-void     lane_keep_end(cenote_pool *pool, uint32_t lane, CUevent end);
-CUevent  lane_take_end(cenote_pool *pool, uint32_t lane, bool done);
+void     lanes_end_known(cenote_pool *pool);
 
-/* --- retire.c */
-CUresult lanes_query_ends(cenote_pool *pool);
+/* --- lane_events.c. LOCKING: as said there */
+CUresult lane_events_record(cenote_pool *pool);
+CUresult lane_events_query(cenote_pool *pool);
+void     lane_events_end(cenote_pool *pool, uint32_t lane, CUevent end);
+void     lane_events_close(cenote_pool *pool);
 
 /* --- spare_events.c */
 CUevent  event_take(cenote_pool *pool);

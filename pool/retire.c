@@ -3,7 +3,7 @@
  * covers all that it used and all that its blocks will free: it is recorded now, while the stream lives, and asked after with the fences. Then the
  * arenas of the stream are other streams' (idle.c).
  *
- *     a lane: known ---end_lane---> ended, its event is due ---lanes_query_ends---> ended and done
+ *     a lane: known ---end_lane---> ended, its event is due ---lane_events_query---> ended and done
  */
 #include "pool/pool.h"
 
@@ -48,7 +48,7 @@ static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, 
         result = peer_uses_end(pool, number, stream);
     } else if (!result) {
         *end = event_take(pool);
-        result = *end ? touch_record(d, stream, *end) : CUDA_ERROR_OUT_OF_MEMORY;
+        result = *end ? touch_record_end(d, stream, *end) : CUDA_ERROR_OUT_OF_MEMORY;
     }
     device_leave(d);
     return result;
@@ -68,44 +68,32 @@ static void let_fence_go(cenote_pool *pool)
     lock_give(&pool->turn);
 }
 
-/* An error: there is no event, and the lane is as before. LOCKING: none, not inside. */
+/*
+ * An error: there is no event, and the lane is as before. The first pool with announced:0 may be opened meanwhile: then an event is wanted after
+ * all. LOCKING: none, not inside.
+ */
 static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
 {
     CUevent end = NULL;
-    bool wants_event = !touch_captures_are_announced() && !stream_is_unnamed(lane_of(pool, number)->key);
-    CUresult result = wants_event ? record_end(pool, number, stream, &end) : CUDA_SUCCESS;
-    lock_take(&pool->lock);
-    bool ends = !result && !lane_of(pool, number)->ended; /* else another thread was quicker */
-    if (ends) {
-        lane_forget_key(pool, lane_of(pool, number));
-        lane_keep_end(pool, number, end);
-    } else {
-        event_give(pool, end);
-    }
-    lock_give(&pool->lock);
+    CUresult result = CUDA_SUCCESS;
+    bool is_named = !stream_is_unnamed(lane_of(pool, number)->key), again;
+    do {
+        bool wants_event = is_named && !touch_captures_are_announced();
+        result = wants_event ? record_end(pool, number, stream, &end) : CUDA_SUCCESS;
+        lock_take(&pool->lock);
+        again = is_named && !wants_event && !touch_captures_are_announced();
+        bool ends = !result && !again && !lane_of(pool, number)->ended; /* else another thread was quicker */
+        if (ends)
+            lane_forget_key(pool, lane_of(pool, number));
+        if (ends && end)
+            lane_events_end(pool, number, end);
+        else
+            event_give(pool, end);
+        lock_give(&pool->lock);
+    } while (again);
     if (!pool->config.device->driver->cuStreamGetId)
         let_fence_go(pool);
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
-}
-
-/* Asks the driver after the ends that are due. Not ready: it may come to one of them. LOCKING: the turn, not the pool's lock; inside. */
-CUresult lanes_query_ends(cenote_pool *pool)
-{
-    CUresult answer = CUDA_SUCCESS;
-    lock_take(&pool->lock);
-    for (uint32_t number = pool->lanes.first_ending, next; number && !driver_result_is_sticky(answer); number = next) {
-        CUevent end = lane_of(pool, number)->end;
-        lock_give(&pool->lock);
-        CUresult result = pool->config.device->driver->cuEventQuery(end);
-        lock_take(&pool->lock);
-        next = lane_of(pool, number)->next_ending; /* other threads put theirs in front */
-        if (!result)
-            event_give(pool, lane_take_end(pool, number, true));
-        if (result && (answer != CUDA_ERROR_NOT_READY || driver_result_is_sticky(result)))
-            answer = result;
-    }
-    lock_give(&pool->lock);
-    return answer;
 }
 
 /* Blocks of the stream stay valid; its arena goes to the next new stream once it is empty and the device is done with it. */

@@ -44,13 +44,15 @@ static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said
         return AWAIT_NOTHING;
     lock_take(&pool->lock);
     limit = limit < pool->store.pages.fences.now ? limit : pool->store.pages.fences.now;
-    bool in_flight = !fence_is_done(&pool->store.pages.fences, limit) || lanes_are_in_flight(pool, limit);
-    bool told = (pool->store.pages.fences.count || pool->lanes.first_ending) && (!said || said == CUDA_ERROR_NOT_READY);
+    const struct fences *f = &pool->store.pages.fences;
+    bool announced = touch_captures_are_announced();
+    bool in_flight = lanes_are_in_flight(pool, limit) || (announced && (f->own ? f->whole < limit : !fence_is_done(f, limit)));
+    bool told = (f->count || pool->lanes.first_asking) && (!said || said == CUDA_ERROR_NOT_READY);
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
     bool event_first = pending == PENDING_EVENT || (pending == PENDING_EVENT_OF_PEER && pool->access.granted);
     if (in_flight && !told && !event_first) /* no context that is waited for has done before that event what it does after it */
-        return touch_captures_are_announced() ? AWAIT_CONTEXT : AWAIT_NOTHING;
+        return announced ? AWAIT_CONTEXT : AWAIT_NOTHING;
     return in_flight || pending >= PENDING_EVENT_OF_PEER ? AWAIT_EVENTS : pending == PENDING_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
 }
 
@@ -148,13 +150,21 @@ bool wait_for_progress(cenote_pool *pool, tick limit, CUresult *result)
     }
 }
 
-/* Waits until the device is done with all that was freed so far, as far as that can be waited for now. LOCKING: as wait_for_progress. */
+/*
+ * Waits until the device is done with all that was freed so far, as far as that can be waited for now. What other threads free meanwhile is
+ * not waited for. LOCKING: as wait_for_progress.
+ */
 CUresult wait_for_all(cenote_pool *pool)
 {
     CUresult result = CUDA_SUCCESS;
+    uint32_t looks = 0;
     lock_take(&pool->lock);
     tick limit = pool->store.pages.fences.now;
     lock_give(&pool->lock);
-    while (wait_for_progress(pool, limit, &result)) {}
+    for (bool more = true; more; looks += more) {
+        enum awaited awaited = wait_look(pool, limit, &result);
+        more = !result && wait_for_rest(pool, awaited, looks, &result);
+    }
+    wait_count(pool, looks);
     return result;
 }

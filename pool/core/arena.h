@@ -45,6 +45,8 @@ struct arena {                      /* guarded by the pool's lock */
     tick     freed_last;            /* last block that was freed, pending ones too */
     uint32_t lane;                  /* of its stream, see lanes.c */
     uint32_t before_of_lane, next_of_lane;
+    tick     released;              /* its private group ended then, and replays may still write to it; 0: none may */
+    uint32_t before_released, next_released;
     uint32_t before_of_group, next_of_group;    /* arenas of the same group, but for group 0 */
     uint32_t before_idle, next_idle;
     struct idle_queue *queue;       /* it is in, see idle.c; NULL: none */

@@ -1,14 +1,17 @@
 /*
  * fence.c: how far has the device got?
  *
- * A pool counts its frees: each one happens at a tick. A fence is one event over all work of a context, or one event on each stream that may be
- * touched. Once all of its events are done, so is what was freed up to the tick at which it was begun: `done`. Fences retire in order, so that
- * one number says of any slot or page whether the device is through with it: its last free must not be later.
+ * A pool counts its frees: each one happens at a tick. A fence is one event over all work of a context, or one event on each stream that lives as
+ * long as the program. Once all of its events are done, so is what was freed up to the tick at which it was begun: `done`. Fences retire in order,
+ * so that one number says of any slot or page whether the device is through with it: its last free must not be later.
  *
- * Where fences are on streams, `done` does not say enough: a fence may lack an event on the stream that freed. So each arena has a number more,
- * `own`: how far its own stream has got. Each event moves that of its stream, and the last one of a fence moves `done`.
+ * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena has a
+ * number more, `own`: how far its own stream has got. Only an event on that stream moves it (lanes.c).
  *
  *     complete:  freed <= done, and freed <= own of the arena, or freed <= whole
+ *
+ * Memory of a graph may have been written by a replay on any stream. So `own` of an arena that a private group has left stays behind the end of the
+ * group until `all` has come there, which only a fence moves that lacked no stream that lives as long as the program.
  *
  * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
  * tells us the result. That keeps rule 11 of docs/design.md visible in the signatures.
@@ -78,24 +81,58 @@ void fences_end(struct fences *f, enum fence_kind kind)
     CHECK_SLOW(fences_are_valid(f));
 }
 
-static void advance(struct fences *f, tick covers)
+static void raise(tick *number, tick covers)
 {
-    f->moved += f->done < covers && f->done < f->freed;
-    f->done = f->done < covers ? covers : f->done;
+    *number = *number < covers ? covers : *number;
 }
 
-/* The fence being recorded ends without an event, because there is no stream to wait for. Behind another one it is given up. */
-void fences_pass(struct fences *f)
+/* All events of a fence of that kind are done. */
+static void advance(struct fences *f, tick covers, enum fence_kind kind)
+{
+    if (kind == FENCE_OF_SOME)
+        return;
+    f->moved += f->done < covers && f->done < f->freed;
+    raise(&f->done, covers);
+    if (kind == FENCE_OF_ALL || kind == FENCE_WHOLE)
+        raise(&f->all, covers);
+    if (kind == FENCE_WHOLE)
+        raise(&f->whole, covers);
+}
+
+/* The fence being recorded ends without an event, because each stream that it wants one on is being captured. Behind another one it is given up. */
+void fences_pass(struct fences *f, enum fence_kind kind)
 {
     tick covers = f->begun;
     bool alone = !f->count;
     CHECK(!f->parts_of_next);
-    fences_end(f, FENCE_OF_STREAMS);
+    fences_end(f, kind);
     if (alone) {
-        advance(f, covers);
+        advance(f, covers, kind);
         f->begun = covers;
     }
     CHECK_SLOW(fences_are_valid(f));
+}
+
+/* Has `all` come up to `freed`, or will it with a fence that is due? */
+bool fences_have_all(const struct fences *f, tick freed)
+{
+    bool have = freed <= f->all;
+    for (uint32_t i = f->count; i-- && !have;) {
+        const struct fence *fence = &f->fence[(f->first + i) % FENCES_DUE_MAX];
+        have = fence->kind <= FENCE_OF_ALL && freed <= fence->covers;
+    }
+    return have;
+}
+
+/* Is a fence due that may move `done`, or if that matters `all`, where it is behind `limit`? */
+bool fences_bring(const struct fences *f, tick limit, bool all)
+{
+    bool brings = false;
+    for (uint32_t i = 0; i < f->count && !brings; i++) {
+        enum fence_kind kind = f->fence[(f->first + i) % FENCES_DUE_MAX].kind;
+        brings = (kind < FENCE_OF_SOME && f->done < limit) || (all && kind < FENCE_OF_MOST && f->all < limit);
+    }
+    return brings;
 }
 
 /* False: no fence is due. */
@@ -121,10 +158,7 @@ CUevent fences_step(struct fences *f, const struct due *asked)
     f->first_part = (f->first_part + 1) % FENCE_PARTS_MAX;
     f->part_count--;
     if (--oldest->parts == 0) {
-        if (oldest->kind != FENCE_OF_SOME)
-            advance(f, oldest->covers);
-        if (oldest->kind == FENCE_WHOLE && f->whole < oldest->covers)
-            f->whole = oldest->covers;
+        advance(f, oldest->covers, oldest->kind);
         f->first = (f->first + 1) % FENCES_DUE_MAX;
         f->count--;
     }
@@ -145,9 +179,7 @@ CUevent fences_skip(struct fences *f, const struct due *asked)
 void fences_all_done(struct fences *f, tick covers)
 {
     CHECK(covers <= f->now);
-    advance(f, covers);
-    if (f->whole < covers)
-        f->whole = covers;
+    advance(f, covers, FENCE_WHOLE);
     if (!f->recording && !f->count && f->begun < covers)
         f->begun = covers;
 }
@@ -165,5 +197,6 @@ bool fences_are_valid(const struct fences *f)
             return false;
         before = fence->covers;
     }
-    return before <= f->begun && f->begun <= f->now && f->freed <= f->now && f->done <= f->now && f->whole <= f->done && parts == f->part_count;
+    return before <= f->begun && f->begun <= f->now && f->freed <= f->now && f->done <= f->now && f->all <= f->done && f->whole <= f->all &&
+           parts == f->part_count;
 }

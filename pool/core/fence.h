@@ -18,8 +18,9 @@ struct fence_part {                   /* of a fence: one event */
 
 enum fence_kind {
     FENCE_WHOLE,                /* over the whole context */
-    FENCE_OF_STREAMS,           /* on each stream that may be touched */
-    FENCE_OF_SOME               /* there was no event for some of those: it moves `own` alone */
+    FENCE_OF_ALL,               /* on each stream that lives as long as the program */
+    FENCE_OF_MOST,              /* on those of them that are not being captured */
+    FENCE_OF_SOME               /* others had no event either: it says nothing but how far each stream has got that has one */
 };
 
 struct fence {
@@ -46,7 +47,8 @@ struct fences {                 /* all guarded by the pool's lock */
     uint32_t     parts_of_next; /* of these, how many are of the fence being recorded */
     tick         now;           /* of the last free */
     tick         freed;         /* the same without the ticks at which nothing was freed */
-    tick         done;          /* every stream that may be touched is done with everything freed up to here */
+    tick         done;          /* every stream that could be touched is done with everything freed up to here */
+    tick         all;           /* every stream that lives as long as the program is, also those that were captured for a time */
     tick         whole;         /* the whole context is */
     tick        *own;           /* by the number of an arena: its own stream is. NULL: each fence so far was over the whole context */
     tick         begun;         /* what the fence being recorded, or the newest due, covers */
@@ -61,7 +63,9 @@ bool fence_is_done(const struct fences *f, tick freed);
 bool fences_begin(struct fences *f);
 bool fences_add(struct fences *f, CUevent event, uint32_t lane);
 void fences_end(struct fences *f, enum fence_kind kind);
-void fences_pass(struct fences *f);
+void fences_pass(struct fences *f, enum fence_kind kind);
+bool fences_have_all(const struct fences *f, tick freed);
+bool fences_bring(const struct fences *f, tick limit, bool all);
 bool fences_oldest(const struct fences *f, struct due *due);
 CUevent fences_step(struct fences *f, const struct due *asked);
 CUevent fences_skip(struct fences *f, const struct due *asked);

@@ -328,7 +328,8 @@ static const struct driver *below;
 static CUstream brief;          /* is captured for the moment in which the next event is recorded on it; NULL: no more */
 static CUstream refused;        /* gets no event; NULL: none is */
 static CUstream untold;         /* of its newest event the driver does not say whether it is done */
-static CUevent captured;        /* that event, until it is recorded anew */
+static CUevent mute;            /* that event */
+static CUevent captured;        /* the event of the capture, until it is recorded anew */
 
 static CUresult record_in_a_capture(CUevent event, CUstream stream)
 {
@@ -336,7 +337,7 @@ static CUresult record_in_a_capture(CUevent event, CUstream stream)
     if (stream == refused)
         return CUDA_ERROR_NOT_SUPPORTED;
     captured = captured == event ? NULL : captured;
-    captured = stream == untold ? event : captured;
+    mute = stream == untold ? event : mute;
     if (!brief || stream != brief)
         return below->cuEventRecord(event, stream);
     brief = NULL;
@@ -351,7 +352,7 @@ static CUresult record_in_a_capture(CUevent event, CUstream stream)
 /* As the driver answers; the simulated one counts the question among the mistakes. */
 static CUresult query(CUevent event)
 {
-    return event == captured ? CUDA_ERROR_CAPTURED_EVENT : below->cuEventQuery(event);
+    return event == captured ? CUDA_ERROR_CAPTURED_EVENT : event == mute ? CUDA_ERROR_NOT_SUPPORTED : below->cuEventQuery(event);
 }
 
 static const struct driver *with_a_capture(const struct driver *driver)
@@ -420,7 +421,7 @@ CASE(end_that_is_never_told)
     DONE(cenote_free(at));
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     refused = NULL;
-    captured = NULL;
+    mute = NULL;
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT_EQ(cached(&scene), 0);
     close_strict(&scene);

@@ -22,7 +22,7 @@ static CUevent event(uintptr_t number)
 static void end(uintptr_t number)
 {
     EXPECT(!number || fences_add(&f, event(number), 0));
-    fences_end(&f, FENCE_OF_STREAMS);
+    fences_end(&f, FENCE_OF_ALL);
 }
 
 /* The driver said that the oldest fence is done, if it covers this. */
@@ -211,7 +211,7 @@ CASE(the_last_event_of_a_fence_makes_it_done)
     tick freed = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
     EXPECT(fences_add(&f, event(1), 1) && fences_add(&f, event(2), 2));
-    fences_end(&f, FENCE_OF_STREAMS);
+    fences_end(&f, FENCE_OF_ALL);
     REQUIRE(fences_oldest(&f, &due));
     EXPECT(due.lane == 1 && !due.is_last);
     EXPECT_EQ(fences_step(&f, &due), event(1));
@@ -254,13 +254,34 @@ CASE(a_fence_without_a_stream_is_done_when_no_other_is_due)
 {
     tick first = record(1), second = fences_stamp(&f);
     REQUIRE(fences_begin(&f));
-    fences_pass(&f);
+    fences_pass(&f, FENCE_OF_MOST);
     EXPECT(!fence_is_done(&f, second)); /* it was given up */
     mark_done(first);
     EXPECT(!fence_is_done(&f, second));
     REQUIRE(fences_begin(&f));
-    fences_pass(&f);
+    fences_pass(&f, FENCE_OF_MOST);
     EXPECT(fence_is_done(&f, second));
+    EXPECT(fences_are_valid(&f));
+}
+
+/* What replays may have written to waits for a fence that lacks no stream. */
+CASE(a_fence_with_gaps_moves_done_alone)
+{
+    tick first = fences_stamp(&f);
+    REQUIRE(fences_begin(&f));
+    EXPECT(fences_add(&f, event(1), 1));
+    fences_end(&f, FENCE_OF_MOST);
+    EXPECT(!fences_have_all(&f, first));
+    EXPECT(fences_bring(&f, first, false));
+    mark_done(first);
+    EXPECT(fence_is_done(&f, first));
+    EXPECT_EQ(f.all, 0);
+    tick second = record(2);
+    EXPECT(fences_have_all(&f, second)); /* when that one is done */
+    EXPECT(!fences_bring(&f, first, false));
+    EXPECT(fences_bring(&f, first, true));
+    mark_done(second);
+    EXPECT_EQ(f.all, second);
     EXPECT(fences_are_valid(&f));
 }
 
