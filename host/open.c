@@ -140,6 +140,8 @@ static int open_new(const cenote_host_options *given, size_t size)
         close_parts(h);
         return error;
     }
+    if (!h->options.announced)
+        touch_be_careful(true);
     atomic_store_explicit(&host_opened, h, memory_order_release);
     return CENOTE_OK;
 }
@@ -193,6 +195,8 @@ static int close_all(struct host *h, int error)
     pin_release(h, 0, UINT64_MAX, UINT64_MAX);
     uint64_t left = h->registered;
     atomic_store(&host_opened, NULL);
+    if (!h->options.announced)
+        touch_be_careful(false);
     close_parts(h);
     return !left ? error : error_set(error ? error : CENOTE_DRIVER, cenote_driver_result(),
                                      "the driver would not unregister %llu bytes: they stay as they are", (unsigned long long)left);
@@ -205,6 +209,9 @@ int cenote_host_close(void)
     lock_take(&closing);
     struct host *h = atomic_load(&host_opened);
     int error = h ? uses_wait(h, true) : CENOTE_OK;
+    if (h && !error && atomic_load(&h->pending))
+        error = error_set(CENOTE_BUSY, 0, "%u freed blocks wait for devices as a whole, which are not waited for with announced:0",
+                          atomic_load(&h->pending));
     if (h && (!error || error == CENOTE_DEVICE_LOST)) {
         lock_take(&host_opening);
         error = close_all(h, error);

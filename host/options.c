@@ -136,10 +136,27 @@ static void presets(cenote_host_options *options)
         put(&table[i], options, table[i].preset);
 }
 
+/* The program promises once for both libraries. A mistake in CENOTE_CONF is the other one's to name. */
+static bool conf_says_unannounced(void)
+{
+    const char *conf = getenv("CENOTE_CONF");
+    bool says = false;
+    while (conf && *conf) {
+        char name[ITEM_BYTES];
+        double value;
+        if (sscanf(conf, " %127[^:, ] : %lf", name, &value) == 2 && !strcmp(name, "announced"))
+            says = value == 0;
+        conf += strcspn(conf, ",");
+        conf += *conf == ',';
+    }
+    return says;
+}
+
 /* Defaults, then CENOTE_HOST_CONF; the defaults alone if that has a mistake. */
 static int set_defaults(cenote_host_options *options)
 {
     presets(options);
+    options->announced = !conf_says_unannounced();
     const char *conf = getenv("CENOTE_HOST_CONF");
     cenote_host_options tried = *options;
     while (conf && *conf) {
@@ -171,7 +188,7 @@ int host_options_check(const cenote_host_options *given, size_t size, cenote_hos
     int error = !given || size < sizeof(*full) ? set_defaults(full) : CENOTE_OK;
     if (error || (given && (error = sized_in(full, sizeof(*full), given, size, "cenote_host_options"))))
         return error;
-    if (full->unused)
+    if (full->unused || full->unused2)
         return error_set(CENOTE_INVALID, 0, "options.unused is not 0; start from cenote_host_options_default()");
     for (size_t i = 0; i < OPTIONS; i++)
         if (!in_range(&table[i], get(&table[i], full)))

@@ -13,6 +13,9 @@
  * That must not be while a graph is captured, for it would end the capture. A program that has a graph keeps its blocks, so while a block that
  * a captured stream uses is live, an allocation does not wait for the device.
  *
+ * With the option announced:0 no device is waited for, because that ends captures that cenote was not told of: a block without an event stays
+ * pending. Events are recorded with the care of driver/touch.c then, so that the default stream has one at any time.
+ *
  * LOCKING: uses and the list belong to `lock`. One thread at a time walks the list (`walking`) and calls the driver meanwhile, in the device;
  * a live block's uses are touched by its owner alone, a pending one's by the thread that walks.
  */
@@ -96,11 +99,18 @@ static void set_captured(struct host *h, struct use *u, bool captured)
     u->captured = captured;
 }
 
-/* Without an event the use waits for the whole device. LOCKING: in the device. */
-static CUresult record_use(struct host *h, const struct device *d, struct use *u, CUstream stream)
+/* CUDA_ERROR_NOT_READY: the stream is being captured. LOCKING: in the device. */
+static CUresult record_event(struct device *d, CUstream stream, CUevent event)
 {
-    CUresult result;
-    set_captured(h, u, is_captured(d->driver, stream, &result));
+    return touch_captures_are_announced() ? d->driver->cuEventRecord(event, stream) : touch_record_end(d, stream, event);
+}
+
+/* Without an event the use waits for the whole device. LOCKING: in the device. */
+static CUresult record_use(struct host *h, struct device *d, struct use *u, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool is_stood_in_for = is_default_handle(stream) && !touch_captures_are_announced();
+    set_captured(h, u, !is_stood_in_for && is_captured(d->driver, stream, &result));
     if (u->captured) {
         if (u->event)
             d->driver->cuEventDestroy(u->event);
@@ -109,12 +119,12 @@ static CUresult record_use(struct host *h, const struct device *d, struct use *u
     }
     if (!u->event)
         u->event = event_take(h, d);
-    result = u->event ? d->driver->cuEventRecord(u->event, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = u->event ? record_event(d, stream, u->event) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result && u->event) {
         d->driver->cuEventDestroy(u->event);
         u->event = NULL;
     }
-    return result;
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
 }
 
 int uses_note(struct host *h, uint64_t at, int device, CUstream stream)
@@ -322,7 +332,7 @@ static CUresult wait_for_some(struct host *h, struct thread *t)
 {
     CUresult result = wait_for_events(h);
     walk(h, t, true, 0);
-    return !result && atomic_load(&h->pending) && !atomic_load(&h->captured) ? wait_for_all(h, t) : result;
+    return !result && atomic_load(&h->pending) && !atomic_load(&h->captured) && h->options.announced ? wait_for_all(h, t) : result;
 }
 
 int uses_wait(struct host *h, bool devices)
@@ -331,7 +341,7 @@ int uses_wait(struct host *h, bool devices)
     if (!atomic_load(&h->pending) || driver_is_exiting() || !t)
         return CENOTE_OK;
     pthread_mutex_lock(&h->walking);
-    CUresult result = devices ? wait_for_all(h, t) : wait_for_some(h, t);
+    CUresult result = devices && h->options.announced ? wait_for_all(h, t) : wait_for_some(h, t);
     pthread_mutex_unlock(&h->walking);
     lock_take(&h->lock);
     h->node[0].waits++;

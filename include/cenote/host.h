@@ -40,6 +40,8 @@ typedef struct cenote_host_options {
     uint32_t    unused;        /* 0 */
     double      limit;         /* above 1: bytes; up to 1: part of the machine's memory; below 0: RLIMIT_MEMLOCK */
     const char *topology;      /* hwloc's XML of a machine, by path; NULL: this one. Read during the call alone */
+    uint32_t    announced;     /* 1: all captures are announced, or none is open when devices are waited for */
+    uint32_t    unused2;       /* 0 */
 } cenote_host_options;
 
 /* Fills in the defaults, then what CENOTE_HOST_CONF says ("limit:50%,chunk_mib:16"). A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
