@@ -136,10 +136,15 @@ void lanes_look_at_released(cenote_pool *pool)
     }
 }
 
-/* A thread destroys a private group: it may have replayed graphs on its own default stream. */
+/*
+ * A thread destroys a private group: it may have replayed graphs on its own default stream. If captures are announced, a fence covers that: the one
+ * that is recorded when the first pool without the promise opens, if no other comes before.
+ */
 void lanes_note_replays(cenote_pool *pool)
 {
     uint64_t key;
+    if (touch_captures_are_announced())
+        return;
     uint32_t number = stream_key(pool, CU_STREAM_PER_THREAD, &key) ? 0 : lane_find(pool, key, NULL); /* known without asking */
     struct lane *lane = number ? lane_of(pool, number) : NULL;
     if (!lane)

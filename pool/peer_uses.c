@@ -98,14 +98,14 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
 {
     struct use *u = use_of(pool, use);
     struct lane *lane = lane_of(pool, u->lane);
-    uint32_t covering = use_covering(pool, use);
+    uint32_t covering = touch_captures_are_announced() ? use : use_covering(pool, use);
     struct device *other = lane->other;
     lane->is_mute = true;
     if (atomic_load(&other->was_reset)) { /* with its events */
         u->event = NULL;
         return true;
     }
-    covering = covering ? covering : touch_captures_are_announced() ? use : lane->last;
+    covering = covering ? covering : lane->last;
     bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || lane->done_up_to, done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
@@ -187,12 +187,14 @@ static CUresult record_on(struct device *other, CUstream stream, bool whole, CUe
     return result;
 }
 
+#define ANY_TICK UINT64_MAX
+
 /* The use has the event from now on, unless it has ended meanwhile, or has one. LOCKING: inside; visiting. */
 static void give_event(cenote_pool *pool, struct device *other, uint32_t lane, uint32_t use, tick freed, CUevent event)
 {
     lock_take(&pool->lock);
     struct use *u = use_of(pool, use);
-    bool takes = u->lane == lane && u->freed == freed && !u->event;
+    bool takes = u->lane == lane && (freed == ANY_TICK || u->freed == freed) && !u->event;
     if (takes)
         u->event = event;
     lock_give(&pool->lock);
@@ -216,7 +218,7 @@ void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
     uint32_t use = lane_of(pool, number)->last;
     tick freed = use ? use_of(pool, use)->freed : 0;
     lock_give(&pool->lock);
-    if (entered && use && !device_visit(other)) {
+    if (entered && use && other && !device_visit(other)) {
         if (!atomic_load(&other->captures) && !record_on(other, stream, false, &event))
             give_event(pool, other, number, use, freed, event);
         device_visit_end(other);
@@ -242,11 +244,10 @@ static CUresult end_uses(cenote_pool *pool, uint32_t lane, CUstream stream, bool
     lock_take(&pool->lock);
     for (uint32_t use = 1; !result && (use = without_event(pool, lane, use)); use++) {
         CUevent event;
-        tick freed = use_of(pool, use)->freed;
         lock_give(&pool->lock);
         result = record_on(other, stream, whole, &event);
         if (!result)
-            give_event(pool, other, lane, use, freed, event);
+            give_event(pool, other, lane, use, ANY_TICK, event); /* the stream gets nothing more */
         lock_take(&pool->lock);
     }
     lock_give(&pool->lock);
@@ -266,7 +267,8 @@ void peer_uses_become_careful(cenote_pool *pool)
     if (!device_context(pool->config.device)) /* it has done nothing */
         return;
     bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
-    for (uint32_t number = 1; entered && number < pool->lanes.table.used; number++) {
+    lock_take(&pool->turn);
+    for (uint32_t number = 1; entered && pool->life.open && number < pool->lanes.table.used; number++) {
         lock_take(&pool->lock);
         const struct lane *lane = lane_of(pool, number);
         bool ended = lane->users && lane->ended && lane->other && !atomic_load(&lane->other->captures);
@@ -280,5 +282,5 @@ void peer_uses_become_careful(cenote_pool *pool)
         lane_drop(pool, number);
         lock_give(&pool->lock);
     }
-    device_leave(pool->config.device);
+    turn_end(pool);
 }
