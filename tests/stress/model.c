@@ -186,7 +186,7 @@ static void renew_stream(struct model *m)
     for (int i = 0; i < MODEL_BLOCKS; i++)
         if (m->block[i].at && m->block[i].stream == gone)
             give(m, &m->block[i]);
-    if (pick(m, 2))
+    if (pick(m, 2) || m->tells)
         ASKED(cenote_stream_retire(m->pool, m->stream[gone]));
     MUST(cuStreamDestroy(m->stream[gone]) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&m->stream[gone], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -413,6 +413,9 @@ void model_close(struct model *m)
             MUST(cuGraphExecDestroy(m->graph[i]) == CUDA_SUCCESS);
     for (int i = 0; i < MODEL_GROUPS; i++)
         MUST(cenote_group_destroy(m->group[i]) == CENOTE_OK);
-    for (int i = m->shared; i < MODEL_STREAMS; i++)
+    for (int i = m->shared; i < MODEL_STREAMS; i++) {
+        if (m->tells)
+            MUST(cenote_stream_retire(m->pool, m->stream[i]) == CENOTE_OK);
         MUST(cuStreamDestroy(m->stream[i]) == CUDA_SUCCESS);
+    }
 }

@@ -35,6 +35,7 @@ struct model {
     bool          alone;    /* no other thread uses the pool: then everything it says is known beforehand */
     bool          moves;    /* vmm: groups on fixed memory, captures and pins make sense */
     bool          faults;   /* driver calls of the pool fail at random */
+    bool          tells;    /* of each stream that ends: what the option announced:0 asks of a program */
     bool          capturing;
     bool          lost;     /* the context is about to be lost: fault orders are left as they are */
     size_t        capacity;

@@ -20,6 +20,8 @@ struct setting {
     double   harvest_budget;
 };
 
+static bool unannounced;        /* the pool has the option announced:0 */
+
 static void open_setting(struct scene *scene, const struct setting *s)
 {
     struct sim_shape shape = scene_card(s->provider == CENOTE_VMM ? CARD : SEGMENTS_CARD);
@@ -30,6 +32,7 @@ static void open_setting(struct scene *scene, const struct setting *s)
     options.trim_every = s->trim_every;
     options.address_ratio = s->address_ratio;
     options.harvest_budget = s->harvest_budget;
+    options.announced = !unannounced;
     scene_open_with(scene, &shape, &options);
 }
 
@@ -47,6 +50,7 @@ static void run_setting(const struct setting *s)
     open_setting(&scene, s);
     model_open(&model, scene.pool, s->seed);
     model.alone = true;
+    model.tells = unannounced;
     model.moves = s->provider == CENOTE_VMM;
     model_run(&model, s->operations);
     model_close(&model);
@@ -116,9 +120,12 @@ static void run_threads(const struct setting *s, bool shared_streams)
         runners[i].model.moves = s->provider == CENOTE_VMM;
         runners[i].context = scene.context;
         runners[i].operations = s->operations;
+        runners[i].model.tells = unannounced;
         if (shared_streams)
             model_share_streams(&runners[i].model, scene.stream, SCENE_STREAMS);
     }
+    for (int i = 0; shared_streams && unannounced && i < SCENE_STREAMS; i++)
+        DONE(cenote_stream_set_immortal(scene.pool, scene.stream[i]));
     for (int i = 0; i < THREADS; i++)
         DONE(pthread_create(&threads[i], NULL, run_model, &runners[i]));
     for (int i = 0; i < THREADS; i++)
@@ -151,6 +158,27 @@ CASE(threads_that_share_streams)
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         run_threads(&settings[i], true);
+}
+
+/* The same for a program that does not announce its captures. It names or retires each stream, so that all memory comes back. */
+CASE(unannounced)
+{
+    static const struct setting alone[] = {
+        {81, 0, 4000, CENOTE_VMM, 2, 0, 4, -1},
+        {82, 2 * MSEC, 4000, CENOTE_VMM, 2, 0, 4, -1},
+        {83, 20 * MSEC, 4000, CENOTE_VMM, 4, 3, 2, 0.5},
+        {84, 2 * MSEC, 4000, CENOTE_PLAIN, 2, 3, 4, -1},
+    };
+    static const struct setting threads[] = {
+        {85, 0, 1500, CENOTE_VMM, 2, 0, 4, -1},
+        {95, MSEC, 1500, CENOTE_VMM, 2, 2, 4, -1},
+    };
+    unannounced = true;
+    run_settings(alone, sizeof alone / sizeof alone[0]);
+    for (int shared = 0; shared < 2; shared++)
+        for (size_t i = 0; i < sizeof threads / sizeof threads[0]; i++)
+            run_threads(&threads[i], shared);
+    unannounced = false;
 }
 
 SCENES_MAIN("stress: random programs")
