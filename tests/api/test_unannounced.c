@@ -411,6 +411,14 @@ CASE(streams_that_ended_before_the_first_careful_pool)
 
 /* --------------------------------------------------------------------------------------------------------------------- other devices */
 
+static void open_other(struct peers *p)
+{
+    DONE(cuDevicePrimaryCtxRetain(&p->other, 1));
+    DONE(cuCtxPushCurrent(p->other));
+    DONE(cuStreamCreate(&p->stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+}
+
 /* Two blocks that a stream of another device used, which is neither immortal nor retired: a call that names it is enough for both. */
 CASE(use_on_a_mortal_stream_of_another_device)
 {
@@ -422,10 +430,7 @@ CASE(use_on_a_mortal_stream_of_another_device)
     shape.devices = 2;
     scene_open_with(&p.scene, &shape, &options);
     DONE(cenote_stream_set_immortal(p.scene.pool, p.scene.stream[A]));
-    DONE(cuDevicePrimaryCtxRetain(&p.other, 1));
-    DONE(cuCtxPushCurrent(p.other));
-    DONE(cuStreamCreate(&p.stream, CU_STREAM_NON_BLOCKING));
-    DONE(cuCtxPopCurrent(NULL));
+    open_other(&p);
     for (int i = 0; i < 2; i++) {
         REQUIRE(held_take(&block[i], p.scene.pool, 16 * MIB, p.scene.stream[A]));
         DONE(cenote_use(block[i].at, p.stream));
@@ -442,6 +447,35 @@ CASE(use_on_a_mortal_stream_of_another_device)
     EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
     DONE(cenote_free(small));
     DONE(cenote_stream_retire(p.scene.pool, p.stream));
+    close_peers(&p);
+}
+
+/* The stream ends while all captures are announced, and the block is freed when they are not. */
+CASE(use_on_a_stream_of_another_device_that_ended_before)
+{
+    struct peers p = {0};
+    struct sim_shape shape = scene_card(2 * CARD);
+    cenote_options options = scene_options(), careful = strict();
+    cenote_pool *strict_pool;
+    struct held block;
+    shape.devices = 2;
+    scene_open_with(&p.scene, &shape, &options);
+    open_other(&p);
+    REQUIRE(held_take(&block, p.scene.pool, 16 * MIB, p.scene.stream[A]));
+    DONE(cenote_use(block.at, p.stream));
+    DONE(sim_launch_wait(p.stream, 10 * MSEC));
+    DONE(cenote_stream_retire(p.scene.pool, p.stream));
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cuStreamDestroy(p.stream));
+    DONE(cuStreamCreate(&p.stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_pool_create(0, &careful, &strict_pool));
+    DONE(cenote_free(block.at));
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, 0));
+    EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 1); /* it is at work still */
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
+    DONE(cenote_pool_destroy(strict_pool));
     close_peers(&p);
 }
 
