@@ -44,8 +44,8 @@ static void expect_whole(CUstream stream)
 }
 
 /*
- * What a captured stream used has no event. It is not handed out again, and pinned memory stays open: so in a process of its own, and first, as a child
- * of a process that uses the driver may not.
+ * What a captured stream used has no event. It is not handed out again, and pinned memory stays open: so in a process of its own, and first, because
+ * a child of a process that uses the driver may not.
  */
 CASE(copy_in_a_capture)
 {
