@@ -35,6 +35,7 @@ if(TARGET cenote_records_module)
     add_dependencies(cenote_python cenote_records_module)
     install(TARGETS cenote_records_module DESTINATION cenote/lib ${package_options})
 endif()
+install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINATION cenote/traces ${package_options}) # replay/card_trial.py plays them
 install(TARGETS cenote_pluggable DESTINATION cenote/lib ${package_options})
 install(DIRECTORY plugins/torch/ DESTINATION cenote/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp)
 install(FILES python/cenote.pth DESTINATION . ${package_options})

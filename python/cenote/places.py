@@ -124,6 +124,11 @@ def qualify_program() -> str:
     return find("bin/cenote-qualify", os.path.join(build_folder(), "bin", "cenote-qualify"))
 
 
+def trace(name: str) -> str:
+    """A recorded program of traces/torch/. A wheel has those that `cenote qualify` plays."""
+    return find(os.path.join("traces", name), os.path.join(TREE, "traces", "torch", name))
+
+
 def records_library() -> str:
     """The reader of traces. A build without zlib has none."""
     return find("lib/libcenote_records.so", os.path.join(build_folder(), "libcenote_records.so"))

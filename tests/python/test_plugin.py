@@ -343,6 +343,18 @@ class TestPyTorch:
         code = "import cenote; cenote.install(); cenote.install()" + TELL + "import os; print(os.environ['CENOTE'])"
         assert gpu(code).stdout == CENOTE_IS_THERE + "on\n"
 
+    def test_a_card_that_fails_at_its_first_use(self, gpu):
+        code = """
+import torch
+torch.zeros(1, device="cuda")
+import ctypes
+from cenote.native import bindings
+print(bindings.loaded().cenote_pool_provider(ctypes.c_void_p(bindings.pool(0))))
+"""
+        plain = 3
+        done = gpu(code, CENOTE="on", CENOTE_SIM="capacity:4GiB,quirks:vmm-lies")  # without pages libcenote itself would choose the driver's pools
+        assert done.stdout == f"{plain}\n" and done.stderr.count("so CENOTE_CONF says provider:plain") == 1, done.stdout + done.stderr
+
     def test_too_late(self, gpu):
         code = """
 import torch, cenote

@@ -9,10 +9,36 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_on_the_simulated_gpu(run, tmp_path):
-    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--json", str(tmp_path / "q.json"))
+    done = run("qualify", "--sim", "8GiB", "--quirk", "fabric-invalid", "--seconds", "0", "--without-torch", "--json", str(tmp_path / "q.json"))
     assert done.returncode == 3, done.stderr
     assert done.stdout.endswith("verdict: fit without fabric handles\n") and not done.stderr
     assert json.loads((tmp_path / "q.json").read_text())["without"] == ["fabric handles"]
+
+
+def test_allocators_are_compared(run, tmp_path):
+    """On a card that native cannot play `lstm` on, and that has no room for `resnet50_amp`."""
+    done = run("qualify", "--sim", "16GiB", "--seconds", "0", "--json", str(tmp_path / "q.json"))
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    found = json.loads((tmp_path / "q.json").read_text())
+    trials = {(trial["trial"], trial["allocator"]): trial for trial in found["allocators"]}
+    allocators = ("native", "expandable", "cenote")
+    assert set(trials) == {(name, allocator) for name in ("lstm", "resnet50_amp", "training step") for allocator in allocators}
+    assert trials["lstm", "native"]["outcome"] == "out of memory"
+    assert {trials["resnet50_amp", allocator]["outcome"] for allocator in allocators} == {"no room"}
+    for name in ("lstm", "training step"):
+        ours, expandable = trials[name, "cenote"], trials[name, "expandable"]
+        assert ours["requested_peak_bytes"] <= ours["reserved_peak_bytes"] < expandable["reserved_peak_bytes"]
+        assert ours["first_ns"] > 0 and ours["later_ns"] > 0
+    table = done.stdout.partition("PyTorch's allocators on this GPU (simulated: the times are this machine's)\n")[2].splitlines()
+    assert len(table) == 10 and re.match(r"  lstm +native +12\.78 GiB  out of memory$", table[1]), table
+
+
+def test_an_allocator_that_cannot_be_tried(run, tmp_path):
+    """The others go on."""
+    (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')")
+    done = run("qualify", "--sim", "8GiB", "--seconds", "0", PYTHONPATH=f"{tmp_path}:{ROOT}/python")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [f"cenote qualify: {name}: ImportError: this torch is broken" for name in ("native", "expandable", "cenote")]
 
 
 def test_prices_of_a_card(run, tmp_path):
@@ -41,4 +67,7 @@ def test_wrong_arguments(run):
     for arguments in (["--quirk", "fabric"], ["--sim", "x"], ["--sim", "8GiB", "--quirk", "nonsense"], ["--sim", "8GiB", "--what"]):
         done = run("qualify", *arguments)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("cenote qualify: "), done.stderr
-    assert "--seconds" in run("qualify", "--help").stdout
+    done = run("qualify", "--sim", "8GiB", "--json", "no/such/folder")
+    assert done.returncode == 2 and "no/such/folder" in done.stderr
+    help = run("qualify", "--help").stdout
+    assert "--seconds" in help and "--without-torch" in help

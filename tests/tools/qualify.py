@@ -59,6 +59,8 @@ class Qualify(unittest.TestCase):
         found = json.loads(pathlib.Path(self.path("q.json")).read_text())
         self.assertEqual(done.returncode, STATUS[found["verdict"]], done.stdout + done.stderr)
         self.assertIn(f"verdict: {found['verdict']}", done.stdout)
+        self.assertEqual(found["conf"], "provider:plain" if found["verdict"] == "use provider:plain" else
+                         "aliases:off" if ALIASES in found["without"] else "")
         for sentence in found["without"]:
             self.assertIn(sentence, done.stdout.splitlines()[-1])
         return found
@@ -132,6 +134,30 @@ class Qualify(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             costs.append(json.loads(done.stdout)["driver_ns"])
         self.assertGreaterEqual(costs[1] - costs[0], 400000 - 193000)
+
+    def test_prices_beside_others(self):
+        """Alone, beside a thread that launches, and beside processes, which end with the program."""
+        prices = self.judged("capacity:8GiB")["prices"]
+        kinds = ("nothing", "launches", "processes")
+        runs = {kind: [(row["page_bytes"], row["run"]) for row in prices if row["beside"] == kind] for kind in kinds}
+        self.assertEqual(runs["nothing"], runs["launches"])
+        self.assertEqual(runs["nothing"], runs["processes"])
+        self.assertGreaterEqual(len(runs["nothing"]), 8)
+        for row in prices:
+            self.assertEqual("longest_launch_ns" in row, row["beside"] != "processes")
+            self.assertTrue(all(row[call] for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease")), row)
+
+    def test_the_first_use(self):
+        rows = re.findall(r"^EXPERIMENT\((\w+), \d+, \w+, (\w+),", pathlib.Path("tools/qualify/experiments.def").read_text(), re.MULTILINE)
+        for shape, conf in (("capacity:8GiB", ""), ("quirks:stale-aliases", "aliases:off"), ("quirks:vmm-lies", "provider:plain"),
+                            ("quirks:wsl-rdma", "")):
+            done = qualify(shape, "--first-use", "--json", self.path("q.json"))
+            found = json.loads(pathlib.Path(self.path("q.json")).read_text())
+            self.assertEqual((done.returncode, found["conf"]), (STATUS[found["verdict"]], conf), done.stdout + done.stderr)
+            tried = {row["name"] for row in found["experiments"] if row["outcome"] != "not run"}
+            self.assertEqual(tried, {name for name, when in rows if when == "FIRST"})
+            self.assertEqual((found["prices"], found["programs"]["programs"]), ([], 0))
+            self.assertNotIn("RDMA", done.stdout)
 
     def test_prices_that_are_none(self):
         for text in ("cuMemCreate\n", "cuMemCreate ten\n", "cuLaunch 5\n", "cuMemCreate 5 6\n"):

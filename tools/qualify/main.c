@@ -30,6 +30,7 @@ static const char usage[] =
     "Tries what cenote relies on, on this machine's GPU, and says: fit, fit without something, or use provider:plain.\n"
     "  --device N      which GPU (default 0)\n"
     "  --seconds N     how long random programs run (default 20); 0: one program\n"
+    "  --first-use     runs only the experiments without which cenote cannot start on a card; takes less than a second\n"
     "  --seed N        seed of the first random program (default 1)\n"
     "  --json FILE     writes all results to FILE\n"
     "  --prices FILE   writes what the driver's calls cost to FILE, for the simulated GPU (cenote run --sim 80GiB --prices FILE)\n"
@@ -59,6 +60,9 @@ static bool set_option(struct request *request, const struct option *option, con
     case 'p':
         request->prices = value;
         return true;
+    case 'f':
+        request->plan.first_use = true;
+        return true;
     case 'd':
         if (!read_number(option->name, value, INT32_MAX, &number))
             return false;
@@ -79,8 +83,8 @@ static int read_arguments(int argc, char **argv, struct request *request)
 {
     static const struct option options[] = {
         {"device", required_argument, NULL, 'd'}, {"seconds", required_argument, NULL, 's'}, {"seed", required_argument, NULL, 'r'},
-        {"json", required_argument, NULL, 'j'},   {"prices", required_argument, NULL, 'p'},  {"help", no_argument, NULL, 'h'},
-        {0},
+        {"json", required_argument, NULL, 'j'},   {"prices", required_argument, NULL, 'p'},  {"first-use", no_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},     {0},
     };
     static char name[] = "cenote qualify";
     argv[0] = name; /* for the messages of getopt_long */
@@ -192,39 +196,53 @@ static void child_end(struct report *report, const struct child *child)
         snprintf(note, QUALIFY_NOTE, "%s", child->hangs ? "no answer" : "the process ended");
 }
 
-static bool has_bad_aliases(const struct report *report)
+/* The next one that is tried, from `step` on. */
+static enum step next_step(const struct report *report, enum step step)
 {
-    static const enum step tried[] = {STEP_alias_stream, STEP_alias_event, STEP_alias_fence, STEP_alias_dependent};
-    for (unsigned i = 0; i < sizeof tried / sizeof *tried; i++)
-        if (report->steps[tried[i]].outcome == FAILS)
-            return true;
-    return false;
+    while (step < STEPS && !row_is_tried(report, step))
+        step++;
+    return step;
+}
+
+/* Runs the steps from `first` on in a child, which may end after any of them. False, with a message on stderr, if it cannot be started. */
+static bool run_child(const struct plan *plan, struct report *report, enum step first, struct child *child)
+{
+    struct message m;
+    struct plan child_plan = *plan;
+    child_plan.aliases_off = !verdict_on_aliases(report);
+    if (!child_start(child, &child_plan, first)) {
+        fprintf(stderr, "cenote qualify: no process can be started: %s\n", strerror(errno));
+        return false;
+    }
+    while (child_receive(child, STEP_LIMIT + plan->seconds, &m))
+        take_message(report, child, &m);
+    child_end(report, child);
+    if (!child->was_opened) {
+        report->steps[first].outcome = FAILS;
+        memcpy(report->steps[first].note, child->refusal, sizeof child->refusal);
+    }
+    return true;
 }
 
 /* False, with a message on stderr, if no child could use the card. If the card is lost in a later step, that is a result. */
 static bool run_steps(const struct plan *plan, struct report *report)
 {
-    for (enum step next = 0; next < STEPS;) {
+    for (enum step next = next_step(report, 0); next < STEPS;) {
         struct child child;
-        struct message m;
-        struct plan child_plan = *plan;
-        child_plan.aliases_off = has_bad_aliases(report);
-        if (!child_start(&child, &child_plan, next)) {
-            fprintf(stderr, "cenote qualify: no process can be started: %s\n", strerror(errno));
+        struct crowd crowd = {0};
+        bool is_ready = next != STEP_crowd || crowd_start(&crowd, plan, STEP_LIMIT * 1000);
+        bool was_started = is_ready && run_child(plan, report, next, &child);
+        crowd_end(&crowd);
+        if (!is_ready) {
+            report->steps[next].outcome = ABSENT;
+            strcpy(report->steps[next].note, "other processes cannot use the card meanwhile");
+        } else if (!was_started) {
             return false;
-        }
-        while (child_receive(&child, STEP_LIMIT + plan->seconds, &m))
-            take_message(report, &child, &m);
-        child_end(report, &child);
-        if (!child.was_opened && !next) {
+        } else if (!child.was_opened && !next) {
             fprintf(stderr, "cenote qualify: nothing can be tried: %s\n", *child.refusal ? child.refusal : "the driver did not start");
             return false;
         }
-        if (!child.was_opened) {
-            report->steps[next].outcome = FAILS;
-            memcpy(report->steps[next].note, child.refusal, sizeof child.refusal);
-        }
-        next = child.begun + 1;
+        next = next_step(report, is_ready ? child.begun + 1 : next + 1);
     }
     return true;
 }
@@ -236,6 +254,7 @@ int main(int argc, char **argv)
     int status = read_arguments(argc, argv, &request);
     if (status >= 0)
         return status;
+    report.is_first_use = request.plan.first_use;
     if (!run_steps(&request.plan, &report))
         return EXIT_NOT_TRIED;
     screen_print(&report);

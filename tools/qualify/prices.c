@@ -1,6 +1,6 @@
 /*
- * prices.c: measures what the driver's calls cost, by the size of a page and the number of pages in a run: alone, and while another thread launches
- * kernels. Some drivers make a launch wait meanwhile, so the longest launch is measured as well.
+ * prices.c: measures what the driver's calls cost, by the size of a page and the number of pages in a run: alone, while another thread launches
+ * kernels, and beside other processes (crowd.c). Some drivers make a launch wait meanwhile, so the longest launch is measured as well.
  *
  * Times are of the host's clock. The calls for a run are those of cenote: cuMemCreate and cuMemMap for each page, cuMemSetAccess and cuMemUnmap once.
  */
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "tools/qualify/qualify.h"
@@ -158,12 +159,13 @@ static void wait_for_launches(struct launcher *l)
         sched_yield();
 }
 
-static enum outcome measure(struct meter *m, struct launcher *beside, int pipe)
+/* `launcher`: of LAUNCHES; else NULL. */
+static enum outcome measure(struct meter *m, enum beside beside, struct launcher *launcher, int pipe)
 {
     struct message message = {.kind = PRICE_MEASURED, .u.price = {.page = m->page, .run = m->run, .beside = beside}};
     enum outcome outcome = HOLDS;
-    if (beside)
-        wait_for_launches(beside);
+    if (launcher)
+        wait_for_launches(launcher);
     for (unsigned i = 0; i < REPEATS && outcome == HOLDS; i++) {
         outcome = m->card->granularity ? time_pages(m) : HOLDS;
         if (outcome == HOLDS)
@@ -173,14 +175,14 @@ static enum outcome measure(struct meter *m, struct launcher *beside, int pipe)
         qsort(m->samples[i], m->count[i], sizeof m->samples[i][0], compare);
         message.u.price.ns[i] = m->count[i] ? m->samples[i][m->count[i] / 2] : 0;
     }
-    message.u.price.launch_ns = beside ? atomic_load(&beside->longest) : 0;
+    message.u.price.launch_ns = launcher ? atomic_load(&launcher->longest) : 0;
     if (outcome == HOLDS)
         steps_tell(pipe, &message);
     return outcome;
 }
 
 /* Leaves out runs that would take more than half of the free memory. */
-static enum outcome measure_all(struct card *card, struct launcher *beside, int pipe)
+static enum outcome measure_all(struct card *card, enum beside beside, struct launcher *launcher, int pipe)
 {
     static struct meter m; /* too large for the stack */
     size_t free_bytes, total;
@@ -190,7 +192,7 @@ static enum outcome measure_all(struct card *card, struct launcher *beside, int 
         uint64_t smallest = card->granularity ? card->granularity : 2u << 20;
         m = (struct meter){.card = card, .page = i < 3 ? smallest : larger_pages[i / 3 - 1], .run = runs[i % 3]};
         if (m.page % smallest == 0 && m.page * m.run <= free_bytes / 2 && (i < 3 || m.page > smallest))
-            outcome = measure(&m, beside, pipe);
+            outcome = measure(&m, beside, launcher, pipe);
     }
     return outcome;
 }
@@ -207,15 +209,31 @@ enum outcome prices_run(struct card *card, int pipe)
     }
     message.u.ns = atomic_load(&launcher.longest);
     steps_tell(pipe, &message);
-    enum outcome outcome = measure_all(card, NULL, pipe);
+    enum outcome outcome = measure_all(card, ALONE, NULL, pipe);
     if (outcome != HOLDS)
         return outcome;
     if (pthread_create(&thread, NULL, launch_on, &launcher)) {
         card_note(card, "a thread could not be started");
         return FAILS;
     }
-    outcome = measure_all(card, &launcher, pipe);
+    outcome = measure_all(card, LAUNCHES, &launcher, pipe);
     atomic_store(&launcher.stop, true);
     pthread_join(thread, NULL);
     return launcher.failed ? card_failed(card, "a launch beside other calls", launcher.failed) : outcome;
+}
+
+enum outcome prices_run_in_crowd(struct card *card, int pipe)
+{
+    return measure_all(card, PROCESSES, NULL, pipe);
+}
+
+void prices_keep_busy(struct card *card, int pipe)
+{
+    static struct meter m; /* too large for the stack */
+    m = (struct meter){.card = card, .page = card->granularity ? card->granularity : 2u << 20, .run = runs[1]};
+    enum outcome (*once)(struct meter *) = card->granularity ? time_pages : time_others;
+    if (once(&m) != HOLDS || write(pipe, "", 1) != 1)
+        return;
+    while (once(&m) == HOLDS)
+        ;
 }

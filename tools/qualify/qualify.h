@@ -7,8 +7,10 @@
  *     experiments.c   the experiments of experiments.def, except those on captures
  *     captures.c      the experiments on captures
  *     prices.c        measures the calls of prices.def
+ *     crowd.c         other processes that call the driver while prices are measured
  *     programs.c      random programs on a pool of cenote
- *     screen.c        the verdict, the screen, the JSON file, the file of prices
+ *     verdict.c       what follows from the outcomes
+ *     screen.c        the screen, the JSON file, the file of prices
  *
  * A step that fails may leave the card's context lost, or a thread waiting for ever. So steps run in a child process, which ends after a failure. The
  * parent never calls the driver; it starts another child with the next step.
@@ -17,6 +19,7 @@
 #define CENOTE_QUALIFY_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "driver/driver.h"
 
@@ -24,15 +27,17 @@
 #define QUALIFY_NOTE 160    /* bytes of a note with its end */
 
 enum weight { NEEDED, WANTED, OFFERED, TOLD };
+enum when { FIRST, LATER };
 enum outcome { NOT_RUN, HOLDS, FAILS, ABSENT };
 
 enum step {
-#define EXPERIMENT(name, rule, weight, sentence, without) STEP_##name,
+#define EXPERIMENT(name, rule, weight, when, sentence, without) STEP_##name,
 #include "tools/qualify/experiments.def"
 #undef EXPERIMENT
     EXPERIMENTS,
     STEP_programs = EXPERIMENTS,
     STEP_prices,
+    STEP_crowd,     /* prices beside other processes: a child begins with it */
     STEPS
 };
 
@@ -75,15 +80,17 @@ struct card_facts {
     uint64_t bytes;
 };
 
+enum beside { ALONE, LAUNCHES, PROCESSES };  /* another thread launches kernels; other processes make and unmake pages */
+
 struct price_row {
     uint64_t page;          /* bytes */
     uint32_t run;           /* pages in a run */
-    bool     beside;        /* another thread launched kernels at the same time */
+    enum beside beside;     /* what happened at the same time */
     uint64_t ns[PRICES];    /* median; 0: not measured */
-    uint64_t launch_ns;     /* the longest of these launches */
+    uint64_t launch_ns;     /* beside LAUNCHES: the longest of them */
 };
 
-#define PRICE_ROWS 18
+#define PRICE_ROWS 27
 
 struct programs_result {
     uint64_t programs, blocks, bytes;   /* blocks that were allocated, written and read */
@@ -96,6 +103,7 @@ struct report {             /* what the parent collects from its children */
         char         note[QUALIFY_NOTE];
     } steps[STEPS];
     struct price_row       prices[PRICE_ROWS];
+    bool                   is_first_use;    /* only the rows marked FIRST were run */
     unsigned               price_count;
     uint64_t               launch_alone_ns;     /* the longest launch while no other thread calls the driver */
     struct programs_result programs;
@@ -107,6 +115,7 @@ struct plan {
     unsigned seconds;       /* of random programs; 0: one program */
     uint64_t seed;
     bool     aliases_off;   /* an experiment with aliases failed, so random programs run without them */
+    bool     first_use;     /* only the rows that experiments.def marks FIRST are run */
 };
 
 enum message_kind { CARD, REFUSED, BEGUN, DONE, PRICE_MEASURED, LAUNCHES_ALONE, PROGRAMS };
@@ -161,29 +170,48 @@ CUresult mapped_end(struct card *card, const struct mapped *mapped);
             return card_failed(card, #call, result_);                  \
     } while (0)
 
-#define EXPERIMENT(name, rule, weight, sentence, without) enum outcome experiment_##name(struct card *card);
+#define EXPERIMENT(name, rule, weight, when, sentence, without) enum outcome experiment_##name(struct card *card);
 #include "tools/qualify/experiments.def"
 #undef EXPERIMENT
 
 enum outcome programs_run(struct card *card, const struct plan *plan, struct programs_result *result);
 enum outcome prices_run(struct card *card, int pipe);
+enum outcome prices_run_in_crowd(struct card *card, int pipe);   /* crowd.c has started other processes */
+void         prices_keep_busy(struct card *card, int pipe);         /* makes and unmakes memory until a call fails; a byte says that it has begun */
 const char  *price_name(enum price price);
 
-/* --- screen.c */
+/* --- crowd.c: in the parent */
+#define CROWD 2
+
+struct crowd {
+    pid_t processes[CROWD];     /* 0: none */
+};
+
+bool crowd_start(struct crowd *crowd, const struct plan *plan, int limit_ms);   /* true: all of them are at work */
+void crowd_end(struct crowd *crowd);
+
+/* --- verdict.c */
 enum verdict { FIT, FIT_WITHOUT, USE_PLAIN };
 
 struct row {
     const char *name;
     int         rule;
     enum weight weight;
+    enum when   when;
     const char *sentence;
     const char *without;
 };
 
 extern const struct row rows[STEPS];
 
-bool         row_is_missing(const struct report *report, enum step step);   /* whether the verdict names what the row stands for */
+bool         row_is_tried(const struct report *report, enum step step);         /* at the first use of a card, only rows marked FIRST are */
+bool         row_is_missing(const struct report *report, enum step step);       /* whether the verdict names what the row stands for */
+bool         row_is_first_without(const struct report *report, enum step step); /* and no row before it stands for the same */
+bool         verdict_on_aliases(const struct report *report);                   /* false: an experiment with aliases failed */
 enum verdict verdict_of(const struct report *report);
+const char  *conf_of(const struct report *report);                              /* what CENOTE_CONF has to say; "": nothing */
+
+/* --- screen.c */
 void         screen_print(const struct report *report);
 bool         screen_write_json(const struct report *report, const char *path);
 bool         screen_write_prices(const struct report *report, const char *path);

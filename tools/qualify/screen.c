@@ -1,4 +1,4 @@
-/* screen.c: the verdict, and what the parent writes: the screen, the JSON file, the file of prices. */
+/* screen.c: what the parent writes: the screen, the JSON file, the file of prices. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,53 +10,6 @@
 /* The file of prices has those of runs of so many pages of this size, the default of an 80 GB card; chosen. */
 #define PRICES_OF_RUN 8u
 #define PRICES_OF_PAGE (8ull << 20)
-
-const struct row rows[STEPS] = {
-#define EXPERIMENT(name, rule, weight, sentence, without) {#name, rule, weight, sentence, without},
-#include "tools/qualify/experiments.def"
-#undef EXPERIMENT
-    [STEP_programs] = {"programs", 1, NEEDED, "random programs on several streams read what they wrote", "memory that holds what is written"},
-    [STEP_prices] = {"prices", 0, TOLD, "what the driver's calls cost", ""},
-};
-
-bool row_is_missing(const struct report *report, enum step step)
-{
-    enum outcome outcome = report->steps[step].outcome;
-    switch (rows[step].weight) {
-    case NEEDED:
-    case WANTED:
-        return outcome != HOLDS;
-    case OFFERED:
-        return outcome == FAILS;
-    case TOLD:
-        break;
-    }
-    return false;
-}
-
-enum verdict verdict_of(const struct report *report)
-{
-    enum verdict verdict = FIT;
-    for (enum step step = 0; step < STEPS; step++) {
-        if (!row_is_missing(report, step))
-            continue;
-        if (rows[step].weight == NEEDED)
-            return USE_PLAIN;
-        verdict = FIT_WITHOUT;
-    }
-    return verdict;
-}
-
-/* Whether the verdict names the row's `without`: several rows may have the same, which is named once. */
-static bool is_first_without(const struct report *report, enum step step)
-{
-    if (!row_is_missing(report, step))
-        return false;
-    for (enum step before = 0; before < step; before++)
-        if (row_is_missing(report, before) && strcmp(rows[before].without, rows[step].without) == 0)
-            return false;
-    return true;
-}
 
 static const char *const verdicts[] = {[FIT] = "fit", [FIT_WITHOUT] = "fit without", [USE_PLAIN] = "use provider:plain"};
 static const char *const outcomes[] = {[NOT_RUN] = "not run", [HOLDS] = "holds", [FAILS] = "fails", [ABSENT] = "absent"};
@@ -86,11 +39,13 @@ static void print_prices(const struct report *report)
     printf("\n  us a page       create    map  access  unmap  release\n");
     for (unsigned i = 0; i < report->price_count; i++) {
         const struct price_row *p = &report->prices[i];
-        char launches[40] = "";
-        if (p->beside)
-            snprintf(launches, sizeof launches, "   while launching; longest launch %.1f", us(p->launch_ns));
+        char beside[40] = "";
+        if (p->beside == LAUNCHES)
+            snprintf(beside, sizeof beside, "   while launching; longest launch %.1f", us(p->launch_ns));
+        else if (p->beside == PROCESSES)
+            snprintf(beside, sizeof beside, "   beside %d other processes", CROWD);
         printf("  %3" PRIu64 " MiB x %-6u %8.1f %6.1f %7.1f %6.1f %8.1f%s\n", p->page >> 20, p->run, us(p->ns[PRICE_cuMemCreate]),
-               us(p->ns[PRICE_cuMemMap]), us(p->ns[PRICE_cuMemSetAccess]), us(p->ns[PRICE_cuMemUnmap]), us(p->ns[PRICE_cuMemRelease]), launches);
+               us(p->ns[PRICE_cuMemMap]), us(p->ns[PRICE_cuMemSetAccess]), us(p->ns[PRICE_cuMemUnmap]), us(p->ns[PRICE_cuMemRelease]), beside);
     }
     printf("  longest launch while nothing else calls the driver: %.1f us\n", us(report->launch_alone_ns));
 }
@@ -102,15 +57,17 @@ void screen_print(const struct report *report)
     printf("%s, %s, compute capability %d.%d, driver of CUDA %d.%d\n\n", card->name, quantity_write_bytes(bytes, card->bytes), card->major,
            card->minor, card->driver_version / 1000, card->driver_version % 1000 / 10);
     for (enum step step = 0; step < STEPS; step++)
-        print_step(report, step);
+        if (row_is_tried(report, step))
+            print_step(report, step);
     print_prices(report);
     const struct programs_result *done = &report->programs;
-    printf("\n  %" PRIu64 " random program%s, %" PRIu64 " blocks, %s written and read back\n", done->programs, done->programs == 1 ? "" : "s",
+    if (done->programs)
+        printf("\n  %" PRIu64 " random program%s, %" PRIu64 " blocks, %s written and read back\n", done->programs, done->programs == 1 ? "" : "s",
            done->blocks, quantity_write_bytes(bytes, done->bytes));
     printf("\nverdict: %s", verdicts[verdict_of(report)]);
     const char *before = verdict_of(report) == USE_PLAIN ? " (CENOTE_CONF=provider:plain); not possible: " : " ";
     for (enum step step = 0; step < STEPS; step++) {
-        if (!is_first_without(report, step))
+        if (!row_is_first_without(report, step))
             continue;
         printf("%s%s", before, rows[step].without);
         before = "; ";
@@ -161,12 +118,15 @@ static void write_experiments(FILE *file, const struct report *report)
     }
 }
 
+static const char *const besides[] = {[ALONE] = "nothing", [LAUNCHES] = "launches", [PROCESSES] = "processes"};
+
 static void write_prices(FILE *file, const struct report *report)
 {
     for (unsigned i = 0; i < report->price_count; i++) {
         const struct price_row *p = &report->prices[i];
-        fprintf(file, "%s\n  {\"page_bytes\": %" PRIu64 ", \"run\": %u, \"beside_launches\": %s, \"longest_launch_ns\": %" PRIu64, i ? "," : "",
-                p->page, p->run, p->beside ? "true" : "false", p->beside ? p->launch_ns : report->launch_alone_ns);
+        fprintf(file, "%s\n  {\"page_bytes\": %" PRIu64 ", \"run\": %u, \"beside\": \"%s\"", i ? "," : "", p->page, p->run, besides[p->beside]);
+        if (p->beside != PROCESSES)
+            fprintf(file, ", \"longest_launch_ns\": %" PRIu64, p->beside ? p->launch_ns : report->launch_alone_ns);
         for (enum price price = 0; price < PRICES; price++)
             fprintf(file, ", \"%s\": %" PRIu64, price_name(price), p->ns[price]);
         fprintf(file, "}");
@@ -185,13 +145,13 @@ bool screen_write_json(const struct report *report, const char *path)
     fprintf(file, ", \"bytes\": %" PRIu64 ", \"compute_capability\": \"%d.%d\", \"driver\": %d,\n \"verdict\": \"%s\", \"without\": [", card->bytes,
             card->major, card->minor, card->driver_version, verdicts[verdict_of(report)]);
     for (enum step step = 0; step < STEPS; step++) {
-        if (!is_first_without(report, step))
+        if (!row_is_first_without(report, step))
             continue;
         fprintf(file, "%s", between);
         write_string(file, rows[step].without);
         between = ", ";
     }
-    fprintf(file, "],\n \"experiments\": [");
+    fprintf(file, "], \"conf\": \"%s\",\n \"experiments\": [", conf_of(report));
     write_experiments(file, report);
     fprintf(file, "],\n \"programs\": {\"programs\": %" PRIu64 ", \"blocks\": %" PRIu64 ", \"bytes\": %" PRIu64 "},\n \"prices\": [",
             report->programs.programs, report->programs.blocks, report->programs.bytes);

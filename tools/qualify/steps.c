@@ -29,13 +29,15 @@ static enum outcome run_programs(struct card *card, const struct plan *plan, int
 static enum outcome run_step(struct card *card, const struct plan *plan, enum step step, int pipe)
 {
     static enum outcome (*const experiments[EXPERIMENTS])(struct card *) = {
-#define EXPERIMENT(name, rule, weight, sentence, without) experiment_##name,
+#define EXPERIMENT(name, rule, weight, when, sentence, without) experiment_##name,
 #include "tools/qualify/experiments.def"
 #undef EXPERIMENT
     };
     card->note[0] = 0;
     if (step == STEP_programs)
         return run_programs(card, plan, pipe);
+    if (step == STEP_crowd)
+        return prices_run_in_crowd(card, pipe);
     return step == STEP_prices ? prices_run(card, pipe) : experiments[step](card);
 }
 
@@ -50,6 +52,10 @@ void steps_run(const struct plan *plan, enum step first, int pipe)
     }
     steps_tell(pipe, &m);
     for (enum step step = first; step < STEPS && m.outcome != FAILS; step++) {
+        if (plan->first_use && rows[step].when == LATER)
+            continue;
+        if (step == STEP_crowd && step != first)
+            return; /* the parent starts the other processes first */
         m = (struct message){.kind = BEGUN, .step = step};
         steps_tell(pipe, &m);
         m.kind = DONE;

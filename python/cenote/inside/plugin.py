@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Optional
 
 from cenote import places
-from cenote.inside import moment
+from cenote.inside import first_use, moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
 from cenote.native import adapter, bindings
@@ -64,6 +64,7 @@ def install() -> None:
         _note = f"torch {torch.__version__} is built without CUDA"
         return
     check_settings(torch)
+    first_use.look(say)
     ctypes.CDLL(places.library(), ctypes.RTLD_GLOBAL)  # the adapter finds it by its soname
     try:
         made = adapter.opened(adapter.describe(torch), say)
