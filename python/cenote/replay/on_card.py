@@ -1,7 +1,7 @@
 """Plays traces, and trains a small model, under one of PyTorch's allocators on this machine's GPU. card_trial.py starts it once for each allocator.
 
 It imports torch once, and forks for each trial, so that what a trial leaves behind goes with its process. Each trial writes a line of JSON to stdout.
-output. A trace is played several times in a row: the first time the allocator takes its memory from the driver, and later times mostly from itself.
+A trace is played several times in a row: the first time the allocator takes its memory from the driver, and later times mostly from itself.
 The host's clock measures, and at the end of each round the program waits for the device.
 """
 from __future__ import annotations
