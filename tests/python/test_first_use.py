@@ -80,9 +80,15 @@ def test_what_the_user_decided_stays(look, verdicts):
     assert look("stale-aliases", CENOTE_CONF="limit:1GiB")[0] == "limit:1GiB,aliases:off"
 
 
-def test_a_look_that_fails_is_told_and_not_remembered(look, verdicts):
-    conf, said = look("stale-aliases", CUDA_VISIBLE_DEVICES="")
-    assert conf == "" and len(said.splitlines()) == 1 and "taken to work" in said and "nothing can be tried" in said, said
+def test_a_look_that_fails_is_told_and_not_remembered(look, verdicts, tmp_path):
+    """The driver's calls fail, as on a card that another process uses exclusively."""
+    conf, said = look("stale-aliases", CENOTE_DRIVER=str(tmp_path / "no driver"))
+    assert conf == "" and len(said.splitlines()) == 1 and "taken to work: cenote qualify: nothing can be tried" in said, said
+    assert verdicts() == []
+
+
+def test_without_a_device_there_is_nothing_to_tell(look, verdicts):
+    assert look("stale-aliases", CUDA_VISIBLE_DEVICES="") == ("", "")
     assert verdicts() == []
 
 

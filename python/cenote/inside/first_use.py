@@ -25,7 +25,12 @@ CONF = "CENOTE_CONF"
 SECONDS = 60  # limit for the experiments on one card
 FALLBACKS = ("", "aliases:off", "provider:plain")  # what cenote-qualify may answer, the least change first
 TRIED = (0, 3, 4)  # its exit statuses with a verdict
+NO_DEVICE = "CUDA_ERROR_NO_DEVICE"  # in its message
 FOLDER = "cards"
+
+
+class NoCard(Exception):
+    """The driver or a device is missing, so PyTorch will use no GPU."""
 
 
 class Verdict(NamedTuple):
@@ -39,6 +44,8 @@ def look(tell: Callable[[str], None]) -> None:
         return
     try:
         verdict = remembered_or_tried(key())
+    except NoCard:
+        return
     except (OSError, subprocess.SubprocessError, ValueError) as why:
         tell(f"cenote: this card could not be tried at its first use, and is taken to work: {' '.join(str(why).split())[:300]}. "
              "`cenote qualify` tries it")
@@ -72,7 +79,10 @@ def driver() -> str:
             return file.readline().strip()
     except OSError:
         pass
-    ctypes.CDLL("libcuda.so.1")
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise NoCard from None
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         path = next(line.split(maxsplit=5)[5].strip() for line in maps if "/libcuda.so" in line)
     status = os.stat(path)
@@ -154,4 +164,6 @@ def experiment(ordinal: int) -> Optional[dict[str, Any]]:
             return found
     if ordinal:
         return None
+    if NO_DEVICE in done.stderr:
+        raise NoCard
     raise ValueError(done.stderr.strip() or f"cenote-qualify ended with status {done.returncode}")
