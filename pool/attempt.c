@@ -16,7 +16,6 @@
 #include "stats/account/count.h"
 #include "stats/account/record.h"
 
-#define HARVEST_GRACE_NS 100000000u /* driver time for moves that nothing has to pay for: too short to be noticed at program start */
 #define SLIDES_MAX      (1u << 20) /* most places taken without a poll in between */
 
 static enum attempt fail(struct climb *c, int error)
@@ -25,18 +24,10 @@ static enum attempt fail(struct climb *c, int error)
     return ATTEMPT_DONE;
 }
 
-/*
- * Moving a page costs a fraction of creating one, so that moves may take as long as creations did, and beyond that their part of the
- * wall time: a program that repeats itself settles within the first, one that never does is held to the second. LOCKING: the pool's lock.
- */
-static bool may_move(const struct climb *c)
+/* Bytes of new pages that come instead of moves: none under shortage. LOCKING: the pool's lock. */
+static uint64_t growth(const struct climb *c)
 {
-    const cenote_pool *pool = c->pool;
-    double budget = pool->config.options.harvest_budget;
-    if (c->rung > RUNG_BUDGET || budget < 0)
-        return true;
-    uint64_t start = budget > 0 ? HARVEST_GRACE_NS + pool->remap.creating_ns : 0;
-    return (double)pool->remap.moving_ns <= budget * (double)(c->now - pool->config.opened_ns) + (double)start;
+    return c->rung > RUNG_BUDGET ? 0 : budget_growth(c->pool, c->request->bytes, c->now);
 }
 
 /* The driver's part, between plan and publish. LOCKING: without the pool's lock, which it has taken when it returns. */
@@ -46,20 +37,20 @@ static CUresult run_fill(struct climb *c)
     uint64_t before = pool_now(pool);
     CUmemAllocationProp prop = provider_page_prop(pool);
     CUresult result = fill_create(&pool->remap.fill, pool->config.device, &prop);
-    if (!result)
-        watch_fill_begins(pool);
-    uint64_t created = pool_now(pool);
+    uint64_t created = pool_now(pool), unmapped = created;
     if (!result) {
-        result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
+        watch_fill_begins(pool);
+        result = fill_unmap(&pool->remap.fill, pool->config.device);
+        unmapped = pool_now(pool);
+        if (!result)
+            result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
         watch_fill_ends(pool, result);
         c->no_mapping = result == CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    pool->remap.creating_ns += created - before;
-    pool->config.hooks->created(pool, created - before, after - created);
-    if (pool->remap.fill.harvests || pool->remap.fill.unmaps)
-        pool->remap.moving_ns += after - created;
+    budget_book_fill(pool, created - before, unmapped - created, after - unmapped);
+    pool->config.hooks->created(pool, created - before, after - unmapped);
     return result;
 }
 
@@ -150,7 +141,7 @@ static enum attempt fill_from_plan(struct climb *c, const struct requester *who,
     struct region *r = region_of(&pool->store.pages, place->region);
     struct slots under = place->under;
     uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
-    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, may_move(c), most)) {
+    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, growth(c), most)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
@@ -213,7 +204,7 @@ void attempt_replace_segments(struct climb *c)
         return;
     uint64_t before = c->now = pool_now(pool);
     lock_take(&pool->lock);
-    bool may = may_move(c) || provider_guards(pool, c->arena);
+    bool may = growth(c) < c->request->bytes || provider_guards(pool, c->arena);
     lock_give(&pool->lock);
     if (!may)
         return;
@@ -221,7 +212,7 @@ void attempt_replace_segments(struct climb *c)
     trim_segments(pool);
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
-    pool->remap.moving_ns += after - before;
+    budget_book_segments(pool, after - before);
     lock_give(&pool->lock);
 }
 

@@ -1,20 +1,29 @@
 /*
- * remap.h: the change of mappings that is under way. See attempt.c.
+ * remap.h: the change of mappings that is under way, and what such changes have cost. See attempt.c and budget.c.
  *
  *     a fill: planned ---> created ---> mapped ---> published, all in one hold of the turn
  *
- * OWNERS: attempt.c; aliases.c has `drop_above`. watch.c and policy/churn.c read the fill while it is under way. LOCKING: the turn.
+ * OWNERS: attempt.c; budget.c has the times and `need`; aliases.c has `drop_above`. watch.c and policy/churn.c read the fill while it is under way.
+ * LOCKING: the turn.
  */
 #ifndef CENOTE_POOL_REMAP_H
 #define CENOTE_POOL_REMAP_H
+
+#include <cenote/cenote.h>
 
 #include "pool/core/fill.h"
 
 struct remap {
     struct fill    fill;
-    uint64_t       creating_ns;     /* driver time spent on creating pages, which moving may match */
+    uint64_t       creating_ns;     /* driver time that new pages have taken */
+    uint64_t       moving_ns;       /* and that moving pages has */
+    uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
     uint64_t       drop_above;      /* mappings of the device at which aliases.c tries again; 0: at the cap */
-    uint64_t       moving_ns;       /* driver time spent on moving pages, against the harvest budget */
 };
+
+/* --- budget.c. LOCKING: the pool's lock and the turn */
+void     budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmapping_ns, uint64_t mapping_ns);
+void     budget_book_segments(cenote_pool *pool, uint64_t ns);
+uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now);
 
 #endif

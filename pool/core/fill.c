@@ -2,10 +2,10 @@
  * fill.c: puts a page under each slot of a range that lacks one.
  *
  * The pages come, in this order, from the spares, from free pages that lie elsewhere (harvest: the one that was freed longest ago first;
- * its old place keeps its mapping, but for aliases:off; not while moving is over its budget), and from the driver. What cannot be used where
+ * its old place keeps its mapping, but for aliases:off; not as far as the pool may grow instead), and from the driver. What cannot be used where
  * it is mapped now is unmapped first.
  *
- *     fill_plan          fill_create, fill_map                   fill_publish
+ *     fill_plan          fill_create, fill_unmap, fill_map       fill_publish
  *     pool's lock        the turn, no lock                       pool's lock
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
@@ -65,21 +65,34 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
     }
 }
 
+/* Of `missing` pages so many come from the driver: that many fewer move. What never was anywhere moves nowhere, and stays picked. */
+static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
+{
+    uint32_t found = k->count, least = 0, moves = news < missing ? missing - (uint32_t)news : 0;
+    while (least < found && !k->picks[least].freed)
+        least++;
+    moves = moves > least ? moves : least;
+    k->count = found < moves ? found : moves;
+    CHECK(k->count == found || missing - k->count <= news);
+}
+
 /*
  * Plans for the slots [from, to), found fit by heap_find under the same lock. On PLAN_READY the slots are in transit, and the driver's
- * part must follow. Without `harvest`, when moving is over its budget, only spares and pages never used are taken. `allowance`: bytes that
- * may be created. LOCKING: the pool's lock and the turn.
+ * part must follow. `growth`: bytes of new pages that are created although free pages could move, see budget.c; `allowance`: bytes that may be
+ * created at all. LOCKING: the pool's lock and the turn.
  */
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
-                    bool harvest, uint64_t allowance)
+                    uint64_t growth, uint64_t allowance)
 {
     if (!make_room(f, to - from))
         return PLAN_NO_MEMORY;
     f->region = r;
     list_missing(f, s, who, r, from, to);
 
-    struct picker picker = {.who = who, .latest = harvest ? s->fences.now : 0, .most = f->count, .picks = f->picks};
+    uint64_t news = growth >> s->shift;
+    struct picker picker = {.who = who, .latest = news < f->count ? s->fences.now : 0, .most = f->count, .picks = f->picks};
     pages_pick(s, &picker);
+    leave_to_growth(&picker, f->count, news);
     f->creates = f->count - picker.count;
     if (f->creates && allowance >> s->shift < f->creates)
         return PLAN_OVER_LIMIT;
@@ -108,7 +121,7 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
 /* ------------------------------------------------------------------------------------------------------------------- the driver's part */
 
 /*
- * The driver's part, in two steps, so that the caller can measure each. After a failure of the first there is no second. `prop`: the kind of the
+ * The driver's part, in three steps, so that the caller can measure each. After a failure of one there is no next. `prop`: the kind of the
  * pool's pages. LOCKING: the turn, without the pool's lock.
  */
 CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop)
@@ -125,7 +138,8 @@ CUresult fill_create(struct fill *f, const struct device *d, const CUmemAllocati
     return CUDA_SUCCESS;
 }
 
-static CUresult unmap_old(struct fill *f, struct device *d)
+/* What cannot be used where it is mapped now leaves. LOCKING: as fill_create. */
+CUresult fill_unmap(struct fill *f, struct device *d)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
@@ -177,9 +191,7 @@ static void undo_maps(struct fill *f, struct device *d)
 /* `who`: the devices that may use what is mapped, `count` of them. */
 CUresult fill_map(struct fill *f, struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
-    CUresult result = unmap_old(f, d);
-    if (!result)
-        result = map_pages(f, d);
+    CUresult result = map_pages(f, d);
     if (!result)
         result = grant_access(f, d, who, count);
     if (result)

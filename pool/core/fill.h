@@ -34,8 +34,9 @@ enum plan {
 };
 
 enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to,
-                    bool harvest, uint64_t allowance);
+                    uint64_t growth, uint64_t allowance);
 CUresult  fill_create(struct fill *f, const struct device *d, const CUmemAllocationProp *prop);
+CUresult  fill_unmap(struct fill *f, struct device *d);
 CUresult  fill_map(struct fill *f, struct device *d, const CUmemAccessDesc *who, uint32_t count);
 void      fill_publish(struct fill *f, struct pages *s, CUresult result);
 void      fill_close(struct fill *f);

@@ -126,7 +126,7 @@ static bool pick_in_region(struct pages *s, struct picker *k, struct region *r)
 
 /*
  * Fills in the picks: up to `most` pages, those that were freed longest ago first. For a move spares count as never used and go before all
- * others; so `latest` 0, when moving is over its budget, leaves only spares and pages never used.
+ * others; so `latest` 0, when the pool grows instead, leaves only spares and pages never used.
  */
 void pages_pick(struct pages *s, struct picker *k)
 {

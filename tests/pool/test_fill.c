@@ -50,7 +50,7 @@ static void let_go(struct region *r, uint32_t from, uint32_t to)
 static enum plan plan(struct region *r, uint32_t from, uint32_t to)
 {
     struct requester who = store_requester(r);
-    return fill_plan(&fill, &store, &who, r, from, to, true, UINT64_MAX);
+    return fill_plan(&fill, &store, &who, r, from, to, 0, UINT64_MAX);
 }
 
 /* What attempt.c does around the driver's part; a failure leaves the range free. */
@@ -60,6 +60,8 @@ static CUresult run(struct region *r, uint32_t from, uint32_t to)
     CUmemAccessDesc own = device_access(&card_device);
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = own.location};
     CUresult result = fill_create(&fill, &card_device, &prop);
+    if (!result)
+        result = fill_unmap(&fill, &card_device);
     if (!result)
         result = fill_map(&fill, &card_device, &own, 1);
     fill_publish(&fill, &store, result);
@@ -162,11 +164,32 @@ CASE(without_harvest_free_pages_stay)
     use(other, 0, 1);
     let_go(other, 0, 1);
     uint32_t spare = new_page(NULL, 0);
-    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 0, 2, false, UINT64_MAX), PLAN_READY);
+    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 0, 2, UINT64_MAX, UINT64_MAX), PLAN_READY);
     EXPECT_EQ(fill.harvests, 0);
     EXPECT_EQ(fill.creates, 1);
     REQUIRE_EQ(run(r, 0, 2), CUDA_SUCCESS);
     EXPECT_EQ(r->page[0], spare);
+    EXPECT_SOUND();
+}
+
+/* As many new pages as the pool may grow by, and moves for the rest. */
+CASE(what_the_pool_may_grow_by_is_created_and_the_rest_moves)
+{
+    struct region *r = store_region(8, 1, false), *other = store_region(4, 1, false);
+    struct requester who = store_requester(r);
+    for (uint32_t slot = 0; slot < 4; slot++)
+        new_page(other, slot);
+    use(other, 0, 4);
+    let_go(other, 0, 4);
+    new_page(NULL, 0);
+    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 0, 4, 3 * STORE_PAGE - 1, UINT64_MAX), PLAN_READY);
+    EXPECT_EQ(fill.harvests, 1);
+    EXPECT_EQ(fill.creates, 2);
+    REQUIRE_EQ(run(r, 0, 4), CUDA_SUCCESS);
+    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 4, 8, STORE_PAGE, UINT64_MAX), PLAN_READY);
+    EXPECT_EQ(fill.harvests, 3);
+    EXPECT_EQ(fill.creates, 1);
+    REQUIRE_EQ(run(r, 4, 8), CUDA_SUCCESS);
     EXPECT_SOUND();
 }
 
@@ -198,12 +221,12 @@ CASE(over_the_limit_nothing_is_planned)
     use(other, 0, 1);
     let_go(other, 0, 1);
     uint64_t before = store.reserved;
-    EXPECT_EQ(fill_plan(&fill, &store, &who, r, 0, 4, true, 3 * STORE_PAGE - 1), PLAN_OVER_LIMIT);
+    EXPECT_EQ(fill_plan(&fill, &store, &who, r, 0, 4, 0, 3 * STORE_PAGE - 1), PLAN_OVER_LIMIT);
     EXPECT(!bits_any_set(r->transit, 0, 8));
     EXPECT(bit_is_set(other->sole, 0));
     EXPECT_EQ(store.reserved, before);
     EXPECT_SOUND();
-    EXPECT_EQ(fill_plan(&fill, &store, &who, r, 0, 4, true, 3 * STORE_PAGE), PLAN_READY);
+    EXPECT_EQ(fill_plan(&fill, &store, &who, r, 0, 4, 0, 3 * STORE_PAGE), PLAN_READY);
     EXPECT_EQ(run(r, 0, 4), CUDA_SUCCESS);
     EXPECT_SOUND();
 }
@@ -398,7 +421,7 @@ CASE(no_page_leaves_its_slot_while_a_capture_is_open)
     let_go(other, 0, 1);
     store_finish();
     new_page(NULL, 0);
-    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 0, 2, true, UINT64_MAX), PLAN_READY);
+    REQUIRE_EQ(fill_plan(&fill, &store, &who, r, 0, 2, 0, UINT64_MAX), PLAN_READY);
     EXPECT_EQ(fill.creates, 1);
     EXPECT_EQ(fill.leaves, 0);
     REQUIRE_EQ(run(r, 0, 2), CUDA_SUCCESS);

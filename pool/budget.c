@@ -1,0 +1,66 @@
+/*
+ * budget.c: may free pages move, or are new ones created instead?
+ *
+ * A page that moves takes driver time now. A page that is created instead takes driver time, too, again when it is given back, and memory in between.
+ * So a budget for moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget
+ * of the time since the pool was opened. Within one budget pages always move. Each further budget is spent only at one more percent of waste: of
+ * memory that the pool would hold beyond what was ever live at one time. Beyond the sixth no page moves, so in the long run harvest_budget holds.
+ *
+ *     moving has taken    up to 1 budget    2 budgets    3 budgets ...    6 budgets    more
+ *     waste               0                 1 %          2 %              5 %          any
+ *
+ * All times are measured: on a card on which moving is dear the budget is used up sooner, and the pool puts up with a little more waste.
+ *
+ * It does not choose the pages (pick.c), and says nothing under shortage: then pages always move (shortage.c).
+ *
+ * LOCKING: the pool's lock and the turn.
+ */
+#include "pool/pool.h"
+
+#define GRACE_NS     100000000u    /* chosen: no user notices it at program start */
+#define PAGE_COSTS   2             /* creating a page and giving it back take about as long, by all prices known */
+#define BUDGETS_MAX  6             /* chosen, as the next: by recorded programs and programs of random sizes under the prices of two cards */
+#define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
+
+/*
+ * A fill has run: how long the creating, the unmapping of what was there, and the mapping took. Old mappings are there because pages moved; what was
+ * mapped is booked by page.
+ */
+void budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmapping_ns, uint64_t mapping_ns)
+{
+    const struct fill *f = &pool->remap.fill;
+    uint64_t of_new = f->count ? mapping_ns * f->creates / f->count : 0;
+    pool->remap.creating_ns += creating_ns + of_new;
+    pool->remap.moving_ns += unmapping_ns + mapping_ns - of_new;
+}
+
+/* Segments went back to make room for another, which is what moving is where pages cannot move. */
+void budget_book_segments(cenote_pool *pool, uint64_t ns)
+{
+    pool->remap.moving_ns += ns;
+}
+
+/* The most that was ever live, with a request for `bytes` more. The program may reset the peak of the counters: this one stays. */
+static uint64_t need_with(cenote_pool *pool, uint64_t bytes)
+{
+    uint64_t live = pool->account.stats.allocated.current + bytes, peak = pool->account.stats.allocated.peak;
+    uint64_t *need = &pool->remap.need;
+    live = live > peak ? live : peak;
+    *need = *need > live ? *need : live;
+    return *need;
+}
+
+/* Bytes that the pool may grow by, for a request of `bytes`, rather than have pages move. */
+uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
+{
+    double share = pool->config.options.harvest_budget / BUDGETS_MAX, spent = (double)pool->remap.moving_ns;
+    double start = share > 0 ? GRACE_NS + PAGE_COSTS * (double)pool->remap.creating_ns : 0;
+    double budget = start + share * (double)(now - pool->config.opened_ns);
+    uint64_t need = need_with(pool, bytes), reserved = pool->store.pages.reserved;
+    if (share < 0 || spent <= budget)
+        return 0;
+    if (spent > BUDGETS_MAX * budget)
+        return UINT64_MAX;
+    uint64_t most = need + (uint64_t)((spent / budget - 1) * WASTE_STEP * (double)need);
+    return most > reserved ? most - reserved : 0;
+}

@@ -1,0 +1,100 @@
+/*
+ * test_budget.c: how much a pool grows rather than have pages move, by the sums alone: what moving and new pages took, the time since the pool was
+ * opened, what was ever live, and what is held.
+ */
+#include "pool/pool.h"
+#include "tests/harness.h"
+
+#define SECOND  1000000000ull
+#define BUDGET  (SECOND / 10)     /* of a pool that has created nothing yet, at the moment it was opened */
+#define NEED    (1000ull << 20)
+
+static cenote_pool pool;
+
+/* A pool that holds what is live, and no more. */
+static void reset(double harvest_budget)
+{
+    memset(&pool, 0, sizeof pool);
+    pool.config.options.harvest_budget = harvest_budget;
+    pool.account.stats.allocated.current = pool.account.stats.allocated.peak = NEED;
+    pool.store.pages.reserved = NEED;
+}
+
+static uint64_t growth(uint64_t moving_ns)
+{
+    pool.remap.moving_ns = moving_ns;
+    return budget_growth(&pool, 0, 0);
+}
+
+CASE(within_one_budget_pages_move)
+{
+    reset(0.01);
+    EXPECT_EQ(growth(0), 0);
+    EXPECT_EQ(growth(BUDGET), 0);
+}
+
+CASE(each_further_budget_is_worth_one_percent)
+{
+    reset(0.01);
+    EXPECT_EQ(growth(2 * BUDGET), NEED / 100);
+    EXPECT_EQ(growth(4 * BUDGET), 3 * NEED / 100);
+    EXPECT_EQ(growth(6 * BUDGET), 5 * NEED / 100);
+    EXPECT_EQ(growth(6 * BUDGET + 1), UINT64_MAX);
+    pool.store.pages.reserved = NEED + NEED / 50;
+    EXPECT_EQ(growth(2 * BUDGET), 0); /* it wastes more already: pages move */
+    EXPECT_EQ(growth(4 * BUDGET), NEED / 100);
+}
+
+CASE(a_budget_is_what_new_pages_cost_twice_and_a_sixth_of_the_time_that_is_allowed)
+{
+    reset(0.01);
+    pool.remap.creating_ns = SECOND;
+    EXPECT_EQ(growth(2 * SECOND + BUDGET), 0);
+    EXPECT(growth(2 * SECOND + BUDGET + 1000) > 0);
+    reset(0.06);
+    pool.remap.moving_ns = BUDGET + SECOND;
+    EXPECT(budget_growth(&pool, 0, 0) > 0);
+    EXPECT_EQ(budget_growth(&pool, 0, 100 * SECOND), 0);
+    pool.remap.moving_ns = 6 * (BUDGET + SECOND) + 1000;
+    EXPECT_EQ(budget_growth(&pool, 0, 100 * SECOND), UINT64_MAX);
+}
+
+CASE(need_is_the_most_that_was_ever_live)
+{
+    reset(0.01);
+    EXPECT_EQ(growth(2 * BUDGET), NEED / 100);
+    pool.account.stats.allocated.current = pool.account.stats.allocated.peak = 0; /* the program resets the peaks */
+    EXPECT_EQ(growth(2 * BUDGET), NEED / 100);
+    EXPECT_EQ(budget_growth(&pool, 2 * NEED, 0), NEED + 2 * NEED / 100); /* the request belongs to it */
+}
+
+CASE(without_a_budget_pages_always_move_and_with_none_once)
+{
+    reset(-1);
+    EXPECT_EQ(growth(100 * SECOND), 0);
+    reset(0);
+    pool.remap.creating_ns = SECOND;
+    EXPECT_EQ(growth(0), 0);
+    EXPECT_EQ(growth(1), UINT64_MAX);
+}
+
+/* Of ten pages three moved. */
+CASE(mixed_fills_are_booked_by_page)
+{
+    reset(0.01);
+    pool.remap.fill.count = 10;
+    pool.remap.fill.creates = 7;
+    budget_book_fill(&pool, 100, 20, 50);
+    EXPECT_EQ(pool.remap.creating_ns, 135);
+    EXPECT_EQ(pool.remap.moving_ns, 35);
+    pool.remap.fill.creates = 0;
+    budget_book_fill(&pool, 0, 20, 50);
+    EXPECT_EQ(pool.remap.creating_ns, 135);
+    EXPECT_EQ(pool.remap.moving_ns, 105);
+    pool.remap.fill.creates = 10;
+    budget_book_fill(&pool, 100, 0, 50);
+    EXPECT_EQ(pool.remap.creating_ns, 285);
+    EXPECT_EQ(pool.remap.moving_ns, 105);
+}
+
+SUITE_MAIN("budget")
