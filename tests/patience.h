@@ -62,17 +62,33 @@ static inline bool wait_on(struct wait *wait)
     return clock_ns() < wait->until;
 }
 
-/* A thread of this process (gettid) sleeps: it waits for something, and not for a processor. */
-static inline bool is_asleep(int thread)
+/* The state of a thread of this process (gettid), and the CPU time that it has used, in ticks of 10 ms. The state 0: there is no such thread. */
+static inline char thread_state(int thread, uint64_t *ticks)
 {
-    char path[64], line[256], state = 0;
+    char path[64], line[512], state = 0;
+    unsigned long long user = 0, system = 0;
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
     FILE *file = fopen(path, "r");
     if (file && fgets(line, sizeof line, file))
-        sscanf(line, "%*d (%*[^)]) %c", &state);
+        sscanf(line, "%*d (%*[^)]) %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &state, &user, &system);
     if (file)
         fclose(file);
-    return state == 'S';
+    *ticks = user + system;
+    return state;
+}
+
+/* The thread sleeps: it waits for something, and not for a processor. */
+static inline bool is_asleep(int thread)
+{
+    uint64_t ticks;
+    return thread_state(thread, &ticks) == 'S';
+}
+
+static inline uint64_t thread_ticks(int thread)
+{
+    uint64_t ticks;
+    thread_state(thread, &ticks);
+    return ticks;
 }
 
 /* It has gone to sleep for good, as far as several looks can tell. False: it never does. */

@@ -14,6 +14,7 @@
 #define HAMMERS  3
 #define ROOM     20000
 #define LOOKS    20
+#define PAUSES   20                 /* looks with a pause in them */
 #define SIZE(i)  (600 + (size_t)(i) * 3)    /* of a standing block: below that and from SIZE(STANDING) on are those that come and go */
 
 struct hammer {
@@ -21,6 +22,7 @@ struct hammer {
     struct crowd *crowd;
     CUstream     stream;
     uint64_t     random;
+    _Atomic uint64_t calls;     /* that have taken the pool's lock */
     unsigned     failures;
 };
 
@@ -50,6 +52,7 @@ static void *hammer(void *arg)
         h->failures += (i % 4 ? cenote_alloc(h->crowd->scene.pool, bytes, h->stream, b) :
                                 cenote_group_alloc(h->crowd->group, bytes, 512, h->stream, b)) != 0;
         h->failures += i % 500 == 0 && cenote_pool_trim(h->crowd->scene.pool, 0, 0);
+        h->calls += 2;
     }
     for (int i = 0; i < 40; i++)
         h->failures += cenote_free(block[i]) != 0;
@@ -122,12 +125,26 @@ static void expect_standing(cenote_group *group)
     EXPECT_EQ(missing, 0);
 }
 
+static uint64_t calls_of_hammers(void)
+{
+    uint64_t calls = 0;
+    for (int i = 0; i < HAMMERS; i++)
+        calls += crowd.hammer[i].calls;
+    return calls;
+}
+
+/* Until some pictures have had a pause: a thread can end so many calls during a picture only if it has had the lock in between. */
 CASE(pictures)
 {
+    struct wait wait = {clock_ns() + patience(5) * (uint64_t)1000000000};
     open_crowd();
     begin();
-    for (int i = 0; i < LOOKS; i++)
+    for (int i = 0, pauses = 0; i < LOOKS || pauses < PAUSES; i++) {
+        uint64_t before = calls_of_hammers();
         expect_standing(i % 2 ? crowd.group : NULL);
+        pauses += calls_of_hammers() > before + 4 * HAMMERS;
+        REQUIRE(wait_on(&wait));
+    }
     end();
     expect_standing(NULL);
     close_crowd();
