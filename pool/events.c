@@ -12,8 +12,10 @@
 
 static CUresult record_whole(cenote_pool *pool)
 {
-    CUevent event = event_take(pool);
-    CUresult result = event ? pool->config.device->driver->cuCtxRecordEvent(device_context(pool->config.device), event) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUevent event;
+    CUresult result = event_take(pool, &event);
+    if (!result)
+        result = pool->config.device->driver->cuCtxRecordEvent(device_context(pool->config.device), event);
     lock_take(&pool->lock);
     if (event && (result || !fences_add(&pool->store.pages.fences, event, 0)))
         event_give(pool, event);
@@ -26,10 +28,12 @@ static CUresult record_whole(cenote_pool *pool)
 static CUresult record_mark(cenote_pool *pool, const struct mark *mark, enum fence_kind *kind)
 {
     struct fences *f = &pool->store.pages.fences;
-    CUevent event = event_take(pool);
-    CUresult result = event ? touch_record(pool->config.device, mark->stream, event) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUevent event;
+    CUresult result = event_take(pool, &event);
+    if (!result)
+        result = touch_record(pool->config.device, mark->stream, event);
     lock_take(&pool->lock);
-    bool added = event && !result && fences_add(f, event, mark->lane);
+    bool added = !result && fences_add(f, event, mark->lane);
     if (added && mark->lane)
         lane_asked(pool, mark->lane, f->begun);
     if (event && !added)

@@ -80,9 +80,9 @@ static CUresult record(cenote_pool *pool, uint32_t number, CUstream stream)
     CUevent event = lane->due_count == LANE_DUE_MAX - 1 ? lane->due[--lane->due_count].event : NULL;
     lane_hold(pool, number);
     lock_give(&pool->lock);
-    if (!event)
-        event = event_take(pool);
-    CUresult result = event ? touch_record(pool->config.device, stream, event) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = event ? CUDA_SUCCESS : event_take(pool, &event);
+    if (!result)
+        result = touch_record(pool->config.device, stream, event);
     lock_take(&pool->lock);
     if (!result && !lane->ended) {
         add(pool, number, event, covers);

@@ -106,8 +106,10 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
     struct device *d = pool->config.device;
     if (atomic_load(&d->captures) || lane->ended || !stream_is_alive(pool, lane->stream, lane->key))
         return NULL;
-    CUevent event = event_take(pool);
-    if (!event || !(touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
+    CUevent event;
+    if (event_take(pool, &event))
+        return NULL;
+    if (!(touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);

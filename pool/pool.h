@@ -179,7 +179,7 @@ void     lane_events_end(cenote_pool *pool, uint32_t lane, CUevent end);
 void     lane_events_close(cenote_pool *pool);
 
 /* --- spare_events.c */
-CUevent  event_take(cenote_pool *pool);
+CUresult event_take(cenote_pool *pool, CUevent *event);
 void     event_give(cenote_pool *pool, CUevent event);
 void     event_close(cenote_pool *pool);
 

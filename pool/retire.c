@@ -47,8 +47,9 @@ static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, 
     if (!result && lane_of(pool, number)->other) {
         result = peer_uses_end(pool, number, stream);
     } else if (!result) {
-        *end = event_take(pool);
-        result = *end ? touch_record_end(d, stream, *end) : CUDA_ERROR_OUT_OF_MEMORY;
+        result = event_take(pool, end);
+        if (!result)
+            result = touch_record_end(d, stream, *end);
     }
     device_leave(d);
     return result;

@@ -6,22 +6,27 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-/* An event without timing: a spare one, or new. NULL if there is none to be had. LOCKING: not the pool's lock; inside device_enter. */
-CUevent event_take(cenote_pool *pool)
+/*
+ * An event without timing: a spare one, or new. CUDA_ERROR_OUT_OF_MEMORY: there is none to be had, and *event is NULL; any other error is sticky: the
+ * context is lost. LOCKING: not the pool's lock; inside device_enter.
+ */
+CUresult event_take(cenote_pool *pool, CUevent *event)
 {
-    CUevent event = NULL;
+    *event = NULL;
     lock_take(&pool->lock);
     bool make = !pool->events.count && pool->events.made < EVENTS_MAX;
     if (pool->events.count)
-        event = pool->events.spare[--pool->events.count];
+        *event = pool->events.spare[--pool->events.count];
     pool->events.made += make;
     lock_give(&pool->lock);
-    if (!make || pool->config.device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
-        return event;
+    CUresult result = make ? pool->config.device->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) : CUDA_SUCCESS;
+    if (!result)
+        return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    *event = NULL;
     lock_take(&pool->lock);
     pool->events.made--;
     lock_give(&pool->lock);
-    return NULL;
+    return driver_result_is_sticky(result) ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Spare again. There is room for as many as event_take ever makes. LOCKING: the pool's lock. */

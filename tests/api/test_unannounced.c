@@ -409,6 +409,23 @@ CASE(streams_that_ended_before_the_first_careful_pool)
     }
 }
 
+/* A trim that has something to ask the device finds that its context is lost. */
+CASE(context_that_is_lost)
+{
+    struct scene scene;
+    void *block;
+    open_strict(&scene, false);
+    DONE(cenote_alloc(scene.pool, 3 * MIB, NULL, &block));
+    DONE(cenote_free(block));
+    sim_set_quiet(true);
+    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
+    sim_set_quiet(false);
+    DONE(cenote_pool_destroy(scene.pool));
+    sim_reset(NULL); /* what is left there went with the context */
+    scene_is_open = false;
+}
+
 /* --------------------------------------------------------------------------------------------------------------------- other devices */
 
 static void open_other(struct peers *p)
