@@ -62,7 +62,7 @@ def run_main(arguments: Sequence[str]) -> int:
 # Subcommand: the module whose main(arguments) runs it, and a line for the help text.
 COMMANDS = {
     "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
-    "qualify": ("launch.qualify", "does this machine's GPU do what cenote relies on? experiments on it, and a verdict"),
+    "qualify": ("replay.qualify", "does this machine's GPU do what cenote relies on? experiments on it, and a verdict"),
     "run": ("command", "a program on a simulated GPU, or with cenote as PyTorch's allocator"),
     "dry-run": ("fit.dry_run", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),

@@ -80,7 +80,8 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_more(sdist):
     assert {"CMakeLists.txt", "pyproject.toml", "LICENSE", "include/cenote/cenote.h", "python/cenote/py.typed", "plugins/torch/adapter.cpp",
             "python/cenote.pth", "sim/libraries/stubs.def", "PKG-INFO"} <= names
     folders = {name.partition("/")[0] for name in names if "/" in name}
-    assert folders == {"base", "cmake", "docs", "driver", "host", "include", "plugins", "pool", "python", "share", "sim", "stats", "tools"}
+    assert folders == {"base", "cmake", "docs", "driver", "host", "include", "plugins", "pool", "python", "share", "sim", "stats", "tools",
+                       "traces"}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".so", ".o"))]
 
 
@@ -89,10 +90,10 @@ def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
     assert {"cenote/__init__.py", "cenote/py.typed", "cenote/view/page.html", "cenote/view/page.css", "cenote/view/state.js",
             "cenote/built.py", "cenote/include/cenote/cenote.h",
             "cenote/lib/libcenote.so.0", "cenote/lib/libcenote.so", "cenote/lib/libcenote_pluggable.so", "cenote/lib/libcenote_records.so",
-            "cenote/torch/adapter.cpp", "cenote.pth", "cenote/bin/cenote-qualify",
+            "cenote/torch/adapter.cpp", "cenote.pth", "cenote/bin/cenote-qualify", "cenote/traces/lstm.csv.gz",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}
-    folders = {path.parent.name for path in (ROOT / "python/cenote").glob("*/__init__.py")} | {"bin", "lib", "include", "sim", "torch"}
+    folders = {path.parent.name for path in (ROOT / "python/cenote").glob("*/__init__.py")} | {"bin", "lib", "include", "sim", "torch", "traces"}
     assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == folders
     tree = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/cenote").rglob("*.py")}
     assert {name for name in names if name.startswith("cenote/") and name.endswith(".py")} == tree | {"cenote/built.py"}

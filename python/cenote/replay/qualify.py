@@ -13,6 +13,7 @@ from cenote.base import outputs
 from cenote.base.mistake import Mistake
 from cenote.launch import command_line, environment, run
 from cenote.launch.command_line import Parser, capacity
+from cenote.replay import card_trial
 
 ABOUT = "All options but --sim, --quirk and --without-torch go to the program cenote-qualify; --help shows them."
 MORE = """and of the command:
@@ -57,7 +58,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def compare(variables: Mapping[str, str], preload: str | None, path: str | None) -> None:
     """Prints what each allocator took, and adds it to the JSON file that the program wrote."""
-    from cenote.replay import card_trial
     trials = card_trial.run(variables, preload, lambda text: print(f"cenote qualify: {text}", file=sys.stderr))
     if trials:
         print("\nPyTorch's allocators on this GPU" + (" (simulated: the times are this machine's)" if preload else ""))
