@@ -24,10 +24,11 @@ static enum attempt fail(struct climb *c, int error)
     return ATTEMPT_DONE;
 }
 
-/* Bytes of new pages that come instead of moves: none under shortage. LOCKING: the pool's lock. */
-static uint64_t growth(const struct climb *c)
+/* Bytes of new pages that come instead of moves: none under shortage, and none beyond `most`, which can be had. LOCKING: the pool's lock. */
+static uint64_t growth(const struct climb *c, uint64_t most)
 {
-    return c->rung > RUNG_BUDGET ? 0 : budget_growth(c->pool, c->request->bytes, c->now);
+    uint64_t bytes = c->rung > RUNG_BUDGET ? 0 : budget_growth(c->pool, c->request->bytes, c->now);
+    return bytes < most ? bytes : most;
 }
 
 /* The driver's part, between plan and publish. LOCKING: without the pool's lock, which it has taken when it returns. */
@@ -141,7 +142,7 @@ static enum attempt fill_from_plan(struct climb *c, const struct requester *who,
     struct region *r = region_of(&pool->store.pages, place->region);
     struct slots under = place->under;
     uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
-    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, growth(c), most)) {
+    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, growth(c, most), most)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
@@ -204,7 +205,7 @@ void attempt_replace_segments(struct climb *c)
         return;
     uint64_t before = c->now = pool_now(pool);
     lock_take(&pool->lock);
-    bool may = growth(c) < c->request->bytes || provider_guards(pool, c->arena);
+    bool may = growth(c, UINT64_MAX) < c->request->bytes || provider_guards(pool, c->arena);
     lock_give(&pool->lock);
     if (!may)
         return;

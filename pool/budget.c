@@ -4,7 +4,8 @@
  * A page that moves takes driver time now. A page that is created instead takes driver time, too, again when it is given back, and memory in between.
  * So a budget for moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget
  * of the time since the pool was opened. Within one budget pages always move. Each further budget is spent only at one more percent of waste: of
- * memory that the pool would hold beyond what was ever live at one time. Beyond the sixth no page moves, so in the long run harvest_budget holds.
+ * memory that the pool would hold beyond what was ever live at one time. Beyond the sixth no page moves: so in the long run moving takes
+ * harvest_budget of the time, and twelve times what creating pages takes. Between two budgets the waste rises evenly.
  *
  *     moving has taken    up to 1 budget    2 budgets    3 budgets ...    6 budgets    more
  *     waste               0                 1 %          2 %              5 %          any
@@ -40,14 +41,16 @@ void budget_book_segments(cenote_pool *pool, uint64_t ns)
     pool->remap.moving_ns += ns;
 }
 
-/* The most that was ever live, with a request for `bytes` more. The program may reset the peak of the counters: this one stays. */
+/*
+ * The most that was ever live, or would be with a request for `bytes` more. The request may fail, so the pool remembers only what has been live; the
+ * program may reset the peak of the counters, and what the pool remembers stays.
+ */
 static uint64_t need_with(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t live = pool->account.stats.allocated.current + bytes, peak = pool->account.stats.allocated.peak;
     uint64_t *need = &pool->remap.need;
-    live = live > peak ? live : peak;
-    *need = *need > live ? *need : live;
-    return *need;
+    *need = *need > peak ? *need : peak;
+    return *need > live ? *need : live;
 }
 
 /* Bytes that the pool may grow by, for a request of `bytes`, rather than have pages move. */

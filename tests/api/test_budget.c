@@ -10,14 +10,20 @@
 #define OF_STEP  60            /* blocks that a step takes */
 #define LIVE     150           /* blocks at most */
 
-static void open_dear(struct scene *scene)
+static void open_with(struct scene *scene, double harvest_budget, uint64_t limit)
 {
     struct sim_shape shape = scene_card(CARD);
     cenote_options options = scene_options();
     shape.charge_cost = true;
     strcpy(shape.prices, "h100");
-    options.harvest_budget = 0.01;
+    options.harvest_budget = harvest_budget;
+    options.limit = limit;
     scene_open_with(scene, &shape, &options);
+}
+
+static void open_dear(struct scene *scene)
+{
+    open_with(scene, 0.01, 0);
 }
 
 static uint64_t random_state;
@@ -115,6 +121,27 @@ CASE(steps_that_are_alike_come_to_move_nothing)
     EXPECT_EQ(after.pages_harvested, before.pages_harvested);
     EXPECT_EQ(after.pages_unmapped, before.pages_unmapped);
     EXPECT(waste(&scene) < 0.05);
+    scene_close(&scene);
+}
+
+/* The budget is used up, and no page can be created: pages move, and no allocation takes that for a shortage. */
+CASE(at_the_limit_pages_move_without_a_climb)
+{
+    struct scene scene;
+    void *small[32], *large[8];
+    open_with(&scene, 0, 64 * MIB);
+    for (int i = 0; i < 32; i++)
+        DONE(cenote_alloc(scene.pool, 2 * MIB, scene.stream[A], &small[i]));
+    for (int i = 0; i < 32; i += 2)
+        DONE(cenote_free(small[i]));
+    for (int i = 0; i < 8; i++)
+        DONE(cenote_alloc(scene.pool, 4 * MIB, scene.stream[A], &large[i]));
+    EXPECT(scene_stats(scene.pool).pages_harvested >= 8);
+    EXPECT_EQ(scene_stats(scene.pool).retries, 0);
+    for (int i = 0; i < 8; i++)
+        DONE(cenote_free(large[i]));
+    for (int i = 1; i < 32; i += 2)
+        DONE(cenote_free(small[i]));
     scene_close(&scene);
 }
 
