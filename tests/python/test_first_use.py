@@ -1,11 +1,15 @@
 """The first use of a card: what it cannot do is found out before PyTorch's first tensor, remembered, and gets a fallback (inside/first_use.py)."""
+import fcntl
 import json
 import os
 import pathlib
 import stat
-import sys
+import threading
+import time
 
 import pytest
+
+from cenote.inside import first_use
 
 LOOK = """
 import os, sys
@@ -39,11 +43,62 @@ def verdicts(tmp_path):
 
 def test_each_quirk_has_its_fallback(look, verdicts):
     assert look("stale-aliases") == ("aliases:off", ALIASES)
-    conf, said = look("vmm-lies")
-    assert conf == "provider:plain" and said == SAID.format("pages, aliases, pages that move", conf)
-    for fine in ("wsl-rdma", "fabric-invalid", "attribute-lies", "mapping-ceiling"):
+    for fine in ("wsl-rdma", "fabric-invalid", "attribute-lies", "mapping-ceiling", "vmm-lies"):
         assert look(fine) == ("", "")  # libcenote finds these out by itself, each time
     assert len(verdicts()) == 6
+
+
+@pytest.mark.parametrize("shape", ["capacity:3MiB,context_bytes:1MiB", "capacity:6MiB,context_bytes:1MiB"])
+def test_a_card_that_is_full_has_no_verdict(run, tmp_path, verdicts, shape):
+    """The next start has room, and is not told what came of the want of it."""
+    (tmp_path / "look.py").write_text(LOOK)
+
+    def started(shape):
+        return run("run", "--quiet", tmp_path / "look.py", XDG_CACHE_HOME=str(tmp_path / "cache"), CENOTE_SIM=f"{shape},quirks:stale-aliases")
+    done = started(shape)
+    assert done.stdout == "\n" and "no verdict: " in done.stderr and "CUDA_ERROR_OUT_OF_MEMORY" in done.stderr, done.stderr
+    assert verdicts() == []
+    assert started("capacity:8GiB").stdout == "aliases:off\n"
+
+
+def test_a_stopped_process_holds_up_no_start(look, tmp_path, verdicts):
+    """A verdict that is there is read without the lock."""
+    look("stale-aliases")
+    with open(tmp_path / "cache/cenote/cards/lock", "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert look("stale-aliases") == ("aliases:off", ALIASES)
+
+
+def test_processes_share_a_try_that_fails(tmp_path, monkeypatch):
+    """Eight ranks on a card that hangs wait for one try, not for eight."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tries = []
+
+    def tried():
+        tries.append(1)
+        other.start()
+        while other_came == []:
+            time.sleep(0.01)
+        raise ValueError("it hangs")
+
+    def come_later():
+        other_came.append(1)
+        with pytest.raises(ValueError, match="it hangs"):
+            first_use.remembered_or_tried("card.json")
+        ended.append(1)
+    other_came, ended, other = [], [], threading.Thread(target=come_later)
+    monkeypatch.setattr(first_use, "tried", tried)
+    with pytest.raises(ValueError, match="it hangs"):
+        first_use.remembered_or_tried("card.json")
+    other.join()
+    assert (tries, ended) == ([1], [1])
+
+
+def test_no_error_of_a_look_ends_the_program(monkeypatch):
+    said = []
+    monkeypatch.setattr(first_use, "key", lambda: {}["anything"])
+    first_use.look(said.append)
+    assert len(said) == 1 and "taken to work" in said[0]
 
 
 def test_a_verdict_is_remembered_and_believed(look, verdicts):

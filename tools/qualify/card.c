@@ -27,6 +27,16 @@ enum outcome card_failed(struct card *card, const char *call, CUresult result)
     if (strncmp(name, "more.", 5) == 0)
         name += 5;
     card_note(card, "%.*s: %s", (int)strcspn(name, "("), name, driver_result_name(result));
+    card->cause = result == CUDA_ERROR_OUT_OF_MEMORY ? SHORTAGE : REFUSAL;
+    return FAILS;
+}
+
+enum outcome card_judge(struct card *card, uint64_t differences)
+{
+    if (!differences)
+        return HOLDS;
+    card_note(card, "%llu words were not what had been written", (unsigned long long)differences);
+    card->cause = CONTENTS;
     return FAILS;
 }
 

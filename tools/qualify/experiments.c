@@ -19,9 +19,7 @@ static enum outcome judge(struct card *card, CUstream stream)
     uint64_t differences;
     TRY(card->more.cuStreamSynchronize(stream));
     TRY(card_differences(card, &differences));
-    if (differences)
-        card_note(card, "%llu words were not what had been written", (unsigned long long)differences);
-    return differences ? FAILS : HOLDS;
+    return card_judge(card, differences);
 }
 
 static enum outcome absent(struct card *card, const char *why)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "tools/qualify/qualify.h"
 
 #define STEP_LIMIT 60u      /* seconds without a message, beside the time of random programs: then the child hangs */
+#define FIRST_LIMIT 10u     /* the same at the first use of a card, for which a program waits */
 #define SECONDS_MAX 3600u
 
 enum { EXIT_NOT_TRIED = 1, EXIT_USAGE = 2, EXIT_FIT_WITHOUT = 3, EXIT_USE_PLAIN = 4 };
@@ -126,6 +128,7 @@ static bool child_start(struct child *child, const struct plan *plan, enum step 
         return false;
     child->process = fork();
     if (!child->process) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(ends[0]);
         steps_run(plan, first, ends[1]);
         _exit(EXIT_SUCCESS);
@@ -152,6 +155,7 @@ static void take_message(struct report *report, struct child *child, const struc
     case DONE:
         child->is_inside = false;
         report->steps[m->step].outcome = m->outcome;
+        report->steps[m->step].cause = m->cause;
         memcpy(report->steps[m->step].note, m->u.text, sizeof report->steps[m->step].note);
         break;
     case PRICE_MEASURED:
@@ -181,7 +185,7 @@ static bool child_receive(struct child *child, unsigned seconds, struct message 
 /* Ends the child. If the child was inside a step, the step has failed. */
 static void child_end(struct report *report, const struct child *child)
 {
-    int status;
+    int status = 0;
     kill(child->process, SIGKILL);
     while (waitpid(child->process, &status, 0) < 0 && errno == EINTR)
         ;
@@ -189,6 +193,7 @@ static void child_end(struct report *report, const struct child *child)
     if (!child->is_inside)
         return;
     report->steps[child->begun].outcome = FAILS;
+    report->steps[child->begun].cause = DEATH;
     char *note = report->steps[child->begun].note;
     if (!child->hangs && WIFSIGNALED(status))
         snprintf(note, QUALIFY_NOTE, "signal %d ended the process", WTERMSIG(status));
@@ -214,11 +219,12 @@ static bool run_child(const struct plan *plan, struct report *report, enum step 
         fprintf(stderr, "cenote qualify: no process can be started: %s\n", strerror(errno));
         return false;
     }
-    while (child_receive(child, STEP_LIMIT + plan->seconds, &m))
+    while (child_receive(child, plan->first_use ? FIRST_LIMIT : STEP_LIMIT + plan->seconds, &m))
         take_message(report, child, &m);
     child_end(report, child);
     if (!child->was_opened) {
         report->steps[first].outcome = FAILS;
+        report->steps[first].cause = DEATH;
         memcpy(report->steps[first].note, child->refusal, sizeof child->refusal);
     }
     return true;
@@ -242,6 +248,8 @@ static bool run_steps(const struct plan *plan, struct report *report)
             fprintf(stderr, "cenote qualify: nothing can be tried: %s\n", *child.refusal ? child.refusal : "the driver did not start");
             return false;
         }
+        if (plan->first_use && report->steps[child.begun].outcome == FAILS && report->steps[child.begun].cause != CONTENTS)
+            break; /* what comes after it would say no more */
         next = next_step(report, is_ready ? child.begun + 1 : next + 1);
     }
     return true;
@@ -256,6 +264,8 @@ int main(int argc, char **argv)
         return status;
     report.is_first_use = request.plan.first_use;
     if (!run_steps(&request.plan, &report))
+        return EXIT_NOT_TRIED;
+    if (verdict_is_open(&report))
         return EXIT_NOT_TRIED;
     screen_print(&report);
     if ((request.json && !screen_write_json(&report, request.json)) || (request.prices && !screen_write_prices(&report, request.prices)))

@@ -141,10 +141,8 @@ static enum outcome run_on_pool(struct program *p, bool aliases_off)
     if (outcome != HOLDS)
         return outcome;
     TRY(card_differences(card, &differences));
-    if (differences) {
-        card_note(card, "%llu words were not what had been written", (unsigned long long)differences);
+    if (card_judge(card, differences) == FAILS)
         return FAILS;
-    }
     return cenote_pool_destroy(p->pool) ? cenote_failed(card) : HOLDS;
 }
 

@@ -29,6 +29,7 @@
 enum weight { NEEDED, WANTED, OFFERED, TOLD };
 enum when { FIRST, LATER };
 enum outcome { NOT_RUN, HOLDS, FAILS, ABSENT };
+enum cause { REFUSAL, SHORTAGE, CONTENTS, DEATH };   /* of FAILS: a call; one for want of memory; what was read; the child ended, or hangs */
 
 enum step {
 #define EXPERIMENT(name, rule, weight, when, sentence, without) STEP_##name,
@@ -69,6 +70,7 @@ struct card {
     uint64_t    sum_seen;           /* *sum at the last card_differences */
     uint64_t    pattern;            /* the last one that card_pattern returned */
     const char *call;               /* of the driver: the last that mapped_make or mapped_end made */
+    enum cause  cause;              /* if the running step fails */
     char        note[QUALIFY_NOTE]; /* what the running step has to say */
 };
 
@@ -100,6 +102,7 @@ struct report {             /* what the parent collects from its children */
     struct card_facts      card;
     struct {
         enum outcome outcome;
+        enum cause   cause;
         char         note[QUALIFY_NOTE];
     } steps[STEPS];
     struct price_row       prices[PRICE_ROWS];
@@ -124,6 +127,7 @@ struct message {            /* no longer than PIPE_BUF, so that one write and on
     enum message_kind kind;
     enum step         step;
     enum outcome      outcome;
+    enum cause        cause;
     union {
         char                   text[QUALIFY_NOTE];
         struct card_facts      card;
@@ -147,6 +151,7 @@ CUresult card_write(struct card *card, CUstream stream, CUdeviceptr at, size_t b
 CUresult card_count(struct card *card, CUstream stream, CUdeviceptr at, size_t bytes, uint64_t pattern);
 CUresult card_wait(struct card *card, CUstream stream, uint64_t ns);
 CUresult card_launch(struct card *card, enum kernel kernel, CUstream stream, uint64_t words, void **parameters, bool early);
+enum outcome card_judge(struct card *card, uint64_t differences);                   /* FAILS, with a note, if there are any */
 CUresult card_differences(struct card *card, uint64_t *found); /* words that kernels have found different since the last call */
 CUmemAllocationProp card_prop(const struct card *card);
 CUresult card_open_access(const struct card *card, CUdeviceptr at, size_t bytes);
@@ -209,6 +214,7 @@ bool         row_is_missing(const struct report *report, enum step step);       
 bool         row_is_first_without(const struct report *report, enum step step); /* and no row before it stands for the same */
 bool         verdict_on_aliases(const struct report *report);                   /* false: an experiment with aliases failed */
 enum verdict verdict_of(const struct report *report);
+bool         verdict_is_open(const struct report *report);                      /* the first use of a card has no verdict: see verdict.c */
 const char  *conf_of(const struct report *report);                              /* what CENOTE_CONF has to say; "": nothing */
 
 /* --- screen.c */

@@ -34,6 +34,7 @@ static enum outcome run_step(struct card *card, const struct plan *plan, enum st
 #undef EXPERIMENT
     };
     card->note[0] = 0;
+    card->cause = REFUSAL;
     if (step == STEP_programs)
         return run_programs(card, plan, pipe);
     if (step == STEP_crowd)
@@ -60,6 +61,7 @@ void steps_run(const struct plan *plan, enum step first, int pipe)
         steps_tell(pipe, &m);
         m.kind = DONE;
         m.outcome = run_step(&card, plan, step, pipe);
+        m.cause = card.cause;
         tell_text(pipe, &m, card.note);
     }
 }

@@ -1,4 +1,5 @@
 /* verdict.c: the rows of experiments.def, and what follows from their outcomes: the verdict, what there is not, and what to set. */
+#include <stdio.h>
 #include <string.h>
 
 #include "tools/qualify/qualify.h"
@@ -20,7 +21,7 @@ bool row_is_tried(const struct report *report, enum step step)
 bool row_is_missing(const struct report *report, enum step step)
 {
     enum outcome outcome = report->steps[step].outcome;
-    if (!row_is_tried(report, step))
+    if (!row_is_tried(report, step) || (report->is_first_use && outcome == NOT_RUN))
         return false;
     switch (rows[step].weight) {
     case NEEDED:
@@ -67,8 +68,30 @@ bool verdict_on_aliases(const struct report *report)
     return true;
 }
 
+static bool are_refused(const struct report *report, enum step step)
+{
+    return step == STEP_pages && report->steps[step].outcome == FAILS && report->steps[step].cause == REFUSAL;
+}
+
+/*
+ * Only contents that differ are a verdict on a card at its first use, because it is remembered. Memory may be short for a moment, a process may have
+ * been killed, a card may be used exclusively. Pages that a call refuses are no question at all: libcenote asks the same each time (driver/probe.c).
+ */
+bool verdict_is_open(const struct report *report)
+{
+    for (enum step step = 0; step < STEPS && report->is_first_use; step++) {
+        if (report->steps[step].outcome != FAILS || report->steps[step].cause == CONTENTS || are_refused(report, step))
+            continue;
+        fprintf(stderr, "cenote qualify: no verdict: %s: %s\n", rows[step].sentence, report->steps[step].note);
+        return true;
+    }
+    return false;
+}
+
 const char *conf_of(const struct report *report)
 {
+    if (report->is_first_use && are_refused(report, STEP_pages))
+        return "";
     if (verdict_of(report) == USE_PLAIN)
         return "provider:plain";
     return verdict_on_aliases(report) ? "" : "aliases:off";

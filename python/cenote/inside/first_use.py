@@ -2,17 +2,24 @@
 
 When cenote becomes PyTorch's allocator, it looks into the user's cache folder for a verdict on this machine's cards and driver. If there is none,
 it runs `cenote-qualify --first-use`, a process of its own that tries the experiments without which cenote cannot start, and remembers the verdict.
-It takes less than a second, once for a driver and its cards. A card that fails gets a fallback: CENOTE_CONF says aliases:off or provider:plain in
-this process and in those that it starts, and a line on stderr says so.
+That happens once for a driver and its cards. If the card does not read what was written, it gets a fallback: CENOTE_CONF says aliases:off or
+provider:plain in this process and in those that it starts, and a line on stderr says so.
+
+A look never ends the program, and never makes it wait for long: a step that hangs ends after ten seconds, and processes that start at the same time
+share one try, also one that fails. Only a verdict is remembered; a failure (no memory, a card that another process uses exclusively) is not.
 
 Not looked at: a machine whose CENOTE_CONF names provider or aliases, because the user has decided; and a simulated GPU without quirks. Programs in
 C are not looked at either: libcenote starts no processes. They can run `cenote qualify`.
 """
 import ctypes
+import fcntl
 import glob
 import json
 import os
 import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional
 
 from cenote import places
@@ -22,10 +29,12 @@ from cenote.launch import environment
 from cenote.native import adapter
 
 CONF = "CENOTE_CONF"
-SECONDS = 60  # limit for the experiments on one card
+SECONDS = 60  # limit for the experiments on one card, and for another process that tries it
+PAUSE = 0.02  # s, between two looks whether that process is done
 FALLBACKS = ("", "aliases:off", "provider:plain")  # what cenote-qualify may answer, the least change first
 TRIED = (0, 3, 4)  # its exit statuses with a verdict
-NO_DEVICE = "CUDA_ERROR_NO_DEVICE"  # in its message
+NO_DEVICE = ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_OPERATING_SYSTEM")  # in its message: no card, or a container that was started without it
+NO_SUCH_DEVICE = "CUDA_ERROR_INVALID_DEVICE"
 FOLDER = "cards"
 
 
@@ -46,7 +55,7 @@ def look(tell: Callable[[str], None]) -> None:
         verdict = remembered_or_tried(key())
     except NoCard:
         return
-    except (OSError, subprocess.SubprocessError, ValueError) as why:
+    except Exception as why:  # whatever it is: the program could run without this look
         tell(f"cenote: this card could not be tried at its first use, and is taken to work: {' '.join(str(why).split())[:300]}. "
              "`cenote qualify` tries it")
         return
@@ -73,20 +82,20 @@ def models() -> list[str]:
 
 
 def driver() -> str:
-    """What stands for the driver: its version; where the kernel does not tell it, the file of libcuda.so.1."""
-    try:
-        with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
-            return file.readline().strip()
-    except OSError:
-        pass
+    """What stands for the driver: the version of the kernel's part, and the file of libcuda.so.1, which a container may bring along."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         raise NoCard from None
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        path = next(line.split(maxsplit=5)[5].strip() for line in maps if "/libcuda.so" in line)
-    status = os.stat(path)
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
+        path = next((line.split(maxsplit=5)[5].strip() for line in maps if "/libcuda.so" in line), "")
+    status = os.stat(path) if os.path.exists(path) else None
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
+            version = file.readline().strip()
+    except OSError:
+        version = ""  # under WSL, on Jetson
+    return f"{version} {path} {status and (status.st_size, status.st_mtime_ns)} {os.environ.get('CENOTE_DRIVER', '')}"
 
 
 def key() -> str:
@@ -102,16 +111,52 @@ def key() -> str:
 # --- the verdict
 
 def remembered_or_tried(name: str) -> Verdict:
-    """One process at a time tries a card; others wait, and take its verdict."""
+    """One process at a time tries a card. Others wait for it, and take its verdict, or its failure."""
+    came = time.time()
     try:
         folder = trusted.own_folder(os.path.join(places.cache_folder(), FOLDER))
     except OSError:
         return tried()  # no cache that other users cannot change: at each start
     try:
-        with adapter.locked(folder):
-            return remembered(folder, name) or remember(folder, name, tried())
+        verdict = remembered(folder, name)
+        if verdict is None:
+            with locked(folder):
+                verdict = remembered(folder, name) or try_and_remember(folder, name, came)
+        return verdict
     finally:
         folder.close()
+
+
+@contextmanager
+def locked(folder: Folder) -> Iterator[None]:
+    """One process at a time, as long as it ends: a process that was stopped holds up no other for good."""
+    until = time.monotonic() + SECONDS
+    file = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder.descriptor)
+    try:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(PAUSE)
+            except OSError:
+                break  # a file system without locks
+        yield
+    finally:
+        os.close(file)
+
+
+def try_and_remember(folder: Folder, name: str, came: float) -> Verdict:
+    failure = name + ".failed"
+    said = adapter.failed_since(folder, failure, came)
+    if said is not None:
+        raise NoCard if not said else ValueError(said)
+    try:
+        return remember(folder, name, tried())
+    except Exception as why:
+        with suppress(OSError), outputs.replacing(folder.descriptor, failure, 0o600) as file:
+            file.write(b"" if isinstance(why, NoCard) else str(why).encode())
+        raise
 
 
 def remembered(folder: Folder, name: str) -> Optional[Verdict]:
@@ -124,11 +169,8 @@ def remembered(folder: Folder, name: str) -> Optional[Verdict]:
 
 
 def remember(folder: Folder, name: str, verdict: Verdict) -> Verdict:
-    try:
-        with outputs.replacing(folder.descriptor, name, 0o600) as file:
-            file.write(json.dumps(verdict._asdict()).encode())
-    except OSError:
-        pass  # a full disk: the next start tries again
+    with suppress(OSError), outputs.replacing(folder.descriptor, name, 0o600) as file:  # a full disk: the next start tries again
+        file.write(json.dumps(verdict._asdict()).encode())
     return verdict
 
 
@@ -152,18 +194,17 @@ def experiment(ordinal: int) -> Optional[dict[str, Any]]:
     variables = {name: value for name, value in os.environ.items() if name != CONF}
     if variables.get(environment.SIM):
         variables[environment.SIM] += ",quiet:1"  # some experiments break rules on purpose
-    answer = os.memfd_create("cenote-first-use")
-    with os.fdopen(answer, encoding="utf-8") as file:
-        command = [places.qualify_program(), "--first-use", "--device", str(ordinal), "--json", f"/dev/fd/{answer}"]
-        done = subprocess.run(command, env=variables, pass_fds=[answer], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        command = [places.qualify_program(), "--first-use", "--device", str(ordinal), "--json", f"/dev/fd/{file.fileno()}"]
+        done = subprocess.run(command, env=variables, pass_fds=[file.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True, errors="replace", timeout=SECONDS)
         if done.returncode in TRIED:
             found: dict[str, Any] = json.load(file)
             if found["conf"] not in FALLBACKS:
                 raise ValueError(f"cenote-qualify asks for {found['conf'][:40]!r}")
             return found
-    if ordinal:
+    if ordinal and NO_SUCH_DEVICE in done.stderr:
         return None
-    if NO_DEVICE in done.stderr:
+    if any(name in done.stderr for name in NO_DEVICE):
         raise NoCard
     raise ValueError(done.stderr.strip() or f"cenote-qualify ended with status {done.returncode}")

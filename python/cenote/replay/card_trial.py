@@ -13,7 +13,6 @@ import sys
 from typing import Any, Callable, Mapping
 
 from cenote import places
-from cenote.base.mistake import Mistake
 from cenote.launch import environment
 from cenote.launch.environment import Wish
 
@@ -31,14 +30,15 @@ def run(variables: Mapping[str, str], preload: str | None, tell: Callable[[str],
         return []
     found: list[Trial] = []
     for allocator in ALLOCATORS:
-        try:
-            found += under(allocator, variables, preload)
-        except Mistake as why:
+        rows, why = under(allocator, variables, preload)
+        found += rows
+        if why:
             tell(f"{allocator}: {why}")
     return found
 
 
-def under(allocator: str, variables: Mapping[str, str], preload: str | None) -> list[Trial]:
+def under(allocator: str, variables: Mapping[str, str], preload: str | None) -> tuple[list[Trial], str]:
+    """The trials that ended, and what kept the others from ending."""
     wish = Wish(allocator=None if allocator == "cenote" else allocator)
     old = {name: value for name, value in variables.items() if name not in ("CENOTE", *environment.ALLOCATOR_VARIABLES)}
     # Not with the current folder, which python -c puts first on its path: other users may be able to write there.
@@ -49,11 +49,9 @@ def under(allocator: str, variables: Mapping[str, str], preload: str | None) -> 
         done = subprocess.run(command, env=environment.prepare(wish, old, preload), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               errors="replace", timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        raise Mistake(f"it did not end within {SECONDS} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-        raise Mistake(lines[-1][:300])
-    return [{**json.loads(line), "allocator": allocator} for line in done.stdout.splitlines()]
+        return [], f"it did not end within {SECONDS} s"
+    lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+    return [{**json.loads(line), "allocator": allocator} for line in done.stdout.splitlines()], lines[-1][:300] if done.returncode else ""
 
 
 # --- the screen

@@ -19,6 +19,7 @@ from cenote.replay import player, trace_file
 
 ROUNDS = 3
 STEPS, LATE = 24, 12  # of training; the later ones are timed
+TRAINING = "training step"  # the name of that trial
 WIDTH, LAYERS, BATCH, LONGEST = 512, 6, 8, 512  # of a model that takes less than 1 GiB
 
 
@@ -47,6 +48,13 @@ def trace_trial(torch: Any, path: str, allocator: str) -> dict[str, Any]:
 
 
 def training_trial(torch: Any) -> dict[str, Any]:
+    try:
+        return train(torch)
+    except torch.OutOfMemoryError:
+        return {"trial": TRAINING, "outcome": "out of memory", "requested_peak_bytes": torch.cuda.memory_stats()["requested_bytes.all.peak"]}
+
+
+def train(torch: Any) -> dict[str, Any]:
     """Sequences of random lengths, the same for each allocator."""
     torch.zeros(1, device="cuda")  # makes the context
     draw = random.Random(1)
@@ -64,7 +72,7 @@ def training_trial(torch: Any) -> dict[str, Any]:
         optimizer.zero_grad()
         torch.cuda.synchronize()
         ns.append(time.perf_counter_ns() - begin)
-    return {"trial": "training step", "outcome": "done", "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
+    return {"trial": TRAINING, "outcome": "done", "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
             "requested_peak_bytes": torch.cuda.memory_stats()["requested_bytes.all.peak"], "first_ns": ns[0],
             "later_ns": round(statistics.median(ns[LATE:]))}
 
