@@ -229,7 +229,7 @@ bool lane_is_owed(const cenote_pool *pool, uint32_t number)
     for (uint32_t a = lane->first_arena; a; a = arena_of(pool, a)->next_of_lane)
         if (arena_of(pool, a)->freed_last > lane->asked)
             return true;
-    return lane->replayed > lane->asked || (lane->first && use_of(pool, lane->last)->freed > lane->asked);
+    return lane->replayed > lane->asked || (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > lane->asked);
 }
 
 static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)

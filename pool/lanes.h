@@ -47,8 +47,8 @@ struct lane {
     bool     is_listed;             /* among the lanes with a use in them */
     bool     is_mute;               /* the driver did not say when it was asked last whether the first use is done */
     uint32_t next;                  /* lane with a use in it */
-    uint32_t first, last;           /* uses that wait, in the order of their frees */
-    uint32_t done_up_to;            /* use that the driver said is done, with all before it; 0: none */
+    uint32_t first, last;           /* uses that wait, as their frees came here: those of threads that free at one time may have changed places */
+    tick     uses_done;             /* uses of blocks that were freed up to here are done, by their events */
 };
 
 /* A stream on which the fence that is being recorded wants an event. */

@@ -105,8 +105,8 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
         u->event = NULL;
         return true;
     }
-    covering = covering ? covering : lane->last;
-    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || lane->done_up_to, done = false;
+    covering = covering ? covering : use_to_cover(pool, lane, use);
+    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done, done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
@@ -117,8 +117,8 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
         device_visit_end(other);
     }
     lock_take(&pool->lock);
-    if (done && !waited && covering != use)
-        lane->done_up_to = covering;
+    if (done && !waited)
+        uses_are_done(pool, lane, covering);
     return done && !u->event; /* peer_uses_end may have given it another: then the next look ends that */
 }
 

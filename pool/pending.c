@@ -168,9 +168,9 @@ static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
  * With announced:0 fences on many streams would make the block wait for all of them: the last use of the lane has an event as soon as the stream can
  * be touched, and it covers all before it. 0: it cannot. LOCKING: as for use_is_done; the lock is let go of meanwhile.
  */
-static uint32_t make_covering(cenote_pool *pool, const struct lane *lane)
+static uint32_t make_covering(cenote_pool *pool, const struct lane *lane, uint32_t use)
 {
-    uint32_t last = lane->last;
+    uint32_t last = use_to_cover(pool, lane, use);
     if (touch_captures_are_announced() || lane->ended || !stream_is_alive(pool, lane->stream, lane->key))
         return 0;
     lock_give(&pool->lock);
@@ -191,15 +191,15 @@ static bool use_is_done(cenote_pool *pool, uint32_t use)
     if (lane->other)
         return peer_uses_is_done(pool, use);
     lane->is_mute = true;
-    if (lane->done_up_to || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
+    if (u->freed <= lane->uses_done || u->freed <= lane->done || u->freed <= pool->store.pages.fences.whole)
         return true;
     if (atomic_load(&pool->config.device->captures) || pool->life.lost)
         return false;
     uint32_t covering = use_covering(pool, use);
-    covering = covering ? covering : make_covering(pool, lane);
+    covering = covering ? covering : make_covering(pool, lane, use);
     if (!covering || !ask(pool, lane, use_of(pool, covering)))
         return false;
-    lane->done_up_to = covering;
+    uses_are_done(pool, lane, covering);
     return true;
 }
 
@@ -245,8 +245,6 @@ static void advance(cenote_pool *pool, struct lane *lane)
 {
     while (lane->first && use_is_done(pool, lane->first)) {
         struct use *u = use_of(pool, lane->first), *block = use_of(pool, u->first);
-        if (lane->done_up_to == lane->first)
-            lane->done_up_to = 0;
         lane->first = u->next_in_lane;
         if (!lane->first)
             lane->last = 0;

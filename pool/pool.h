@@ -73,12 +73,29 @@ static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { 
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->pending.uses, use); }
 static inline struct lane  *lane_of(const cenote_pool *pool, uint32_t lane) { return TABLE_AT(struct lane, &pool->lanes.table, lane); }
 
-/* The first use of its lane from this one on that has an event: that event covers all before it. 0: none has. */
+/*
+ * The first use of its lane from this one on whose event covers this one: its block was freed later, and the event was recorded after that. An event
+ * of a use that was freed earlier may be older than the work that this one waits for. 0: none has such an event.
+ */
 static inline uint32_t use_covering(const cenote_pool *pool, uint32_t use)
 {
-    while (use && !use_of(pool, use)->event)
+    tick freed = use_of(pool, use)->freed;
+    while (use && (!use_of(pool, use)->event || use_of(pool, use)->freed < freed))
         use = use_of(pool, use)->next_in_lane;
     return use;
+}
+
+/* The use of the lane that was freed last, or this one, the first, if that was later: an event on it covers both. */
+static inline uint32_t use_to_cover(const cenote_pool *pool, const struct lane *lane, uint32_t use)
+{
+    return use_of(pool, lane->last)->freed < use_of(pool, use)->freed ? use : lane->last;
+}
+
+/* LOCKING: the pool's lock. */
+static inline void uses_are_done(const cenote_pool *pool, struct lane *lane, uint32_t covering)
+{
+    tick freed = use_of(pool, covering)->freed;
+    lane->uses_done = lane->uses_done > freed ? lane->uses_done : freed;
 }
 
 /* --- place.c */
