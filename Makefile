@@ -31,7 +31,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j$(JOBS) --timeout $${CENOTE
 REPORT = "$${CENOTE_TEST_REPORTS:-$$PWD/build-debug}"
 SLOW  = -LE 'bench|slow|install'
 # The thread sanitizer has locks and threads of its own, which a child of a fork waits for; in host/process children open pinned memory.
-FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$$$'
+FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$'
 
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
