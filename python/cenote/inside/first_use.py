@@ -12,14 +12,13 @@ Not looked at: a machine whose CENOTE_CONF names provider or aliases, because th
 C are not looked at either: libcenote starts no processes. They can run `cenote qualify`.
 """
 import ctypes
-import fcntl
 import glob
 import json
 import os
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional
 
 from cenote import places
@@ -30,7 +29,6 @@ from cenote.native import adapter
 
 CONF = "CENOTE_CONF"
 SECONDS = 60  # limit for the experiments on one card, and for another process that tries it
-PAUSE = 0.02  # s, between two looks whether that process is done
 FALLBACKS = ("", "aliases:off", "provider:plain")  # what cenote-qualify may answer, the least change first
 TRIED = (0, 3, 4)  # its exit statuses with a verdict
 NO_DEVICE = ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_OPERATING_SYSTEM")  # in its message: no card, or a container that was started without it
@@ -120,30 +118,11 @@ def remembered_or_tried(name: str) -> Verdict:
     try:
         verdict = remembered(folder, name)
         if verdict is None:
-            with locked(folder):
+            with adapter.locked(folder, SECONDS):
                 verdict = remembered(folder, name) or try_and_remember(folder, name, came)
         return verdict
     finally:
         folder.close()
-
-
-@contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    """One process at a time, as long as it ends: a process that was stopped holds up no other for good."""
-    until = time.monotonic() + SECONDS
-    file = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder.descriptor)
-    try:
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(PAUSE)
-            except OSError:
-                break  # a file system without locks
-        yield
-    finally:
-        os.close(file)
 
 
 def try_and_remember(folder: Folder, name: str, came: float) -> Verdict:

@@ -25,7 +25,8 @@ from cenote import places
 from cenote.base import outputs, trusted
 from cenote.base.trusted import Folder
 
-SECONDS = 300  # limit for the compiler
+SECONDS = 300  # limit for the compiler, and for waiting until another process has compiled
+PAUSE = 0.02  # s, between two looks whether that process is done
 FLAGS = ("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
 PACKAGES = "nvidia-cuda-runtime and nvidia-cuda-crt"
 
@@ -161,17 +162,28 @@ def any_library(folder: Folder) -> Optional[Library]:
 
 
 @contextmanager
-def locked(folder: Folder) -> Iterator[None]:
-    """One process at a time. Where files cannot be locked, several processes may compile at once, and the last library is kept."""
+def locked(folder: Folder, seconds: float) -> Iterator[None]:
+    """One process at a time. A process that was stopped holds up no other for longer than `seconds`; then, and where files cannot be locked, several
+    may be inside at once: the file that comes last is kept."""
+    until = time.monotonic() + seconds
     file = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder.descriptor)
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
+        while not take(file) and time.monotonic() < until:
+            time.sleep(PAUSE)
         yield
     finally:
         os.close(file)
+
+
+def take(file: int) -> bool:
+    """False: another process has the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 # --- making it
@@ -244,7 +256,7 @@ def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler]) -> Library
 def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: float) -> Optional[Library]:
     """Compiles it while no other process does. A process that waited for another takes that one's library, or its failure."""
     failure = name + ".failed"
-    with locked(folder):
+    with locked(folder, SECONDS):
         library = opened_library(folder, name)
         if library is not None:
             return library
