@@ -9,7 +9,8 @@
  * whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: a thread that passes there
  * is not held up.
  *
- * LOCKING: the gate is taken for reading by enter, before any other lock, and for writing by an announcement, with `quiet` alone. `quiet` is
+ * LOCKING: the gate is taken for reading by enter, before any other lock but `careful_lock`, `tending` and `answering`, whose holders enter,
+ * and for writing by an announcement, with `quiet` alone. `quiet` is
  * taken for reading while the gate is open, with no other lock, and for writing by an announcement.
  */
 #ifndef CENOTE_DRIVER_DEVICE_H

@@ -22,7 +22,7 @@ struct use {
     uint32_t first;                 /* of the same block, once that is freed */
     uint32_t left;                  /* in the first use: those of the block that are not done */
     uint64_t at;                    /* the block */
-    CUevent  event;                 /* recorded at the free, until it is done; NULL: none could be */
+    CUevent  event;                 /* recorded at the free, or as soon as it can be, until it is done; NULL: none yet */
     tick     freed;
     bool     waits;                 /* in its lane */
 };

@@ -2,7 +2,7 @@
  * pool.h: everything a pool owns, in one structure of parts: the object graph of the library. See library.c.
  *
  * The header of the files that own a part declares it, and says its lock and its states; tools/check/parts.txt says which other files may touch
- * it. Files that own no part have their declarations here.
+ * it. Files that own no part, and functions that need the whole pool, have their declarations here.
  *
  *     cenote_pool
  *       +-- config            its device, its options
@@ -291,7 +291,7 @@ uint64_t trim_free(cenote_pool *pool);
 bool     trim_slot(cenote_pool *pool, struct region *r, uint32_t slot);
 bool     trim_region(cenote_pool *pool, uint32_t number);
 
-/* --- recycle.c. LOCKING: the turn */
+/* --- recycle.c, aliases.c. LOCKING: the turn */
 bool recycle_oldest(cenote_pool *pool);
 bool aliases_drop(cenote_pool *pool);
 void aliases_make_room(cenote_pool *pool, uint64_t more);

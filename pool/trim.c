@@ -65,7 +65,7 @@ static uint64_t release_page(cenote_pool *pool, uint32_t page)
     struct page *p = page_of(&pool->store.pages, page);
     uint64_t bytes = p->bytes;
     bool done = true;
-    while (done && p->maps) /* what a page maps changes with the turn alone */
+    while (done && p->maps) /* which slots map a page changes with the turn alone */
         done = trim_slot(pool, region_of(&pool->store.pages, p->home.region), p->home.slot);
     done = done && pool->config.device->driver->cuMemRelease(p->handle) == CUDA_SUCCESS;
     lock_take(&pool->lock);

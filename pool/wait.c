@@ -51,7 +51,7 @@ static enum awaited what_is_awaited(cenote_pool *pool, tick limit, CUresult said
     enum pending_wait pending = pool->pending.polling ? PENDING_EVENT : pending_waits_for(pool, limit);
     lock_give(&pool->lock);
     bool event_first = pending == PENDING_EVENT || (pending == PENDING_EVENT_OF_PEER && pool->access.granted);
-    if (in_flight && !told && !event_first) /* no context that is waited for has done before that event what it does after it */
+    if (in_flight && !told && !event_first) /* the context waits for that event, too, and for what lies behind it: so the event comes first */
         return announced ? AWAIT_CONTEXT : AWAIT_NOTHING;
     return in_flight || pending >= PENDING_EVENT_OF_PEER ? AWAIT_EVENTS : pending == PENDING_DEVICE ? AWAIT_PEER : AWAIT_NOTHING;
 }

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef uint64_t tick;          /* one more at each free of a pool; 0: never */
+typedef uint64_t tick;          /* the pool's clock: one more at each free, and at a fence for which nothing was freed; 0: never */
 
 #define FENCES_DUE_MAX 256      /* more in flight than any run-ahead seen in traces; a full ring is not an error */
 #define FENCE_PARTS_MAX 2304    /* events of all fences due, and of the one being recorded */
@@ -45,8 +45,8 @@ struct fences {                 /* all guarded by the pool's lock */
     uint32_t     first_part;
     uint32_t     part_count;
     uint32_t     parts_of_next; /* of these, how many are of the fence being recorded */
-    tick         now;           /* of the last free */
-    tick         freed;         /* the same without the ticks at which nothing was freed */
+    tick         now;           /* the newest tick */
+    tick         freed;         /* the newest tick of a free */
     tick         done;          /* every stream that could be touched is done with everything freed up to here */
     tick         all;           /* every stream that lives as long as the program is, also those that were captured for a time */
     tick         whole;         /* the whole context is */

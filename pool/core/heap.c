@@ -108,7 +108,7 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
     for (int tries = 0; range && tries < HEAP_CANDIDATES; tries++, range = ranges_next(&h->ranges, range)) {
         struct block *b = at_number(h, range);
         if (!fits(h, who, region_of(h->pages, b->region), b->at, b->at + b->size, alignment, place)) {
-            in_flight = true; /* or the alignment does not fit: then the wait does no harm */
+            in_flight = true; /* or the alignment does not fit: the arena grows in either case */
             continue;
         }
         place->range = range;

@@ -46,7 +46,7 @@ struct place {
 enum fit {
     FIT_NOW,                    /* no page is missing */
     FIT_WITH_PAGES,             /* fill.c can make it usable */
-    FIT_IN_FLIGHT,              /* large enough ranges exist, but all wait for the device */
+    FIT_IN_FLIGHT,              /* ranges are large enough, but none can be used now; of pool_try also: the place has slid, poll first */
     FIT_NOT                     /* the heap needs another region */
 };
 

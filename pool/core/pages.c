@@ -1,9 +1,10 @@
 /*
  * pages.c: physical pages, where each is mapped, and whose bytes lie on it.
  *
- * A page is FREE when no live byte lies on it, whatever the free range around it looks like; free pages are what moves. It may be mapped
- * at several slots (aliases). At any time at most one slot OWNS it: the one under live bytes (invariant 3). When a page is harvested its
- * old slots keep their mapping, so that the old range works again, without a driver call, once the page is free again.
+ * A page is FREE when no live byte lies on it, whatever the free range around it looks like; the bytes of a pending block count as live. Free
+ * pages are what moves. A page may be mapped at several slots (aliases). At any time at most one slot OWNS it: the one under live bytes
+ * (invariant 3). When a page is harvested its old slots keep their mapping, so that the old range works again, without a driver call, once the
+ * page is free again.
  *
  *              own                         lift (fill.c, to another slot)
  *      free --------> owned       free ---------------------------------> owned by the new slot, alias at the old one
