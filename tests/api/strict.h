@@ -4,6 +4,7 @@
 #ifndef CENOTE_TESTS_API_STRICT_H
 #define CENOTE_TESTS_API_STRICT_H
 
+#include "driver/driver.h"
 #include "tests/api/scene.h"
 
 #define CARD (64 * MIB)
@@ -33,6 +34,17 @@ static inline void close_strict(struct scene *scene)
             cenote_stream_retire(scene->pool, scene->stream[i]); /* which is said of mortal ones */
     scene_destroy_pool(scene);
     scene_close(scene);
+}
+
+/* A capture of the stream begins before the event is recorded, and has ended afterwards. */
+static inline CUresult record_in_a_capture_of_a_moment(const struct driver *driver, CUevent event, CUstream stream)
+{
+    CUgraph graph = NULL;
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUresult result = driver->cuEventRecord(event, stream);
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cuGraphDestroy(graph));
+    return result;
 }
 
 /* A block, freed, with work behind it that looks at it at the very end. */

@@ -333,7 +333,6 @@ static CUevent captured;        /* the event of the capture, until it is recorde
 
 static CUresult record_in_a_capture(CUevent event, CUstream stream)
 {
-    CUgraph graph = NULL;
     if (stream == refused)
         return CUDA_ERROR_NOT_SUPPORTED;
     captured = captured == event ? NULL : captured;
@@ -342,11 +341,7 @@ static CUresult record_in_a_capture(CUevent event, CUstream stream)
         return below->cuEventRecord(event, stream);
     brief = NULL;
     captured = event;
-    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CUresult result = below->cuEventRecord(event, stream);
-    DONE(cuStreamEndCapture(stream, &graph));
-    DONE(cuGraphDestroy(graph));
-    return result;
+    return record_in_a_capture_of_a_moment(below, event, stream);
 }
 
 /* As the driver answers; the simulated one counts the question among the mistakes. */

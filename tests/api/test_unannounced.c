@@ -24,7 +24,6 @@ static int    queries;
 
 static CUresult record(CUevent event, CUstream stream)
 {
-    CUgraph graph = NULL;
     if (at_record)
         at_record();
     if (refused && stream == refused)
@@ -34,11 +33,7 @@ static CUresult record(CUevent event, CUstream stream)
         return below->cuEventRecord(event, stream);
     brief = NULL;
     captured = event;
-    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CUresult result = below->cuEventRecord(event, stream);
-    DONE(cuStreamEndCapture(stream, &graph));
-    DONE(cuGraphDestroy(graph));
-    return result;
+    return record_in_a_capture_of_a_moment(below, event, stream);
 }
 
 static CUresult query(CUevent event)

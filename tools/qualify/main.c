@@ -32,7 +32,7 @@ static const char usage[] =
     "Tries what cenote relies on, on this machine's GPU, and says: fit, fit without something, or use provider:plain.\n"
     "  --device N      which GPU (default 0)\n"
     "  --seconds N     how long random programs run (default 20); 0: one program\n"
-    "  --first-use     runs only the experiments without which cenote cannot start on a card; takes less than a second\n"
+    "  --first-use     runs only the experiments without which cenote cannot start on a card\n"
     "  --seed N        seed of the first random program (default 1)\n"
     "  --json FILE     writes all results to FILE\n"
     "  --prices FILE   writes what the driver's calls cost to FILE, for the simulated GPU (cenote run --sim 80GiB --prices FILE)\n"
