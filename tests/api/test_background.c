@@ -481,6 +481,7 @@ static void the_fork(void)
 /* At any moment of the thread's work, and the parent goes on. */
 IN_A_CHILD(forks)
 {
+    FORKS_BESIDE_THREADS();
     open_attended(&family);
     for (int i = 0; i < 20; i++) {
         take_and_give(family.pool, 60 * MIB, family.stream[A]);

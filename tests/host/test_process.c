@@ -103,6 +103,7 @@ static void forks_while_it_is_opened(void)
 
 CASE(a_process_may_fork_while_another_thread_opens)
 {
+    FORKS_BESIDE_THREADS();
     EXPECT_EQ(status_of(forks_while_it_is_opened), 0);
 }
 
@@ -137,6 +138,7 @@ static void forks_while_it_is_read(void)
 /* What is open goes on in a child, whatever another thread had in hand. */
 CASE(a_process_may_fork_while_another_thread_reads)
 {
+    FORKS_BESIDE_THREADS();
     EXPECT_EQ(status_of(forks_while_it_is_read), 0);
 }
 

@@ -544,6 +544,7 @@ static void *keep_launching(void *nothing)
 
 CASE(forked_children_register_code)
 {
+    FORKS_BESIDE_THREADS();
     begin();
     pthread_t threads[2];
     int failed = 0;

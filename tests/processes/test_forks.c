@@ -137,6 +137,7 @@ static void fork_and_compare(void)
 
 ENDS_WITH(after_the_first_call, 0)
 {
+    FORKS_BESIDE_THREADS();
     open_family();
     at_once = false;
     fork_and_compare();
@@ -153,6 +154,7 @@ static void forks_again(void)
 
 ENDS_WITH(a_child_of_a_child, 0)
 {
+    FORKS_BESIDE_THREADS();
     open_family();
     EXPECT_EQ(status_of(forks_again), 0);
     close_family();
@@ -176,6 +178,7 @@ static void opens_files_and_forks(void)
 
 ENDS_WITH(a_child_of_a_child_has_its_files, 0)
 {
+    FORKS_BESIDE_THREADS();
     open_family();
     EXPECT_EQ(status_of(opens_files_and_forks), 0);
     close_family();
@@ -184,6 +187,7 @@ ENDS_WITH(a_child_of_a_child_has_its_files, 0)
 /* What becomes another program was a fork for a moment. */
 ENDS_WITH(other_programs_are_started, 0)
 {
+    FORKS_BESIDE_THREADS();
     char *arguments[] = {"true", NULL};
     pid_t child = 0;
     int status = -1;
@@ -232,6 +236,7 @@ static void *work(void *number)
 
 ENDS_WITH(while_others_are_inside, 0)
 {
+    FORKS_BESIDE_THREADS();
     pthread_t threads[3];
     open_family();
     for (uintptr_t i = 0; i < 3; i++)
@@ -292,6 +297,7 @@ static void a_short_while(void)
 
 CASE(while_others_name_things)
 {
+    FORKS_BESIDE_THREADS();
     for (int i = 0, ends = 0; i < 60 && !ends; i++)
         EXPECT_EQ(ends = status_of(a_short_while), 0);
 }
@@ -357,6 +363,7 @@ static void forks_while_others_ask(void)
 
 CASE(while_others_ask_before_the_first_call)
 {
+    FORKS_BESIDE_THREADS();
     EXPECT_EQ(status_of(forks_while_others_ask), 0);
 }
 
@@ -377,6 +384,7 @@ static void start_and_fork(void)
 
 CASE(while_another_thread_makes_the_first_call)
 {
+    FORKS_BESIDE_THREADS();
     for (unsigned i = 0; i < 40; i++) {
         pause_us = i * 7;
         EXPECT_EQ(status_of(start_and_fork), 0);
