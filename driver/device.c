@@ -200,6 +200,7 @@ void device_close(struct device *d)
 static _Thread_local struct {
     bool inside, pushed, has_mode;
     CUstreamCaptureMode mode;
+    CUresult result;
 } scope;
 
 /* The gate has been passed. */
@@ -207,16 +208,23 @@ static CUresult enter(struct device *d, bool makes)
 {
     scope.inside = driver_gate_is_shut = true;
     scope.pushed = scope.has_mode = false;
+    scope.result = CUDA_ERROR_DEINITIALIZED;
     if (driver_is_exiting() || driver_is_forked())
-        return CUDA_ERROR_DEINITIALIZED;
+        return scope.result;
     scope.mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult result = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
-    scope.has_mode = result == CUDA_SUCCESS; /* without the mode a call might end a capture */
-    if (!result && (makes || device_context(d))) {
-        result = push_context(d);
-        scope.pushed = result == CUDA_SUCCESS;
+    scope.result = d->driver->cuThreadExchangeStreamCaptureMode(&scope.mode);
+    scope.has_mode = scope.result == CUDA_SUCCESS; /* without the mode a call might end a capture */
+    if (!scope.result && (makes || device_context(d))) {
+        scope.result = push_context(d);
+        scope.pushed = scope.result == CUDA_SUCCESS;
     }
-    return result;
+    return scope.result;
+}
+
+CUresult device_entered(void)
+{
+    CHECK(scope.inside);
+    return scope.result;
 }
 
 CUresult device_enter(struct device *d)

@@ -70,6 +70,7 @@ CUresult device_prepare(struct device *device);
 /* Leave follows enter, whatever enter returned. */
 CUresult device_enter(struct device *device);
 CUresult device_enter_as_it_is(struct device *device); /* to give back: where no context is, none is made */
+CUresult device_entered(void);                         /* what the last of these returned to this thread. LOCKING: inside */
 void     device_leave(struct device *device);
 
 /* As device_enter, but for threads that must not wait: false, and nothing to leave, while a capture is being announced. */

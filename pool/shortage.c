@@ -4,7 +4,7 @@
  * The thread takes the turn, because only one thread at a time changes the mappings of a pool. It makes an attempt (attempt.c finds a place and
  * fills it with pages). If physical memory is short, it climbs, with an attempt on each rung:
  *
- *     RUNG_BUDGET     own free pages, complete pages of other arenas while moving is within its budget, then new pages
+ *     RUNG_BUDGET     free pages of the same arena; complete pages of other arenas, until the budget of moves is spent; new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
  *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own (unlocked); other pools of the device give back what is free
  *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in another pool of the
@@ -249,7 +249,7 @@ static int climb(struct climb *c)
         pending_poll(pool);
         attempt_replace_segments(c);
     }
-    while (!c->driver) {
+    while (!c->driver && !(c->driver = device_entered())) { /* a source's function ran, and the thread did not get back into the context */
         bool hopeless = is_hopeless(c);
         enum attempt attempt = hopeless ? ATTEMPT_SHORT : attempt_serve(c);
         if (c->at || c->error)

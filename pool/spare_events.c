@@ -8,7 +8,8 @@
 
 /*
  * An event without timing: a spare one, or new. CUDA_ERROR_OUT_OF_MEMORY: there is none to be had, and *event is NULL; any other error is sticky: the
- * context is lost. LOCKING: not the pool's lock; inside device_enter.
+ * context is lost. A thread that did not get into the device's context makes none: it would be of another context, and every later record of it would
+ * fail. LOCKING: inside, without the pool's lock.
  */
 CUresult event_take(cenote_pool *pool, CUevent *event)
 {
@@ -19,7 +20,9 @@ CUresult event_take(cenote_pool *pool, CUevent *event)
         *event = pool->events.spare[--pool->events.count];
     pool->events.made += make;
     lock_give(&pool->lock);
-    CUresult result = make ? pool->config.device->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING) : CUDA_SUCCESS;
+    CUresult result = make ? device_entered() : CUDA_SUCCESS;
+    if (make && !result)
+        result = pool->config.device->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
     if (!result)
         return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     *event = NULL;

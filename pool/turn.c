@@ -31,7 +31,9 @@ void turn_end(cenote_pool *pool)
 
 /*
  * Takes the turn again after a function of the program has run. The thread has to finish what it began, so that a refusal is asked for once more.
- * After an error the thread has the turn, but may make no driver call that needs the context.
+ * After an error the thread has the turn and is inside, but any context may be current. `device_entered` returns the error until the thread leaves.
+ * So a caller may drop it: no event is made then (event_take), and a climb ends (climb). All other calls name what they mean, a page, an address or
+ * a context; what the driver refuses stays as it is.
  */
 CUresult turn_resume(cenote_pool *pool)
 {
