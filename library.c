@@ -81,9 +81,9 @@ static void close_tables(cenote_pool *pool)
     index_close(&pool->exports.by_block);
     index_close(&pool->store.by_address);
     index_close(&pool->streams.by_key);
-    if (pool->store.pages.fences.own)
-        memory_unmap(pool->store.pages.fences.own, ARENAS_MAX * sizeof *pool->store.pages.fences.own);
-    pool->store.pages.fences.own = NULL;
+    if (pool->store.pages.fences.stream_done)
+        memory_unmap(pool->store.pages.fences.stream_done, ARENAS_MAX * sizeof *pool->store.pages.fences.stream_done);
+    pool->store.pages.fences.stream_done = NULL;
     fill_close(&pool->remap.fill);
 }
 

@@ -67,7 +67,7 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
 /* Does something wait for a call that names this stream, because a fence had no event on it? LOCKING: the pool's lock. */
 static bool waits_for_this(const cenote_pool *pool, uint32_t lane)
 {
-    return __builtin_expect(pool->store.pages.fences.own != NULL, 0) && !touch_captures_are_announced() && lane &&
+    return __builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && !touch_captures_are_announced() && lane &&
            lane_of(pool, lane)->asked < pool->store.pages.fences.wanted && lane_is_owed(pool, lane);
 }
 
@@ -99,7 +99,7 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     if (polls || !served)
         lanes_call_names(key, stream);
     if (polls)
-        pending_poll_if_due(pool);
+        pending_poll_some(pool);
     if (!served)
         error = shortage_serve(pool, a, q, at);
     lanes_call_ends();
@@ -202,7 +202,7 @@ static int free_block(void *address, bool sized, size_t bytes)
     count_free(pool, &w);
     record_given(pool, &w);
     tick freed = fences_stamp(&pool->store.pages.fences);
-    w.arena->freed_last = freed;
+    w.arena->last_free_tick = freed;
     if (pool->exports.by_block.count)
         share_end(pool, w.start);
     uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;
@@ -256,7 +256,7 @@ static int use_block(void *block, int device, CUstream stream)
         peer_uses_name(pool, lane, stream);
     if (owed) {
         lanes_call_names(key, stream);
-        pending_poll_if_due(pool);
+        pending_poll_some(pool);
         lanes_call_ends();
     }
     return found != FOUND_LIVE ? pool_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();

@@ -157,10 +157,10 @@ static enum attempt fill_from_plan(struct climb *c, const struct requester *who,
  * The thread polled the device, and then found a place. If the place has slid all the same, polling did not help: poll less often, and double the
  * gap each time, because a program that repeats itself would poll in vain at each step.
  */
-static void note_question(struct arena *a, const struct place *place)
+static void note_poll(struct arena *a, const struct place *place)
 {
-    a->skip_length = !place->slid ? 0 : a->skip_length < SLIDES_MAX ? 2 * a->skip_length + 1 : a->skip_length;
-    a->skips_left = a->skip_length;
+    a->slides_allowed = !place->slid ? 0 : a->slides_allowed < SLIDES_MAX ? 2 * a->slides_allowed + 1 : a->slides_allowed;
+    a->slides_left = a->slides_allowed;
 }
 
 /* LOCKING: the pool's lock on entry and on return. */
@@ -173,7 +173,7 @@ static enum attempt place_and_fill(struct climb *c)
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left for the books of a block"));
     enum fit fit = pool_try(pool, c->arena, &who, c->request, true, &place, &c->at);
     if (fit == FIT_NOW) {
-        note_question(c->arena, &place);
+        note_poll(c->arena, &place);
         return ATTEMPT_DONE;
     }
     if (fit == FIT_WITH_PAGES)

@@ -156,8 +156,8 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
         for (uint32_t slot = 0; slot < r->slots && region_slot_at(r, slot) < r->top; slot++) /* beyond the top no page ever was */
             release_slot(pool, r, slot, now);
     }
-    a->last_freed = now;
-    a->freed_last = now;
+    a->last_return_tick = now;
+    a->last_free_tick = now;
     a->is_private = false;
     lane_release(pool, a, now);
     heap_fix(&a->heap, false);
@@ -168,7 +168,7 @@ static void release_arena(cenote_pool *pool, struct arena *a, tick now)
 /* It ended already, but is of the group as long as it has blocks, or something to give back to the group's source. */
 static bool has_ended(const cenote_pool *pool, const struct arena *a)
 {
-    return a->retired && !a->is_private && (a->live || a->slow_path_users || a->queue == &pool->streams.orphans);
+    return a->retired && !a->is_private && (a->blocks || a->slow_path_users || a->queue == &pool->streams.orphans);
 }
 
 /*

@@ -66,7 +66,7 @@ static bool begin_whole(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    if (f->own && !f->count && f->begun == f->now && f->whole < f->now)
+    if (f->stream_done && !f->count && f->begun == f->now && f->whole < f->now)
         needed = fences_stamp_nothing(f);
     bool begun = pool->config.device->driver->cuCtxRecordEvent && f->begun < needed && fences_begin(f);
     lock_give(&pool->lock);
@@ -97,9 +97,9 @@ static CUresult fence_on_streams(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    if (!f->own)
-        f->own = memory_map(ARENAS_MAX * sizeof *f->own);
-    bool room = f->own != NULL;
+    if (!f->stream_done)
+        f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
+    bool room = f->stream_done != NULL;
     if (room)
         lanes_mark(pool);
     lock_give(&pool->lock);
@@ -210,10 +210,10 @@ void events_become_careful(cenote_pool *pool)
     lock_take(&pool->turn);
     if (inside && pool->life.open && !pool->life.lost && !pool_is_capturing(pool) && d->driver->cuCtxRecordEvent) {
         lock_take(&pool->lock);
-        if (!f->own)
-            f->own = memory_map(ARENAS_MAX * sizeof *f->own);
+        if (!f->stream_done)
+            f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
         fences_stamp_nothing(f);
-        bool begun = f->own && fences_begin(f);
+        bool begun = f->stream_done && fences_begin(f);
         pool->lanes.known_from = f->now;
         lock_give(&pool->lock);
         if (begun)

@@ -1,7 +1,8 @@
 /*
  * grow.c: makes an arena grow by a region of addresses, or by a segment. provider.c says where these come from, and gives them back.
  *
- * If the pool has too much, some of it goes back first: addresses of empty regions, and what destroyed groups hold of their own sources.
+ * Something may have to go back first. If the pool has as many addresses as `address_ratio` allows, or the device has none left, the region that was
+ * used longest ago gives up its addresses (recycle.c). Before a source is asked for a segment, segments of destroyed groups go back to their sources.
  *
  * LOCKING: the turn, not the pool's lock. The thread gives the turn back around functions of the program.
  */

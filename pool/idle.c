@@ -101,7 +101,7 @@ void idle_enter(cenote_pool *pool, struct arena *a)
 {
     cenote_group *g = a->group ? group_of(pool, a->group) : NULL;
     bool over = !a->is_private && (a->retired || (g && g->destroyed)), sourced = g && g->has_source;
-    if (a->live || a->slow_path_users || a->queue)
+    if (a->blocks || a->slow_path_users || a->queue)
         return;
     if (over && !sourced) {
         a->retired = true;
@@ -126,7 +126,7 @@ void idle_end(cenote_pool *pool, struct arena *a)
 
 static bool is_complete(const cenote_pool *pool, const struct arena *a)
 {
-    return fence_has_passed(&pool->store.pages.fences, a->last_freed, a->number);
+    return fence_has_passed(&pool->store.pages.fences, a->last_return_tick, a->number);
 }
 
 /* If the driver has no ids for streams, another stream may have the key by now. */
@@ -151,9 +151,9 @@ static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
     struct arena *a;
     for (int looks = 0; looks < LOOKS && (a = first_of(pool, q)); looks++) {
         leave(pool, a);
-        if (!a->live && !a->slow_path_users && (many || a->retired) && !a->is_private && is_complete(pool, a))
+        if (!a->blocks && !a->slow_path_users && (many || a->retired) && !a->is_private && is_complete(pool, a))
             return a;
-        if (!a->live)
+        if (!a->blocks)
             enter(pool, q, a);
     }
     return NULL;
@@ -161,7 +161,7 @@ static struct arena *find_idle(cenote_pool *pool, struct idle_queue *q)
 
 static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool is_private)
 {
-    if (pool->store.last_freed.arena == a)
+    if (pool->store.last_freed_block.arena == a)
         pool_settle(pool);
     leave(pool, a);
     stream_forget(pool, a);

@@ -5,7 +5,7 @@
  * something waits for the stream, its lane gets an event, which covers what was freed up to now. Up to two are due: the oldest is left alone, so
  * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired (retire.c).
  *
- *     owed ---lane_events_record---> due ---lane_events_query---> done: `done` of the lane, and `own` of its arenas, have moved
+ *     owed ---lane_events_record---> due ---lane_events_query---> done: `done` of the lane, and `stream_done` of its arenas, have moved
  *
  * Lanes with an event due stand in a queue. A look asks after a few of them, in turn.
  *

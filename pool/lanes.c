@@ -2,7 +2,7 @@
  * lanes.c: the streams that a pool knows, and which of them may be touched.
  *
  * Each stream that has memory of the pool, or uses some, is a lane. A lane knows how far its stream has got: each event on the stream moves its
- * `done`, and `own` of its arenas (core/fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
+ * `done`, and `stream_done` of its arenas (core/fence.h). A block that another stream used waits until that one's lane is done with it (pending.c).
  *
  * If the program announces its captures, a fence is one event over the whole context, and lanes only list. While a pool with the option
  * announced:0 is open (driver/touch.c), a fence is an event on each stream that lives as long as the program, and on the default stream. All other
@@ -119,8 +119,8 @@ void lane_release(cenote_pool *pool, struct arena *a, tick now)
     a->before_released = l->last_released;
     *(l->last_released ? &arena_of(pool, l->last_released)->next_released : &l->first_released) = a->number;
     l->last_released = a->number;
-    if (f->own && f->own[a->number] >= now) /* its stream has ended, which says nothing of the replays */
-        f->own[a->number] = now - 1;
+    if (f->stream_done && f->stream_done[a->number] >= now) /* its stream has ended, which says nothing of the replays */
+        f->stream_done[a->number] = now - 1;
 }
 
 /* Arenas that no replay writes to any more: how far their own streams have got decides, as everywhere. */
@@ -131,8 +131,8 @@ void lanes_look_at_released(cenote_pool *pool)
     struct arena *a;
     while (l->first_released && (a = arena_of(pool, l->first_released))->released <= (l->replayed ? f->whole : f->all)) {
         unlink_released(pool, a);
-        if (f->own)
-            fences_own(f, a->number, lane_of(pool, a->lane)->done);
+        if (f->stream_done)
+            fences_advance_stream(f, a->number, lane_of(pool, a->lane)->done);
     }
 }
 
@@ -167,8 +167,8 @@ void lane_join(cenote_pool *pool, struct arena *a, uint32_t number)
     struct lane *lane = lane_of(pool, number);
     struct fences *f = &pool->store.pages.fences;
     CHECK(!a->lane);
-    if (f->own && (f->own[a->number] == LANE_DONE || fence_has_passed(f, a->freed_last, a->number)))
-        f->own[a->number] = f->now;
+    if (f->stream_done && (f->stream_done[a->number] == LANE_DONE || fence_has_passed(f, a->last_free_tick, a->number)))
+        f->stream_done[a->number] = f->now;
     else
         lane->born = 0;
     a->lane = number;
@@ -227,7 +227,7 @@ bool lane_is_owed(const cenote_pool *pool, uint32_t number)
     if (!lane || lane->ended)
         return false;
     for (uint32_t a = lane->first_arena; a; a = arena_of(pool, a)->next_of_lane)
-        if (arena_of(pool, a)->freed_last > lane->asked)
+        if (arena_of(pool, a)->last_free_tick > lane->asked)
             return true;
     return lane->replayed > lane->asked || (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > lane->asked);
 }
@@ -305,9 +305,9 @@ void lane_set_done(cenote_pool *pool, uint32_t number, tick covers)
     struct fences *f = &pool->store.pages.fences;
     if (lane->done < covers)
         lane->done = covers;
-    for (uint32_t a = lane->first_arena; a && f->own; a = arena_of(pool, a)->next_of_lane) {
+    for (uint32_t a = lane->first_arena; a && f->stream_done; a = arena_of(pool, a)->next_of_lane) {
         tick released = arena_of(pool, a)->released;
-        fences_own(f, a, released && released <= covers ? released - 1 : covers);
+        fences_advance_stream(f, a, released && released <= covers ? released - 1 : covers);
     }
     if (!lane->replayed || lane->replayed > lane->done)
         return;
@@ -337,7 +337,7 @@ void lane_not_asked(cenote_pool *pool, uint32_t number, tick covers)
 bool lanes_are_in_flight(const cenote_pool *pool, tick limit)
 {
     const struct fences *f = &pool->store.pages.fences;
-    for (uint32_t i = 0; f->own && i < f->part_count; i++) {
+    for (uint32_t i = 0; f->stream_done && i < f->part_count; i++) {
         uint32_t lane = f->part[(f->first_part + i) % FENCE_PARTS_MAX].lane;
         if (lane && lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
             return true;
@@ -352,9 +352,9 @@ bool lanes_are_in_flight(const cenote_pool *pool, tick limit)
 bool lanes_are_done(const cenote_pool *pool, tick limit)
 {
     const struct fences *f = &pool->store.pages.fences;
-    for (uint32_t number = 1; f->own && number < pool->store.arenas.used; number++) {
+    for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++) {
         const struct arena *a = arena_of(pool, number);
-        if (a->number && !fence_has_passed(f, a->freed_last < limit ? a->freed_last : limit, number))
+        if (a->number && !fence_has_passed(f, a->last_free_tick < limit ? a->last_free_tick : limit, number))
             return false;
     }
     return fence_is_done(f, limit);

@@ -45,7 +45,7 @@ struct lane {
 
     /* --- pending.c: freed blocks that were used on the stream */
     bool     is_listed;             /* among the lanes with a use in them */
-    bool     is_mute;               /* the driver did not say when it was asked last whether the first use is done */
+    bool     is_mute;               /* in the last look at the first use the driver was not asked for its event, or did not say "not ready" */
     uint32_t next;                  /* lane with a use in it */
     uint32_t first, last;           /* uses that wait, as their frees came here: those of threads that free at one time may have changed places */
     tick     uses_done;             /* uses of blocks that were freed up to here are done, by their events */

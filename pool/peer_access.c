@@ -119,13 +119,13 @@ static CUresult grant_pages(cenote_pool *pool, struct device *other, CUmemAccess
 static int check_reach(const cenote_pool *pool, const struct device *other)
 {
     int can = 0;
-    const struct device *own = pool->config.device;
-    if (other == own)
-        return error_set(CENOTE_INVALID, 0, "device %d has access to its own memory", own->ordinal);
-    CUresult result = own->driver->cuDeviceCanAccessPeer(&can, other->handle, own->handle);
+    const struct device *d = pool->config.device;
+    if (other == d)
+        return error_set(CENOTE_INVALID, 0, "device %d has access to its own memory", d->ordinal);
+    CUresult result = d->driver->cuDeviceCanAccessPeer(&can, other->handle, d->handle);
     if (result || !can)
         return error_set(result ? CENOTE_DRIVER : CENOTE_NOT_SUPPORTED, result, "device %d cannot reach the memory of device %d%s%s",
-                         other->ordinal, own->ordinal, result ? ": " : "", result ? driver_result_name(result) : "");
+                         other->ordinal, d->ordinal, result ? ": " : "", result ? driver_result_name(result) : "");
     return CENOTE_OK;
 }
 

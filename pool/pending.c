@@ -100,7 +100,10 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
     return first;
 }
 
-/* An event behind what the stream was given so far, or NULL. LOCKING: none of the pool's; inside. */
+/*
+ * An event behind what the stream was given so far, or NULL. LOCKING: inside, without the pool's lock. A thread that frees holds no lock; one
+ * that walks the lanes may have the turn.
+ */
 static CUevent record(cenote_pool *pool, const struct lane *lane)
 {
     struct device *d = pool->config.device;
@@ -278,6 +281,7 @@ static void walk(cenote_pool *pool, uint32_t looks)
     }
 }
 
+/* LOCKING: inside, without the pool's lock; with the turn or without. */
 static void poll(cenote_pool *pool, uint32_t looks)
 {
     lock_take(&pool->lock);
@@ -289,9 +293,10 @@ static void poll(cenote_pool *pool, uint32_t looks)
     lock_give(&pool->lock);
 }
 
-/* Gives back the blocks whose streams are done. LOCKING: none of the pool's; inside device_enter. */
+/* Gives back the blocks whose streams are done. LOCKING: the turn, and so inside; not the pool's lock. */
 void pending_poll(cenote_pool *pool)
 {
+    CHECK(lock_is_mine(&pool->turn));
     poll(pool, UINT32_MAX);
 }
 
@@ -299,7 +304,7 @@ void pending_poll(cenote_pool *pool)
  * What an allocation does for pending blocks now and then: sees to it that a fence covers those that need one, if the turn is free, and
  * gives back those that are done. LOCKING: none; not inside.
  */
-void pending_poll_if_due(cenote_pool *pool)
+void pending_poll_some(cenote_pool *pool)
 {
     bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
     if (entered && lock_try(&pool->turn)) {

@@ -45,7 +45,7 @@ bool pending_note_use(cenote_pool *pool, const struct block_ref *w, CUstream str
 uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed);
 void pending_record(cenote_pool *pool, uint32_t uses);
 void pending_poll(cenote_pool *pool);
-void pending_poll_if_due(cenote_pool *pool);
+void pending_poll_some(cenote_pool *pool);
 enum pending_wait pending_waits_for(const cenote_pool *pool, tick limit);
 
 /* --- peer_uses.c: uses on other devices */

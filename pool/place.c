@@ -50,7 +50,7 @@ static uint64_t take_item_at(cenote_pool *pool, struct arena *a, const struct re
 
 /*
  * Serves the request from pages in place, or returns what is missing. A place that has slid past slots in flight is taken only if `slide` is
- * set, or as long as `skips_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
+ * set, or as long as `slides_left` lasts: the device may be done with those slots by now, so that a thread that polls it gets a better place.
  * LOCKING: the pool's lock.
  */
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
@@ -69,12 +69,12 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
         enum fit fit = arena_find(a, who, q, q->at ? addresses_find_for_certain(q->at) : NULL, place);
         if (fit != FIT_NOW)
             return fit;
-        if (place->slid && !slide && !a->skips_left)
+        if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
-        a->skips_left -= place->slid && !slide;
+        a->slides_left -= place->slid && !slide;
         *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
     } else {
-        a->live++;
+        a->blocks++;
     }
     count_alloc(pool, a, q);
     record_taken(pool, *at, q, a);
@@ -94,10 +94,10 @@ void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
         pool_settle(pool);
         arena_note_free(w->arena, freed);
         block_of(&pool->store.blocks, w->block)->state = BLOCK_LAST_FREED;
-        pool->store.last_freed.block = w->block;
-        pool->store.last_freed.arena = w->arena;
-        pool->store.last_freed.freed = freed;
+        pool->store.last_freed_block.number = w->block;
+        pool->store.last_freed_block.arena = w->arena;
+        pool->store.last_freed_block.freed = freed;
     }
-    if (!w->arena->live && !w->arena->queue)
+    if (!w->arena->blocks && !w->arena->queue)
         idle_enter(pool, w->arena);
 }

@@ -280,7 +280,7 @@ int peer_access_open_contexts(cenote_pool *pool);
 
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
-uint64_t trim_own(cenote_pool *pool, uint64_t keep, tick latest);
+uint64_t trim_without_sources(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
 uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest);

@@ -16,8 +16,8 @@
 #include "pool/core/arena.h"
 
 /* The block that was freed last, still as it lay. See last_freed.c. */
-struct last_freed {
-    uint32_t      block;            /* 0: none */
+struct last_freed_block {
+    uint32_t      number;           /* 0: none */
     struct arena *arena;
     tick          freed;
 };
@@ -26,7 +26,7 @@ struct store {
     struct pages   pages;
     struct table   blocks, slabs, arenas;
     struct index   by_address;      /* block address -> block */
-    struct last_freed last_freed;
+    struct last_freed_block last_freed_block;
 };
 
 /* --- locate.c, place.c, last_freed.c: what an address stands for, and what lies in place */

@@ -77,6 +77,7 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
         *key = thread_key();
         return CENOTE_OK;
     }
+    CHECK(lock_none_above(0));
     CUresult result = device_default_stream(d, &id);
     if (result == CUDA_ERROR_INVALID_CONTEXT)
         return error_set(CENOTE_INVALID, result, "the default stream is of a context of device %d beside its primary one: make the primary context "
@@ -85,7 +86,10 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
     return result ? pool_driver_error(pool, result, "asking for the default stream") : CENOTE_OK;
 }
 
-/* LOCKING: none of the pool's locks; this may ask the driver. */
+/*
+ * LOCKING: none, and not inside: this may ask the driver, and make the device's context. For CU_STREAM_PER_THREAD it asks nothing: a caller may hold
+ * what it likes.
+ */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
     const struct driver *t = pool->config.device->driver;
@@ -97,6 +101,7 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
     } else if (!t->cuStreamGetId) {
         *key = KEY_HANDLE | (uint64_t)(uintptr_t)stream;
     } else {
+        CHECK(lock_none_above(0));
         CUresult result = t->cuStreamGetId(stream, &id);
         if (result && result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE)
             return pool_driver_error(pool, result, "cuStreamGetId");
@@ -130,19 +135,19 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
  * The stream's context and its device. Of a stream of a green context it is the primary one, as far as the driver knows the newer form of the
  * question. To the older one, of drivers before CUDA 12.5, a green context is a context like any other.
  */
-static CUresult ask_context(struct device *own, CUstream stream, CUcontext *context, CUdevice *device)
+static CUresult ask_context(struct device *d, CUstream stream, CUcontext *context, CUdevice *device)
 {
-    const struct driver *t = own->driver;
+    const struct driver *t = d->driver;
     CUcontext popped;
     CUgreenCtx green;
-    CUresult result = device_prepare(own);
+    CUresult result = device_prepare(d);
     if (!result)
-        result = t->cuCtxPushCurrent(device_context(own));
+        result = t->cuCtxPushCurrent(device_context(d));
     if (result)
         return result;
     result = t->cuStreamGetCtx_v2 ? t->cuStreamGetCtx_v2(stream, context, &green) : t->cuStreamGetCtx(stream, context);
-    *device = own->handle;
-    if (!result && *context != device_context(own) && !(result = t->cuCtxPushCurrent(*context))) {
+    *device = d->handle;
+    if (!result && *context != device_context(d) && !(result = t->cuCtxPushCurrent(*context))) {
         result = t->cuCtxGetDevice(device);
         t->cuCtxPopCurrent(&popped);
     }
@@ -159,19 +164,19 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
 {
     CUcontext context;
     CUdevice ordinal;
-    struct device *own = pool->config.device;
-    CHECK(lock_none_above(LOCK_CONTEXT));
+    struct device *d = pool->config.device;
+    CHECK(lock_none_above(0));
     if (is_default(key))
         return CENOTE_OK;
-    CUresult result = ask_context(own, stream, &context, &ordinal);
+    CUresult result = ask_context(d, stream, &context, &ordinal);
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
         return no_stream(pool, stream, result);
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
         return pool_driver_error(pool, result, "cuStreamGetCtx");
-    if (result || context == device_context(own))
+    if (result || context == device_context(d))
         return CENOTE_OK;
     return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, or of a context beside its primary one: blocks of device %d are taken on its own "
-                     "streams, and cenote_use names others", (void *)stream, ordinal, own->ordinal);
+                     "streams, and cenote_use names others", (void *)stream, ordinal, d->ordinal);
 }
 
 /* Asks the driver for the stream's device; NULL: the pool's own device. */

@@ -1,8 +1,9 @@
 /*
  * trim.c: memory goes back to the driver.
  *
- * Only what is free and complete can go: the device may still be at work on the rest, and nothing here waits unless asked to. Those that
- * were freed longest ago go first. A page leaves in three steps, each of which the driver may refuse; what it refuses stays in the pool.
+ * Only pages and segments that are free and complete can go, because the device may still be at work on the others. No function of this file
+ * waits for the device. The pages that were freed longest ago go first. A page leaves in three steps; if the driver refuses one, the page stays in
+ * the pool.
  *
  *      pages_leave                each slot: unmap, unlink                release
  *    ------------> leaving -----------------------------------> nowhere --------> gone
@@ -22,7 +23,7 @@
 struct leave {
     uint64_t keep;      /* bytes that stay, at least */
     tick     latest;    /* freed then or before */
-    bool     own;       /* not what functions of the program have to take back */
+    bool     skip_sources;  /* not what functions of the program have to take back */
 };
 
 /* Empty slabs go back to their heaps, so that their pages can be free. */
@@ -127,7 +128,7 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
 {
     lock_take(&pool->lock);
     pool_settle(pool);
-    struct picker picker = {.latest = leave->latest, .segments = segments, .own = leave->own, .most = most, .picks = picks};
+    struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .most = most, .picks = picks};
     pages_pick(&pool->store.pages, &picker);
     uint32_t count = 0;
     for (uint64_t left = pool->store.pages.reserved; count < picker.count && left > leave->keep; count++) {
@@ -287,7 +288,7 @@ static uint64_t trim_what(cenote_pool *pool, const struct leave *leave)
     if (atomic_load(&pool->config.device->captures)) /* begun while a source had a segment back */
         return bytes;
     bytes += trim_kind(pool, leave, false);
-    if (leave->own && !bytes) /* nothing has become empty */
+    if (leave->skip_sources && !bytes) /* nothing has become empty */
         return 0;
     for (uint32_t number = 1; number < pool->store.pages.regions.used; number++)
         trim_region(pool, number);
@@ -309,9 +310,9 @@ uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest)
 }
 
 /* The same of what came from the driver: the turn is kept, and no function of the program called but its watch function. */
-uint64_t trim_own(cenote_pool *pool, uint64_t keep, tick latest)
+uint64_t trim_without_sources(cenote_pool *pool, uint64_t keep, tick latest)
 {
-    return trim_what(pool, &(struct leave){.keep = keep, .latest = latest, .own = true});
+    return trim_what(pool, &(struct leave){.keep = keep, .latest = latest, .skip_sources = true});
 }
 
 /* The pool has grown: what is held above trim_above goes as far as it is free and complete. Nothing is waited for. LOCKING: the turn. */

@@ -67,7 +67,7 @@ enum fit arena_find(struct arena *a, const struct requester *who, const struct r
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
 {
     struct block *b = block_of(a->heap.ranges.blocks, block);
-    a->live++;
+    a->blocks++;
     if (q->class == CLASS_NONE) {
         b->requested = q->bytes;
         b->mark = q->mark;
@@ -86,16 +86,16 @@ void arena_abandon(struct arena *a, uint32_t block)
 
 void arena_note_free(struct arena *a, tick freed)
 {
-    CHECK(a->live);
-    a->live--;
-    a->last_freed = a->last_freed > freed ? a->last_freed : freed;
+    CHECK(a->blocks);
+    a->blocks--;
+    a->last_return_tick = a->last_return_tick > freed ? a->last_return_tick : freed;
 }
 
 /* The items of the slab were freed at different ticks, and a pending one comes back late with an early tick: the arena's latest tick covers all. */
 static void close_slab(struct arena *a, uint32_t slab)
 {
     struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
-    heap_give(&a->heap, slab_close(&a->slabs, slab, r), a->last_freed);
+    heap_give(&a->heap, slab_close(&a->slabs, slab, r), a->last_return_tick);
 }
 
 void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)

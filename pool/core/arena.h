@@ -35,14 +35,14 @@ struct arena {                      /* guarded by the pool's lock */
     CUstream handle;                /* the stream's handle when it was last seen */
     uint32_t number;                /* in the pool's table */
     uint32_t group;                 /* 0: none */
-    uint64_t live;                  /* blocks, with those pending */
-    uint64_t pending;               /* bytes of those, as they are counted */
+    uint64_t blocks;                /* live and pending ones, items too */
+    uint64_t pending;               /* bytes of its pending blocks, as they are counted */
     struct row row;                 /* its part of the allocated bytes */
     uint32_t slow_path_users;              /* threads in shortage.c on its behalf: no other stream takes it over */
-    uint32_t skip_length;               /* skips_left that followed the last question to the device which did not help; each such doubles them */
-    uint32_t skips_left;                /* of those, still to come: places that have slid are taken without asking */
-    tick     last_freed;            /* last block that came back */
-    tick     freed_last;            /* last block that was freed, pending ones too */
+    uint32_t slides_allowed;        /* places that may slide until the next poll; each poll that does not help doubles them */
+    uint32_t slides_left;           /* of those, still to come */
+    tick     last_return_tick;      /* latest free of a block that the arena has back */
+    tick     last_free_tick;        /* latest free of a block of it, also of one that is pending */
     uint32_t lane;                  /* of its stream, see lanes.c */
     uint32_t before_of_lane, next_of_lane;
     tick     released;              /* its private group ended then, and replays may still write to it; 0: none may */

@@ -6,12 +6,12 @@
  * so that one number says of any slot or page whether the device is through with it: its last free must not be later.
  *
  * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena has a
- * number more, `own`: how far its own stream has got. Only an event on that stream moves it (lanes.c).
+ * number more, `stream_done`: how far its stream has got. Only an event on that stream moves it (lanes.c).
  *
- *     complete:  freed <= done, and freed <= own of the arena, or freed <= whole
+ *     complete:  freed <= done, and freed <= stream_done of the arena, or freed <= whole
  *
- * Memory of a graph may have been written by a replay on any stream. So `own` of an arena that a private group has left stays behind the end of the
- * group until `all` has come there, which only a fence moves that lacked no stream that lives as long as the program.
+ * Memory of a graph may have been written by a replay on any stream. So `stream_done` of an arena that a private group has left stays behind
+ * the end of the group until `all` has come there, which only a fence moves that lacked no stream that lives as long as the program.
  *
  * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
  * tells us the result. That keeps rule 11 of docs/design.md visible in the signatures.

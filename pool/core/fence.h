@@ -50,7 +50,7 @@ struct fences {                 /* all guarded by the pool's lock */
     tick         done;          /* every stream that could be touched is done with everything freed up to here */
     tick         all;           /* every stream that lives as long as the program is, also those that were captured for a time */
     tick         whole;         /* the whole context is */
-    tick        *own;           /* by the number of an arena: its own stream is. NULL: each fence so far was over the whole context */
+    tick        *stream_done;   /* by the number of an arena: its stream is. NULL: each fence so far was over the whole context */
     tick         begun;         /* what the fence being recorded, or the newest due, covers */
     tick         wanted;        /* up to here a fence was asked for that was not for one stream alone */
     uint64_t     moved;         /* counts how often more was done than before */
@@ -73,18 +73,18 @@ void fences_all_done(struct fences *f, tick covers);
 bool fences_are_valid(const struct fences *f);
 
 /* The arena's own stream is done with what the arena freed up to here. */
-static inline void fences_own(struct fences *f, uint32_t arena, tick covers)
+static inline void fences_advance_stream(struct fences *f, uint32_t arena, tick covers)
 {
-    if (f->own[arena] < covers) {
-        f->moved += f->own[arena] < f->freed;
-        f->own[arena] = covers;
+    if (f->stream_done[arena] < covers) {
+        f->moved += f->stream_done[arena] < f->freed;
+        f->stream_done[arena] = covers;
     }
 }
 
 /* Is the device done with what that arena freed at that tick? Pages and slots are asked so. */
 static inline bool fence_has_passed(const struct fences *f, tick freed, uint32_t arena)
 {
-    return fence_is_done(f, freed) && (__builtin_expect(!f->own, 1) || freed <= f->own[arena] || freed <= f->whole);
+    return fence_is_done(f, freed) && (__builtin_expect(!f->stream_done, 1) || freed <= f->stream_done[arena] || freed <= f->whole);
 }
 
 #endif

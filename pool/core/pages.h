@@ -102,7 +102,7 @@ struct picker {
     const struct requester *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
     tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
     bool     segments;          /* immovable ones instead of movable ones */
-    bool     own;               /* none of a cenote_source */
+    bool     skip_sources;      /* none that functions of the program have to take back (cenote_source) */
     uint32_t most;
     uint32_t count;
     struct pick *picks;         /* room for `most` */

@@ -134,7 +134,7 @@ void pages_pick(struct pages *s, struct picker *k)
     for (uint32_t number = s->listed[k->segments]; number;) {
         struct region *r = region_of(s, number);
         number = r->next_listed;
-        if (!(k->own && r->foreign) && !pick_in_region(s, k, r))
+        if (!(k->skip_sources && r->foreign) && !pick_in_region(s, k, r))
             pages_unlist(s, r);
     }
     for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {

@@ -52,7 +52,7 @@ static bool begin_epoch(cenote_pool *pool, uint64_t now)
 static uint64_t give_ripe(cenote_pool *pool, uint64_t bytes)
 {
     uint64_t reserved = pool->store.pages.reserved, before = pool_now(pool);
-    uint64_t gone = trim_own(pool, reserved > bytes ? reserved - bytes : 0, pool->policy.decay.ripe);
+    uint64_t gone = trim_without_sources(pool, reserved > bytes ? reserved - bytes : 0, pool->policy.decay.ripe);
     churn_given(pool, gone, pool_now(pool) - before);
     lock_take(&pool->lock);
     pool->account.stats.trimmed += gone;

@@ -124,8 +124,8 @@ static void copy_arenas(struct snapshot *s, struct look *look, const struct aren
         struct arena_copy *copy = a->number ? next(s, PART_ARENAS, sizeof *copy) : NULL;
         if (copy)
             *copy = (struct arena_copy){.number = number, .group = a->group, .slow_path_users = a->slow_path_users, .stream = a->stream,
-                                        .live = a->live, .reserved = sum_of_arena(sums, number), .handle = a->handle, .last_freed = a->last_freed,
-                                        .is_private = a->is_private, .retired = a->retired};
+                                        .blocks = a->blocks, .reserved = sum_of_arena(sums, number), .handle = a->handle,
+                                        .last_return_tick = a->last_return_tick, .is_private = a->is_private, .retired = a->retired};
     }
 }
 

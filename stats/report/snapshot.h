@@ -25,9 +25,9 @@ enum part {
 
 struct arena_copy {
     uint32_t number, group, slow_path_users, regions;
-    uint64_t stream, live, reserved;
+    uint64_t stream, blocks, reserved;
     CUstream handle;
-    tick     last_freed;
+    tick     last_return_tick;
     bool     is_private, retired;
 };
 

@@ -113,8 +113,8 @@ static void write_arenas(const struct snapshot *s, struct file *f)
         LIST(f, i, "");
         file_print(f, "{\"arena\":%" PRIu32 ",\"group\":%" PRIu32 ",\"stream_id\":%" PRIu64 ",\"stream\":%" PRIuPTR ",\"private\":%s,"
                    "\"retired\":%s,\"blocks\":%" PRIu64 ",\"reserved\":%" PRIu64 ",\"slow_path_users\":%" PRIu32 ",\"last_freed\":%" PRIu64 "}",
-                   a->number, a->group, a->stream, (uintptr_t)a->handle, yes(a->is_private), yes(a->retired), a->live, a->reserved,
-                   a->slow_path_users, a->last_freed);
+                   a->number, a->group, a->stream, (uintptr_t)a->handle, yes(a->is_private), yes(a->retired), a->blocks, a->reserved,
+                   a->slow_path_users, a->last_return_tick);
     }
     file_write(f, "]", 1);
 }

@@ -202,7 +202,7 @@ static tick own[4];
 static void count_streams(void)
 {
     memset(own, 0, sizeof own);
-    f.own = own;
+    f.stream_done = own;
 }
 
 CASE(the_last_event_of_a_fence_makes_it_done)
@@ -226,7 +226,7 @@ CASE(an_arena_is_done_when_its_own_stream_is_and_all_others_are)
 {
     count_streams();
     tick freed = record(1);
-    fences_own(&f, 1, freed);
+    fences_advance_stream(&f, 1, freed);
     EXPECT(!fence_has_passed(&f, freed, 1)); /* other streams may be behind */
     mark_done(freed);
     EXPECT(fence_has_passed(&f, freed, 1));
@@ -293,13 +293,13 @@ CASE(what_moved_is_counted)
     uint64_t before = f.moved;
     mark_done(freed);
     EXPECT_EQ(f.moved, before + 1);
-    fences_own(&f, 1, freed);
+    fences_advance_stream(&f, 1, freed);
     EXPECT_EQ(f.moved, before + 2);
     tick nothing = fences_stamp_nothing(&f);
     REQUIRE(fences_begin(&f));
     end(2);
     mark_done(nothing);
-    fences_own(&f, 1, nothing);
+    fences_advance_stream(&f, 1, nothing);
     EXPECT_EQ(f.moved, before + 2);
 }
 
