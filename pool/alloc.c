@@ -250,6 +250,8 @@ static int use_block(void *block, int device, CUstream stream)
     bool owed = !other && waits_for_this(pool, lane), owed_there = other && peer_uses_are_owed(pool, lane);
     if (noted)
         record_used(pool, &w, key);
+    if (owed_there)
+        lane_hold(pool, lane);
     if (still)
         lock_give(&still->lock);
     if (owed_there)

@@ -104,7 +104,12 @@ static CUresult fence_on_streams(cenote_pool *pool, tick needed)
         lanes_mark(pool);
     lock_give(&pool->lock);
     CUresult result = room ? lane_events_record(pool) : CUDA_SUCCESS;
-    return room && !result && begin_on_streams(pool, needed) ? record_marks(pool) : result;
+    if (room && !result && begin_on_streams(pool, needed))
+        result = record_marks(pool);
+    lock_take(&pool->lock);
+    lanes_unmark(pool);
+    lock_give(&pool->lock);
+    return result;
 }
 
 /* Records a fence if none yet covers `needed`. A driver that refuses costs nothing: the next fence covers it. LOCKING: the turn. */

@@ -237,20 +237,31 @@ static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
     struct lanes *l = &pool->lanes;
     CHECK(l->count < MARKS_MAX);
     l->marks[l->count++] = (struct mark){stream, lane, lane_is_owed(pool, lane)};
+    if (lane)
+        lane_hold(pool, lane);
 }
 
 /*
  * Lists the streams on which a fence that begins now wants an event: the default stream, and those that live as long as the program, which may have
- * put any of them to use behind the ones that freed.
+ * put any of them to use behind the ones that freed. The lanes are held until lanes_unmark: their last arenas may go to other streams meanwhile.
  */
 void lanes_mark(cenote_pool *pool)
 {
     struct device *d = pool->config.device;
     CUstream stream;
-    pool->lanes.count = 0;
+    CHECK(!pool->lanes.count);
     mark_stream(pool, NULL, lane_find(pool, STREAM_KEY_LEGACY, NULL));
     for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && (stream = atomic_load(&d->touch.stream[i].handle)); i++)
         mark_stream(pool, stream, lane_find(pool, atomic_load(&d->touch.stream[i].key), NULL));
+}
+
+/* The fence has its events. LOCKING: the turn, too. */
+void lanes_unmark(cenote_pool *pool)
+{
+    struct lanes *l = &pool->lanes;
+    while (l->count)
+        if (l->marks[--l->count].lane)
+            lane_drop(pool, l->marks[l->count].lane);
 }
 
 bool lanes_are_marked(const cenote_pool *pool, CUstream stream)

@@ -1,7 +1,7 @@
 /*
  * lanes.h: the streams that a pool knows. See lanes.c, lane_events.c, and pending.c for the blocks of others that are used on a stream.
  *
- *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use or event names it
+ *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
  * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock; `marks` the turn.
  */
@@ -28,7 +28,7 @@ struct lane {
     uint64_t probe;                 /* see lane_hash */
     CUstream stream;                /* its handle when it was last seen */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
-    uint32_t users;                 /* arenas, uses and events that name it: the lane goes with the last one */
+    uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
     tick     born;                  /* it has nothing that was freed up to here */
     tick     asked;                 /* the newest event on the stream covers what was freed up to here */
@@ -54,7 +54,7 @@ struct lane {
 /* A stream on which the fence that is being recorded wants an event. */
 struct mark {
     CUstream stream;
-    uint32_t lane;                  /* 0: the pool has none of it */
+    uint32_t lane;                  /* held; 0: the pool has none of it */
     bool     owed;                  /* something waits for an event on it */
 };
 
@@ -65,7 +65,7 @@ struct lanes {
     uint32_t     first_released, last_released; /* arenas that private groups have left and replays may still write to, the oldest first */
     uint32_t     replayed;          /* lanes that such memory waits for */
     tick         known_from;        /* lanes that ended before are done when the context is; 0: none are */
-    uint32_t     count;             /* of the marks */
+    uint32_t     count;             /* of the marks; 0 unless a thread records a fence */
     struct mark  marks[MARKS_MAX];
 };
 

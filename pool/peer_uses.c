@@ -208,7 +208,10 @@ bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane)
     return !touch_captures_are_announced() && lane && lane_of(pool, lane)->last && !use_of(pool, lane_of(pool, lane)->last)->event;
 }
 
-/* A call names the stream: all that waits for it has an event from now on. LOCKING: none; not inside. */
+/*
+ * A call names the stream: all that waits for it has an event from now on. The caller has held the lane, for the block may be freed meanwhile; the
+ * lane is let go here. LOCKING: none; not inside.
+ */
 void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
 {
     CUevent event;
@@ -224,6 +227,9 @@ void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
         device_visit_end(other);
     }
     device_leave(pool->config.device);
+    lock_take(&pool->lock);
+    lane_drop(pool, number);
+    lock_give(&pool->lock);
 }
 
 /* A use of the lane that has no event, from `use` on; 0: there is none. LOCKING: the pool's lock. */

@@ -177,6 +177,7 @@ void     lane_release(cenote_pool *pool, struct arena *a, tick now);
 void     lanes_look_at_released(cenote_pool *pool);
 void     lanes_note_replays(cenote_pool *pool);
 void     lanes_mark(cenote_pool *pool);
+void     lanes_unmark(cenote_pool *pool);
 bool     lanes_are_marked(const cenote_pool *pool, CUstream stream);
 bool     lanes_named(uint64_t *key, CUstream *stream);
 bool     lanes_can_help(cenote_pool *pool);
