@@ -20,3 +20,6 @@ install(FILES ${CMAKE_BINARY_DIR}/cenote.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 if(TARGET cenote_host)
     install(TARGETS cenote_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+
+# By LD_PRELOAD, beside libcenote.so (docs/preload.md). A program does not link it.
+install(TARGETS cenote_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,0 +1,13 @@
+# libcenote_preload.so: cenote for programs that know nothing of it, by LD_PRELOAD. It stands beside libcenote.so, which serves it: one cenote in the
+# process, also where the program uses cenote itself.
+
+enable_language(ASM)
+file(GLOB preload_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/plugins/preload/*.c ${CMAKE_SOURCE_DIR}/plugins/preload/*.S)
+set(preload_exports ${CMAKE_SOURCE_DIR}/plugins/preload/preload.map)
+add_library(cenote_preload SHARED ${preload_sources} ${CMAKE_SOURCE_DIR}/base/check.c)
+target_compile_options(cenote_preload PRIVATE -fvisibility=hidden)
+target_link_libraries(cenote_preload PRIVATE cenote_shared Threads::Threads ${CMAKE_DL_LIBS} cenote_flags)
+target_link_options(cenote_preload PRIVATE -Wl,--version-script=${preload_exports})
+set_target_properties(cenote_preload PROPERTIES LINKER_LANGUAGE C LINK_DEPENDS ${preload_exports}
+    BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN" BUILD_RPATH_USE_ORIGIN ON)
+add_dependencies(cenote_library cenote_preload)

@@ -1,0 +1,207 @@
+/*
+ * captures.c: announces to cenote every capture of a stream in the process. Runtimes and libraries begin and end captures by calls of the driver, so
+ * all of them pass here. So cenote may ask with one event how far a whole device is, a call that would end a capture which it was not told of.
+ *
+ *     none open ----cuStreamBeginCapture: announced to every device that has joined----> open ----the last one is over----> none open
+ *
+ * One announcement for each device covers all captures: memory of captured streams is the driver's (stream_memory.c), so no block comes from the
+ * group that an announcement names.
+ *
+ * A capture is known by the stream that it began on: a handle, and for the per-thread default stream its thread. It is over when the driver says so
+ * after cuStreamEndCapture, when that stream is destroyed, or with its context. A capture that begins by a route past our hooks is not announced
+ * (docs/preload.md).
+ *
+ * LOCKING: `quiet` guards all of this as a writer. A thread that waits for a device holds it as a reader: no capture begins meanwhile, for the wait
+ * would end it.
+ */
+#include "plugins/preload/captures.h"
+
+#include "plugins/preload/hooks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+
+#define DEVICES_MAX 64
+
+static pthread_rwlock_t quiet = PTHREAD_RWLOCK_INITIALIZER;
+
+static struct capture {
+    CUstream  stream;
+    pthread_t thread;  /* of the per-thread default stream */
+    CUcontext context; /* NULL: not known */
+} *captures;
+static size_t count, room;
+
+static struct joined {
+    cenote_group *group; /* NULL: the device has not joined */
+    CUstream      mark;
+} joined[DEVICES_MAX];
+
+bool captures_have(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const struct real *r = real();
+    CUresult result = r->cuStreamIsCapturing ? r->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
+    return result || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool captures_wait(CUcontext context, CUresult *result)
+{
+    const struct real *r = real();
+    CUcontext popped;
+    pthread_rwlock_rdlock(&quiet);
+    bool may_wait = count == 0;
+    if (may_wait && !(*result = r->cuCtxPushCurrent_v2(context))) {
+        *result = r->cuCtxSynchronize();
+        r->cuCtxPopCurrent_v2(&popped);
+    }
+    pthread_rwlock_unlock(&quiet);
+    return may_wait;
+}
+
+/* --- announcements. LOCKING: `quiet` as a writer. */
+
+/* To the devices before `last`. A device whose context was lost cannot be told of an end: its captures stay open, and it serves nothing any more. */
+static void announce_end(int last)
+{
+    for (int i = 0; i < last; i++)
+        if (joined[i].group)
+            cenote_capture_end(joined[i].group, joined[i].mark);
+}
+
+/* All of them, or none. */
+static int announce_begin(void)
+{
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        int error = joined[i].group ? cenote_capture_begin(joined[i].group, joined[i].mark) : CENOTE_OK;
+        if (error) {
+            announce_end(i);
+            return error;
+        }
+    }
+    return CENOTE_OK;
+}
+
+int captures_join(int device, cenote_group *group, CUstream mark)
+{
+    CHECK(device >= 0 && device < DEVICES_MAX && group);
+    pthread_rwlock_wrlock(&quiet);
+    CHECK(!joined[device].group);
+    int error = count ? cenote_capture_begin(group, mark) : CENOTE_OK;
+    if (!error)
+        joined[device] = (struct joined){group, mark};
+    pthread_rwlock_unlock(&quiet);
+    return error;
+}
+
+void captures_leave(int device)
+{
+    pthread_rwlock_wrlock(&quiet);
+    if (count && joined[device].group)
+        cenote_capture_end(joined[device].group, joined[device].mark);
+    joined[device] = (struct joined){0};
+    pthread_rwlock_unlock(&quiet);
+}
+
+/* --- the list. LOCKING: `quiet` as a writer. */
+
+static CUcontext context_of(CUstream stream)
+{
+    const struct real *r = real();
+    CUcontext context = NULL;
+    return r->cuStreamGetCtx(stream, &context) ? NULL : context;
+}
+
+/* False: no host memory. */
+static bool have_room(void)
+{
+    if (count < room)
+        return true;
+    size_t more = room ? 2 * room : 16;
+    struct capture *larger = realloc(captures, more * sizeof *larger);
+    captures = larger ? larger : captures;
+    room = larger ? more : room;
+    return larger != NULL;
+}
+
+static void remove_at(size_t i)
+{
+    CHECK(i < count);
+    captures[i] = captures[--count];
+    if (!count)
+        announce_end(DEVICES_MAX);
+}
+
+/* A capture is about to begin: it is announced before, and taken back if the driver refuses it. The lock stays held between the two. */
+static bool begin(CUstream stream)
+{
+    pthread_rwlock_wrlock(&quiet);
+    bool is_ready = have_room() && (count || !announce_begin());
+    if (is_ready)
+        captures[count++] = (struct capture){stream, pthread_self(), context_of(stream)};
+    else
+        pthread_rwlock_unlock(&quiet);
+    return is_ready;
+}
+
+static CUresult begun(CUresult result)
+{
+    if (result)
+        remove_at(count - 1);
+    pthread_rwlock_unlock(&quiet);
+    return result;
+}
+
+static void forget(CUstream stream)
+{
+    for (size_t i = 0; i < count; i++)
+        if (captures[i].stream == stream && (stream != CU_STREAM_PER_THREAD || pthread_equal(captures[i].thread, pthread_self()))) {
+            remove_at(i);
+            return;
+        }
+}
+
+void captures_forget_stream(CUstream stream)
+{
+    pthread_rwlock_wrlock(&quiet);
+    forget(stream);
+    pthread_rwlock_unlock(&quiet);
+}
+
+void captures_forget_context(CUcontext context)
+{
+    pthread_rwlock_wrlock(&quiet);
+    for (size_t i = count; i-- > 0;)
+        if (captures[i].context == context)
+            remove_at(i);
+    pthread_rwlock_unlock(&quiet);
+}
+
+/* --- hooks */
+
+CUresult serve_cuStreamBeginCapture(CUstream stream)
+{
+    return begin(stream) ? begun(real()->cuStreamBeginCapture(stream)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult serve_cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
+{
+    return begin(stream) ? begun(real()->cuStreamBeginCapture_v2(stream, mode)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult serve_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t number,
+                                           CUstreamCaptureMode mode)
+{
+    return begin(stream) ? begun(real()->cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, number, mode)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* It may fail and have ended the capture, or leave it open, as when it is called on another thread than the capture was begun on. */
+CUresult serve_cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    CUresult result = real()->cuStreamEndCapture(stream, graph);
+    if (!result || !captures_have(stream))
+        captures_forget_stream(stream);
+    return result;
+}

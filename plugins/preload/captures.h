@@ -1,0 +1,26 @@
+/* captures.h: the captures of streams in the process. See captures.c. */
+#ifndef CENOTE_PRELOAD_CAPTURES_H
+#define CENOTE_PRELOAD_CAPTURES_H
+
+#include "plugins/preload/real.h"
+
+#include <cenote/cenote.h>
+
+/* This stream is being captured; the driver is asked. Also true where it cannot tell, because a call on this stream would end a capture. */
+bool captures_have(CUstream stream);
+
+/* Waits until the device is done with all that the context was given; *result is the driver's answer. False, at once: a capture is open. */
+bool captures_wait(CUcontext context, CUresult *result);
+
+/* The stream is destroyed next; the context ends next. Captures that began there are over. */
+void captures_forget_stream(CUstream stream);
+void captures_forget_context(CUcontext context);
+
+/*
+ * From now on captures are announced for this device: by a private group of its pool and a stream of ours, neither of which memory is taken with. A
+ * CENOTE_ error: it was not possible. After captures_leave the device is told nothing more.
+ */
+int  captures_join(int device, cenote_group *group, CUstream mark);
+void captures_leave(int device);
+
+#endif

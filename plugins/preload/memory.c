@@ -1,0 +1,199 @@
+/*
+ * memory.c: memory for every stream at once: cuMemAlloc, cuMemAllocPitch and cuMemFree.
+ *
+ * What cuMemAlloc gives may be used on any stream without order, so nothing that the device has still to do may touch it. Such blocks are all taken on
+ * one stream of ours that never has work (`still` of struct place). Whatever leaves another stream's memory has to be done with on the device first
+ * (rule 1 of docs/design.md), and what was freed here was waited for:
+ *
+ *     live ----cuMemFree: the thread waits for the context----> free, for any request
+ *       |
+ *       +-----cuMemFree while a stream is captured: the driver decides whether a free is allowed then. If it is, the thread cannot wait for the
+ *             context, because that would end the capture: the block is *kept*, and freed with the next cuMemFree that can wait
+ *
+ * cuMemFree of a block that was taken in stream order waits for nothing, as in the driver: cuda.h says that the program has.
+ *
+ * LOCKING: `keeping` guards the blocks that are kept.
+ */
+#include "plugins/preload/memory.h"
+
+#include "plugins/preload/captures.h"
+#include "plugins/preload/hooks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+
+#define PITCH_STEP 512 /* what drivers align rows to: a row begins at the alignment of textures */
+
+static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER;
+static struct kept {
+    struct place *place;
+    void         *block;
+    uint64_t      number; /* in the order in which they came */
+} *kept;
+static size_t kept_count, kept_room;
+static _Atomic uint64_t kept_ever;
+
+static void *address(CUdeviceptr at)
+{
+    return (void *)(uintptr_t)at;
+}
+
+CUresult memory_said(int error)
+{
+    switch (error) {
+    case CENOTE_OK:
+        return CUDA_SUCCESS;
+    case CENOTE_OUT_OF_MEMORY:
+    case CENOTE_OUT_OF_HOST_MEMORY:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    case CENOTE_EXITING:
+        return CUDA_ERROR_DEINITIALIZED;
+    case CENOTE_DRIVER:
+    case CENOTE_DEVICE_LOST:
+        return cenote_driver_result() ? (CUresult)cenote_driver_result() : CUDA_ERROR_UNKNOWN;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* --- taking */
+
+static void learn_still_id(struct place *p, void *block)
+{
+    cenote_block found;
+    if (!atomic_load_explicit(&p->still_id, memory_order_relaxed) && !cenote_find(block, &found)) {
+        CHECK(found.stream == p->still);
+        atomic_store_explicit(&p->still_id, found.stream_id, memory_order_release);
+    }
+}
+
+bool memory_take(struct place *p, cenote_group *group, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result)
+{
+    void *block = NULL;
+    int error = group ? cenote_group_alloc(group, bytes, 512, stream, &block) : cenote_alloc(p->pool, bytes, stream, &block);
+    *result = CUDA_SUCCESS;
+    if (error == CENOTE_OUT_OF_MEMORY) {
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+        return true;
+    }
+    if (error) {
+        place_count_pass(PASS_REFUSED);
+        return false;
+    }
+    if (stream == p->still)
+        learn_still_id(p, block);
+    *at = (CUdeviceptr)(uintptr_t)block;
+    return true;
+}
+
+CUresult serve_cuMemAlloc_v2(CUdeviceptr *at, size_t size)
+{
+    struct place *p = at && size ? place_here() : NULL;
+    CUresult result;
+    return p && memory_take(p, NULL, at, size, p->still, &result) ? result : real()->cuMemAlloc_v2(at, size);
+}
+
+CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+    bool is_fine = at && pitch && width && height && width <= INT32_MAX && (element == 4 || element == 8 || element == 16);
+    size_t row = (width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
+    struct place *p = is_fine && height <= SIZE_MAX / row ? place_here() : NULL;
+    CUresult result;
+    if (!p || !memory_take(p, NULL, at, row * height, p->still, &result))
+        return real()->cuMemAllocPitch_v2(at, pitch, width, height, element);
+    if (!result)
+        *pitch = row;
+    return result;
+}
+
+/* --- giving */
+
+/* Would the driver allow a cuMemFree now? It is asked by one of its own memory, which it refuses, or also waits for, as it does for any. */
+static CUresult ask_for_a_free(struct place *p)
+{
+    const struct real *r = real();
+    CUcontext popped;
+    CUdeviceptr probe = 0;
+    CUresult result = r->cuCtxPushCurrent_v2(atomic_load(&p->context));
+    if (result)
+        return result;
+    result = r->cuMemAlloc_v2(&probe, 1);
+    if (!result)
+        result = r->cuMemFree_v2(probe);
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        result = CUDA_SUCCESS; /* it is no refusal */
+    r->cuCtxPopCurrent_v2(&popped);
+    return result;
+}
+
+static bool have_room(void)
+{
+    if (kept_count < kept_room)
+        return true;
+    size_t room = kept_room ? 2 * kept_room : 64;
+    struct kept *more = realloc(kept, room * sizeof *more);
+    kept = more ? more : kept;
+    kept_room = more ? room : kept_room;
+    return more != NULL;
+}
+
+static CUresult keep(struct place *p, void *block)
+{
+    pthread_mutex_lock(&keeping);
+    bool has_room = have_room();
+    if (has_room)
+        kept[kept_count++] = (struct kept){p, block, atomic_fetch_add(&kept_ever, 1) + 1};
+    pthread_mutex_unlock(&keeping);
+    return has_room ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool memory_is_kept(const void *block)
+{
+    bool is_kept = false;
+    if (!atomic_load_explicit(&kept_ever, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&keeping);
+    for (size_t i = 0; i < kept_count; i++)
+        is_kept = is_kept || kept[i].block == block;
+    pthread_mutex_unlock(&keeping);
+    return is_kept;
+}
+
+void memory_free_kept(struct place *p, uint64_t last)
+{
+    pthread_mutex_lock(&keeping);
+    for (size_t i = kept_count; i-- > 0;)
+        if (kept[i].place == p && kept[i].number <= last) {
+            cenote_free(kept[i].block);
+            kept[i] = kept[--kept_count];
+        }
+    pthread_mutex_unlock(&keeping);
+}
+
+static CUresult free_for_all(struct place *p, void *block)
+{
+    CUresult result;
+    uint64_t last = atomic_load(&kept_ever); /* what is kept from here on was not waited for */
+    if (!captures_wait(atomic_load(&p->context), &result)) {
+        result = ask_for_a_free(p);
+        return result ? result : keep(p, block);
+    }
+    if (result)
+        return result;
+    if (last)
+        memory_free_kept(p, last);
+    return memory_said(cenote_free(block));
+}
+
+CUresult serve_cuMemFree_v2(CUdeviceptr at)
+{
+    cenote_block block;
+    struct place *p = place_of_block(at, &block);
+    if (!p)
+        return real()->cuMemFree_v2(at);
+    if (block.start != address(at) || memory_is_kept(block.start))
+        return CUDA_ERROR_INVALID_VALUE;
+    return place_is_for_all(p, &block) ? free_for_all(p, block.start) : memory_said(cenote_free(block.start));
+}

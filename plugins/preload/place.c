@@ -1,0 +1,187 @@
+/*
+ * place.c: which devices are served: a pool of cenote for each device whose primary context allocates.
+ *
+ *     closed ----place_here, place_of_context----> open
+ *
+ * Contexts that a program makes itself (cuCtxCreate) are not served: cenote's pools are of primary contexts. What those allocate is the driver's.
+ *
+ * The pool is of our own, with the options of CENOTE_CONF: a default pool could not go when the program resets the device.
+ *
+ * LOCKING: `opening` guards the step from closed to open. `context` is written last, and tells that all else is there.
+ */
+#include "plugins/preload/place.h"
+
+#include "plugins/preload/captures.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+static struct place places[PLACES_MAX];
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t passes[PASSES];
+
+void place_count_pass(enum pass why)
+{
+    CHECK(why < PASSES);
+    atomic_fetch_add_explicit(&passes[why], 1, memory_order_relaxed);
+}
+
+uint64_t place_passes(enum pass why)
+{
+    return atomic_load_explicit(&passes[why], memory_order_relaxed);
+}
+
+static bool is_valid(const struct place *p)
+{
+    return p->pool && p->still && p->mark && p->captures && p->device == (int)(p - places) && cenote_pool_device(p->pool) == p->device;
+}
+
+/* --- opening */
+
+static int make_pool(struct place *p)
+{
+    cenote_options options;
+    int error = cenote_options_default(&options);
+    if (!error)
+        error = cenote_pool_create(p->device, &options, &p->pool);
+    if (!error)
+        error = cenote_stream_set_immortal(p->pool, p->still);
+    if (!error)
+        error = cenote_group_create(p->pool, "captures", CENOTE_GROUP_PRIVATE, NULL, &p->captures);
+    if (!error)
+        error = captures_join(p->device, p->captures, p->mark);
+    if (!error)
+        cenote_pool_set_user(p->pool, "the program");
+    return error;
+}
+
+/* Takes apart what is there. */
+static void close_parts(struct place *p)
+{
+    const struct real *r = real();
+    if (p->captures) {
+        captures_leave(p->device);
+        cenote_group_destroy(p->captures);
+    }
+    if (p->pool && cenote_pool_destroy(p->pool))
+        fprintf(stderr, "cenote: the pool of device %d cannot be given back: %s\n", p->device, cenote_message());
+    if (p->still)
+        r->cuStreamDestroy_v2(p->still);
+    if (p->mark)
+        r->cuStreamDestroy_v2(p->mark);
+    r->cuDevicePrimaryCtxRelease_v2(p->device);
+    memset(p, 0, sizeof *p);
+}
+
+/* The context is current, and retained. */
+static bool open_parts(struct place *p)
+{
+    const struct real *r = real();
+    CUmemoryPool current = NULL;
+    if (r->cuStreamCreate(&p->still, CU_STREAM_NON_BLOCKING) || r->cuStreamCreate(&p->mark, CU_STREAM_NON_BLOCKING))
+        return false;
+    if (r->cuDeviceGetDefaultMemPool && !r->cuDeviceGetDefaultMemPool(&p->mempool, p->device))
+        r->cuDeviceGetMemPool(&current, p->device);
+    atomic_store(&p->current, current);
+    if (!make_pool(p))
+        return true;
+    fprintf(stderr, "cenote: device %d is left to the driver: %s\n", p->device, cenote_message());
+    return false;
+}
+
+/* `context` is current and of the device: is it the primary one? Then it stays retained while the place is open. */
+static bool retain_primary(const struct real *r, CUdevice device, CUcontext context)
+{
+    CUcontext primary;
+    unsigned flags;
+    int active = 0;
+    if (r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || r->cuDevicePrimaryCtxRetain(&primary, device))
+        return false;
+    if (primary != context)
+        r->cuDevicePrimaryCtxRelease_v2(device);
+    return primary == context;
+}
+
+static struct place *open_place(CUdevice device, CUcontext context)
+{
+    const struct real *r = real();
+    struct place *p = &places[device];
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    pthread_mutex_lock(&opening);
+    CUcontext open = atomic_load(&p->context);
+    if (!open && retain_primary(r, device, context)) {
+        p->device = device;
+        r->cuThreadExchangeStreamCaptureMode(&mode);
+        if (open_parts(p)) {
+            CHECK(is_valid(p));
+            atomic_store(&p->context, open = context);
+        } else {
+            close_parts(p);
+        }
+        r->cuThreadExchangeStreamCaptureMode(&mode);
+    }
+    pthread_mutex_unlock(&opening);
+    return open == context ? p : NULL;
+}
+
+/* --- questions */
+
+static struct place *find_open(CUcontext context)
+{
+    for (int i = 0; i < PLACES_MAX; i++)
+        if (atomic_load_explicit(&places[i].context, memory_order_acquire) == context)
+            return &places[i];
+    return NULL;
+}
+
+struct place *place_here(void)
+{
+    const struct real *r = real();
+    CUcontext context = NULL;
+    CUdevice device;
+    if (r->cuCtxGetCurrent(&context) || !context)
+        return NULL; /* the driver says what is wrong */
+    struct place *p = find_open(context);
+    if (!p && !r->cuCtxGetDevice(&device) && device >= 0 && device < PLACES_MAX)
+        p = open_place(device, context);
+    if (!p)
+        place_count_pass(PASS_CONTEXT);
+    return p;
+}
+
+struct place *place_of_context(CUcontext context)
+{
+    const struct real *r = real();
+    struct place *p = find_open(context);
+    CUcontext popped;
+    if (p || !context || r->cuCtxPushCurrent_v2(context))
+        return p;
+    p = place_here();
+    r->cuCtxPopCurrent_v2(&popped);
+    return p;
+}
+
+struct place *place_at(int ordinal)
+{
+    bool is_open = ordinal >= 0 && ordinal < PLACES_MAX && atomic_load_explicit(&places[ordinal].context, memory_order_acquire);
+    return is_open ? &places[ordinal] : NULL;
+}
+
+struct place *place_of_pool(const cenote_pool *pool)
+{
+    struct place *p = place_at(cenote_pool_device(pool));
+    return p && p->pool == pool ? p : NULL;
+}
+
+struct place *place_of_block(CUdeviceptr at, cenote_block *block)
+{
+    return at && !cenote_find((void *)(uintptr_t)at, block) ? place_of_pool(block->pool) : NULL;
+}
+
+bool place_is_for_all(struct place *p, const cenote_block *block)
+{
+    return block->stream_id == atomic_load_explicit(&p->still_id, memory_order_acquire);
+}

@@ -1,0 +1,83 @@
+/*
+ * questions.c: what a program asks of memory: of an address, and how much is left. For a block of ours the answers are those that memory of
+ * cuMemAlloc or of a pool gives: the block is the allocation, not the pages under it, which other blocks share and which may move when it is freed.
+ *
+ * The driver answers first, so that its errors are its own; what would tell of pages is then replaced.
+ *
+ * LOCKING: none.
+ */
+#include "plugins/preload/hooks.h"
+#include "plugins/preload/place.h"
+
+CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr at)
+{
+    cenote_block block;
+    if (!place_of_block(at, &block))
+        return real()->cuMemGetAddressRange_v2(start, size, at);
+    if (start)
+        *start = (CUdeviceptr)(uintptr_t)block.start;
+    if (size)
+        *size = block.requested;
+    return CUDA_SUCCESS;
+}
+
+/* Replaces what the driver said of the pages. */
+static void answer(struct place *p, const cenote_block *block, CUpointer_attribute attribute, void *data)
+{
+    bool is_for_all = place_is_for_all(p, block);
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: /* memory of pools has none */
+        *(CUcontext *)data = is_for_all ? atomic_load(&p->context) : NULL;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)block->start;
+        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)data = block->requested;
+        break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: /* a handle would be of a page, not of the block: cuMemRetainAllocationHandle refuses, too */
+        *(unsigned *)data = 0;
+        break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = is_for_all ? NULL : p->mempool;
+        break;
+    }
+}
+
+CUresult serve_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr at)
+{
+    cenote_block block;
+    CUresult result = real()->cuPointerGetAttribute(data, attribute, at);
+    struct place *p = result ? NULL : place_of_block(at, &block);
+    if (p)
+        answer(p, &block, attribute, data);
+    return result;
+}
+
+CUresult serve_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr at)
+{
+    cenote_block block;
+    CUresult result = real()->cuPointerGetAttributes(count, attributes, data, at);
+    struct place *p = result ? NULL : place_of_block(at, &block);
+    for (unsigned i = 0; p && i < count; i++)
+        answer(p, &block, attributes[i], data[i]);
+    return result;
+}
+
+CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *at)
+{
+    cenote_block block;
+    bool is_ours = place_of_block((CUdeviceptr)(uintptr_t)at, &block);
+    return is_ours ? CUDA_ERROR_INVALID_VALUE : real()->cuMemRetainAllocationHandle(handle, at);
+}
+
+/* What the pool holds and no block uses is free to the program, as memory after cuMemFree is. */
+CUresult serve_cuMemGetInfo_v2(size_t *left, size_t *total)
+{
+    CUresult result = real()->cuMemGetInfo_v2(left, total);
+    cenote_stats stats;
+    struct place *p = result || !left ? NULL : place_here();
+    if (p && !cenote_pool_stats(p->pool, &stats))
+        *left += stats.cached.current;
+    return result;
+}

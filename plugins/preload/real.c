@@ -1,0 +1,193 @@
+/*
+ * real.c: finds the driver's own functions, once, past the hooks. Nothing is served here.
+ *
+ *     real()
+ *     not looked for ----> found, for good          no driver: the next call looks again
+ *
+ * cenote calls the driver too, and what it asks the driver for must not come back to it. It is told from the program by the address that a call
+ * returns to: code of libcenote.so, on whichever thread, gets the driver's own functions from every route (routes.c). So does the driver, if it
+ * was linked so that calls among its own functions can be intercepted.
+ *
+ * LOCKING: none. A thread that waited here could hold a lock of the dynamic linker that the thread it waits for wants. So each thread that comes
+ * while nothing is found looks for itself, and the first to finish publishes what it found.
+ */
+#include "plugins/preload/real.h"
+
+#include <cenote/cenote.h>
+#include <dlfcn.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+typedef void *(*dlsym_fn)(void *handle, const char *name);
+
+static const struct real *_Atomic published;
+
+/* --- the C library's dlsym */
+
+static void *find_dlsym(void)
+{
+    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.2.5", "GLIBC_2.17"}; /* newer C libraries, x86-64, aarch64 */
+    void *found = NULL;
+    for (size_t i = 0; !found && i < sizeof versions / sizeof versions[0]; i++)
+        found = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+    CHECK(found);
+    return found;
+}
+
+void *real_dlsym_function(void)
+{
+    static void *_Atomic known;
+    void *function = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!function)
+        atomic_store_explicit(&known, function = find_dlsym(), memory_order_relaxed);
+    return function;
+}
+
+void *real_dlsym(void *handle, const char *name)
+{
+    void *address = real_dlsym_function();
+    dlsym_fn function;
+    memcpy(&function, &address, sizeof function); /* C has no cast between the two; POSIX makes them the same bits */
+    return function(handle, name);
+}
+
+/* --- whose code is it? */
+
+struct search {
+    uintptr_t   inside;
+    struct code found;
+};
+
+static int look_into(struct dl_phdr_info *object, size_t size, void *arg)
+{
+    struct search *search = arg;
+    struct code whole = {UINTPTR_MAX, 0};
+    bool is_it = false;
+    (void)size;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        if (object->dlpi_phdr[i].p_type != PT_LOAD)
+            continue;
+        uintptr_t from = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr, to = from + object->dlpi_phdr[i].p_memsz;
+        whole.from = from < whole.from ? from : whole.from;
+        whole.to = to > whole.to ? to : whole.to;
+        is_it = is_it || (search->inside >= from && search->inside < to);
+    }
+    if (is_it)
+        search->found = whole;
+    return is_it;
+}
+
+/* Empty if no library holds the address. */
+static struct code code_around(void *address)
+{
+    struct search search = {.inside = (uintptr_t)address};
+    if (address)
+        dl_iterate_phdr(look_into, &search);
+    return search.found;
+}
+
+/* --- the driver */
+
+static const struct {
+    const char *name;
+    int         version;
+    cuuint64_t  flags;
+} asked[HOOKS] = {
+#define HOOK(name, symbol, version, parameters, arguments) {#name, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM},
+#define HOOK_STREAM(name, symbol, version, parameters, arguments) \
+    {#name, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM}, {#name, version, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM},
+#define REAL(symbol, parameters)
+#define UNTOUCHED(symbol, why)
+#include "plugins/preload/hooks.def"
+#undef HOOK
+#undef HOOK_STREAM
+#undef REAL
+#undef UNTOUCHED
+};
+
+static const struct {
+    const char *symbol;
+    size_t      slot; /* in struct real */
+} fields[] = {
+#define HOOK(name, symbol, version, parameters, arguments) {#symbol, offsetof(struct real, symbol)},
+#define HOOK_STREAM(name, symbol, version, parameters, arguments) {#symbol, offsetof(struct real, symbol)},
+#define REAL(symbol, parameters) {#symbol, offsetof(struct real, symbol)},
+#define UNTOUCHED(symbol, why)
+#include "plugins/preload/hooks.def"
+#undef HOOK
+#undef HOOK_STREAM
+#undef REAL
+#undef UNTOUCHED
+};
+
+static const char *const symbols[HOOKS] = {
+#define HOOK(name, symbol, version, parameters, arguments) #symbol,
+#define HOOK_STREAM(name, symbol, version, parameters, arguments) #symbol, #symbol "_ptsz",
+#define REAL(symbol, parameters)
+#define UNTOUCHED(symbol, why)
+#include "plugins/preload/hooks.def"
+#undef HOOK
+#undef HOOK_STREAM
+#undef REAL
+#undef UNTOUCHED
+};
+
+/* What the driver answers to each name and version: on some drivers that is another address than that of the symbol. */
+static void ask_for_all(struct real *r)
+{
+    for (int i = 0; i < HOOKS; i++) {
+        CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+        void *function = NULL;
+        CUresult result = CUDA_ERROR_NOT_FOUND;
+        if (r->cuGetProcAddress_v2)
+            result = r->cuGetProcAddress_v2(asked[i].name, &function, asked[i].version, asked[i].flags, &status);
+        else if (r->cuGetProcAddress)
+            result = r->cuGetProcAddress(asked[i].name, &function, asked[i].version, asked[i].flags);
+        r->asked[i] = result || status ? NULL : function;
+    }
+}
+
+static bool find_all(struct real *r)
+{
+    const char *chosen = secure_getenv("CENOTE_DRIVER"); /* as cenote itself reads it (driver/loader.c) */
+    void *library = dlopen(chosen && *chosen ? chosen : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return false;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        void *function = real_dlsym(library, fields[i].symbol);
+        memcpy((char *)r + fields[i].slot, &function, sizeof function);
+    }
+    for (int i = 0; i < HOOKS; i++)
+        r->exported[i] = real_dlsym(library, symbols[i]);
+    ask_for_all(r);
+    r->ours[0] = code_around((void *)(uintptr_t)cenote_version);
+    r->ours[1] = code_around((void *)(uintptr_t)r->cuInit);
+    const char *switched = getenv("CENOTE_PRELOAD");
+    r->is_off = switched && !strcmp(switched, "off");
+    r->is_simulated = real_dlsym(library, "sim_books") != NULL;
+    return r->cuInit && r->cuCtxGetCurrent && r->cuMemFree_v2;
+}
+
+static const struct real *find(void)
+{
+    struct real *r = calloc(1, sizeof *r); /* never freed: the first one is used for good */
+    const struct real *none = NULL;
+    if (!r || !find_all(r)) {
+        free(r);
+        return NULL;
+    }
+    if (atomic_compare_exchange_strong(&published, &none, r))
+        return r;
+    free(r);
+    return none;
+}
+
+const struct real *real(void)
+{
+    const struct real *r = atomic_load_explicit(&published, memory_order_acquire);
+    return r ? r : find();
+}

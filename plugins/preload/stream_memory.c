@@ -1,0 +1,65 @@
+/*
+ * stream_memory.c: memory in the order of streams: cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync.
+ *
+ * A block is cenote's block of that stream. It may be freed on another stream than it was taken on, and memory of cuMemAlloc may be freed here, too:
+ * that stream is then one that uses the block, and the block waits for it. cenote compares the two by the driver's id of a stream: a handle is given
+ * again to the next stream.
+ *
+ * On a stream that is being captured memory is a part of the graph: taken by a node, given back by a node, at addresses that the graph owns. That is
+ * the driver's, and so is its refusal to free there what is not of a graph.
+ *
+ * LOCKING: none.
+ */
+#include "plugins/preload/captures.h"
+#include "plugins/preload/hooks.h"
+#include "plugins/preload/memory.h"
+
+/* cenote refuses streams of other devices than the pool's: memory of cuMemAllocAsync is of the device that the stream is of, whatever is current. */
+static struct place *place_of_stream(CUstream stream)
+{
+    const struct real *r = real();
+    CUcontext context = NULL;
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || r->cuStreamGetCtx(stream, &context))
+        return place_here();
+    return place_of_context(context);
+}
+
+static bool take(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
+{
+    struct place *p = at && size ? place_of_stream(stream) : NULL;
+    if (!p)
+        return false;
+    if (captures_have(stream)) {
+        place_count_pass(PASS_CAPTURE);
+        return false;
+    }
+    if ((pool ? pool : atomic_load(&p->current)) != p->mempool) {
+        place_count_pass(PASS_POOL);
+        return false;
+    }
+    return memory_take(p, NULL, at, size, stream, result);
+}
+
+CUresult serve_cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream)
+{
+    CUresult result;
+    return take(at, size, NULL, stream, &result) ? result : real()->cuMemAllocAsync(at, size, stream);
+}
+
+CUresult serve_cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    CUresult result;
+    return pool && take(at, size, pool, stream, &result) ? result : real()->cuMemAllocFromPoolAsync(at, size, pool, stream);
+}
+
+CUresult serve_cuMemFreeAsync(CUdeviceptr at, CUstream stream)
+{
+    cenote_block block;
+    struct place *p = place_of_block(at, &block);
+    if (!p || captures_have(stream))
+        return real()->cuMemFreeAsync(at, stream);
+    if ((CUdeviceptr)(uintptr_t)block.start != at || memory_is_kept(block.start))
+        return CUDA_ERROR_INVALID_VALUE;
+    int error = cenote_use(block.start, stream);
+    return memory_said(error ? error : cenote_free(block.start));
+}

@@ -1,0 +1,121 @@
+/*
+ * tell.c: the figures at the end of the run, in the words of `cenote run` (python/cenote/inside/run_summary.py): one line for the process, if
+ * CENOTE_SUMMARY=on and a pool was opened.
+ *
+ * LOCKING: none; it runs when the process exits.
+ */
+#include "plugins/preload/place.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB ((uint64_t)1 << 30)
+#define MIB ((uint64_t)1 << 20)
+
+struct figures {
+    int      devices;
+    uint64_t requested, reserved, calls, trims;
+};
+
+static const char *const words[PASSES] = {
+#define PASS(name, text) text,
+#include "plugins/preload/passes.def"
+#undef PASS
+};
+
+static struct figures add_up(void)
+{
+    struct figures sum = {0};
+    cenote_stats stats;
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *p = place_at(i);
+        if (!p || cenote_pool_stats(p->pool, &stats))
+            continue;
+        sum.devices++;
+        sum.requested += stats.requested.peak;
+        sum.reserved += stats.reserved.peak;
+        sum.calls = stats.driver_calls; /* of the whole process */
+        sum.trims += stats.trims;
+    }
+    return sum;
+}
+
+/* Appends to a line as printf prints; what does not fit is cut. */
+__attribute__((format(printf, 3, 4))) static void put(char *line, size_t room, const char *format, ...)
+{
+    size_t length = strlen(line);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + length, room - length, format, arguments);
+    va_end(arguments);
+}
+
+static void put_size(char *line, size_t room, uint64_t bytes)
+{
+    if (bytes >= GIB)
+        put(line, room, "%.2f GiB", (double)bytes / (double)GIB);
+    else
+        put(line, room, "%.2f MiB", (double)bytes / (double)MIB);
+}
+
+/* 5,026 */
+static void put_number(char *line, size_t room, uint64_t number)
+{
+    if (number >= 1000) {
+        put_number(line, room, number / 1000);
+        put(line, room, ",%03u", (unsigned)(number % 1000));
+    } else {
+        put(line, room, "%u", (unsigned)number);
+    }
+}
+
+/* In per cent, or in bytes where that would be a number of many digits. */
+static void put_waste(char *line, size_t room, const struct figures *f)
+{
+    double share = 100 * ((double)f->reserved / (double)f->requested - 1);
+    put(line, room, ", waste ");
+    if (share < 1000)
+        put(line, room, "%.1f %%", share);
+    else
+        put_size(line, room, f->reserved - f->requested);
+}
+
+static void put_passes(char *line, size_t room)
+{
+    const char *before = "; left to the driver: ";
+    for (int why = 0; why < PASSES; why++) {
+        if (!place_passes(why))
+            continue;
+        put(line, room, "%s", before);
+        put_number(line, room, place_passes(why));
+        put(line, room, " %s", words[why]);
+        before = ", ";
+    }
+}
+
+__attribute__((destructor)) static void tell(void)
+{
+    char line[1024] = "cenote: peak requested ";
+    const char *wanted = getenv("CENOTE_SUMMARY"), *rank = getenv("RANK");
+    struct figures f = add_up();
+    if (!wanted || strcmp(wanted, "on") || !f.requested)
+        return;
+    put_size(line, sizeof line, f.requested);
+    put(line, sizeof line, ", peak reserved ");
+    put_size(line, sizeof line, f.reserved);
+    put_waste(line, sizeof line, &f);
+    put(line, sizeof line, ", ");
+    put_number(line, sizeof line, f.calls);
+    put(line, sizeof line, " driver call%s, ", f.calls == 1 ? "" : "s");
+    put_number(line, sizeof line, f.trims);
+    put(line, sizeof line, " trim%s (cenote by preload%s", f.trims == 1 ? "" : "s", real()->is_simulated ? " on a simulated GPU" : "");
+    if (f.devices > 1)
+        put(line, sizeof line, ", %d GPUs together", f.devices);
+    if (rank && *rank)
+        put(line, sizeof line, ", rank %s", rank);
+    put(line, sizeof line, ")");
+    put_passes(line, sizeof line);
+    fprintf(stderr, "%s\n", line);
+}

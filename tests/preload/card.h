@@ -1,0 +1,84 @@
+/*
+ * card.h: a small simulated card for a program that knows the driver alone and runs with libcenote_preload.so. Each case is a process of its own,
+ * as the preload opens its pools once. Contents are the judge, as in tests/api/scene.h, whose blocks these are. The tests look into cenote only to
+ * see whether a block is its.
+ *
+ *     ON_CARD(name) { ... }    `card` is open; at the end everything is synchronised and judged
+ *
+ * LOCKING: none.
+ */
+#ifndef CENOTE_TESTS_PRELOAD_CARD_H
+#define CENOTE_TESTS_PRELOAD_CARD_H
+
+#include "tests/processes/process.h"
+
+#define CAPACITY (256 * MIB)
+
+static struct scene card; /* without a pool of its own */
+
+static inline void card_open(size_t capacity, int devices)
+{
+    struct sim_shape shape = scene_card(capacity);
+    shape.devices = devices;
+    scene_open_card(&card, &shape);
+}
+
+static inline void card_close(void)
+{
+    scene_judge(&card);
+    scene_is_open = false;
+}
+
+#define ON_CARD(name) ON_CARD_OF(name, CAPACITY)
+#define ON_CARD_OF(name, capacity)          \
+    static void name##_on_card(void);       \
+    ENDS_WITH(name, 0)                      \
+    {                                       \
+        card_open(capacity, 1);             \
+        name##_on_card();                   \
+        card_close();                       \
+    }                                       \
+    static void name##_on_card(void)
+
+static inline bool is_ours(CUdeviceptr at)
+{
+    cenote_block block;
+    return cenote_find((void *)(uintptr_t)at, &block) == CENOTE_OK;
+}
+
+/* What the driver itself has handed out: nothing, if cenote served all. */
+static inline uint64_t driver_allocations(void)
+{
+    struct sim_books books;
+    sim_books(&books);
+    return books.allocations;
+}
+
+/* Memory for every stream, with contents that `stream` writes. `at` is 0 if there is none. */
+static inline struct held plain_take(size_t bytes, CUstream stream)
+{
+    CUdeviceptr at = 0;
+    struct held none = {0};
+    CUresult result = cuMemAlloc(&at, bytes);
+    EXPECT(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+    return result ? none : held_of((void *)(uintptr_t)at, bytes, stream);
+}
+
+/* Memory in the order of a stream. */
+static inline struct held stream_take(size_t bytes, CUstream stream)
+{
+    CUdeviceptr at = 0;
+    struct held none = {0};
+    CUresult result = cuMemAllocAsync(&at, bytes, stream);
+    EXPECT(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+    return result ? none : held_of((void *)(uintptr_t)at, bytes, stream);
+}
+
+static inline CUdeviceptr at_of(const struct held *held)
+{
+    return device_address(held->at);
+}
+
+#define PRELOAD_MAIN(name) SUITE_MAIN_AROUND("preload: " name, NULL, process_after)
+
+#endif

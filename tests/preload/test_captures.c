@@ -1,0 +1,177 @@
+/*
+ * test_captures.c: captures of streams, in every mode, beside allocations and frees. Memory of a captured stream is the graph's; a capture ends as
+ * the program has captured it, whatever cenote has to do meanwhile.
+ */
+#include "tests/preload/card.h"
+
+#define PAIR 0x1234567812345678u
+
+/* A graph that takes memory, writes and reads it, and gives it back: all of it nodes of the driver. */
+static CUgraphExec capture_a_round(CUstream stream, CUstreamCaptureMode mode)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUdeviceptr at = 0;
+    DONE(cuStreamBeginCapture(stream, mode));
+    DONE(cuMemAllocAsync(&at, 3 * MIB, stream));
+    EXPECT(!is_ours(at));
+    DONE(sim_launch_fill(stream, at, PAIR, 3 * MIB));
+    DONE(sim_launch_expect(stream, at, PAIR, 3 * MIB));
+    DONE(cuMemFreeAsync(at, stream));
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cuGraphInstantiate(&exec, graph, 0));
+    DONE(cuGraphDestroy(graph));
+    return exec;
+}
+
+ON_CARD(memory_of_a_graph_is_the_drivers)
+{
+    CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED};
+    for (int i = 0; i < 3; i++) {
+        struct held before = stream_take(8 * MIB, card.stream[A]);
+        CUgraphExec exec = capture_a_round(card.stream[A], modes[i]);
+        for (int round = 0; round < 3; round++)
+            DONE(cuGraphLaunch(exec, card.stream[A]));
+        held_expect(&before, card.stream[A]);
+        DONE(cuMemFreeAsync(at_of(&before), card.stream[A]));
+        DONE(cuStreamSynchronize(card.stream[A]));
+        DONE(cuGraphExecDestroy(exec));
+    }
+}
+
+/* While a stream is captured, others take and give memory, of sizes for which cenote has to call the driver. */
+ON_CARD(a_capture_outlives_allocations)
+{
+    struct held block = plain_take(8 * MIB, card.stream[A]), more;
+    CUgraph graph = NULL;
+    CUgraphExec exec;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 1; i < 8; i++) {
+        more = stream_take((size_t)i * 5 * MIB, card.stream[B]);
+        held_linger(&more, card.stream[B]);
+        DONE(cuMemFreeAsync(at_of(&more), card.stream[B]));
+    }
+    DONE(cuThreadExchangeStreamCaptureMode(&mode));
+    more = plain_take(40 * MIB, card.stream[C]);
+    REQUIRE(more.at);
+    DONE(cuThreadExchangeStreamCaptureMode(&mode));
+    held_expect(&block, card.stream[A]);
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    DONE(cuGraphInstantiate(&exec, graph, 0));
+    DONE(cuGraphLaunch(exec, card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuMemFree(at_of(&block)));
+    DONE(cuMemFree(at_of(&more)));
+}
+
+/* The driver allows cuMemFree in this mode, and waiting for the context would end the capture. The block must not be handed out while B reads it. */
+ON_CARD_OF(a_free_during_a_capture, 64 * MIB)
+{
+    struct held first = plain_take(20 * MIB, card.stream[B]), second;
+    CUgraph graph = NULL;
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    held_linger(&first, card.stream[B]);
+    DONE(cuMemFree(at_of(&first)));
+    EXPECT_EQ(cuMemFree(at_of(&first)), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMemFreeAsync(at_of(&first), card.stream[B]), CUDA_ERROR_INVALID_VALUE);
+    second = plain_take(20 * MIB, card.stream[C]);
+    REQUIRE(second.at);
+    EXPECT(!held_overlap(&first, &second));
+    DONE(sim_launch_wait(card.stream[A], 1));
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    EXPECT(graph);
+    DONE(cuGraphDestroy(graph));
+    DONE(cuMemFree(at_of(&second)));
+    EXPECT(!is_ours(at_of(&first)));
+    first = plain_take(60 * MIB, card.stream[C]); /* both are free now */
+    EXPECT(first.at);
+}
+
+/* What the driver refuses in the capture of a thread is refused, and the capture is as the driver leaves it: invalid. */
+ON_CARD(a_free_that_the_driver_forbids)
+{
+    struct held block = plain_take(20 * MIB, card.stream[B]);
+    CUgraph graph = NULL;
+    CUstreamCaptureStatus status;
+    sim_set_quiet(true);
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_EQ(cuMemFree(at_of(&block)), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    DONE(cuStreamIsCapturing(card.stream[A], &status));
+    EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    EXPECT_EQ(cuStreamEndCapture(card.stream[A], &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT(is_ours(at_of(&block)));
+    DONE(cuMemFree(at_of(&block)));
+    EXPECT(!is_ours(at_of(&block)));
+    scene_is_open = false;
+    exit(failures_said()); /* the refusal counts as a violation */
+}
+
+/* A graph gives back only what it took: the driver refuses others' memory in a capture, and the block stays. */
+ON_CARD(a_free_in_a_captured_stream)
+{
+    struct held block = stream_take(20 * MIB, card.stream[A]);
+    CUgraph graph = NULL;
+    sim_set_quiet(true);
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_EQ(cuMemFreeAsync(at_of(&block), card.stream[A]), CUDA_ERROR_INVALID_VALUE);
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    EXPECT(is_ours(at_of(&block)));
+    held_expect(&block, card.stream[A]);
+    DONE(cuMemFreeAsync(at_of(&block), card.stream[A]));
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(sim_mismatches(), 0);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* A capture ends with its stream, and is not open for ever: frees wait again. */
+ON_CARD(a_stream_destroyed_during_its_capture)
+{
+    struct held block = plain_take(20 * MIB, card.stream[B]);
+    sim_set_quiet(true);
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    cuStreamDestroy(card.stream[A]);
+    held_linger(&block, card.stream[B]);
+    DONE(cuMemFree(at_of(&block)));
+    EXPECT(!is_ours(at_of(&block)));
+    EXPECT_EQ(sim_mismatches(), 0);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* The program's first allocation comes while its first capture is open. */
+ON_CARD(the_first_allocation_in_a_capture)
+{
+    CUgraph graph = NULL;
+    struct held block;
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    block = stream_take(20 * MIB, card.stream[B]);
+    EXPECT(is_ours(at_of(&block)));
+    DONE(cuMemFreeAsync(at_of(&block), card.stream[B]));
+    block = stream_take(30 * MIB, card.stream[C]);
+    DONE(cuMemFreeAsync(at_of(&block), card.stream[C]));
+    DONE(sim_launch_wait(card.stream[A], 1));
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    EXPECT(graph);
+    DONE(cuGraphDestroy(graph));
+    EXPECT_EQ(driver_allocations(), 0);
+}
+
+/* The driver refuses a capture: cenote does not take it for open. */
+ON_CARD(a_capture_that_does_not_begin)
+{
+    struct held block = plain_take(20 * MIB, card.stream[B]);
+    sim_set_quiet(true);
+    EXPECT(cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL) != CUDA_SUCCESS);
+    held_linger(&block, card.stream[B]);
+    uint64_t before = sim_now();
+    DONE(cuMemFree(at_of(&block)));
+    EXPECT(sim_now() - before >= 10 * MSEC);
+    EXPECT(!is_ours(at_of(&block)));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+PRELOAD_MAIN("captures")

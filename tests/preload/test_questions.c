@@ -1,0 +1,175 @@
+/*
+ * test_questions.c: what memory says of itself, and what stays the driver's: contexts of the program's own, managed and imported memory, pools.
+ */
+#include "tests/preload/card.h"
+
+/* Attributes have 4 or 8 bytes. */
+static uint64_t ask(CUpointer_attribute attribute, CUdeviceptr at)
+{
+    uint64_t answer = 0;
+    DONE(cuPointerGetAttribute(&answer, attribute, at));
+    return answer;
+}
+
+ON_CARD(an_address_range_is_the_block)
+{
+    CUdeviceptr at[3], start;
+    size_t size, sizes[] = {1000, 3 * MIB + 7, 700 * KIB};
+    for (int i = 0; i < 3; i++)
+        DONE(cuMemAlloc(&at[i], sizes[i]));
+    for (int i = 0; i < 3; i++) {
+        DONE(cuMemGetAddressRange(&start, &size, at[i] + sizes[i] - 1));
+        EXPECT_EQ(start, at[i]);
+        EXPECT_EQ(size, sizes[i]);
+        DONE(cuMemGetAddressRange(NULL, NULL, at[i]));
+        EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at[i] + 900), at[i]);
+        EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at[i] + 900), sizes[i]);
+        DONE(cuMemFree(at[i]));
+    }
+}
+
+/* Beside what the driver says of memory of cuMemAlloc with CENOTE_PRELOAD=off: the same for every attribute that a program may act on. */
+struct answers {
+    CUcontext context;
+    unsigned type, handles, managed, mapped;
+    int device;
+    CUmemoryPool pool;
+};
+
+static struct answers answers_of(CUdeviceptr at)
+{
+    struct answers a = {0};
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void *where[] = {&a.context, &a.type, &a.handles, &a.managed, &a.mapped, &a.device, &a.pool};
+    DONE(cuPointerGetAttributes(7, which, where, at));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_CONTEXT, at), (uintptr_t)a.context);
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at), (uintptr_t)a.pool);
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at), a.handles);
+    return a;
+}
+
+static void ask_both(const char *is_on)
+{
+    CUdeviceptr plain, async;
+    CUmemoryPool pool;
+    CUmemGenericAllocationHandle handle;
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    sim_set_quiet(true);
+    DONE(cuDeviceGetDefaultMemPool(&pool, 0));
+    DONE(cuMemAlloc(&plain, 3 * MIB));
+    DONE(cuMemAllocAsync(&async, 3 * MIB, card.stream[A]));
+    struct answers p = answers_of(plain), s = answers_of(async);
+    EXPECT_EQ(p.context, card.context);
+    EXPECT(s.context == NULL || !strcmp(is_on, "off")); /* cuda.h: memory of pools has none; the simulated driver says otherwise */
+    EXPECT(p.type == CU_MEMORYTYPE_DEVICE && s.type == CU_MEMORYTYPE_DEVICE);
+    EXPECT_EQ(p.handles + s.handles, 0);
+    EXPECT_EQ(p.managed + s.managed, 0);
+    EXPECT(p.mapped && s.mapped);
+    EXPECT_EQ(p.device + s.device, 0);
+    EXPECT(p.pool == NULL && s.pool == pool);
+    EXPECT_EQ(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)plain), CUDA_ERROR_INVALID_VALUE);
+    DONE(cuMemFree(plain));
+    DONE(cuMemFreeAsync(async, card.stream[A]));
+    scene_is_open = false;
+}
+
+ENDS_WITH(attributes_under_the_preload, 0) { ask_both("on"); }
+ENDS_WITH(attributes_without_it, 0) { ask_both("off"); }
+
+/* What the pool holds and no block uses counts as free. */
+ON_CARD(memory_left)
+{
+    size_t before, during, after, total;
+    CUdeviceptr at;
+    DONE(cuMemGetInfo(&before, &total));
+    EXPECT_EQ(total, CAPACITY);
+    DONE(cuMemAlloc(&at, 40 * MIB));
+    DONE(cuMemGetInfo(&during, NULL));
+    EXPECT_EQ(before - during, 40 * MIB);
+    DONE(cuMemFree(at));
+    DONE(cuMemGetInfo(&after, &total));
+    EXPECT_EQ(after, before);
+    DONE(cuMemGetInfo(NULL, &total));
+}
+
+/* --- the driver's own */
+
+ON_CARD(a_context_of_the_program)
+{
+    CUcontext own, popped;
+    CUdeviceptr in_own = 0, in_primary = 0, async = 0;
+    CUstream stream;
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuMemAlloc(&in_own, 3 * MIB));
+    DONE(cuMemAllocAsync(&async, 3 * MIB, stream));
+    EXPECT(!is_ours(in_own) && !is_ours(async));
+    DONE(cuCtxPopCurrent(&popped));
+    DONE(cuMemAlloc(&in_primary, 3 * MIB));
+    EXPECT(is_ours(in_primary));
+    DONE(cuCtxPushCurrent(own)); /* memory of either is freed under either */
+    DONE(cuMemFree(in_primary));
+    EXPECT(!is_ours(in_primary));
+    DONE(cuMemFreeAsync(async, stream));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuMemFree(in_own));
+    DONE(cuCtxDestroy(own));
+    EXPECT_EQ(driver_allocations(), 0);
+}
+
+/* A stream of the program's own context, named while the primary one is current: its memory is of that context. */
+ON_CARD(a_stream_of_another_context)
+{
+    CUcontext own, popped;
+    CUdeviceptr async = 0;
+    CUstream stream;
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(&popped));
+    DONE(cuMemAllocAsync(&async, 3 * MIB, stream));
+    EXPECT(async && !is_ours(async));
+    DONE(cuMemFreeAsync(async, stream));
+    DONE(cuStreamSynchronize(stream));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuCtxDestroy(own));
+}
+
+ON_CARD(memory_that_is_not_device_memory)
+{
+    CUdeviceptr managed;
+    void *host, *pinned;
+    DONE(cuMemAllocManaged(&managed, 3 * MIB, CU_MEM_ATTACH_GLOBAL));
+    DONE(cuMemAllocHost(&host, 1000));
+    DONE(cuMemHostAlloc(&pinned, 1000, 0));
+    EXPECT(!is_ours(managed));
+    EXPECT(ask(CU_POINTER_ATTRIBUTE_IS_MANAGED, managed));
+    EXPECT_EQ(driver_allocations(), 3);
+    DONE(cuMemFree(managed));
+    DONE(cuMemFreeHost(host));
+    DONE(cuMemFreeHost(pinned));
+    EXPECT_EQ(driver_allocations(), 0);
+}
+
+/* Pages that the program maps itself are its own, as is what it asks of them. */
+ON_CARD(memory_that_the_program_maps)
+{
+    CUdeviceptr at;
+    CUmemGenericAllocationHandle page, again;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    DONE(cuMemCreate(&page, 2 * MIB, &prop, 0));
+    DONE(cuMemAddressReserve(&at, 2 * MIB, 0, 0, 0));
+    DONE(cuMemMap(at, 2 * MIB, 0, page, 0));
+    DONE(cuMemSetAccess(at, 2 * MIB, &access, 1));
+    DONE(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
+    EXPECT_EQ(again, page);
+    DONE(cuMemRelease(again));
+    DONE(cuMemUnmap(at, 2 * MIB));
+    DONE(cuMemRelease(page));
+    DONE(cuMemAddressFree(at, 2 * MIB));
+}
+
+PRELOAD_MAIN("questions")
