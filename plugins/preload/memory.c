@@ -1,9 +1,9 @@
 /*
  * memory.c: memory for every stream at once: cuMemAlloc, cuMemAllocPitch and cuMemFree.
  *
- * What cuMemAlloc gives may be used on any stream without order, so nothing that the device has still to do may touch it. Such blocks are all taken on
- * one stream of ours that never has work (`still` of struct place). Whatever leaves another stream's memory has to be done with on the device first
- * (rule 1 of docs/design.md), and what was freed here was waited for:
+ * What cuMemAlloc gives may be used on any stream without order, so nothing that the device has still to do may touch it. Such blocks are all taken
+ * on one stream of ours that never has work (`still` of struct place). Whatever leaves another stream's memory has to be done with on the device
+ * first (rule 1 of docs/design.md), and what was freed here was waited for:
  *
  *     live ----cuMemFree: the thread waits for the context----> free, for any request
  *       |

@@ -9,9 +9,10 @@ HOOKS = "plugins/preload/hooks.def"
 ROW = re.compile(r"^(HOOK|HOOK_STREAM|REAL|UNTOUCHED)\((?:(?:\w+), )?(\w+), ", re.MULTILINE)
 DECLARED = re.compile(r"CUresult CUDAAPI (cu\w+)\(")
 RENAMED = re.compile(r"^\s*#define (cu\w+)\s+(?:__CUDA_API_PT[SD][ZS]\()?(cu\w+)\)?\s*$", re.MULTILINE)
-OF_MEMORY = re.compile(r"cu(Mem(Alloc|Free|Pool|GetInfo|GetAddressRange|HostAlloc|RetainAllocationHandle|GetHandleForAddressRange|\w*MemPool)|Pointer"
-                       r"|IpcGetMem|IpcOpenMem|IpcCloseMem|DeviceGetMemPool|DeviceSetMemPool|DeviceGetDefaultMemPool|GetProcAddress|CtxCreate|CtxDestroy"
-                       r"|Ctx\w+PeerAccess|DevicePrimaryCtx(Reset|Release)|StreamDestroy|StreamBeginCapture|StreamEndCapture|StreamBeginRecapture)\w*")
+OF_MEMORY = re.compile(
+    r"cu(Mem(Alloc|Free|Pool|GetInfo|GetAddressRange|HostAlloc|RetainAllocationHandle|GetHandleForAddressRange|\w*MemPool)|Pointer"
+    r"|IpcGetMem|IpcOpenMem|IpcCloseMem|DeviceGetMemPool|DeviceSetMemPool|DeviceGetDefaultMemPool|GetProcAddress|CtxCreate|CtxDestroy"
+    r"|Ctx\w+PeerAccess|DevicePrimaryCtx(Reset|Release)|StreamDestroy|StreamBeginCapture|StreamEndCapture)\w*")
 
 
 def rows(text: str) -> set[str]:
