@@ -140,6 +140,20 @@ static void forget_groups(cenote_pool *pool)
 
 LOCK_OF_PROCESS static struct lock careful_lock = LOCK_INITIALIZER(LOCK_CAREFUL);
 
+/* Threads that asked before whether captures are announced are done with what they do on that. LOCKING: `careful_lock`; not inside. */
+static void let_calls_end(void)
+{
+    for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
+        lock_take(&pools_lock);
+        struct device *device = device_open_again(ordinal);
+        lock_give(&pools_lock);
+        if (!device)
+            continue;
+        device_let_calls_end(device);
+        pool_close_device(device);
+    }
+}
+
 /*
  * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when any such pool is open.
  * LOCKING: none; not inside.
@@ -149,6 +163,8 @@ static void become_careful(void)
     lock_take(&careful_lock);
     bool begins = touch_captures_are_announced();
     touch_be_careful(true);
+    if (begins)
+        let_calls_end();
     for (cenote_pool *pool = NULL; begins && (pool = pool_next_on_device(NULL, pool));) {
         events_become_careful(pool);
         peer_uses_become_careful(pool);

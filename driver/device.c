@@ -182,6 +182,15 @@ struct device *device_open(int ordinal, int *error)
     return d;
 }
 
+struct device *device_open_again(int ordinal)
+{
+    struct device *d = &devices[ordinal];
+    if (!d->opened)
+        return NULL;
+    d->opened++;
+    return d;
+}
+
 void device_close(struct device *d)
 {
     CHECK(d->opened);
@@ -316,11 +325,15 @@ void device_wait_end(struct device *d)
     driver_gate_is_shut = true;
 }
 
-/* For lack of an event, if captures are announced. It would end a capture, so none begins meanwhile. LOCKING: the gate is open. */
-static CUresult wait_for_context(struct device *d)
+/*
+ * For lack of an event, if captures are announced. It would end a capture, so none begins meanwhile. CUDA_ERROR_NOT_READY: not now, a capture is
+ * open, or captures are not announced any more. LOCKING: the gate is open.
+ */
+CUresult device_wait_for_context(struct device *d)
 {
     pthread_rwlock_rdlock(&d->quiet);
-    CUresult result = atomic_load(&d->captures) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxSynchronize();
+    bool harmless = !atomic_load(&d->captures) && touch_captures_are_announced();
+    CUresult result = harmless ? d->driver->cuCtxSynchronize() : CUDA_ERROR_NOT_READY;
     pthread_rwlock_unlock(&d->quiet);
     return result;
 }
@@ -347,22 +360,17 @@ static CUresult wait_for_streams(struct device *d)
     return wait_for_events(d, result, events, count);
 }
 
-CUresult device_wait(struct device *d, bool *whole)
+/* By an event, or without one. CUDA_ERROR_NOT_READY: as device_wait_for_context. */
+static CUresult wait_for_whole(struct device *d)
 {
     const struct driver *t = d->driver;
     CUevent event = NULL;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-    *whole = false;
-    if (atomic_load(&d->captures))
-        return CUDA_ERROR_NOT_READY;
-    if (!touch_captures_are_announced()) /* asked once: pools without the promise come and go */
-        return wait_for_streams(d);
-    *whole = true;
     if (t->cuCtxRecordEvent && !(result = t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)))
         result = t->cuCtxRecordEvent(device_context(d), event);
     if (!driver_result_is_sticky(result)) {
         device_wait_begin(d);
-        result = result ? wait_for_context(d) : t->cuEventSynchronize(event);
+        result = result ? device_wait_for_context(d) : t->cuEventSynchronize(event);
         device_wait_end(d);
     }
     if (event && t->cuEventDestroy(event))
@@ -370,14 +378,38 @@ CUresult device_wait(struct device *d, bool *whole)
     return result;
 }
 
-void device_announce_capture(struct device *d)
+/* While a thread waits, the first pool without the promise to announce captures may open. */
+CUresult device_wait(struct device *d, bool *whole)
+{
+    CUresult result = CUDA_ERROR_NOT_READY;
+    *whole = false;
+    if (atomic_load(&d->captures))
+        return CUDA_ERROR_NOT_READY;
+    if (touch_captures_are_announced()) {
+        result = wait_for_whole(d);
+        *whole = result != CUDA_ERROR_NOT_READY;
+    }
+    return *whole || atomic_load(&d->captures) ? result : wait_for_streams(d);
+}
+
+static void let_calls_end(struct device *d, unsigned captures)
 {
     CHECK(!scope.inside);
     pthread_rwlock_wrlock(&d->quiet);
     pthread_rwlock_wrlock(&d->gate);
-    atomic_fetch_add(&d->captures, BREAKS(5) ? 0 : 1);
+    atomic_fetch_add(&d->captures, captures);
     pthread_rwlock_unlock(&d->gate);
     pthread_rwlock_unlock(&d->quiet);
+}
+
+void device_announce_capture(struct device *d)
+{
+    let_calls_end(d, BREAKS(5) ? 0 : 1);
+}
+
+void device_let_calls_end(struct device *d)
+{
+    let_calls_end(d, 0);
 }
 
 void device_end_capture(struct device *d)

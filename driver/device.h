@@ -7,11 +7,11 @@
  *
  * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile. A driver without cuCtxRecordEvent can be waited for as a
  * whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: a thread that passes there
- * is not held up.
+ * is not held up. When captures cease to be announced, the thread that says so waits in the same way.
  *
  * LOCKING: the gate is taken for reading by enter, before any other lock but `careful_lock`, `tending` and `answering`, whose holders enter,
- * and for writing by an announcement, with `quiet` alone. `quiet` is
- * taken for reading while the gate is open, with no other lock, and for writing by an announcement.
+ * and for writing by an announcement, with `quiet` alone, and by device_let_calls_end. `quiet` is
+ * taken for reading while the gate is open, with no lock that a thread inside waits for, and for writing by the same two.
  */
 #ifndef CENOTE_DRIVER_DEVICE_H
 #define CENOTE_DRIVER_DEVICE_H
@@ -50,6 +50,7 @@ struct device {
 
 /* The device, retained once more. NULL and a CENOTE_ error, told to error_set. */
 struct device *device_open(int ordinal, int *error);
+struct device *device_open_again(int ordinal); /* if it is open; NULL: it is not */
 void           device_close(struct device *device);
 
 /* NULL: no thread has entered, and nothing of cenote's is there. Does not change between enter and leave. */
@@ -99,10 +100,17 @@ void device_wait_end(struct device *device);
  * touch; then *whole is false. CUDA_ERROR_NOT_READY: not now, a capture is open. LOCKING: inside, with no lock. Afterwards look at `captures` again.
  */
 CUresult device_wait(struct device *device, bool *whole);
+CUresult device_wait_for_context(struct device *device); /* cuCtxSynchronize, for a thread that has opened the gate: the same for what it answers */
 
 /* A capture begins or ends on some pool of the device. LOCKING: none held, not inside. */
 void device_announce_capture(struct device *device);
 void device_end_capture(struct device *device);
+
+/*
+ * Captures are not announced any more: touch.h has been told. When this returns, every call over the whole context that a thread had begun or
+ * decided on before has ended. LOCKING: as device_announce_capture, or with `careful_lock`.
+ */
+void device_let_calls_end(struct device *device);
 
 /* What a page of this device is made of, for cuMemCreate and cuMemSetAccess. */
 /* --- probe.c. `fabric`: of pools that want fabric handles */

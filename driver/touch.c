@@ -46,6 +46,16 @@ void touch_add(struct device *d, CUstream stream, uint64_t key)
     atomic_store(&d->touch.is_full, true);
 }
 
+/* Was it added? */
+bool touch_has(const struct device *d, CUstream stream)
+{
+    uint32_t i = 0;
+    CUstream there = NULL;
+    while (i < TOUCH_STREAMS_MAX && (there = atomic_load(&d->touch.stream[i].handle)) && there != stream)
+        i++;
+    return i < TOUCH_STREAMS_MAX && there;
+}
+
 /* What was added ends with the device's last pool: the streams may end with the context then. */
 void touch_close(struct device *d)
 {

@@ -25,6 +25,7 @@ void touch_be_careful(bool begins);
 bool touch_captures_are_announced(void);
 
 void touch_add(struct device *d, CUstream stream, uint64_t key);
+bool touch_has(const struct device *d, CUstream stream);
 void touch_close(struct device *d);
 bool touch_is_captured(struct device *d, CUstream stream);
 CUresult touch_record(struct device *d, CUstream stream, CUevent event);

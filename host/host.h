@@ -7,6 +7,7 @@
  *         pieces.c chunks cut into pieces: best fit, split, merge; books only
  *           pin.c  chunks come and go: reserved, bound, registered, and back
  *     uses.c       freed blocks that a device may still be using
+ *       sweeps.c   how far all streams are on which replays of graphs may run
  *     open.c, options.c, report.c: opening and closing, options, what is told
  *
  * A *chunk* is memory that is registered as a whole. A *piece* of it is an extent of jemalloc's, a large block, or free. Small blocks are
@@ -45,6 +46,7 @@
 #define RECENT     8                /* freed blocks a thread keeps for each node */
 #define USES_MAX  (1u << 20)
 #define EVENTS_MAX 4096            /* spare ones kept for each device */
+#define SWEEP_MAX  (TOUCH_STREAMS_MAX + 1)
 
 struct chunk {                      /* guarded by `lock`; what does not change after pin_chunk may be read by holders of a piece */
     uint64_t at, bytes;
@@ -80,14 +82,23 @@ typedef _Atomic uint64_t record;
 struct use {                        /* one stream that may be using a block */
     uint64_t at;                    /* of the block */
     uint64_t stream;                /* its key */
-    CUevent  event;                 /* NULL: none could be recorded; only a wait for the whole device says that it is done */
+    uint64_t freed;                 /* number of the free of its block, from 1 */
+    CUevent  event;                 /* NULL: none could be recorded */
     int      device;
     bool     captured;              /* counted in `captured` of the host */
+    bool     is_everywhere;         /* replays may run on any stream: the event does not say that the device is done, a sweep does (sweeps.c) */
     uint32_t next;                  /* of the same block */
     uint32_t next_pending;          /* first of the next block */
 };
 
 struct spare_events { CUevent event[EVENTS_MAX]; uint32_t count; };
+
+struct sweep {                      /* of one device; `walking` */
+    CUevent  event[SWEEP_MAX];
+    uint32_t count;                 /* 0: none is due */
+    uint64_t covers;                /* blocks freed up to this one, when it is done */
+    uint64_t done;                  /* up to this one */
+};
 
 struct recent { uint64_t at, bytes; };
 
@@ -136,11 +147,13 @@ struct host {
     struct index starts;            /* of live pieces */
     struct node  node[NODES_MAX];
 
+    uint64_t freed;                 /* blocks that have ever been pending; `lock` */
     uint32_t pending_first, pending_last;
     atomic_uint pending;            /* blocks */
     pthread_mutex_t walking;        /* the list of pending blocks */
     atomic_uint captured;           /* uses of live blocks by streams that were being captured */
     struct spare_events *events[DEVICES_MAX];
+    struct sweep *sweeps[DEVICES_MAX];
 
     struct thread *_Atomic threads;
     bool     has_membarrier;        /* of the system */
@@ -235,5 +248,10 @@ void uses_add(struct host *h, uint64_t at, uint64_t word);
 bool uses_poll(struct host *h, struct thread *t, bool everything);
 int  uses_wait(struct host *h, bool devices);                        /* for whole devices, or for events first */
 void uses_close(struct host *h);
+
+/* --- sweeps.c */
+bool sweep_is_done(struct host *h, struct device *d, uint64_t freed);
+CUevent sweep_awaits(struct host *h, struct device *d, uint64_t freed);
+void sweep_close(struct host *h, struct device *d);
 
 #endif

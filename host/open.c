@@ -157,6 +157,35 @@ int(cenote_host_open)(const cenote_host_options *options, size_t size)
     return error;
 }
 
+/* LOCKING: `closing`, so that pinned memory stays open. */
+static void be_careful(struct host *h, bool announced)
+{
+    lock_take(&host_opening);
+    bool changes = announced != (h->options.announced != 0);
+    h->options.announced = announced;
+    if (changes)
+        touch_be_careful(!announced);
+    lock_give(&host_opening);
+    for (int i = 0; i < DEVICES_MAX && changes && !announced; i++)
+        if (atomic_load(&h->devices[i]))
+            device_let_calls_end(atomic_load(&h->devices[i]));
+}
+
+int cenote_host_set_announced(int announced)
+{
+    int error = CENOTE_OK;
+    if (announced != 0 && announced != 1)
+        return error_set(CENOTE_INVALID, 0, "captures are announced, 1, or they are not, 0: cenote_host_set_announced knows no %d", announced);
+    if (!host_get(&error))
+        return error;
+    lock_take(&closing);
+    struct host *h = atomic_load(&host_opened);
+    if (h)
+        be_careful(h, announced);
+    lock_give(&closing);
+    return h ? CENOTE_OK : error_set(CENOTE_BUSY, 0, "another thread is closing pinned memory");
+}
+
 struct host *host_get(int *error)
 {
     struct host *h = atomic_load_explicit(&host_opened, memory_order_acquire);
@@ -210,8 +239,8 @@ int cenote_host_close(void)
     struct host *h = atomic_load(&host_opened);
     int error = h ? uses_wait(h, true) : CENOTE_OK;
     if (h && !error && atomic_load(&h->pending))
-        error = error_set(CENOTE_BUSY, 0, "%u freed blocks wait for devices as a whole, which are not waited for with announced:0",
-                          atomic_load(&h->pending));
+        error = error_set(CENOTE_BUSY, 0, "%u freed blocks wait for streams that are being captured, or for devices as a whole, which are not waited "
+                          "for with announced:0", atomic_load(&h->pending));
     if (h && (!error || error == CENOTE_DEVICE_LOST)) {
         lock_take(&host_opening);
         error = close_all(h, error);
@@ -232,11 +261,13 @@ struct device *host_device(struct host *h, int ordinal, int *error)
     d = ordinal >= 0 && ordinal < DEVICES_MAX ? atomic_load(&h->devices[ordinal]) : NULL;
     if (!d && (d = device_open(ordinal, error))) {
         h->events[ordinal] = memory_map(sizeof(*h->events[ordinal]));
-        *error = !h->events[ordinal] ? error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping")
+        h->sweeps[ordinal] = memory_map(sizeof(*h->sweeps[ordinal]));
+        *error = !h->events[ordinal] || !h->sweeps[ordinal] ? error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for bookkeeping")
                  : d->driver->cuMemHostRegister && d->driver->cuMemHostUnregister ? CENOTE_OK
                  : error_set(CENOTE_DRIVER_TOO_OLD, 0, "the CUDA driver lacks cuMemHostRegister");
         if (*error) {
             memory_unmap(h->events[ordinal], sizeof(*h->events[ordinal]));
+            memory_unmap(h->sweeps[ordinal], sizeof(*h->sweeps[ordinal]));
             device_close(d);
             d = NULL;
         }
@@ -244,6 +275,18 @@ struct device *host_device(struct host *h, int ordinal, int *error)
     }
     lock_give(&host_opening);
     return d;
+}
+
+int cenote_host_stream_set_immortal(int device, cenote_stream stream)
+{
+    int error = CENOTE_OK;
+    struct host *h = host_get(&error);
+    struct device *d = h ? host_device(h, device, &error) : NULL;
+    if (!d)
+        return error;
+    if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD)
+        touch_add(d, stream, 0);
+    return CENOTE_OK;
 }
 
 /* What the topology says; where it does not know the device: the first node. */

@@ -8,13 +8,15 @@
  *        use: event recorded         free               all events done
  *     live -----------------> live ---------> pending -------------------> free for the next
  *
- * Where no event can be had (the driver says no, the stream is being captured, or is the default stream of a green context, whose handle
- * means another stream in here) the block waits for the whole device: for a trim that does, or for an allocation that would fail.
+ * Where no event can be had (the driver says no, or it is the default stream of a green context, whose handle means another stream in here),
+ * and where the stream is being captured, so that replays may use the block on any stream, the block waits for the whole device: for a trim that
+ * does, or for an allocation that would fail.
  * That must not be while a graph is captured, for it would end the capture. A program that has a graph keeps its blocks, so while a block that
  * a captured stream uses is live, an allocation does not wait for the device.
  *
- * With the option announced:0 no device is waited for, because that ends captures that cenote was not told of: a block without an event stays
- * pending. Events are recorded with the care of driver/touch.c then, so that the default stream has one at any time.
+ * With the option announced:0 no device is waited for, because that ends captures that cenote was not told of. What captured streams used waits for a
+ * sweep over all streams that may be touched (sweeps.c) instead, and a block without an event stays pending. Events are recorded with the care of
+ * driver/touch.c then, so that the default stream has one at any time.
  *
  * LOCKING: uses and the list belong to `lock`. One thread at a time walks the list (`walking`) and calls the driver meanwhile, in the device;
  * a live block's uses are touched by its owner alone, a pending one's by the thread that walks.
@@ -44,12 +46,18 @@ static uint64_t stream_key(const struct driver *t, CUstream stream)
     return t->cuStreamGetId && t->cuStreamGetId(stream, &id) == CUDA_SUCCESS ? id << 1 : 0;
 }
 
-/* Or may be: the driver will not say while another stream is captured that the legacy stream would have to wait for. */
+/* Or may be: the driver will not say while another stream is captured that the legacy stream would have to wait for. Then *result says so. */
 static bool is_captured(const struct driver *t, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     *result = t->cuStreamIsCapturing ? t->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
     return *result || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Does a sweep cover all that the stream was given? */
+static bool is_swept(const struct device *d, CUstream stream)
+{
+    return is_default_handle(stream) || touch_has(d, stream);
 }
 
 static CUevent event_take(struct host *h, const struct device *d)
@@ -105,24 +113,35 @@ static CUresult record_event(struct device *d, CUstream stream, CUevent event)
     return touch_captures_are_announced() ? d->driver->cuEventRecord(event, stream) : touch_record_end(d, stream, event);
 }
 
-/* Without an event the use waits for the whole device. LOCKING: in the device. */
+static void drop_event(const struct device *d, struct use *u)
+{
+    if (u->event)
+        d->driver->cuEventDestroy(u->event);
+    u->event = NULL;
+}
+
+/*
+ * Without an event the use waits for the whole device, or for a sweep that covers the stream. What a captured stream used before its capture has its
+ * event still. LOCKING: in the device.
+ */
 static CUresult record_use(struct host *h, struct device *d, struct use *u, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     bool is_stood_in_for = is_default_handle(stream) && !touch_captures_are_announced();
     set_captured(h, u, !is_stood_in_for && is_captured(d->driver, stream, &result));
     if (u->captured) {
-        if (u->event)
-            d->driver->cuEventDestroy(u->event);
-        u->event = NULL;
+        if (result)
+            drop_event(d, u);
+        u->is_everywhere = !result || is_swept(d, stream);
         return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
     }
+    u->is_everywhere = false;
     if (!u->event)
         u->event = event_take(h, d);
     result = u->event ? record_event(d, stream, u->event) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result && u->event) {
-        d->driver->cuEventDestroy(u->event);
-        u->event = NULL;
+    if (result) {
+        drop_event(d, u);
+        u->is_everywhere = is_swept(d, stream);
     }
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
 }
@@ -154,8 +173,11 @@ void uses_add(struct host *h, uint64_t at, uint64_t word)
 {
     uint32_t first = RECORD_USES(word);
     lock_take(&h->lock);
-    for (uint32_t use = first; use; use = use_at(h, use)->next)
+    h->freed++;
+    for (uint32_t use = first; use; use = use_at(h, use)->next) {
         set_captured(h, use_at(h, use), false);
+        use_at(h, use)->freed = h->freed;
+    }
     use_at(h, first)->next_pending = 0;
     if (h->pending_last)
         use_at(h, h->pending_last)->next_pending = first;
@@ -171,10 +193,11 @@ void uses_add(struct host *h, uint64_t at, uint64_t word)
 
 static bool use_is_done(struct host *h, const struct use *u)
 {
-    if (!u->event)
+    if (!u->event && !u->is_everywhere)
         return false;
     struct device *d = atomic_load(&h->devices[u->device]);
-    bool done = device_enter(d) == CUDA_SUCCESS && d->driver->cuEventQuery(u->event) == CUDA_SUCCESS;
+    bool done = device_enter(d) == CUDA_SUCCESS && (!u->event || d->driver->cuEventQuery(u->event) == CUDA_SUCCESS) &&
+                (!u->is_everywhere || sweep_is_done(h, d, u->freed));
     device_leave(d);
     return done;
 }
@@ -273,11 +296,11 @@ bool uses_poll(struct host *h, struct thread *t, bool everything)
     return any;
 }
 
-/* Waits on the host, with the gate open, for the event; without one for the whole context. LOCKING: inside. */
+/* Waits on the host, with the gate open, for the event; without one for the whole context, if captures are announced. LOCKING: inside. */
 static CUresult wait_outside(struct device *d, CUevent event)
 {
     device_wait_begin(d);
-    CUresult result = event ? d->driver->cuEventSynchronize(event) : d->driver->cuCtxSynchronize();
+    CUresult result = event ? d->driver->cuEventSynchronize(event) : device_wait_for_context(d);
     device_wait_end(d);
     return result;
 }
@@ -300,19 +323,27 @@ static CUresult wait_for_devices(struct host *h)
     return first;
 }
 
+/* LOCKING: `walking`. */
+static CUresult wait_for_use(struct host *h, const struct use *u)
+{
+    struct device *d = atomic_load(&h->devices[u->device]);
+    CUevent event;
+    CUresult result = device_enter(d);
+    if (!result && u->event)
+        result = wait_outside(d, u->event);
+    while (!result && u->is_everywhere && (event = sweep_awaits(h, d, u->freed)))
+        result = wait_outside(d, event);
+    device_leave(d);
+    return result;
+}
+
 /* For the events of all that is pending. LOCKING: `walking`. */
 static CUresult wait_for_events(struct host *h)
 {
     CUresult result = CUDA_SUCCESS;
     for (uint32_t entry = entry_after(h, 0); entry && !result; entry = entry_after(h, entry))
-        for (uint32_t use = entry; use && !result; use = use_at(h, use)->next) {
-            const struct use *u = use_at(h, use);
-            struct device *d = atomic_load(&h->devices[u->device]);
-            result = device_enter(d);
-            if (!result && u->event)
-                result = wait_outside(d, u->event);
-            device_leave(d);
-        }
+        for (uint32_t use = entry; use && !result; use = use_at(h, use)->next)
+            result = wait_for_use(h, use_at(h, use));
     return result;
 }
 
@@ -327,21 +358,26 @@ static CUresult wait_for_all(struct host *h, struct thread *t)
     return result;
 }
 
-/* After a wait for events only those are pending that have none, and what came since. LOCKING: `walking`. */
+/* Afterwards only those are pending that have no event, and what came since. LOCKING: `walking`. */
 static CUresult wait_for_some(struct host *h, struct thread *t)
 {
     CUresult result = wait_for_events(h);
     walk(h, t, true, 0);
-    return !result && atomic_load(&h->pending) && !atomic_load(&h->captured) && h->options.announced ? wait_for_all(h, t) : result;
+    return result;
 }
 
+/* Devices are waited for as a whole only if captures are announced (device_wait_for_context). */
 int uses_wait(struct host *h, bool devices)
 {
     struct thread *t = thread_mine(h);
     if (!atomic_load(&h->pending) || driver_is_exiting() || !t)
         return CENOTE_OK;
     pthread_mutex_lock(&h->walking);
-    CUresult result = devices && h->options.announced ? wait_for_all(h, t) : wait_for_some(h, t);
+    CUresult result = devices ? wait_for_all(h, t) : wait_for_some(h, t);
+    if (!devices && !result && atomic_load(&h->pending) && !atomic_load(&h->captured))
+        result = wait_for_all(h, t);
+    if (result == CUDA_ERROR_NOT_READY)
+        result = wait_for_some(h, t);
     pthread_mutex_unlock(&h->walking);
     lock_take(&h->lock);
     h->node[0].waits++;
@@ -363,7 +399,10 @@ void uses_close(struct host *h)
             if (d->driver->cuEventDestroy(event))
                 d->driver->cuEventDestroy(event);
         }
+        if (inside)
+            sweep_close(h, d);
         device_leave(d);
         memory_unmap(h->events[i], sizeof(*h->events[i]));
+        memory_unmap(h->sweeps[i], sizeof(*h->sweeps[i]));
     }
 }

@@ -53,6 +53,13 @@ CENOTE_API const char *cenote_host_options_help(void);
 CENOTE_API int cenote_host_open(const cenote_host_options *options, size_t size);
 #define cenote_host_open(...) cenote_host_open(__VA_ARGS__, sizeof(cenote_host_options))
 
+/*
+ * Are all captures announced from now on (1), or are they not (0)? Pools of libcenote.so are told in cenote_options, and pinned memory knows
+ * nothing of them: a program that sets `announced` there says it here as well, or in cenote_host_options. After a 0 no thread waits for a device as a
+ * whole when the call returns. Pinned memory is opened if it is not open.
+ */
+CENOTE_API int cenote_host_set_announced(int announced);
+
 /* Gives everything back. CENOTE_BUSY, and nothing happens, while blocks are live. No other call may be under way. */
 CENOTE_API int cenote_host_close(void);
 
@@ -66,9 +73,14 @@ CENOTE_API int cenote_host_free(void *block);
 
 /*
  * What is on `stream` of `device` now may be using the block: its memory is not handed out again before that is done. Call it after
- * each copy, while the stream exists. In a stream capture the copies of a graph happen whenever it is replayed: keep the block for as long.
+ * each copy, while the stream exists. In a stream capture the copies of a graph happen whenever it is replayed: keep the block for as long. With
+ * announced:0 the last replays before the free are waited for on the default stream and on immortal streams alone: tell those on other streams with
+ * this call.
  */
 CENOTE_API int cenote_host_use(void *block, int device, cenote_stream stream);
+
+/* The stream of that device lives as long as pinned memory is open: graphs with pinned blocks may be replayed on it. For announced:0. */
+CENOTE_API int cenote_host_stream_set_immortal(int device, cenote_stream stream);
 
 typedef struct cenote_host_block {
     void  *start;

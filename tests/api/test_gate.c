@@ -24,10 +24,23 @@ static const struct driver *below;
 static struct driver above;
 static atomic_bool waiting; /* a thread waits for a device */
 
+static void hold_up(void);
+
+static _Thread_local bool is_refused; /* an event over the context */
+static atomic_int waits_of_refused;   /* for lack of one, for the context itself */
+
 static CUresult wait_for_context(void)
 {
     atomic_store(&waiting, true);
+    atomic_fetch_add(&waits_of_refused, is_refused ? 1 : 0);
+    hold_up();
     return below->cuCtxSynchronize();
+}
+
+static CUresult record_over_context(CUcontext context, CUevent event)
+{
+    hold_up();
+    return is_refused ? CUDA_ERROR_NOT_SUPPORTED : below->cuCtxRecordEvent(context, event);
 }
 
 static CUresult wait_for_event(CUevent event)
@@ -50,6 +63,7 @@ static const struct driver *say_who_waits(const struct driver *inner)
     below = inner;
     above = *inner;
     above.cuCtxSynchronize = wait_for_context;
+    above.cuCtxRecordEvent = below->cuCtxRecordEvent ? record_over_context : NULL;
     above.cuEventSynchronize = wait_for_event;
     above.cuEventQuery = ask;
     return &above;
@@ -65,6 +79,19 @@ static bool comes_true(atomic_bool *what)
     for (int i = 0; i < PATIENCE && !atomic_load(what); i++)
         sleep_a_little();
     return atomic_load(what);
+}
+
+/* The first call over the whole context of a thread that was told to is made when the main thread says so. */
+static _Thread_local bool is_late;
+static atomic_bool held_up, may_go;
+
+static void hold_up(void)
+{
+    if (!is_late)
+        return;
+    is_late = false;
+    atomic_store(&held_up, true);
+    comes_true(&may_go);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ the stall */
@@ -328,6 +355,100 @@ CASE(a_block_of_a_pool_that_waits_to_be_destroyed)
     s.second = second;
     scene_judge(&s.scene);
     close_stall(&s);
+}
+
+/* ------------------------------------------------------------------------------------------------ captures cease to be announced */
+
+static cenote_pool *careful;
+static atomic_bool careful_is_open;
+
+static void *destroy_late(void *arg)
+{
+    is_late = true;
+    return wait_for_device_in_thread(arg);
+}
+
+static void *destroy_late_without_event(void *arg)
+{
+    is_refused = true;
+    return destroy_late(arg);
+}
+
+static void *open_careful(void *arg)
+{
+    struct stall *s = arg;
+    cenote_options options = scene_options();
+    options.announced = 0;
+    s->failed += cenote_pool_create(1, &options, &careful) != CENOTE_OK;
+    atomic_store(&careful_is_open, true);
+    return NULL;
+}
+
+static void begin_unannounced(struct stall *s)
+{
+    DONE(cuCtxPushCurrent(device_context(s->pool->config.device)));
+    DONE(cuStreamBeginCapture(s->capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cuCtxPopCurrent(NULL));
+}
+
+/* Opened, or queued behind the thread that is about to make a call over the context. */
+static bool careful_is_under_way(struct stall *s)
+{
+    for (int i = 0; i < PATIENCE; i++) {
+        if (atomic_load(&careful_is_open) || is_queued(&s->pool->config.device->gate) || is_queued(&s->pool->config.device->quiet))
+            return true;
+        sleep_a_little();
+    }
+    return false;
+}
+
+static void open_careful_beside(void *(*thread)(void *))
+{
+    struct stall s;
+    struct held held;
+    pthread_t waiter, opener;
+    open_stall(&s);
+    cenote_pool *second = s.second;
+    REQUIRE(held_take(&held, second, 3 * MIB, s.scene.stream[C]));
+    held_give(&held);
+    DONE(cenote_group_create(s.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &s.group));
+    s.wait = destroy;
+    atomic_store(&held_up, false);
+    atomic_store(&may_go, false);
+    atomic_store(&careful_is_open, false);
+    REQUIRE(!pthread_create(&waiter, NULL, thread, &s));
+    EXPECT(comes_true(&held_up));
+    REQUIRE(!pthread_create(&opener, NULL, open_careful, &s));
+    EXPECT(careful_is_under_way(&s));
+    bool early = atomic_load(&careful_is_open);
+    if (early)
+        begin_unannounced(&s);
+    atomic_store(&may_go, true);
+    pthread_join(waiter, NULL);
+    pthread_join(opener, NULL);
+    EXPECT_EQ(s.failed, 0);
+    if (!early)
+        begin_unannounced(&s);
+    CUgraph graph = NULL;
+    DONE(cuStreamEndCapture(s.capturing, &graph));
+    if (graph)
+        DONE(cuGraphDestroy(graph));
+    s.second = second != careful && cenote_pool_provider(second) >= 0 ? second : NULL; /* a new pool takes over the structure of one that went */
+    DONE(cenote_pool_destroy(careful));
+    close_stall(&s);
+}
+
+/* When the first pool with announced:0 is open, no thread makes a call over the context any more, also none that decided on it before. */
+CASE(a_pool_opens_that_does_not_announce_captures)
+{
+    open_careful_beside(destroy_late);
+}
+
+/* Nor does a thread for lack of an event. On an old driver there is none at all. */
+CASE(a_pool_opens_that_does_not_announce_captures_and_an_event_is_refused)
+{
+    open_careful_beside(destroy_late_without_event);
+    EXPECT_EQ(atomic_load(&waits_of_refused), old_driver ? 1 : 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ old drivers */

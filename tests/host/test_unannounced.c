@@ -1,8 +1,7 @@
 /* test_unannounced.c: pinned memory with the option announced:0: no capture ends, whatever waits, and no block is handed out too early. */
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "driver/touch.h"
 #include "tests/host/pinned.h"
 
 #define BYTES (64 * KIB)
@@ -33,6 +32,17 @@ static void copy_late(struct card *card, char *block, CUstream stream)
     DONE(cenote_host_use(block, 0, stream));
 }
 
+/* A capture of the stream begins before the event is recorded, and has ended afterwards. */
+static CUresult record_in_a_capture_of_a_moment(const struct driver *driver, CUevent event, CUstream stream)
+{
+    CUgraph graph = NULL;
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUresult result = driver->cuEventRecord(event, stream);
+    DONE(cuStreamEndCapture(stream, &graph));
+    DONE(cuGraphDestroy(graph));
+    return result;
+}
+
 static void expect_whole(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -43,31 +53,262 @@ static void expect_whole(CUstream stream)
     DONE(cuGraphDestroy(graph));
 }
 
-/*
- * What a captured stream used has no event. It is not handed out again, and pinned memory stays open: so in a process of its own, and first, because
- * a child of a process that uses the driver may not.
- */
+struct replayed { CUgraph graph; CUgraphExec exec; };
+
+/* A capture of stream A, in which the graph is given a copy of the block, some work before it. */
+static struct replayed capture(struct card *card, char *block)
+{
+    struct replayed r;
+    DONE(cuStreamBeginCapture(card->scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    copy_late(card, block, card->scene.stream[A]);
+    DONE(cuStreamEndCapture(card->scene.stream[A], &r.graph));
+    DONE(cuGraphInstantiate(&r.exec, r.graph, 0));
+    return r;
+}
+
+static void forget(struct replayed *r)
+{
+    DONE(cuGraphExecDestroy(r->exec));
+    DONE(cuGraphDestroy(r->graph));
+}
+
+/* Almost all that may be registered: no room beside it. */
+#define ALMOST_ALL (6 * MIB)
+
+static bool comes_back(struct card *card)
+{
+    void *other = NULL;
+    (void)card;
+    if (cenote_host_alloc(0, 7 * MIB, &other))
+        return false;
+    DONE(cenote_host_free(other));
+    return pinned_stats().pending_blocks == 0;
+}
+
 CASE(copy_in_a_capture)
 {
-    pid_t child = fork();
-    int status = 0;
-    if (child) {
-        EXPECT_EQ(waitpid(child, &status, 0), child);
-        EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        return;
-    }
     struct card card;
-    void *other = NULL;
-    CUgraph graph;
     card_open(&card);
-    void *block = pinned_take(6 * MIB);
-    cuStreamBeginCapture(card.scene.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL);
-    cuMemcpyHtoDAsync(card.there, block, BYTES, card.scene.stream[A]);
-    bool right = !cenote_host_use(block, 0, card.scene.stream[A]);
-    right = right && !cuStreamEndCapture(card.scene.stream[A], &graph) && !cuGraphDestroy(graph) && !cenote_host_free(block);
-    right = right && cenote_host_alloc(0, 7 * MIB, &other) == CENOTE_OUT_OF_HOST_MEMORY && !cenote_host_trim(0, CENOTE_TRIM_WAIT);
-    right = right && pinned_stats().pending_blocks == 1 && cenote_host_close() == CENOTE_BUSY;
-    _exit(!right);
+    char *block = pinned_take(ALMOST_ALL);
+    struct replayed r = capture(&card, block);
+    forget(&r);
+    DONE(cenote_host_free(block));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT(comes_back(&card));
+    card_close(&card);
+}
+
+/* Also by calls that wait for nothing. */
+CASE(copy_in_a_capture_and_a_trim)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(ALMOST_ALL);
+    struct replayed r = capture(&card, block);
+    DONE(cuGraphLaunch(r.exec, NULL));
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    DONE(cuStreamSynchronize(NULL));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    forget(&r);
+    card_close(&card);
+}
+
+/* A replay before the free, on a stream that lives as long as the program, is waited for. So is a second block that was freed after it. */
+CASE(replay_on_an_immortal_stream)
+{
+    struct card card;
+    card_open(&card);
+    DONE(cenote_host_stream_set_immortal(0, card.scene.stream[B]));
+    DONE(cenote_host_stream_set_immortal(0, NULL));
+    DONE(cenote_host_stream_set_immortal(0, CU_STREAM_PER_THREAD));
+    char *first = pinned_take(MIB), *second = pinned_take(MIB);
+    struct replayed one = capture(&card, first), two = capture(&card, second);
+    DONE(cuGraphLaunch(one.exec, card.scene.stream[B]));
+    DONE(cenote_host_free(first));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    DONE(cuGraphLaunch(two.exec, card.scene.stream[B]));
+    DONE(cenote_host_free(second));
+    EXPECT_EQ(pinned_stats().pending_blocks, 2);
+    sim_advance(15 * MSEC);
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    DONE(cenote_host_trim(UINT64_MAX, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_stats().pending_blocks, 0);
+    EXPECT_EQ(cuStreamQuery(card.scene.stream[B]), CUDA_SUCCESS);
+    forget(&one);
+    forget(&two);
+    card_close(&card);
+}
+
+/* The stream on which a replay may run is being captured by a library: the block waits, and comes back when that has ended. */
+CASE(replay_beside_a_capture)
+{
+    struct card card;
+    card_open(&card);
+    CUstream stream = card.scene.stream[B];
+    DONE(cenote_host_stream_set_immortal(0, stream));
+    char *block = pinned_take(ALMOST_ALL);
+    struct replayed r = capture(&card, block);
+    DONE(cuGraphLaunch(r.exec, stream));
+    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_host_free(block));
+    EXPECT(!comes_back(&card));
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT_EQ(cenote_host_close(), CENOTE_BUSY);
+    expect_whole(stream);
+    EXPECT(comes_back(&card));
+    EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+    forget(&r);
+    card_close(&card);
+}
+
+/* A copy before the capture of the same stream is waited for, although the stream may not be touched. */
+CASE(copy_before_a_capture)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(ALMOST_ALL);
+    copy_late(&card, block, card.scene.stream[A]);
+    struct replayed r = capture(&card, block);
+    forget(&r);
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT(comes_back(&card));
+    EXPECT_EQ(cuStreamQuery(card.scene.stream[A]), CUDA_SUCCESS);
+    card_close(&card);
+}
+
+/* A replay that the program has told, on a stream that may end. */
+CASE(replay_on_another_stream_is_told)
+{
+    struct card card;
+    card_open(&card);
+    char *block = pinned_take(ALMOST_ALL);
+    struct replayed r = capture(&card, block);
+    DONE(cuGraphLaunch(r.exec, card.scene.stream[C]));
+    DONE(cenote_host_use(block, 0, card.scene.stream[C]));
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT(comes_back(&card));
+    EXPECT_EQ(cuStreamQuery(card.scene.stream[C]), CUDA_SUCCESS);
+    forget(&r);
+    card_close(&card);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ a driver with whims */
+
+static const struct driver *below;
+static CUstream brief;      /* is captured for the moment in which the next event is recorded on it */
+static CUevent captured;    /* the event of that moment, until it is recorded anew */
+static CUstream refused;    /* gets no event */
+
+static CUresult record(CUevent event, CUstream stream)
+{
+    if (refused && stream == refused)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    captured = captured == event ? NULL : captured;
+    if (!brief || stream != brief)
+        return below->cuEventRecord(event, stream);
+    brief = NULL;
+    captured = event;
+    return record_in_a_capture_of_a_moment(below, event, stream);
+}
+
+static CUresult query(CUevent event)
+{
+    return captured && event == captured ? CUDA_ERROR_CAPTURED_EVENT : below->cuEventQuery(event);
+}
+
+static const struct driver *with_whims(const struct driver *driver)
+{
+    static struct driver table;
+    below = driver;
+    table = *driver;
+    table.cuEventRecord = record;
+    table.cuEventQuery = query;
+    return &table;
+}
+
+/* An event that fell into a capture says nothing: another one takes its place. */
+CASE(capture_of_a_moment)
+{
+    struct card card;
+    card_open(&card);
+    CUstream stream = card.scene.stream[B];
+    DONE(cenote_host_stream_set_immortal(0, stream));
+    char *block = pinned_take(ALMOST_ALL);
+    struct replayed r = capture(&card, block);
+    DONE(cuGraphLaunch(r.exec, stream));
+    DONE(cenote_host_free(block));
+    brief = stream;
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT(brief == NULL);
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT(comes_back(&card));
+    EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+    forget(&r);
+    card_close(&card);
+}
+
+/* A stream that gets no event at the moment of the copy may be touched later, if it lives as long as the program. Otherwise the block stays. */
+CASE(event_that_is_refused)
+{
+    struct card card;
+    card_open(&card);
+    CUstream stream = card.scene.stream[B];
+    DONE(cenote_host_stream_set_immortal(0, stream));
+    char *block = pinned_take(ALMOST_ALL);
+    refused = stream;
+    copy_late(&card, block, stream);
+    refused = NULL;
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_trim(UINT64_MAX, 0));
+    EXPECT_EQ(pinned_stats().pending_blocks, 1);
+    EXPECT(comes_back(&card));
+    EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+    card_close(&card);
+}
+
+/* ----------------------------------------------------------------------------------------------------- captures cease to be announced */
+
+/* Pinned memory was opened with the promise, which the program takes back, and gives again. */
+CASE(the_promise_is_taken_back)
+{
+    struct card card;
+    cenote_host_options options = pinned_options();
+    options.limit = 8 * MIB;
+    options.chunk_mib = 2;
+    pinned_open_devices(&card.scene, &options, 1);
+    DONE(cuMemAlloc(&card.there, BYTES));
+    EXPECT_EQ(cenote_host_set_announced(2), CENOTE_INVALID);
+    CUstream stream = card.scene.stream[A];
+    char *block = pinned_take(ALMOST_ALL);
+    struct replayed r = capture(&card, block);
+    DONE(cuGraphLaunch(r.exec, NULL));
+    DONE(cenote_host_set_announced(0));
+    DONE(cenote_host_set_announced(0));
+    DONE(cuStreamBeginCapture(card.scene.stream[B], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cenote_host_free(block));
+    DONE(cenote_host_trim(0, CENOTE_TRIM_WAIT));
+    EXPECT(comes_back(&card));
+    expect_whole(card.scene.stream[B]);
+    DONE(cenote_host_set_announced(1));
+    EXPECT(touch_captures_are_announced());
+    block = pinned_take(ALMOST_ALL);
+    DONE(cuGraphLaunch(r.exec, stream));
+    struct replayed again = capture(&card, block);
+    DONE(cenote_host_free(block));
+    EXPECT(comes_back(&card)); /* the whole device was waited for */
+    EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+    forget(&again);
+    forget(&r);
+    card_close(&card);
 }
 
 /* A trim that waits, and an allocation that has to, beside a capture of a library. */
@@ -135,4 +376,8 @@ CASE(one_promise_for_both_libraries)
     unsetenv("CENOTE_CONF");
 }
 
-SCENES_MAIN("host: unannounced")
+int main(int argc, char **argv)
+{
+    driver_interpose(with_whims);
+    return test_run("host: unannounced", argc > 1 ? argv[1] : "", NULL, scene_after);
+}
