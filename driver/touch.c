@@ -20,6 +20,7 @@
  */
 #include "driver/touch.h"
 
+#include "base/check.h"
 #include "driver/device.h"
 
 static atomic_uint careful_pools;
@@ -88,6 +89,8 @@ static CUresult find_behind_default(struct device *d, CUstream *stream)
 static CUresult check_not_captured(struct device *d, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (BREAKS(5))
+        return CUDA_SUCCESS;
     if (!d->driver->cuStreamIsCapturing)
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult result = d->driver->cuStreamIsCapturing(stream, &status);

@@ -4,6 +4,7 @@
 #include "adapter.h"
 
 #include "outward.h"
+#include "streams.h"
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
@@ -38,12 +39,6 @@ static DeviceIndex device_now()
 {
     DeviceIndex device = -1;
     return C10_LIKELY(c10::cuda::GetDevice(&device) == cudaSuccess) ? device : c10::cuda::current_device(); /* throws with the reason */
-}
-
-/* PyTorch's own streams live as long as the process and have odd ids. A stream that the program made, whose id is its handle, may be destroyed. */
-static bool is_immortal(const c10::cuda::CUDAStream &stream)
-{
-    return stream.id() & 1;
 }
 
 static void report(void *block, int64_t bytes, cenote_pool *pool, DeviceIndex device)
@@ -263,6 +258,16 @@ void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
 {
     TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
     set_fraction(pool(device), fraction);
+}
+
+/* With announced:0, before memory of graphs is given up: once for each device. From then on a fence has an event on each of these streams. */
+void Adapter::declare_streams(DeviceIndex device)
+{
+    if (streams_declared_[static_cast<size_t>(device)] || captures_are_announced())
+        return;
+    for (cudaStream_t stream : streams_of_pools(device))
+        check(cenote_stream_set_immortal(pool(device), stream));
+    streams_declared_[static_cast<size_t>(device)] = true;
 }
 
 void Adapter::emptyCache(MempoolId_t id)

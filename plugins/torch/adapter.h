@@ -16,6 +16,7 @@
 #include <cenote/cenote.h>
 #include <cenote/report.h>
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -212,6 +213,7 @@ private:
     bool lends(DeviceIndex device, MempoolId_t id);
     void remember(const Released &gone);
     bool is_captured(DeviceIndex device) const;
+    void declare_streams(DeviceIndex device);
     void give_back(DeviceIndex device, uint64_t idle);
     void empty_pool(DeviceIndex device, MempoolId_t id);
     void empty_refused(DeviceIndex device);
@@ -229,6 +231,7 @@ private:
     [[noreturn]] void fail(int error, DeviceIndex device, size_t bytes);
 
     std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
+    std::array<std::atomic<bool>, C10_COMPILE_TIME_MAX_GPUS> streams_declared_{};
     std::atomic<bool> enabled_{true};
     Lock direct_lock_;
     std::unordered_set<void *> direct_; /* blocks from cudaMalloc, allocated while the adapter was switched off */

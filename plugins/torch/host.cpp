@@ -15,12 +15,14 @@
 #include "install.h"
 #include "lock.h"
 #include "outward.h"
+#include "streams.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cenote/host.h>
 
+#include <array>
 #include <dlfcn.h>
 #include <map>
 #include <unordered_map>
@@ -32,7 +34,8 @@ using c10::MempoolId_t;
 
 /* The functions of libcenote_host.so that this file calls. */
 struct HostCalls {
-#define HOST_CALLS(CALL) CALL(alloc) CALL(free) CALL(use) CALL(find) CALL(trim) CALL(read_stats) CALL(reset_peaks) CALL(message) CALL(open)
+#define HOST_CALLS(CALL) CALL(alloc) CALL(free) CALL(use) CALL(find) CALL(trim) CALL(read_stats) CALL(reset_peaks) CALL(message) \
+    CALL(open) CALL(stream_set_immortal)
 #define CALL(name) decltype(&cenote_host_##name) name;
     HOST_CALLS(CALL)
 #undef CALL
@@ -77,12 +80,14 @@ private:
     static void give(void *block);
     void take_back(void *block);
     void enter_pool(void *block);
+    void declare_streams(c10::DeviceIndex device);
     cenote_host_stats read() const;
 
     HostCalls call_;
     at::HostAllocator *before_;
     cenote_host_stats began_{};      /* the counters at the last reset: totals are relative to them */
     Lock lock_;
+    std::array<std::atomic<bool>, C10_COMPILE_TIME_MAX_GPUS> streams_declared_{};
     std::atomic<int> captures_open_{0}, blocks_in_pools_{0};
     std::vector<std::pair<PoolKey, std::function<bool(c10::Stream)>>> captures_;
     std::map<PoolKey, Pool> pools_;
@@ -149,9 +154,24 @@ bool PinnedAllocator::record_event(void *at, void *context, c10::Stream stream)
     cenote_host_block block;
     if (call_.find(context, &block, sizeof block) && call_.find(at, &block, sizeof block))
         return before_ && before_->record_event(at, context, stream);
-    cudaStream_t on = c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, stream).stream();
-    TORCH_CHECK(!call_.use(block.start, stream.device_index(), on), "cenote: ", call_.message());
+    c10::cuda::CUDAStream on(c10::cuda::CUDAStream::UNCHECKED, stream);
+    if (!streams_declared_[static_cast<size_t>(on.device_index())].load(std::memory_order_relaxed) &&
+        (is_immortal(on) || captures_open_.load(std::memory_order_relaxed)))
+        declare_streams(on.device_index());
+    TORCH_CHECK(!call_.use(block.start, on.device_index(), on.stream()), "cenote: ", call_.message());
     return true;
+}
+
+/*
+ * With announced:0 a block that a graph copies waits, once the graph is gone, for the streams on which it may have been replayed. The first copy in a
+ * capture, or on a stream of PyTorch's pools, comes before all that.
+ */
+void PinnedAllocator::declare_streams(c10::DeviceIndex device)
+{
+    if (!captures_are_announced())
+        for (cudaStream_t stream : streams_of_pools(device))
+            TORCH_CHECK(!call_.stream_set_immortal(device, stream), "cenote: ", call_.message());
+    streams_declared_[static_cast<size_t>(device)].store(true, std::memory_order_relaxed);
 }
 
 /* While a capture is open, the host must not wait for the device. */

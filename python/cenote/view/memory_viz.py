@@ -21,7 +21,7 @@ from cenote.view.history import Broken, rounded
 Path = Union[str, "os.PathLike[str]"]
 Table = dict[str, Any]
 
-STATES = {"live": "active_allocated", "pending": "active_awaiting_free", "free": "inactive"}
+STATES = {"live": "active_allocated", "pending": "active_pending_free", "free": "inactive"}
 DEVICES_MOST = 64
 
 
@@ -166,7 +166,7 @@ def to_memory_viz(snapshot: Table, trace: Optional[Iterable[Event]] = None) -> T
         raise Broken(f"device {str(device)[:40]} of the snapshot does not exist")
     names = _Names(snapshot)
     segments = [_segment(snapshot, segment, names) for segment in snapshot["segments"] if segment["address"]]
-    waiting = {block["address"] for segment in segments for block in segment["blocks"] if block["state"] == "active_awaiting_free"}
+    waiting = {block["address"] for segment in segments for block in segment["blocks"] if block["state"] == "active_pending_free"}
     traces: list[list[Table]] = [[] for _ in range(device + 1)]
     traces[device] = _events(trace or (), device, waiting)
     return {"segments": sorted(segments, key=lambda segment: segment["address"]), "device_traces": traces, "external_annotations": [],
