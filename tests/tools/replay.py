@@ -55,6 +55,14 @@ class Replay(unittest.TestCase):
         self.assertEqual(done.returncode, status, done.stderr)
         self.assertIn(word, done.stderr)
 
+    def test_captures_that_are_not_announced(self):
+        """The streams of a trace live as long as its replay: what they free comes back, and the pool can be destroyed."""
+        os.environ["CENOTE_CONF"] = "announced:0"
+        self.addCleanup(os.environ.pop, "CENOTE_CONF")
+        path = self.trace(f"0,a,1,{4 * MIB},1,0\n1,f,1,,0,0\n2,a,2,{4 * MIB},2,0\n3,f,2,,0,0\n")
+        got = self.figures("--page-mib", "2", path)
+        self.assertEqual(got["reserved_peak_bytes"], 4 * MIB)
+
     def test_two_blocks_of_a_page(self):
         path = self.trace(f"0,a,1,{2 * MIB},0,0\n1,f,1,,0,0\n2,a,2,{2 * MIB},0,0\n3,a,3,{2 * MIB},0,0\n4,f,3,,0,0\n", "two pages.csv")
         got = self.figures("--page-mib", "2", "--repeat", "3", path)

@@ -57,7 +57,7 @@ static uint64_t pool_clock(void *arg)
 
 /* -------------------------------------------------------------------------------------------------------------------- streams */
 
-/* Stream 0 need not be created: it is the legacy default stream of the pool's device. */
+/* Stream 0 need not be created: it is the legacy default stream of the pool's device. The others live as long as the replay. */
 static bool find_stream(struct player *p, const struct record *r, CUstream *stream)
 {
     CUcontext context;
@@ -66,9 +66,12 @@ static bool find_stream(struct player *p, const struct record *r, CUstream *stre
     if (r->stream == 0)
         return true; /* the other devices keep their contexts, which end with the simulated GPU */
     CUstream *place = &p->streams[(size_t)r->device * p->trace->streams + r->stream];
-    if (!*place && (cuDeviceGet(&device, (int)r->device) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxPushCurrent(context) ||
+    bool is_new = !*place;
+    if (is_new && (cuDeviceGet(&device, (int)r->device) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxPushCurrent(context) ||
                     cuStreamCreate(place, CU_STREAM_NON_BLOCKING) || cuCtxPopCurrent(&context)))
         return fail(p, "a stream", "could not be created on the simulated GPU");
+    if (is_new && !p->plan->options.announced && cenote_stream_set_immortal(p->pools[r->device], *place))
+        return fail(p, "cenote_stream_set_immortal", cenote_message());
     *stream = *place;
     return true;
 }
