@@ -179,6 +179,16 @@ void captures_forget_context(CUcontext context)
     pthread_rwlock_unlock(&quiet);
 }
 
+bool captures_are_in(CUcontext context)
+{
+    bool are_open = false;
+    pthread_rwlock_rdlock(&quiet);
+    for (size_t i = 0; i < count; i++)
+        are_open = are_open || captures[i].context == context;
+    pthread_rwlock_unlock(&quiet);
+    return are_open;
+}
+
 /* --- hooks */
 
 CUresult serve_cuStreamBeginCapture(CUstream stream)

@@ -12,9 +12,10 @@ bool captures_have(CUstream stream);
 /* Waits until the device is done with all that the context was given; *result is the driver's answer. False, at once: a capture is open. */
 bool captures_wait(CUcontext context, CUresult *result);
 
-/* The stream is destroyed next; the context ends next. Captures that began there are over. */
+/* The stream is destroyed next; the context has ended, or ends next. Captures that began there are over. Is one open in the context? */
 void captures_forget_stream(CUstream stream);
 void captures_forget_context(CUcontext context);
+bool captures_are_in(CUcontext context);
 
 /*
  * From now on captures are announced for this device: by a private group of its pool and a stream of ours, neither of which memory is taken with. A

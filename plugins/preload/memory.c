@@ -17,7 +17,9 @@
 #include "plugins/preload/memory.h"
 
 #include "plugins/preload/captures.h"
+#include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
+#include "plugins/preload/identities.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -69,10 +71,19 @@ static void learn_still_id(struct place *p, void *block)
     }
 }
 
-bool memory_take(struct place *p, cenote_group *group, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result)
+static int take(struct place *p, struct family *family, size_t bytes, CUstream stream, void **block)
+{
+    cenote_group *group = NULL;
+    if (family && !family_group(p, family, &group))
+        return CENOTE_NOT_SUPPORTED;
+    return group ? cenote_group_alloc(group, bytes, 512, stream, block) : cenote_alloc(p->pool, bytes, stream, block);
+}
+
+bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result)
 {
     void *block = NULL;
-    int error = group ? cenote_group_alloc(group, bytes, 512, stream, &block) : cenote_alloc(p->pool, bytes, stream, &block);
+    CHECK(!family == (stream == p->still));
+    int error = take(p, family, bytes, stream, &block);
     *result = CUDA_SUCCESS;
     if (error == CENOTE_OUT_OF_MEMORY) {
         *result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -82,7 +93,9 @@ bool memory_take(struct place *p, cenote_group *group, CUdeviceptr *at, size_t b
         place_count_pass(PASS_REFUSED);
         return false;
     }
-    if (stream == p->still)
+    if (family)
+        family_count_taken(family, bytes);
+    else
         learn_still_id(p, block);
     *at = (CUdeviceptr)(uintptr_t)block;
     return true;
@@ -161,30 +174,53 @@ bool memory_is_kept(const void *block)
     return is_kept;
 }
 
-void memory_free_kept(struct place *p, uint64_t last)
+/* Up to the one of that number: the device is done with them. */
+static void free_kept(struct place *p, uint64_t last)
 {
+    cenote_block block;
     pthread_mutex_lock(&keeping);
     for (size_t i = kept_count; i-- > 0;)
         if (kept[i].place == p && kept[i].number <= last) {
-            cenote_free(kept[i].block);
+            if (!cenote_find(kept[i].block, &block))
+                memory_give(p, &block);
             kept[i] = kept[--kept_count];
         }
     pthread_mutex_unlock(&keeping);
 }
 
-static CUresult free_for_all(struct place *p, void *block)
+void memory_forget(struct place *p)
+{
+    pthread_mutex_lock(&keeping);
+    for (size_t i = kept_count; i-- > 0;)
+        if (kept[i].place == p)
+            kept[i] = kept[--kept_count];
+    pthread_mutex_unlock(&keeping);
+}
+
+/* What is known of the block goes first: at its address there may be another one as soon as it is free. */
+int memory_give(struct place *p, const cenote_block *block)
+{
+    struct family *family = place_is_for_all(p, block) ? NULL : family_of_block(p, block);
+    identity_forget(block->start);
+    int error = cenote_free(block->start);
+    if (!error && family)
+        family_count_given(family, block->requested);
+    return error;
+}
+
+static CUresult free_for_all(struct place *p, const cenote_block *block)
 {
     CUresult result;
     uint64_t last = atomic_load(&kept_ever); /* what is kept from here on was not waited for */
     if (!captures_wait(atomic_load(&p->context), &result)) {
         result = ask_for_a_free(p);
-        return result ? result : keep(p, block);
+        return result ? result : keep(p, block->start);
     }
     if (result)
         return result;
     if (last)
-        memory_free_kept(p, last);
-    return memory_said(cenote_free(block));
+        free_kept(p, last);
+    return memory_said(memory_give(p, block));
 }
 
 CUresult serve_cuMemFree_v2(CUdeviceptr at)
@@ -195,5 +231,5 @@ CUresult serve_cuMemFree_v2(CUdeviceptr at)
         return real()->cuMemFree_v2(at);
     if (block.start != address(at) || memory_is_kept(block.start))
         return CUDA_ERROR_INVALID_VALUE;
-    return place_is_for_all(p, &block) ? free_for_all(p, block.start) : memory_said(cenote_free(block.start));
+    return place_is_for_all(p, &block) ? free_for_all(p, &block) : memory_said(memory_give(p, &block));
 }

@@ -5,16 +5,19 @@
 #include "plugins/preload/place.h"
 
 /*
- * A block of the pool, or of the group if there is one, in the order of `stream`. False: cenote cannot serve it, which is counted, and the driver
- * has to. True: *result is what the program is told.
+ * A block of the pool, or of the family, in the order of `stream`; `family` is NULL for memory that is for all streams. False: cenote cannot serve
+ * it, which is counted, and the driver has to. True: *result is what the program is told.
  */
-bool memory_take(struct place *p, cenote_group *group, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result);
+bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result);
+
+/* Frees a block, in the order of the streams that use it. A CENOTE_ error. */
+int memory_give(struct place *p, const cenote_block *block);
 
 /* The program has freed the block while a stream was being captured, and cenote has not yet. */
 bool memory_is_kept(const void *block);
 
-/* Frees such blocks of the place, up to the one of that number: the device is done with them. */
-void memory_free_kept(struct place *p, uint64_t last);
+/* The place closes: such blocks of it are its own again. */
+void memory_forget(struct place *p);
 
 /* What a program is told of a call of cenote that must not fail. */
 CUresult memory_said(int error);

@@ -1,25 +1,29 @@
 /*
  * place.c: which devices are served: a pool of cenote for each device whose primary context allocates.
  *
- *     closed ----place_here, place_of_context----> open
+ *     closed ----place_here, place_of_context----> open ----the context is reset, or released by the program: place_close----> closed
  *
  * Contexts that a program makes itself (cuCtxCreate) are not served: cenote's pools are of primary contexts. What those allocate is the driver's.
  *
  * The pool is of our own, with the options of CENOTE_CONF: a default pool could not go when the program resets the device.
  *
- * LOCKING: `opening` guards the step from closed to open. `context` is written last, and tells that all else is there.
+ * LOCKING: `opening` guards the steps between closed and open, and `pasts`. `context` is written last, and tells that all else is there. A thread
+ * that uses a device while another resets it does what CUDA forbids.
  */
 #include "plugins/preload/place.h"
 
 #include "plugins/preload/captures.h"
+#include "plugins/preload/peers.h"
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 
 static struct place places[PLACES_MAX];
+static struct place_past pasts[PLACES_MAX]; /* of places that have closed */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t passes[PASSES];
 
@@ -50,7 +54,11 @@ static int make_pool(struct place *p)
     if (!error)
         error = cenote_stream_set_immortal(p->pool, p->still);
     if (!error)
+        error = cenote_stream_set_immortal(p->pool, p->mark); /* the end of a capture is announced for it also after a reset, which takes it away */
+    if (!error)
         error = cenote_group_create(p->pool, "captures", CENOTE_GROUP_PRIVATE, NULL, &p->captures);
+    if (!error)
+        error = peers_grant(p->device, p->pool);
     if (!error)
         error = captures_join(p->device, p->captures, p->mark);
     if (!error)
@@ -86,6 +94,8 @@ static bool open_parts(struct place *p)
     if (r->cuDeviceGetDefaultMemPool && !r->cuDeviceGetDefaultMemPool(&p->mempool, p->device))
         r->cuDeviceGetMemPool(&current, p->device);
     atomic_store(&p->current, current);
+    p->family.device = p->device;
+    atomic_store(&p->family.handle, p->mempool);
     if (!make_pool(p))
         return true;
     fprintf(stderr, "cenote: device %d is left to the driver: %s\n", p->device, cenote_message());
@@ -118,6 +128,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
         if (open_parts(p)) {
             CHECK(is_valid(p));
             atomic_store(&p->context, open = context);
+            peers_grant(device, p->pool); /* again: another thread may have let in a device before it saw the place */
         } else {
             close_parts(p);
         }
@@ -125,6 +136,80 @@ static struct place *open_place(CUdevice device, CUcontext context)
     }
     pthread_mutex_unlock(&opening);
     return open == context ? p : NULL;
+}
+
+/* --- closing */
+
+/* All blocks of the pool: the context that they are of ends. */
+static void free_everything(cenote_pool *pool)
+{
+    size_t count = 0, room = 0;
+    cenote_piece *pieces = NULL;
+    while (!cenote_pool_pieces(pool, NULL, pieces, room, &count) && count > room) {
+        cenote_piece *more = realloc(pieces, (room = 2 * count) * sizeof *more);
+        if (!more)
+            break;
+        pieces = more;
+    }
+    for (size_t i = 0; i < count && i < room; i++)
+        if (pieces[i].state == CENOTE_PIECE_LIVE)
+            cenote_free((void *)(uintptr_t)pieces[i].address);
+    free(pieces);
+}
+
+static struct place_past past_of(int ordinal)
+{
+    struct place_past past = pasts[ordinal];
+    cenote_stats stats;
+    if (!place_at(ordinal) || cenote_pool_stats(places[ordinal].pool, &stats))
+        return past;
+    past.requested = stats.requested.peak > past.requested ? stats.requested.peak : past.requested;
+    past.reserved = stats.reserved.peak > past.reserved ? stats.reserved.peak : past.reserved;
+    past.trims += stats.trims;
+    return past;
+}
+
+bool place_past(int ordinal, struct place_past *past)
+{
+    pthread_mutex_lock(&opening);
+    *past = past_of(ordinal);
+    pthread_mutex_unlock(&opening);
+    return past->requested != 0;
+}
+
+void place_close(int ordinal, bool has_ended)
+{
+    const struct real *r = real();
+    struct place *p = place_at(ordinal);
+    CUcontext popped, context = p ? atomic_load(&p->context) : NULL;
+    if (!p || (!has_ended && (captures_are_in(context) || r->cuCtxPushCurrent_v2(context))))
+        return;
+    if (!has_ended)
+        r->cuCtxSynchronize(); /* where it fails the context is lost, and nothing runs there any more */
+    captures_forget_context(context);
+    pthread_mutex_lock(&opening);
+    pasts[ordinal] = past_of(ordinal);
+    atomic_store(&p->context, NULL);
+    free_everything(p->pool);
+    if (has_ended)
+        p->still = p->mark = NULL; /* they went with it */
+    close_parts(p);
+    peers_forget(ordinal);
+    pthread_mutex_unlock(&opening);
+    if (!has_ended)
+        r->cuCtxPopCurrent_v2(&popped);
+}
+
+bool place_make_room(void)
+{
+    bool has_given = false;
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *p = place_at(i);
+        cenote_stats before, after;
+        if (p && !cenote_pool_stats(p->pool, &before) && !cenote_pool_trim(p->pool, 0, 0) && !cenote_pool_stats(p->pool, &after))
+            has_given = has_given || after.reserved.current < before.reserved.current;
+    }
+    return has_given;
 }
 
 /* --- questions */

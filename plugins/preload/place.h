@@ -19,6 +19,16 @@ enum pass {
     PASSES
 };
 
+/* A pool of the driver that cenote stands for (families.c). */
+struct family {
+    _Atomic(CUmemoryPool)    handle;
+    CUdevice                 device;
+    _Atomic(cenote_group *)  group;         /* of its blocks; NULL: none yet, or the default pool of a device */
+    _Atomic(bool)            is_granted;    /* to the devices that the driver's pool was opened to before its first block */
+    _Atomic uint64_t         used, used_high;
+    _Atomic uint64_t         reserved_high; /* that a program was told */
+};
+
 struct place {
     _Atomic(CUcontext)    context;     /* the device's primary one, which we retain; NULL: closed */
     CUdevice              device;
@@ -28,6 +38,7 @@ struct place {
     CUstream              mark;        /* ours, too; captures are announced for it (captures.c) */
     cenote_group         *captures;
     CUmemoryPool          mempool;     /* the driver's default pool of the device */
+    struct family         family;      /* of it */
     _Atomic(CUmemoryPool) current;     /* the one that cuMemAllocAsync means: the default one, or what the program has set */
 };
 
@@ -43,6 +54,21 @@ struct place *place_at(int ordinal);
 
 /* The live block of ours that holds `at`, and its place. NULL: memory of the driver. */
 struct place *place_of_block(CUdeviceptr at, cenote_block *block);
+
+/*
+ * The primary context of the device has ended, or is about to, with all its memory: the place closes, and what was live there is gone. A context that
+ * is about to end and has an open capture stays, and so does the place: the device cannot be waited for.
+ */
+void place_close(int ordinal, bool has_ended);
+
+/* Memory that the program wants by other ways than cenote's is short: gives back what no block uses. False: there was none. */
+bool place_make_room(void);
+
+/* Peaks and trims of a device, also of places that have closed. False: it was never served. */
+struct place_past {
+    uint64_t requested, reserved, trims;
+};
+bool place_past(int ordinal, struct place_past *past);
 
 /* Was the block taken by cuMemAlloc, for every stream at once? */
 bool place_is_for_all(struct place *p, const cenote_block *block);

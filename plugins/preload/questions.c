@@ -6,7 +6,9 @@
  *
  * LOCKING: none.
  */
+#include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
+#include "plugins/preload/identities.h"
 #include "plugins/preload/place.h"
 
 CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr at)
@@ -25,6 +27,7 @@ CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdevic
 static void answer(struct place *p, const cenote_block *block, CUpointer_attribute attribute, void *data)
 {
     bool is_for_all = place_is_for_all(p, block);
+    struct family *family = is_for_all ? NULL : family_of_block(p, block);
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: /* memory of pools has none */
         *(CUcontext *)data = is_for_all ? atomic_load(&p->context) : NULL;
@@ -38,8 +41,14 @@ static void answer(struct place *p, const cenote_block *block, CUpointer_attribu
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: /* a handle would be of a page, not of the block: cuMemRetainAllocationHandle refuses, too */
         *(unsigned *)data = 0;
         break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned *)data = is_for_all;
+        break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)data = identity_of(block->start);
+        break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = is_for_all ? NULL : p->mempool;
+        *(CUmemoryPool *)data = family ? atomic_load(&family->handle) : NULL;
         break;
     }
 }

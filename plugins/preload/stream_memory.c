@@ -11,6 +11,7 @@
  * LOCKING: none.
  */
 #include "plugins/preload/captures.h"
+#include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/memory.h"
 
@@ -33,11 +34,12 @@ static bool take(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream strea
         place_count_pass(PASS_CAPTURE);
         return false;
     }
-    if ((pool ? pool : atomic_load(&p->current)) != p->mempool) {
+    struct family *family = family_of_pool(p, pool ? pool : atomic_load(&p->current));
+    if (!family) {
         place_count_pass(PASS_POOL);
         return false;
     }
-    return memory_take(p, NULL, at, size, stream, result);
+    return memory_take(p, family, at, size, stream, result);
 }
 
 CUresult serve_cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream)
@@ -61,5 +63,5 @@ CUresult serve_cuMemFreeAsync(CUdeviceptr at, CUstream stream)
     if ((CUdeviceptr)(uintptr_t)block.start != at || memory_is_kept(block.start))
         return CUDA_ERROR_INVALID_VALUE;
     int error = cenote_use(block.start, stream);
-    return memory_said(error ? error : cenote_free(block.start));
+    return memory_said(error ? error : memory_give(p, &block));
 }

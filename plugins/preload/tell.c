@@ -29,15 +29,16 @@ static struct figures add_up(void)
 {
     struct figures sum = {0};
     cenote_stats stats;
+    struct place_past past;
     for (int i = 0; i < PLACES_MAX; i++) {
-        struct place *p = place_at(i);
-        if (!p || cenote_pool_stats(p->pool, &stats))
+        if (!place_past(i, &past))
             continue;
         sum.devices++;
-        sum.requested += stats.requested.peak;
-        sum.reserved += stats.reserved.peak;
-        sum.calls = stats.driver_calls; /* of the whole process */
-        sum.trims += stats.trims;
+        sum.requested += past.requested;
+        sum.reserved += past.reserved;
+        sum.trims += past.trims;
+        if (place_at(i) && !cenote_pool_stats(place_at(i)->pool, &stats))
+            sum.calls = stats.driver_calls; /* of the whole process */
     }
     return sum;
 }

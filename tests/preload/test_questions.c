@@ -79,6 +79,25 @@ static void ask_both(const char *is_on)
 ENDS_WITH(attributes_under_the_preload, 0) { ask_both("on"); }
 ENDS_WITH(attributes_without_it, 0) { ask_both("off"); }
 
+/* The number of a block is its own, and another block at its address has another one. */
+ON_CARD(buffers_are_told_apart)
+{
+    CUdeviceptr one, two, three;
+    DONE(cuMemAlloc(&one, 1000));
+    DONE(cuMemAlloc(&two, 1000));
+    uint64_t first = ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, one), second = ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, two);
+    EXPECT(first && second && first != second);
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, one + 999), first);
+    DONE(cuMemFree(one));
+    DONE(cuMemAlloc(&three, 1000));
+    EXPECT_EQ(three, one);
+    uint64_t third = ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, three);
+    EXPECT(third != first && third != second);
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, two), second);
+    DONE(cuMemFree(two));
+    DONE(cuMemFree(three));
+}
+
 /* What the pool holds and no block uses counts as free. */
 ON_CARD(memory_left)
 {

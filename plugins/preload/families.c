@@ -1,0 +1,305 @@
+/*
+ * families.c: the pools of the driver (CUmemoryPool) that cenote stands for: the default one of each device, and those that a program makes itself.
+ * The driver has each of them, too: graphs take memory from it, settings are kept there, and its answers count what it handed out itself.
+ *
+ *     unknown ----cuMemPoolCreate----> known ----first allocation----> has a group of its own ----cuMemPoolDestroy----> unknown
+ *
+ * A pool that cenote cannot stand for stays unknown, and the driver serves it: one that other processes may open, that has a limit, or whose memory
+ * is not the memory of a device.
+ *
+ * A group shares no memory with others while it lives. The memory in no group is that of the default pool and of cuMemAlloc together: what a default
+ * pool has reserved is what it uses, and all that is free.
+ *
+ * LOCKING: `changing` guards the coming and going of families and of their groups. The handle of a family is written last, and read without it.
+ */
+#include "plugins/preload/families.h"
+
+#include "plugins/preload/hooks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define FAMILIES_MAX 1024 /* one more pool is the driver's alone */
+
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
+static struct family families[FAMILIES_MAX];
+static _Atomic int families_used; /* slots that were ever taken */
+
+/* --- finding */
+
+static struct family *find_handle(CUmemoryPool pool)
+{
+    int used = atomic_load_explicit(&families_used, memory_order_acquire);
+    for (int i = 0; i < used && pool; i++)
+        if (atomic_load_explicit(&families[i].handle, memory_order_acquire) == pool)
+            return &families[i];
+    return NULL;
+}
+
+struct family *family_of_pool(struct place *p, CUmemoryPool pool)
+{
+    struct family *f = pool && pool == p->mempool ? &p->family : find_handle(pool);
+    return f && f->device == p->device ? f : NULL;
+}
+
+struct family *family_of_block(struct place *p, const cenote_block *block)
+{
+    int used = atomic_load_explicit(&families_used, memory_order_acquire);
+    if (!block->group)
+        return &p->family;
+    for (int i = 0; i < used; i++)
+        if (atomic_load_explicit(&families[i].group, memory_order_acquire) == block->group)
+            return &families[i];
+    return NULL;
+}
+
+/* The place and the family of a pool, whichever device it is of. NULL: the pool is the driver's alone, or its device is not served yet. */
+static struct family *find_anywhere(CUmemoryPool pool, struct place **p)
+{
+    struct family *f = find_handle(pool);
+    *p = f ? place_at(f->device) : NULL;
+    for (int i = 0; i < PLACES_MAX && !f; i++)
+        if ((*p = place_at(i)) && (*p)->mempool == pool)
+            f = &(*p)->family;
+    return *p ? f : NULL;
+}
+
+/* --- counting: what the program asked for, as the driver's used memory */
+
+void family_count_taken(struct family *f, size_t bytes)
+{
+    uint64_t now = atomic_fetch_add(&f->used, bytes) + bytes, high = atomic_load(&f->used_high);
+    while (now > high && !atomic_compare_exchange_weak(&f->used_high, &high, now))
+        ;
+}
+
+void family_count_given(struct family *f, size_t bytes)
+{
+    CHECK(atomic_load(&f->used) >= bytes);
+    atomic_fetch_sub(&f->used, bytes);
+}
+
+/* --- groups */
+
+/* Devices that the program has opened the driver's pool to may use cenote's memory as well. */
+static int grant_as_the_driver(struct place *p, CUmemoryPool pool)
+{
+    const struct real *r = real();
+    int devices = 0, error = CENOTE_OK;
+    if (!r->cuMemPoolGetAccess || r->cuDeviceGetCount(&devices))
+        return CENOTE_OK;
+    for (int i = 0; i < devices && !error; i++) {
+        CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = i};
+        if (i != p->device && !r->cuMemPoolGetAccess(&flags, pool, &location) && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            error = cenote_pool_grant(p->pool, i);
+    }
+    return error;
+}
+
+bool family_group(struct place *p, struct family *f, cenote_group **group)
+{
+    char name[32];
+    *group = atomic_load_explicit(&f->group, memory_order_acquire);
+    if (*group || (f == &p->family && atomic_load(&f->is_granted)))
+        return true;
+    pthread_mutex_lock(&changing);
+    *group = atomic_load(&f->group);
+    snprintf(name, sizeof name, "pool %d", (int)(f - families) + 1);
+    int error = grant_as_the_driver(p, atomic_load(&f->handle));
+    if (!error && !*group && f != &p->family)
+        error = cenote_group_create(p->pool, name, 0, NULL, group);
+    if (!error)
+        atomic_store_explicit(&f->group, *group, memory_order_release);
+    atomic_store(&f->is_granted, !error);
+    pthread_mutex_unlock(&changing);
+    return !error;
+}
+
+static void close_group(struct family *f)
+{
+    cenote_group *group = atomic_exchange(&f->group, NULL);
+    if (group)
+        cenote_group_destroy(group);
+    atomic_store(&f->used, 0);
+    atomic_store(&f->used_high, 0);
+}
+
+void families_close(struct place *p)
+{
+    pthread_mutex_lock(&changing);
+    for (int i = 0; i < atomic_load(&families_used); i++)
+        if (families[i].device == p->device)
+            close_group(&families[i]);
+    pthread_mutex_unlock(&changing);
+}
+
+/* --- coming and going */
+
+/* Members that a newer cuda.h has, and that say more than this one knows, lie in what is reserved here: they have to be zero. */
+static bool can_stand_for(const CUmemPoolProps *properties)
+{
+    static const CUmemPoolProps none;
+    CUmemPoolProps rest = *properties;
+    bool is_device = rest.allocType == CU_MEM_ALLOCATION_TYPE_PINNED && rest.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    rest.allocType = none.allocType;
+    rest.location = none.location;
+    return is_device && !memcmp(&rest, &none, sizeof rest);
+}
+
+static void add(CUmemoryPool pool, int device)
+{
+    pthread_mutex_lock(&changing);
+    int i = 0, used = atomic_load(&families_used);
+    while (i < used && atomic_load(&families[i].handle))
+        i++;
+    if (i < FAMILIES_MAX) {
+        families[i].device = device;
+        atomic_store(&families[i].used, 0);
+        atomic_store(&families[i].used_high, 0);
+        atomic_store(&families[i].is_granted, false);
+        atomic_store_explicit(&families[i].handle, pool, memory_order_release);
+        if (i == used)
+            atomic_store_explicit(&families_used, used + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&changing);
+}
+
+CUresult serve_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+    CUresult result = real()->cuMemPoolCreate(pool, properties);
+    if (!result && can_stand_for(properties))
+        add(*pool, properties->location.id);
+    return result;
+}
+
+/* Blocks that are live stay valid, as in the driver; what is free goes back to the device's other memory. */
+CUresult serve_cuMemPoolDestroy(CUmemoryPool pool)
+{
+    const struct real *r = real();
+    CUmemoryPool current = NULL;
+    CUresult result = r->cuMemPoolDestroy(pool);
+    struct family *f = result ? NULL : find_handle(pool);
+    if (!f)
+        return result;
+    pthread_mutex_lock(&changing);
+    close_group(f);
+    atomic_store_explicit(&f->handle, NULL, memory_order_release);
+    pthread_mutex_unlock(&changing);
+    struct place *p = place_at(f->device);
+    if (p && atomic_load(&p->current) == pool && !r->cuDeviceGetMemPool(&current, p->device))
+        atomic_store(&p->current, current); /* the default one */
+    return result;
+}
+
+/* --- which one cuMemAllocAsync means */
+
+CUresult serve_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    CUresult result = real()->cuDeviceSetMemPool(device, pool);
+    struct place *p = result ? NULL : place_at(device);
+    if (p)
+        atomic_store(&p->current, pool);
+    return result;
+}
+
+#if CUDA_VERSION >= 13000
+CUresult serve_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    CUresult result = real()->cuMemSetMemPool(location, type, pool);
+    bool is_device = !result && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+    struct place *p = is_device ? place_at(location->id) : NULL;
+    if (p)
+        atomic_store(&p->current, pool);
+    return result;
+}
+#endif
+
+/* --- what it is like */
+
+/* Physical memory that counts as the pool's. */
+static uint64_t reserved_of(struct place *p, struct family *f)
+{
+    cenote_stats stats;
+    uint64_t bytes = 0;
+    cenote_group *group = atomic_load(&f->group);
+    if (group)
+        return cenote_group_reserved(group, &bytes) ? 0 : bytes;
+    if (f != &p->family || cenote_pool_stats(p->pool, &stats))
+        return 0;
+    return atomic_load(&f->used) + stats.cached.current;
+}
+
+/* The highest that was seen: groups do not know it, so it is looked at here, whenever a program asks. */
+static uint64_t reserved_high_of(struct place *p, struct family *f)
+{
+    uint64_t now = reserved_of(p, f), used = atomic_load(&f->used_high), high = atomic_load(&f->reserved_high);
+    now = now > used ? now : used;
+    while (now > high && !atomic_compare_exchange_weak(&f->reserved_high, &high, now))
+        ;
+    return now > high ? now : high;
+}
+
+CUresult serve_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+    struct place *p;
+    CUresult result = real()->cuMemPoolGetAttribute(pool, attribute, value);
+    struct family *f = result ? NULL : find_anywhere(pool, &p);
+    if (!f)
+        return result;
+    uint64_t reserved_high = reserved_high_of(p, f);
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        *(cuuint64_t *)value += atomic_load(&f->used);
+        break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        *(cuuint64_t *)value += atomic_load(&f->used_high);
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        *(cuuint64_t *)value += reserved_of(p, f);
+        break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        *(cuuint64_t *)value += reserved_high;
+        break;
+    }
+    return result;
+}
+
+/* The driver keeps all settings; the two that begin a new peak (only 0 is allowed there) begin it here, too. */
+CUresult serve_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+{
+    struct place *p;
+    CUresult result = real()->cuMemPoolSetAttribute(pool, attribute, value);
+    struct family *f = result ? NULL : find_anywhere(pool, &p);
+    if (f && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        atomic_store(&f->used_high, atomic_load(&f->used));
+    if (f && attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        atomic_store(&f->reserved_high, reserved_of(p, f));
+    return result;
+}
+
+CUresult serve_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+    struct place *p;
+    CUresult result = real()->cuMemPoolSetAccess(pool, map, count);
+    struct family *f = result ? NULL : find_anywhere(pool, &p);
+    return f && grant_as_the_driver(p, pool) ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
+}
+
+/* The whole of cenote's pool gives back, the oldest first, but no more than this one may lose. */
+CUresult serve_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    struct place *p;
+    cenote_stats stats;
+    CUresult result = real()->cuMemPoolTrimTo(pool, keep);
+    struct family *f = result ? NULL : find_anywhere(pool, &p);
+    if (f && !cenote_pool_stats(p->pool, &stats)) {
+        uint64_t own = reserved_of(p, f), loss = own > keep ? own - keep : 0;
+        if (loss)
+            cenote_pool_trim(p->pool, stats.reserved.current > loss ? stats.reserved.current - loss : 0, 0);
+    }
+    return result;
+}

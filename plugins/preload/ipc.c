@@ -1,0 +1,70 @@
+/*
+ * ipc.c: memory of one process in another, by handles of cuIpcGetMemHandle. A handle of a block is a share of cenote's (cenote/share.h), which has as
+ * many bytes; any other handle is the driver's. So both processes have to run under the preload.
+ *
+ * LOCKING: none.
+ */
+#include "plugins/preload/hooks.h"
+#include "plugins/preload/memory.h"
+
+#include <cenote/share.h>
+#include <string.h>
+
+_Static_assert(sizeof(cenote_share) == sizeof(CUipcMemHandle), "a share travels in place of a handle");
+
+static CUresult said(int error)
+{
+    switch (error) {
+    case CENOTE_GONE:
+        return CUDA_ERROR_INVALID_HANDLE;
+    case CENOTE_NOT_SUPPORTED:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    case CENOTE_BUSY:
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* imports are closed when no capture is open */
+    default:
+        return memory_said(error);
+    }
+}
+
+/* The handle is of the whole block, whichever address of it was named, as the driver's is of the whole allocation. */
+CUresult serve_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
+{
+    cenote_block block;
+    cenote_share share;
+    if (!handle || !place_of_block(at, &block))
+        return real()->cuIpcGetMemHandle(handle, at);
+    int error = cenote_export(block.start, &share);
+    if (!error)
+        memcpy(handle, &share, sizeof share);
+    return said(error);
+}
+
+static CUresult open(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags, CUresult (*of_driver)(CUdeviceptr *, CUipcMemHandle, unsigned int))
+{
+    cenote_share share;
+    void *address;
+    memcpy(&share, &handle, sizeof share);
+    struct place *p = at && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? place_here() : NULL;
+    int error = p ? cenote_import(&share, sizeof share, p->device, &address) : CENOTE_INVALID;
+    if (error == CENOTE_INVALID) /* these bytes are no share */
+        return of_driver(at, handle, flags);
+    if (!error)
+        *at = (CUdeviceptr)(uintptr_t)address;
+    return said(error);
+}
+
+CUresult serve_cuIpcOpenMemHandle(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags)
+{
+    return open(at, handle, flags, real()->cuIpcOpenMemHandle);
+}
+
+CUresult serve_cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, unsigned int flags)
+{
+    return open(at, handle, flags, real()->cuIpcOpenMemHandle_v2);
+}
+
+CUresult serve_cuIpcCloseMemHandle(CUdeviceptr at)
+{
+    int error = at ? cenote_import_close((void *)(uintptr_t)at) : CENOTE_INVALID;
+    return error == CENOTE_INVALID || error == CENOTE_NOT_OURS ? real()->cuIpcCloseMemHandle(at) : said(error);
+}

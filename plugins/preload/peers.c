@@ -1,0 +1,74 @@
+/*
+ * peers.c: cuCtxEnablePeerAccess opens all memory of cuMemAlloc of one device, what is there and what comes, to the kernels of another. The driver
+ * does that for its own; a pool of cenote is granted.
+ *
+ * A grant lasts as long as the pool: cuCtxDisablePeerAccess takes back only what is the driver's. A program sees no difference but for a fault that
+ * does not come.
+ *
+ * LOCKING: `deciding` guards the table, and is held while a pool is granted: a pool that opens meanwhile is granted here or there.
+ */
+#include "plugins/preload/peers.h"
+
+#include "plugins/preload/hooks.h"
+#include "plugins/preload/place.h"
+
+#include <pthread.h>
+
+static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t lets_in[PLACES_MAX]; /* of each device: the devices that may use its memory, a bit each */
+
+static int grant_all(int device, cenote_pool *pool)
+{
+    int error = CENOTE_OK;
+    for (int i = 0; i < PLACES_MAX && !error; i++)
+        if (lets_in[device] >> i & 1)
+            error = cenote_pool_grant(pool, i);
+    return error;
+}
+
+int peers_grant(int device, cenote_pool *pool)
+{
+    pthread_mutex_lock(&deciding);
+    int error = grant_all(device, pool);
+    pthread_mutex_unlock(&deciding);
+    return error;
+}
+
+void peers_forget(int device)
+{
+    pthread_mutex_lock(&deciding);
+    lets_in[device] = 0;
+    for (int i = 0; i < PLACES_MAX; i++)
+        lets_in[i] &= ~(1ull << device);
+    pthread_mutex_unlock(&deciding);
+}
+
+static bool devices_of(CUcontext peer, CUdevice *own, CUdevice *other)
+{
+    const struct real *r = real();
+    CUcontext popped;
+    if (r->cuCtxGetDevice(own) || r->cuCtxPushCurrent_v2(peer))
+        return false;
+    CUresult result = r->cuCtxGetDevice(other);
+    r->cuCtxPopCurrent_v2(&popped);
+    return !result && *own >= 0 && *own < PLACES_MAX && *other >= 0 && *other < PLACES_MAX;
+}
+
+CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+    CUdevice own, other;
+    CUresult result = real()->cuCtxEnablePeerAccess(peer, flags);
+    if (result || !devices_of(peer, &own, &other))
+        return result;
+    pthread_mutex_lock(&deciding);
+    lets_in[other] |= 1ull << own;
+    struct place *p = place_at(other);
+    int error = p ? cenote_pool_grant(p->pool, own) : CENOTE_OK;
+    if (error)
+        lets_in[other] &= ~(1ull << own);
+    pthread_mutex_unlock(&deciding);
+    if (!error)
+        return CUDA_SUCCESS;
+    real()->cuCtxDisablePeerAccess(peer);
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}

@@ -1,0 +1,13 @@
+/* peers.h: which devices may use memory of which. See peers.c. */
+#ifndef CENOTE_PRELOAD_PEERS_H
+#define CENOTE_PRELOAD_PEERS_H
+
+#include <cenote/cenote.h>
+
+/* A pool of the device opens: it is granted to all devices whose contexts the program has let in. A CENOTE_ error. */
+int peers_grant(int device, cenote_pool *pool);
+
+/* The context of the device ends: it lets none in, and is let in nowhere. */
+void peers_forget(int device);
+
+#endif

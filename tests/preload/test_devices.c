@@ -1,0 +1,163 @@
+/*
+ * test_devices.c: two devices: each serves its own memory, and lets in the other where the program says so.
+ */
+#include "tests/preload/card.h"
+
+static CUcontext contexts[2];
+static CUstream  streams[2];
+
+#define ON_TWO_CARDS(name)              \
+    static void name##_on_cards(void);  \
+    ENDS_WITH(name, 0)                  \
+    {                                   \
+        card_open(CAPACITY, 2);         \
+        open_both();                    \
+        name##_on_cards();              \
+        judge_both();                   \
+    }                                   \
+    static void name##_on_cards(void)
+
+static void open_both(void)
+{
+    contexts[0] = card.context;
+    DONE(cuDevicePrimaryCtxRetain(&contexts[1], 1));
+    for (int i = 0; i < 2; i++) {
+        DONE(cuCtxSetCurrent(contexts[i]));
+        DONE(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    }
+    DONE(cuCtxSetCurrent(contexts[0]));
+}
+
+static void judge_both(void)
+{
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuCtxSynchronize());
+    DONE(cuCtxSetCurrent(contexts[0]));
+    card_close();
+}
+
+static int device_of(CUdeviceptr at)
+{
+    int device = -1;
+    DONE(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at));
+    return device;
+}
+
+ON_TWO_CARDS(memory_is_of_the_current_device)
+{
+    CUdeviceptr at[2];
+    for (int i = 0; i < 2; i++) {
+        DONE(cuCtxSetCurrent(contexts[i]));
+        DONE(cuMemAlloc(&at[i], 3 * MIB));
+        EXPECT(is_ours(at[i]));
+        EXPECT_EQ(device_of(at[i]), i);
+    }
+    for (int i = 0; i < 2; i++) /* freed while the other one is current */
+        DONE(cuMemFree(at[i]));
+    EXPECT_EQ(driver_allocations(), 0);
+}
+
+/* A stream says whose memory it takes, whatever is current. */
+ON_TWO_CARDS(stream_memory_is_of_the_stream)
+{
+    CUdeviceptr at = 0;
+    DONE(cuMemAllocAsync(&at, 3 * MIB, streams[1]));
+    EXPECT(is_ours(at));
+    EXPECT_EQ(device_of(at), 1);
+    DONE(cuMemFreeAsync(at, streams[1]));
+    EXPECT_EQ(driver_allocations(), 0);
+}
+
+/* The free waits for the device that the memory is of. */
+ON_TWO_CARDS(a_free_waits_for_its_own_device)
+{
+    CUdeviceptr at = 0;
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuMemAlloc(&at, 3 * MIB));
+    struct held held = held_of((void *)(uintptr_t)at, 3 * MIB, streams[1]);
+    held_linger(&held, streams[1]);
+    DONE(cuCtxSetCurrent(contexts[0]));
+    uint64_t before = sim_now();
+    DONE(cuMemFree(at));
+    EXPECT(sim_now() - before >= 10 * MSEC);
+}
+
+/* Kernels of device 0 use memory of device 1, of each kind of moment at which it may have been taken. */
+ON_TWO_CARDS(peer_access)
+{
+    CUdeviceptr before = 0, after = 0;
+    CUcontext now;
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuMemAlloc(&before, 3 * MIB));
+    DONE(cuCtxSetCurrent(contexts[0]));
+    DONE(cuCtxEnablePeerAccess(contexts[1], 0));
+    DONE(cuCtxGetCurrent(&now));
+    EXPECT_EQ(now, contexts[0]);
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuMemAlloc(&after, 40 * MIB));
+    DONE(cuCtxSetCurrent(contexts[0]));
+    struct held held[] = {held_of((void *)(uintptr_t)before, 3 * MIB, streams[0]), held_of((void *)(uintptr_t)after, 40 * MIB, streams[0])};
+    for (int i = 0; i < 2; i++) {
+        held_expect(&held[i], streams[0]);
+        DONE(cuStreamSynchronize(streams[0]));
+        DONE(cuMemFree(at_of(&held[i])));
+    }
+}
+
+/* Access was enabled before the other device served anything. */
+ON_TWO_CARDS(peer_access_before_the_first_allocation)
+{
+    CUdeviceptr at = 0;
+    DONE(cuCtxEnablePeerAccess(contexts[1], 0));
+    EXPECT(cuCtxEnablePeerAccess(contexts[1], 0) != CUDA_SUCCESS);
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuMemAlloc(&at, 3 * MIB));
+    DONE(cuCtxSetCurrent(contexts[0]));
+    struct held held = held_of((void *)(uintptr_t)at, 3 * MIB, streams[0]);
+    held_expect(&held, streams[0]);
+    DONE(cuStreamSynchronize(streams[0]));
+    DONE(cuMemFree(at));
+}
+
+/* Memory of pools is opened by cuMemPoolSetAccess. */
+ON_TWO_CARDS(access_to_a_pool)
+{
+    CUmemoryPool pools[2];
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    DONE(cuDeviceGetDefaultMemPool(&pools[0], 1));
+    DONE(cuMemPoolCreate(&pools[1], &props));
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr at = 0;
+        DONE(cuMemPoolSetAccess(pools[i], &access, 1));
+        DONE(cuMemAllocFromPoolAsync(&at, 3 * MIB, pools[i], streams[1]));
+        EXPECT(is_ours(at));
+        DONE(cuStreamSynchronize(streams[1]));
+        struct held held = held_of((void *)(uintptr_t)at, 3 * MIB, streams[0]);
+        held_expect(&held, streams[0]);
+        DONE(cuStreamSynchronize(streams[0]));
+        DONE(cuMemFreeAsync(at, streams[1]));
+    }
+    DONE(cuMemPoolDestroy(pools[1]));
+}
+
+/* A capture on one device: the other one goes on, and ends it no more than its own does. */
+ON_TWO_CARDS(a_capture_beside_another_device)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr at = 0;
+    DONE(cuMemAlloc(&at, 3 * MIB));
+    DONE(cuMemFree(at));
+    DONE(cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 1; i < 6; i++) {
+        DONE(cuMemAllocAsync(&at, (size_t)i * 9 * MIB, streams[1])); /* the first one opens the device's pool */
+        EXPECT(is_ours(at));
+        DONE(cuMemFreeAsync(at, streams[1]));
+    }
+    DONE(sim_launch_wait(streams[0], 1));
+    DONE(cuStreamEndCapture(streams[0], &graph));
+    EXPECT(graph);
+    DONE(cuGraphDestroy(graph));
+}
+
+PRELOAD_MAIN("devices")

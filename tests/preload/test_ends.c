@@ -1,0 +1,157 @@
+/*
+ * test_ends.c: the device is reset, its context is released and retained again, the process forks.
+ */
+#include "tests/preload/card.h"
+
+static void expect_served(void)
+{
+    struct held plain = plain_take(20 * MIB, card.stream[A]), async = stream_take(9 * MIB, card.stream[B]);
+    REQUIRE(plain.at && async.at);
+    EXPECT(is_ours(at_of(&plain)) && is_ours(at_of(&async)));
+    held_expect(&plain, card.stream[A]);
+    held_expect(&async, card.stream[B]);
+    DONE(cuMemFreeAsync(at_of(&async), card.stream[B]));
+    DONE(cuMemFree(at_of(&plain)));
+}
+
+static uint64_t used(void)
+{
+    struct sim_books books;
+    sim_books(&books);
+    return books.used;
+}
+
+/* All memory is gone, live or not, and so is all of cenote's; the program begins again. */
+ON_CARD(a_reset)
+{
+    CUmemoryPool pool = NULL;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUdeviceptr pooled;
+    DONE(cuMemPoolCreate(&pool, &props));
+    for (int i = 0; i < 3; i++) {
+        struct held plain = plain_take(20 * MIB, card.stream[A]), async = stream_take(9 * MIB, card.stream[B]);
+        REQUIRE(plain.at && async.at);
+        DONE(cuMemAllocFromPoolAsync(&pooled, 5 * MIB, pool, card.stream[C]));
+        DONE(cuMemFreeAsync(at_of(&async), card.stream[A]));
+        expect_served();
+        DONE(cuDevicePrimaryCtxReset(0));
+        EXPECT(!is_ours(at_of(&plain)) && !is_ours(pooled));
+        EXPECT_EQ(used(), 0);
+        DONE(cuDevicePrimaryCtxRetain(&card.context, 0));
+        DONE(cuCtxSetCurrent(card.context));
+        for (int s = 0; s < SCENE_STREAMS; s++)
+            DONE(cuStreamCreate(&card.stream[s], CU_STREAM_NON_BLOCKING));
+        expect_served();
+    }
+}
+
+/* With the program's last release the context ends, as it does without cenote. */
+ON_CARD(the_last_release)
+{
+    CUcontext again;
+    struct sim_books books;
+    struct held plain = plain_take(20 * MIB, card.stream[A]);
+    DONE(cuDevicePrimaryCtxRetain(&again, 0));
+    DONE(cuDevicePrimaryCtxRelease(0));
+    EXPECT(is_ours(at_of(&plain)));
+    expect_served();
+    DONE(cuCtxPopCurrent(&again));
+    DONE(cuDevicePrimaryCtxRelease(0));
+    EXPECT(!is_ours(at_of(&plain)));
+    sim_books(&books);
+    EXPECT_EQ(books.used + books.contexts + books.streams + books.events, 0);
+    DONE(cuDevicePrimaryCtxRetain(&card.context, 0));
+    DONE(cuCtxPushCurrent(card.context));
+    for (int s = 0; s < SCENE_STREAMS; s++)
+        DONE(cuStreamCreate(&card.stream[s], CU_STREAM_NON_BLOCKING));
+    expect_served();
+}
+
+/* A reset while a capture is open, and blocks wait for its end. */
+ON_CARD(a_reset_during_a_capture)
+{
+    struct held plain = plain_take(20 * MIB, card.stream[B]);
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cuMemFree(at_of(&plain)));
+    sim_set_quiet(true);
+    DONE(cuDevicePrimaryCtxReset(0));
+    EXPECT_EQ(used(), 0);
+    DONE(cuDevicePrimaryCtxRetain(&card.context, 0));
+    DONE(cuCtxSetCurrent(card.context));
+    for (int s = 0; s < SCENE_STREAMS; s++)
+        DONE(cuStreamCreate(&card.stream[s], CU_STREAM_NON_BLOCKING));
+    expect_served();
+    uint64_t before = sim_now();
+    plain = plain_take(20 * MIB, card.stream[B]);
+    held_linger(&plain, card.stream[B]);
+    DONE(cuMemFree(at_of(&plain)));
+    EXPECT(sim_now() - before >= 10 * MSEC); /* no capture is taken for open */
+}
+
+/* --- forks */
+
+static int status_of_fork(int (*body)(CUdeviceptr), CUdeviceptr at)
+{
+    int status = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        alarm(patience(HANGS));
+        _exit(body(at));
+    }
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+/* The driver refuses a child of a process that uses it, and so does what stands before it. */
+static int child_is_refused(CUdeviceptr at)
+{
+    CUdeviceptr own = 0;
+    size_t left, total;
+    return !cuMemAlloc(&own, 1000) || !cuMemFree(at) || !cuMemAllocAsync(&own, 1000, NULL) || !cuMemFreeAsync(at, NULL) ||
+           !cuMemGetInfo(&left, &total);
+}
+
+ON_CARD(a_fork)
+{
+    struct held plain = plain_take(20 * MIB, card.stream[A]);
+    sim_set_quiet(true);
+    EXPECT_EQ(status_of_fork(child_is_refused, at_of(&plain)), 0);
+    EXPECT(is_ours(at_of(&plain)));
+    DONE(cuMemFree(at_of(&plain)));
+    expect_served();
+}
+
+/* Before the driver is used a child is a process like any other. */
+static int child_is_served(CUdeviceptr unused)
+{
+    (void)unused;
+    card_open(CAPACITY, 1);
+    expect_served();
+    card_close();
+    return failures_said();
+}
+
+ENDS_WITH(a_fork_before_the_first_use, 0)
+{
+    EXPECT_EQ(status_of_fork(child_is_served, 0), 0);
+    card_open(CAPACITY, 1);
+    expect_served();
+    card_close();
+}
+
+/* The program leaves its memory and its captures as they are, and ends. */
+static void end_early(void)
+{
+    card_open(CAPACITY, 1);
+    struct held plain = plain_take(20 * MIB, card.stream[A]);
+    struct held async = stream_take(20 * MIB, card.stream[A]);
+    EXPECT(plain.at && async.at);
+    cuStreamBeginCapture(card.stream[B], CU_STREAM_CAPTURE_MODE_RELAXED);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+ENDS_WITH(an_early_end, 0) { end_early(); }
+
+PRELOAD_MAIN("ends")

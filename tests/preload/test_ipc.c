@@ -1,0 +1,114 @@
+/*
+ * test_ipc.c: memory of one process in another, by handles of cuIpcGetMemHandle: blocks of cenote, and memory of the driver, beside each other.
+ */
+#include "tests/preload/card.h"
+
+#define WORDS 0x77aa55ee77aa55eeu
+
+static void card_of_machine(const char *name)
+{
+    struct sim_shape shape = scene_card(CAPACITY);
+    snprintf(shape.machine, sizeof shape.machine, "%s", name);
+    scene_open_card(&card, &shape);
+}
+
+static const char *machine_name(void)
+{
+    static char name[64];
+    snprintf(name, sizeof name, "preload-ipc-%d", (int)getpid());
+    return name;
+}
+
+struct message {
+    CUipcMemHandle handle;
+    size_t bytes;
+};
+
+/* The importer: a process of its own that reads a handle, looks, writes one more pattern and ends. */
+static void import_and_look(int from, int to, const char *machine)
+{
+    struct message m;
+    CUdeviceptr at = 0, again = 0;
+    char done = 1;
+    REQUIRE(read(from, &m, sizeof m) == (ssize_t)sizeof m);
+    card_of_machine(machine);
+    EXPECT_EQ(cuIpcOpenMemHandle(&at, m.handle, 0), CUDA_ERROR_INVALID_VALUE);
+    DONE(cuIpcOpenMemHandle(&at, m.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    DONE(sim_launch_expect(card.stream[A], at, WORDS, m.bytes));
+    DONE(sim_launch_fill(card.stream[A], at, ~WORDS, m.bytes));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    EXPECT_EQ(sim_mismatches(), 0);
+    DONE(cuIpcOpenMemHandle(&again, m.handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    DONE(cuIpcCloseMemHandle(again));
+    DONE(cuIpcCloseMemHandle(at));
+    EXPECT(cuIpcCloseMemHandle(at) != CUDA_SUCCESS);
+    scene_is_open = false;
+    EXPECT(write(to, &done, 1) == 1);
+}
+
+/* The importer is forked before this process uses the driver. */
+static void share(bool by_driver)
+{
+    int there[2], back[2];
+    char name[64], done = 0;
+    snprintf(name, sizeof name, "%s", machine_name());
+    REQUIRE(!pipe(there) && !pipe(back));
+    fflush(NULL);
+    pid_t child = fork();
+    if (!child) {
+        alarm(patience(HANGS));
+        sim_set_quiet(true);
+        import_and_look(there[0], back[1], name);
+        _exit(failures_said());
+    }
+    if (by_driver)
+        setenv("CENOTE_CONF", "provider:plain", 1);
+    card_of_machine(name);
+    struct message m = {.bytes = 3 * MIB};
+    CUdeviceptr at = 0, pair;
+    DONE(cuMemAlloc(&pair, 700 * KIB));
+    if (by_driver) {
+        CUcontext own;
+        DONE(cuCtxCreate(&own, NULL, 0, 0)); /* its memory is the driver's */
+        DONE(cuMemAlloc(&at, m.bytes));
+        EXPECT(!is_ours(at));
+    } else {
+        DONE(cuMemAlloc(&at, m.bytes));
+        EXPECT(is_ours(at));
+    }
+    DONE(sim_launch_fill(NULL, at, WORDS, m.bytes));
+    DONE(cuCtxSynchronize());
+    DONE(cuIpcGetMemHandle(&m.handle, by_driver ? at : at + 1000)); /* any address of it names the whole */
+    REQUIRE(write(there[1], &m, sizeof m) == (ssize_t)sizeof m);
+    REQUIRE(read(back[0], &done, 1) == 1);
+    DONE(sim_launch_expect(NULL, at, ~WORDS, m.bytes));
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(sim_mismatches(), 0);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    EXPECT(WIFEXITED(status) && !WEXITSTATUS(status));
+    DONE(cuMemFree(at));
+    scene_is_open = false;
+}
+
+ENDS_WITH(a_block_in_another_process, 0) { share(false); }
+ENDS_WITH(memory_of_the_driver_in_another_process, 0) { share(true); }
+
+ON_CARD(handles_that_are_refused)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr at = 0;
+    struct held held = plain_take(MIB, card.stream[A]);
+    sim_set_quiet(true);
+    memset(&handle, 0x5a, sizeof handle);
+    EXPECT(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
+    EXPECT(cuIpcGetMemHandle(NULL, at_of(&held)) != CUDA_SUCCESS);
+    EXPECT(cuIpcGetMemHandle(&handle, 4096) != CUDA_SUCCESS);
+    EXPECT(cuIpcCloseMemHandle(at_of(&held)) != CUDA_SUCCESS);
+    EXPECT(cuIpcCloseMemHandle(0) != CUDA_SUCCESS);
+    EXPECT(is_ours(at_of(&held)));
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+PRELOAD_MAIN("ipc")

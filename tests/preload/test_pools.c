@@ -1,0 +1,176 @@
+/*
+ * test_pools.c: pools that a program makes (cuMemPoolCreate), the default ones, and what they say of themselves.
+ */
+#include "tests/preload/card.h"
+
+static CUmemoryPool pool_with(CUmemAllocationHandleType handles, size_t most)
+{
+    CUmemoryPool pool = NULL;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = handles, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                            .maxSize = most};
+    DONE(cuMemPoolCreate(&pool, &props));
+    REQUIRE(pool);
+    return pool;
+}
+
+static CUmemoryPool plain_pool(void)
+{
+    return pool_with(CU_MEM_HANDLE_TYPE_NONE, 0);
+}
+
+static uint64_t told(CUmemoryPool pool, CUmemPool_attribute attribute)
+{
+    cuuint64_t value = UINT64_MAX;
+    DONE(cuMemPoolGetAttribute(pool, attribute, &value));
+    return value;
+}
+
+static struct held pool_take(CUmemoryPool pool, size_t bytes, CUstream stream)
+{
+    CUdeviceptr at = 0;
+    DONE(cuMemAllocFromPoolAsync(&at, bytes, pool, stream));
+    REQUIRE(at);
+    return held_of((void *)(uintptr_t)at, bytes, stream);
+}
+
+static void give(const struct held *held, CUstream stream)
+{
+    held_expect(held, stream);
+    DONE(cuMemFreeAsync(at_of(held), stream));
+}
+
+ON_CARD(a_pool_of_the_program_is_a_group)
+{
+    CUmemoryPool pool = plain_pool();
+    cenote_block first, second;
+    struct held a = pool_take(pool, 3 * MIB, card.stream[A]), b = stream_take(3 * MIB, card.stream[A]);
+    DONE(cenote_find(a.at, &first));
+    DONE(cenote_find(b.at, &second));
+    EXPECT(first.group && !second.group);
+    CUmemoryPool said = NULL;
+    DONE(cuPointerGetAttribute(&said, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at_of(&a)));
+    EXPECT_EQ(said, pool);
+    give(&a, card.stream[A]);
+    give(&b, card.stream[A]);
+    DONE(cuMemPoolDestroy(pool));
+    EXPECT_EQ(driver_allocations(), 0);
+}
+
+/* The pool that the program sets is the one that cuMemAllocAsync means, until it is destroyed. */
+static void set_before_and_after(bool is_first)
+{
+    CUmemoryPool pool = plain_pool(), now = NULL;
+    cenote_block block;
+    struct held before = {0};
+    if (!is_first)
+        before = stream_take(MIB, card.stream[A]);
+    DONE(cuDeviceSetMemPool(0, pool));
+    struct held held = stream_take(MIB, card.stream[A]);
+    DONE(cenote_find(held.at, &block));
+    EXPECT(block.group);
+    give(&held, card.stream[A]);
+    DONE(cuMemPoolDestroy(pool));
+    DONE(cuDeviceGetMemPool(&now, 0));
+    held = stream_take(MIB, card.stream[A]);
+    DONE(cenote_find(held.at, &block));
+    EXPECT(!block.group);
+    give(&held, card.stream[A]);
+    if (!is_first)
+        give(&before, card.stream[A]);
+}
+
+ON_CARD(a_pool_that_is_set_first) { set_before_and_after(true); }
+ON_CARD(a_pool_that_is_set_later) { set_before_and_after(false); }
+
+/* Blocks outlive their pool; so they do in the driver. */
+ON_CARD(a_pool_destroyed_with_live_blocks)
+{
+    CUmemoryPool pool = plain_pool();
+    struct held held = pool_take(pool, 3 * MIB, card.stream[A]);
+    DONE(cuMemPoolDestroy(pool));
+    CUmemoryPool next = plain_pool(); /* it may have the handle of the first one */
+    struct held other = pool_take(next, 3 * MIB, card.stream[B]);
+    EXPECT_EQ(told(next, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 3 * MIB);
+    held_linger(&held, card.stream[A]);
+    give(&held, card.stream[A]);
+    EXPECT_EQ(told(next, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 3 * MIB);
+    give(&other, card.stream[B]);
+    DONE(cuMemPoolDestroy(next));
+}
+
+ON_CARD(what_a_pool_says)
+{
+    CUmemoryPool pools[2] = {NULL, plain_pool()};
+    DONE(cuDeviceGetDefaultMemPool(&pools[0], 0));
+    for (int i = 0; i < 2; i++) {
+        cuuint64_t zero = 0, threshold = 123;
+        struct held one = pool_take(pools[i], 20 * MIB, card.stream[A]), two = pool_take(pools[i], 10 * MIB, card.stream[B]);
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 30 * MIB);
+        EXPECT(told(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) >= 30 * MIB);
+        give(&one, card.stream[A]);
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 10 * MIB);
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_USED_MEM_HIGH), 30 * MIB);
+        EXPECT(told(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) >= 30 * MIB);
+        DONE(cuMemPoolSetAttribute(pools[i], CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_USED_MEM_HIGH), 10 * MIB);
+        DONE(cuMemPoolSetAttribute(pools[i], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 123);
+        DONE(cuCtxSynchronize());
+        DONE(cuMemPoolTrimTo(pools[i], 0));
+        EXPECT(told(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) < 20 * MIB);
+        give(&two, card.stream[B]);
+        DONE(cuCtxSynchronize());
+        DONE(cuMemPoolTrimTo(pools[i], 0));
+        EXPECT_EQ(told(pools[i], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+    }
+    struct sim_books books;
+    sim_books(&books);
+    EXPECT_EQ(books.used, 0); /* all went back to the driver */
+    DONE(cuMemPoolDestroy(pools[1]));
+}
+
+/* A trim keeps what it is told to. */
+ON_CARD(a_trim_keeps_what_it_is_told)
+{
+    CUmemoryPool pool = NULL;
+    DONE(cuDeviceGetDefaultMemPool(&pool, 0));
+    struct held one = stream_take(60 * MIB, card.stream[A]);
+    give(&one, card.stream[A]);
+    DONE(cuCtxSynchronize());
+    DONE(cuMemPoolTrimTo(pool, 20 * MIB));
+    uint64_t left = told(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    EXPECT(left >= 18 * MIB && left <= 22 * MIB);
+}
+
+/* A limit is the driver's to keep; a pool that other processes may open is not simulated, and is the driver's by the same row. */
+ON_CARD(a_pool_with_a_limit_is_the_drivers)
+{
+    CUmemoryPool pool = pool_with(CU_MEM_HANDLE_TYPE_NONE, 64 * MIB);
+    CUdeviceptr at = 0, more = 0;
+    DONE(cuMemAllocFromPoolAsync(&at, 40 * MIB, pool, card.stream[A]));
+    EXPECT(at && !is_ours(at));
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&more, 40 * MIB, pool, card.stream[A]), CUDA_ERROR_OUT_OF_MEMORY);
+    DONE(cuMemFreeAsync(at, card.stream[A]));
+    DONE(cuCtxSynchronize());
+    DONE(cuMemPoolDestroy(pool));
+}
+
+/* Memory that cenote keeps and no block uses does not stand in the way of memory that is the driver's. */
+ON_CARD(room_for_memory_of_the_driver)
+{
+    struct held one = plain_take(200 * MIB, card.stream[A]);
+    CUdeviceptr managed = 0;
+    CUmemGenericAllocationHandle page;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    sim_set_quiet(true);
+    EXPECT_EQ(cuMemCreate(&page, 200 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    DONE(cuMemFree(at_of(&one)));
+    DONE(cuMemCreate(&page, 200 * MIB, &prop, 0));
+    DONE(cuMemRelease(page));
+    one = plain_take(200 * MIB, card.stream[A]);
+    DONE(cuMemFree(at_of(&one)));
+    DONE(cuMemAllocManaged(&managed, 200 * MIB, CU_MEM_ATTACH_GLOBAL));
+    DONE(cuMemFree(managed));
+}
+
+PRELOAD_MAIN("pools")
