@@ -37,6 +37,8 @@ def run_parser() -> Parser:
     parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do; a wrong name lists them all")
     parser.add_argument("--prices", metavar="LIST", help=PRICES_HELP)
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
+    parser.add_argument("--preload", action="store_true", help="cenote serves all device memory that the program and its libraries take, by "
+                        "LD_PRELOAD: docs/preload.md")
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
     parser.add_argument("--report", metavar="FILE.html", help="record what cenote allocates and write the page of `cenote view` when the program "
@@ -52,8 +54,10 @@ def run_main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(ours)
     allocator_name = options.allocator or ("cenote" if options.report else None)
     wish = environment.Wish(options.sim, options.devices, options.lag, allocator_name, options.trace, options.json, options.report,
-                            options.quirk, options.prices, not options.quiet)
+                            options.quirk, options.prices, line=not options.quiet)
     try:
+        if options.preload:
+            wish = wish._replace(preload=run.serving_library())
         return run.run(wish, program)
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))

@@ -185,3 +185,49 @@ def test_the_command_in_the_build_folder(clean, simulation_library, tmp_path):
     inner = ("sh", "-c", "echo $LD_PRELOAD")
     done = subprocess.run([tmp_path / "cenote", "run", *SIM, "--", *inner], env=clean, capture_output=True, text=True, timeout=60)
     assert os.path.samefile(done.stdout.strip(), simulation_library), done.stderr
+
+
+ALLOCATES = """
+import ctypes
+driver, context, at = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert not driver.cuInit(0) and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) and not driver.cuCtxPushCurrent_v2(context)
+for megabytes in (100, 200):
+    assert not driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(megabytes << 20))
+    assert not driver.cuMemFree_v2(at)
+"""
+
+
+@pytest.mark.simulation
+class TestPreload:
+    """`cenote run --preload`: a program that knows nothing of cenote, here through ctypes, which asks dlsym."""
+
+    def test_the_program_is_served(self, run):
+        done = run("run", *SIM, "--preload", "--", sys.executable, "-c", ALLOCATES)
+        assert done.returncode == 0, done.stderr
+        words = done.stderr.strip()
+        assert words.startswith("cenote: peak requested 200.00 MiB, peak reserved 200.00 MiB, waste 0.0 %, "), words
+        assert words.endswith(" trims (cenote by preload on a simulated GPU)"), words
+
+    def test_it_comes_before_the_simulated_driver(self, show, simulation_library):
+        first, second = show(*SIM, "--preload")["LD_PRELOAD"].split(":")
+        assert first.endswith("/libcenote_preload.so") and os.path.samefile(second, simulation_library)
+
+    def test_without_a_line(self, run):
+        assert run("run", *SIM, "--preload", "--quiet", "--", sys.executable, "-c", ALLOCATES).stderr == ""
+
+    def test_a_program_that_takes_no_memory_says_nothing(self, run):
+        assert run("run", *SIM, "--preload", "--", "true").stderr == ""
+
+    def test_off_is_a_contradiction(self, run):
+        done = run("run", *SIM, "--preload", "--", "true", CENOTE_PRELOAD="off")
+        assert done.returncode == 2 and "CENOTE_PRELOAD says off" in done.stderr
+
+    def test_off_by_hand(self, run, show):
+        preload = show(*SIM, "--preload")["LD_PRELOAD"]
+        done = run("run", *SIM, "--", sys.executable, "-c", ALLOCATES, LD_PRELOAD=preload, CENOTE_PRELOAD="off")
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_a_trace_of_what_it_takes(self, run, tmp_path):
+        done = run("run", *SIM, "--preload", "--trace", tmp_path / "t.csv", "--", sys.executable, "-c", ALLOCATES)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "t.csv").read_text().count("\n") >= 4

@@ -22,11 +22,13 @@ class Wish(NamedTuple):
     report: Optional[str] = None  # file for the page of `cenote view`, written when it ends
     quirks: Optional[str] = None  # quirks of the simulated GPU, separated by commas
     prices: Optional[str] = None  # of prices(): what the driver calls of the simulated GPU cost
+    preload: Optional[str] = None  # the path of libcenote_preload.so: cenote serves all that the program allocates
     line: Optional[bool] = None  # print a line of figures when it ends; None: leave that to the environment
 
 
 SIM = "CENOTE_SIM"
 PRELOAD = "LD_PRELOAD"
+SERVES = "CENOTE_PRELOAD"  # off: libcenote_preload.so leaves everything to the driver
 TRITON = "TRITON_LIBCUDA_PATH"  # the folder in which Triton looks for libcuda.so.1 to link against, instead of asking ldconfig
 KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: kernels compiled for a simulated GPU must not be used on a real one
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
@@ -68,6 +70,8 @@ def prepare(wish: Wish, old: Mapping[str, str], preload: Optional[str]) -> dict[
         new[PRELOAD] = merge_preload(preload, old.get(PRELOAD, ""))
         new[TRITON] = os.path.dirname(preload)
         new.setdefault(KERNEL_CACHE, "0")
+    if wish.preload is not None:
+        merge_serving(wish.preload, new)
     if is_on(HOST, new) and STATIC_TLS not in new.get(TUNABLES, ""):
         new[TUNABLES] = ":".join(filter(None, [new.get(TUNABLES), f"{STATIC_TLS}=16384"]))
     if wish.allocator is not None:
@@ -176,6 +180,13 @@ def merge_preload(library: str, old: str) -> str:
         raise Mistake(f"{library} cannot be preloaded: its path has a space or a colon; install or build cenote in another folder")
     others = [name for name in old.replace(":", " ").split() if name != library]
     return ":".join([library, *others])
+
+
+def merge_serving(library: str, variables: dict[str, str]) -> None:
+    """Before the simulated driver, too: the dynamic linker takes the first library that has a function."""
+    if variables.get(SERVES, "on") == "off":
+        raise Mistake(f"{SERVES} says off already, which is not --preload; leave one of them out")
+    variables[PRELOAD] = merge_preload(library, variables.get(PRELOAD, ""))
 
 
 def merge_switch(allocator: str, variables: dict[str, str]) -> None:

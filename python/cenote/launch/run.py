@@ -37,6 +37,13 @@ def preload_library() -> str:
     return path
 
 
+def serving_library() -> str:
+    """The path of libcenote_preload.so, without characters that LD_PRELOAD splits at."""
+    name = "libcenote_preload.so"
+    path = places.find(f"lib/{name}", os.path.join(places.build_folder(), name))
+    return os.path.join(places.plain(os.path.dirname(path)), name)
+
+
 def restore_signals() -> None:
     """Python ignores these signals, and exec would keep that for the program."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
