@@ -137,6 +137,7 @@ static void remove_at(size_t i)
 /* A capture is about to begin: it is announced before, and taken back if the driver refuses it. The lock stays held between the two. */
 static bool begin(CUstream stream)
 {
+    real_is_in_use();
     pthread_rwlock_wrlock(&quiet);
     bool is_ready = have_room() && (count || !announce_begin());
     if (is_ready)

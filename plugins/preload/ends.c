@@ -23,6 +23,7 @@ CUresult serve_cuStreamDestroy_v2(CUstream stream)
     for (int i = 0; i < PLACES_MAX; i++)
         if (place_at(i))
             cenote_stream_retire(place_at(i)->pool, stream);
+    real_is_in_use(); /* there was a stream */
     captures_forget_stream(stream);
     return real()->cuStreamDestroy_v2(stream);
 }

@@ -152,6 +152,7 @@ static bool can_stand_for(const CUmemPoolProps *properties)
 
 static void add(CUmemoryPool pool, int device)
 {
+    real_is_in_use();
     pthread_mutex_lock(&changing);
     int i = 0, used = atomic_load(&families_used);
     while (i < used && atomic_load(&families[i].handle))

@@ -1,6 +1,6 @@
 /*
  * hooks.c: the functions that a program calls in place of the driver's, all expanded from hooks.def: cenote and the driver itself, and every caller
- * with CENOTE_PRELOAD=off, get the driver's own; the program is served.
+ * with CENOTE_PRELOAD=off or in a child of a fork, get the driver's own; the program is served.
  *
  * cuda.h has declared each of these symbols, because real.h asks it for all forms: a row with other parameters does not compile, nor does a row
  * that cuda.h does not know (check_cuda_h.c).
@@ -9,13 +9,13 @@
  */
 #include "plugins/preload/hooks.h"
 
-#define BY(r, symbol, arguments)                                     \
-    if (!(r))                                                        \
-        return CUDA_ERROR_NOT_INITIALIZED;                           \
-    if (!(r)->symbol)                                                \
-        return CUDA_ERROR_NOT_SUPPORTED;                             \
-    if ((r)->is_off || real_is_wanted(r, __builtin_return_address(0))) \
-        return (r)->symbol arguments;                                \
+#define BY(r, symbol, arguments)                                                         \
+    if (!(r))                                                                            \
+        return CUDA_ERROR_NOT_INITIALIZED;                                               \
+    if (!(r)->symbol)                                                                    \
+        return CUDA_ERROR_NOT_SUPPORTED;                                                 \
+    if ((r)->is_off || real_is_left() || real_is_wanted(r, __builtin_return_address(0))) \
+        return (r)->symbol arguments;                                                    \
     return serve_##symbol arguments
 
 #define HOOK(name, symbol, version, parameters, arguments) \

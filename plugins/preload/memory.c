@@ -89,10 +89,8 @@ bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t
         *result = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
-    if (error) {
-        place_count_pass(PASS_REFUSED);
+    if (error)
         return false;
-    }
     if (family)
         family_count_taken(family, bytes);
     else
@@ -105,7 +103,9 @@ CUresult serve_cuMemAlloc_v2(CUdeviceptr *at, size_t size)
 {
     struct place *p = at && size ? place_here() : NULL;
     CUresult result;
-    return p && memory_take(p, NULL, at, size, p->still, &result) ? result : real()->cuMemAlloc_v2(at, size);
+    if (p && memory_take(p, NULL, at, size, p->still, &result))
+        return result;
+    return place_passed(p ? PASS_REFUSED : PASS_CONTEXT, real()->cuMemAlloc_v2(at, size));
 }
 
 CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned int element)
@@ -115,7 +115,7 @@ CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, 
     struct place *p = is_fine && height <= SIZE_MAX / row ? place_here() : NULL;
     CUresult result;
     if (!p || !memory_take(p, NULL, at, row * height, p->still, &result))
-        return real()->cuMemAllocPitch_v2(at, pitch, width, height, element);
+        return place_passed(p ? PASS_REFUSED : PASS_CONTEXT, real()->cuMemAllocPitch_v2(at, pitch, width, height, element));
     if (!result)
         *pitch = row;
     return result;

@@ -6,7 +6,7 @@
 
 /*
  * A block of the pool, or of the family, in the order of `stream`; `family` is NULL for memory that is for all streams. False: cenote cannot serve
- * it, which is counted, and the driver has to. True: *result is what the program is told.
+ * it, and the driver has to. True: *result is what the program is told.
  */
 bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t bytes, CUstream stream, CUresult *result);
 

@@ -60,6 +60,7 @@ CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     CUresult result = real()->cuCtxEnablePeerAccess(peer, flags);
     if (result || !devices_of(peer, &own, &other))
         return result;
+    real_is_in_use();
     pthread_mutex_lock(&deciding);
     lets_in[other] |= 1ull << own;
     struct place *p = place_at(other);

@@ -27,10 +27,12 @@ static struct place_past pasts[PLACES_MAX]; /* of places that have closed */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t passes[PASSES];
 
-void place_count_pass(enum pass why)
+CUresult place_passed(enum pass why, CUresult result)
 {
     CHECK(why < PASSES);
-    atomic_fetch_add_explicit(&passes[why], 1, memory_order_relaxed);
+    if (!result)
+        atomic_fetch_add_explicit(&passes[why], 1, memory_order_relaxed);
+    return result;
 }
 
 uint64_t place_passes(enum pass why)
@@ -120,6 +122,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
     const struct real *r = real();
     struct place *p = &places[device];
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    real_is_in_use();
     pthread_mutex_lock(&opening);
     CUcontext open = atomic_load(&p->context);
     if (!open && retain_primary(r, device, context)) {
@@ -166,6 +169,7 @@ static struct place_past past_of(int ordinal)
     past.requested = stats.requested.peak > past.requested ? stats.requested.peak : past.requested;
     past.reserved = stats.reserved.peak > past.reserved ? stats.reserved.peak : past.reserved;
     past.trims += stats.trims;
+    past.calls = stats.driver_calls;
     return past;
 }
 
@@ -232,8 +236,6 @@ struct place *place_here(void)
     struct place *p = find_open(context);
     if (!p && !r->cuCtxGetDevice(&device) && device >= 0 && device < PLACES_MAX)
         p = open_place(device, context);
-    if (!p)
-        place_count_pass(PASS_CONTEXT);
     return p;
 }
 

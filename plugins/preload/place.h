@@ -42,7 +42,7 @@ struct place {
     _Atomic(CUmemoryPool) current;     /* the one that cuMemAllocAsync means: the default one, or what the program has set */
 };
 
-/* The place of the calling thread's current context; of a context. NULL, and counted: memory of it is left to the driver. */
+/* The place of the calling thread's current context; of a context. NULL: memory of it is left to the driver. */
 struct place *place_here(void);
 struct place *place_of_context(CUcontext context);
 
@@ -64,16 +64,17 @@ void place_close(int ordinal, bool has_ended);
 /* Memory that the program wants by other ways than cenote's is short: gives back what no block uses. False: there was none. */
 bool place_make_room(void);
 
-/* Peaks and trims of a device, also of places that have closed. False: it was never served. */
+/* Peaks and trims of a device, also of places that have closed, and the calls of the driver that cenote made for the process. False: never served. */
 struct place_past {
-    uint64_t requested, reserved, trims;
+    uint64_t requested, reserved, trims, calls;
 };
 bool place_past(int ordinal, struct place_past *past);
 
 /* Was the block taken by cuMemAlloc, for every stream at once? */
 bool place_is_for_all(struct place *p, const cenote_block *block);
 
-void     place_count_pass(enum pass why);
+/* A request for memory was left to the driver, which has answered it: counted, if it was granted. */
+CUresult place_passed(enum pass why, CUresult result);
 uint64_t place_passes(enum pass why);
 
 #endif

@@ -8,6 +8,9 @@
  * returns to: code of libcenote.so, on whichever thread, gets the driver's own functions from every route (routes.c). So does the driver, if it
  * was linked so that calls among its own functions can be intercepted.
  *
+ * A child of a process that uses the driver cannot use it. There nothing is served, and no lock of ours is taken: a thread that is not there may have
+ * held it at the fork.
+ *
  * LOCKING: none. A thread that waited here could hold a lock of the dynamic linker that the thread it waits for wants. So each thread that comes
  * while nothing is found looks for itself, and the first to finish publishes what it found.
  */
@@ -16,6 +19,7 @@
 #include <cenote/cenote.h>
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +29,8 @@
 typedef void *(*dlsym_fn)(void *handle, const char *name);
 
 static const struct real *_Atomic published;
+static atomic_bool in_use;
+static atomic_bool left; /* in a child of a fork */
 
 /* --- the C library's dlsym */
 
@@ -190,4 +196,27 @@ const struct real *real(void)
 {
     const struct real *r = atomic_load_explicit(&published, memory_order_acquire);
     return r ? r : find();
+}
+
+/* --- children */
+
+void real_is_in_use(void)
+{
+    atomic_store_explicit(&in_use, true, memory_order_relaxed);
+}
+
+bool real_is_left(void)
+{
+    return atomic_load_explicit(&left, memory_order_relaxed);
+}
+
+static void process_forked(void)
+{
+    atomic_store(&left, atomic_load(&in_use));
+}
+
+/* Before any thread can be inside. Where it fails there is no host memory, and the program ends soon. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, process_forked);
 }

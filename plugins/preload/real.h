@@ -49,6 +49,10 @@ struct real {
 /* NULL: there is no driver to load. */
 const struct real *real(void);
 
+/* The driver's contexts are in use from here on: a child of a fork from now on is left to the driver, which refuses it. */
+void real_is_in_use(void);
+bool real_is_left(void);
+
 /* The C library's dlsym, past ours; and its address. */
 void *real_dlsym(void *handle, const char *name);
 void *real_dlsym_function(void);

@@ -25,33 +25,32 @@ static struct place *place_of_stream(CUstream stream)
     return place_of_context(context);
 }
 
-static bool take(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
+/* PASSES: served, and *result is what the program is told. Else why it is left to the driver. `pool` is NULL for the one that is set. */
+static enum pass take(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
 {
     struct place *p = at && size ? place_of_stream(stream) : NULL;
     if (!p)
-        return false;
-    if (captures_have(stream)) {
-        place_count_pass(PASS_CAPTURE);
-        return false;
-    }
+        return PASS_CONTEXT;
+    if (captures_have(stream))
+        return PASS_CAPTURE;
     struct family *family = family_of_pool(p, pool ? pool : atomic_load(&p->current));
-    if (!family) {
-        place_count_pass(PASS_POOL);
-        return false;
-    }
-    return memory_take(p, family, at, size, stream, result);
+    if (!family)
+        return PASS_POOL;
+    return memory_take(p, family, at, size, stream, result) ? PASSES : PASS_REFUSED;
 }
 
 CUresult serve_cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream)
 {
     CUresult result;
-    return take(at, size, NULL, stream, &result) ? result : real()->cuMemAllocAsync(at, size, stream);
+    enum pass why = take(at, size, NULL, stream, &result);
+    return why == PASSES ? result : place_passed(why, real()->cuMemAllocAsync(at, size, stream));
 }
 
 CUresult serve_cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
 {
     CUresult result;
-    return pool && take(at, size, pool, stream, &result) ? result : real()->cuMemAllocFromPoolAsync(at, size, pool, stream);
+    enum pass why = pool ? take(at, size, pool, stream, &result) : PASS_POOL;
+    return why == PASSES ? result : place_passed(why, real()->cuMemAllocFromPoolAsync(at, size, pool, stream));
 }
 
 CUresult serve_cuMemFreeAsync(CUdeviceptr at, CUstream stream)

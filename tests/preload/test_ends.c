@@ -3,6 +3,8 @@
  */
 #include "tests/preload/card.h"
 
+#include <pthread.h>
+
 static void expect_served(void)
 {
     struct held plain = plain_take(20 * MIB, card.stream[A]), async = stream_take(9 * MIB, card.stream[B]);
@@ -120,6 +122,55 @@ ON_CARD(a_fork)
     EXPECT(is_ours(at_of(&plain)));
     DONE(cuMemFree(at_of(&plain)));
     expect_served();
+}
+
+/* Threads hold our locks, and wait for the device, at the moment of the fork: the child waits for none of them. */
+static atomic_bool stop;
+
+static void *come_and_go(void *stream)
+{
+    cuCtxSetCurrent(card.context);
+    while (!atomic_load(&stop)) {
+        CUgraph graph = NULL;
+        CUdeviceptr at = 0;
+        if (!cuMemAlloc(&at, 40 * KIB))
+            cuMemFree(at);
+        if (!cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) && !cuStreamEndCapture(stream, &graph) && graph)
+            cuGraphDestroy(graph);
+    }
+    return NULL;
+}
+
+static int child_calls_everything(CUdeviceptr at)
+{
+    CUgraph graph;
+    size_t left;
+    CUmemoryPool pool = NULL;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    cuMemGetAddressRange(NULL, &left, at);
+    cuPointerGetAttribute(&left, CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
+    cuStreamBeginCapture(card.stream[B], CU_STREAM_CAPTURE_MODE_RELAXED);
+    cuStreamEndCapture(card.stream[B], &graph);
+    cuStreamDestroy(card.stream[B]);
+    cuMemPoolCreate(&pool, &props);
+    cuDevicePrimaryCtxReset(0);
+    return child_is_refused(at);
+}
+
+ON_CARD(forks_beside_threads)
+{
+    pthread_t threads[2];
+    FORKS_BESIDE_THREADS();
+    struct held plain = plain_take(20 * MIB, card.stream[A]);
+    sim_set_quiet(true);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(!pthread_create(&threads[i], NULL, come_and_go, card.stream[1 + i]));
+    for (int i = 0; i < 40; i++)
+        EXPECT_EQ(status_of_fork(child_calls_everything, at_of(&plain)), 0);
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    DONE(cuMemFree(at_of(&plain)));
 }
 
 /* Before the driver is used a child is a process like any other. */
