@@ -156,20 +156,22 @@ static void let_calls_end(void)
 
 /*
  * A pool without the promise to announce captures is about to open. What the other pools have to do before is done when any such pool is open.
- * LOCKING: none; not inside.
+ * An error: it cannot be done now. LOCKING: none; not inside.
  */
-static void become_careful(void)
+static int become_careful(void)
 {
+    int error = CENOTE_OK;
     lock_take(&careful_lock);
     bool begins = touch_captures_are_announced();
     touch_be_careful(true);
     if (begins)
         let_calls_end();
-    for (cenote_pool *pool = NULL; begins && (pool = pool_next_on_device(NULL, pool));) {
-        events_become_careful(pool);
-        peer_uses_become_careful(pool);
-    }
+    for (cenote_pool *pool = NULL; begins && (pool = pool_next_on_device(NULL, pool));)
+        error = error ? error : events_become_careful(pool);
+    if (error)
+        touch_be_careful(false);
     lock_give(&careful_lock);
+    return error;
 }
 
 static int create(int device, const cenote_options *options, cenote_pool **result)
@@ -194,8 +196,8 @@ int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool *
     int error = pool_process_usable();
     if (error || (error = options_check(options, size, &full)))
         return error;
-    if (!full.announced)
-        become_careful();
+    if (!full.announced && (error = become_careful()))
+        return error;
     lock_take(&pools_lock);
     error = create(device, &full, pool);
     lock_give(&pools_lock);
@@ -225,8 +227,8 @@ int cenote_pool_default(int device, cenote_pool **pool)
         return CENOTE_OK;
     if ((error = options_check(NULL, 0, &options)))
         return error;
-    if (!options.announced)
-        become_careful();
+    if (!options.announced && (error = become_careful()))
+        return error;
     lock_take(&pools_lock);
     bool is_new = !defaults[device];
     if (is_new && !(error = create(device, &options, &defaults[device]))) {

@@ -412,6 +412,13 @@ void device_let_calls_end(struct device *d)
     let_calls_end(d, 0);
 }
 
+void device_let_leave(struct device *d)
+{
+    CHECK(!scope.inside);
+    pthread_rwlock_wrlock(&d->gate);
+    pthread_rwlock_unlock(&d->gate);
+}
+
 void device_end_capture(struct device *d)
 {
     atomic_fetch_sub(&d->captures, BREAKS(5) ? 0 : 1);

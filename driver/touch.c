@@ -62,8 +62,10 @@ void touch_close(struct device *d)
 {
     CUcontext popped;
     CUstream behind = atomic_exchange(&d->touch.behind_default, NULL);
-    for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && atomic_load(&d->touch.stream[i].handle); i++)
+    for (uint32_t i = 0; i < TOUCH_STREAMS_MAX && atomic_load(&d->touch.stream[i].handle); i++) {
         atomic_store(&d->touch.stream[i].handle, NULL);
+        atomic_store(&d->touch.stream[i].key, 0); /* the next stream of this place is not taken for the old one, until its own key is there */
+    }
     atomic_store(&d->touch.is_full, false);
     if (!behind || atomic_load(&d->was_reset) || driver_is_exiting() || driver_is_forked() || d->driver->cuCtxPushCurrent(device_context(d)))
         return;

@@ -203,6 +203,7 @@ static int free_block(void *address, bool sized, size_t bytes)
     record_given(pool, &w);
     tick freed = fences_stamp(&pool->store.pages.fences);
     w.arena->last_free_tick = freed;
+    lane_note_free(pool, w.arena, freed);
     if (pool->exports.by_block.count)
         share_end(pool, w.start);
     uint32_t uses = *w.uses ? pending_detach(pool, &w, freed) : 0;

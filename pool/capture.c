@@ -217,6 +217,21 @@ static int look_once_more(cenote_pool *pool)
     return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
 }
 
+/*
+ * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an event from now on, also while an
+ * announced capture is open, because that event harms no capture (driver/touch.c). So no later call of the thread is needed. The one exception is a
+ * capture of that very stream: its end is such a call. LOCKING: none; not inside.
+ */
+static void cover_replays(cenote_pool *pool)
+{
+    if (!pool->lanes.replayed || touch_captures_are_announced() || turn_begin(pool))
+        return;
+    CUresult result = lane_events_record(pool);
+    if (!result)
+        events_poll(pool, UINT64_MAX);
+    turn_end(pool);
+}
+
 int cenote_group_destroy(cenote_group *group)
 {
     int error = check_group(group);
@@ -233,8 +248,8 @@ int cenote_group_destroy(cenote_group *group)
         end_group(&look, group);
     look_end(&look);
     lock_give(&pool->turn);
-    if (!error && pool->lanes.replayed && !touch_captures_are_announced())
-        look_once_more(pool); /* this thread's own default stream may have an event now; if not, a later call of the thread sees to it */
+    if (!error)
+        cover_replays(pool);
     return error;
 }
 
@@ -306,6 +321,8 @@ int cenote_capture_end(cenote_group *group, cenote_stream stream)
         device_end_capture(pool->config.device);
     }
     lock_give(&pool->lock);
+    if (matches)
+        cover_replays(pool);
     return matches ? CENOTE_OK :
            error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
                      group->name);

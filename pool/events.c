@@ -50,7 +50,12 @@ static CUresult record_marks(cenote_pool *pool)
     struct fences *f = &pool->store.pages.fences;
     CUresult result = CUDA_SUCCESS;
     enum fence_kind kind = atomic_load(&pool->config.device->touch.is_full) ? FENCE_OF_MOST : FENCE_OF_ALL;
-    for (uint32_t i = 0; i < pool->lanes.count && !driver_result_is_sticky(result); i++)
+    lock_take(&pool->lock);
+    uint32_t room = FENCE_PARTS_MAX - f->part_count;
+    lock_give(&pool->lock);
+    if (room < pool->lanes.count)
+        kind = FENCE_OF_SOME;
+    for (uint32_t i = 0; i < pool->lanes.count && i < room && !driver_result_is_sticky(result); i++)
         result = record_mark(pool, &pool->lanes.marks[i], &kind);
     lock_take(&pool->lock);
     if (f->parts_of_next || kind == FENCE_OF_SOME)
@@ -78,12 +83,13 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
 {
     struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    bool due = f->begun < needed && f->begun != f->now;
+    bool room = f->part_count < FENCE_PARTS_MAX && f->count < FENCES_DUE_MAX;
+    bool due = room && f->begun < needed && f->begun != f->now;
     bool was_short = !f->count && f->done < f->begun && f->done < needed; /* the last fence had no event on some */
     lock_give(&pool->lock);
-    bool owed = !due && (was_short || lanes_can_help(pool));
+    bool owed = room && !due && (was_short || lanes_can_help(pool));
     lock_take(&pool->lock);
-    if (owed && f->begun == f->now && !f->recording && f->count < FENCES_DUE_MAX)
+    if (owed && f->begun == f->now && !f->recording)
         fences_stamp_nothing(f);
     bool begun = (due || owed) && fences_begin(f);
     tick wanted = needed < f->begun ? needed : f->begun;
@@ -95,11 +101,8 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
 /* On each stream by itself. */
 static CUresult fence_on_streams(cenote_pool *pool, tick needed)
 {
-    struct fences *f = &pool->store.pages.fences;
     lock_take(&pool->lock);
-    if (!f->stream_done)
-        f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
-    bool room = f->stream_done != NULL;
+    bool room = lanes_begin(pool);
     if (room)
         lanes_mark(pool);
     lock_give(&pool->lock);
@@ -149,7 +152,7 @@ static void skip_event(cenote_pool *pool, const struct due *due)
     CUevent event = fences_skip(&pool->store.pages.fences, due);
     if (event && due->lane)
         lane_not_asked(pool, due->lane, due->covers);
-    event_give(pool, event);
+    event_drop(pool, event);
 }
 
 /*
@@ -202,29 +205,61 @@ void events_all_done(cenote_pool *pool, tick covers)
 }
 
 /*
- * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
- * are covered by a last fence over the context, which is as harmless now as at any time before. LOCKING: none; not inside.
+ * Records a fence over the context that covers all that was freed so far. If as many are due as there can be, the newest is given up, because this
+ * one covers what it would have. False: it could not be had. LOCKING: the turn.
  */
-void events_become_careful(cenote_pool *pool)
+static bool record_last(cenote_pool *pool, CUresult *result)
 {
     struct fences *f = &pool->store.pages.fences;
+    lock_take(&pool->lock);
+    if (f->count == FENCES_DUE_MAX)
+        event_give(pool, fences_give_up_newest(f));
+    tick covers = fences_stamp_nothing(f);
+    bool begun = lanes_begin(pool) && fences_begin(f);
+    lock_give(&pool->lock);
+    *result = begun ? record_whole(pool) : CUDA_SUCCESS;
+    lock_take(&pool->lock);
+    bool recorded = begun && f->begun == covers;
+    if (recorded)
+        pool->lanes.known_from = covers;
+    lock_give(&pool->lock);
+    return recorded;
+}
+
+/* LOCKING: the turn. */
+static int cover_what_ended(cenote_pool *pool)
+{
+    struct device *d = pool->config.device;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (!pool_is_capturing(pool) && (!d->driver->cuCtxRecordEvent || record_last(pool, &result)))
+        result = peer_uses_become_careful(pool);
+    if (!result || device_is_lost(d, result))
+        return CENOTE_OK;
+    if (result == CUDA_ERROR_NOT_READY)
+        return error_set(CENOTE_BUSY, 0, "a capture is open on device %d, or on one that works with its memory, and streams of another pool may have "
+                         "ended: the first pool with announced:0 opens before the capture or after it", d->ordinal);
+    return error_set(CENOTE_DRIVER, result, "no event on device %d for streams of another pool that may have ended: try again", d->ordinal);
+}
+
+/*
+ * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
+ * are covered by a last fence over the context, which is as harmless now as at any time before. An error: that cannot be had now, and the pool must
+ * not open, for later it could end captures. LOCKING: none; not inside.
+ */
+int events_become_careful(cenote_pool *pool)
+{
+    int error = CENOTE_OK;
     struct device *d = pool->config.device;
     if (!device_context(d)) /* it has done nothing */
-        return;
-    bool inside = device_enter(d) == CUDA_SUCCESS;
+        return CENOTE_OK;
+    CUresult result = device_enter(d);
     lock_take(&pool->turn);
-    if (inside && pool->life.open && !pool->life.lost && !pool_is_capturing(pool) && d->driver->cuCtxRecordEvent) {
-        lock_take(&pool->lock);
-        if (!f->stream_done)
-            f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
-        fences_stamp_nothing(f);
-        bool begun = f->stream_done && fences_begin(f);
-        pool->lanes.known_from = f->now;
-        lock_give(&pool->lock);
-        if (begun)
-            record_whole(pool);
-    }
+    if (pool->life.open && !pool->life.lost && !result)
+        error = cover_what_ended(pool);
+    else if (pool->life.open && !pool->life.lost && !device_is_lost(d, result))
+        error = error_set(CENOTE_DRIVER, result, "entering the context of device %d", d->ordinal);
     turn_end(pool);
+    return error;
 }
 
 /* The pool is closed for calls: what is due is not waited for, and all events go back to the driver. LOCKING: the turn. */

@@ -16,6 +16,7 @@
 struct events {
     uint32_t       count;           /* spare ones */
     uint32_t       made;            /* spare ones and those in use */
+    uint64_t       dropped;         /* counts those of all devices that were recorded and said nothing */
     CUevent        spare[EVENTS_MAX];
 };
 

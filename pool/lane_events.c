@@ -4,6 +4,7 @@
  * A fence has events on streams that live as long as the program (events.c). The handle of any other stream is alive only at times. Then, if
  * something waits for the stream, its lane gets an event, which covers what was freed up to now. Up to two are due: the oldest is left alone, so
  * that it comes, and the newest is recorded anew. The last one, behind which the stream gets nothing more, is recorded when it is retired (retire.c).
+ * Streams of other devices have that one alone.
  *
  *     owed ---lane_events_record---> due ---lane_events_query---> done: `done` of the lane, and `stream_done` of its arenas, have moved
  *
@@ -137,15 +138,44 @@ static CUresult query(cenote_pool *pool, uint32_t number)
         if (result && !says_nothing)
             return result;
         lock_take(&pool->lock);
-        event_give(pool, take_oldest(lane).event);
-        if (says_nothing)
+        if (says_nothing) {
+            event_drop(pool, take_oldest(lane).event);
             forget_asked(lane);
-        else
+        } else {
+            event_give(pool, take_oldest(lane).event);
             lane_set_done(pool, number, oldest.covers);
+        }
         lock_give(&pool->lock);
         result = CUDA_SUCCESS;
     }
     return result;
+}
+
+/*
+ * The same of a stream of another device, which has one event, behind its end. While a capture is open there the driver is not asked. A context that
+ * is lost, or was reset with its events, does no work any more.
+ */
+static CUresult query_end(cenote_pool *pool, uint32_t number)
+{
+    struct lane *lane = lane_of(pool, number);
+    struct device *other = lane->other;
+    bool was_reset = atomic_load(&other->was_reset);
+    CUresult visited = was_reset ? CUDA_SUCCESS : device_visit(other), result = visited;
+    if (!visited && !was_reset)
+        result = atomic_load(&other->captures) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(lane->due[0].event);
+    bool is_done = !result || driver_result_is_sticky(result);
+    if (is_done && !visited && !was_reset)
+        event_end_on(other, lane->due[0].event);
+    if (!visited && !was_reset)
+        device_visit_end(other);
+    lock_take(&pool->lock);
+    lane->end_is_near = result == CUDA_ERROR_NOT_READY;
+    if (is_done) {
+        take_oldest(lane);
+        lane_set_done(pool, number, LANE_DONE);
+    }
+    lock_give(&pool->lock);
+    return lane->end_is_near ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 /* Asks the driver after the lanes with an event due. Not ready: it may come to one of them. LOCKING: the turn; inside. */
@@ -156,7 +186,7 @@ CUresult lane_events_query(cenote_pool *pool)
     uint32_t left = pool->lanes.asking, number;
     for (uint32_t looks = LOOKS_MAX; left && looks && !driver_result_is_sticky(answer) && (number = take_first(pool)); left--) {
         lock_give(&pool->lock);
-        CUresult result = query(pool, number);
+        CUresult result = lane_of(pool, number)->other ? query_end(pool, number) : query(pool, number);
         lock_take(&pool->lock);
         looks -= result == CUDA_ERROR_NOT_READY;
         if (result && (answer != CUDA_ERROR_NOT_READY || driver_result_is_sticky(result)))
@@ -178,8 +208,11 @@ void lane_events_close(cenote_pool *pool)
     uint32_t number;
     while ((number = take_first(pool))) {
         struct lane *lane = lane_of(pool, number);
-        while (lane->due_count)
+        while (lane->due_count && !lane->other)
             event_give(pool, take_oldest(lane).event);
+        if (lane->due_count && !atomic_load(&lane->other->was_reset))
+            event_end_on(lane->other, lane->due[0].event);
+        lane->due_count = 0;
         lane->is_asking = false;
         lane_drop(pool, number);
     }

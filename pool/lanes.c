@@ -11,7 +11,7 @@
  * has to say there that a stream ends. Until then memory that the stream freed stays with its arena, and blocks that it used wait.
  *
  * What a private group leaves may be written by replays on any stream. It stays with its arena until a fence without gaps that began after the end
- * of the group is done (`released`), and the default stream of the thread that ended the group, if the pool knows that stream.
+ * of the group is done (`released`), and the default stream of the thread that ended the group.
  *
  * What happens when a stream is retired is said in retire.c.
  *
@@ -96,6 +96,30 @@ void lane_drop(cenote_pool *pool, uint32_t number)
     table_give(&pool->lanes.table, number);
 }
 
+/* From now on fences are on streams: each arena knows how far its own stream has got, and each lane when memory of its stream was freed to last. */
+static void begin_on_streams(cenote_pool *pool)
+{
+    struct fences *f = &pool->store.pages.fences;
+    f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
+    for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++)
+        if (arena_of(pool, number)->number)
+            lane_note_free(pool, arena_of(pool, number), arena_of(pool, number)->last_free_tick);
+}
+
+/* The same, if that was not so before. False: no host memory. */
+bool lanes_begin(cenote_pool *pool)
+{
+    if (!pool->store.pages.fences.stream_done)
+        begin_on_streams(pool);
+    return pool->store.pages.fences.stream_done != NULL;
+}
+
+/* Invariant 26. */
+bool lane_knows_last_free(const cenote_pool *pool, const struct arena *a)
+{
+    return !pool->store.pages.fences.stream_done || !a->lane || a->last_free_tick <= lane_of(pool, a->lane)->last_free_tick;
+}
+
 /* ------------------------------------------------------------------------------------------------------------ what private groups leave */
 
 static void unlink_released(cenote_pool *pool, struct arena *a)
@@ -115,6 +139,7 @@ void lane_release(cenote_pool *pool, struct arena *a, tick now)
     struct fences *f = &pool->store.pages.fences;
     CHECK(!a->released);
     a->released = now;
+    lane_note_free(pool, a, now);
     a->next_released = 0;
     a->before_released = l->last_released;
     *(l->last_released ? &arena_of(pool, l->last_released)->next_released : &l->first_released) = a->number;
@@ -145,10 +170,11 @@ void lanes_note_replays(cenote_pool *pool)
     uint64_t key;
     if (touch_captures_are_announced())
         return;
-    uint32_t number = stream_key(pool, CU_STREAM_PER_THREAD, &key) ? 0 : lane_find(pool, key, NULL); /* known without asking */
+    uint32_t number = stream_key(pool, CU_STREAM_PER_THREAD, &key) ? 0 : lane_for(pool, CU_STREAM_PER_THREAD, key, NULL); /* without asking */
     struct lane *lane = number ? lane_of(pool, number) : NULL;
     if (!lane)
         return;
+    lane->born = 0;
     if (!lane->replayed) {
         lane_hold(pool, number);
         pool->lanes.replayed++;
@@ -172,6 +198,7 @@ void lane_join(cenote_pool *pool, struct arena *a, uint32_t number)
     else
         lane->born = 0;
     a->lane = number;
+    lane_note_free(pool, a, a->last_free_tick);
     a->is_known = true;
     a->before_of_lane = 0;
     a->next_of_lane = lane->first_arena;
@@ -226,10 +253,8 @@ bool lane_is_owed(const cenote_pool *pool, uint32_t number)
     const struct lane *lane = number ? lane_of(pool, number) : NULL;
     if (!lane || lane->ended)
         return false;
-    for (uint32_t a = lane->first_arena; a; a = arena_of(pool, a)->next_of_lane)
-        if (arena_of(pool, a)->last_free_tick > lane->asked)
-            return true;
-    return lane->replayed > lane->asked || (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > lane->asked);
+    return lane->last_free_tick > lane->asked || lane->replayed > lane->asked ||
+           (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > lane->asked);
 }
 
 static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
@@ -353,8 +378,8 @@ bool lanes_are_in_flight(const cenote_pool *pool, tick limit)
         if (lane && lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
             return true;
     }
-    for (uint32_t lane = pool->lanes.first_asking; lane; lane = lane_of(pool, lane)->next_asking)
-        if (lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
+    for (uint32_t lane = pool->lanes.first_asking; lane; lane = lane_of(pool, lane)->next_asking) /* pending_waits_for has those of other devices */
+        if (!lane_of(pool, lane)->other && lane_of(pool, lane)->done < limit && lane_of(pool, lane)->born < limit)
             return true;
     return fences_bring(f, limit, pool->lanes.first_released != 0);
 }

@@ -30,16 +30,18 @@ struct lane {
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */
+    tick     last_free_tick;        /* once fences are on streams: none of its arenas freed anything later */
     tick     born;                  /* it has nothing that was freed up to here */
     tick     asked;                 /* the newest event on the stream covers what was freed up to here */
     tick     done;                  /* the device is done with what the stream was given up to here */
     tick     ended_at;
     tick     replayed;              /* until the device is done with it up to here, no memory of destroyed private groups moves; 0: that may */
-    bool     ended;
+    _Atomic(bool) ended;            /* read without the lock while the device is visited: retire.c waits for that */
 
     /* --- lane_events.c: events on a stream that ends */
     struct lane_event due[LANE_DUE_MAX]; /* the oldest first */
     uint32_t due_count;
+    bool     end_is_near;           /* of a stream of another device: when it was asked last, the driver said that the one event is not done */
     uint32_t next_asking;           /* lane with such an event */
     bool     is_asking;
 

@@ -5,20 +5,14 @@
  * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise after all work of that
  * context. Where that cannot be had now (a capture is open there, the driver refuses or is too old) it is tried again whenever the block is looked
  * at, and waiting for the other device as a whole makes it good: shortages and trims that wait do so. Nothing is handed out too early,
- * nothing is lost, and no dead handle is given to the driver.
+ * nothing is lost, and no dead handle is given to the driver. A stream that is retired leaves an event behind all that it was given, with its lane
+ * (lane_events.c): that ends all uses of the lane.
  *
  * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use belongs to the
  * thread that is `polling`.
  */
 #include "base/check.h"
 #include "pool/pool.h"
-
-/* A refusal is asked for once more: the event would be lost. */
-static void destroy(const struct driver *t, CUevent event)
-{
-    if (t->cuEventDestroy(event))
-        t->cuEventDestroy(event);
-}
 
 /* An event after the uses so far of the lane's stream, or NULL. LOCKING: inside; visiting. */
 static CUevent record(cenote_pool *pool, const struct lane *lane)
@@ -35,13 +29,13 @@ static CUevent record(cenote_pool *pool, const struct lane *lane)
         result = t->cuCtxRecordEvent(device_context(lane->other), event);
     if (!result)
         return event;
-    destroy(t, event);
+    event_end_on(lane->other, event);
     return NULL;
 }
 
 /*
- * The event of the use, made if it has none and one can be had; NULL: it cannot. Another thread may end the stream meanwhile and give the use
- * one (peer_uses_end), which stays. LOCKING: not the pool's lock; inside; visiting.
+ * The event of the use, made if it has none and one can be had; NULL: it cannot. Another thread may name the stream meanwhile and give the use
+ * one (peer_uses_name), which stays. LOCKING: not the pool's lock; inside; visiting.
  */
 static CUevent event_of(cenote_pool *pool, const struct lane *lane, struct use *u)
 {
@@ -55,7 +49,7 @@ static CUevent event_of(cenote_pool *pool, const struct lane *lane, struct use *
     u->event = event;
     lock_give(&pool->lock);
     if (event != more)
-        destroy(lane->other->driver, more);
+        event_end_on(lane->other, more);
     return event;
 }
 
@@ -70,15 +64,6 @@ void peer_uses_record(cenote_pool *pool, struct use *u)
     device_visit_end(lane->other);
 }
 
-/* A context that is lost does no work any more. LOCKING: inside; visiting. */
-static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
-{
-    CUevent event = event_of(pool, lane, u);
-    CUresult result = event ? lane->other->driver->cuEventQuery(event) : CUDA_ERROR_NOT_SUPPORTED;
-    lane->is_mute = result != CUDA_ERROR_NOT_READY;
-    return result == CUDA_SUCCESS || driver_result_is_sticky(result);
-}
-
 /* LOCKING: as event_of. */
 static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
 {
@@ -87,7 +72,25 @@ static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
     u->event = NULL;
     lock_give(&pool->lock);
     if (event)
-        destroy(lane->other->driver, event);
+        event_end_on(lane->other, event);
+}
+
+/*
+ * An event that was recorded while a capture began and ended says nothing: the next look records another. A context that is lost does no work any
+ * more. LOCKING: inside; visiting.
+ */
+static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
+{
+    CUevent event = event_of(pool, lane, u);
+    CUresult result = event ? lane->other->driver->cuEventQuery(event) : CUDA_ERROR_NOT_SUPPORTED;
+    lane->is_mute = event ? result != CUDA_ERROR_NOT_READY : !lane->end_is_near;
+    if (result == CUDA_ERROR_CAPTURED_EVENT) {
+        end_event(pool, lane, u);
+        lock_take(&pool->lock);
+        event_drop(pool, NULL);
+        lock_give(&pool->lock);
+    }
+    return result == CUDA_SUCCESS || driver_result_is_sticky(result);
 }
 
 /*
@@ -106,7 +109,7 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
         return true;
     }
     covering = covering ? covering : use_to_cover(pool, lane, use);
-    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done, done = false;
+    bool waited = u->freed <= pool->pending.done_on_peers[other->ordinal] || u->freed <= lane->uses_done || u->freed <= lane->done, done = false;
     lock_give(&pool->lock);
     CUresult visited = device_visit(other);
     lane->is_mute = visited != CUDA_ERROR_NOT_READY; /* its gate is shut for a moment */
@@ -119,7 +122,7 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
     lock_take(&pool->lock);
     if (done && !waited)
         uses_are_done(pool, lane, covering);
-    return done && !u->event; /* peer_uses_end may have given it another: then the next look ends that */
+    return done && !u->event; /* peer_uses_name may have given it another: then the next look ends that */
 }
 
 /* The other devices that freed blocks wait for, one bit each. LOCKING: the pool's lock. */
@@ -183,23 +186,21 @@ static CUresult record_on(struct device *other, CUstream stream, bool whole, CUe
     else
         result = t->cuCtxRecordEvent ? t->cuCtxRecordEvent(device_context(other), *event) : CUDA_ERROR_NOT_SUPPORTED;
     if (result)
-        destroy(t, *event);
+        event_end_on(other, *event);
     return result;
 }
-
-#define ANY_TICK UINT64_MAX
 
 /* The use has the event from now on, unless it has ended meanwhile, or has one. LOCKING: inside; visiting. */
 static void give_event(cenote_pool *pool, struct device *other, uint32_t lane, uint32_t use, tick freed, CUevent event)
 {
     lock_take(&pool->lock);
     struct use *u = use_of(pool, use);
-    bool takes = u->lane == lane && (freed == ANY_TICK || u->freed == freed) && !u->event;
+    bool takes = u->lane == lane && u->freed == freed && !u->event;
     if (takes)
         u->event = event;
     lock_give(&pool->lock);
     if (!takes)
-        destroy(other->driver, event);
+        event_end_on(other, event);
 }
 
 /* Do blocks wait for a call that names this stream? LOCKING: the pool's lock. */
@@ -232,61 +233,55 @@ void peer_uses_name(cenote_pool *pool, uint32_t number, CUstream stream)
     lock_give(&pool->lock);
 }
 
-/* A use of the lane that has no event, from `use` on; 0: there is none. LOCKING: the pool's lock. */
-static uint32_t without_event(const cenote_pool *pool, uint32_t lane, uint32_t use)
+/*
+ * The stream is about to end: *end is an event behind all that it was given. `whole`: it has ended, and the event is behind all that its context was
+ * given. LOCKING: inside.
+ */
+CUresult peer_uses_end(struct device *other, CUstream stream, bool whole, CUevent *end)
 {
-    while (use < pool->pending.uses.used && (use_of(pool, use)->lane != lane || use_of(pool, use)->event))
-        use++;
-    return use < pool->pending.uses.used ? use : 0;
-}
-
-/* Each use that the stream is noted for has an event from now on, also those of blocks that are not freed. LOCKING: inside. */
-static CUresult end_uses(cenote_pool *pool, uint32_t lane, CUstream stream, bool whole)
-{
-    struct device *other = lane_of(pool, lane)->other;
     CUresult result = device_visit(other);
+    *end = NULL;
     if (result)
         return result;
-    lock_take(&pool->lock);
-    for (uint32_t use = 1; !result && (use = without_event(pool, lane, use)); use++) {
-        CUevent event;
-        lock_give(&pool->lock);
-        result = record_on(other, stream, whole, &event);
-        if (!result)
-            give_event(pool, other, lane, use, ANY_TICK, event); /* the stream gets nothing more */
-        lock_take(&pool->lock);
-    }
-    lock_give(&pool->lock);
+    if (whole && atomic_load(&other->captures))
+        result = CUDA_ERROR_NOT_READY;
+    else
+        result = record_on(other, stream, whole, end);
     device_visit_end(other);
+    *end = result ? NULL : *end;
     return result;
 }
 
-/* The stream is about to end. LOCKING: inside. */
-CUresult peer_uses_end(cenote_pool *pool, uint32_t lane, CUstream stream)
+/* Has the stream ended without an event at its end? LOCKING: the pool's lock. */
+static bool lacks_end(const struct lane *lane)
 {
-    return end_uses(pool, lane, stream, false);
+    return lane->users && lane->ended && lane->other && lane->done != LANE_DONE && !lane->due_count;
 }
 
-/* As events_become_careful, for streams of other devices that have ended. LOCKING: none; not inside. */
-void peer_uses_become_careful(cenote_pool *pool)
+/*
+ * As events_become_careful, for streams of other devices that have ended. CUDA_ERROR_NOT_READY: a capture is open there, or is being announced.
+ * LOCKING: the turn.
+ */
+CUresult peer_uses_become_careful(cenote_pool *pool)
 {
-    if (!device_context(pool->config.device)) /* it has done nothing */
-        return;
-    bool entered = device_enter(pool->config.device) == CUDA_SUCCESS;
-    lock_take(&pool->turn);
-    for (uint32_t number = 1; entered && pool->life.open && number < pool->lanes.table.used; number++) {
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t number = 1; !result && number < pool->lanes.table.used; number++) {
+        CUevent end;
         lock_take(&pool->lock);
-        const struct lane *lane = lane_of(pool, number);
-        bool ended = lane->users && lane->ended && lane->other && !atomic_load(&lane->other->captures);
-        if (ended)
+        struct device *other = lane_of(pool, number)->other;
+        bool lacks = lacks_end(lane_of(pool, number)) && other->driver->cuCtxRecordEvent && !atomic_load(&other->was_reset);
+        if (lacks)
             lane_hold(pool, number);
         lock_give(&pool->lock);
-        if (!ended)
+        if (!lacks)
             continue;
-        end_uses(pool, number, NULL, true);
+        result = peer_uses_end(other, NULL, true, &end);
         lock_take(&pool->lock);
+        if (!result)
+            lane_events_end(pool, number, end);
         lane_drop(pool, number);
         lock_give(&pool->lock);
+        result = device_is_lost(other, result) ? CUDA_SUCCESS : result;
     }
-    turn_end(pool);
+    return result;
 }

@@ -160,7 +160,7 @@ static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
     lock_take(&pool->lock);
     lane->is_mute = result != CUDA_ERROR_NOT_READY;
     if (result == CUDA_ERROR_CAPTURED_EVENT) {
-        event_give(pool, u->event);
+        event_drop(pool, u->event);
         u->event = NULL;
         pool->pending.fence_wanted = pool->pending.fence_wanted < u->freed ? u->freed : pool->pending.fence_wanted;
     }

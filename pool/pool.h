@@ -73,6 +73,13 @@ static inline cenote_group *group_of(const cenote_pool *pool, uint32_t group) { 
 static inline struct use   *use_of(const cenote_pool *pool, uint32_t use) { return TABLE_AT(struct use, &pool->pending.uses, use); }
 static inline struct lane  *lane_of(const cenote_pool *pool, uint32_t lane) { return TABLE_AT(struct lane, &pool->lanes.table, lane); }
 
+/* The arena freed something then. Once fences are on streams its lane knows that, too (invariant 26). LOCKING: the pool's lock. */
+static inline void lane_note_free(const cenote_pool *pool, const struct arena *a, tick freed)
+{
+    if (__builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && a->lane && lane_of(pool, a->lane)->last_free_tick < freed)
+        lane_of(pool, a->lane)->last_free_tick = freed;
+}
+
 /*
  * The first use of its lane from this one on whose event covers this one: its block was freed later, and the event was recorded after that. An event
  * of a use that was freed earlier may be older than the work that this one waits for. 0: none has such an event.
@@ -159,7 +166,7 @@ void     turn_go_on(cenote_pool *pool);
 CUresult events_poll(cenote_pool *pool, tick needed);
 void     events_all_done(cenote_pool *pool, tick covers);
 CUresult events_fence(cenote_pool *pool, tick needed);
-void     events_become_careful(cenote_pool *pool);
+int      events_become_careful(cenote_pool *pool);
 
 /* --- lanes.c. LOCKING: as said there */
 void     lanes_call_names(uint64_t key, CUstream stream);
@@ -173,6 +180,8 @@ void     lane_put_last(cenote_pool *pool, struct arena *a);
 void     lane_leave(cenote_pool *pool, struct arena *a);
 bool     lane_may_be_touched(cenote_pool *pool, const struct lane *lane);
 bool     lane_is_owed(const cenote_pool *pool, uint32_t lane);
+bool     lane_knows_last_free(const cenote_pool *pool, const struct arena *a);
+bool     lanes_begin(cenote_pool *pool);
 void     lane_release(cenote_pool *pool, struct arena *a, tick now);
 void     lanes_look_at_released(cenote_pool *pool);
 void     lanes_note_replays(cenote_pool *pool);
@@ -199,7 +208,9 @@ void     lane_events_close(cenote_pool *pool);
 /* --- spare_events.c */
 CUresult event_take(cenote_pool *pool, CUevent *event);
 void     event_give(cenote_pool *pool, CUevent event);
+void     event_drop(cenote_pool *pool, CUevent event);
 void     event_close(cenote_pool *pool);
+void     event_end_on(struct device *other, CUevent event);
 
 struct sight {                      /* what a wait looks at: memory has come back, or can be moved, when one of these has changed */
     uint64_t moved;                 /* of the fences */

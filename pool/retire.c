@@ -38,14 +38,14 @@ static void end_arenas(cenote_pool *pool, uint32_t lane)
     }
 }
 
-/* *end: an event behind all that the stream was given; NULL for a stream of another device, whose uses have one each. LOCKING: none. */
+/* *end: an event behind all that the stream was given, on its own device. LOCKING: none. */
 static CUresult record_end(cenote_pool *pool, uint32_t number, CUstream stream, CUevent *end)
 {
     struct device *d = pool->config.device;
     CUresult result = device_enter(d);
     *end = NULL;
     if (!result && lane_of(pool, number)->other) {
-        result = peer_uses_end(pool, number, stream);
+        result = peer_uses_end(lane_of(pool, number)->other, stream, false, end);
     } else if (!result) {
         result = event_take(pool, end);
         if (!result)
@@ -62,11 +62,16 @@ static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
     return pool_driver_error(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
 }
 
-/* A thread that listed the stream for a fence before it was forgotten may give its handle to the driver until its turn ends. LOCKING: none. */
-static void let_fence_go(cenote_pool *pool)
+/* There is an event, and another thread was quicker to end the stream. LOCKING: none. */
+static void give_end(cenote_pool *pool, const struct lane *lane, CUevent end)
 {
-    lock_take(&pool->turn);
-    lock_give(&pool->turn);
+    if (end && lane->other) {
+        event_end_on(lane->other, end);
+        return;
+    }
+    lock_take(&pool->lock);
+    event_give(pool, end);
+    lock_give(&pool->lock);
 }
 
 /*
@@ -88,12 +93,12 @@ static int end_lane(cenote_pool *pool, uint32_t number, CUstream stream)
             lane_forget_key(pool, lane_of(pool, number));
         if (ends && end)
             lane_events_end(pool, number, end);
-        else
-            event_give(pool, end);
         lock_give(&pool->lock);
+        if (!ends)
+            give_end(pool, lane_of(pool, number), end);
     } while (again);
-    if (!pool->config.device->driver->cuStreamGetId)
-        let_fence_go(pool);
+    if (!pool->config.device->driver->cuStreamGetId) /* a thread that is inside may have looked before, and give the driver the handle */
+        device_let_leave(lane_of(pool, number)->other ? lane_of(pool, number)->other : pool->config.device);
     return result ? refuse_end(pool, stream, result) : CENOTE_OK;
 }
 

@@ -41,6 +41,13 @@ void event_give(cenote_pool *pool, CUevent event)
     }
 }
 
+/* The driver knows nothing of it, because it was recorded while a capture began and ended: the next look records another. LOCKING: as event_give. */
+void event_drop(cenote_pool *pool, CUevent event)
+{
+    event_give(pool, event);
+    pool->events.dropped++;
+}
+
 /* LOCKING: the turn; the pool is closed for calls. */
 void event_close(cenote_pool *pool)
 {
@@ -49,4 +56,11 @@ void event_close(cenote_pool *pool)
         e->count = 0; /* they have ended with their context */
     while (e->count)
         pool->config.device->driver->cuEventDestroy(e->spare[--e->count]);
+}
+
+/* An event of another device, which is not kept. A refusal is asked for once more: the event would be lost. LOCKING: none of the pool's. */
+void event_end_on(struct device *other, CUevent event)
+{
+    if (other->driver->cuEventDestroy(event))
+        other->driver->cuEventDestroy(event);
 }

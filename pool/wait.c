@@ -19,6 +19,7 @@
 #define NAPS_SHORT  64          /* chosen: looks that only let other threads run, some 100 us in all */
 #define NAP_NS      10000u      /* by so much each nap is longer than the last */
 #define NAP_MAX_NS 1000000u
+#define TRIES       8           /* chosen: captures of a moment in a row, one in each look */
 
 static struct sight sight_of(cenote_pool *pool)
 {
@@ -91,17 +92,31 @@ static void nap(cenote_pool *pool, uint32_t looks)
     turn_go_on(pool);
 }
 
+static uint64_t dropped_events(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    uint64_t dropped = pool->events.dropped;
+    lock_give(&pool->lock);
+    return dropped;
+}
+
 /*
- * Asks the driver after all that may have come back, and says what can still be waited for of all that was freed up to `limit`. LOCKING: the
- * turn.
+ * Asks the driver after all that may have come back, and says what can still be waited for of all that was freed up to `limit`. If an event turns
+ * out to say nothing, it looks again, because the next look records another. LOCKING: the turn.
  */
 enum awaited wait_look(cenote_pool *pool, tick limit, CUresult *result)
 {
-    CUresult said = events_query(pool, UINT64_MAX);
-    *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
-    if (*result)
-        return AWAIT_NOTHING;
-    pending_poll(pool);
+    CUresult said = CUDA_SUCCESS;
+    bool again = true;
+    for (int tries = 0; tries < TRIES && again; tries++) {
+        uint64_t before = dropped_events(pool);
+        said = events_query(pool, UINT64_MAX);
+        *result = driver_result_is_sticky(said) ? said : CUDA_SUCCESS;
+        if (*result)
+            return AWAIT_NOTHING;
+        pending_poll(pool);
+        again = dropped_events(pool) != before;
+    }
     return what_is_awaited(pool, limit, said);
 }
 

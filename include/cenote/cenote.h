@@ -154,7 +154,10 @@ CENOTE_API const char *cenote_options_help(void);
 /* The device's default pool, made at the first call with the options of CENOTE_CONF. It is never destroyed. */
 CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
 
-/* A pool of one's own. `options` may be NULL for the defaults. */
+/*
+ * A pool of one's own. `options` may be NULL for the defaults. CENOTE_BUSY: it would be the first with announced:0, there are other pools, and an
+ * announced capture is open.
+ */
 CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool, size_t size);
 #define cenote_pool_create(...) cenote_pool_create(__VA_ARGS__, sizeof(cenote_options))
 

@@ -113,6 +113,19 @@ void fences_pass(struct fences *f, enum fence_kind kind)
     CHECK_SLOW(fences_are_valid(f));
 }
 
+/* The newest fence due is forgotten, if it is over the whole context: the next one covers what it would have. Its event; NULL: it stays. */
+CUevent fences_give_up_newest(struct fences *f)
+{
+    const struct fence *newest = &f->fence[(f->first + f->count - 1) % FENCES_DUE_MAX];
+    if (f->recording || f->count < 2 || newest->kind != FENCE_WHOLE)
+        return NULL;
+    f->count--;
+    f->part_count--;
+    f->begun = f->fence[(f->first + f->count - 1) % FENCES_DUE_MAX].covers;
+    CHECK_SLOW(fences_are_valid(f));
+    return f->part[(f->first_part + f->part_count) % FENCE_PARTS_MAX].event;
+}
+
 /* Has `all` come up to `freed`, or will it with a fence that is due? */
 bool fences_have_all(const struct fences *f, tick freed)
 {

@@ -92,7 +92,8 @@ static const char *broken_rule(struct look *look)
     const char *broken = check_pages(look);
     for (uint32_t number = 1; number < pool->store.arenas.used && !broken && !look->is_over; number++) {
         struct arena *a = arena_of(pool, number);
-        broken = a->number ? check_heap(look, &a->heap) : NULL;
+        broken = a->number && !lane_knows_last_free(pool, a) ? "26: a lane knows when memory of its stream was freed to last" : NULL;
+        broken = a->number && !broken ? check_heap(look, &a->heap) : broken;
         if (!broken && a->number && !look->is_over)
             broken = check_slabs(look, &a->slabs);
         look_goes_on(look, 1);

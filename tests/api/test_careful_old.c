@@ -1,0 +1,76 @@
+/*
+ * test_careful_old.c: test_careful.c on a driver without stream ids (before CUDA 12.0), where each stream that was not retired is known to live. The
+ * library asks the driver for its entry points once per process, so the name is hidden, and the driver loaded, before anything else.
+ */
+#include "tests/api/moments.h"
+#include "tests/patience.h"
+
+__attribute__((constructor)) static void load_an_old_driver(void)
+{
+    int error;
+    sim_hide("cuStreamGetId");
+    driver_table(&error);
+}
+
+/* The stream ends before any thread has asked after that event. */
+CASE(stream_of_another_device_that_ends_with_an_event_that_says_nothing)
+{
+    struct peers p = {0};
+    cenote_options options = strict();
+    open_two(&p, &options);
+    free_in_a_capture(&p);
+    end_other_stream(&p);
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(p.scene.pool).pending_blocks, 0);
+    make_other_stream(&p);
+    close_two(&p);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- handles that die */
+
+static struct peers two;
+static pthread_t ending;
+static atomic_int ending_id;
+static atomic_bool is_ended;
+
+static void *end_stream_of_two(void *unused)
+{
+    (void)unused;
+    atomic_store(&ending_id, gettid());
+    end_other_stream(&two);
+    atomic_store(&is_ended, true);
+    return NULL;
+}
+
+/* The thread that ends the stream has come as far as it can. */
+static void *begin_to_end(void *unused)
+{
+    struct wait wait = {0};
+    int looks = 0;
+    (void)unused;
+    DONE(pthread_create(&ending, NULL, end_stream_of_two, NULL));
+    while (looks < 20 && !atomic_load(&is_ended) && wait_on(&wait))
+        looks = is_asleep(atomic_load(&ending_id)) ? looks + 1 : 0;
+    return NULL;
+}
+
+/* A stream of another device is retired, and destroyed, while a free records an event there. */
+CASE(stream_of_another_device_that_ends_while_an_event_is_recorded)
+{
+    cenote_options options = strict();
+    void *block;
+    open_two(&two, &options);
+    DONE(cenote_alloc(two.scene.pool, 16 * MIB, two.scene.stream[A], &block));
+    DONE(cenote_use(block, two.stream));
+    watched = two.stream;
+    meanwhile = begin_to_end;
+    DONE(cenote_free(block));
+    EXPECT(!meanwhile);
+    DONE(pthread_join(ending, NULL));
+    DONE(cenote_pool_trim(two.scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(two.scene.pool).pending_blocks, 0);
+    make_other_stream(&two);
+    close_two(&two);
+}
+
+SCENES_MAIN("careful, old driver")
