@@ -16,6 +16,7 @@
  *
  * LOCKING: the pool's lock and the turn.
  */
+#include "base/check.h"
 #include "pool/pool.h"
 
 #define GRACE_NS     100000000u    /* chosen: no user notices it at program start */
@@ -30,7 +31,8 @@
 void budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmapping_ns, uint64_t mapping_ns)
 {
     const struct fill *f = &pool->remap.fill;
-    uint64_t of_new = f->count ? mapping_ns * f->creates / f->count : 0;
+    CHECK(f->count); /* the place lacked pages */
+    uint64_t of_new = mapping_ns * f->creates / f->count;
     pool->remap.creating_ns += creating_ns + of_new;
     pool->remap.moving_ns += unmapping_ns + mapping_ns - of_new;
 }

@@ -58,10 +58,7 @@ static CUresult record_marks(cenote_pool *pool)
     for (uint32_t i = 0; i < pool->lanes.count && i < room && !driver_result_is_sticky(result); i++)
         result = record_mark(pool, &pool->lanes.marks[i], &kind);
     lock_take(&pool->lock);
-    if (f->parts_of_next || kind == FENCE_OF_SOME)
-        fences_end(f, kind);
-    else
-        fences_pass(f, kind);
+    fences_end(f, kind);
     lock_give(&pool->lock);
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
@@ -89,7 +86,8 @@ static bool begin_on_streams(cenote_pool *pool, tick needed)
     lock_give(&pool->lock);
     bool owed = room && !due && (was_short || lanes_can_help(pool));
     lock_take(&pool->lock);
-    if (owed && f->begun == f->now && !f->recording)
+    CHECK(!f->recording); /* that has the turn */
+    if (owed && f->begun == f->now)
         fences_stamp_nothing(f);
     bool begun = (due || owed) && fences_begin(f);
     tick wanted = needed < f->begun ? needed : f->begun;
@@ -139,7 +137,8 @@ static bool oldest_event(cenote_pool *pool, struct due *due)
 static void retire_event(cenote_pool *pool, const struct due *due)
 {
     CUevent event = fences_step(&pool->store.pages.fences, due);
-    if (event && due->lane)
+    CHECK(event); /* no other thread has the turn */
+    if (due->lane)
         lane_done(pool, due->lane, due->covers);
     event_give(pool, event);
     lanes_look_at_released(pool);
@@ -150,7 +149,8 @@ static void retire_event(cenote_pool *pool, const struct due *due)
 static void skip_event(cenote_pool *pool, const struct due *due)
 {
     CUevent event = fences_skip(&pool->store.pages.fences, due);
-    if (event && due->lane)
+    CHECK(event); /* no other thread has the turn */
+    if (due->lane)
         lane_not_asked(pool, due->lane, due->covers);
     event_drop(pool, event);
 }

@@ -102,7 +102,7 @@ CUresult lane_events_record(cenote_pool *pool)
     CUstream stream;
     uint64_t key;
     lock_take(&pool->lock);
-    uint32_t lane = stream_key(pool, CU_STREAM_PER_THREAD, &key) ? 0 : lane_find(pool, key, NULL); /* known without asking */
+    uint32_t lane = lane_find(pool, stream_key_of_thread(), NULL);
     if (wants_event(pool, lane, CU_STREAM_PER_THREAD))
         result = record(pool, lane, CU_STREAM_PER_THREAD);
     if (!result && lanes_named(&key, &stream) && wants_event(pool, lane = lane_find(pool, key, NULL), stream))
@@ -130,10 +130,9 @@ static struct lane_event take_oldest(struct lane *lane)
 static CUresult query(cenote_pool *pool, uint32_t number)
 {
     struct lane *lane = lane_of(pool, number);
-    CUresult result = CUDA_SUCCESS;
-    while (!result && lane->due_count) { /* other threads add to them, and take none away */
+    while (lane->due_count) { /* other threads add to them, and take none away */
         struct lane_event oldest = lane->due[0];
-        result = pool->config.device->driver->cuEventQuery(oldest.event);
+        CUresult result = pool->config.device->driver->cuEventQuery(oldest.event);
         bool says_nothing = result == CUDA_ERROR_CAPTURED_EVENT && oldest.covers != LANE_DONE;
         if (result && !says_nothing)
             return result;
@@ -146,9 +145,8 @@ static CUresult query(cenote_pool *pool, uint32_t number)
             lane_set_done(pool, number, oldest.covers);
         }
         lock_give(&pool->lock);
-        result = CUDA_SUCCESS;
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 /*
@@ -183,8 +181,9 @@ CUresult lane_events_query(cenote_pool *pool)
 {
     CUresult answer = CUDA_SUCCESS;
     lock_take(&pool->lock);
-    uint32_t left = pool->lanes.asking, number;
-    for (uint32_t looks = LOOKS_MAX; left && looks && !driver_result_is_sticky(answer) && (number = take_first(pool)); left--) {
+    uint32_t left = pool->lanes.asking;
+    for (uint32_t looks = LOOKS_MAX; left && looks && !driver_result_is_sticky(answer); left--) {
+        uint32_t number = take_first(pool);
         lock_give(&pool->lock);
         CUresult result = lane_of(pool, number)->other ? query_end(pool, number) : query(pool, number);
         lock_take(&pool->lock);

@@ -167,10 +167,9 @@ void lanes_look_at_released(cenote_pool *pool)
  */
 void lanes_note_replays(cenote_pool *pool)
 {
-    uint64_t key;
     if (touch_captures_are_announced())
         return;
-    uint32_t number = stream_key(pool, CU_STREAM_PER_THREAD, &key) ? 0 : lane_for(pool, CU_STREAM_PER_THREAD, key, NULL); /* without asking */
+    uint32_t number = lane_for(pool, CU_STREAM_PER_THREAD, stream_key_of_thread(), NULL); /* without asking */
     struct lane *lane = number ? lane_of(pool, number) : NULL;
     if (!lane)
         return;
@@ -227,9 +226,8 @@ void lane_put_last(cenote_pool *pool, struct arena *a)
 
 void lane_leave(cenote_pool *pool, struct arena *a)
 {
+    CHECK(a->lane);
     unlink_released(pool, a);
-    if (!a->lane)
-        return;
     unlink_arena(pool, lane_of(pool, a->lane), a);
     lane_drop(pool, a->lane);
     a->lane = 0;

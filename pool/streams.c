@@ -28,7 +28,8 @@
 #define KEY_KIND    (3ull << KIND_SHIFT)
 #define PROBES      16          /* of the table of immortal streams */
 
-static uint64_t thread_key(void)
+/* Of this thread's own default stream. Asks nothing. LOCKING: none. */
+uint64_t stream_key_of_thread(void)
 {
     static _Atomic(uint64_t) threads;
     static _Thread_local uint64_t mine;
@@ -74,7 +75,7 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
 {
     unsigned long long id;
     if (stream == CU_STREAM_PER_THREAD) {
-        *key = thread_key();
+        *key = stream_key_of_thread();
         return CENOTE_OK;
     }
     CHECK(lock_none_above(0));
@@ -86,10 +87,7 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
     return result ? pool_driver_error(pool, result, "asking for the default stream") : CENOTE_OK;
 }
 
-/*
- * LOCKING: none, and not inside: this may ask the driver, and make the device's context. For CU_STREAM_PER_THREAD it asks nothing: a caller may hold
- * what it likes.
- */
+/* LOCKING: none, and not inside: this may ask the driver, and make the device's context. */
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
 {
     const struct driver *t = pool->config.device->driver;
@@ -127,7 +125,7 @@ bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key)
 {
     uint64_t now;
     if (is_default(key))
-        return key & KEY_THREAD ? (key & ~KEY_DEVICE) == thread_key() : !stream_is_unnamed(key);
+        return key & KEY_THREAD ? (key & ~KEY_DEVICE) == stream_key_of_thread() : !stream_is_unnamed(key);
     return find_immortal(pool, stream, &now) && now == key;
 }
 

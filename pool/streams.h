@@ -38,6 +38,7 @@ struct streams {
 #define STREAM_KIND_HANDLE 3
 #define STREAM_KEY_LEGACY (1ull << STREAM_KIND_SHIFT)
 bool stream_is_unnamed(uint64_t key);
+uint64_t stream_key_of_thread(void);
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);

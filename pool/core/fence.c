@@ -99,20 +99,6 @@ static void advance(struct fences *f, tick covers, enum fence_kind kind)
         raise(&f->whole, covers);
 }
 
-/* The fence being recorded ends without an event, because each stream that it wants one on is being captured. Behind another one it is given up. */
-void fences_pass(struct fences *f, enum fence_kind kind)
-{
-    tick covers = f->begun;
-    bool alone = !f->count;
-    CHECK(!f->parts_of_next);
-    fences_end(f, kind);
-    if (alone) {
-        advance(f, covers, kind);
-        f->begun = covers;
-    }
-    CHECK_SLOW(fences_are_valid(f));
-}
-
 /* The newest fence due is forgotten, if it is over the whole context: the next one covers what it would have. Its event; NULL: it stays. */
 CUevent fences_give_up_newest(struct fences *f)
 {

@@ -63,7 +63,6 @@ bool fence_is_done(const struct fences *f, tick freed);
 bool fences_begin(struct fences *f);
 bool fences_add(struct fences *f, CUevent event, uint32_t lane);
 void fences_end(struct fences *f, enum fence_kind kind);
-void fences_pass(struct fences *f, enum fence_kind kind);
 CUevent fences_give_up_newest(struct fences *f);
 bool fences_have_all(const struct fences *f, tick freed);
 bool fences_bring(const struct fences *f, tick limit, bool all);

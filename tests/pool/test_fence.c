@@ -250,20 +250,6 @@ CASE(a_fence_that_lacks_events_moves_no_other_stream)
     EXPECT(fences_are_valid(&f));
 }
 
-CASE(a_fence_without_a_stream_is_done_when_no_other_is_due)
-{
-    tick first = record(1), second = fences_stamp(&f);
-    REQUIRE(fences_begin(&f));
-    fences_pass(&f, FENCE_OF_MOST);
-    EXPECT(!fence_is_done(&f, second)); /* it was given up */
-    mark_done(first);
-    EXPECT(!fence_is_done(&f, second));
-    REQUIRE(fences_begin(&f));
-    fences_pass(&f, FENCE_OF_MOST);
-    EXPECT(fence_is_done(&f, second));
-    EXPECT(fences_are_valid(&f));
-}
-
 /* What replays may have written to waits for a fence that lacks no stream. */
 CASE(a_fence_with_gaps_moves_done_alone)
 {
