@@ -131,6 +131,7 @@ CASE(the_same_again)
     EXPECT_EQ(again, a);
     REQUIRE_EQ(cenote_free(a), CENOTE_OK);
     EXPECT_EQ(cenote_free(a), CENOTE_DOUBLE_FREE);
+    EXPECT_EQ(cenote_find(NULL, &found), CENOTE_INVALID);
     EXPECT_EQ(cenote_find(a, &found), CENOTE_DOUBLE_FREE);
     EXPECT_EQ(cenote_find((char *)a + 512, &found), CENOTE_DOUBLE_FREE);
     EXPECT_EQ(cenote_use(a, scene.stream[B]), CENOTE_DOUBLE_FREE);

@@ -1,0 +1,368 @@
+/*
+ * test_unannounced_peers.c: pools with the option announced:0, and blocks that streams of another device use: what the driver refuses there, what other
+ * threads do meanwhile, and streams that ended before the first such pool was opened. test_unannounced.c has the ordinary road.
+ */
+#include "tests/api/peers.h"
+
+#undef CARD /* strict.h has its own */
+#include "tests/api/whims.h"
+
+static struct peers p; /* other threads look at it, too */
+static struct held  used, second;
+static void        *small;
+
+static uint32_t pending(void)
+{
+    return (uint32_t)scene_stats(p.scene.pool).pending_blocks;
+}
+
+static void look(void)
+{
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, 0));
+}
+
+static void trim(void)
+{
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
+}
+
+static void open_devices(cenote_options options)
+{
+    struct sim_shape shape = scene_card(2 * CARD);
+    memset(&p, 0, sizeof p);
+    shape.devices = 2;
+    scene_open_with(&p.scene, &shape, &options);
+    whims_begin();
+    DONE(cenote_stream_set_immortal(p.scene.pool, p.scene.stream[A]));
+    DONE(cuDevicePrimaryCtxRetain(&p.other, 1));
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cuStreamCreate(&p.stream, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(NULL));
+}
+
+static void take_used(struct held *block)
+{
+    REQUIRE(held_take(block, p.scene.pool, 4 * MIB, p.scene.stream[A]));
+    DONE(cenote_use(block->at, p.stream));
+}
+
+/* A block that the other device's stream used is pending: the stream may be dead. `small` serves to name it. */
+static void open_pending(void)
+{
+    open_devices(strict());
+    take_used(&used);
+    DONE(cenote_free(used.at));
+    DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[A], &small));
+    EXPECT_EQ(pending(), 1);
+}
+
+static void name(void)
+{
+    DONE(cenote_use(small, p.stream));
+}
+
+static void close_pending(void)
+{
+    DONE(cenote_free(small));
+    DONE(cenote_stream_retire(p.scene.pool, p.stream));
+    trim();
+    EXPECT_EQ(pending(), 0);
+    close_peers(&p);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ a call that names it */
+
+/* The driver refuses something, and the block goes on waiting until the next call names the stream. */
+CASE(name_that_brings_no_event)
+{
+    static const struct { const char *call; int nth; } refusals[] = {{"cuThreadExchangeStreamCaptureMode", 1}, {"cuCtxPushCurrent", 4},
+                                                                     {"cuEventCreate", 1}, {"cuEventRecord", 1}};
+    for (int i = 0; i < 4; i++) {
+        open_pending();
+        fault_arm(refusals[i].call, (uint64_t)refusals[i].nth, CUDA_ERROR_NOT_PERMITTED, false);
+        name();
+        EXPECT_EQ(fault_fired(), 1);
+        fault_disarm();
+        trim();
+        EXPECT_EQ(pending(), 1);
+        DONE(cenote_free(small)); /* one more that waits for it */
+        DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[A], &small));
+        name();
+        trim();
+        EXPECT_EQ(pending(), 0);
+        close_pending();
+    }
+}
+
+/* While an announced capture is open there nothing is recorded. */
+CASE(name_while_a_capture_is_open_there)
+{
+    cenote_options options = strict();
+    cenote_pool *there;
+    cenote_group *group;
+    open_pending();
+    DONE(cenote_pool_create(1, &options, &there));
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, p.stream));
+    DONE(cuCtxPopCurrent(NULL));
+    name();
+    look();
+    EXPECT_EQ(pending(), 1);
+    DONE(cenote_capture_end(group, p.stream));
+    look();
+    EXPECT_EQ(pending(), 1); /* no call has named it since */
+    DONE(cenote_free(small));
+    DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[A], &small));
+    name();
+    trim();
+    EXPECT_EQ(pending(), 0);
+    DONE(cenote_group_destroy(group));
+    DONE(cenote_pool_destroy(there));
+    close_pending();
+}
+
+/* What was named is not recorded again; nor is a stream named by a call for a block that is free. */
+CASE(name_without_need)
+{
+    open_pending();
+    DONE(sim_launch_wait(p.stream, 10 * MSEC));
+    name();
+    fault_arm("cuEventRecord", 1, CUDA_ERROR_UNKNOWN, true);
+    name();
+    EXPECT_EQ(cenote_use(used.at, p.stream), CENOTE_DOUBLE_FREE);
+    EXPECT_EQ(fault_calls(), 0);
+    fault_disarm();
+    EXPECT_EQ(pending(), 1);
+    trim();
+    EXPECT_EQ(pending(), 0);
+    close_pending();
+}
+
+static void retire_it(void)
+{
+    DONE(cenote_stream_retire(p.scene.pool, p.stream));
+}
+
+static void name_it(void)
+{
+    DONE(cenote_use(small, p.stream));
+}
+
+/* Another thread names the stream, and the block comes back. Another block takes its place in the books, with a use that has not ended. */
+static void name_it_and_go_on(void)
+{
+    name_it();
+    DONE(cuCtxPushCurrent(p.scene.context));
+    trim();
+    EXPECT_EQ(pending(), 0);
+    take_used(&second);
+    DONE(cuCtxPopCurrent(NULL));
+}
+
+/* The same, and the use is one on another stream. */
+static void name_it_and_use_another(void)
+{
+    name_it();
+    DONE(cuCtxPushCurrent(p.scene.context));
+    trim();
+    EXPECT_EQ(pending(), 0);
+    REQUIRE(held_take(&second, p.scene.pool, 4 * MIB, p.scene.stream[A]));
+    DONE(cenote_use(second.at, p.scene.stream[B]));
+    DONE(cuCtxPopCurrent(NULL));
+}
+
+/* Two threads name the stream at one time, or one retires it: the later event is one too many. */
+CASE(event_that_comes_second)
+{
+    static void (*const meanwhile[])(void) = {name_it, retire_it, name_it_and_go_on, name_it_and_use_another};
+    for (int i = 0; i < 4; i++) {
+        open_pending();
+        second.at = NULL;
+        DONE(sim_launch_wait(p.stream, 10 * MSEC));
+        whims_at(WHIM_RECORD, 0, meanwhile[i]);
+        name();
+        EXPECT(whims_came());
+        if (second.at) {
+            DONE(cuStreamSynchronize(p.stream));
+            EXPECT_EQ(pending(), 0);
+            DONE(cenote_free(second.at));
+            look();
+            EXPECT_EQ(pending(), 1); /* the event was not its own */
+            DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[B]));
+        }
+        close_pending();
+    }
+}
+
+/* The driver does not say which context is current, and so not which default stream is meant. */
+CASE(default_stream_that_is_not_told)
+{
+    open_devices(strict());
+    REQUIRE(held_take(&used, p.scene.pool, 4 * MIB, p.scene.stream[A]));
+    fault_arm("cuCtxGetCurrent", 1, CUDA_ERROR_NOT_PERMITTED, false);
+    EXPECT_EQ(cenote_use_on(used.at, 1, NULL), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    DONE(cenote_use_on(used.at, 1, NULL));
+    DONE(cenote_free(used.at));
+    trim();
+    EXPECT_EQ(pending(), 0);
+    close_peers(&p);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------------- streams that end */
+
+/* One use has its event already, the other gets one: what the driver refuses is said, and the call works when it is made again. */
+CASE(end_that_is_refused)
+{
+    static const struct { const char *call; int nth; } refusals[] = {{"cuCtxPushCurrent", 2}, {"cuEventCreate", 1}, {"cuEventRecord", 1}};
+    for (int i = 0; i < 3; i++) {
+        open_pending();
+        name();
+        DONE(sim_launch_wait(p.stream, 10 * MSEC));
+        DONE(cenote_free(small));
+        DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[A], &small));
+        fault_arm(refusals[i].call, (uint64_t)refusals[i].nth, CUDA_ERROR_NOT_PERMITTED, false);
+        EXPECT_EQ(cenote_stream_retire(p.scene.pool, p.stream), CENOTE_DRIVER);
+        EXPECT_EQ(fault_fired(), 1);
+        fault_disarm();
+        EXPECT(strstr(cenote_message(), "again") != NULL);
+        EXPECT_EQ(pending(), 2);
+        close_pending();
+    }
+}
+
+static void open_immortal(void)
+{
+    open_devices(strict());
+    DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[A], &small));
+    DONE(cenote_stream_set_immortal(p.scene.pool, p.stream));
+    take_used(&used);
+    DONE(sim_launch_wait(p.stream, 10 * MSEC));
+}
+
+/* A look makes good that the free got no event; meanwhile another thread names the stream. One event is enough. */
+CASE(event_that_another_thread_has_made)
+{
+    struct sim_books before, after;
+    open_immortal();
+    fault_arm("cuEventRecord", 1, CUDA_ERROR_NOT_PERMITTED, false);
+    DONE(cenote_free(used.at));
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    look();
+    DONE(cenote_pool_trim(p.scene.pool, UINT64_MAX, 0));
+    sim_books(&before);
+    EXPECT_EQ(pending(), 1);
+    DONE(cenote_use(small, p.stream));
+    sim_books(&after);
+    EXPECT_EQ(after.events, before.events);
+    trim();
+    EXPECT_EQ(pending(), 0);
+    DONE(cenote_free(small));
+    trim();
+    close_peers(&p);
+}
+
+CASE(event_that_two_threads_make)
+{
+    struct sim_books before, after;
+    open_immortal();
+    fault_arm("cuEventRecord", 1, CUDA_ERROR_NOT_PERMITTED, false);
+    DONE(cenote_free(used.at));
+    fault_disarm();
+    sim_books(&before);
+    whims_at(WHIM_RECORD, 0, name_it);
+    look();
+    EXPECT(whims_came());
+    sim_books(&after);
+    EXPECT_EQ(after.events, before.events + 3); /* its own, and two of the fence */
+    EXPECT_EQ(pending(), 1);
+    trim();
+    EXPECT_EQ(pending(), 0);
+    DONE(cenote_free(small));
+    trim();
+    close_peers(&p);
+}
+
+/* The use is done and its event has ended. Before the look has the lock again, another thread names the stream, and gives the use one more. */
+CASE(event_that_comes_too_late)
+{
+    open_immortal();
+    DONE(cenote_free(used.at));
+    look();
+    EXPECT_EQ(pending(), 1);
+    DONE(cuStreamSynchronize(p.stream));
+    whims_at(WHIM_DESTROY, 0, name_it);
+    look();
+    EXPECT(whims_came());
+    EXPECT_EQ(pending(), 1);
+    look();
+    EXPECT_EQ(pending(), 0);
+    DONE(cenote_free(small));
+    trim();
+    close_peers(&p);
+}
+
+/* ------------------------------------------------------------------------------------------------------- streams that ended before */
+
+enum obstacle { NOTHING, NO_CONTEXT, NO_VISIT, REFUSED, CAPTURE, OBSTACLES };
+
+/* A stream of the other device was retired while captures were announced. The first careful pool finds no way to keep an event for it. */
+CASE(stream_that_ended_before_the_first_careful_pool)
+{
+    for (int obstacle = 0; obstacle < OBSTACLES; obstacle++) {
+        cenote_options careful = strict(), kept = scene_options();
+        cenote_pool *pool, *there;
+        cenote_group *group;
+        open_devices(kept);
+        DONE(cenote_pool_create(1, &kept, &there));
+        DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+        CUstream brief;
+        DONE(cuStreamCreate(&brief, CU_STREAM_NON_BLOCKING));
+        take_used(&used);
+        REQUIRE(held_take(&second, p.scene.pool, 4 * MIB, p.scene.stream[A]));
+        DONE(cenote_use(second.at, brief)); /* a stream that is forgotten again */
+        DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[B], &small));
+        DONE(cenote_use(small, p.scene.stream[C])); /* and one that comes behind it */
+        DONE(cenote_free(second.at));
+        DONE(cuCtxSynchronize());
+        trim();
+        DONE(sim_launch_wait(p.stream, 10 * MSEC));
+        DONE(cenote_stream_retire(p.scene.pool, p.stream));
+        DONE(cuCtxPushCurrent(p.other));
+        CUstream captured;
+        DONE(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+        if (obstacle == CAPTURE)
+            DONE(cenote_capture_begin(group, captured));
+        DONE(cuCtxPopCurrent(NULL));
+        if (obstacle == NO_CONTEXT)
+            fault_arm("cuThreadExchangeStreamCaptureMode", 2, CUDA_ERROR_NOT_PERMITTED, true);
+        if (obstacle == NO_VISIT)
+            fault_arm("cuCtxPushCurrent", 3, CUDA_ERROR_NOT_PERMITTED, true);
+        if (obstacle == REFUSED)
+            fault_arm("cuCtxRecordEvent", 2, CUDA_ERROR_NOT_PERMITTED, true);
+        DONE(cenote_pool_create(0, &careful, &pool));
+        EXPECT_EQ(obstacle == NO_CONTEXT || obstacle == NO_VISIT || obstacle == REFUSED, fault_fired() > 0);
+        fault_disarm();
+        if (obstacle == CAPTURE)
+            DONE(cenote_capture_end(group, captured));
+        DONE(cenote_free(used.at));
+        trim();
+        EXPECT_EQ(pending(), obstacle == NOTHING ? 0 : 1);
+        DONE(cenote_free(small));
+        DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[B]));
+        DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[C]));
+        DONE(cenote_pool_destroy(pool));
+        trim(); /* the other device can be waited for again */
+        EXPECT_EQ(pending(), 0);
+        DONE(cenote_group_destroy(group));
+        DONE(cenote_pool_destroy(there));
+        DONE(cuStreamDestroy(captured));
+        DONE(cuStreamDestroy(brief));
+        close_peers(&p);
+    }
+}
+
+SCENES_MAIN("unannounced: other devices")
