@@ -188,7 +188,9 @@ static enum attempt place_and_fill(struct climb *c)
     lock_give(&pool->lock);
     int error = grow_arena(pool, c->arena, c->request, &c->driver);
     bool exhausted = error == CENOTE_OUT_OF_ADDRESSES && c->driver == CUDA_ERROR_OUT_OF_MEMORY;
-    bool again = exhausted && c->rounds++ < ROUNDS_MAX && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    bool waits = exhausted && c->rounds++ < ROUNDS_MAX, again = waits && wait_for_progress(pool, UINT64_MAX, &c->driver);
+    if (waits && c->driver)
+        error = pool_driver_error(pool, c->driver, "waiting for addresses");
     lock_take(&pool->lock);
     if (again)
         return ATTEMPT_AGAIN;

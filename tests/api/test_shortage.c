@@ -241,6 +241,44 @@ CASE(address_space_exhausted)
     scene_close(&scene);
 }
 
+/* No address is left but behind work that is under way, and the thread that waits for it learns that the context is lost. */
+CASE(context_that_is_lost_while_addresses_are_short)
+{
+    bool fired = true;
+    int lost = 0;
+    for (uint64_t nth = 1; fired; nth++) {
+        struct scene scene;
+        struct sim_shape shape = scene_card(CARD);
+        cenote_options options = scene_options();
+        void *block[16];
+        int count = 0;
+        shape.address_space = 40 * MIB;
+        scene_open_with(&scene, &shape, &options);
+        sim_set_lag(MSEC);
+        while (count < 16 && !cenote_alloc(scene.pool, 5 * MIB, scene.stream[A], &block[count]))
+            count++;
+        REQUIRE(count >= 3);
+        DONE(sim_launch_wait(scene.stream[A], 10 * MSEC));
+        while (count)
+            DONE(cenote_free(block[--count]));
+        fault_arm("cuEventQuery", nth, CUDA_ERROR_ILLEGAL_ADDRESS, false);
+        int error = cenote_alloc(scene.pool, 5 * MIB, scene.stream[B], &block[0]);
+        fired = fault_fired() > 0;
+        fault_disarm();
+        EXPECT_EQ(error, fired ? CENOTE_DEVICE_LOST : CENOTE_OK);
+        lost += fired;
+        if (fired) {
+            cenote_pool_destroy(scene.pool);
+            sim_reset(NULL);
+            scene_is_open = false;
+        } else {
+            DONE(cenote_free(block[0]));
+            scene_close(&scene);
+        }
+    }
+    EXPECT(lost > 1);
+}
+
 CASE(driver_needs_no_memory_for_a_free)
 {
     struct scene scene;
