@@ -1,8 +1,8 @@
 /*
- * test_granted_devices.c: memory that kernels of two other devices may touch: the first that is not done, that captures, or that the program has reset
+ * test_granted_devices.c: memory that kernels of two other devices may touch: the first that is not done, captures, or was reset by the program
  * decides, and the other is not asked. test_granted.c has one granted device.
  */
-#include "driver/driver.h"
+#include "driver/device.h"
 #include "tests/api/peers.h"
 
 #define DEVICES 3
@@ -93,6 +93,34 @@ CASE(first_device_cannot_be_entered)
     EXPECT_EQ(fault_fired(), 1);
     fault_disarm();
     close_granted();
+}
+
+/* A driver that records no event over a context, and that refuses one call of a wait for the devices: the next trim makes it good. */
+CASE(old_driver_that_refuses_one_call)
+{
+    bool fired = true;
+    for (uint64_t nth = 1; fired; nth++) {
+        int error;
+        open_granted();
+        struct device *device[2] = {device_open(0, &error), device_open(1, &error)};
+        REQUIRE(device[0] && device[1]);
+        const struct driver *real = device[0]->driver;
+        struct driver old = *real;
+        old.cuCtxRecordEvent = NULL;
+        device[0]->driver = device[1]->driver = &old;
+        leave();
+        fault_arm("cuCtxPushCurrent", nth, CUDA_ERROR_NOT_PERMITTED, false);
+        int result = cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT);
+        fired = fault_fired() > 0;
+        fault_disarm();
+        EXPECT(!result || (fired && result == CENOTE_DRIVER));
+        DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
+        EXPECT_EQ(reserved(), 0);
+        device[0]->driver = device[1]->driver = real;
+        device_close(device[0]);
+        device_close(device[1]);
+        close_granted();
+    }
 }
 
 /* The program resets a granted device: nothing runs there any more, and the events there have ended with it. */

@@ -1,4 +1,4 @@
-/* test_host_memory.c: the host has no memory for the books: a pool does not open, a use is not noted, and a pool without the promise has no fences. */
+/* test_host_memory.c: the host has no memory for the books: a pool does not open, a use is not noted, a pool without the promise has no fence. */
 #include "base/memory.h"
 #include "tests/api/strict.h"
 

@@ -1,6 +1,6 @@
 /*
- * test_unannounced_default.c: the default pool of a device, with the option announced:0 in CENOTE_CONF: that it opens once, and that the promise of the
- * other pools is taken from them once.
+ * test_unannounced_default.c: the default pool of a device, with the option announced:0 in CENOTE_CONF: it opens once, and the promise is taken from
+ * the other pools once.
  */
 #include "driver/touch.h"
 #include "tests/api/whims.h"

@@ -123,7 +123,7 @@ CASE(last_fence_that_cannot_be_had)
     }
 }
 
-/* Fences over the context are due, the last of them recorded when the careful pool opened. Streams ended before and after it, and one is forgotten. */
+/* Fences over the context are due, the last one recorded when the careful pool opened. Streams ended before and after, and one is forgotten. */
 CASE(streams_that_end_around_the_last_fence)
 {
     struct scene scene;
@@ -156,7 +156,7 @@ CASE(streams_that_end_around_the_last_fence)
 
 /* -------------------------------------------------------------------------------------------------------------------- streams of all kinds */
 
-/* The stream is immortal for one pool, so that fences of both have events on it. For the other it ends: that is seen before the older fence is done. */
+/* The stream is immortal for one pool, so that fences of both have events on it. For the other it ends, seen before the older fence is done. */
 CASE(immortal_stream_that_another_pool_retires)
 {
     struct scene scene;

@@ -1,6 +1,6 @@
 /*
- * test_unannounced_old.c: pools with the option announced:0 on a driver without cuCtxRecordEvent and cuStreamGetId. There a stream that was not retired
- * is known to be alive, and no last fence over the context can be had. The names are hidden as in tests/hazard/test_old_driver.c.
+ * test_unannounced_old.c: pools with the option announced:0 on a driver without cuCtxRecordEvent and cuStreamGetId. There a stream that was not
+ * retired is known to be alive, and no last fence over the context can be had. The names are hidden as in tests/hazard/test_old_driver.c.
  */
 #include "driver/driver.h"
 #include "tests/api/peers.h"

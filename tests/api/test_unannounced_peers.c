@@ -1,6 +1,6 @@
 /*
- * test_unannounced_peers.c: pools with the option announced:0, and blocks that streams of another device use: what the driver refuses there, what other
- * threads do meanwhile, and streams that ended before the first such pool was opened. test_unannounced.c has the ordinary road.
+ * test_unannounced_peers.c: pools with the option announced:0, and blocks that streams of another device use: what the driver refuses there, what
+ * other threads do meanwhile, and streams that ended before the first such pool was opened. test_unannounced.c has the ordinary road.
  */
 #include "tests/api/peers.h"
 
@@ -273,7 +273,7 @@ CASE(event_that_two_threads_make)
     DONE(cenote_free(used.at));
     fault_disarm();
     sim_books(&before);
-    whims_at(WHIM_RECORD, 0, name_it);
+    whims_at(WHIM_RECORD, 2, name_it); /* behind those of the fence */
     look();
     EXPECT(whims_came());
     sim_books(&after);

@@ -171,7 +171,7 @@ CASE(older_event_that_says_nothing)
     close_strict(&scene);
 }
 
-/* The fence is short of an event. An allocation that polls wants no more than what is done already, and finds that A can have an event now. */
+/* The fence is short of an event. An allocation that polls wants no more than what is done already, and records none; the next trim does. */
 CASE(fence_that_is_short_when_an_allocation_polls)
 {
     struct scene scene;
@@ -180,6 +180,7 @@ CASE(fence_that_is_short_when_an_allocation_polls)
     CUstream mortal;
     open_whims(&scene, false);
     DONE(cuStreamCreate(&mortal, CU_STREAM_NON_BLOCKING));
+    DONE(cenote_alloc(scene.pool, 512, scene.stream[B], &small[0])); /* the next ones lack nothing */
     REQUIRE(held_take(&used, scene.pool, 4 * MIB, scene.stream[B]));
     DONE(cenote_use(used.at, mortal));
     DONE(cenote_free(used.at));
@@ -190,8 +191,12 @@ CASE(fence_that_is_short_when_an_allocation_polls)
     look(&scene);
     DONE(cuCtxSynchronize());
     look(&scene);
-    for (int i = 0; i < 64; i++)
+    fault_arm("cuEventRecord", UINT64_MAX, CUDA_ERROR_UNKNOWN, false);
+    for (int i = 1; i < 64; i++)
         DONE(cenote_alloc(scene.pool, 512, scene.stream[B], &small[i]));
+    EXPECT_EQ(fault_calls(), 0);
+    fault_disarm();
+    look(&scene);
     DONE(cuCtxSynchronize());
     DONE(cenote_pool_trim(scene.pool, 0, 0));
     EXPECT(cached(&scene) < 8 * MIB);
@@ -300,9 +305,13 @@ CASE(end_that_is_refused)
 
 static struct scene shared;
 
+static void *next;
+
+/* The stream goes on, as one that the pool does not know yet. */
 static void retire_elsewhere(void)
 {
     DONE(cenote_stream_retire(shared.pool, shared.stream[A]));
+    DONE(cenote_alloc(shared.pool, 8 * MIB, shared.stream[A], &next));
 }
 
 /* Two threads retire one stream: the slower one is not heard. */
@@ -313,6 +322,8 @@ CASE(stream_that_two_threads_retire)
     whims_at(WHIM_RECORD, 0, retire_elsewhere);
     DONE(cenote_stream_retire(shared.pool, shared.stream[A]));
     EXPECT(whims_came());
+    DONE(cenote_free(next));
+    DONE(cenote_stream_retire(shared.pool, shared.stream[A]));
     trim(&shared);
     EXPECT_EQ(cached(&shared), 0);
     close_strict(&shared);

@@ -103,7 +103,8 @@ static void break_whole(void) { f.whole = f.all + 1; }
 
 CASE(broken_books_are_seen)
 {
-    static void (*const breaks[])(void) = {break_order, break_parts, break_sum, break_begun, break_now, break_freed, break_done, break_all, break_whole};
+    static void (*const breaks[])(void) = {break_order, break_parts, break_sum, break_begun, break_now, break_freed, break_done, break_all,
+                                           break_whole};
     for (size_t i = 0; i < sizeof breaks / sizeof *breaks; i++) {
         forget();
         record(1, FENCE_OF_ALL);
