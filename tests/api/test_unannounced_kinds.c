@@ -73,56 +73,6 @@ CASE(careful_pools_come_and_go)
     scene_close(&scene);
 }
 
-/* A stream has ended, and its memory waits for the last fence over the context. What stands in the way of that fence, once for each case. */
-enum obstacle { NO_CONTEXT, LOST, CAPTURE, FULL, OBSTACLES };
-
-CASE(last_fence_that_cannot_be_had)
-{
-    for (int obstacle = 0; obstacle < OBSTACLES; obstacle++) {
-        struct scene scene;
-        cenote_group *group = NULL;
-        open_kept(&scene);
-        DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-        if (obstacle == FULL) {
-            sim_set_lag(1000 * MSEC);
-            for (int i = 0; i < 300; i++) {
-                take_and_give(scene.pool, scene.stream[B], 512);
-                look(scene.pool);
-            }
-        }
-        if (obstacle == CAPTURE)
-            DONE(cenote_capture_begin(group, scene.stream[C]));
-        leave_block_in(scene.pool, scene.stream[A], 8 * MIB);
-        DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
-        fault_arm(obstacle == NO_CONTEXT ? "cuCtxPushCurrent" : "cuCtxRecordEvent", 1, obstacle == LOST ? CUDA_ERROR_ILLEGAL_ADDRESS :
-                  CUDA_ERROR_UNKNOWN, true);
-        if (obstacle == LOST)
-            EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
-        uint64_t before = fault_calls();
-        cenote_pool *careful = open_careful();
-        EXPECT_EQ(fault_calls() - before, obstacle == NO_CONTEXT ? 2 : 0);
-        fault_disarm();
-        if (obstacle == CAPTURE)
-            DONE(cenote_capture_end(group, scene.stream[C]));
-        DONE(cenote_group_destroy(group));
-        DONE(cuCtxSynchronize());
-        if (obstacle != LOST) {
-            trim(scene.pool);
-            EXPECT(cached(scene.pool) >= 8 * MIB); /* nothing says that the stream is done */
-        }
-        DONE(cenote_pool_destroy(careful));
-        if (obstacle == LOST) {
-            cenote_pool_destroy(scene.pool);
-            sim_reset(NULL);
-            scene_is_open = false;
-            continue;
-        }
-        trim(scene.pool); /* the context can be asked again */
-        EXPECT_EQ(cached(scene.pool), 0);
-        scene_close(&scene);
-    }
-}
-
 /* Fences over the context are due, the last one recorded when the careful pool opened. Streams ended before and after, and one is forgotten. */
 CASE(streams_that_end_around_the_last_fence)
 {

@@ -1,6 +1,6 @@
 /*
- * test_unannounced_peers.c: pools with the option announced:0, and blocks that streams of another device use: what the driver refuses there, what
- * other threads do meanwhile, and streams that ended before the first such pool was opened. test_unannounced.c has the ordinary road.
+ * test_unannounced_peers.c: pools with the option announced:0, and blocks that streams of another device use: what the driver refuses there, and
+ * what other threads do meanwhile. test_unannounced.c has the ordinary road.
  */
 #include "tests/api/peers.h"
 
@@ -303,66 +303,6 @@ CASE(event_that_comes_too_late)
     DONE(cenote_free(small));
     trim();
     close_peers(&p);
-}
-
-/* ------------------------------------------------------------------------------------------------------- streams that ended before */
-
-enum obstacle { NOTHING, NO_CONTEXT, NO_VISIT, REFUSED, CAPTURE, OBSTACLES };
-
-/* A stream of the other device was retired while captures were announced. The first careful pool finds no way to keep an event for it. */
-CASE(stream_that_ended_before_the_first_careful_pool)
-{
-    for (int obstacle = 0; obstacle < OBSTACLES; obstacle++) {
-        cenote_options careful = strict(), kept = scene_options();
-        cenote_pool *pool, *there;
-        cenote_group *group;
-        open_devices(kept);
-        DONE(cenote_pool_create(1, &kept, &there));
-        DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
-        CUstream brief;
-        DONE(cuStreamCreate(&brief, CU_STREAM_NON_BLOCKING));
-        take_used(&used);
-        REQUIRE(held_take(&second, p.scene.pool, 4 * MIB, p.scene.stream[A]));
-        DONE(cenote_use(second.at, brief)); /* a stream that is forgotten again */
-        DONE(cenote_alloc(p.scene.pool, 512, p.scene.stream[B], &small));
-        DONE(cenote_use(small, p.scene.stream[C])); /* and one that comes behind it */
-        DONE(cenote_free(second.at));
-        DONE(cuCtxSynchronize());
-        trim();
-        DONE(sim_launch_wait(p.stream, 10 * MSEC));
-        DONE(cenote_stream_retire(p.scene.pool, p.stream));
-        DONE(cuCtxPushCurrent(p.other));
-        CUstream captured;
-        DONE(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
-        if (obstacle == CAPTURE)
-            DONE(cenote_capture_begin(group, captured));
-        DONE(cuCtxPopCurrent(NULL));
-        if (obstacle == NO_CONTEXT)
-            fault_arm("cuThreadExchangeStreamCaptureMode", 2, CUDA_ERROR_NOT_PERMITTED, true);
-        if (obstacle == NO_VISIT)
-            fault_arm("cuCtxPushCurrent", 3, CUDA_ERROR_NOT_PERMITTED, true);
-        if (obstacle == REFUSED)
-            fault_arm("cuCtxRecordEvent", 2, CUDA_ERROR_NOT_PERMITTED, true);
-        DONE(cenote_pool_create(0, &careful, &pool));
-        EXPECT_EQ(obstacle == NO_CONTEXT || obstacle == NO_VISIT || obstacle == REFUSED, fault_fired() > 0);
-        fault_disarm();
-        if (obstacle == CAPTURE)
-            DONE(cenote_capture_end(group, captured));
-        DONE(cenote_free(used.at));
-        trim();
-        EXPECT_EQ(pending(), obstacle == NOTHING ? 0 : 1);
-        DONE(cenote_free(small));
-        DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[B]));
-        DONE(cenote_stream_retire(p.scene.pool, p.scene.stream[C]));
-        DONE(cenote_pool_destroy(pool));
-        trim(); /* the other device can be waited for again */
-        EXPECT_EQ(pending(), 0);
-        DONE(cenote_group_destroy(group));
-        DONE(cenote_pool_destroy(there));
-        DONE(cuStreamDestroy(captured));
-        DONE(cuStreamDestroy(brief));
-        close_peers(&p);
-    }
 }
 
 SCENES_MAIN("unannounced: other devices")
