@@ -19,6 +19,7 @@
 #include "plugins/preload/hooks.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -33,6 +34,8 @@ static struct capture {
     CUcontext context; /* NULL: not known */
 } *captures;
 static size_t count, room;
+static _Atomic bool may_be_open; /* one is open, or may be past our hooks: also read without the lock */
+static bool has_others;
 
 static struct joined {
     cenote_group *group; /* NULL: the device has not joined */
@@ -43,6 +46,8 @@ bool captures_have(CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     const struct real *r = real();
+    if (!atomic_load_explicit(&may_be_open, memory_order_acquire))
+        return false;
     CUresult result = r->cuStreamIsCapturing ? r->cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
     return result || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
@@ -62,6 +67,11 @@ bool captures_wait(CUcontext context, CUresult *result)
 }
 
 /* --- announcements. LOCKING: `quiet` as a writer. */
+
+static void note_open(void)
+{
+    atomic_store_explicit(&may_be_open, count || has_others, memory_order_release);
+}
 
 /* To the devices before `last`. A device whose context was lost cannot be told of an end: its captures stay open, and it serves nothing any more. */
 static void announce_end(int last)
@@ -84,7 +94,7 @@ static int announce_begin(void)
     return CENOTE_OK;
 }
 
-int captures_join(int device, cenote_group *group, CUstream mark)
+int captures_join(int device, cenote_group *group, CUstream mark, bool all_are_seen)
 {
     CHECK(device >= 0 && device < DEVICES_MAX && group);
     pthread_rwlock_wrlock(&quiet);
@@ -92,6 +102,8 @@ int captures_join(int device, cenote_group *group, CUstream mark)
     int error = count ? cenote_capture_begin(group, mark) : CENOTE_OK;
     if (!error)
         joined[device] = (struct joined){group, mark};
+    has_others = has_others || !all_are_seen;
+    note_open();
     pthread_rwlock_unlock(&quiet);
     return error;
 }
@@ -130,6 +142,7 @@ static void remove_at(size_t i)
 {
     CHECK(i < count);
     captures[i] = captures[--count];
+    note_open();
     if (!count)
         announce_end(DEVICES_MAX);
 }
@@ -140,10 +153,12 @@ static bool begin(CUstream stream)
     real_is_in_use();
     pthread_rwlock_wrlock(&quiet);
     bool is_ready = have_room() && (count || !announce_begin());
-    if (is_ready)
+    if (is_ready) {
         captures[count++] = (struct capture){stream, pthread_self(), context_of(stream)};
-    else
+        note_open();
+    } else {
         pthread_rwlock_unlock(&quiet);
+    }
     return is_ready;
 }
 

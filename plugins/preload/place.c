@@ -62,7 +62,7 @@ static int make_pool(struct place *p)
     if (!error)
         error = peers_grant(p->device, p->pool);
     if (!error)
-        error = captures_join(p->device, p->captures, p->mark);
+        error = captures_join(p->device, p->captures, p->mark, options.announced);
     if (!error)
         cenote_pool_set_user(p->pool, "the program");
     return error;

@@ -15,28 +15,38 @@
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/memory.h"
 
-/* cenote refuses streams of other devices than the pool's: memory of cuMemAllocAsync is of the device that the stream is of, whatever is current. */
-static struct place *place_of_stream(CUstream stream)
-{
-    const struct real *r = real();
-    CUcontext context = NULL;
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || r->cuStreamGetCtx(stream, &context))
-        return place_here();
-    return place_of_context(context);
-}
-
 /* PASSES: served, and *result is what the program is told. Else why it is left to the driver. `pool` is NULL for the one that is set. */
-static enum pass take(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
+static enum pass take_at(struct place *p, CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
 {
-    struct place *p = at && size ? place_of_stream(stream) : NULL;
     if (!p)
         return PASS_CONTEXT;
-    if (captures_have(stream))
-        return PASS_CAPTURE;
     struct family *family = family_of_pool(p, pool ? pool : atomic_load(&p->current));
     if (!family)
         return PASS_POOL;
     return memory_take(p, family, at, size, stream, result) ? PASSES : PASS_REFUSED;
+}
+
+/* The place of a created stream. NULL: a default stream, which is the current context's, or a stream of a context that is not served. */
+static struct place *place_of_stream(CUstream stream)
+{
+    CUcontext context = NULL;
+    bool is_default = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    return is_default || real()->cuStreamGetCtx(stream, &context) ? NULL : place_of_context(context);
+}
+
+/*
+ * Memory of cuMemAllocAsync is of the device that the stream is of, whatever is current. That is nearly always the current one, and the driver need
+ * not be asked: cenote refuses a stream of another device.
+ */
+static enum pass take(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
+{
+    struct place *here = at && size ? place_here() : NULL, *there;
+    if (captures_have(stream))
+        return PASS_CAPTURE;
+    enum pass why = take_at(here, at, size, pool, stream, result);
+    if (why == PASSES || !at || !size || !(there = place_of_stream(stream)) || there == here)
+        return why;
+    return take_at(there, at, size, pool, stream, result);
 }
 
 CUresult serve_cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream)
