@@ -43,10 +43,11 @@ static CUresult run_fill(struct climb *c)
         watch_fill_begins(pool);
         result = fill_unmap(&pool->remap.fill, pool->config.device);
         unmapped = pool_now(pool);
+        if (!result && pool->remap.fill.behind)
+            c->no_order = result = order_behind(pool, c->arena, pool->remap.fill.behind);
         if (!result)
-            result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
+            c->no_mapping = result = fill_map(&pool->remap.fill, pool->config.device, pool->access.list, pool->access.count);
         watch_fill_ends(pool, result);
-        c->no_mapping = result == CUDA_ERROR_OUT_OF_MEMORY;
     }
     uint64_t after = pool_now(pool);
     lock_take(&pool->lock);
@@ -58,7 +59,7 @@ static CUresult run_fill(struct climb *c)
 /* The driver had the pages and would not map them: it has too many mappings (rule 18). LOCKING: the pool's lock, but not between. */
 static bool has_dropped_aliases(struct climb *c)
 {
-    if (!c->no_mapping)
+    if (c->no_mapping != CUDA_ERROR_OUT_OF_MEMORY)
         return false;
     lock_give(&c->pool->lock);
     bool dropped = aliases_drop(c->pool);
@@ -75,16 +76,19 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     uint32_t block = heap_take(&c->arena->heap, place);
     lock_give(&pool->lock);
 
-    c->no_mapping = false;
+    c->no_mapping = CUDA_SUCCESS;
     CUresult result = run_fill(c);
+    bool has_no_order = pool->remap.fill.behind && c->no_order; /* the next attempt does without */
     fill_publish(&pool->remap.fill, &pool->store.pages, result);
     pool->account.stats.pages_created += pool->remap.fill.creates;
     count_reserved(pool);
     if (result == CUDA_ERROR_OUT_OF_MEMORY || pool->remap.fill.creates)
-        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping);
+        atomic_store(&pool->config.device->is_short, result == CUDA_ERROR_OUT_OF_MEMORY && !c->no_mapping && !has_no_order);
     if (result) {
         arena_abandon(c->arena, block);
         if (has_dropped_aliases(c))
+            return ATTEMPT_AGAIN;
+        if (has_no_order && !driver_result_is_sticky(result))
             return ATTEMPT_AGAIN;
         c->driver = result;
         return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTEMPT_SHORT : ATTEMPT_DONE;
@@ -135,21 +139,52 @@ static enum attempt probe(struct climb *c, uint64_t bytes)
     return more ? ATTEMPT_AGAIN : ATTEMPT_SHORT;
 }
 
-/* LOCKING: the pool's lock. */
-static enum attempt fill_from_plan(struct climb *c, const struct requester *who, const struct place *place)
+/*
+ * May the stream be made to wait, for `bytes` that are missing? Not while so much may come back by itself, without all that the context has to do:
+ * blocks that wait for a stream, and what other pools hold. Then the host waits for whatever comes first. LOCKING: the pool's lock.
+ */
+static bool may_order(const struct climb *c, uint64_t bytes)
+{
+    const cenote_stats *stats = &c->pool->account.stats;
+    uint64_t pending = stats->active.current - stats->allocated.current;
+    return c->rung >= RUNG_ORDER && !c->no_order && pending + c->siblings.cached < bytes;
+}
+
+/*
+ * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, the thread looks for a place anew, with
+ * pages that the device is not done with: as few as can be, because the stream will wait for them. LOCKING: the pool's lock.
+ */
+static enum plan plan(struct climb *c, struct requester *who, struct place *place, uint64_t most)
 {
     cenote_pool *pool = c->pool;
-    struct region *r = region_of(&pool->store.pages, place->region);
-    struct slots under = place->under;
+    struct fill *f = &pool->remap.fill;
+    struct pages *s = &pool->store.pages;
+    uint64_t news = growth(c, most);
+    enum plan plan = fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
+    if (plan != PLAN_OVER_LIMIT || !may_order(c, ((uint64_t)f->creates << s->shift) - most))
+        return plan;
+    struct place other = {0};
+    who->orderable = order_reach(pool, c->arena);
+    if (!who->orderable || pool_try(pool, c->arena, who, c->request, true, &other, &c->at) != FIT_WITH_PAGES)
+        return plan;
+    *place = other;
+    return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, most, most);
+}
+
+/* LOCKING: the pool's lock. */
+static enum attempt fill_from_plan(struct climb *c, struct requester *who, struct place *place)
+{
+    cenote_pool *pool = c->pool;
     uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
-    switch (fill_plan(&pool->remap.fill, &pool->store.pages, who, r, under.from, under.to, growth(c, most), most)) {
+    switch (plan(c, who, place, most)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
-        return allowance >> r->shift < pool->remap.fill.creates ? ATTEMPT_SHORT : probe(c, (uint64_t)pool->remap.fill.creates << r->shift);
+        return allowance >> pool->store.pages.shift < pool->remap.fill.creates ? ATTEMPT_SHORT :
+               probe(c, (uint64_t)pool->remap.fill.creates << pool->store.pages.shift);
     default:
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
-                                 (unsigned long long)(under.to - under.from)));
+                                 (unsigned long long)(place->under.to - place->under.from)));
     }
 }
 

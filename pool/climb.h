@@ -10,7 +10,7 @@
 
 #define ROUNDS_MAX      256        /* for one allocation: other threads may take for ever what comes back. A quarter of a second */
 
-enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_WAIT };
+enum rung { RUNG_BUDGET, RUNG_HARVEST, RUNG_CALLBACK, RUNG_ORDER, RUNG_WAIT };
 
 /* One allocation on its way up. */
 struct climb {
@@ -19,7 +19,8 @@ struct climb {
     const struct request *request;
     enum rung             rung;
     int                   callbacks;
-    tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
+    tick                  limit;    /* RUNG_ORDER, RUNG_WAIT: what is freed later is waited for in another round */
+    CUresult              no_order; /* what the driver said when the stream was to wait for others; then the host waits */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;
     uint64_t              stir;     /* that of this pool and of its siblings when the last round began */
@@ -27,7 +28,7 @@ struct climb {
     bool                  has_more; /* than it says */
     uint64_t              refused;  /* bytes asked for in one piece and refused, 0: none, */
     uint64_t              driver_had;/* and what it said was free then */
-    bool                  no_mapping; /* the last fill had its pages, and the driver was out of memory when they were mapped */
+    CUresult              no_mapping; /* what the driver said when the pages of the last fill were mapped */
     uint64_t              now;      /* when the attempt began, for the harvest budget */
     uint64_t              at;       /* the result */
     int                   error;

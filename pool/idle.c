@@ -169,6 +169,7 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
     leave_group(pool, a);
     join_group(pool, a, group);
     a->retired = a->captured = false;
+    a->ordered = 0;
     a->is_private = is_private;
     heap_fix(&a->heap, is_private);
 }

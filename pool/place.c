@@ -8,7 +8,8 @@
 
 struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
 {
-    return (struct requester){a->number, atomic_load_explicit(&pool->config.device->captures, memory_order_relaxed) == 0};
+    bool may_unmap = atomic_load_explicit(&pool->config.device->captures, memory_order_relaxed) == 0;
+    return (struct requester){.arena = a->number, .may_unmap = may_unmap, .ordered = a->ordered};
 }
 
 /* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */

@@ -303,6 +303,10 @@ uint64_t trim_free(cenote_pool *pool);
 bool     trim_slot(cenote_pool *pool, struct region *r, uint32_t slot);
 bool     trim_region(cenote_pool *pool, uint32_t number);
 
+/* --- order.c. LOCKING: the turn */
+tick     order_reach(const cenote_pool *pool, const struct arena *a);
+CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed);
+
 /* --- recycle.c, aliases.c. LOCKING: the turn */
 bool recycle_oldest(cenote_pool *pool);
 bool aliases_drop(cenote_pool *pool);

@@ -7,6 +7,7 @@
  *     RUNG_BUDGET     free pages of the same arena; complete pages of other arenas, until the budget of moves is spent; new pages
  *     RUNG_HARVEST    any free page that may move, empty slabs, blocks whose other streams are done, free segments
  *     RUNG_CALLBACK   groups that lend; the host program may free blocks of its own (unlocked); other pools of the device give back what is free
+ *     RUNG_ORDER      free pages that the device is not done with: the stream waits for them on the device (order.c)
  *     RUNG_WAIT       wait on the host, if all that is in flight would be enough, for whatever comes first, here or in another pool of the
  *                     device, until the device is done with all that was freed when the climb got here (not during a capture)
  *     then            CENOTE_OUT_OF_MEMORY, and the explanation (explain.c) once the turn is over
@@ -85,6 +86,7 @@ static bool ask_others(struct climb *c)
         return false;
     turn_pause(pool);
     siblings_poll(&c->siblings, pool, &came);
+    siblings_look(&c->siblings, pool); /* what they have now may still come back */
     turn_go_on(pool);
     return freed;
 }
@@ -173,7 +175,7 @@ static void begin_round(struct climb *c)
     c->limit = pool->store.pages.fences.now;
     c->stir = siblings_stir(pool) + c->siblings.stir;
     lock_give(&pool->lock);
-    c->rung = RUNG_WAIT;
+    c->rung = RUNG_ORDER;
     c->siblings.count = 0;
 }
 
@@ -221,8 +223,9 @@ static bool climb_higher(struct climb *c, bool hopeless)
         return true;
     case RUNG_CALLBACK:
         begin_round(c);
-        return climb_higher(c, hopeless);
+        return true;
     default:
+        c->rung = RUNG_WAIT;
         return borrow(c) || (!hopeless && (wait_a_while(c) || another_round(c)));
     }
 }

@@ -136,6 +136,8 @@ typedef struct cenote_options {
     uint32_t mappings;         /* 0: no cap */
     uint32_t announced;        /* 1: all captures are announced */
     uint32_t aliases;          /* enum cenote_aliases */
+    uint32_t order;            /* 1: streams may wait for memory */
+    uint32_t unused;           /* 0 */
 } cenote_options;
 
 /* Fills in the defaults, then what CENOTE_CONF says. A mistake there is CENOTE_BAD_OPTION and leaves the defaults. */
@@ -215,7 +217,8 @@ CENOTE_API int cenote_pool_watch(cenote_pool *pool, cenote_watch_fn function, vo
 /* -------------------------------------------------------------------------------------------------------------------- blocks */
 
 /*
- * A block of at least `bytes`, aligned to 512, for use on `stream` from now on. Zero bytes give NULL, which cenote_free accepts.
+ * A block of at least `bytes`, aligned to 512, for use on `stream` from now on; a program that uses it on another stream orders that
+ * one behind `stream` first, also if it has just synchronized `stream`. Zero bytes give NULL, which cenote_free accepts.
  * Any size is a valid question: what cannot be served is CENOTE_OUT_OF_MEMORY, or CENOTE_OUT_OF_ADDRESSES where memory is left but no
  * device addresses.
  */

@@ -51,6 +51,7 @@ static int make_pool(struct place *p)
 {
     cenote_options options;
     int error = cenote_options_default(&options);
+    options.order = 0; /* memory of cuMemAlloc may be used on any stream at once */
     if (!error)
         error = cenote_pool_create(p->device, &options, &p->pool);
     if (!error)

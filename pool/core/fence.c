@@ -144,6 +144,32 @@ bool fences_oldest(const struct fences *f, struct due *due)
     return f->count != 0;
 }
 
+/* The event over the whole context that covers what was freed at *freed, and no more than it has to; *freed: what it covers. NULL: none is due. */
+CUevent fences_covering(const struct fences *f, tick *freed)
+{
+    uint32_t part = f->first_part;
+    for (uint32_t i = 0; i < f->count; i++) {
+        const struct fence *fence = &f->fence[(f->first + i) % FENCES_DUE_MAX];
+        if (fence->kind == FENCE_WHOLE && fence->covers >= *freed) {
+            *freed = fence->covers;
+            return f->part[part % FENCE_PARTS_MAX].event;
+        }
+        part += fence->parts;
+    }
+    return NULL;
+}
+
+/* What the newest fence over the whole context covers that is due. 0: none is. */
+tick fences_newest_whole(const struct fences *f)
+{
+    for (uint32_t i = f->count; i--;) {
+        const struct fence *fence = &f->fence[(f->first + i) % FENCES_DUE_MAX];
+        if (fence->kind == FENCE_WHOLE)
+            return fence->covers;
+    }
+    return 0;
+}
+
 /*
  * The driver said that the event is done, the oldest when the driver was asked; it is handed back, and with the last of its fence the fence is
  * done. Another thread may have been told the same meanwhile, and the event may serve a later fence by now: then there is nothing to do. NULL.

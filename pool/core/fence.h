@@ -67,6 +67,8 @@ CUevent fences_give_up_newest(struct fences *f);
 bool fences_have_all(const struct fences *f, tick freed);
 bool fences_bring(const struct fences *f, tick limit, bool all);
 bool fences_oldest(const struct fences *f, struct due *due);
+CUevent fences_covering(const struct fences *f, tick *freed);
+tick fences_newest_whole(const struct fences *f);
 CUevent fences_step(struct fences *f, const struct due *asked);
 CUevent fences_skip(struct fences *f, const struct due *asked);
 void fences_all_done(struct fences *f, tick covers);

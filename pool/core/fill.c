@@ -10,6 +10,8 @@
  *     ------------> create, unmap, map, grant access -------> linked and usable, or picked pages back where they were
  *                        any failure: unmapped in reverse
  *
+ * If the device is not done with a page that was picked (`behind`), the stream of the arena is made to wait for it before fill_map (order.c).
+ *
  * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
  * failure two things are not as before: pages that were created stay, as spares, so that the next attempt needs that many fewer; and old
  * mappings that were taken away stay away, so that their slots lack a page now.
@@ -51,7 +53,7 @@ void fill_close(struct fill *f)
 /* Lists the slots that lack a page. The pages that stay are marked as met (pages_look_anew), so that the picker does not pick them. */
 static void list_missing(struct fill *f, struct pages *s, const struct requester *who, struct region *r, uint32_t from, uint32_t to)
 {
-    f->count = f->unmaps = 0;
+    f->count = f->unmaps = f->stays = 0;
     pages_look_anew(s);
     for (uint32_t slot = from; slot < to; slot++) {
         bool blocked;
@@ -59,9 +61,12 @@ static void list_missing(struct fill *f, struct pages *s, const struct requester
             page_of(s, r->page[slot])->met = s->epoch; /* a sole page is not met by the look itself */
             continue;
         }
-        CHECK(!blocked);
-        f->entries[f->count++] = (struct fill_entry){.slot = slot, .old = r->page[slot]};
-        f->unmaps += r->page[slot] != 0;
+        struct fill_entry *e = &f->entries[f->count++];
+        *e = (struct fill_entry){.slot = slot, .stays = pages_may_stay(s, who, r, slot)};
+        CHECK(!blocked || e->stays);
+        *(e->stays ? &e->page : &e->old) = r->page[slot];
+        f->unmaps += e->old != 0;
+        f->stays += e->stays;
     }
 }
 
@@ -74,6 +79,33 @@ static void leave_to_growth(struct picker *k, uint32_t missing, uint64_t news)
     moves = moves > least ? moves : least;
     k->count = found < moves ? found : moves;
     CHECK(k->count == found || missing - k->count <= news);
+}
+
+/* The slots go into transit, and the pages that were picked, or stay, belong to them. */
+static void lift_pages(struct fill *f, struct pages *s, const struct requester *who, const struct picker *picker)
+{
+    struct region *r = f->region;
+    f->harvests = f->leaves = 0;
+    f->behind = 0;
+    for (uint32_t i = 0, picked = 0; i < f->count; i++) {
+        struct fill_entry *e = &f->entries[i];
+        bit_set(r->transit, e->slot);
+        if (!e->stays && picked < picker->count)
+            e->page = picker->picks[picked++].page;
+        if (!e->page)
+            continue;
+        struct page *p = page_of(s, e->page);
+        tick behind = pages_behind(s, who, e->page);
+        f->behind = f->behind < behind ? behind : f->behind;
+        e->handle = p->handle;
+        f->harvests += p->maps != 0 && !e->stays;
+        if (s->mapped_once && p->maps) {
+            e->home = region_of(s, p->home.region);
+            e->home_slot = p->home.slot;
+            f->leaves++;
+        }
+        e->past = pages_lift(s, e->page, (struct slot_ref){r->number, e->slot});
+    }
 }
 
 /*
@@ -89,32 +121,17 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
     f->region = r;
     list_missing(f, s, who, r, from, to);
 
+    uint32_t missing = f->count - f->stays;
     uint64_t news = growth >> s->shift;
-    struct picker picker = {.who = who, .latest = news < f->count ? s->fences.now : 0, .most = f->count, .picks = f->picks};
+    struct picker picker = {.who = who, .latest = news < missing ? s->fences.now : 0, .most = missing, .picks = f->picks};
     pages_pick(s, &picker);
-    leave_to_growth(&picker, f->count, news);
-    f->creates = f->count - picker.count;
+    leave_to_growth(&picker, missing, news);
+    f->creates = missing - picker.count;
     if (f->creates && allowance >> s->shift < f->creates)
         return PLAN_OVER_LIMIT;
     if (!table_reserve(&s->table, f->creates))
         return PLAN_NO_MEMORY;
-
-    f->harvests = f->leaves = 0;
-    for (uint32_t i = 0; i < f->count; i++) {
-        struct fill_entry *e = &f->entries[i];
-        bit_set(r->transit, e->slot);
-        if (i >= picker.count)
-            continue;
-        e->page = picker.picks[i].page;
-        e->handle = page_of(s, e->page)->handle;
-        f->harvests += page_of(s, e->page)->maps != 0;
-        if (s->mapped_once && page_of(s, e->page)->maps) {
-            e->home = region_of(s, page_of(s, e->page)->home.region);
-            e->home_slot = page_of(s, e->page)->home.slot;
-            f->leaves++;
-        }
-        e->past = pages_lift(s, e->page, (struct slot_ref){r->number, e->slot});
-    }
+    lift_pages(f, s, who, &picker);
     return PLAN_READY;
 }
 
@@ -158,6 +175,8 @@ static CUresult map_pages(struct fill *f, struct device *d)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         struct fill_entry *e = &f->entries[i];
+        if (e->stays)
+            continue;
         CUresult result = region_map(d, f->region, e->slot, e->handle);
         if (result)
             return result;
@@ -169,14 +188,16 @@ static CUresult map_pages(struct fill *f, struct device *d)
 /* One call for each run of neighbouring slots: its time grows with the pages, but there are fewer calls. */
 static CUresult grant_access(struct fill *f, const struct device *d, const CUmemAccessDesc *who, uint32_t count)
 {
-    for (uint32_t i = 0, first = 0; i < f->count; i++) {
+    uint32_t run = 0; /* slots of it so far */
+    for (uint32_t i = 0; i < f->count; i++) {
         uint32_t next = f->entries[i].slot + 1;
-        if (i + 1 < f->count && f->entries[i + 1].slot == next)
+        run += f->entries[i].mapped;
+        if (!run || (i + 1 < f->count && f->entries[i + 1].slot == next && f->entries[i + 1].mapped))
             continue;
-        CUresult result = region_grant(d, f->region, f->entries[first].slot, next, who, count);
+        CUresult result = region_grant(d, f->region, next - run, next, who, count);
         if (result)
             return result;
-        first = i + 1;
+        run = 0;
     }
     return CUDA_SUCCESS;
 }

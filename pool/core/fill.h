@@ -14,6 +14,7 @@ struct fill_entry {
     CUmemGenericAllocationHandle handle;  /* of `page`, once there is one */
     struct region *home;                  /* aliases:off: where a harvested page lies, which it leaves first; NULL: it need not */
     uint32_t home_slot;
+    bool     stays;                       /* `page` is mapped here already, and the device is not done with it elsewhere */
     bool     created, unmapped, left, mapped; /* done so far */
 };
 
@@ -23,7 +24,8 @@ struct fill {
     struct pick       *picks;
     uint32_t           most;              /* room in both */
     uint32_t           count;
-    uint32_t           creates, harvests, unmaps, leaves;
+    uint32_t           creates, harvests, unmaps, leaves, stays;
+    tick               behind;            /* the device is not done with the pages that were freed up to here, see order.c; 0: with all */
     struct region     *region;
 };
 

@@ -36,6 +36,17 @@ void heap_fix(struct heap *h, bool fixed)
         region_of(h->pages, number)->fixed = h->fixed;
 }
 
+/* The slot has no page that can be used as it is. A page that the stream has only to wait for is not missing. */
+static void note_lack(struct heap *h, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked, struct place *place)
+{
+    bool stays = who->orderable && pages_may_stay(h->pages, who, r, slot);
+    place->missing += !stays;
+    place->behind |= stays;
+    *blocked = *blocked && !stays;
+}
+
+static enum fit fit_of(const struct place *place) { return place->missing || place->behind ? FIT_WITH_PAGES : FIT_NOW; }
+
 /*
  * Finds the first place in [from, to) of a region in which no slot is in flight; place->missing counts the pages that it lacks. Behind a slot that
  * cannot be used now the look begins again, so that each slot is looked at once, however many are in flight.
@@ -52,12 +63,14 @@ static bool fits(struct heap *h, const struct requester *who, const struct regio
         place->at = at;
         place->under = under;
         place->missing = 0;
+        place->behind = false;
         if (bits_all_set(r->sole, under.from, under.to))
             slot = under.to;
         else
             pages_look_anew(h->pages);
         for (; slot < under.to && !blocked; slot++)
-            place->missing += pages_lack(h->pages, who, r, slot, &blocked);
+            if (pages_lack(h->pages, who, r, slot, &blocked))
+                note_lack(h, who, r, slot, &blocked, place);
         if (!blocked) {
             place->region = r->number;
             return true;
@@ -112,7 +125,7 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
             continue;
         }
         place->range = range;
-        if (!place->missing)
+        if (fit_of(place) == FIT_NOW)
             return FIT_NOW;
         if (!found || place->missing < best.missing)
             best = *place;
@@ -123,7 +136,7 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
             return in_flight ? FIT_IN_FLIGHT : FIT_NOT;
         *place = best;
     }
-    return place->missing ? FIT_WITH_PAGES : FIT_NOW;
+    return fit_of(place);
 }
 
 /* `size` is a multiple of 512; so is `alignment`, a power of two. Fills in the place for the first two answers. */
@@ -178,7 +191,7 @@ enum fit heap_find_at(struct heap *h, const struct requester *who, const struct 
     *place = (struct place){.size = size, .range = range};
     if (!fits(h, who, r, at, at + size, BLOCK_BYTES, place))
         return FIT_IN_FLIGHT;
-    return place->missing ? FIT_WITH_PAGES : FIT_NOW;
+    return fit_of(place);
 }
 
 /* Finds the end of the newest segment, if no block has been in it. FIT_NOT: another segment is needed. */

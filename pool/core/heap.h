@@ -38,6 +38,7 @@ struct place {
     uint64_t size;
     struct slots under;         /* it */
     uint32_t missing;           /* pages it lacks */
+    bool     behind;            /* the stream has to wait for some that it has */
     bool     grows;             /* reaches beyond the top */
     bool     alone;             /* nothing else may come to lie in its region */
     bool     slid;              /* not at the start of its range: what lies there waits for the device */

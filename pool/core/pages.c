@@ -78,10 +78,21 @@ static bool slot_has_page(struct pages *s, const struct requester *who, const st
     }
     if (p->owner.region || p->met == s->epoch || p->leaving)
         return false;
-    if (p->arena != who->arena && (p->fixed || !fence_has_passed(&s->fences, p->freed, p->arena)))
+    if (p->arena != who->arena && (p->fixed || !requester_comes_after(s, who, p->freed, p->arena)))
         return false;
     p->met = s->epoch;
     return true;
+}
+
+/* The slot maps a free page that another arena used last. It needs no other one if the stream of the requester waits. Meets the page. */
+bool pages_may_stay(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
+{
+    struct page *p = page_of(s, r->page[slot]);
+    bool may = r->page[slot] && !bit_is_set(r->transit, slot) && !bit_is_set(r->broken, slot) && !p->owner.region && !p->leaving && !p->fixed &&
+               p->met != s->epoch && p->freed <= who->orderable;
+    if (may)
+        p->met = s->epoch;
+    return may;
 }
 
 /* Does the slot lack a page? If so, *blocked says that none can be put there now. Slots are looked at in rising order after pages_look_anew. */
@@ -177,8 +188,8 @@ void pages_disown(struct pages *s, struct region *r, uint32_t from, uint32_t to,
         if (!slot_ref_is(p->owner, r->number, slot))
             continue; /* in transit when a fill failed: nothing came */
         p->owner = (struct slot_ref){0, 0};
-        p->freed = p->freed > r->freed[slot] ? p->freed : r->freed[slot]; /* the program never had an abandoned block */
-        p->arena = r->arena;
+        p->freed = p->freed > r->freed[slot] ? p->freed : r->freed[slot];
+        p->arena = freed ? r->arena : p->arena; /* the program never had an abandoned block: the page is its last user's */
         pages_settle(s, r->page[slot]);
     }
 }

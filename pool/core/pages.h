@@ -36,6 +36,8 @@ struct region_entry {
 struct requester {
     uint32_t arena;
     bool     may_unmap;             /* no capture is open on the device */
+    tick     ordered;               /* its stream waits on the device for all that was freed up to here, whichever arena freed it */
+    tick     orderable;             /* it can be made to wait for this much; 0: no more than `ordered` */
 };
 
 struct pages {                      /* guarded by the pool's lock */
@@ -59,12 +61,19 @@ static inline struct region *region_of(const struct pages *s, uint32_t region)
     return TABLE_AT(struct region_entry, &s->regions, region)->region;
 }
 
+/* Does the stream of the requester come after the last use of a page, which that arena freed at that tick? */
+static inline bool requester_comes_after(const struct pages *s, const struct requester *who, tick freed, uint32_t arena)
+{
+    return arena == who->arena || freed <= who->ordered || fence_has_passed(&s->fences, freed, arena);
+}
+
 bool pages_open(struct pages *s, uint32_t shift);
 void pages_close(struct pages *s);
 
 /* A look at a range: anew, then slot by slot. */
 void pages_look_anew(struct pages *s);
 bool pages_lack(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot, bool *blocked);
+bool pages_may_stay(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot);
 
 /* Live bytes come to, or leave, the slots [from, to). */
 void pages_own(struct pages *s, struct region *r, uint32_t from, uint32_t to);
@@ -109,6 +118,7 @@ struct picker {
 };
 
 void pages_unlist(struct pages *s, struct region *r);
+tick pages_behind(const struct pages *s, const struct requester *who, uint32_t page);
 void pages_pick(struct pages *s, struct picker *picker);
 
 /* Sums for the statistics. */

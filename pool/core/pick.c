@@ -66,6 +66,22 @@ static bool may_leave_slot(const struct pages *s, const struct requester *who, c
                   fence_has_passed(&s->fences, freed, arena) && fence_has_passed(&s->fences, r->freed[p->home.slot], r->arena));
 }
 
+/* The same as requester_comes_after, if the stream of the requester may be made to wait. */
+static bool may_come_after(const struct pages *s, const struct requester *who, tick freed, uint32_t arena)
+{
+    return freed <= who->orderable || requester_comes_after(s, who, freed, arena);
+}
+
+/* The stream of the requester has to wait for what was freed up to here, before it may have that free page. 0: for nothing. */
+tick pages_behind(const struct pages *s, const struct requester *who, uint32_t page)
+{
+    const struct page *p = page_of(s, page);
+    const struct region *r = p->home.region ? region_of(s, p->home.region) : NULL;
+    bool sole = r && bit_is_set(r->sole, p->home.slot);
+    tick freed = sole ? r->freed[p->home.slot] : p->freed;
+    return requester_comes_after(s, who, freed, sole ? r->arena : p->arena) ? 0 : freed;
+}
+
 static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
 {
     struct page *p = page_of(s, page);
@@ -74,7 +90,7 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
     if (k->who) {
         if (p->met == s->epoch) /* the range that is being filled uses this page already */
             return;
-        if (arena != k->who->arena && (p->fixed || !fence_has_passed(&s->fences, freed, arena)))
+        if (arena != k->who->arena && (p->fixed || !may_come_after(s, k->who, freed, arena)))
             return;
         if (s->mapped_once && !may_leave_slot(s, k->who, p, freed, arena))
             return;
@@ -139,7 +155,7 @@ void pages_pick(struct pages *s, struct picker *k)
     }
     for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
         struct page *p = page_of(s, page);
-        if (!k->who || p->arena == k->who->arena || fence_has_passed(&s->fences, p->freed, p->arena))
+        if (!k->who || may_come_after(s, k->who, p->freed, p->arena))
             consider(s, k, page, k->who ? 0 : p->freed, p->arena);
     }
     sort_oldest_first(k);

@@ -278,7 +278,7 @@ CASE(put_back_where_pages_come_late)
     sim_set_lag(MSEC);
     REQUIRE(held_take(&first, scene.pool, 20 * MIB, scene.stream[A]));
     held_give(&first);
-    DONE(cuCtxSynchronize());
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT)); /* the device is done with it, and the pool knows */
     REQUIRE(held_take(&other, scene.pool, 50 * MIB, scene.stream[B]));
     held_give(&other);
     fault_arm("cuMemGetInfo", 1, CUDA_ERROR_UNKNOWN, true);

@@ -133,6 +133,7 @@ CASE(many_short_lived_streams)
         if (i % 2)
             DONE(cenote_stream_retire(scene.pool, stream));
         DONE(cuStreamDestroy(stream));
+        sim_advance(MSEC / 100);
         if (i == 150) {
             metadata = scene_stats(scene.pool).metadata;
             addresses = scene_stats(scene.pool).address_space;

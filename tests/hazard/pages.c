@@ -38,7 +38,8 @@ void hazard_half_of_a_real_card_in_flight(void)
     DONE(sim_launch_touch(scene.stream[A], device_address(first), 40 * GIB));
     DONE(cenote_free(first));
     DONE(cenote_alloc(scene.pool, 60 * GIB, scene.stream[B], &second));
-    EXPECT(sim_now() >= 10 * MSEC);
+    if (sim_now() < 10 * MSEC) /* the host waited, or the stream does */
+        EXPECT_EQ(scene_stats(scene.pool).orders, 1);
     DONE(sim_launch_touch(scene.stream[B], device_address(second), 60 * GIB));
     DONE(cenote_free(second));
     scene_close(&scene);

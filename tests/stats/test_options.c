@@ -38,6 +38,7 @@ CASE(defaults_are_those_of_the_table)
     EXPECT_EQ(options.mappings, 400000);
     EXPECT_EQ(options.announced, 1);
     EXPECT_EQ(options.aliases, CENOTE_ALIASES_ON);
+    EXPECT_EQ(options.order, 1);
     EXPECT_EQ(options.page_mib, 0);
     EXPECT_EQ(options.trim_every, 0);
     EXPECT_EQ(options.address_ratio, 64);

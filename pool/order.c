@@ -1,0 +1,59 @@
+/*
+ * order.c: memory that the device is not done with goes to another stream, which is made to wait for it on the device. The host does not wait.
+ *
+ * A free page belongs to the arena that used it last until the device is done with it (rule 1). If memory is short, a thread need not wait for
+ * that: it maps the page for its own arena at once, and makes its stream wait for the newest work that may still use the page. What the program
+ * gives the stream from then on comes after that work. The old mapping of the page stays, as an alias, for the work that is under way.
+ *
+ *     in flight in another arena ---order_behind---> mapped here, behind a fence: `ordered` of the arena covers the page's last free
+ *
+ * The stream waits for the oldest fence over the whole context that covers the pages; that is what makes them complete for the host, too. The host
+ * might have had other memory earlier, and waits (wait.c) if it may: for blocks that wait for streams, and for other pools (may_order in attempt.c).
+ * It waits, too, where there is no such fence, or where a wait of one stream is not enough:
+ *
+ *     * a capture is open, or captures are not announced: there is no event over the context (rule 5);
+ *     * the arena is of a private group: its graphs may be replayed on any stream (rule 4);
+ *     * pages were granted to other devices: the fence does not cover their work (rule 19);
+ *     * with order:0, because the program uses blocks on streams that are not ordered behind their own;
+ *     * with aliases:off, because a page has to leave its old slot first;
+ *     * the thread does not have the handle of the stream.
+ *
+ * LOCKING: the turn.
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+static bool has_handle(const struct arena *a)
+{
+    uint64_t key;
+    CUstream stream;
+    return lanes_named(&key, &stream) && key == a->stream && !stream_is_unnamed(key);
+}
+
+/* The stream of the arena can be made to wait for all that was freed up to here. 0: for nothing. LOCKING: the pool's lock, too. */
+tick order_reach(const cenote_pool *pool, const struct arena *a)
+{
+    bool is_wanted = pool->config.options.order && provider_moves_pages(pool, a) && !pool->store.pages.mapped_once;
+    bool may = is_wanted && touch_captures_are_announced() && !pool_is_capturing(pool) &&
+               !a->is_private && !pool->access.granted && has_handle(a);
+    return may ? fences_newest_whole(&pool->store.pages.fences) : 0;
+}
+
+/* The stream of the arena waits, on the device, for what was freed up to `freed`. LOCKING: not the pool's lock. */
+CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed)
+{
+    uint64_t key;
+    CUstream stream;
+    tick covers = freed;
+    lock_take(&pool->lock);
+    CUevent event = fences_covering(&pool->store.pages.fences, &covers);
+    lock_give(&pool->lock);
+    CHECK(event && covers > a->ordered); /* the plan was made with that fence due, and only this thread retires fences */
+    lanes_named(&key, &stream);
+    CUresult result = pool->config.device->driver->cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
+    lock_take(&pool->lock);
+    a->ordered = result ? a->ordered : covers;
+    pool->account.stats.orders += !result;
+    lock_give(&pool->lock);
+    return result;
+}
