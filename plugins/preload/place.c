@@ -118,6 +118,21 @@ static bool retain_primary(const struct real *r, CUdevice device, CUcontext cont
     return primary == context;
 }
 
+/*
+ * The driver copies memory of cuMemAlloc from any device to any other, peer access or not; pages it copies only for devices that they are open to. So
+ * the devices that the process uses are let in, each with each. Two that cannot reach each other stay apart: docs/preload.md.
+ */
+static void open_to_others(struct place *p)
+{
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *other = place_at(i);
+        if (other && other != p) {
+            cenote_pool_grant(p->pool, other->device);
+            cenote_pool_grant(other->pool, p->device);
+        }
+    }
+}
+
 static struct place *open_place(CUdevice device, CUcontext context)
 {
     const struct real *r = real();
@@ -133,6 +148,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
             CHECK(is_valid(p));
             atomic_store(&p->context, open = context);
             peers_grant(device, p->pool); /* again: another thread may have let in a device before it saw the place */
+            open_to_others(p);
         } else {
             close_parts(p);
         }

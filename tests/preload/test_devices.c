@@ -119,6 +119,29 @@ ON_TWO_CARDS(peer_access_before_the_first_allocation)
     DONE(cuMemFree(at));
 }
 
+/* Without peer access the driver copies between devices all the same. */
+ON_TWO_CARDS(a_copy_between_devices)
+{
+    struct held held[2];
+    for (int round = 0; round < 2; round++) {
+        CUdeviceptr at[2];
+        for (int i = 0; i < 2; i++) {
+            DONE(cuCtxSetCurrent(contexts[i]));
+            DONE(cuMemAlloc(&at[i], (size_t)(1 + 39 * round) * MIB));
+            held[i] = held_of((void *)(uintptr_t)at[i], (size_t)(1 + 39 * round) * MIB, streams[i]);
+            DONE(cuStreamSynchronize(streams[i]));
+        }
+        DONE(cuMemcpyDtoDAsync(at[1], at[0], held[0].bytes, streams[1])); /* device 1 is current: it reads */
+        held[1].pattern = held[0].pattern;
+        held_expect(&held[1], streams[1]);
+        DONE(cuStreamSynchronize(streams[1]));
+        DONE(cuCtxSetCurrent(contexts[0]));
+        DONE(cuMemcpyDtoD(at[1], at[0], held[0].bytes)); /* device 0 writes */
+        DONE(cuMemFree(at[0]));
+        DONE(cuMemFree(at[1]));
+    }
+}
+
 /* Memory of pools is opened by cuMemPoolSetAccess. */
 ON_TWO_CARDS(access_to_a_pool)
 {
