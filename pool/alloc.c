@@ -96,13 +96,14 @@ static int serve(cenote_pool *pool, uint32_t group, struct request *q, CUstream 
     a->slow_path_users += !served;
     pool->life.slow_path_users += !served;
     lock_give(&pool->lock);
-    if (polls || !served)
-        lanes_call_names(key, stream);
+    if (served && !polls)
+        return CENOTE_OK;
+    struct lanes_call outer = lanes_call_names(key, stream);
     if (polls)
         pending_poll_some(pool);
     if (!served)
         error = shortage_serve(pool, a, q, at);
-    lanes_call_ends();
+    lanes_call_ends(outer);
     if (served)
         return CENOTE_OK;
     lock_take(&pool->lock);
@@ -258,9 +259,9 @@ static int use_block(void *block, int device, CUstream stream)
     if (owed_there)
         peer_uses_name(pool, lane, stream);
     if (owed) {
-        lanes_call_names(key, stream);
+        struct lanes_call outer = lanes_call_names(key, stream);
         pending_poll_some(pool);
-        lanes_call_ends();
+        lanes_call_ends(outer);
     }
     return found != FOUND_LIVE ? pool_misuse(found, block, &w, 0) : noted ? CENOTE_OK : no_books();
 }

@@ -140,8 +140,8 @@ static enum attempt probe(struct climb *c, uint64_t bytes)
 }
 
 /*
- * May the stream be made to wait, for `bytes` that are missing? Not while so much may come back by itself, without all that the context has to do:
- * blocks that wait for a stream, and what other pools hold. Then the host waits for whatever comes first. LOCKING: the pool's lock.
+ * May the stream be made to wait, for `bytes` that are missing? Pending blocks and other pools may bring enough earlier than a fence, which is behind
+ * everything that the context was given. Then the host waits instead, for whatever comes first. LOCKING: the pool's lock.
  */
 static bool may_order(const struct climb *c, uint64_t bytes)
 {
@@ -152,7 +152,7 @@ static bool may_order(const struct climb *c, uint64_t bytes)
 
 /*
  * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, the thread looks for a place anew, with
- * pages that the device is not done with: as few as can be, because the stream will wait for them. LOCKING: the pool's lock.
+ * pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
  */
 static enum plan plan(struct climb *c, struct requester *who, struct place *place, uint64_t most)
 {

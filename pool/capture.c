@@ -274,9 +274,9 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     cenote_pool *pool = group->pool;
     if ((error = stream_check_own(pool, stream, key)))
         return error;
-    lanes_call_names(key, stream);
+    struct lanes_call outer = lanes_call_names(key, stream);
     error = look_once_more(pool);
-    lanes_call_ends();
+    lanes_call_ends(outer);
     if (error)
         return error;
     lock_take(&pool->lock);

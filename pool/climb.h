@@ -19,7 +19,7 @@ struct climb {
     const struct request *request;
     enum rung             rung;
     int                   callbacks;
-    tick                  limit;    /* RUNG_ORDER, RUNG_WAIT: what is freed later is waited for in another round */
+    tick                  limit;    /* RUNG_WAIT: what is freed later is waited for in another round */
     CUresult              no_order; /* what the driver said when the stream was to wait for others; then the host waits */
     int                   rounds;   /* of RUNG_WAIT, and waits for addresses */
     struct siblings       siblings;

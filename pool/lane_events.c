@@ -126,12 +126,21 @@ static struct lane_event take_oldest(struct lane *lane)
     return oldest;
 }
 
+static bool look_at_oldest(cenote_pool *pool, const struct lane *lane, struct lane_event *oldest)
+{
+    lock_take(&pool->lock);
+    bool has_one = lane->due_count;
+    *oldest = lane->due[0];
+    lock_give(&pool->lock);
+    return has_one;
+}
+
 /* The driver's answer about the first of its events that is not done. An event that fell into a capture of a moment says nothing. */
 static CUresult query(cenote_pool *pool, uint32_t number)
 {
     struct lane *lane = lane_of(pool, number);
-    while (lane->due_count) { /* other threads add to them, and take none away */
-        struct lane_event oldest = lane->due[0];
+    struct lane_event oldest;
+    while (look_at_oldest(pool, lane, &oldest)) { /* other threads add to them, and take none away */
         CUresult result = pool->config.device->driver->cuEventQuery(oldest.event);
         bool says_nothing = result == CUDA_ERROR_CAPTURED_EVENT && oldest.covers != LANE_DONE;
         if (result && !says_nothing)

@@ -21,22 +21,19 @@
 #include "pool/pool.h"
 
 /* The stream that the API call of this thread names: it is alive until the call returns. */
-static _Thread_local struct {
-    uint64_t key;
-    CUstream stream;
-    bool     names;
-} call;
+static _Thread_local struct lanes_call call;
 
-void lanes_call_names(uint64_t key, CUstream stream)
+/* Returns what the call named in which this one is made, for lanes_call_ends. */
+struct lanes_call lanes_call_names(uint64_t key, CUstream stream)
 {
-    call.key = key;
-    call.stream = stream;
-    call.names = true;
+    struct lanes_call outer = call;
+    call = (struct lanes_call){key, stream, true};
+    return outer;
 }
 
-void lanes_call_ends(void)
+void lanes_call_ends(struct lanes_call outer)
 {
-    call.names = false;
+    call = outer;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------------ finding them */

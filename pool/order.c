@@ -2,14 +2,14 @@
  * order.c: memory that the device is not done with goes to another stream, which is made to wait for it on the device. The host does not wait.
  *
  * A free page belongs to the arena that used it last until the device is done with it (rule 1). If memory is short, a thread need not wait for
- * that: it maps the page for its own arena at once, and makes its stream wait for the newest work that may still use the page. What the program
- * gives the stream from then on comes after that work. The old mapping of the page stays, as an alias, for the work that is under way.
+ * that: it makes its stream wait for the work that may still use the page, and maps the page for its own arena. What the program gives the stream
+ * from then on comes after that work. The old mapping of the page stays, as an alias, for the work that is under way.
  *
  *     in flight in another arena ---order_behind---> mapped here, behind a fence: `ordered` of the arena covers the page's last free
  *
- * The stream waits for the oldest fence over the whole context that covers the pages; that is what makes them complete for the host, too. The host
- * might have had other memory earlier, and waits (wait.c) if it may: for blocks that wait for streams, and for other pools (may_order in attempt.c).
- * It waits, too, where there is no such fence, or where a wait of one stream is not enough:
+ * The stream waits for the oldest due fence that covers the latest of the pages' last frees. The fence is over the whole context. Pending blocks
+ * and other pools may bring enough earlier (may_order in attempt.c): then the host waits instead (wait.c). It waits, too, if there is no such
+ * fence, if the driver refuses, or where a wait of one stream is not enough:
  *
  *     * a capture is open, or captures are not announced: there is no event over the context (rule 5);
  *     * the arena is of a private group: its graphs may be replayed on any stream (rule 4);

@@ -169,8 +169,13 @@ CUresult events_fence(cenote_pool *pool, tick needed);
 int      events_become_careful(cenote_pool *pool);
 
 /* --- lanes.c. LOCKING: as said there */
-void     lanes_call_names(uint64_t key, CUstream stream);
-void     lanes_call_ends(void);
+struct lanes_call {                 /* what a call of the API names: inside it, a function of the program may make others */
+    uint64_t key;
+    CUstream stream;
+    bool     names;
+};
+struct lanes_call lanes_call_names(uint64_t key, CUstream stream);
+void     lanes_call_ends(struct lanes_call outer);
 uint32_t lane_find(const cenote_pool *pool, uint64_t key, const struct device *other);
 uint32_t lane_for(cenote_pool *pool, CUstream stream, uint64_t key, struct device *other);
 void     lane_hold(cenote_pool *pool, uint32_t lane);

@@ -144,7 +144,7 @@ bool fences_oldest(const struct fences *f, struct due *due)
     return f->count != 0;
 }
 
-/* The event over the whole context that covers what was freed at *freed, and no more than it has to; *freed: what it covers. NULL: none is due. */
+/* The event of the oldest due fence over the whole context that covers *freed; *freed becomes what it covers. NULL: no fence does. */
 CUevent fences_covering(const struct fences *f, tick *freed)
 {
     uint32_t part = f->first_part;
@@ -159,7 +159,7 @@ CUevent fences_covering(const struct fences *f, tick *freed)
     return NULL;
 }
 
-/* What the newest fence over the whole context covers that is due. 0: none is. */
+/* The tick that the newest due fence over the whole context covers. 0: no such fence is due. */
 tick fences_newest_whole(const struct fences *f)
 {
     for (uint32_t i = f->count; i--;) {

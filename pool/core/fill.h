@@ -25,7 +25,7 @@ struct fill {
     uint32_t           most;              /* room in both */
     uint32_t           count;
     uint32_t           creates, harvests, unmaps, leaves, stays;
-    tick               behind;            /* the device is not done with the pages that were freed up to here, see order.c; 0: with all */
+    tick               behind;            /* the stream has to wait for what was freed up to here, see order.c; 0: for nothing */
     struct region     *region;
 };
 

@@ -10,7 +10,8 @@
  *      [ live ][ free  ][ live ][ slab  ][ pending ][free ]   virgin      ]
  *
  * A range may be free although pages are missing under it: they were harvested for another range, or never mapped. Such a range is a
- * candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past them.
+ * candidate, too; the caller fills it (fill.c). Slots in flight cannot be filled: the place slides past them,
+ * unless the stream can be made to wait for the pages that they map (rule 20).
  *
  * LOCKING: every function here expects the pool's lock. None of them calls the driver. heap_give allocates nothing.
  */

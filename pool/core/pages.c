@@ -14,9 +14,9 @@
  * Most pages are SOLE: mapped once, not being moved. Their struct page is neither read nor written at an allocation or a free: the bits of
  * their slot, which are written by the word, and the slot's tick say it all. `owner` and `freed` of struct page hold for the others only.
  *
- * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is complete; and if the
- * same range does not already use that page at another slot. What lacks a page can be filled by fill.c, unless the slot is still in
- * flight: it cannot be unmapped before its last use is done (rule 3).
+ * A slot can be used by an arena if its page is free and was last used by that arena (stream order is enough) or is complete, or the arena's
+ * stream waits for that use on the device (rule 20); and if the same range does not already use that page at another slot. What lacks a page can
+ * be filled by fill.c, unless the slot is still in flight: it cannot be unmapped before its last use is done (rule 3).
  *
  * LOCKING: every function here expects the pool's lock.
  */
@@ -84,7 +84,7 @@ static bool slot_has_page(struct pages *s, const struct requester *who, const st
     return true;
 }
 
-/* The slot maps a free page that another arena used last. It needs no other one if the stream of the requester waits. Meets the page. */
+/* The slot maps a free page that can be used here once the stream of the requester waits for its last free. Meets the page. */
 bool pages_may_stay(struct pages *s, const struct requester *who, const struct region *r, uint32_t slot)
 {
     struct page *p = page_of(s, r->page[slot]);

@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "pool/core/pages.h"
 
+#define LAST (1ull << 63)   /* added to the tick of a page that the stream has to wait for: all others go before */
+
 /* Of pages freed at one tick the lower number is the older: a range that moved as a whole moves in the same order again. */
 static bool is_younger(struct pick a, struct pick b)
 {
@@ -66,7 +68,7 @@ static bool may_leave_slot(const struct pages *s, const struct requester *who, c
                   fence_has_passed(&s->fences, freed, arena) && fence_has_passed(&s->fences, r->freed[p->home.slot], r->arena));
 }
 
-/* The same as requester_comes_after, if the stream of the requester may be made to wait. */
+/* As requester_comes_after, also true if the stream of the requester can be made to wait (`orderable`). */
 static bool may_come_after(const struct pages *s, const struct requester *who, tick freed, uint32_t arena)
 {
     return freed <= who->orderable || requester_comes_after(s, who, freed, arena);
@@ -97,7 +99,8 @@ static void consider(struct pages *s, struct picker *k, uint32_t page, tick free
     } else if (p->fixed || !fence_has_passed(&s->fences, freed, arena)) {
         return;
     }
-    keep_oldest(k, freed, page);
+    bool waits = k->who && !requester_comes_after(s, k->who, freed, arena);
+    keep_oldest(k, waits ? freed | LAST : freed, page);
 }
 
 /* Pages that may be free, by the word. */

@@ -158,6 +158,50 @@ CASE(a_stream_waits_for_as_few_pages_as_can_be)
     close_scene();
 }
 
+/* The arena has free pages of its own, younger than those that are in flight: it takes them first. */
+CASE(own_pages_go_before_those_in_flight)
+{
+    struct held own, post, held, wanted;
+    open_scene();
+    REQUIRE(held_take(&own, scene.pool, 40 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&post, scene.pool, 2 * MIB, scene.stream[A])); /* what is wanted does not fit where `own` was */
+    leave_in_flight(scene.stream[B], 40 * MIB);
+    DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0)); /* a fence */
+    REQUIRE(held_take(&held, scene.pool, 40 * MIB, scene.stream[C]));
+    DONE(sim_launch_wait(scene.stream[C], HOUR));
+    held_give(&held);
+    held_give(&own);
+    REQUIRE(held_take(&wanted, scene.pool, 80 * MIB, scene.stream[A]));
+    expect_orders(1, 0);
+    held_give(&wanted);
+    held_give(&post);
+    DONE(cuStreamSynchronize(scene.stream[A]));
+    EXPECT(sim_now() >= LONG && sim_now() < HOUR);
+    close_scene();
+}
+
+/* The program frees nothing when it is asked, and allocates itself, on a stream of its own: that call names another stream, and ends. */
+static int allocates(cenote_pool *pool, size_t bytes, void *arg)
+{
+    void *block = NULL;
+    (void)bytes;
+    DONE(cenote_alloc(pool, 3 * MIB, *(CUstream *)arg, &block));
+    DONE(cenote_free(block));
+    return 0;
+}
+
+CASE(a_call_inside_the_call)
+{
+    struct held wanted;
+    open_scene();
+    leave_in_flight(scene.stream[B], PIECE);
+    DONE(cenote_pool_on_shortage(scene.pool, allocates, &scene.stream[C]));
+    REQUIRE(held_take(&wanted, scene.pool, PIECE, scene.stream[A]));
+    expect_orders(1, 0);
+    held_give(&wanted);
+    close_scene();
+}
+
 /* The stream waits, but then the driver does not map the pages: what was to move is where it was, and the next stream of that arena waits itself. */
 CASE(an_arena_that_is_taken_over_is_not_ordered)
 {
