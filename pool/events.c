@@ -133,7 +133,7 @@ static bool oldest_event(cenote_pool *pool, struct due *due)
     return found;
 }
 
-/* An event is done, and its stream with what it covers. LOCKING: the pool's lock. */
+/* An event is done, and its stream with what it covers. LOCKING: the turn, and the pool's lock. */
 static void retire_event(cenote_pool *pool, const struct due *due)
 {
     CUevent event = fences_step(&pool->store.pages.fences, due);
@@ -145,7 +145,7 @@ static void retire_event(cenote_pool *pool, const struct due *due)
     lanes_end_known(pool);
 }
 
-/* The event was recorded while a capture began and ended: it says nothing, and its stream is owed another. LOCKING: the pool's lock. */
+/* The event was recorded while a capture began and ended: it says nothing, and its stream is owed another. LOCKING: the turn, too. */
 static void skip_event(cenote_pool *pool, const struct due *due)
 {
     CUevent event = fences_skip(&pool->store.pages.fences, due);
@@ -193,7 +193,7 @@ CUresult events_poll(cenote_pool *pool, tick needed)
     return driver_result_is_sticky(result) ? result : CUDA_SUCCESS;
 }
 
-/* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the pool's lock. */
+/* The device is done with everything freed up to `covers`: fences that cover no more than that are retired. LOCKING: the turn, too. */
 void events_all_done(cenote_pool *pool, tick covers)
 {
     struct due due;

@@ -60,7 +60,7 @@ static void forget_asked(struct lane *lane)
     lane->asked = lane->due_count ? lane->due[lane->due_count - 1].covers : lane->done;
 }
 
-/* An event behind all that its stream was given is with the driver. LOCKING: the pool's lock, not the turn. */
+/* An event behind all that its stream was given is with the driver. LOCKING: the pool's lock; with or without the turn. */
 void lane_events_end(cenote_pool *pool, uint32_t number, CUevent end)
 {
     add(pool, number, end, LANE_DONE);

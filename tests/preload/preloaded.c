@@ -1,11 +1,13 @@
 /*
  * preloaded.c: starts each program of this folder again with libcenote_preload.so in LD_PRELOAD, as a user would start it, before main.
  *
- * A sanitizer wants to be the first library of a program: then it is named in LD_PRELOAD, too, before ours.
+ * A sanitizer wants to be the first library of a program: then it is named in LD_PRELOAD, too, before ours. The dynamic linker splits LD_PRELOAD at
+ * spaces and colons and knows no quotes: a folder that has some is named by a descriptor that the programs inherit.
  *
  * LOCKING: none.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #define DONE_ALREADY "CENOTE_TEST_PRELOADED"
+#define DESCRIPTORS  200    /* above those that tests count on */
 
 static int find_sanitizer(struct dl_phdr_info *object, size_t size, void *path)
 {
@@ -23,6 +26,17 @@ static int find_sanitizer(struct dl_phdr_info *object, size_t size, void *path)
     return 0;
 }
 
+/* Another name of the folder, if its own has a character at which LD_PRELOAD is split. */
+static void name_plainly(char folder[512])
+{
+    if (!strpbrk(folder, " :\t\n"))
+        return;
+    int here = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC), kept = here < 0 ? -1 : fcntl(here, F_DUPFD, DESCRIPTORS);
+    if (kept >= 0)
+        snprintf(folder, 512, "/proc/self/fd/%d", kept);
+    close(here);
+}
+
 __attribute__((constructor)) static void start_again(int count, char **arguments)
 {
     char self[512] = "", sanitizer[512] = "", both[1200];
@@ -31,6 +45,7 @@ __attribute__((constructor)) static void start_again(int count, char **arguments
         return;
     for (int i = 0; i < 2; i++)
         *strrchr(self, '/') = 0; /* the folder of the build */
+    name_plainly(self);
     dl_iterate_phdr(find_sanitizer, sanitizer);
     snprintf(both, sizeof both, "%s%s/libcenote_preload.so", sanitizer, self);
     setenv("LD_PRELOAD", both, 1);
