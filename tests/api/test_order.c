@@ -317,22 +317,25 @@ CASE(private_groups)
     close_scene();
 }
 
+static void expect_host_waits_with(const cenote_options *options)
+{
+    open_with(options, 1);
+    expect_host_waits(NULL);
+    close_scene();
+}
+
 CASE(aliases_off)
 {
     cenote_options options = scene_options();
     options.aliases = CENOTE_ALIASES_OFF;
-    open_with(&options, 1);
-    expect_host_waits(NULL);
-    close_scene();
+    expect_host_waits_with(&options);
 }
 
 CASE(order_0)
 {
     cenote_options options = scene_options();
     options.order = 0;
-    open_with(&options, 1);
-    expect_host_waits(NULL);
-    close_scene();
+    expect_host_waits_with(&options);
 }
 
 CASE(captures_that_are_not_announced)
