@@ -14,7 +14,3 @@
 #define REAL(symbol, parameters) HOOK(symbol, symbol, 0, parameters, ())
 #define UNTOUCHED(symbol, why) _Static_assert(sizeof(&symbol), #symbol ": cuda.h has no such function");
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED

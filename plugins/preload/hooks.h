@@ -21,9 +21,5 @@
 #define REAL(symbol, parameters)
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
 
 #endif

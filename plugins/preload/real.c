@@ -109,10 +109,6 @@ static const struct {
 #define REAL(symbol, parameters)
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
 };
 
 static const struct {
@@ -124,10 +120,6 @@ static const struct {
 #define REAL(symbol, parameters) {#symbol, offsetof(struct real, symbol)},
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
 };
 
 static const char *const symbols[HOOKS] = {
@@ -136,10 +128,6 @@ static const char *const symbols[HOOKS] = {
 #define REAL(symbol, parameters)
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
 };
 
 /* What the driver answers to each name and version: on some drivers that is another address than that of the symbol. */

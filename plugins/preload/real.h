@@ -16,10 +16,6 @@ enum hook {
 #define REAL(symbol, parameters)
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
     HOOKS
 };
 
@@ -35,10 +31,6 @@ struct real {
 #define REAL(symbol, parameters) CUresult (*symbol) parameters;
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
     void       *exported[HOOKS]; /* the address of each symbol, and what cuGetProcAddress gives for its name and version: the same, or not */
     void       *asked[HOOKS];
     struct code ours[2];         /* libcenote.so and the driver: what they call is the driver's own */

@@ -27,10 +27,6 @@ static void *const ours[HOOKS] = {
 #define REAL(symbol, parameters)
 #define UNTOUCHED(symbol, why)
 #include "plugins/preload/hooks.def"
-#undef HOOK
-#undef HOOK_STREAM
-#undef REAL
-#undef UNTOUCHED
 };
 
 void *route_instead(void *function)
