@@ -4,12 +4,13 @@
  * The wrapper is always in place and the layers above keep its table for good. What it calls, the driver itself or the fault injector over
  * it, is one pointer that may change while calls are under way; the set of entry points may not.
  *
- * LOCKING: none. Tallies are single words changed atomically; the three of one entry point may be read at slightly different moments.
+ * LOCKING: none. No call is made under the books of a pool (rule 11), of the addresses or of the labels. Tallies are single words changed atomically; the three of one entry point may be read at slightly different moments.
  */
 #include <stdatomic.h>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/lock.h"
 #include "driver/driver.h"
 
 static struct driver table;
@@ -54,6 +55,7 @@ static CUresult tally(enum driver_call call, uint64_t begun, CUresult result)
 
 static const struct driver *called(void)
 {
+    CHECK(lock_none_above(LOCK_WATCH)); /* rule 11 of docs/design.md */
     return atomic_load_explicit(&inner, memory_order_acquire);
 }
 

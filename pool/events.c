@@ -269,7 +269,7 @@ void events_close(cenote_pool *pool)
     lock_take(&pool->lock);
     while (fences_oldest(&pool->store.pages.fences, &due))
         retire_event(pool, &due);
-    lane_events_close(pool);
     lock_give(&pool->lock);
+    lane_events_close(pool);
     event_close(pool);
 }

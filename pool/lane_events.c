@@ -10,7 +10,8 @@
  *
  * Lanes with an event due stand in a queue. A look asks after a few of them, in turn.
  *
- * LOCKING: the turn, unless a function says otherwise; the pool's lock only around the books.
+ * LOCKING: the pool's lock guards the queue and the events that are due. Any thread may add an event; only one that has the turn takes an event out.
+ * A function expects the turn, without the pool's lock, unless it says otherwise.
  */
 #include "base/check.h"
 #include "pool/pool.h"
@@ -68,12 +69,13 @@ void lane_events_end(cenote_pool *pool, uint32_t number, CUevent end)
 
 /* -------------------------------------------------------------------------------------------------------------------------- recording */
 
+/* LOCKING: the pool's lock, too. */
 static bool wants_event(cenote_pool *pool, uint32_t number, CUstream stream)
 {
     return lane_is_owed(pool, number) && lane_may_be_touched(pool, lane_of(pool, number)) && !lanes_are_marked(pool, stream);
 }
 
-/* LOCKING: the turn, the pool's lock: let go of for the driver. */
+/* LOCKING: the pool's lock, too: let go of for the driver. */
 static CUresult record(cenote_pool *pool, uint32_t number, CUstream stream)
 {
     struct lane *lane = lane_of(pool, number);
@@ -210,18 +212,23 @@ CUresult lane_events_query(cenote_pool *pool)
     return answer;
 }
 
-/* The pool is closed for calls: what is due is not waited for. LOCKING: the pool's lock, too. */
+/* The pool is closed for calls: what is due is not waited for. */
 void lane_events_close(cenote_pool *pool)
 {
     uint32_t number;
+    lock_take(&pool->lock);
     while ((number = take_first(pool))) {
         struct lane *lane = lane_of(pool, number);
-        while (lane->due_count && !lane->other)
+        struct device *other = lane->other;
+        CUevent end = other ? take_oldest(lane).event : NULL;
+        while (lane->due_count)
             event_give(pool, take_oldest(lane).event);
-        if (lane->due_count && !atomic_load(&lane->other->was_reset))
-            event_end_on(lane->other, lane->due[0].event);
-        lane->due_count = 0;
         lane->is_asking = false;
         lane_drop(pool, number);
+        lock_give(&pool->lock);
+        if (other && !atomic_load(&other->was_reset))
+            event_end_on(other, end);
+        lock_take(&pool->lock);
     }
+    lock_give(&pool->lock);
 }

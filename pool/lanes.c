@@ -264,6 +264,7 @@ static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
 /*
  * Lists the streams on which a fence that begins now wants an event: the default stream, and those that live as long as the program, which may have
  * put any of them to use behind the ones that freed. The lanes are held until lanes_unmark: their last arenas may go to other streams meanwhile.
+ * LOCKING: the turn, too.
  */
 void lanes_mark(cenote_pool *pool)
 {
@@ -284,6 +285,7 @@ void lanes_unmark(cenote_pool *pool)
             lane_drop(pool, l->marks[l->count].lane);
 }
 
+/* LOCKING: the turn is enough. */
 bool lanes_are_marked(const cenote_pool *pool, CUstream stream)
 {
     const struct lanes *l = &pool->lanes;

@@ -83,7 +83,7 @@ static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 {
     CUevent event = event_of(pool, lane, u);
     CUresult result = event ? lane->other->driver->cuEventQuery(event) : CUDA_ERROR_NOT_SUPPORTED;
-    lane->is_mute = event ? result != CUDA_ERROR_NOT_READY : !lane->end_is_near;
+    lane->is_mute = !event || result != CUDA_ERROR_NOT_READY;
     if (result == CUDA_ERROR_CAPTURED_EVENT) {
         end_event(pool, lane, u);
         lock_take(&pool->lock);

@@ -328,7 +328,9 @@ static enum pending_wait waits_for(const cenote_pool *pool, uint32_t number, tic
         return PENDING_NOTHING;
     if (!lane->other)
         return lane->is_mute ? PENDING_NOTHING : PENDING_EVENT;
-    return atomic_load(&lane->other->captures) ? PENDING_NOTHING : lane->is_mute ? PENDING_DEVICE : PENDING_EVENT_OF_PEER;
+    if (atomic_load(&lane->other->captures))
+        return PENDING_NOTHING;
+    return lane->is_mute && !lane->end_is_near ? PENDING_DEVICE : PENDING_EVENT_OF_PEER;
 }
 
 /*

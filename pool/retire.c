@@ -4,6 +4,9 @@
  * arenas of the stream are other streams' (idle.c).
  *
  *     a lane: known ---end_lane---> ended, its event is due ---lane_events_query---> ended and done
+ *
+ * LOCKING: none held, and not inside. The thread holds the lane (lane_hold), so that the lane stays while the driver records the event; it takes the
+ * pool's lock for each look at the books, and never the turn.
  */
 #include "pool/pool.h"
 

@@ -14,7 +14,8 @@
  *
  * An allocation waits for the device only here, when physical memory is short (rule 16), and in attempt.c, when the device has no address left.
  *
- * LOCKING: the turn from start to end, but not across waits and functions of the program; the pool's lock only around looks and plans.
+ * LOCKING: the turn from start to end, but not in waits, in functions of the program, nor while other pools are looked at; the pool's lock only
+ * around looks and plans.
  */
 #include "pool/climb.h"
 #include "stats/account/count.h"

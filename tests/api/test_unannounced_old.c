@@ -80,4 +80,67 @@ CASE(streams_that_ended_before_the_first_careful_pool)
     close_peers(&p);
 }
 
+/* A block that the other device's stream used is back, and then that stream ends, with work that lasts: an event of its end is due. */
+static void leave_an_end(struct peers *p)
+{
+    struct held used;
+    const cenote_options options = strict();
+    open_devices(p, &options);
+    REQUIRE(held_take(&used, p->scene.pool, 8 * MIB, p->scene.stream[A]));
+    DONE(cuCtxSynchronize());
+    DONE(cenote_use_on(used.at, 1, p->stream));
+    DONE(cenote_free(used.at));
+    DONE(cuCtxPushCurrent(p->other));
+    DONE(sim_launch_wait(p->stream, 10 * MSEC));
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cenote_stream_retire(p->scene.pool, p->stream));
+    sim_advance(2 * MSEC);
+    DONE(cenote_pool_trim(p->scene.pool, UINT64_MAX, 0));
+    EXPECT_EQ(scene_stats(p->scene.pool).pending_blocks, 0);
+}
+
+static unsigned events(void)
+{
+    struct sim_books books;
+    sim_books(&books);
+    EXPECT_EQ(books.violations, 0);
+    return (unsigned)books.events;
+}
+
+/* The pool does not wait for it, and ends it. */
+CASE(end_that_is_due_when_the_pool_goes)
+{
+    struct peers p;
+    leave_an_end(&p);
+    EXPECT(events() > 0);
+    scene_destroy_pool(&p.scene);
+    EXPECT_EQ(events(), 0);
+    EXPECT_EQ(cuStreamQuery(p.stream), CUDA_ERROR_NOT_READY);
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cuStreamDestroy(p.stream));
+    DONE(cuCtxSynchronize());
+    DONE(cuCtxPopCurrent(NULL));
+    DONE(cuDevicePrimaryCtxRelease(1));
+    scene_close(&p.scene);
+}
+
+/* Both devices are reset before, and their events have gone with them: the driver is given none of those. */
+CASE(end_that_goes_with_its_device)
+{
+    struct peers p;
+    void *block;
+    cenote_pool *there;
+    const cenote_options options = strict();
+    leave_an_end(&p);
+    DONE(cenote_pool_create(1, &options, &there));
+    DONE(cuDevicePrimaryCtxReset(0));
+    DONE(cuDevicePrimaryCtxReset(1));
+    EXPECT_EQ(cenote_alloc(there, MIB, NULL, &block), CENOTE_DEVICE_LOST); /* so cenote has seen it */
+    DONE(cenote_pool_destroy(p.scene.pool));
+    DONE(cenote_pool_destroy(there));
+    EXPECT_EQ(events(), 0);
+    sim_reset(NULL);
+    scene_is_open = false;
+}
+
 SCENES_MAIN("unannounced: old driver")

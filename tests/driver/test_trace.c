@@ -1,9 +1,11 @@
 /* test_trace.c: the tracer counts what it should, changes nothing, and follows a change of what is under it. */
 #include <pthread.h>
+#include <signal.h>
 
+#include "base/lock.h"
 #include "driver/driver.h"
+#include "tests/base/child.h"
 #include "tests/driver/fake.h"
-#include "tests/harness.h"
 
 static const struct driver *traced;
 static uint64_t clock_ns;
@@ -44,6 +46,22 @@ CASE(calls_and_answers_pass_through)
     fake.answer = CUDA_ERROR_INVALID_VALUE;
     EXPECT_EQ(traced->cuMemFree(block), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(fake.last_freed, block);
+}
+
+static struct lock books = LOCK_INITIALIZER(LOCK_POOL), turn = LOCK_INITIALIZER(LOCK_TURN);
+
+static void call_under(void *lock)
+{
+    lock_take(lock);
+    traced->cuMemFree(FAKE_BLOCK);
+    lock_give(lock);
+}
+
+/* Rule 11. Release builds do not check it. */
+CASE(no_call_is_made_under_the_books_of_a_pool)
+{
+    EXPECT_EQ(child_run(call_under, &turn).signal, 0);
+    EXPECT_EQ(child_run(call_under, &books).signal, CENOTE_DEBUG >= 1 ? SIGABRT : 0);
 }
 
 CASE(timed_calls_are_tallied)
