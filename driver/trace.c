@@ -4,7 +4,8 @@
  * The wrapper is always in place and the layers above keep its table for good. What it calls, the driver itself or the fault injector over
  * it, is one pointer that may change while calls are under way; the set of entry points may not.
  *
- * LOCKING: none. No call is made under the books of a pool (rule 11), of the addresses or of the labels. Tallies are single words changed atomically; the three of one entry point may be read at slightly different moments.
+ * LOCKING: none. Tallies are single words changed atomically; the three of one entry point may be read at slightly different moments. No call is
+ * made under the lock of a pool, of the addresses or of the labels (rule 11).
  */
 #include <stdatomic.h>
 

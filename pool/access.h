@@ -1,6 +1,6 @@
 /*
  * access.h: which devices may use what the pool maps. See peer_access.c.
- * OWNER: peer_access.c; peer_fences.c of `fences`; library.c enters the own device. LOCKING: the turn.
+ * OWNER: peer_access.c; peer_fences.c of `fences`; library.c enters the own device. LOCKING: the turn; `granted` is atomic, and read without.
  */
 #ifndef CENOTE_POOL_ACCESS_H
 #define CENOTE_POOL_ACCESS_H
@@ -19,7 +19,7 @@ struct access {
     CUmemAccessDesc list[DEVICES_MAX]; /* the own device first */
     uint32_t       count;
     uint64_t       contexts;        /* of those, whose contexts see memory of cuMemAlloc; in a pool of pages once a group is plain */
-    uint64_t       granted;         /* one bit for each device that cenote_pool_grant named */
+    _Atomic(uint64_t) granted;      /* one bit for each device that cenote_pool_grant named */
     struct peer_fence fences[DEVICES_MAX];
 };
 

@@ -5,6 +5,8 @@
  * arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake of the program: it finds the
  * block by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used on other streams it joins those
  * pending instead.
+ *
+ * LOCKING: calls of the API hold no lock; they take the pool's lock around the books, and let go of it before the driver is asked.
  */
 #include "stats/account/count.h"
 #include "stats/account/record.h"

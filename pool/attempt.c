@@ -165,8 +165,11 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
         return plan;
     struct place other = {0};
     who->orderable = order_reach(pool, c->arena);
-    if (!who->orderable || pool_try(pool, c->arena, who, c->request, true, &other, &c->at) != FIT_WITH_PAGES)
+    if (!who->orderable)
         return plan;
+    enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
+    CHECK(fit == FIT_WITH_PAGES); /* the place that was found without such pages is one still, and none has become better than that */
+    (void)fit;
     *place = other;
     return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, most, most);
 }

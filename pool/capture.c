@@ -11,6 +11,8 @@
  *                          | ^
  *            capture_begin v | capture_end
  *                         capturing
+ *
+ * LOCKING: groups, captures and pins are guarded by the pool's lock. A group ends with the turn as well, so that no page is on its way into it.
  */
 #include <string.h>
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
+/* CUDA_ERROR_OUT_OF_MEMORY: there is no event to be had, or no room for one. LOCKING: the turn. */
 static CUresult record_whole(cenote_pool *pool)
 {
     CUevent event;
@@ -17,7 +18,9 @@ static CUresult record_whole(cenote_pool *pool)
     if (!result)
         result = pool->config.device->driver->cuCtxRecordEvent(device_context(pool->config.device), event);
     lock_take(&pool->lock);
-    if (event && (result || !fences_add(&pool->store.pages.fences, event, 0)))
+    if (!result && !fences_add(&pool->store.pages.fences, event, 0))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result)
         event_give(pool, event);
     fences_end(&pool->store.pages.fences, FENCE_WHOLE);
     lock_give(&pool->lock);
@@ -155,18 +158,10 @@ static void skip_event(cenote_pool *pool, const struct due *due)
     event_drop(pool, event);
 }
 
-/*
- * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of lanes and fences the answer that can be
- * waited for.
- */
-CUresult events_query(cenote_pool *pool, tick needed)
+/* Retires the fences that are done. The driver's answer about the first that is not; if none is due, `result`. LOCKING: the turn. */
+static CUresult retire_fences(cenote_pool *pool, CUresult result)
 {
     struct due due;
-    if (pool_is_capturing(pool))
-        return CUDA_SUCCESS;
-    CUresult result = events_fence(pool, needed), ends = CUDA_SUCCESS;
-    if (!driver_result_is_sticky(result) && pool->lanes.first_asking)
-        result = ends = lane_events_query(pool);
     while (!driver_result_is_sticky(result) && oldest_event(pool, &due)) {
         result = pool->config.device->driver->cuEventQuery(due.event);
         if (!result && due.is_last)
@@ -180,6 +175,21 @@ CUresult events_query(cenote_pool *pool, tick needed)
             retire_event(pool, &due);
         lock_give(&pool->lock);
     }
+    return result;
+}
+
+/*
+ * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of lanes and fences the answer that can be
+ * waited for.
+ */
+CUresult events_query(cenote_pool *pool, tick needed)
+{
+    if (pool_is_capturing(pool))
+        return CUDA_SUCCESS;
+    CUresult result = events_fence(pool, needed), ends = CUDA_SUCCESS;
+    if (!driver_result_is_sticky(result) && pool->lanes.first_asking)
+        result = ends = lane_events_query(pool);
+    result = retire_fences(pool, result);
     return driver_result_is_sticky(result) || (result && ends != CUDA_ERROR_NOT_READY) ? result : ends;
 }
 
@@ -205,33 +215,36 @@ void events_all_done(cenote_pool *pool, tick covers)
 }
 
 /*
- * Records a fence over the context that covers all that was freed so far. If as many are due as there can be, the newest is given up, because this
- * one covers what it would have. False: it could not be had. LOCKING: the turn.
+ * Records a fence over the context that covers all that was freed so far. Fences that are done make room for it. If still as many are due as there
+ * can be, the newest is given up, because this one covers what it would have. CUDA_ERROR_OUT_OF_MEMORY: there is no room, or no memory, for it.
+ * LOCKING: the turn.
  */
-static bool record_last(cenote_pool *pool, CUresult *result)
+static CUresult record_last(cenote_pool *pool)
 {
     struct fences *f = &pool->store.pages.fences;
+    CUresult result = retire_fences(pool, CUDA_SUCCESS);
+    if (driver_result_is_sticky(result))
+        return result;
     lock_take(&pool->lock);
     if (f->count == FENCES_DUE_MAX)
         event_give(pool, fences_give_up_newest(f));
     tick covers = fences_stamp_nothing(f);
     bool begun = lanes_begin(pool) && fences_begin(f);
     lock_give(&pool->lock);
-    *result = begun ? record_whole(pool) : CUDA_SUCCESS;
+    result = begun ? record_whole(pool) : CUDA_ERROR_OUT_OF_MEMORY;
     lock_take(&pool->lock);
-    bool recorded = begun && f->begun == covers;
-    if (recorded)
+    if (!result)
         pool->lanes.known_from = covers;
     lock_give(&pool->lock);
-    return recorded;
+    return result;
 }
 
 /* LOCKING: the turn. */
 static int cover_what_ended(cenote_pool *pool)
 {
     struct device *d = pool->config.device;
-    CUresult result = CUDA_ERROR_NOT_READY;
-    if (!pool_is_capturing(pool) && (!d->driver->cuCtxRecordEvent || record_last(pool, &result)))
+    CUresult result = pool_is_capturing(pool) ? CUDA_ERROR_NOT_READY : d->driver->cuCtxRecordEvent ? record_last(pool) : CUDA_SUCCESS;
+    if (!result)
         result = peer_uses_become_careful(pool);
     if (!result || device_is_lost(d, result))
         return CENOTE_OK;
@@ -254,9 +267,10 @@ int events_become_careful(cenote_pool *pool)
         return CENOTE_OK;
     CUresult result = device_enter(d);
     lock_take(&pool->turn);
-    if (pool->life.open && !pool->life.lost && !result)
+    bool works = pool->life.open && !pool->life.lost && !device_is_lost(d, result);
+    if (works && !result)
         error = cover_what_ended(pool);
-    else if (pool->life.open && !pool->life.lost && !device_is_lost(d, result))
+    else if (works)
         error = error_set(CENOTE_DRIVER, result, "entering the context of device %d", d->ordinal);
     turn_end(pool);
     return error;

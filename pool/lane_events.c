@@ -160,31 +160,35 @@ static CUresult query(cenote_pool *pool, uint32_t number)
     return CUDA_SUCCESS;
 }
 
+/* Asks after the event behind the end of a stream of that device, and ends it if it is done, or will never be. */
+static CUresult ask_end(struct device *other, CUevent end)
+{
+    CUresult result = device_visit(other);
+    if (result)
+        return result;
+    result = atomic_load(&other->captures) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(end);
+    if (!result || driver_result_is_sticky(result))
+        event_end_on(other, end);
+    device_visit_end(other);
+    return result;
+}
+
 /*
- * The same of a stream of another device, which has one event, behind its end. While a capture is open there the driver is not asked. A context that
- * is lost, or was reset with its events, does no work any more.
+ * As query, for a stream of another device, which has that one event. While a capture is open there the driver is not asked. A context that is lost,
+ * or was reset with its events, does no work any more.
  */
 static CUresult query_end(cenote_pool *pool, uint32_t number)
 {
     struct lane *lane = lane_of(pool, number);
-    struct device *other = lane->other;
-    bool was_reset = atomic_load(&other->was_reset);
-    CUresult visited = was_reset ? CUDA_SUCCESS : device_visit(other), result = visited;
-    if (!visited && !was_reset)
-        result = atomic_load(&other->captures) ? CUDA_ERROR_NOT_SUPPORTED : other->driver->cuEventQuery(lane->due[0].event);
-    bool is_done = !result || driver_result_is_sticky(result);
-    if (is_done && !visited && !was_reset)
-        event_end_on(other, lane->due[0].event);
-    if (!visited && !was_reset)
-        device_visit_end(other);
+    CUresult result = ask_end(lane->other, lane->due[0].event);
     lock_take(&pool->lock);
     lane->end_is_near = result == CUDA_ERROR_NOT_READY;
-    if (is_done) {
+    if (!result || device_is_lost(lane->other, result)) {
         take_oldest(lane);
         lane_set_done(pool, number, LANE_DONE);
     }
     lock_give(&pool->lock);
-    return lane->end_is_near ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return result == CUDA_ERROR_NOT_READY ? result : CUDA_SUCCESS;
 }
 
 /* Asks the driver after the lanes with an event due. Not ready: it may come to one of them. LOCKING: the turn; inside. */

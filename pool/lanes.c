@@ -93,14 +93,27 @@ void lane_drop(cenote_pool *pool, uint32_t number)
     table_give(&pool->lanes.table, number);
 }
 
-/* From now on fences are on streams: each arena knows how far its own stream has got, and each lane when memory of its stream was freed to last. */
+/* The device is done with what the stream of the arena was given up to there. What a private group has left stays behind the group's end. */
+static void advance_arena(cenote_pool *pool, const struct arena *a, tick covers)
+{
+    fences_advance_stream(&pool->store.pages.fences, a->number, a->released && a->released <= covers ? a->released - 1 : covers);
+}
+
+/*
+ * From now on fences are on streams: each arena knows how far its own stream has got, and each lane when memory of its stream was freed to last. A
+ * lane may have got somewhere already, while there was no host memory for this.
+ */
 static void begin_on_streams(cenote_pool *pool)
 {
     struct fences *f = &pool->store.pages.fences;
     f->stream_done = memory_map(ARENAS_MAX * sizeof *f->stream_done);
-    for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++)
-        if (arena_of(pool, number)->number)
-            lane_note_free(pool, arena_of(pool, number), arena_of(pool, number)->last_free_tick);
+    for (uint32_t number = 1; f->stream_done && number < pool->store.arenas.used; number++) {
+        const struct arena *a = arena_of(pool, number);
+        if (!a->number)
+            continue;
+        lane_note_free(pool, a, a->last_free_tick);
+        advance_arena(pool, a, lane_of(pool, a->lane)->done);
+    }
 }
 
 /* The same, if that was not so before. False: no host memory. */
@@ -114,7 +127,7 @@ bool lanes_begin(cenote_pool *pool)
 /* Invariant 26. */
 bool lane_knows_last_free(const cenote_pool *pool, const struct arena *a)
 {
-    return !pool->store.pages.fences.stream_done || !a->lane || a->last_free_tick <= lane_of(pool, a->lane)->last_free_tick;
+    return !pool->store.pages.fences.stream_done || a->last_free_tick <= lane_of(pool, a->lane)->last_free_tick;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ what private groups leave */
@@ -338,10 +351,8 @@ void lane_set_done(cenote_pool *pool, uint32_t number, tick covers)
     struct fences *f = &pool->store.pages.fences;
     if (lane->done < covers)
         lane->done = covers;
-    for (uint32_t a = lane->first_arena; a && f->stream_done; a = arena_of(pool, a)->next_of_lane) {
-        tick released = arena_of(pool, a)->released;
-        fences_advance_stream(f, a, released && released <= covers ? released - 1 : covers);
-    }
+    for (uint32_t a = lane->first_arena; a && f->stream_done; a = arena_of(pool, a)->next_of_lane)
+        advance_arena(pool, arena_of(pool, a), covers);
     if (!lane->replayed || lane->replayed > lane->done)
         return;
     lane->replayed = 0;

@@ -3,7 +3,9 @@
  *
  *     a lane: known by its key ---> ended (its stream was retired) ---> gone, when no arena, use, event or mark names it
  *
- * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock; `marks` the turn.
+ * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
+ * `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and their
+ * count change with the turn as well, and are read with either.
  */
 #ifndef CENOTE_POOL_LANES_H
 #define CENOTE_POOL_LANES_H
@@ -26,7 +28,7 @@ struct lane_event {
 struct lane {
     uint64_t key;                   /* of the stream, see streams.c */
     uint64_t probe;                 /* see lane_hash */
-    CUstream stream;                /* its handle when it was last seen */
+    CUstream stream;                /* its handle when it was first seen */
     struct device *other;           /* whose stream it is; NULL: the pool's own device */
     uint32_t users;                 /* arenas, uses, events and marks that name it: the lane goes with the last one */
     uint32_t first_arena, last_arena; /* its arenas: first those that are found by their stream */

@@ -16,26 +16,20 @@
  *     * pages were granted to other devices: the fence does not cover their work (rule 19);
  *     * with order:0, because the program uses blocks on streams that are not ordered behind their own;
  *     * with aliases:off, because a page has to leave its old slot first;
- *     * the thread does not have the handle of the stream.
+ *     * the stream has no handle: it is the default stream of a green context.
  *
  * LOCKING: the turn.
  */
 #include "base/check.h"
 #include "pool/pool.h"
 
-static bool has_handle(const struct arena *a)
-{
-    uint64_t key;
-    CUstream stream;
-    return lanes_named(&key, &stream) && key == a->stream && !stream_is_unnamed(key);
-}
-
 /* The stream of the arena can be made to wait for all that was freed up to here. 0: for nothing. LOCKING: the pool's lock, too. */
 tick order_reach(const cenote_pool *pool, const struct arena *a)
 {
-    bool is_wanted = pool->config.options.order && provider_moves_pages(pool, a) && !pool->store.pages.mapped_once;
+    CHECK(provider_moves_pages(pool, a)); /* a place lacks pages */
+    bool is_wanted = pool->config.options.order && !pool->store.pages.mapped_once;
     bool may = is_wanted && touch_captures_are_announced() && !pool_is_capturing(pool) &&
-               !a->is_private && !pool->access.granted && has_handle(a);
+               !a->is_private && !pool->access.granted && !stream_is_unnamed(a->stream);
     return may ? fences_newest_whole(&pool->store.pages.fences) : 0;
 }
 
@@ -49,7 +43,9 @@ CUresult order_behind(cenote_pool *pool, struct arena *a, tick freed)
     CUevent event = fences_covering(&pool->store.pages.fences, &covers);
     lock_give(&pool->lock);
     CHECK(event && covers > a->ordered); /* the plan was made with that fence due, and only this thread retires fences */
-    lanes_named(&key, &stream);
+    bool is_named = lanes_named(&key, &stream);
+    CHECK(is_named && key == a->stream); /* the call asks for memory of that stream */
+    (void)is_named;
     CUresult result = pool->config.device->driver->cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
     lock_take(&pool->lock);
     a->ordered = result ? a->ordered : covers;

@@ -9,7 +9,7 @@
  * (lane_events.c): that ends all uses of the lane.
  *
  * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use belongs to the
- * thread that is `polling`.
+ * thread that is `polling`; another may give it an event, under the pool's lock (peer_uses_name).
  */
 #include "base/check.h"
 #include "pool/pool.h"

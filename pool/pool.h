@@ -76,7 +76,7 @@ static inline struct lane  *lane_of(const cenote_pool *pool, uint32_t lane) { re
 /* The arena freed something then. Once fences are on streams its lane knows that, too (invariant 26). LOCKING: the pool's lock. */
 static inline void lane_note_free(const cenote_pool *pool, const struct arena *a, tick freed)
 {
-    if (__builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && a->lane && lane_of(pool, a->lane)->last_free_tick < freed)
+    if (__builtin_expect(pool->store.pages.fences.stream_done != NULL, 0) && lane_of(pool, a->lane)->last_free_tick < freed)
         lane_of(pool, a->lane)->last_free_tick = freed;
 }
 

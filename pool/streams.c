@@ -13,6 +13,8 @@
  * current, its handle means another stream. So cenote never gives that handle to the driver, and what covers the whole context covers it.
  *
  * Default streams of other devices than the pool's have the device in their key too: blocks may be used on those (cenote_use_on).
+ *
+ * LOCKING: none. Keys are asked for without a lock; the table of immortal streams is read without one, and added to under the pool's lock.
  */
 #include <string.h>
 

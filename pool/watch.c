@@ -6,7 +6,7 @@
  *
  *     fill            UNMAPPING of what is replaced, unmap, map, MAPPED, publish          attempt.c
  *     page leaves     UNMAPPING, unmap; MAPPED again if the driver refused                trim.c
- *     segment         taken, MAPPED, publish; UNMAPPING, given back                       provider.c
+ *     segment         taken, MAPPED, publish; UNMAPPING, given back                       grow.c; provider.c
  *     pending block   FREED, then it joins its arena                                      pending.c
  *
  * LOCKING: `watching` guards function and argument and is held while the function runs, so that notices come one at a time and none comes

@@ -99,11 +99,15 @@ static void advance(struct fences *f, tick covers, enum fence_kind kind)
         raise(&f->whole, covers);
 }
 
-/* The newest fence due is forgotten, if it is over the whole context: the next one covers what it would have. Its event; NULL: it stays. */
+/*
+ * As many fences are due as there can be. The newest is forgotten, if it is over the whole context: the next one covers what it would have. Its
+ * event; NULL: it stays.
+ */
 CUevent fences_give_up_newest(struct fences *f)
 {
     const struct fence *newest = &f->fence[(f->first + f->count - 1) % FENCES_DUE_MAX];
-    if (f->recording || f->count < 2 || newest->kind != FENCE_WHOLE)
+    CHECK(!f->recording && f->count == FENCES_DUE_MAX);
+    if (newest->kind != FENCE_WHOLE)
         return NULL;
     f->count--;
     f->part_count--;

@@ -15,6 +15,8 @@
  * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
  * failure three things are not as before: the stream waits, if it was made to; pages that were created stay, as spares, so that the next attempt
  * needs that many fewer; and old mappings that were taken away stay away, so that their slots lack a page now.
+ *
+ * LOCKING: the turn throughout. fill_plan and fill_publish have the pool's lock as well; the driver's part between them does not.
  */
 #include "pool/core/fill.h"
 

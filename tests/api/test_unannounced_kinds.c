@@ -1,9 +1,10 @@
 /*
  * test_unannounced_kinds.c: pools with the option announced:0 beside pools without it, whose programs announce their captures: what each of them does
- * when the first opens, and after the last has gone. And streams of every kind: immortal for another pool alone, those of green contexts, default
- * streams of threads that replay graphs, more than fences can have.
+ * when the first opens, what happens if the driver refuses that, and what they do after the last has gone. And streams of every kind: immortal for
+ * another pool alone, those of green contexts, default streams of threads that replay graphs, more than fences can have.
  */
 #include "driver/touch.h"
+#include "pool/core/fence.h"
 #include "tests/api/whims.h"
 
 static uint64_t cached(cenote_pool *pool)
@@ -34,6 +35,7 @@ static void open_kept(struct scene *scene)
     struct sim_shape shape = scene_card(2 * CARD);
     cenote_options options = scene_options();
     shape.lag = MSEC;
+    shape.devices = 2;
     scene_open_with(scene, &shape, &options);
     whims_begin();
     EXPECT(touch_captures_are_announced());
@@ -61,6 +63,9 @@ CASE(careful_pools_come_and_go)
     EXPECT_EQ(cenote_pool_create(7, &careful, &second), CENOTE_NO_DEVICE);
     EXPECT(touch_captures_are_announced());
     take_and_give(scene.pool, scene.stream[A], 8 * MIB);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    take_and_give(scene.pool, scene.stream[B], 8 * MIB);
+    trim(scene.pool); /* forgets what A had */
     first = open_careful();
     fault_arm("cuCtxRecordEvent", 1, CUDA_ERROR_UNKNOWN, true);
     second = open_careful();
@@ -81,9 +86,10 @@ CASE(streams_that_end_around_the_last_fence)
     struct held block, used;
     open_kept(&scene);
     DONE(cuStreamCreate(&brief, CU_STREAM_NON_BLOCKING));
+    take_and_give(scene.pool, scene.stream[B], 512);
     REQUIRE(held_take(&used, scene.pool, 4 * MIB, scene.stream[C]));
     DONE(cenote_use(used.at, brief)); /* the stream has no memory: it is forgotten with the block */
-    REQUIRE(held_take(&block, scene.pool, 8 * MIB, scene.stream[A]));
+    REQUIRE(held_take(&block, scene.pool, 8 * MIB, scene.stream[A])); /* known later than the one that is forgotten */
     DONE(cenote_free(used.at));
     trim(scene.pool);
     leave_block_in(scene.pool, scene.stream[A], 8 * MIB);
@@ -102,6 +108,114 @@ CASE(streams_that_end_around_the_last_fence)
     DONE(cenote_pool_destroy(careful));
     DONE(cuStreamDestroy(brief));
     scene_close(&scene);
+}
+
+/* ------------------------------------------------------------------------------------------------------- a last fence that is refused */
+
+/* What a stream leaves that ends while all captures are announced. */
+static void leave_ended(struct scene *scene)
+{
+    leave_block_in(scene->pool, scene->stream[A], 8 * MIB);
+    DONE(cenote_stream_retire(scene->pool, scene->stream[A]));
+}
+
+static void expect_refused(void)
+{
+    cenote_options careful = strict();
+    cenote_pool *pool = NULL;
+    EXPECT_EQ(cenote_pool_create(0, &careful, &pool), CENOTE_DRIVER);
+    EXPECT(strstr(cenote_message(), "device 0") != NULL);
+    EXPECT(touch_captures_are_announced());
+}
+
+/* The next try works, and what the stream has left comes back. */
+static void expect_next_opens(struct scene *scene)
+{
+    cenote_pool *careful = open_careful();
+    trim(scene->pool);
+    EXPECT_EQ(cached(scene->pool), 0);
+    DONE(cenote_pool_destroy(careful));
+}
+
+/* The driver refuses something that the fence needs: the pool does not open, and the others keep their promise. */
+CASE(last_fence_that_is_refused)
+{
+    static const struct { const char *call; CUresult error; } refusals[] = {{"cuThreadExchangeStreamCaptureMode", CUDA_ERROR_NOT_PERMITTED},
+                                                                            {"cuCtxPushCurrent", CUDA_ERROR_NOT_PERMITTED},
+                                                                            {"cuEventCreate", CUDA_ERROR_OUT_OF_MEMORY},
+                                                                            {"cuCtxRecordEvent", CUDA_ERROR_UNKNOWN}};
+    for (int i = 0; i < 4; i++) {
+        struct scene scene;
+        open_kept(&scene);
+        leave_ended(&scene);
+        fault_arm(refusals[i].call, 1, refusals[i].error, false);
+        expect_refused();
+        EXPECT_EQ(fault_fired(), 1);
+        fault_disarm();
+        expect_next_opens(&scene);
+        scene_close(&scene);
+    }
+}
+
+/* As many fences on streams are due as there can be, or as many events of fences. Once the device is done with some there is room. */
+CASE(last_fence_without_room)
+{
+    enum { MORE = 20 };
+    static const struct { int streams, fences; } full[] = {{0, FENCES_DUE_MAX + 2}, {MORE, FENCE_PARTS_MAX / MORE + 2}};
+    for (int i = 0; i < 2; i++) {
+        struct scene scene;
+        CUstream more[MORE];
+        open_kept(&scene);
+        cenote_pool *careful = open_careful();
+        for (int s = 0; s < full[i].streams; s++) {
+            DONE(cuStreamCreate(&more[s], CU_STREAM_NON_BLOCKING));
+            DONE(cenote_stream_set_immortal(scene.pool, more[s]));
+        }
+        DONE(sim_launch_wait(NULL, 1000 * MSEC));
+        for (int fence = 0; fence < full[i].fences; fence++) {
+            take_and_give(scene.pool, scene.stream[B], 512);
+            look(scene.pool);
+        }
+        DONE(cenote_pool_destroy(careful));
+        leave_ended(&scene);
+        expect_refused();
+        EXPECT(strstr(cenote_message(), "again") != NULL);
+        DONE(cuCtxSynchronize());
+        expect_next_opens(&scene);
+        scene_destroy_pool(&scene);
+        for (int s = 0; s < full[i].streams; s++)
+            DONE(cuStreamDestroy(more[s]));
+        scene_close(&scene);
+    }
+}
+
+enum loss { KNOWN, NOT_KNOWN, SEEN_IN_A_QUESTION, RESET };
+
+/* The context of a pool is lost, which the pool knows or not: the pool needs no fence any more, and a careful one opens on the other device. */
+CASE(last_fence_of_a_pool_whose_context_is_lost)
+{
+    for (enum loss loss = KNOWN; loss <= RESET; loss++) {
+        struct scene scene;
+        cenote_options careful = strict();
+        cenote_pool *there = NULL;
+        open_kept(&scene);
+        leave_ended(&scene);
+        if (loss == SEEN_IN_A_QUESTION)
+            look(scene.pool); /* a fence is due */
+        sim_set_quiet(true);
+        if (loss == RESET)
+            DONE(cuDevicePrimaryCtxReset(0));
+        else
+            sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+        if (loss == KNOWN)
+            EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
+        DONE(cenote_pool_create(1, &careful, &there));
+        DONE(cenote_pool_destroy(there));
+        DONE(cenote_pool_destroy(scene.pool));
+        sim_set_quiet(false);
+        sim_reset(NULL);
+        scene_is_open = false;
+    }
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- streams of all kinds */

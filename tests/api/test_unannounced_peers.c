@@ -213,6 +213,187 @@ CASE(default_stream_that_is_not_told)
 
 /* ----------------------------------------------------------------------------------------------------------------------- streams that end */
 
+static void retire_there(void)
+{
+    DONE(cenote_stream_retire(p.scene.pool, p.stream));
+}
+
+/* A block that the other device's stream used, busy for a while, waits for the end of that stream, for which an event is due. */
+static void open_end(void)
+{
+    open_devices(strict());
+    take_used(&used);
+    DONE(sim_launch_wait(p.stream, 10 * MSEC));
+    retire_there();
+    DONE(cenote_free(used.at));
+    look();
+    EXPECT_EQ(pending(), 1);
+}
+
+static void close_end(void)
+{
+    trim();
+    EXPECT_EQ(pending(), 0);
+    close_peers(&p);
+}
+
+/* The other device's context cannot be entered for a moment. */
+CASE(end_that_cannot_be_asked_after)
+{
+    open_end();
+    DONE(cuStreamSynchronize(p.stream));
+    fault_arm("cuCtxPushCurrent", 2, CUDA_ERROR_NOT_PERMITTED, true);
+    look();
+    EXPECT(fault_fired() > 0);
+    fault_disarm();
+    EXPECT_EQ(pending(), 1);
+    close_end();
+}
+
+/* While an announced capture is open there, the driver is not asked. */
+CASE(end_while_a_capture_is_open_there)
+{
+    cenote_options options = strict();
+    cenote_pool *there;
+    cenote_group *group;
+    CUstream stream;
+    open_end();
+    DONE(cenote_pool_create(1, &options, &there));
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DONE(cenote_group_create(there, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(cenote_capture_begin(group, stream));
+    DONE(cuStreamSynchronize(p.stream));
+    DONE(cuCtxPopCurrent(NULL));
+    look();
+    EXPECT_EQ(pending(), 1);
+    DONE(cuCtxPushCurrent(p.other));
+    DONE(cenote_capture_end(group, stream));
+    DONE(cenote_group_destroy(group));
+    DONE(cuStreamDestroy(stream));
+    DONE(cuCtxPopCurrent(NULL));
+    look();
+    EXPECT_EQ(pending(), 0);
+    DONE(cenote_pool_destroy(there));
+    close_end();
+}
+
+static void leave_lost(void)
+{
+    DONE(cenote_pool_destroy(p.scene.pool));
+    sim_set_quiet(false);
+    sim_reset(NULL);
+    scene_is_open = false;
+}
+
+/* The other device's context is lost, or reset: it does no work any more. */
+CASE(end_on_a_device_that_is_lost)
+{
+    for (int is_reset = 0; is_reset < 2; is_reset++) {
+        open_end();
+        sim_set_quiet(true);
+        if (is_reset)
+            DONE(cuDevicePrimaryCtxReset(1));
+        else
+            sim_lose_context(1, CUDA_ERROR_ILLEGAL_ADDRESS);
+        look();
+        look();
+        EXPECT_EQ(pending(), 0);
+        leave_lost();
+    }
+}
+
+/* -------------------------------------------------------------------------------------- streams that ended before the first careful pool */
+
+/* The stream ended while captures were announced; a block that is live still was used on it. */
+static void open_ended(void)
+{
+    open_devices(scene_options());
+    take_used(&used);
+    DONE(sim_launch_wait(p.stream, 10 * MSEC));
+    retire_there();
+}
+
+static cenote_pool *open_careful(int error)
+{
+    cenote_options careful = strict();
+    cenote_pool *pool = NULL;
+    EXPECT_EQ(cenote_pool_create(0, &careful, &pool), error);
+    return pool;
+}
+
+static void close_ended(cenote_pool *careful)
+{
+    DONE(cenote_free(used.at));
+    trim();
+    EXPECT_EQ(pending(), 0);
+    DONE(cenote_pool_destroy(careful));
+    close_peers(&p);
+}
+
+/* The driver refuses what the end of that stream needs: the careful pool does not open. The next one does. */
+CASE(last_fence_of_the_other_device_that_is_refused)
+{
+    static const char *const calls[] = {"cuCtxPushCurrent", "cuEventCreate", "cuCtxRecordEvent"};
+    for (int i = 0; i < 3; i++) {
+        open_ended();
+        fault_arm(calls[i], 2, CUDA_ERROR_NOT_PERMITTED, false);
+        EXPECT_EQ(open_careful(CENOTE_DRIVER), NULL);
+        EXPECT_EQ(fault_fired(), 1);
+        fault_disarm();
+        EXPECT(strstr(cenote_message(), "again") != NULL);
+        close_ended(open_careful(CENOTE_OK));
+    }
+}
+
+/* Careful pools come and go, and the stream's end needs no second event: one is due, and then done. */
+CASE(end_that_is_covered_already)
+{
+    open_ended();
+    for (int i = 0; i < 3; i++) {
+        struct sim_books before, after;
+        if (i == 2)
+            trim();
+        sim_books(&before);
+        cenote_pool *careful = open_careful(CENOTE_OK);
+        sim_books(&after);
+        EXPECT(after.events <= before.events + (i ? 1 : 2)); /* one of the fence over the pool's own device */
+        if (i == 1)
+            DONE(cuStreamSynchronize(p.stream));
+        if (i < 2)
+            DONE(cenote_pool_destroy(careful));
+        else
+            close_ended(careful);
+    }
+}
+
+/* The other device is lost, or was reset: the careful pool opens, and the block comes back. */
+CASE(last_fence_of_a_device_that_is_lost)
+{
+    for (int is_reset = 0; is_reset < 3; is_reset++) {
+        cenote_options options = scene_options();
+        cenote_pool *there;
+        void *none;
+        open_ended();
+        DONE(cenote_pool_create(1, &options, &there));
+        sim_set_quiet(true);
+        if (is_reset)
+            DONE(cuDevicePrimaryCtxReset(1));
+        else
+            sim_lose_context(1, CUDA_ERROR_ILLEGAL_ADDRESS);
+        if (is_reset == 2)
+            EXPECT_EQ(cenote_alloc(there, MIB, NULL, &none), CENOTE_DEVICE_LOST); /* so cenote has seen it */
+        cenote_pool *careful = open_careful(CENOTE_OK);
+        DONE(cenote_pool_destroy(careful));
+        DONE(cenote_free(used.at));
+        trim();
+        EXPECT_EQ(pending(), 0);
+        DONE(cenote_pool_destroy(there));
+        leave_lost();
+    }
+}
+
+
 /* One use has its event already, the other gets one: what the driver refuses is said, and the call works when it is made again. */
 CASE(end_that_is_refused)
 {
@@ -231,6 +412,29 @@ CASE(end_that_is_refused)
         EXPECT_EQ(pending(), 2);
         close_pending();
     }
+}
+
+/* Two threads retire the stream: the slower one's event is one too many. */
+CASE(stream_that_two_threads_retire)
+{
+    open_pending();
+    whims_at(WHIM_RECORD, 0, retire_it);
+    retire_there();
+    EXPECT(whims_came());
+    DONE(cenote_free(small));
+    close_end();
+}
+
+/* The driver refuses once to destroy an event: it is asked again, and none is lost. */
+CASE(event_that_is_not_destroyed_at_once)
+{
+    open_end();
+    DONE(cuStreamSynchronize(p.stream));
+    fault_arm("cuEventDestroy", 1, CUDA_ERROR_NOT_PERMITTED, false);
+    look();
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    close_end();
 }
 
 static void open_immortal(void)

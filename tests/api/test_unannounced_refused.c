@@ -361,6 +361,7 @@ CASE(pool_with_a_block_that_waits)
     REQUIRE(held_take(&used, scene.pool, 4 * MIB, scene.stream[A]));
     DONE(cenote_use(used.at, scene.stream[B]));
     DONE(cenote_free(used.at));
+    EXPECT_EQ(cenote_use(used.at, scene.stream[B]), CENOTE_DOUBLE_FREE); /* names the stream in vain */
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
     EXPECT(strstr(cenote_message(), "1 freed blocks wait") != NULL);
     close_strict(&scene);
