@@ -178,13 +178,11 @@ bool peer_uses_wait(cenote_pool *pool)
 static CUresult record_on(struct device *other, CUstream stream, bool whole, CUevent *event)
 {
     const struct driver *t = other->driver;
+    CHECK(!whole || t->cuCtxRecordEvent);
     CUresult result = t->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
     if (result)
         return result;
-    if (!whole)
-        result = touch_record_end(other, stream, *event);
-    else
-        result = t->cuCtxRecordEvent ? t->cuCtxRecordEvent(device_context(other), *event) : CUDA_ERROR_NOT_SUPPORTED;
+    result = whole ? t->cuCtxRecordEvent(device_context(other), *event) : touch_record_end(other, stream, *event);
     if (result)
         event_end_on(other, *event);
     return result;

@@ -68,6 +68,34 @@ CASE(the_bound)
     scene_close(&scene);
 }
 
+/* Mappings of a graph's pages stay, also those at other places; and segments are none. */
+CASE(beside_memory_that_stays)
+{
+    struct scene scene;
+    struct held held;
+    cenote_group *graph, *plain;
+    void *fixed, *segment;
+    CUstream early;
+    open_with(&scene, SIM_QUIRK(MAPPING_CEILING), MOST, "");
+    DONE(cuStreamCreate(&early, CU_STREAM_NON_BLOCKING));
+    REQUIRE(held_take(&held, scene.pool, 24 * PAGE, early));
+    held_give(&held);
+    DONE(cuStreamSynchronize(early));
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &graph));
+    DONE(cenote_group_create(scene.pool, "plain", CENOTE_GROUP_PLAIN, NULL, &plain));
+    DONE(cenote_group_alloc(graph, 4 * PAGE, 512, scene.stream[B], &fixed));
+    DONE(cenote_group_alloc(plain, PAGE, 512, scene.stream[B], &segment));
+    EXPECT_EQ(scene_stats(scene.pool).pages_harvested, 4);
+    EXPECT(take_turns(&scene, 18 * PAGE, 12) <= MOST);
+    EXPECT_EQ(scene_stats(scene.pool).ooms, 0);
+    DONE(cenote_free(fixed));
+    DONE(cenote_free(segment));
+    DONE(cenote_group_destroy(graph));
+    DONE(cenote_group_destroy(plain));
+    DONE(cuStreamDestroy(early));
+    scene_close(&scene);
+}
+
 /* While a capture is open nothing is unmapped: memory is short, and nothing else happens. */
 CASE(during_a_capture)
 {

@@ -105,6 +105,7 @@ CASE(callers_that_are_not_on_the_stack)
     EXPECT_TEXT_EQ(words, "0x1234");
     EXPECT_EQ(cenote_site_text(site[0x234], NULL, sizeof words), 6); /* as long as it would be */
     EXPECT_EQ(cenote_site_text(site[0x234], words, 0), 6);
+    EXPECT_EQ(cenote_site_text(0, words, sizeof words), 0); /* no site */
     REQUIRE(cenote_site_text(mark_site(site_mark((char *)getauxval(AT_SYSINFO_EHDR) + 8, 1)), words, sizeof words));
     EXPECT(strstr(words, "vdso") && !strchr(words, '/')); /* an object without a path */
 }

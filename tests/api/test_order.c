@@ -359,6 +359,22 @@ CASE(granted_devices)
     close_scene();
 }
 
+/* The context is lost when the stream is to wait: the request fails with that, and is not made again. */
+CASE(a_context_that_is_lost)
+{
+    void *none;
+    open_scene();
+    leave_in_flight(scene.stream[B], PIECE);
+    fault_arm("cuStreamWaitEvent", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
+    EXPECT_EQ(cenote_alloc(scene.pool, PIECE, scene.stream[A], &none), CENOTE_DEVICE_LOST);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    DONE(cenote_free(live.at));
+    DONE(cenote_pool_destroy(scene.pool));
+    sim_reset(NULL);
+    scene_is_open = false;
+}
+
 CASE(a_driver_that_refuses)
 {
     open_scene();

@@ -2,61 +2,20 @@
  * test_unannounced.c: pools with the option announced:0, and what each piece of their memory waits for: graphs that are replayed on streams that
  * cenote must not touch at the moment, streams that stall, streams of other devices, streams that ended before. test_lanes.c has the rest.
  */
-#include "driver/driver.h"
 #include "tests/api/peers.h"
 
 #undef CARD /* strict.h has its own */
-#include "tests/api/strict.h"
+#include "tests/api/whims.h"
 
 static uint64_t cached(struct scene *scene)
 {
     return scene_stats(scene->pool).cached.current;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ a driver with whims */
-
-static const struct driver *below;
-static CUstream brief;          /* is captured for the moment in which the next event is recorded on it; NULL: no more */
-static CUstream refused;        /* gets no event; NULL: none is */
-static CUevent captured;        /* the event of that moment, until it is recorded anew */
-static void   (*at_record)(void); /* what another thread does while an event is recorded */
-static int    queries;
-
-static CUresult record(CUevent event, CUstream stream)
-{
-    if (at_record)
-        at_record();
-    if (refused && stream == refused)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    captured = captured == event ? NULL : captured;
-    if (!brief || stream != brief)
-        return below->cuEventRecord(event, stream);
-    brief = NULL;
-    captured = event;
-    return record_in_a_capture_of_a_moment(below, event, stream);
-}
-
-static CUresult query(CUevent event)
-{
-    queries++;
-    return event == captured ? CUDA_ERROR_CAPTURED_EVENT : below->cuEventQuery(event);
-}
-
-static const struct driver *with_whims(const struct driver *driver)
-{
-    static struct driver table;
-    below = driver;
-    table = *driver;
-    table.cuEventRecord = record;
-    table.cuEventQuery = query;
-    return &table;
-}
-
 static void open_whims(struct scene *scene, bool mortal)
 {
     open_strict(scene, mortal);
-    if (!below)
-        driver_interpose(with_whims);
+    whims_begin();
 }
 
 /* --------------------------------------------------------------------------------------------------------------------------- replays */
@@ -114,9 +73,9 @@ CASE(kernel_on_a_stream_that_gets_no_event)
     order(scene.stream[A], scene.stream[B]);
     held_linger(&block, scene.stream[B]);
     DONE(cenote_free(block.at));
-    refused = scene.stream[B];
+    whims.refused = scene.stream[B];
     EXPECT_EQ(cenote_alloc(scene.pool, 60 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);
-    refused = NULL;
+    whims.refused = NULL;
     REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[C]));
     held_give(&next);
     close_strict(&scene);
@@ -156,10 +115,10 @@ CASE(replay_on_a_stream_that_gets_no_event)
     open_whims(&scene, false);
     struct replayed r = capture(&scene);
     DONE(cuGraphLaunch(r.exec, scene.stream[B]));
-    refused = scene.stream[B];
+    whims.refused = scene.stream[B];
     end_group(&r);
     EXPECT_EQ(cenote_alloc(scene.pool, 60 * MIB, scene.stream[C], &none), CENOTE_OUT_OF_MEMORY);
-    refused = NULL;
+    whims.refused = NULL;
     end_replayed(&scene, &r);
 }
 
@@ -293,9 +252,9 @@ CASE(streams_that_ended_and_stall)
     CUstream stream[ENDED];
     open_ended(&scene, stream);
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
-    queries = 0;
+    whims.queries = 0;
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, 0));
-    EXPECT(queries <= 20);
+    EXPECT(whims.queries <= 20);
     close_ended(&scene, stream);
 }
 
@@ -337,9 +296,9 @@ CASE(wait_beside_a_thread_that_frees)
     for (laters = 0; laters < LATER; laters++)
         DONE(cenote_alloc(scene.pool, 512, scene.stream[laters % 2 ? A : B], &later[laters]));
     leave_block(&scene, scene.stream[A], 8 * MIB);
-    at_record = free_one_and_go_on;
+    whims.at_record = free_one_and_go_on;
     DONE(cenote_pool_trim(scene.pool, UINT64_MAX, CENOTE_TRIM_WAIT));
-    at_record = NULL;
+    whims.at_record = NULL;
     EXPECT(laters > LATER / 2);
     while (laters)
         free_one();
@@ -354,9 +313,9 @@ CASE(end_in_a_capture_of_a_moment)
     struct scene scene;
     open_whims(&scene, true);
     leave_card(&scene, scene.stream[A]);
-    brief = scene.stream[A];
+    whims.brief = scene.stream[A];
     DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
-    EXPECT(!brief);
+    EXPECT(!whims.brief);
     DONE(cuStreamDestroy(scene.stream[A]));
     scene.stream[A] = NULL;
     DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));

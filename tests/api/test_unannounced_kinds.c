@@ -3,6 +3,8 @@
  * when the first opens, what happens if the driver refuses that, and what they do after the last has gone. And streams of every kind: immortal for
  * another pool alone, those of green contexts, default streams of threads that replay graphs, more than fences can have.
  */
+#include <stdlib.h>
+
 #include "driver/touch.h"
 #include "pool/core/fence.h"
 #include "tests/api/whims.h"
@@ -189,6 +191,24 @@ CASE(last_fence_without_room)
     }
 }
 
+/* A default pool is one like any other. */
+CASE(last_fence_for_a_default_pool)
+{
+    struct scene scene;
+    cenote_pool *pool = NULL;
+    open_kept(&scene);
+    leave_ended(&scene);
+    setenv("CENOTE_CONF", "announced:0", 1);
+    fault_arm("cuCtxRecordEvent", 1, CUDA_ERROR_UNKNOWN, false);
+    EXPECT_EQ(cenote_pool_default(0, &pool), CENOTE_DRIVER);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    unsetenv("CENOTE_CONF");
+    EXPECT(touch_captures_are_announced());
+    expect_next_opens(&scene);
+    scene_close(&scene);
+}
+
 enum loss { KNOWN, NOT_KNOWN, SEEN_IN_A_QUESTION, RESET };
 
 /* The context of a pool is lost, which the pool knows or not: the pool needs no fence any more, and a careful one opens on the other device. */
@@ -295,6 +315,44 @@ CASE(groups_that_end_behind_the_default_stream_of_the_thread)
     trim(scene.pool);
     EXPECT_EQ(cached(scene.pool), 0);
     close_strict(&scene);
+}
+
+/* The thread does not get into the context when it ends the group: a later call of the thread makes that good. */
+CASE(group_that_ends_when_the_driver_refuses)
+{
+    struct scene scene;
+    open_strict(&scene, false);
+    whims_begin();
+    take_and_give(scene.pool, scene.stream[A], 8 * MIB);
+    cenote_group *group;
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    DONE(sim_launch_wait(CU_STREAM_PER_THREAD, 20 * MSEC));
+    fault_arm("cuThreadExchangeStreamCaptureMode", 1, CUDA_ERROR_NOT_PERMITTED, false);
+    DONE(cenote_group_destroy(group));
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    trim(scene.pool);
+    EXPECT_EQ(cached(scene.pool), 0);
+    close_strict(&scene);
+}
+
+/* The event of that shows that the context is lost. The group has ended all the same, and the next call says so. */
+CASE(group_that_ends_with_the_context)
+{
+    struct scene scene;
+    cenote_group *group;
+    open_strict(&scene, false);
+    whims_begin();
+    take_and_give(scene.pool, scene.stream[A], 8 * MIB);
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    fault_arm("cuEventRecord", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
+    DONE(cenote_group_destroy(group));
+    EXPECT_EQ(fault_fired(), 1);
+    EXPECT_EQ(cenote_pool_trim(scene.pool, 0, 0), CENOTE_DEVICE_LOST);
+    fault_disarm();
+    DONE(cenote_pool_destroy(scene.pool));
+    sim_reset(NULL);
+    scene_is_open = false;
 }
 
 /* The same in a pool that keeps the promise, and after the careful pool has gone: then the end of a group asks the device nothing. */

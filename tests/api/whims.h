@@ -16,6 +16,9 @@ static struct {
     CUstream brief;             /* is captured for the moment in which the next event is recorded on it; NULL: no more */
     CUevent  captured;          /* the event of that moment, until it is recorded anew: of it the driver does not say whether it is done */
     CUevent  newest;            /* the last event that was recorded */
+    CUstream refused;           /* gets no event; NULL: none is */
+    int      queries;           /* counts questions about events */
+    void   (*at_record)(void);  /* this thread does it before each event that is recorded; NULL: nothing */
     enum whim_moment moment;    /* at which another thread acts, once */
     int      skip;              /* so many such calls come before */
     void   (*meanwhile)(void);  /* what it does */
@@ -41,6 +44,10 @@ static void whim_comes(enum whim_moment moment)
 static CUresult whim_record(CUevent event, CUstream stream)
 {
     whim_comes(WHIM_RECORD);
+    if (whims.at_record)
+        whims.at_record();
+    if (whims.refused && stream == whims.refused)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     whims.newest = event;
     whims.captured = whims.captured == event ? NULL : whims.captured;
     if (!whims.brief || stream != whims.brief)
@@ -52,7 +59,8 @@ static CUresult whim_record(CUevent event, CUstream stream)
 
 static CUresult whim_query(CUevent event)
 {
-    return event == whims.captured ? CUDA_ERROR_CAPTURED_EVENT : whims.below->cuEventQuery(event);
+    whims.queries++;
+    return event && event == whims.captured ? CUDA_ERROR_CAPTURED_EVENT : whims.below->cuEventQuery(event);
 }
 
 static CUresult whim_push(CUcontext context)
@@ -86,8 +94,9 @@ static inline void whims_begin(void)
     fault_disarm();
     if (!whims.below)
         driver_interpose(with_whims);
-    whims.brief = NULL;
+    whims.brief = whims.refused = NULL;
     whims.captured = whims.newest = NULL;
+    whims.at_record = NULL;
     whims.moment = WHIM_NONE;
 }
 

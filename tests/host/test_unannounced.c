@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "driver/touch.h"
+#include "tests/api/whims.h"
 #include "tests/host/pinned.h"
 
 #define BYTES (64 * KIB)
@@ -30,17 +31,6 @@ static void copy_late(struct card *card, char *block, CUstream stream)
     DONE(sim_launch_wait(stream, 10 * MSEC));
     DONE(cuMemcpyHtoDAsync(card->there, block, BYTES, stream));
     DONE(cenote_host_use(block, 0, stream));
-}
-
-/* A capture of the stream begins before the event is recorded, and has ended afterwards. */
-static CUresult record_in_a_capture_of_a_moment(const struct driver *driver, CUevent event, CUstream stream)
-{
-    CUgraph graph = NULL;
-    DONE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CUresult result = driver->cuEventRecord(event, stream);
-    DONE(cuStreamEndCapture(stream, &graph));
-    DONE(cuGraphDestroy(graph));
-    return result;
 }
 
 static void expect_whole(CUstream stream)
@@ -203,38 +193,6 @@ CASE(replay_on_another_stream_is_told)
 
 /* ------------------------------------------------------------------------------------------------------------------ a driver with whims */
 
-static const struct driver *below;
-static CUstream brief;      /* is captured for the moment in which the next event is recorded on it */
-static CUevent captured;    /* the event of that moment, until it is recorded anew */
-static CUstream refused;    /* gets no event */
-
-static CUresult record(CUevent event, CUstream stream)
-{
-    if (refused && stream == refused)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    captured = captured == event ? NULL : captured;
-    if (!brief || stream != brief)
-        return below->cuEventRecord(event, stream);
-    brief = NULL;
-    captured = event;
-    return record_in_a_capture_of_a_moment(below, event, stream);
-}
-
-static CUresult query(CUevent event)
-{
-    return captured && event == captured ? CUDA_ERROR_CAPTURED_EVENT : below->cuEventQuery(event);
-}
-
-static const struct driver *with_whims(const struct driver *driver)
-{
-    static struct driver table;
-    below = driver;
-    table = *driver;
-    table.cuEventRecord = record;
-    table.cuEventQuery = query;
-    return &table;
-}
-
 /* An event that fell into a capture says nothing: another one takes its place. */
 CASE(capture_of_a_moment)
 {
@@ -246,9 +204,9 @@ CASE(capture_of_a_moment)
     struct replayed r = capture(&card, block);
     DONE(cuGraphLaunch(r.exec, stream));
     DONE(cenote_host_free(block));
-    brief = stream;
+    whims.brief = stream;
     DONE(cenote_host_trim(UINT64_MAX, 0));
-    EXPECT(brief == NULL);
+    EXPECT(whims.brief == NULL);
     EXPECT_EQ(pinned_stats().pending_blocks, 1);
     EXPECT(comes_back(&card));
     EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
@@ -264,9 +222,9 @@ CASE(event_that_is_refused)
     CUstream stream = card.scene.stream[B];
     DONE(cenote_host_stream_set_immortal(0, stream));
     char *block = pinned_take(ALMOST_ALL);
-    refused = stream;
+    whims.refused = stream;
     copy_late(&card, block, stream);
-    refused = NULL;
+    whims.refused = NULL;
     DONE(cenote_host_free(block));
     DONE(cenote_host_trim(UINT64_MAX, 0));
     EXPECT_EQ(pinned_stats().pending_blocks, 1);

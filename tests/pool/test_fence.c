@@ -57,6 +57,25 @@ CASE(what_is_freed_is_done_when_its_fence_is)
     EXPECT(fences_are_valid(&f));
 }
 
+/* A stream waits for a fence over the whole context alone, the oldest that is late enough. */
+CASE(a_stream_waits_for_the_oldest_fence_over_the_context)
+{
+    tick covers[3], wanted = fences_stamp(&f);
+    EXPECT_EQ(fences_newest_whole(&f), 0);
+    EXPECT(fences_covering(&f, &wanted) == NULL);
+    for (uintptr_t i = 0; i < 3; i++) {
+        covers[i] = fences_stamp(&f);
+        REQUIRE(fences_begin(&f));
+        EXPECT(fences_add(&f, event(i + 1), 0));
+        fences_end(&f, i == 1 ? FENCE_WHOLE : FENCE_OF_ALL);
+    }
+    EXPECT_EQ(fences_newest_whole(&f), covers[1]);
+    EXPECT_EQ(fences_covering(&f, &wanted), event(2));
+    EXPECT_EQ(wanted, covers[1]);
+    wanted = covers[2];
+    EXPECT(fences_covering(&f, &wanted) == NULL);
+}
+
 CASE(nothing_freed_needs_no_fence)
 {
     EXPECT(!fences_begin(&f));
