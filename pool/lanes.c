@@ -261,8 +261,9 @@ bool lane_is_owed(const cenote_pool *pool, uint32_t number)
     const struct lane *lane = number ? lane_of(pool, number) : NULL;
     if (!lane || lane->ended)
         return false;
-    return lane->last_free_tick > lane->asked || lane->replayed > lane->asked ||
-           (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > lane->asked);
+    tick whole = pool->store.pages.fences.whole, covered = lane->asked < whole ? whole : lane->asked;
+    return lane->last_free_tick > covered || lane->replayed > covered ||
+           (lane->first && use_of(pool, use_to_cover(pool, lane, lane->first))->freed > covered);
 }
 
 static void mark_stream(cenote_pool *pool, CUstream stream, uint32_t lane)
@@ -359,6 +360,22 @@ void lane_set_done(cenote_pool *pool, uint32_t number, tick covers)
     pool->lanes.replayed--;
     lanes_look_at_released(pool);
     lane_drop(pool, number);
+}
+
+/*
+ * The program has waited for the whole context: the device is done with all that was freed up to `covers`, on streams that may be dead, too. Fences
+ * due find nothing left to say. LOCKING: the turn, too.
+ */
+void lanes_all_done(cenote_pool *pool, tick covers)
+{
+    fences_all_done(&pool->store.pages.fences, covers);
+    for (uint32_t number = 1; pool->lanes.replayed && number < pool->lanes.table.used; number++) {
+        const struct lane *lane = lane_of(pool, number);
+        if (lane->users && lane->replayed && lane->replayed <= covers)
+            lane_set_done(pool, number, covers);
+    }
+    lanes_look_at_released(pool);
+    lanes_end_known(pool);
 }
 
 /* That event is done. */

@@ -146,6 +146,13 @@ bool peer_uses_wait_for(struct device *other)
     return entered && ((!result && whole) || driver_result_is_sticky(result));
 }
 
+/* The other device is done with all that was freed up to `covers`. LOCKING: the pool's lock. */
+void peer_uses_all_done(cenote_pool *pool, int ordinal, tick covers)
+{
+    if (pool->pending.done_on_peers[ordinal] < covers)
+        pool->pending.done_on_peers[ordinal] = covers;
+}
+
 /*
  * Waits on the host until other devices are done with the blocks freed so far. False: there was nothing to wait for, or it was not
  * possible. LOCKING: none held, not inside.
@@ -164,8 +171,7 @@ bool peer_uses_wait(cenote_pool *pool)
         if (!peer_uses_wait_for(pool->config.others[ordinal]))
             continue;
         lock_take(&pool->lock);
-        if (pool->pending.done_on_peers[ordinal] < now)
-            pool->pending.done_on_peers[ordinal] = now;
+        peer_uses_all_done(pool, ordinal, now);
         lock_give(&pool->lock);
         waited = true;
     }

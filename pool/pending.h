@@ -53,6 +53,7 @@ void peer_uses_record(cenote_pool *pool, struct use *u);
 bool peer_uses_is_done(cenote_pool *pool, uint32_t use);
 bool peer_uses_are_owed(const cenote_pool *pool, uint32_t lane);
 void peer_uses_name(cenote_pool *pool, uint32_t lane, CUstream stream);
+void peer_uses_all_done(cenote_pool *pool, int ordinal, tick covers);
 bool peer_uses_wait(cenote_pool *pool);
 bool peer_uses_wait_for(struct device *other);
 CUresult peer_uses_end(struct device *other, CUstream stream, bool whole, CUevent *end);

@@ -203,6 +203,7 @@ bool     lanes_are_in_flight(const cenote_pool *pool, tick limit);
 bool     lanes_are_done(const cenote_pool *pool, tick limit);
 void     lane_forget_key(cenote_pool *pool, struct lane *lane);
 void     lanes_end_known(cenote_pool *pool);
+void     lanes_all_done(cenote_pool *pool, tick covers);
 
 /* --- lane_events.c. LOCKING: as said there */
 CUresult lane_events_record(cenote_pool *pool);

@@ -1,0 +1,91 @@
+/*
+ * synced.c: the program has waited for a whole context, and says so (rule 21).
+ *
+ * With announced:0 cenote waits for the streams that it knows to live. What a stream freed or used after its last event, and that ended without a
+ * word, is covered by nothing that cenote may ask the driver: each question about a whole context invalidates the captures of that context. The
+ * program may wait for its context all the same, at its own risk, and what is known then costs no capture.
+ *
+ *     cenote_sync_begin: all that was freed so far ---the program's cuCtxSynchronize---> cenote_sync_end: the device is done with that
+ *
+ * This is no wait, and it moves no memory: it moves `whole` of the fences, and the next allocation or trim looks.
+ *
+ * LOCKING: none held, not inside. The turn, because fences are changed; the pool's lock around the books.
+ */
+#include "base/check.h"
+#include "pool/pool.h"
+
+/* Makes the number of one pool none of another: structures lie far apart. */
+static uint64_t mark_of(const cenote_pool *pool)
+{
+    return (uint64_t)(uintptr_t)pool << 16;
+}
+
+int cenote_sync_begin(cenote_pool *pool, uint64_t *sync)
+{
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (!sync)
+        return error_set(CENOTE_INVALID, 0, "cenote_sync_begin: no place for the number that cenote_sync_end takes");
+    lock_take(&pool->lock);
+    *sync = pool->store.pages.fences.now ^ mark_of(pool);
+    lock_give(&pool->lock);
+    return CENOTE_OK;
+}
+
+/* The device whose primary context is current, if the pool has to do with it; NULL: another device. LOCKING: none, not inside. */
+static int find_synced(cenote_pool *pool, struct device **synced)
+{
+    struct device *d = pool->config.device;
+    CUcontext current = NULL;
+    CUdevice device = -1;
+    CHECK(lock_none_above(0));
+    CUresult result = d->driver->cuCtxGetCurrent(&current);
+    *synced = current == device_context(d) ? d : NULL;
+    for (int ordinal = 0; current && ordinal < DEVICES_MAX && !*synced; ordinal++) {
+        struct device *other = atomic_load(&pool->config.others[ordinal]);
+        *synced = other && current == device_context(other) ? other : NULL;
+    }
+    if (!result && current && !*synced)
+        result = d->driver->cuCtxGetDevice(&device);
+    if (result)
+        return pool_driver_error(pool, result, "asking for the current context");
+    if (!current || device == d->handle)
+        return error_set(CENOTE_INVALID, 0, "the context that is current is not the primary one of device %d: wait for that one, and have it current",
+                         d->ordinal);
+    return CENOTE_OK;
+}
+
+/* Granted devices are asked where captures are announced (rule 19): a fence covers what this one would not. LOCKING: the turn. */
+static bool is_enough(const cenote_pool *pool)
+{
+    return !pool->access.granted || !touch_captures_are_announced();
+}
+
+/* False: that number is not of this pool. LOCKING: with the turn for the pool's own device. */
+static bool note(cenote_pool *pool, const struct device *synced, tick covers)
+{
+    lock_take(&pool->lock);
+    bool valid = covers <= pool->store.pages.fences.now;
+    if (valid && synced != pool->config.device)
+        peer_uses_all_done(pool, synced->ordinal, covers);
+    else if (valid && is_enough(pool))
+        lanes_all_done(pool, covers);
+    lock_give(&pool->lock);
+    return valid;
+}
+
+int cenote_sync_end(cenote_pool *pool, uint64_t sync)
+{
+    struct device *synced = NULL;
+    int error = pool_usable(pool);
+    if (error || (error = find_synced(pool, &synced)) || !synced)
+        return error;
+    bool own = synced == pool->config.device;
+    if (own && (error = turn_begin(pool)))
+        return error;
+    bool valid = note(pool, synced, sync ^ mark_of(pool));
+    if (own)
+        turn_end(pool);
+    return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "cenote_sync_end: the number is not one that cenote_sync_begin gave for this pool");
+}
