@@ -53,6 +53,8 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     if (C10_UNLIKELY(!enabled_))
         return take_directly(bytes);
+    if (C10_UNLIKELY(!streams_declared_[static_cast<size_t>(device)].load(std::memory_order_relaxed)))
+        declare_streams(device);
     if (C10_UNLIKELY(history_.sees_allocations()))
         return take_recorded(device, bytes, stream);
     void *block = take_unrecorded(device, bytes, stream);
@@ -260,13 +262,15 @@ void Adapter::setMemoryFraction(double fraction, DeviceIndex device)
     set_fraction(pool(device), fraction);
 }
 
-/* With announced:0, before memory of graphs is given up: once for each device. From then on a fence has an event on each of these streams. */
+/*
+ * With announced:0, before the first allocation on each device. From then on a fence has an event on each of these streams: kernels may read a tensor
+ * on any of them, and the program need not have said so if it orders the tensor's own stream behind them.
+ */
 void Adapter::declare_streams(DeviceIndex device)
 {
-    if (streams_declared_[static_cast<size_t>(device)] || captures_are_announced())
-        return;
-    for (cudaStream_t stream : streams_of_pools(device))
-        check(cenote_stream_set_immortal(pool(device), stream));
+    if (!captures_are_announced())
+        for (cudaStream_t stream : streams_of_pools(device))
+            check(cenote_stream_set_immortal(pool(device), stream));
     streams_declared_[static_cast<size_t>(device)] = true;
 }
 

@@ -195,6 +195,11 @@ public:
     ShareableHandle shareIpcHandle(void *block) override;
     std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
 
+    /* synced.cpp: the program waits for a device as a whole, or is about to end a stream */
+    std::vector<uint64_t> begin_sync() const;
+    void end_sync(const std::vector<uint64_t> &syncs) const;
+    void retire(cudaStream_t stream) const;
+
 private:
     cenote_pool *pool(DeviceIndex device) const;
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream);

@@ -24,6 +24,16 @@ extern "C" __attribute__((visibility("default"))) int cenote_torch_install_host(
 extern "C" __attribute__((visibility("default"))) int cenote_torch_on_moment(cenote_moment_fn function, void *arg, size_t size);
 
 /*
+ * With announced:0 the program's own waits for a device (torch.cuda.synchronize) bring back what streams left behind that ended without a word: one
+ * call before such a wait and one after it, on the same thread, with the device current. Without announced:0 they do nothing.
+ */
+extern "C" __attribute__((visibility("default"))) void cenote_torch_sync_begin(void);
+extern "C" __attribute__((visibility("default"))) void cenote_torch_sync_end(void);
+
+/* The program is about to end a stream that it made: cenote_stream_retire, for the pools of all devices. The result is as that of install. */
+extern "C" __attribute__((visibility("default"))) int cenote_torch_retire(unsigned long long stream, char *why, size_t room);
+
+/*
  * Python is about to end. When this returns, the adapter's calls into Python have returned, and it makes no more. Call it without Python's lock,
  * before the interpreter ends.
  */

@@ -211,7 +211,6 @@ void Adapter::releasePool(DeviceIndex device, MempoolId_t id)
         return;
     uint64_t idle = 0; /* a destructor of a graph or pool is running: do not throw */
     contain([&] { idle = idle_bytes(pool(device), p.group, held); }, [](const char *) {});
-    contain([&] { declare_streams(device); }, [](const char *reason) { TORCH_WARN("replays may not be waited for: ", reason); });
     if (cenote_group_destroy(p.group)) {
         TORCH_WARN(cenote_message());
         p.uses++;

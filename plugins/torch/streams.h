@@ -6,8 +6,9 @@
  * A stream that the program or another library made (torch.cuda.ExternalStream, getStreamFromExternal, green contexts, DLPack) has its handle
  * as id, and may end at any time without a word.
  *
- * A graph may be replayed on any stream, and neither PyTorch nor the driver says on which. With announced:0 cenote waits for the streams that were
- * declared immortal when memory of a graph is given up, so all streams of the pools are declared before, also those that never allocated.
+ * A tensor may be read on any stream without a word to cenote, if the program orders the tensor's own stream behind that one; a graph may be replayed
+ * on any stream, and neither PyTorch nor the driver says on which. With announced:0 cenote waits for the streams that were declared immortal, so all
+ * streams of the pools are declared before the first allocation, also those that never allocate.
  */
 #pragma once
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cenote.labels.tags import Tag
     from cenote.native.bindings import Device, Error, Level
 
-__all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "record", "rows",
-           "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
+__all__ = ["Error", "NotBuilt", "__version__", "explain", "growth", "include_folder", "install", "label", "library", "mark", "record", "retire",
+           "rows", "save_trace", "simulation_folder", "snapshot", "stats", "status", "step", "steps", "tag", "trim"]
 __version__: str = version()
 
 
@@ -53,6 +53,17 @@ def step() -> None:
     """
     from cenote.labels import step_counter
     step_counter.step()
+
+
+def retire(stream: "Any") -> None:
+    """The program is about to end a stream that it made (a torch.cuda.ExternalStream, or a handle) and gives it no more work. With announced:0 memory
+    that was used on the stream comes back once its work is done; without this call, not before torch.cuda.synchronize().
+
+        cenote.retire(stream)
+        driver.cuStreamDestroy(stream.cuda_stream)
+    """
+    from cenote.inside import plugin
+    plugin.retire(stream)
 
 
 def tag(name: str) -> "Tag":

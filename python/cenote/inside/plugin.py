@@ -70,6 +70,7 @@ def install() -> None:
         made = adapter.opened(adapter.describe(torch), say)
         library = hook_up(made)
         trim_before_mem_get_info(torch)
+        tell_of_synchronizations(torch, library)
         _adapter = made.path
     except NotMade as why:
         library = fall_back(torch, str(why))
@@ -110,6 +111,28 @@ def trim_before_mem_get_info(torch: ModuleType) -> None:
             torch.cuda.memory_reserved(device)
         return inside(device)
     torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = mem_get_info
+
+
+def tell_of_synchronizations(torch: ModuleType, library: ctypes.CDLL) -> None:
+    """With announced:0 cenote must not wait for a device as a whole. If the program does, by torch.cuda.synchronize(), memory comes back of streams that
+    ended without a word."""
+    inside = torch._C._cuda_synchronize
+
+    @functools.wraps(inside)
+    def synchronize() -> None:
+        library.cenote_torch_sync_begin()
+        inside()
+        library.cenote_torch_sync_end()
+    torch._C._cuda_synchronize = synchronize
+
+
+def retire(stream: Any) -> None:
+    library, why = ctypes.CDLL(_adapter) if _adapter else None, ctypes.create_string_buffer(ROOM)
+    if library is None:
+        raise RuntimeError("cenote.retire: cenote is not PyTorch's allocator, or has no adapter (cenote.status)")
+    handle = getattr(stream, "cuda_stream", stream)
+    if library.cenote_torch_retire(ctypes.c_ulonglong(handle), why, ctypes.c_size_t(ROOM)):
+        raise RuntimeError(f"cenote.retire: {why.value.decode(errors='replace')}")
 
 
 def fall_back(torch: ModuleType, why: str) -> ctypes.CDLL:
