@@ -114,8 +114,8 @@ def trim_before_mem_get_info(torch: ModuleType) -> None:
 
 
 def tell_of_synchronizations(torch: ModuleType, library: ctypes.CDLL) -> None:
-    """With announced:0 cenote must not wait for a device as a whole. If the program does, by torch.cuda.synchronize(), memory comes back of streams that
-    ended without a word."""
+    """With announced:0 cenote must not wait for a device as a whole. If the program does, by torch.cuda.synchronize(), memory comes back of streams
+    that ended without a word."""
     inside = torch._C._cuda_synchronize
 
     @functools.wraps(inside)
