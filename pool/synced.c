@@ -26,7 +26,7 @@ int cenote_sync_begin(cenote_pool *pool, uint64_t *sync)
     if (error)
         return error;
     if (!sync)
-        return error_set(CENOTE_INVALID, 0, "cenote_sync_begin: no place for the number that cenote_sync_end takes");
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_sync_end: the last argument is NULL");
     lock_take(&pool->lock);
     *sync = pool->store.pages.fences.now ^ mark_of(pool);
     lock_give(&pool->lock);
