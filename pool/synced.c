@@ -5,7 +5,7 @@
  * word, is covered by nothing that cenote may ask the driver: each question about a whole context invalidates the captures of that context. The
  * program may wait for its context all the same, at its own risk, and what is known then costs no capture.
  *
- *     cenote_sync_begin: all that was freed so far ---the program's cuCtxSynchronize---> cenote_sync_end: the device is done with that
+ *     cenote_pool_sync_begin: all that was freed so far ---the program's cuCtxSynchronize---> cenote_pool_sync_end: the device is done with that
  *
  * This is no wait, and it moves no memory: it moves `whole` of the fences, and the next allocation or trim looks.
  *
@@ -20,13 +20,13 @@ static uint64_t mark_of(const cenote_pool *pool)
     return (uint64_t)(uintptr_t)pool << 16;
 }
 
-int cenote_sync_begin(cenote_pool *pool, uint64_t *sync)
+int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
 {
     int error = pool_usable(pool);
     if (error)
         return error;
     if (!sync)
-        return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_sync_end: the last argument is NULL");
+        return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
     lock_take(&pool->lock);
     *sync = pool->store.pages.fences.now ^ mark_of(pool);
     lock_give(&pool->lock);
@@ -75,7 +75,7 @@ static bool note(cenote_pool *pool, const struct device *synced, tick covers)
     return valid;
 }
 
-int cenote_sync_end(cenote_pool *pool, uint64_t sync)
+int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync)
 {
     struct device *synced = NULL;
     int error = pool_usable(pool);
@@ -87,5 +87,5 @@ int cenote_sync_end(cenote_pool *pool, uint64_t sync)
     bool valid = note(pool, synced, sync ^ mark_of(pool));
     if (own)
         turn_end(pool);
-    return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "cenote_sync_end: the number is not one that cenote_sync_begin gave for this pool");
+    return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "the number is not one that cenote_pool_sync_begin gave for this pool");
 }

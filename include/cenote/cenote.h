@@ -281,14 +281,14 @@ CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
  * makes no such call for pools with the option announced:0, because the call would end every capture of the context; a program that makes it anyway
  * may say so: then what a stream left behind that ended without cenote_stream_retire is free as well.
  *
- *     if (!cenote_sync_begin(pool, &sync) && !cuCtxSynchronize())
- *         cenote_sync_end(pool, sync);
+ *     if (!cenote_pool_sync_begin(pool, &sync) && !cuCtxSynchronize())
+ *         cenote_pool_sync_end(pool, sync);
  *
  * No driver call is made that concerns a capture, and nothing is waited for. CENOTE_INVALID: the current context is a part of the device (a green
  * context) or one beside the primary one, or `sync` is not of this pool.
  */
-CENOTE_API int cenote_sync_begin(cenote_pool *pool, uint64_t *sync);
-CENOTE_API int cenote_sync_end(cenote_pool *pool, uint64_t sync);
+CENOTE_API int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync);
+CENOTE_API int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync);
 
 /* The stream lives as long as the program: cenote may remember its handle and need not ask the driver for its id at each call. */
 CENOTE_API int cenote_stream_set_immortal(cenote_pool *pool, cenote_stream stream);

@@ -20,7 +20,7 @@ std::vector<uint64_t> Adapter::begin_sync() const
         return syncs; /* a fence covers all that this wait does */
     for (cenote_pool *each : pools_) {
         uint64_t sync = UINT64_MAX; /* of no pool */
-        cenote_sync_begin(each, &sync);
+        cenote_pool_sync_begin(each, &sync);
         syncs.push_back(sync);
     }
     return syncs;
@@ -30,7 +30,7 @@ std::vector<uint64_t> Adapter::begin_sync() const
 void Adapter::end_sync(const std::vector<uint64_t> &syncs) const
 {
     for (size_t device = 0; device < syncs.size(); device++)
-        cenote_sync_end(pools_[device], syncs[device]);
+        cenote_pool_sync_end(pools_[device], syncs[device]);
 }
 
 /* Blocks of any device may have been used on it. */

@@ -32,9 +32,9 @@ static void trim_with_waits(struct scene *scene)
 static void sync_context(cenote_pool *pool)
 {
     uint64_t sync;
-    DONE(cenote_sync_begin(pool, &sync));
+    DONE(cenote_pool_sync_begin(pool, &sync));
     DONE(cuCtxSynchronize());
-    DONE(cenote_sync_end(pool, sync));
+    DONE(cenote_pool_sync_end(pool, sync));
 }
 
 /* -------------------------------------------------------------------------------------------------- what was held, and comes back */
@@ -107,9 +107,9 @@ CASE(default_stream_of_a_green_context)
     DONE(cuCtxFromGreenCtx(&part, green));
     DONE(cuCtxPushCurrent(part));
     leave_card(&scene, NULL);
-    DONE(cenote_sync_begin(scene.pool, &sync));
+    DONE(cenote_pool_sync_begin(scene.pool, &sync));
     DONE(cuCtxSynchronize()); /* of that part */
-    EXPECT_EQ(cenote_sync_end(scene.pool, sync), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_sync_end(scene.pool, sync), CENOTE_INVALID);
     EXPECT(strstr(cenote_message(), "primary") != NULL);
     DONE(cuCtxPopCurrent(NULL));
     trim_with_waits(&scene);
@@ -173,12 +173,12 @@ CASE(what_is_freed_after_the_sync_began)
     void *none;
     open_strict(&scene, true);
     REQUIRE(held_take(&block, scene.pool, 48 * MIB, scene.stream[A]));
-    DONE(cenote_sync_begin(scene.pool, &sync));
+    DONE(cenote_pool_sync_begin(scene.pool, &sync));
     DONE(cuCtxSynchronize());
     held_linger(&block, scene.stream[A]);
     DONE(cenote_free(block.at));
     stream_dies(&scene.stream[A]);
-    DONE(cenote_sync_end(scene.pool, sync));
+    DONE(cenote_pool_sync_end(scene.pool, sync));
     EXPECT_EQ(cenote_alloc(scene.pool, 48 * MIB, scene.stream[B], &none), CENOTE_OUT_OF_MEMORY);
     sync_context(scene.pool);
     DONE(cenote_pool_trim(scene.pool, 0, 0));
@@ -281,12 +281,12 @@ CASE(capture_that_began_after_the_sync)
         DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
         leave_card(&scene, scene.stream[A]);
         stream_dies(&scene.stream[A]);
-        DONE(cenote_sync_begin(scene.pool, &sync));
+        DONE(cenote_pool_sync_begin(scene.pool, &sync));
         DONE(cuCtxSynchronize());
         if (announced)
             DONE(cenote_capture_begin(group, scene.stream[C]));
         DONE(cuStreamBeginCapture(scene.stream[C], modes[i % 3]));
-        DONE(cenote_sync_end(scene.pool, sync));
+        DONE(cenote_pool_sync_end(scene.pool, sync));
         DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
         EXPECT_EQ(cached(&scene) >= 48 * MIB, announced); /* nothing is unmapped while an announced one is open */
         DONE(cuStreamEndCapture(scene.stream[C], &graph));
@@ -373,16 +373,16 @@ CASE(numbers_of_no_sync)
     open_strict(&scene, true);
     leave_card(&scene, scene.stream[A]);
     DONE(cenote_pool_create(0, &options, &second));
-    DONE(cenote_sync_begin(scene.pool, &sync));
-    DONE(cenote_sync_begin(second, &of_second));
-    EXPECT_EQ(cenote_sync_begin(scene.pool, NULL), CENOTE_INVALID);
-    EXPECT_EQ(cenote_sync_begin(NULL, &sync), CENOTE_INVALID);
-    EXPECT_EQ(cenote_sync_end(NULL, sync), CENOTE_INVALID);
-    EXPECT_EQ(cenote_sync_end(scene.pool, of_second), CENOTE_INVALID);
-    EXPECT_EQ(cenote_sync_end(scene.pool, 0), CENOTE_INVALID);
-    EXPECT_EQ(cenote_sync_end(scene.pool, sync + 1), CENOTE_INVALID);
+    DONE(cenote_pool_sync_begin(scene.pool, &sync));
+    DONE(cenote_pool_sync_begin(second, &of_second));
+    EXPECT_EQ(cenote_pool_sync_begin(scene.pool, NULL), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_sync_begin(NULL, &sync), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_sync_end(NULL, sync), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_sync_end(scene.pool, of_second), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_sync_end(scene.pool, 0), CENOTE_INVALID);
+    EXPECT_EQ(cenote_pool_sync_end(scene.pool, sync + 1), CENOTE_INVALID);
     DONE(cuCtxPopCurrent(&popped));
-    EXPECT_EQ(cenote_sync_end(scene.pool, sync), CENOTE_INVALID); /* no context is current: none was waited for */
+    EXPECT_EQ(cenote_pool_sync_end(scene.pool, sync), CENOTE_INVALID); /* no context is current: none was waited for */
     DONE(cuCtxPushCurrent(popped));
     EXPECT(cached(&scene) >= 48 * MIB);
     DONE(cenote_pool_destroy(second));
@@ -399,12 +399,12 @@ CASE(context_of_a_device_that_is_strange_to_the_pool)
     leave_card(&p.scene, p.scene.stream[A]);
     DONE(cuCtxPushCurrent(p.other));
     sync_context(p.scene.pool);
-    DONE(cenote_sync_begin(p.scene.pool, &sync));
+    DONE(cenote_pool_sync_begin(p.scene.pool, &sync));
     fault_arm("cuCtxGetDevice", 1, CUDA_ERROR_UNKNOWN, false);
-    EXPECT_EQ(cenote_sync_end(p.scene.pool, sync), CENOTE_DRIVER);
+    EXPECT_EQ(cenote_pool_sync_end(p.scene.pool, sync), CENOTE_DRIVER);
     DONE(cuCtxPopCurrent(NULL));
     fault_arm("cuCtxGetCurrent", 1, CUDA_ERROR_UNKNOWN, false);
-    EXPECT_EQ(cenote_sync_end(p.scene.pool, sync), CENOTE_DRIVER);
+    EXPECT_EQ(cenote_pool_sync_end(p.scene.pool, sync), CENOTE_DRIVER);
     fault_disarm();
     DONE(cenote_pool_trim(p.scene.pool, 0, CENOTE_TRIM_WAIT));
     EXPECT(cached(&p.scene) >= 48 * MIB);
