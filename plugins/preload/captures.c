@@ -11,8 +11,10 @@
  * after cuStreamEndCapture, when that stream is destroyed, or with its context. A capture that begins by a route past our hooks is not announced
  * (docs/preload.md).
  *
- * LOCKING: `quiet` guards all of this as a writer. A thread that waits for a device holds it as a reader: no capture begins meanwhile, for the wait
- * would end it.
+ * LOCKING: `quiet` guards all of this as a writer. A thread that makes a call over a whole context, which would end a capture, holds it as a reader.
+ * No thread waits for a device with it: what the device waits for may be a thread that begins a capture, or destroys a stream. A driver before CUDA
+ * 12.5 has no event over a context, so that a thread can only wait for the context itself: then it holds `waits` as a reader, and the begin of a
+ * capture, which is the writer, waits for the device, too. `waits` is taken before `quiet`.
  */
 #include "plugins/preload/captures.h"
 
@@ -27,6 +29,7 @@
 #define DEVICES_MAX 64
 
 static pthread_rwlock_t quiet = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_rwlock_t waits = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
 static struct capture {
     CUstream  stream;
@@ -52,17 +55,53 @@ bool captures_have(CUstream stream)
     return result || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+bool captures_are_open(void)
+{
+    pthread_rwlock_rdlock(&quiet);
+    bool are_open = count > 0;
+    pthread_rwlock_unlock(&quiet);
+    return are_open;
+}
+
+#if CUDA_VERSION >= 12050
+bool captures_can_mark(void)
+{
+    return real()->cuCtxRecordEvent != NULL;
+}
+
+bool captures_mark(CUcontext context, CUevent event, CUresult *result)
+{
+    pthread_rwlock_rdlock(&quiet);
+    bool may_mark = count == 0 && captures_can_mark();
+    if (may_mark)
+        *result = real()->cuCtxRecordEvent(context, event);
+    pthread_rwlock_unlock(&quiet);
+    return may_mark;
+}
+#else
+bool captures_can_mark(void)
+{
+    return false;
+}
+
+bool captures_mark(CUcontext context, CUevent event, CUresult *result)
+{
+    (void)context, (void)event, (void)result;
+    return false;
+}
+#endif
+
 bool captures_wait(CUcontext context, CUresult *result)
 {
     const struct real *r = real();
     CUcontext popped;
-    pthread_rwlock_rdlock(&quiet);
-    bool may_wait = count == 0;
+    pthread_rwlock_rdlock(&waits);
+    bool may_wait = !captures_are_open(); /* and none begins meanwhile */
     if (may_wait && !(*result = r->cuCtxPushCurrent_v2(context))) {
         *result = r->cuCtxSynchronize();
         r->cuCtxPopCurrent_v2(&popped);
     }
-    pthread_rwlock_unlock(&quiet);
+    pthread_rwlock_unlock(&waits);
     return may_wait;
 }
 
@@ -86,7 +125,7 @@ static int announce_begin(void)
 {
     for (int i = 0; i < DEVICES_MAX; i++) {
         int error = joined[i].group ? cenote_capture_begin(joined[i].group, joined[i].mark) : CENOTE_OK;
-        if (error) {
+        if (error && error != CENOTE_EXITING) { /* while the process exits cenote makes no call that would harm a capture */
             announce_end(i);
             return error;
         }
@@ -151,6 +190,7 @@ static void remove_at(size_t i)
 static bool begin(CUstream stream)
 {
     real_is_in_use();
+    pthread_rwlock_wrlock(&waits);
     pthread_rwlock_wrlock(&quiet);
     bool is_ready = have_room() && (count || !announce_begin());
     if (is_ready) {
@@ -158,6 +198,7 @@ static bool begin(CUstream stream)
         note_open();
     } else {
         pthread_rwlock_unlock(&quiet);
+        pthread_rwlock_unlock(&waits);
     }
     return is_ready;
 }
@@ -167,6 +208,7 @@ static CUresult begun(CUresult result)
     if (result)
         remove_at(count - 1);
     pthread_rwlock_unlock(&quiet);
+    pthread_rwlock_unlock(&waits);
     return result;
 }
 
@@ -221,13 +263,4 @@ CUresult serve_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const
                                            CUstreamCaptureMode mode)
 {
     return begin(stream) ? begun(real()->cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, number, mode)) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* It may fail and have ended the capture, or leave it open, as when it is called on another thread than the capture was begun on. */
-CUresult serve_cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    CUresult result = real()->cuStreamEndCapture(stream, graph);
-    if (!result || !captures_have(stream))
-        captures_forget_stream(stream);
-    return result;
 }

@@ -12,8 +12,14 @@
  */
 bool captures_have(CUstream stream);
 
-/* Waits until the device is done with all that the context was given; *result is the driver's answer. False, at once: a capture is open. */
+/*
+ * Of all that the context was given so far: captures_mark records the event behind it, captures_wait waits for it. Both are calls that would end a
+ * capture. False, and nothing was done: a capture is open, or the driver has no such event. Else *result is the driver's answer.
+ */
+bool captures_mark(CUcontext context, CUevent event, CUresult *result);
 bool captures_wait(CUcontext context, CUresult *result);
+bool captures_can_mark(void);
+bool captures_are_open(void);
 
 /* The stream is destroyed next; the context has ended, or ends next. Captures that began there are over. Is one open in the context? */
 void captures_forget_stream(CUstream stream);

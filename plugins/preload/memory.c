@@ -8,7 +8,9 @@
  *     live ----cuMemFree: the thread waits for the context----> free, for any request
  *       |
  *       +-----cuMemFree while a stream is captured: the driver decides whether a free is allowed then. If it is, the thread cannot wait for the
- *             context, because that would end the capture: the block is *kept*, and freed with the next cuMemFree that can wait
+ *             context, because that would end the capture: the block is *kept*. When the last capture has ended, a relay waits for the device in
+ *             place of the thread, and the block is free after it (relay.c). Where that is not possible, the next cuMemFree or a shortage of memory
+ *             waits for it
  *
  * cuMemFree of a block that was taken in stream order waits for nothing, as in the driver: cuda.h says that the program has.
  *
@@ -20,6 +22,7 @@
 #include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/identities.h"
+#include "plugins/preload/relay.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -121,25 +124,100 @@ CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, 
     return result;
 }
 
-/* --- giving */
+/* --- waiting for the device */
 
-/* Would the driver allow a cuMemFree now? It is asked by one of its own memory, which it refuses, or also waits for, as it does for any. */
-static CUresult ask_for_a_free(struct place *p)
+/* Memory of the driver's own; with a reserve, because the device may be full. */
+static CUresult take_probe(struct place *p, CUdeviceptr *probe)
+{
+    const struct real *r = real();
+    *probe = atomic_exchange(&p->probe, 0);
+    CUresult result = *probe ? CUDA_SUCCESS : r->cuMemAlloc_v2(probe, 1);
+    return place_lacks_room(result) ? r->cuMemAlloc_v2(probe, 1) : result;
+}
+
+static void keep_probe(struct place *p, CUdeviceptr probe)
+{
+    CUdeviceptr none = 0;
+    if (probe && !atomic_compare_exchange_strong(&p->probe, &none, probe))
+        real()->cuMemFree_v2(probe);
+}
+
+/* In a mode in which this allocation ends no capture that has begun meanwhile. */
+static void renew_probe(struct place *p)
+{
+    const struct real *r = real();
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUdeviceptr probe = 0;
+    r->cuThreadExchangeStreamCaptureMode(&mode);
+    if (!r->cuMemAlloc_v2(&probe, 1))
+        keep_probe(p, probe);
+    r->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/*
+ * Would the driver allow a cuMemFree now? It is asked by one of its own memory, which it refuses, or also waits for, as it does for any. The context
+ * is current.
+ */
+static CUresult ask_for_a_free(struct place *p, bool *has_waited)
+{
+    const struct real *r = real();
+    CUdeviceptr probe = 0;
+    *has_waited = false;
+    CUresult result = take_probe(p, &probe);
+    if (result)
+        return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result; /* it is no refusal */
+    result = r->cuMemFree_v2(probe);
+    *has_waited = !result;
+    if (result)
+        keep_probe(p, probe);
+    else if (!p->all_are_seen)
+        renew_probe(p);
+    return result;
+}
+
+static CUresult wait_as_the_driver(struct place *p, bool *has_waited)
 {
     const struct real *r = real();
     CUcontext popped;
-    CUdeviceptr probe = 0;
+    *has_waited = false;
     CUresult result = r->cuCtxPushCurrent_v2(atomic_load(&p->context));
     if (result)
         return result;
-    result = r->cuMemAlloc_v2(&probe, 1);
-    if (!result)
-        result = r->cuMemFree_v2(probe);
-    else if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        result = CUDA_SUCCESS; /* it is no refusal */
+    result = ask_for_a_free(p, has_waited);
+    *has_waited = *has_waited && !p->all_are_seen && !captures_are_open();
     r->cuCtxPopCurrent_v2(&popped);
     return result;
 }
+
+/* As captures_wait, but no lock is held meanwhile. */
+static bool wait_for_mark(struct place *p, CUresult *result)
+{
+    struct scope scope;
+    CUevent event = NULL;
+    bool is_marked = true;
+    *result = place_enter(p, &scope);
+    if (!*result && (event = place_take_event(p))) {
+        is_marked = captures_mark(atomic_load(&p->context), event, result);
+        if (is_marked && !*result)
+            *result = real()->cuEventSynchronize(event);
+        place_give_event(p, event);
+    }
+    place_leave(&scope);
+    return event || *result ? is_marked : captures_wait(atomic_load(&p->context), result);
+}
+
+/*
+ * The device is done with all that it was given: *has_waited. With captures that are not seen, the driver alone knows whether a thread may wait, and
+ * it waits as it does at each cuMemFree. While a capture is open nobody waits, and the driver says whether a free is allowed.
+ */
+static CUresult wait_for_device(struct place *p, bool *has_waited)
+{
+    CUresult result = CUDA_SUCCESS;
+    *has_waited = p->all_are_seen && (captures_can_mark() ? wait_for_mark(p, &result) : captures_wait(atomic_load(&p->context), &result));
+    return *has_waited ? result : wait_as_the_driver(p, has_waited);
+}
+
+/* --- blocks that are kept */
 
 static bool have_room(void)
 {
@@ -188,6 +266,19 @@ static void free_kept(struct place *p, uint64_t last)
     pthread_mutex_unlock(&keeping);
 }
 
+uint64_t memory_kept(struct place *p)
+{
+    uint64_t bytes = 0;
+    cenote_block block;
+    if (!atomic_load_explicit(&kept_ever, memory_order_relaxed))
+        return 0;
+    pthread_mutex_lock(&keeping);
+    for (size_t i = 0; i < kept_count; i++)
+        bytes += kept[i].place == p && !cenote_find(kept[i].block, &block) ? block.requested : 0;
+    pthread_mutex_unlock(&keeping);
+    return bytes;
+}
+
 void memory_forget(struct place *p)
 {
     pthread_mutex_lock(&keeping);
@@ -196,6 +287,76 @@ void memory_forget(struct place *p)
             kept[i] = kept[--kept_count];
     pthread_mutex_unlock(&keeping);
 }
+
+/* One that is not later than `last`. NULL: there is none. */
+static void *take_kept(struct place *p, uint64_t last)
+{
+    void *block = NULL;
+    pthread_mutex_lock(&keeping);
+    for (size_t i = kept_count; i-- > 0 && !block;)
+        if (kept[i].place == p && kept[i].number <= last) {
+            block = kept[i].block;
+            kept[i] = kept[--kept_count];
+        }
+    pthread_mutex_unlock(&keeping);
+    return block;
+}
+
+/* They are free when the relay has come to where the device is now. */
+static void give_behind(struct place *p, CUstream relay, uint64_t last)
+{
+    cenote_block block;
+    void *next;
+    while ((next = take_kept(p, last)))
+        if (cenote_use(next, relay)) {
+            keep(p, next); /* no host memory */
+            return;
+        } else if (!cenote_find(next, &block)) {
+            memory_give(p, &block);
+        }
+}
+
+static void return_kept(struct place *p)
+{
+    struct scope scope;
+    CUstream relay;
+    uint64_t last = atomic_load(&kept_ever);
+    CUresult result = place_enter(p, &scope);
+    CUevent event = result ? NULL : place_take_event(p);
+    if (event && captures_mark(atomic_load(&p->context), event, &result) && !result && !relay_open(event, &relay)) {
+        give_behind(p, relay, last);
+        relay_close(p, relay);
+    }
+    if (event)
+        place_give_event(p, event);
+    place_leave(&scope);
+}
+
+void memory_return_kept(void)
+{
+    for (int i = 0; i < PLACES_MAX && atomic_load_explicit(&kept_ever, memory_order_relaxed); i++) {
+        struct place *p = place_at(i);
+        if (p && p->all_are_seen && memory_kept(p))
+            return_kept(p);
+    }
+}
+
+int memory_return_in_shortage(cenote_pool *pool, size_t bytes, void *place)
+{
+    struct place *p = place;
+    struct scope scope;
+    uint64_t last = atomic_load(&kept_ever);
+    bool has_waited = false;
+    (void)pool, (void)bytes;
+    if (!last || captures_are_open() || !memory_kept(p))
+        return 0;
+    if (!place_enter(p, &scope) && !wait_for_device(p, &has_waited) && has_waited)
+        free_kept(p, last);
+    place_leave(&scope);
+    return has_waited;
+}
+
+/* --- giving */
 
 /* What is known of the block goes first: at its address there may be another one as soon as it is free. */
 int memory_give(struct place *p, const cenote_block *block)
@@ -210,14 +371,13 @@ int memory_give(struct place *p, const cenote_block *block)
 
 static CUresult free_for_all(struct place *p, const cenote_block *block)
 {
-    CUresult result;
+    bool has_waited;
     uint64_t last = atomic_load(&kept_ever); /* what is kept from here on was not waited for */
-    if (!captures_wait(atomic_load(&p->context), &result)) {
-        result = ask_for_a_free(p);
-        return result ? result : keep(p, block->start);
-    }
+    CUresult result = wait_for_device(p, &has_waited);
     if (result)
         return result;
+    if (!has_waited)
+        return keep(p, block->start);
     if (last)
         free_kept(p, last);
     return memory_said(memory_give(p, block));

@@ -16,8 +16,15 @@ int memory_give(struct place *p, const cenote_block *block);
 /* The program has freed the block while a stream was being captured, and cenote has not yet. */
 bool memory_is_kept(const void *block);
 
-/* The place closes: such blocks of it are its own again. */
-void memory_forget(struct place *p);
+/* How many bytes of it such blocks have. The place closes: they are its own again. */
+uint64_t memory_kept(struct place *p);
+void     memory_forget(struct place *p);
+
+/* The last capture may have ended: then such blocks come back when the device is done with what it was given so far. */
+void memory_return_kept(void);
+
+/* The pool is short of memory: such blocks come back, if the device can be waited for. As cenote_shortage_fn. */
+int memory_return_in_shortage(cenote_pool *pool, size_t bytes, void *place);
 
 /* What a program is told of a call of cenote that must not fail. */
 CUresult memory_said(int error);

@@ -1,7 +1,9 @@
 /*
  * place.c: which devices are served: a pool of cenote for each device whose primary context allocates.
  *
- *     closed ----place_here, place_of_context----> open ----the context is reset, or released by the program: place_close----> closed
+ *     closed ----place_here, place_of_context----> open ----the context has ended: place_close----> closed
+ *       |
+ *       +------- it cannot open -------> refused, until the context ends
  *
  * Contexts that a program makes itself (cuCtxCreate) are not served: cenote's pools are of primary contexts. What those allocate is the driver's.
  *
@@ -13,6 +15,7 @@
 #include "plugins/preload/place.h"
 
 #include "plugins/preload/captures.h"
+#include "plugins/preload/memory.h"
 #include "plugins/preload/peers.h"
 
 #include <pthread.h>
@@ -26,6 +29,7 @@ static struct place places[PLACES_MAX];
 static struct place_past pasts[PLACES_MAX]; /* of places that have closed */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t passes[PASSES];
+static _Atomic(CUcontext) refused[PLACES_MAX]; /* the context for which the place could not open */
 
 CUresult place_passed(enum pass why, CUresult result)
 {
@@ -45,6 +49,46 @@ static bool is_valid(const struct place *p)
     return p->pool && p->still && p->mark && p->captures && p->device == (int)(p - places) && cenote_pool_device(p->pool) == p->device;
 }
 
+/* --- calls of the driver */
+
+CUresult place_enter(struct place *p, struct scope *scope)
+{
+    const struct real *r = real();
+    scope->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    r->cuThreadExchangeStreamCaptureMode(&scope->mode);
+    CUresult result = r->cuCtxPushCurrent_v2(atomic_load(&p->context));
+    scope->has_pushed = !result;
+    return result;
+}
+
+void place_leave(struct scope *scope)
+{
+    const struct real *r = real();
+    CUcontext popped;
+    if (scope->has_pushed)
+        r->cuCtxPopCurrent_v2(&popped);
+    r->cuThreadExchangeStreamCaptureMode(&scope->mode);
+}
+
+CUevent place_take_event(struct place *p)
+{
+    CUevent event = NULL;
+    for (int i = 0; i < EVENTS_KEPT && !event; i++)
+        if (atomic_load_explicit(&p->events[i], memory_order_relaxed))
+            event = atomic_exchange(&p->events[i], NULL);
+    return event || !real()->cuEventCreate(&event, p->event_flags) ? event : NULL;
+}
+
+void place_give_event(struct place *p, CUevent event)
+{
+    for (int i = 0; i < EVENTS_KEPT; i++) {
+        CUevent none = NULL;
+        if (atomic_compare_exchange_strong(&p->events[i], &none, event))
+            return;
+    }
+    real()->cuEventDestroy_v2(event);
+}
+
 /* --- opening */
 
 static int make_pool(struct place *p)
@@ -52,6 +96,7 @@ static int make_pool(struct place *p)
     cenote_options options;
     int error = cenote_options_default(&options);
     options.order = 0; /* memory of cuMemAlloc may be used on any stream at once */
+    p->all_are_seen = options.announced;
     if (!error)
         error = cenote_pool_create(p->device, &options, &p->pool);
     if (!error)
@@ -63,14 +108,16 @@ static int make_pool(struct place *p)
     if (!error)
         error = peers_grant(p->device, p->pool);
     if (!error)
-        error = captures_join(p->device, p->captures, p->mark, options.announced);
+        error = captures_join(p->device, p->captures, p->mark, p->all_are_seen);
+    if (!error)
+        error = cenote_pool_on_shortage(p->pool, memory_return_in_shortage, p);
     if (!error)
         cenote_pool_set_user(p->pool, "the program");
     return error;
 }
 
-/* Takes apart what is there. */
-static void close_parts(struct place *p)
+/* Takes apart what is there; `has_ended`: the context, and with it our streams and events. */
+static void close_parts(struct place *p, bool has_ended, bool is_released)
 {
     const struct real *r = real();
     if (p->captures) {
@@ -79,11 +126,12 @@ static void close_parts(struct place *p)
     }
     if (p->pool && cenote_pool_destroy(p->pool))
         fprintf(stderr, "cenote: the pool of device %d cannot be given back: %s\n", p->device, cenote_message());
-    if (p->still)
+    if (p->still && !has_ended)
         r->cuStreamDestroy_v2(p->still);
-    if (p->mark)
+    if (p->mark && !has_ended)
         r->cuStreamDestroy_v2(p->mark);
-    r->cuDevicePrimaryCtxRelease_v2(p->device);
+    if (!is_released)
+        r->cuDevicePrimaryCtxRelease_v2(p->device);
     memset(p, 0, sizeof *p);
 }
 
@@ -106,12 +154,11 @@ static bool open_parts(struct place *p)
 }
 
 /* `context` is current and of the device: is it the primary one? Then it stays retained while the place is open. */
-static bool retain_primary(const struct real *r, CUdevice device, CUcontext context)
+static bool retain_primary(const struct real *r, CUdevice device, CUcontext context, unsigned *flags)
 {
     CUcontext primary;
-    unsigned flags;
     int active = 0;
-    if (r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || r->cuDevicePrimaryCtxRetain(&primary, device))
+    if (r->cuDevicePrimaryCtxGetState(device, flags, &active) || !active || r->cuDevicePrimaryCtxRetain(&primary, device))
         return false;
     if (primary != context)
         r->cuDevicePrimaryCtxRelease_v2(device);
@@ -133,16 +180,27 @@ static void open_to_others(struct place *p)
     }
 }
 
+/* A thread waits for our events as it waits for the context: it sleeps if the program wants that. */
+static unsigned event_flags_of(unsigned context_flags)
+{
+    bool sleeps = (context_flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC;
+    return CU_EVENT_DISABLE_TIMING | (sleeps ? CU_EVENT_BLOCKING_SYNC : 0u);
+}
+
 static struct place *open_place(CUdevice device, CUcontext context)
 {
     const struct real *r = real();
     struct place *p = &places[device];
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    unsigned flags = 0;
+    if (atomic_load_explicit(&refused[device], memory_order_relaxed) == context)
+        return NULL;
     real_is_in_use();
     pthread_mutex_lock(&opening);
     CUcontext open = atomic_load(&p->context);
-    if (!open && retain_primary(r, device, context)) {
+    if (!open && atomic_load(&refused[device]) != context && retain_primary(r, device, context, &flags)) {
         p->device = device;
+        p->event_flags = event_flags_of(flags);
         r->cuThreadExchangeStreamCaptureMode(&mode);
         if (open_parts(p)) {
             CHECK(is_valid(p));
@@ -150,7 +208,8 @@ static struct place *open_place(CUdevice device, CUcontext context)
             peers_grant(device, p->pool); /* again: another thread may have let in a device before it saw the place */
             open_to_others(p);
         } else {
-            close_parts(p);
+            close_parts(p, false, false);
+            atomic_store(&refused[device], context);
         }
         r->cuThreadExchangeStreamCaptureMode(&mode);
     }
@@ -198,27 +257,21 @@ bool place_past(int ordinal, struct place_past *past)
     return past->requested != 0;
 }
 
-void place_close(int ordinal, bool has_ended)
+void place_close(int ordinal, bool is_released)
 {
-    const struct real *r = real();
     struct place *p = place_at(ordinal);
-    CUcontext popped, context = p ? atomic_load(&p->context) : NULL;
-    if (!p || (!has_ended && (captures_are_in(context) || r->cuCtxPushCurrent_v2(context))))
+    if (ordinal >= 0 && ordinal < PLACES_MAX)
+        atomic_store(&refused[ordinal], NULL);
+    if (!p)
         return;
-    if (!has_ended)
-        r->cuCtxSynchronize(); /* where it fails the context is lost, and nothing runs there any more */
-    captures_forget_context(context);
+    captures_forget_context(atomic_load(&p->context));
     pthread_mutex_lock(&opening);
     pasts[ordinal] = past_of(ordinal);
     atomic_store(&p->context, NULL);
     free_everything(p->pool);
-    if (has_ended)
-        p->still = p->mark = NULL; /* they went with it */
-    close_parts(p);
+    close_parts(p, true, is_released);
     peers_forget(ordinal);
     pthread_mutex_unlock(&opening);
-    if (!has_ended)
-        r->cuCtxPopCurrent_v2(&popped);
 }
 
 bool place_make_room(void)

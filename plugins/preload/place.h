@@ -10,7 +10,8 @@
 #include <cenote/report.h>
 #include <stdatomic.h>
 
-#define PLACES_MAX 64 /* devices, by ordinal */
+#define PLACES_MAX 64   /* devices, by ordinal */
+#define EVENTS_KEPT 8   /* of a place; chosen: threads that free at one time */
 
 enum pass {
 #define PASS(name, text) PASS_##name,
@@ -40,7 +41,31 @@ struct place {
     CUmemoryPool          mempool;     /* the driver's default pool of the device */
     struct family         family;      /* of it */
     _Atomic(CUmemoryPool) current;     /* the one that cuMemAllocAsync means: the default one, or what the program has set */
+    bool                  all_are_seen;  /* the program promises that no capture begins past the hooks (announced:1) */
+    unsigned              event_flags;   /* a thread waits for an event as it waits for the context */
+    _Atomic(CUevent)      events[EVENTS_KEPT]; /* not in use; NULL: none */
+    _Atomic(CUdeviceptr)  probe;         /* memory of the driver, to ask it for a free with (memory.c); 0: none */
 };
+
+static inline bool stream_is_default(CUstream stream)
+{
+    return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/*
+ * For calls of the driver that a place makes: between the two its context is current, and captures of the thread forbid nothing. Leave follows enter,
+ * whatever enter returned.
+ */
+struct scope {
+    CUstreamCaptureMode mode;
+    bool has_pushed;
+};
+CUresult place_enter(struct place *p, struct scope *scope);
+void     place_leave(struct scope *scope);
+
+/* An event of the place, for one wait. NULL: the driver has none. LOCKING: inside. */
+CUevent place_take_event(struct place *p);
+void    place_give_event(struct place *p, CUevent event);
 
 /* The place of the calling thread's current context; of a context. NULL: memory of it is left to the driver. */
 struct place *place_here(void);
@@ -56,10 +81,13 @@ struct place *place_at(int ordinal);
 struct place *place_of_block(CUdeviceptr at, cenote_block *block);
 
 /*
- * The primary context of the device has ended, or is about to, with all its memory: the place closes, and what was live there is gone. A context that
- * is about to end and has an open capture stays, and so does the place: the device cannot be waited for.
+ * The primary context of the device has ended, with all its memory: the place closes, and what was live there is gone. `is_released`: the retain of
+ * the place has been given back.
  */
-void place_close(int ordinal, bool has_ended);
+void place_close(int ordinal, bool is_released);
+
+/* Of the retains of the device's primary context those that the place and cenote have: each 1. The place is open. */
+#define PLACE_RETAINS 2
 
 /* Memory that the program wants by other ways than cenote's is short: gives back what no block uses. False: there was none. */
 bool place_make_room(void);
@@ -72,6 +100,12 @@ bool place_past(int ordinal, struct place_past *past);
 
 /* Was the block taken by cuMemAlloc, for every stream at once? */
 bool place_is_for_all(struct place *p, const cenote_block *block);
+
+/* The driver has no memory left for what it was asked: true, if cenote has given some back, and the driver is to be asked once more. */
+static inline bool place_lacks_room(CUresult result)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY && place_make_room();
+}
 
 /* A request for memory was left to the driver, which has answered it: counted, if it was granted. */
 CUresult place_passed(enum pass why, CUresult result);

@@ -145,6 +145,14 @@ static void ask_for_all(struct real *r)
     }
 }
 
+/* Does the driver know the function in this version of CUDA? Some export what only newer ones serve. */
+static bool has(const struct real *r, const char *name, int version)
+{
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *function = NULL;
+    return r->cuGetProcAddress_v2 && !r->cuGetProcAddress_v2(name, &function, version, 0, &status) && !status && function;
+}
+
 static bool find_all(struct real *r)
 {
     const char *chosen = secure_getenv("CENOTE_DRIVER"); /* as cenote itself reads it (driver/loader.c) */
@@ -158,6 +166,10 @@ static bool find_all(struct real *r)
     for (int i = 0; i < HOOKS; i++)
         r->exported[i] = real_dlsym(library, symbols[i]);
     ask_for_all(r);
+#if CUDA_VERSION >= 12050
+    if (!has(r, "cuCtxRecordEvent", 12050))
+        r->cuCtxRecordEvent = NULL;
+#endif
     r->ours[0] = code_around((void *)(uintptr_t)cenote_version);
     r->ours[1] = code_around((void *)(uintptr_t)r->cuInit);
     const char *switched = getenv("CENOTE_PRELOAD");

@@ -14,6 +14,7 @@
 #include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/memory.h"
+#include "plugins/preload/relay.h"
 
 /* PASSES: served, and *result is what the program is told. Else why it is left to the driver. `pool` is NULL for the one that is set. */
 static enum pass take_at(struct place *p, CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream, CUresult *result)
@@ -30,8 +31,7 @@ static enum pass take_at(struct place *p, CUdeviceptr *at, size_t size, CUmemory
 static struct place *place_of_stream(CUstream stream)
 {
     CUcontext context = NULL;
-    bool is_default = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    return is_default || real()->cuStreamGetCtx(stream, &context) ? NULL : place_of_context(context);
+    return stream_is_default(stream) || real()->cuStreamGetCtx(stream, &context) ? NULL : place_of_context(context);
 }
 
 /*
@@ -63,6 +63,31 @@ CUresult serve_cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPoo
     return why == PASSES ? result : place_passed(why, real()->cuMemAllocFromPoolAsync(at, size, pool, stream));
 }
 
+/* The process exits: no block is handed out any more, so a free succeeds as long as there is a driver. */
+static CUresult said_at_exit(void)
+{
+    CUcontext context;
+    CUresult result = real()->cuCtxGetCurrent(&context);
+    return result == CUDA_ERROR_DEINITIALIZED ? result : CUDA_SUCCESS;
+}
+
+/*
+ * The block waits for the stream. A default stream is that of the current context, whichever device the block is of. Streams of other contexts than
+ * primary ones cenote does not know.
+ */
+static CUresult use(struct place *p, void *block, CUstream stream)
+{
+    CUdevice device;
+    struct place *here = stream_is_default(stream) ? place_here() : p;
+    CUresult result = here ? CUDA_SUCCESS : real()->cuCtxGetDevice(&device);
+    if (!here)
+        return result ? result : relay_use(p, block, stream);
+    int error = here == p ? cenote_use(block, stream) : cenote_use_on(block, here->device, stream);
+    if (error == CENOTE_EXITING)
+        return said_at_exit();
+    return error == CENOTE_INVALID || error == CENOTE_NOT_SUPPORTED ? relay_use(p, block, stream) : memory_said(error);
+}
+
 CUresult serve_cuMemFreeAsync(CUdeviceptr at, CUstream stream)
 {
     cenote_block block;
@@ -71,6 +96,6 @@ CUresult serve_cuMemFreeAsync(CUdeviceptr at, CUstream stream)
         return real()->cuMemFreeAsync(at, stream);
     if ((CUdeviceptr)(uintptr_t)block.start != at || memory_is_kept(block.start))
         return CUDA_ERROR_INVALID_VALUE;
-    int error = cenote_use(block.start, stream);
-    return memory_said(error ? error : memory_give(p, &block));
+    CUresult result = use(p, block.start, stream);
+    return result ? result : memory_said(memory_give(p, &block));
 }

@@ -4,8 +4,7 @@
  */
 #include "tests/preload/card.h"
 
-#include <dlfcn.h>
-#include <link.h>
+#include <pthread.h>
 
 #define PAIR 0x1234567812345678u
 
@@ -177,23 +176,6 @@ ON_CARD(a_capture_that_does_not_begin)
     exit(failures_said());
 }
 
-/* A function of the driver, out of the driver's own table of symbols: a route past the hooks. The table ends where the names begin. */
-static void *out_of_the_file(const char *name)
-{
-    struct link_map *map = NULL;
-    const ElfW(Sym) *symbols = NULL;
-    const char *names = NULL;
-    REQUIRE(!dlinfo(dlopen("libcuda.so.1", RTLD_NOW), RTLD_DI_LINKMAP, &map));
-    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        symbols = entry->d_tag == DT_SYMTAB ? (const void *)entry->d_un.d_ptr : symbols;
-        names = entry->d_tag == DT_STRTAB ? (const void *)entry->d_un.d_ptr : names;
-    }
-    for (const ElfW(Sym) *s = symbols; (const char *)s < names; s++)
-        if (!strcmp(names + s->st_name, name))
-            return (void *)(map->l_addr + s->st_value);
-    return NULL;
-}
-
 /* With announced:0 cenote does no harm to a capture that it has not seen, and the graph's memory is the graph's. */
 static void capture_unseen(void)
 {
@@ -229,5 +211,98 @@ static void capture_unseen(void)
 }
 
 ENDS_WITH(a_capture_past_the_hooks, 0) { capture_unseen(); }
+
+/* The device waits for a call of another thread, while a thread waits for the device in cuMemFree. */
+static struct stall {
+    atomic_bool waits, is_over, in_time;
+    CUresult (*call)(void);
+    CUresult result;
+} stall;
+
+static bool comes_true(atomic_bool *what)
+{
+    struct wait wait = {0};
+    while (!atomic_load(what) && wait_on(&wait))
+        ;
+    return atomic_load(what);
+}
+
+/* Its clock stands still until a thread waits for the device: then that function runs. */
+static void CUDA_CB hold_up_the_device(void *unused)
+{
+    (void)unused;
+    atomic_store(&stall.waits, true);
+    atomic_store(&stall.in_time, comes_true(&stall.is_over));
+}
+
+static void *call_meanwhile(void *unused)
+{
+    (void)unused;
+    cuCtxSetCurrent(card.context);
+    if (comes_true(&stall.waits))
+        stall.result = stall.call();
+    atomic_store(&stall.is_over, true);
+    return NULL;
+}
+
+static void free_during(CUresult (*call)(void))
+{
+    pthread_t other;
+    struct held block = plain_take(20 * MIB, card.stream[A]);
+    stall.call = call;
+    held_linger(&block, card.stream[B]);
+    DONE(cuLaunchHostFunc(card.stream[B], hold_up_the_device, NULL));
+    REQUIRE(!pthread_create(&other, NULL, call_meanwhile, NULL));
+    DONE(cuMemFree(at_of(&block)));
+    pthread_join(other, NULL);
+    DONE(stall.result);
+    EXPECT(atomic_load(&stall.in_time));
+    EXPECT(!is_ours(at_of(&block)));
+}
+
+static CUresult capture_nothing(void)
+{
+    CUgraph graph = NULL;
+    CUresult result = cuStreamBeginCapture(card.stream[C], CU_STREAM_CAPTURE_MODE_GLOBAL);
+    result = result ? result : cuStreamEndCapture(card.stream[C], &graph);
+    return result ? result : cuGraphDestroy(graph);
+}
+
+static CUresult destroy_a_stream(void)
+{
+    return cuStreamDestroy(card.stream[C]);
+}
+
+static CUresult allocate_on_another_device(void)
+{
+    CUcontext context;
+    CUdeviceptr at = 0;
+    CUresult result = cuDevicePrimaryCtxRetain(&context, 1);
+    if (!result && !(result = cuCtxPushCurrent(context)) && !(result = cuMemAlloc(&at, MIB)) && !is_ours(at))
+        result = CUDA_ERROR_UNKNOWN;
+    return result ? result : cuMemFree(at);
+}
+
+ON_CARD(a_capture_while_a_free_waits) { free_during(capture_nothing); }
+ON_CARD(a_stream_destroyed_while_a_free_waits) { free_during(destroy_a_stream); }
+
+ENDS_WITH(a_first_allocation_while_a_free_waits, 0)
+{
+    card_open(CAPACITY, 2);
+    free_during(allocate_on_another_device);
+    card_close();
+}
+
+/* A driver before CUDA 12.5 has no event over a context: there only the begin of a capture waits. */
+static void without_context_events(void)
+{
+    struct sim_shape shape = scene_card(CAPACITY);
+    shape.driver_version = 12040;
+    scene_open_card(&card, &shape);
+    free_during(destroy_a_stream);
+    card_close();
+}
+
+ENDS_WITH(a_free_with_an_older_driver, 0) { without_context_events(); }
 
 PRELOAD_MAIN("captures")

@@ -6,11 +6,12 @@
 static CUcontext contexts[2];
 static CUstream  streams[2];
 
-#define ON_TWO_CARDS(name)              \
+#define ON_TWO_CARDS(name) ON_TWO_CARDS_OF(name, CAPACITY)
+#define ON_TWO_CARDS_OF(name, capacity) \
     static void name##_on_cards(void);  \
     ENDS_WITH(name, 0)                  \
     {                                   \
-        card_open(CAPACITY, 2);         \
+        card_open(capacity, 2);         \
         open_both();                    \
         name##_on_cards();              \
         judge_both();                   \
@@ -181,6 +182,82 @@ ON_TWO_CARDS(a_capture_beside_another_device)
     DONE(cuStreamEndCapture(streams[0], &graph));
     EXPECT(graph);
     DONE(cuGraphDestroy(graph));
+}
+
+/* A default stream at the free is that of the current device, whichever one the block is of. */
+ON_TWO_CARDS_OF(a_free_on_the_default_stream_of_another_device, 64 * MIB)
+{
+    CUstream defaults[] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD};
+    CUdeviceptr far = 0, at;
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuMemAlloc(&far, MIB)); /* device 1 is let into the memory of device 0 */
+    for (int i = 0; i < 3; i++) {
+        DONE(cuCtxSetCurrent(contexts[0]));
+        DONE(cuMemAllocAsync(&at, 40 * MIB, streams[0]));
+        struct held first = held_of((void *)(uintptr_t)at, 40 * MIB, streams[0]);
+        DONE(cuStreamSynchronize(streams[0]));
+        DONE(cuCtxSetCurrent(contexts[1]));
+        held_linger(&first, defaults[i]);
+        DONE(cuMemFreeAsync(at, defaults[i]));
+        DONE(cuCtxSetCurrent(contexts[0]));
+        DONE(cuMemAllocAsync(&at, 40 * MIB, streams[0]));
+        struct held second = held_of((void *)(uintptr_t)at, 40 * MIB, streams[0]);
+        held_expect(&second, streams[0]);
+        DONE(cuMemFreeAsync(at, streams[0]));
+    }
+    DONE(cuCtxSetCurrent(NULL));
+    DONE(cuCtxSetCurrent(contexts[0]));
+    DONE(cuMemFree(far));
+}
+
+/* A context that a program makes itself, also on another device: its streams may free what is of a primary context, and the block waits for them. */
+static void free_in_own_context(int device)
+{
+    CUcontext own, popped;
+    CUstream created;
+    CUdeviceptr far = 0, at;
+    DONE(cuCtxSetCurrent(contexts[1]));
+    DONE(cuMemAlloc(&far, MIB));
+    DONE(cuCtxCreate(&own, NULL, 0, device));
+    DONE(cuStreamCreate(&created, CU_STREAM_NON_BLOCKING));
+    DONE(cuCtxPopCurrent(&popped));
+    CUstream all[] = {created, NULL, CU_STREAM_PER_THREAD};
+    for (int i = 0; i < 6; i++) {
+        CUstream stream = all[i / 2];
+        DONE(cuCtxSetCurrent(contexts[0]));
+        DONE(i & 1 ? cuMemAlloc(&at, 40 * MIB) : cuMemAllocAsync(&at, 40 * MIB, streams[0]));
+        struct held first = held_of((void *)(uintptr_t)at, 40 * MIB, streams[0]);
+        DONE(cuStreamSynchronize(streams[0]));
+        if (stream != created)
+            DONE(cuCtxPushCurrent(own));
+        held_linger(&first, stream);
+        DONE(cuMemFreeAsync(at, stream));
+        if (stream != created)
+            DONE(cuCtxPopCurrent(&popped));
+        EXPECT(!is_ours(at));
+        DONE(cuMemAllocAsync(&at, 40 * MIB, streams[0]));
+        struct held second = held_of((void *)(uintptr_t)at, 40 * MIB, streams[0]);
+        held_expect(&second, streams[0]);
+        DONE(cuMemFreeAsync(at, streams[0]));
+        DONE(cuCtxSynchronize());
+    }
+    DONE(cuMemFree(far));
+    DONE(cuCtxDestroy(own));
+}
+
+ON_TWO_CARDS_OF(a_free_in_a_context_of_the_program, 64 * MIB) { free_in_own_context(0); }
+ON_TWO_CARDS_OF(a_free_in_such_a_context_of_another_device, 64 * MIB) { free_in_own_context(1); }
+
+/* No context is current: the driver cannot tell which default stream is meant, and nothing happens. */
+ON_TWO_CARDS(a_free_on_no_default_stream)
+{
+    CUdeviceptr at = 0;
+    DONE(cuMemAllocAsync(&at, MIB, streams[0]));
+    DONE(cuCtxSetCurrent(NULL));
+    EXPECT_EQ(cuMemFreeAsync(at, NULL), CUDA_ERROR_INVALID_CONTEXT);
+    DONE(cuCtxSetCurrent(contexts[0]));
+    EXPECT(is_ours(at));
+    DONE(cuMemFreeAsync(at, streams[0]));
 }
 
 PRELOAD_MAIN("devices")

@@ -47,26 +47,62 @@ ON_CARD(a_reset)
     }
 }
 
-/* With the program's last release the context ends, as it does without cenote. */
+/* With the last release of all the context ends, as it does without cenote. Its memory is gone before cenote gives back its own retain, too. */
 ON_CARD(the_last_release)
 {
     CUcontext again;
     struct sim_books books;
+    sim_set_quiet(true);
     struct held plain = plain_take(20 * MIB, card.stream[A]);
     DONE(cuDevicePrimaryCtxRetain(&again, 0));
     DONE(cuDevicePrimaryCtxRelease(0));
     EXPECT(is_ours(at_of(&plain)));
     expect_served();
+    sim_books(&books);
+    EXPECT_EQ(books.contexts, 3); /* the program's, the place's and cenote's */
+    EXPECT_EQ(books.violations, 0);
     DONE(cuCtxPopCurrent(&again));
     DONE(cuDevicePrimaryCtxRelease(0));
     EXPECT(!is_ours(at_of(&plain)));
     sim_books(&books);
     EXPECT_EQ(books.used + books.contexts + books.streams + books.events, 0);
+    EXPECT(!books.violations || strstr(sim_last_violation(), "released more often"));
     DONE(cuDevicePrimaryCtxRetain(&card.context, 0));
     DONE(cuCtxPushCurrent(card.context));
     for (int s = 0; s < SCENE_STREAMS; s++)
         DONE(cuStreamCreate(&card.stream[s], CU_STREAM_NON_BLOCKING));
     expect_served();
+    DONE(cuCtxSynchronize());
+    EXPECT_EQ(sim_mismatches(), 0);
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* A part of the program has retained the context past the hooks, as a runtime may by its own table: no release that the hooks see ends it. */
+ON_CARD(a_retain_past_the_hooks)
+{
+    union {
+        void *from;
+        CUresult (*to)(CUcontext *, CUdevice);
+    } retain = {.from = out_of_the_file("cuDevicePrimaryCtxRetain")};
+    CUcontext again;
+    struct sim_books books;
+    struct held plain = plain_take(20 * MIB, card.stream[A]), async = stream_take(9 * MIB, card.stream[B]);
+    REQUIRE(retain.from && retain.from != dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRetain"));
+    DONE(retain.to(&again, 0));
+    for (int i = 0; i < 3; i++) {
+        DONE(cuDevicePrimaryCtxRelease(0)); /* the only one that came by the hooks */
+        EXPECT(is_ours(at_of(&plain)));
+        held_expect(&plain, card.stream[A]);
+        held_expect(&async, card.stream[B]);
+        expect_served();
+        DONE(cuDevicePrimaryCtxRetain(&again, 0));
+        EXPECT_EQ(again, card.context);
+    }
+    sim_books(&books);
+    EXPECT_EQ(books.contexts, 4); /* two of the program, the place's and cenote's */
+    DONE(cuMemFreeAsync(at_of(&async), card.stream[B]));
+    DONE(cuMemFree(at_of(&plain)));
 }
 
 /* A reset while a capture is open, and blocks wait for its end. */
