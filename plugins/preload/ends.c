@@ -93,6 +93,8 @@ CUresult serve_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     pthread_mutex_lock(&ending);
     CUresult result = real()->cuDevicePrimaryCtxRetain(context, device);
+    if (place_lacks_room(result))
+        result = real()->cuDevicePrimaryCtxRetain(context, device);
     pthread_mutex_unlock(&ending);
     return result;
 }

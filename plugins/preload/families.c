@@ -287,7 +287,8 @@ CUresult serve_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map,
     struct place *p;
     CUresult result = real()->cuMemPoolSetAccess(pool, map, count);
     struct family *f = result ? NULL : find_anywhere(pool, &p);
-    return f && grant_as_the_driver(p, pool) ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
+    int error = f ? grant_as_the_driver(p, pool) : CENOTE_OK;
+    return error && error != CENOTE_EXITING ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
 }
 
 /* The whole of cenote's pool gives back, the oldest first, but no more than this one may lose. */

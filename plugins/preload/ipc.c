@@ -26,13 +26,19 @@ static CUresult said(int error)
     }
 }
 
-/* The handle is of the whole block, whichever address of it was named, as the driver's is of the whole allocation. */
+/*
+ * The handle is of the whole block, whichever address of it was named, as the driver's is of the whole allocation. Memory in stream order has no
+ * handle in the driver, and says so (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE): nor has a block. What a program has freed has none either.
+ */
 CUresult serve_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr at)
 {
     cenote_block block;
     cenote_share share;
-    if (!handle || !place_of_block(at, &block))
+    struct place *p = handle ? place_of_block(at, &block) : NULL;
+    if (!p)
         return real()->cuIpcGetMemHandle(handle, at);
+    if (!place_is_for_all(p, &block) || memory_is_kept(block.start))
+        return CUDA_ERROR_INVALID_VALUE;
     int error = cenote_export(block.start, &share);
     if (!error)
         memcpy(handle, &share, sizeof share);
@@ -66,5 +72,7 @@ CUresult serve_cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, uns
 CUresult serve_cuIpcCloseMemHandle(CUdeviceptr at)
 {
     int error = at ? cenote_import_close((void *)(uintptr_t)at) : CENOTE_INVALID;
+    if (error == CENOTE_EXITING)
+        return CUDA_SUCCESS; /* it goes with the process */
     return error == CENOTE_INVALID || error == CENOTE_NOT_OURS ? real()->cuIpcCloseMemHandle(at) : said(error);
 }

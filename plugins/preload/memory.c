@@ -108,7 +108,14 @@ CUresult serve_cuMemAlloc_v2(CUdeviceptr *at, size_t size)
     CUresult result;
     if (p && memory_take(p, NULL, at, size, p->still, &result))
         return result;
-    return place_passed(p ? PASS_REFUSED : PASS_CONTEXT, real()->cuMemAlloc_v2(at, size));
+    result = real()->cuMemAlloc_v2(at, size);
+    return place_passed(p ? PASS_REFUSED : PASS_CONTEXT, place_lacks_room(result) ? real()->cuMemAlloc_v2(at, size) : result);
+}
+
+static CUresult pass_pitch(enum pass why, CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+    CUresult result = real()->cuMemAllocPitch_v2(at, pitch, width, height, element);
+    return place_passed(why, place_lacks_room(result) ? real()->cuMemAllocPitch_v2(at, pitch, width, height, element) : result);
 }
 
 CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned int element)
@@ -118,7 +125,7 @@ CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, 
     struct place *p = is_fine && height <= SIZE_MAX / row ? place_here() : NULL;
     CUresult result;
     if (!p || !memory_take(p, NULL, at, row * height, p->still, &result))
-        return place_passed(p ? PASS_REFUSED : PASS_CONTEXT, real()->cuMemAllocPitch_v2(at, pitch, width, height, element));
+        return pass_pitch(p ? PASS_REFUSED : PASS_CONTEXT, at, pitch, width, height, element);
     if (!result)
         *pitch = row;
     return result;
@@ -152,6 +159,11 @@ static void renew_probe(struct place *p)
     if (!r->cuMemAlloc_v2(&probe, 1))
         keep_probe(p, probe);
     r->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+void memory_begin_to_ask(struct place *p)
+{
+    renew_probe(p);
 }
 
 /*

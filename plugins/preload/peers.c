@@ -65,6 +65,7 @@ CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     lets_in[other] |= 1ull << own;
     struct place *p = place_at(other);
     int error = p ? cenote_pool_grant(p->pool, own) : CENOTE_OK;
+    error = error == CENOTE_EXITING ? CENOTE_OK : error; /* what is there stays as it is, and nothing comes */
     if (error)
         lets_in[other] &= ~(1ull << own);
     pthread_mutex_unlock(&deciding);

@@ -124,7 +124,8 @@ static void close_parts(struct place *p, bool has_ended, bool is_released)
         captures_leave(p->device);
         cenote_group_destroy(p->captures);
     }
-    if (p->pool && cenote_pool_destroy(p->pool))
+    int error = p->pool ? cenote_pool_destroy(p->pool) : CENOTE_OK;
+    if (error && error != CENOTE_EXITING) /* then it ends with the process */
         fprintf(stderr, "cenote: the pool of device %d cannot be given back: %s\n", p->device, cenote_message());
     if (p->still && !has_ended)
         r->cuStreamDestroy_v2(p->still);
@@ -147,9 +148,11 @@ static bool open_parts(struct place *p)
     atomic_store(&p->current, current);
     p->family.device = p->device;
     atomic_store(&p->family.handle, p->mempool);
-    if (!make_pool(p))
+    int error = make_pool(p);
+    if (!error)
         return true;
-    fprintf(stderr, "cenote: device %d is left to the driver: %s\n", p->device, cenote_message());
+    if (error != CENOTE_EXITING)
+        fprintf(stderr, "cenote: device %d is left to the driver: %s\n", p->device, cenote_message());
     return false;
 }
 
@@ -204,6 +207,8 @@ static struct place *open_place(CUdevice device, CUcontext context)
         r->cuThreadExchangeStreamCaptureMode(&mode);
         if (open_parts(p)) {
             CHECK(is_valid(p));
+            if (!p->all_are_seen)
+                memory_begin_to_ask(p);
             atomic_store(&p->context, open = context);
             peers_grant(device, p->pool); /* again: another thread may have let in a device before it saw the place */
             open_to_others(p);

@@ -9,6 +9,7 @@
 #include "plugins/preload/families.h"
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/identities.h"
+#include "plugins/preload/memory.h"
 #include "plugins/preload/place.h"
 
 CUresult serve_cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdeviceptr at)
@@ -80,13 +81,24 @@ CUresult serve_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
     return is_ours ? CUDA_ERROR_INVALID_VALUE : real()->cuMemRetainAllocationHandle(handle, at);
 }
 
-/* What the pool holds and no block uses is free to the program, as memory after cuMemFree is. */
+/* Of a device: all that could be had there. What the pool holds and no block uses is free to the program, and so is what it has freed. */
+static size_t all_left(struct place *p, size_t left)
+{
+    cenote_stats stats;
+    if (cenote_pool_stats(p->pool, &stats))
+        return left;
+    uint64_t kept = memory_kept(p), used = stats.allocated.current > kept ? stats.allocated.current - kept : 0;
+    uint64_t all = left + stats.cached.current + kept, most = stats.limit > used ? stats.limit - used : 0;
+    return stats.limit && all > most ? most : all;
+}
+
+/* In any context of the device: what another context takes from the driver has cenote make room, too. */
 CUresult serve_cuMemGetInfo_v2(size_t *left, size_t *total)
 {
+    CUdevice device;
     CUresult result = real()->cuMemGetInfo_v2(left, total);
-    cenote_stats stats;
-    struct place *p = result || !left ? NULL : place_here();
-    if (p && !cenote_pool_stats(p->pool, &stats))
-        *left += stats.cached.current;
+    struct place *p = result || !left || real()->cuCtxGetDevice(&device) ? NULL : place_at(device);
+    if (p)
+        *left = all_left(p, *left);
     return result;
 }

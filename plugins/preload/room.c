@@ -1,24 +1,21 @@
 /*
- * room.c: memory that stays the driver's, by calls which are not served: where the driver has none left for it, cenote gives back what no block uses,
- * and the driver is asked once more.
+ * room.c: calls that stay the driver's and take memory of the device, beside allocations: rows ROOM of hooks.def. Where the driver has none left,
+ * cenote gives back what no block uses, and the driver is asked once more.
  *
  * LOCKING: none.
  */
 #include "plugins/preload/hooks.h"
 #include "plugins/preload/place.h"
 
-#define ROOM(symbol, parameters, arguments)                                     \
-    CUresult serve_##symbol parameters                                          \
-    {                                                                           \
-        CUresult result = real()->symbol arguments;                             \
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && place_make_room())            \
-            result = real()->symbol arguments;                                  \
-        return result;                                                          \
+#define HOOK(name, symbol, version, parameters, arguments)
+#define HOOK_STREAM(name, symbol, version, parameters, arguments)
+#define ROOM(name, symbol, version, parameters, arguments)                     \
+    CUresult serve_##symbol parameters                                         \
+    {                                                                          \
+        CUresult result = real()->symbol arguments;                            \
+        return place_lacks_room(result) ? real()->symbol arguments : result;   \
     }
-
-ROOM(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
-     (handle, size, prop, flags))
-ROOM(cuMemAllocManaged, (CUdeviceptr *at, size_t size, unsigned int flags), (at, size, flags))
-ROOM(cuArrayCreate_v2, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description), (array, description))
-ROOM(cuArray3DCreate_v2, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description), (array, description))
-ROOM(cuMipmappedArrayCreate, (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels), (array, description, levels))
+#define ROOM_STREAM ROOM
+#define REAL(symbol, parameters)
+#define UNTOUCHED(symbol, why)
+#include "plugins/preload/hooks.def"

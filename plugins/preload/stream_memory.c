@@ -53,14 +53,20 @@ CUresult serve_cuMemAllocAsync(CUdeviceptr *at, size_t size, CUstream stream)
 {
     CUresult result;
     enum pass why = take(at, size, NULL, stream, &result);
-    return why == PASSES ? result : place_passed(why, real()->cuMemAllocAsync(at, size, stream));
+    if (why == PASSES)
+        return result;
+    result = real()->cuMemAllocAsync(at, size, stream);
+    return place_passed(why, place_lacks_room(result) ? real()->cuMemAllocAsync(at, size, stream) : result);
 }
 
 CUresult serve_cuMemAllocFromPoolAsync(CUdeviceptr *at, size_t size, CUmemoryPool pool, CUstream stream)
 {
     CUresult result;
     enum pass why = pool ? take(at, size, pool, stream, &result) : PASS_POOL;
-    return why == PASSES ? result : place_passed(why, real()->cuMemAllocFromPoolAsync(at, size, pool, stream));
+    if (why == PASSES)
+        return result;
+    result = real()->cuMemAllocFromPoolAsync(at, size, pool, stream);
+    return place_passed(why, place_lacks_room(result) ? real()->cuMemAllocFromPoolAsync(at, size, pool, stream) : result);
 }
 
 /* The process exits: no block is handed out any more, so a free succeeds as long as there is a driver. */

@@ -91,6 +91,39 @@ ON_CARD_OF(a_free_during_a_capture, 64 * MIB)
     EXPECT(first.at);
 }
 
+/* The blocks come back when the capture has ended and the device is done with them: no other free is needed. */
+static void expect_back(bool at_once)
+{
+    struct held first = plain_take(40 * MIB, card.stream[B]), second;
+    size_t left, total;
+    CUgraph graph = NULL;
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    held_linger(&first, card.stream[B]);
+    DONE(cuMemFree(at_of(&first)));
+    DONE(sim_launch_wait(card.stream[B], 10 * MSEC));
+    DONE(cuMemGetInfo(&left, &total));
+    EXPECT_EQ(left, total);
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    DONE(cuGraphDestroy(graph));
+    EXPECT_EQ(is_ours(at_of(&first)), !at_once);
+    EXPECT_EQ(cuStreamQuery(card.stream[B]), CUDA_ERROR_NOT_READY); /* the end of a capture waits for nothing */
+    second = plain_take(40 * MIB, card.stream[C]);
+    REQUIRE(second.at);
+    held_expect(&second, card.stream[C]);
+    DONE(cuMemFree(at_of(&second)));
+}
+
+ON_CARD_OF(a_block_freed_in_a_capture_comes_back, 64 * MIB) { expect_back(true); }
+
+ENDS_WITH(it_comes_back_with_an_older_driver, 0)
+{
+    struct sim_shape shape = scene_card(64 * MIB);
+    shape.driver_version = 12040;
+    scene_open_card(&card, &shape);
+    expect_back(false);
+    card_close();
+}
+
 /* What the driver refuses in the capture of a thread is refused, and the capture is as the driver leaves it: invalid. */
 ON_CARD(a_free_that_the_driver_forbids)
 {
@@ -211,6 +244,39 @@ static void capture_unseen(void)
 }
 
 ENDS_WITH(a_capture_past_the_hooks, 0) { capture_unseen(); }
+
+/*
+ * cuMemFree meanwhile: the driver allows it in this mode, waits, and harms no capture. The device is full, so that the driver has no memory to be
+ * asked with.
+ */
+static void free_beside_the_unseen(void)
+{
+    union {
+        void *from;
+        CUresult (*to)(CUstream, CUstreamCaptureMode);
+    } begin = {.from = out_of_the_file("cuStreamBeginCapture_v2")};
+    CUgraph graph = NULL;
+    setenv("CENOTE_CONF", "announced:0", 1);
+    card_open(64 * MIB, 1);
+    struct held all[8] = {plain_take(20 * MIB, card.stream[B])};
+    int count = 1;
+    while (count < 8 && (all[count] = plain_take(count < 3 ? 20 * MIB : 2 * MIB, card.stream[B])).at)
+        count++;
+    EXPECT(count == 4 || count == 5);
+    for (int i = 0; i < count; i++) {
+        DONE(begin.to(card.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+        held_linger(&all[i], card.stream[B]);
+        DONE(cuMemFree(at_of(&all[i])));
+        EXPECT(!is_ours(at_of(&all[i])));
+        DONE(cuStreamQuery(card.stream[B]));
+        DONE(sim_launch_wait(card.stream[A], 1));
+        DONE(cuStreamEndCapture(card.stream[A], &graph));
+        DONE(cuGraphDestroy(graph));
+    }
+    card_close();
+}
+
+ENDS_WITH(a_free_beside_a_capture_past_the_hooks, 0) { free_beside_the_unseen(); }
 
 /* The device waits for a call of another thread, while a thread waits for the device in cuMemFree. */
 static struct stall {

@@ -227,6 +227,110 @@ ENDS_WITH(a_fork_before_the_first_use, 0)
     card_close();
 }
 
+/* A thread comes to the device for the first time, again and again, while others fork; the children exit as programs do, with all handlers. */
+static void *come_for_the_first_time(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&stop)) {
+        CUcontext context;
+        CUdeviceptr at = 0;
+        if (!cuDevicePrimaryCtxRetain(&context, 1) && !cuCtxSetCurrent(context) && !cuMemAlloc(&at, 40 * KIB))
+            cuDevicePrimaryCtxReset(1);
+        cuDevicePrimaryCtxRelease(1);
+    }
+    return NULL;
+}
+
+static int child_exits(CUdeviceptr unused)
+{
+    (void)unused;
+    exit(0);
+}
+
+ENDS_WITH(forks_beside_a_first_allocation, 0)
+{
+    pthread_t thread;
+    FORKS_BESIDE_THREADS();
+    setenv("CENOTE_SUMMARY", "on", 1);
+    card_open(CAPACITY, 2);
+    struct held plain = plain_take(20 * MIB, card.stream[A]);
+    sim_set_quiet(true);
+    REQUIRE(!pthread_create(&thread, NULL, come_for_the_first_time, NULL));
+    for (int i = 0; i < 60; i++)
+        EXPECT_EQ(status_of_fork(child_exits, 0), 0);
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+    DONE(cuMemFree(at_of(&plain)));
+    unsetenv("CENOTE_SUMMARY");
+    scene_is_open = false;
+    exit(failures_said());
+}
+
+/* Handlers that the program has set up before all run after cenote's own: while the driver answers, calls do as without cenote. */
+static struct held left_over[3];
+
+static void late(void)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr at = 0;
+    DONE(cuMemFreeAsync(at_of(&left_over[0]), card.stream[B]));
+    DONE(cuMemFree(at_of(&left_over[1])));
+    DONE(cuMemFreeAsync(at_of(&left_over[2]), NULL));
+    DONE(cuMemAllocAsync(&at, MIB, card.stream[A]));
+    DONE(cuMemFreeAsync(at, card.stream[A]));
+    DONE(cuMemAlloc(&at, MIB));
+    DONE(cuMemFree(at));
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    DONE(cuDevicePrimaryCtxReset(0));
+    EXPECT_TEXT_EQ(sim_last_violation(), "");
+    _exit(failures_said());
+}
+
+ENDS_WITH(handlers_after_cenotes, 0)
+{
+    atexit(late);
+    card_open(CAPACITY, 1);
+    for (int i = 0; i < 3; i++)
+        left_over[i] = i == 1 ? plain_take(3 * MIB, card.stream[A]) : stream_take(3 * MIB, card.stream[A]);
+    scene_is_open = false;
+    exit(3); /* not reached by all handlers: `late` ends it */
+}
+
+/* A place that cannot open says so once, and the driver serves. */
+ENDS_WITH(a_place_that_cannot_open, 0)
+{
+    int pipes[2];
+    char said[4096] = "";
+    CUdeviceptr at[20];
+    setenv("CENOTE_CONF", "provider:nonsense", 1);
+    REQUIRE(!pipe(pipes));
+    card_open(CAPACITY, 1);
+    int stays = dup(2);
+    dup2(pipes[1], 2);
+    for (int i = 0; i < 20; i++)
+        DONE(i & 1 ? cuMemAlloc(&at[i], 1000) : cuMemAllocAsync(&at[i], 1000, card.stream[A]));
+    dup2(stays, 2);
+    close(pipes[1]);
+    REQUIRE(read(pipes[0], said, sizeof said - 1) > 0);
+    const char *first = strstr(said, "is left to the driver");
+    EXPECT(first && !strstr(first + 1, "is left to the driver"));
+    for (int i = 0; i < 20; i++) {
+        EXPECT(!is_ours(at[i]));
+        DONE(i & 1 ? cuMemFree(at[i]) : cuMemFreeAsync(at[i], card.stream[A]));
+    }
+    unsetenv("CENOTE_CONF"); /* another context is another try */
+    DONE(cuDevicePrimaryCtxReset(0));
+    for (int s = 0; s < SCENE_STREAMS; s++)
+        card.stream[s] = NULL;
+    DONE(cuDevicePrimaryCtxRetain(&card.context, 0));
+    DONE(cuCtxSetCurrent(card.context));
+    for (int s = 0; s < SCENE_STREAMS; s++)
+        DONE(cuStreamCreate(&card.stream[s], CU_STREAM_NON_BLOCKING));
+    expect_served();
+    card_close();
+}
+
 /* The program leaves its memory and its captures as they are, and ends. */
 static void end_early(void)
 {

@@ -94,6 +94,26 @@ static void share(bool by_driver)
 ENDS_WITH(a_block_in_another_process, 0) { share(false); }
 ENDS_WITH(memory_of_the_driver_in_another_process, 0) { share(true); }
 
+/* As without the preload: memory in stream order has no handle, and its attribute says so. */
+static void ask_for_handles(const char *is_on)
+{
+    CUipcMemHandle handle;
+    setenv("CENOTE_PRELOAD", is_on, 1);
+    card_open(CAPACITY, 1);
+    sim_set_quiet(true);
+    struct held plain = plain_take(MIB, card.stream[A]), async = stream_take(MIB, card.stream[A]);
+    unsigned is_plain = 0, is_async = 1;
+    DONE(cuPointerGetAttribute(&is_plain, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at_of(&plain)));
+    DONE(cuPointerGetAttribute(&is_async, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at_of(&async)));
+    EXPECT(is_plain && !is_async);
+    DONE(cuIpcGetMemHandle(&handle, at_of(&plain)));
+    EXPECT_EQ(cuIpcGetMemHandle(&handle, at_of(&async)), CUDA_ERROR_INVALID_VALUE);
+    scene_is_open = false;
+}
+
+ENDS_WITH(handles_under_the_preload, 0) { ask_for_handles("on"); }
+ENDS_WITH(handles_without_it, 0) { ask_for_handles("off"); }
+
 ON_CARD(handles_that_are_refused)
 {
     CUipcMemHandle handle;

@@ -173,4 +173,73 @@ ON_CARD(room_for_memory_of_the_driver)
     DONE(cuMemFree(managed));
 }
 
+/* The same for requests of every kind that are passed on to the driver. */
+static void hold_and_free(size_t bytes)
+{
+    struct held one = plain_take(bytes, card.stream[A]);
+    REQUIRE(one.at && is_ours(at_of(&one)));
+    DONE(cuMemFree(at_of(&one)));
+}
+
+ON_CARD(room_for_what_is_passed_on)
+{
+    CUcontext own, popped;
+    CUstream stream;
+    CUdeviceptr at = 0;
+    size_t pitch;
+    CUmemoryPool limited = pool_with(CU_MEM_HANDLE_TYPE_NONE, 220 * MIB);
+    hold_and_free(200 * MIB);
+    DONE(cuMemAllocFromPoolAsync(&at, 200 * MIB, limited, card.stream[A]));
+    EXPECT(!is_ours(at));
+    DONE(cuMemFreeAsync(at, card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuMemPoolDestroy(limited));
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int way = 0; way < 3; way++) {
+        DONE(cuCtxPopCurrent(&popped));
+        hold_and_free(200 * MIB);
+        DONE(cuCtxPushCurrent(own));
+        if (way == 1)
+            DONE(cuMemAllocPitch(&at, &pitch, 2 * MIB, 100, 4));
+        else
+            DONE(way == 0 ? cuMemAlloc(&at, 200 * MIB) : cuMemAllocAsync(&at, 200 * MIB, stream));
+        EXPECT(!is_ours(at));
+        DONE(way == 2 ? cuMemFreeAsync(at, stream) : cuMemFree(at));
+        DONE(cuCtxSynchronize());
+    }
+    DONE(cuCtxDestroy(own));
+}
+
+ON_CARD(room_for_a_graph)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec;
+    CUdeviceptr at = 0;
+    DONE(cuStreamBeginCapture(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DONE(cuMemAllocAsync(&at, 200 * MIB, card.stream[A]));
+    DONE(sim_launch_touch(card.stream[A], at, 200 * MIB));
+    DONE(cuMemFreeAsync(at, card.stream[A]));
+    DONE(cuStreamEndCapture(card.stream[A], &graph));
+    hold_and_free(200 * MIB);
+    DONE(cuGraphInstantiate(&exec, graph, 0));
+    hold_and_free(40 * MIB);
+    DONE(cuGraphLaunch(exec, card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuGraphExecDestroy(exec));
+    DONE(cuGraphDestroy(graph));
+}
+
+ENDS_WITH(room_for_a_context, 0)
+{
+    CUcontext own;
+    struct sim_shape shape = scene_card(CAPACITY);
+    shape.context_bytes = 60 * MIB;
+    scene_open_card(&card, &shape);
+    hold_and_free(190 * MIB);
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuCtxDestroy(own));
+    card_close();
+}
+
 PRELOAD_MAIN("pools")

@@ -114,6 +114,34 @@ ON_CARD(memory_left)
     DONE(cuMemGetInfo(NULL, &total));
 }
 
+/* In every context of the device; and no more than the pool's limit allows. */
+ON_CARD(memory_left_in_another_context)
+{
+    size_t left, total;
+    CUcontext own;
+    struct held block = plain_take(40 * MIB, card.stream[A]);
+    DONE(cuMemFree(at_of(&block)));
+    DONE(cuCtxCreate(&own, NULL, 0, 0));
+    DONE(cuMemGetInfo(&left, &total));
+    EXPECT_EQ(left, total);
+    DONE(cuCtxDestroy(own));
+}
+
+ENDS_WITH(memory_left_under_a_limit, 0)
+{
+    size_t left, total;
+    setenv("CENOTE_CONF", "limit:64MiB", 1);
+    card_open(CAPACITY, 1);
+    struct held block = plain_take(40 * MIB, card.stream[A]);
+    DONE(cuMemGetInfo(&left, &total));
+    EXPECT_EQ(left, 24 * MIB);
+    DONE(cuMemFree(at_of(&block)));
+    DONE(cuMemGetInfo(&left, &total));
+    EXPECT_EQ(left, 64 * MIB);
+    EXPECT_EQ(total, CAPACITY);
+    card_close();
+}
+
 /* --- the driver's own */
 
 ON_CARD(a_context_of_the_program)

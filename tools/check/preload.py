@@ -6,7 +6,7 @@ import re
 from tree import Report, Tree
 
 HOOKS = "plugins/preload/hooks.def"
-ROW = re.compile(r"^(HOOK|HOOK_STREAM|REAL|UNTOUCHED)\((?:(?:\w+), )?(\w+), ", re.MULTILINE)
+ROW = re.compile(r"^(HOOK|HOOK_STREAM|ROOM|ROOM_STREAM|REAL|UNTOUCHED)\((?:(?:\w+), )?(\w+), ", re.MULTILINE)
 DECLARED = re.compile(r"CUresult CUDAAPI (cu\w+)\(")
 RENAMED = re.compile(r"^\s*#define (cu\w+)\s+(?:__CUDA_API_PT[SD][ZS]\()?(cu\w+)\)?\s*$", re.MULTILINE)
 OF_MEMORY = re.compile(
@@ -16,7 +16,7 @@ OF_MEMORY = re.compile(
 
 
 def rows(text: str) -> set[str]:
-    """The symbols of all rows. In HOOK and HOOK_STREAM the symbol stands second, in the others first."""
+    """The symbols of all rows. In rows that are served the symbol stands second, in the others first."""
     return {match[2] for match in ROW.finditer(text)}
 
 
