@@ -45,9 +45,11 @@ const struct real *real(void);
 void real_is_in_use(void);
 bool real_is_left(void);
 
-/* The C library's dlsym, past ours; and its address. */
+/* The C library's dlsym and dlvsym, past ours; and their addresses. */
 void *real_dlsym(void *handle, const char *name);
 void *real_dlsym_function(void);
+void *real_dlvsym(void *handle, const char *name, const char *version);
+void *real_dlvsym_function(void);
 
 /* Is the caller of a function, by its return address, cenote or the driver itself? */
 static inline bool real_is_wanted(const struct real *r, const void *caller)

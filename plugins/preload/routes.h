@@ -7,6 +7,7 @@ void *route_instead(void *function);
 
 /* For dlsym.S alone. */
 void        *route_dlsym(void *handle, const char *name, const void *caller);
-extern void *route_next;
+void        *route_dlvsym(void *handle, const char *name, const char *version, const void *caller);
+extern void *route_next, *route_next_of_version;
 
 #endif

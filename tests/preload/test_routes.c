@@ -16,6 +16,12 @@ typedef CUresult (*ask_2_fn)(const char *, void **, int, cuuint64_t, CUdriverPro
 
 #define FUNCTION(type, address) ((union { void *from; type to; }){.from = (address)}.to)
 
+#ifdef __x86_64__
+#define OLDEST "GLIBC_2.2.5" /* the version that every C library has of its oldest functions */
+#else
+#define OLDEST "GLIBC_2.17"
+#endif
+
 static void *driver(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -58,6 +64,24 @@ ON_CARD(by_dlsym_of_what_comes_next)
 {
     expect_served(dlsym(RTLD_NEXT, "cuMemAlloc_v2"), dlsym(RTLD_NEXT, "cuMemFree_v2"));
     EXPECT(dlsym(RTLD_NEXT, "malloc"));
+}
+
+/* The C library's dlsym has a version, and by that a program finds it past any other. What it looks up then is served all the same. */
+ON_CARD(by_dlvsym)
+{
+    typedef void *(*lookup_fn)(void *, const char *);
+    void *library = dlopen("libdl.so.2", RTLD_NOW); /* of newer C libraries empty, with libc.so.6 behind it */
+    REQUIRE(library);
+    void *ways[] = {dlvsym(library, "dlsym", OLDEST), dlsym(library, "dlsym"), dlvsym(RTLD_NEXT, "dlsym", OLDEST),
+                    dlvsym(RTLD_DEFAULT, "dlsym", OLDEST)};
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(ways[i]);
+        lookup_fn own = FUNCTION(lookup_fn, ways[i]);
+        expect_served(own(driver(), "cuMemAlloc_v2"), own(driver(), "cuMemFree_v2"));
+    }
+    EXPECT(!dlvsym(driver(), "cuNoSuchFunction", OLDEST));
+    EXPECT(!dlvsym(library, "printf", "GLIBC_99"));
+    EXPECT(dlvsym(RTLD_NEXT, "malloc", OLDEST));
 }
 
 ON_CARD(by_cuGetProcAddress)
