@@ -42,7 +42,7 @@ struct sim_shape {
     uint64_t context_bytes;   /* taken by a device's context while it is retained or current */
     uint64_t address_space;   /* most bytes reserved at one time per process; 0: no limit */
     uint64_t lag;             /* ns that the device runs behind the host */
-    uint64_t data;            /* bytes of contents kept; writes beyond are dropped, said once */
+    uint64_t data;            /* bytes of contents kept; writes beyond are dropped */
     int      devices;
     int      driver_version;  /* 13000; entry points newer than that are absent from cuGetProcAddress */
     bool     vmm;             /* virtual memory management supported */

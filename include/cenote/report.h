@@ -79,8 +79,11 @@ CENOTE_API int cenote_tag_pop(void);
 CENOTE_API int cenote_phase_set(int phase);
 CENOTE_API int cenote_phase_now(void);
 
-/* Threads that have pushed no tag, as those that a framework computes gradients on, go by the tag that this thread has now. */
-CENOTE_API int cenote_tag_share(void);
+/*
+ * on: threads that have pushed no tag, as those on which a framework computes gradients, go by the tag that this thread has now, until a thread
+ * calls with 0. If this thread has no tag either, nothing changes.
+ */
+CENOTE_API int cenote_tag_share(int on);
 
 /* What the live block that holds `address` turned out to be: enum cenote_kind. It goes out of its old kind and into this one. */
 CENOTE_API int cenote_block_set_kind(const void *address, int kind);

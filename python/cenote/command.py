@@ -15,6 +15,7 @@ VALUED = ("--sim", "--devices", "--lag", "--quirk", "--prices", "--allocator", "
 
 USAGE = """cenote run [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote run [OPTION...] -m MODULE [ARGUMENT...]
+       cenote run [OPTION...] -c CODE [ARGUMENT...]
        cenote run [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = """Runs a program, and all processes that it starts, on a simulated GPU (memory is real, kernels do nothing) or, without --sim, on the
 machine's own GPU, under an allocator of your choice. When the program ends, a line says how much memory it took."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from cenote.base import switch
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -21,10 +23,10 @@ DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 
 
 def is_on(text: str) -> bool:
-    """Raises ValueError for a value other than on, off and empty."""
-    if text in ("", "off", "on"):
-        return text == "on"
-    raise ValueError(f"{VARIABLE}={text[:40]!r} is neither on nor off; set {VARIABLE}=on for cenote, or unset it")
+    try:
+        return switch.is_on(text)
+    except ValueError:
+        raise ValueError(f"{VARIABLE}={text[:40]!r} is neither on nor off; set {VARIABLE}=on for cenote, or unset it") from None
 
 
 class Finder:
@@ -72,7 +74,7 @@ def act(text: str) -> None:
 
 
 def add() -> None:
-    is_wanted = os.environ.get(VARIABLE, "") not in ("", "off") or os.environ.get(DRY_RUN) or os.environ.get(SUMMARY, "off") != "off"
+    is_wanted = os.environ.get(VARIABLE, "") not in switch.OFF or os.environ.get(DRY_RUN) or os.environ.get(SUMMARY, "off") != "off"
     if is_wanted and "torch" not in sys.modules and Finder not in sys.meta_path:
         sys.meta_path.insert(0, Finder)
 

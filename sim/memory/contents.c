@@ -2,8 +2,9 @@
  * contents.c: the bytes of all physical memory of the machine, as far as they are kept.
  *
  * Physical memory is numbered by offset (model.c gives each device its area) and divided in leaves of 64 KiB. A leaf gets a place in the
- * store when it is first written, until the store is full: it has shape.data bytes. Writes beyond that are dropped, which is said once;
- * from then on leaves without a place have unknown contents and differ from nothing. Before that they read as zero.
+ * store when it is first written, until the store is full: it has shape.data bytes. Writes beyond that are dropped. From then on leaves without
+ * a place have unknown contents: they differ from nothing, and read as zero, which is said once. Few programs read back what they wrote so
+ * much of. Before that such leaves are zero.
  *
  * Memory that other processes may map has its bytes elsewhere: flat, in a file that all of them map (shared.c). Its offset then
  * says where, as FLAT plus the address; so finding its bytes takes no table. Such memory has a budget of its own, again shape.data bytes,
@@ -33,6 +34,7 @@ static struct {
     uint32_t  run, run_length;  /* the last places given back, if they are neighbours in the store */
     uint64_t  shared;       /* bytes of memory exported */
     bool      dropped;      /* something was written that is not kept */
+    bool      told;         /* ... and such a place was read */
 } contents;
 
 static void *map(uint64_t bytes)
@@ -93,7 +95,7 @@ bool contents_reset(uint64_t bytes)
     }
     contents.used = contents.back_count = contents.run_length = 0;
     contents.shared = 0;
-    contents.dropped = false;
+    contents.dropped = contents.told = false;
     return opened;
 }
 
@@ -106,14 +108,17 @@ static char *bytes_at(uint64_t offset)
     return place ? contents.store + (uint64_t)(place - 1) * LEAF + offset % LEAF : NULL;
 }
 
-void contents_say_dropped(void)
+void contents_drop(void)
 {
-    if (contents.dropped)
-        return;
     contents.dropped = true;
-    if (!model.quiet)
-        fprintf(stderr, "simulated GPU: more than %llu bytes written: contents beyond that are dropped (CENOTE_SIM=data:...)\n",
-                (unsigned long long)model.shape.data);
+}
+
+static void tell_unknown(void)
+{
+    if (!contents.told && !model.quiet)
+        fprintf(stderr, "simulated GPU: more than %llu bytes were written: what the program reads now was not kept, and is zero; "
+                "CENOTE_SIM=data:SIZE keeps more\n", (unsigned long long)model.shape.data);
+    contents.told = true;
 }
 
 /* A zeroed place in the store; 0: it is full. */
@@ -135,7 +140,7 @@ static char *bytes_to_write(uint64_t offset)
     if (!*place)
         *place = take_place();
     if (!*place)
-        contents_say_dropped();
+        contents_drop();
     return bytes_at(offset);
 }
 
@@ -259,10 +264,13 @@ void contents_read(uint64_t offset, void *to, uint64_t bytes)
     for (uint64_t end = offset + bytes, part; offset < end; offset += part, target += part) {
         part = leaf_part(offset, end - offset);
         const char *from = bytes_at(offset);
-        if (from)
+        if (from) {
             memcpy(target, from, part);
-        else
-            memset(target, 0, part);
+            continue;
+        }
+        memset(target, 0, part);
+        if (contents.dropped)
+            tell_unknown();
     }
 }
 
@@ -306,7 +314,7 @@ uint64_t contents_export(uint64_t offset, uint64_t bytes, void *at)
 uint64_t contents_import(void *at)
 {
     if (!at)
-        contents_say_dropped();
+        contents_drop();
     return at ? FLAT | (uint64_t)at : NOWHERE;
 }
 

@@ -25,7 +25,7 @@ bool     contents_are_shared(uint64_t offset);
 uint64_t contents_export(uint64_t offset, uint64_t bytes, void *at);    /* moves them into a file mapped there; their new offset */
 uint64_t contents_import(void *at);                                     /* the offset of what is mapped there; NULL: of what is not kept */
 void     contents_detach(uint64_t offset, uint64_t bytes, bool exported);
-void     contents_say_dropped(void);                                    /* once */
+void     contents_drop(void);                                           /* something was written that is not kept */
 
 /* --- physical.c: handles of cuMemCreate, and the same for the model's own use */
 struct shared_memory;

@@ -175,7 +175,7 @@ static CUresult start_sharing(struct physical *p, enum file_kind kind)
     p->shared = shared;
     p->drop = drop;
     if (!at) {
-        contents_say_dropped();
+        contents_drop();
         return CUDA_SUCCESS;
     }
     uint64_t offset = p->offset;

@@ -126,9 +126,11 @@ static void set_common(uint64_t bits, uint64_t value)
         ;
 }
 
-int cenote_tag_share(void)
+/* A thread without a tag of its own goes by the one that is shared: so it has nothing to share, and must not end another thread's. */
+int cenote_tag_share(int on)
 {
-    set_common(MARK_TAG, label_tag);
+    if (label_tag || !on)
+        set_common(MARK_TAG, on ? label_tag : 0);
     return CENOTE_OK;
 }
 

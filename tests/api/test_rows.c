@@ -259,7 +259,7 @@ CASE(other_threads)
     pthread_t thread;
     void *block;
     DONE(cenote_tag_push("backward"));
-    DONE(cenote_tag_share());
+    DONE(cenote_tag_share(1));
     DONE(cenote_phase_set(CENOTE_PHASE_BACKWARD));
     pthread_create(&thread, NULL, take_in_thread, &scene);
     pthread_join(thread, &block);
@@ -272,9 +272,16 @@ CASE(other_threads)
     EXPECT_EQ(cenote_block_set_kind(block, CENOTE_KINDS), CENOTE_INVALID);
     EXPECT_EQ(cenote_block_set_kind(&scene, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
     DONE(cenote_tag_pop());
-    DONE(cenote_tag_share());
     DONE(cenote_phase_set(CENOTE_PHASE_NONE));
     DONE(cenote_free(block));
+    /* This thread has no tag now: its call leaves what another thread shares. The last call ends it. */
+    for (int last = 0; last <= 1; last++) {
+        DONE(cenote_tag_share(!last));
+        pthread_create(&thread, NULL, take_in_thread, &scene);
+        pthread_join(thread, &block);
+        EXPECT_EQ(row_named(scene.pool, CENOTE_BY_TAG, "backward").allocated.current, last ? 0 : MIB);
+        DONE(cenote_free(block));
+    }
     EXPECT_EQ(cenote_block_set_kind(block, CENOTE_KIND_BUFFERS), CENOTE_NOT_OURS);
     check_sums(scene.pool);
     scene_close(&scene);

@@ -67,6 +67,7 @@ def test_a_program_is_needed(refuse):
     assert "no program" in refuse(program=False)
     assert "no program after --" in refuse("--", program=False)
     assert "no module after -m" in refuse("-m", program=False)
+    assert "no code after -c" in refuse("-c", program=False)
     assert "there is no file 'torchrun'; a program that is not a Python script goes after --" in refuse("torchrun", program=False)
 
 

@@ -74,7 +74,13 @@ def test_switched_off_nothing_waits(python):
     assert [python(code, CENOTE=value).stdout for value in ("off", "on")] == ["False\n", "True\n"]
 
 
-@pytest.mark.parametrize("value", ["yes", "1", "ON", "on ", "native", "\udcff", "x" * 3000])
+@pytest.mark.parametrize("value, is_on", [("1", True), ("yes", True), ("True", True), ("ON", True), ("on ", True), ("0", False), ("No", False),
+                                         ("false", False), ("Off", False), ("", False)])
+def test_a_value_as_people_type_it(value, is_on):
+    assert hook.is_on(value) == is_on
+
+
+@pytest.mark.parametrize("value", ["2", "onn", "native", "\udcff", "x" * 3000])
 def test_a_value_that_says_neither(value):
     with pytest.raises(ValueError, match="neither on nor off"):
         hook.is_on(value)
@@ -82,8 +88,8 @@ def test_a_value_that_says_neither(value):
 
 def test_a_value_that_says_neither_ends_the_import(python, tmp_path):
     (tmp_path / "torch.py").write_text("")
-    done = python("import sys; sys.path.insert(0, '')\nimport torch", status=1, CENOTE="yes")
-    assert done.stderr.splitlines()[-1] == "ValueError: CENOTE='yes' is neither on nor off; set CENOTE=on for cenote, or unset it"
+    done = python("import sys; sys.path.insert(0, '')\nimport torch", status=1, CENOTE="maybe")
+    assert done.stderr.splitlines()[-1] == "ValueError: CENOTE='maybe' is neither on nor off; set CENOTE=on for cenote, or unset it"
 
 
 def test_the_start_of_python_costs_nothing(python):

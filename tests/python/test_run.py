@@ -38,6 +38,11 @@ def test_a_module(run, tmp_path):
     assert (done.returncode, done.stdout) == (9, "__main__ ['-m', 'x']\n")
 
 
+def test_code(run):
+    done = run("run", "-c", "import sys; print(__name__, sys.argv); sys.exit(9)", "-c", "x")
+    assert (done.returncode, done.stdout) == (9, "__main__ ['-c', '-c', 'x']\n")
+
+
 def test_a_program_from_path(run):
     assert run("run", "--", "printf", "%s|", "a b", "--").stdout == "a b|--|"
 

@@ -1,6 +1,7 @@
 """What `cenote run` prints and writes when a program ends: a line, figures (--json), a page (--report). Most tests use a fake PyTorch, which keeps no
 memory and returns given figures; the last tests use the real one."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -56,8 +57,30 @@ def test_a_line_at_the_end(played):
     assert played("import torch; torch.use()").stderr == LINE
 
 
-def test_without_a_gpu_it_says_nothing(played):
+def test_a_program_that_uses_no_gpu(played, tmp_path):
+    """If there is a GPU, only a file that was asked for is missed; ranks that the program started may have written it."""
     assert played("import torch").stderr == ""
+    path = tmp_path / "f.json"
+    path.write_text("of a run before")
+    os.utime(path, (1, 1))
+    assert played("import torch", "--json", path).stderr == f"cenote: the program used no GPU; {path} is not written\n"
+    assert played("import torch", "--json", path, "--quiet").stderr == f"cenote: the program used no GPU; {path} is not written\n"
+    rank = "import subprocess, sys, torch; subprocess.run([sys.executable, '-c', sys.orig_argv[2].replace('program', 'rank')])"
+    (tmp_path / "rank.py").write_text("import torch; torch.use()")
+    assert played(rank, "--json", path).stderr == LINE
+    assert json.loads(path.read_text())["reserved_peak"] == 3 * GIB
+
+
+def test_a_machine_without_a_gpu(played, tmp_path):
+    says = "cenote: the program used no GPU, and PyTorch sees none here: `cenote run --sim 80GiB` gives it a simulated one"
+    assert played("import torch; torch.cuda.device_count = lambda: 0").stderr == says + "\n"
+    assert played("import torch; torch.cuda.device_count = lambda: 0", "--quiet").stderr == ""
+    path = tmp_path / "f"
+    assert played("import torch; torch.cuda.device_count = lambda: 0", "--json", path).stderr == f"{says}; {path} is not written\n"
+    (tmp_path / "torch.py").write_text(TORCH.replace('cuda="13"', "cuda=None"))
+    assert played("import torch").stderr == "cenote: the program used no GPU: torch 9.9 is built without CUDA\n"
+    worker = "import os, torch; torch.cuda.device_count = lambda: 0\nif os.fork(): os.wait()"
+    assert played(worker).stderr.count("\n") == 1
 
 
 def test_quiet(played):
@@ -143,12 +166,12 @@ def test_the_place_in_the_books_is_that_of_the_header():
 def test_without_options_nothing_is_set():
     assert environment.prepare(Wish(), {}, None) == {}
     assert environment.prepare(Wish(line=False), {}, None) == {environment.SUMMARY: "off"}
-    assert environment.prepare(Wish(line=True), {}, None) == {environment.SUMMARY: "on"}
+    assert environment.prepare(Wish(line=True), {}, None) == {environment.SUMMARY: "on", environment.PROGRAM: str(os.getpid())}
 
 
 def test_the_files_of_a_run_around_this_one_are_its_own():
     old = {environment.FIGURES: "/tmp/outer.json", environment.SUMMARY: "quiet"}
-    assert environment.prepare(Wish(line=True), old, None) == {environment.SUMMARY: "on"}
+    assert environment.prepare(Wish(line=True), old, None) == {environment.SUMMARY: "on", environment.PROGRAM: str(os.getpid())}
 
 
 def test_a_report_records_unless_the_program_says_how_much(tmp_path):

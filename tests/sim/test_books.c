@@ -1,5 +1,7 @@
 /* test_books.c: the books of the simulated device: what they count, and that a reset clears them. */
+#include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/sim/simulated.h"
@@ -129,6 +131,45 @@ CASE(contents_beyond_the_budget_are_unknown_not_wrong)
     EXPECT_EQ(sim_mismatches(), 0);
     EXPECT_OK(sim_launch_expect(NULL, range.at, 8, 2 * PAGE));
     EXPECT_EQ(sim_mismatches(), (1 << 20) / 8);
+}
+
+/* The text that a copy to the host of the page at `from` brings to stderr. */
+static void read_back(CUdeviceptr from, char *said, size_t room)
+{
+    static char bytes[PAGE];
+    int ends[2], kept = dup(2);
+    REQUIRE(kept >= 0 && !pipe2(ends, O_CLOEXEC | O_NONBLOCK));
+    fflush(NULL);
+    dup2(ends[1], 2);
+    sim_set_quiet(false);
+    CUresult copied = cuMemcpyDtoH(bytes, from, PAGE);
+    sim_set_quiet(true);
+    dup2(kept, 2);
+    ssize_t got = read(ends[0], said, room - 1);
+    said[got > 0 ? got : 0] = 0;
+    close(kept);
+    close(ends[0]);
+    close(ends[1]);
+    EXPECT_OK(copied);
+}
+
+CASE(contents_that_were_not_kept_are_told_of_when_they_are_read)
+{
+    char said[300];
+    struct sim_shape shape = simulated_shape();
+    shape.data = PAGE;
+    simulated_begin_as(&shape);
+    struct machine_range range = machine_map(3);
+    EXPECT_OK(sim_launch_fill(NULL, range.at, 7, PAGE));
+    read_back(range.at + 2 * PAGE, said, sizeof said);
+    EXPECT(!*said); /* never written, and nothing was dropped */
+    EXPECT_OK(sim_launch_fill(NULL, range.at + PAGE, 7, PAGE));
+    read_back(range.at, said, sizeof said);
+    EXPECT(!*said);
+    read_back(range.at + PAGE, said, sizeof said);
+    EXPECT(strstr(said, "was not kept, and is zero") != NULL);
+    read_back(range.at + PAGE, said, sizeof said);
+    EXPECT(!*said);
 }
 
 CASE(stream_ids_stay_unique_over_resets)

@@ -61,7 +61,7 @@ def with_value(program: Sequence[str], name: str, value: int) -> list[str]:
     """The command line with this argument: it replaces the value of the last argument of that name, or is added at the end. Arguments before the
     script's name are not read."""
     line = list(program)
-    first = 2 if line[0] in ("-m", "--") else 1
+    first = 2 if line[0] in ("-m", "-c", "--") else 1
     for i in range(len(line) - 1, first - 1, -1):
         before, equals, _ = line[i].partition("=")
         if equals and alike(before, name) and (before.startswith("-") or "-" not in before):

@@ -29,6 +29,7 @@ TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
 USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
        cenote dry-run --gpu SIZE [OPTION...] -m MODULE [ARGUMENT...]
+       cenote dry-run --gpu SIZE [OPTION...] -c CODE [ARGUMENT...]
        cenote dry-run --gpu SIZE [OPTION...] -- PROGRAM [ARGUMENT...]"""
 ABOUT = "Will it fit? Runs a script, unchanged, on a simulated GPU for a few steps, and says what memory it would hold, or where it runs out."
 MORE = """examples:

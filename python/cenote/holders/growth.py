@@ -190,6 +190,9 @@ class Growth:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __str__(self) -> str:
+        return self.report()
+
     def close(self) -> None:
         """Ends the watching; reports cover the time until then. A second call changes nothing."""
         with self.lock:
@@ -324,7 +327,7 @@ class Growth:
         with self.lock:
             text = [f"cenote.growth: {self.trouble}"] if self.trouble else []
             if self.step < COHORTS + 1:
-                text.append(f"cenote.growth: {self.step} steps seen; it takes {COHORTS + 1} to tell what grows")
+                text.append(f"cenote.growth: {self.step} steps seen since the watching began; it takes {COHORTS + 1} to tell what grows")
             for books in self.books.values():
                 if books.live or books.cohorts:
                     text += self.device_report(books)

@@ -1,8 +1,9 @@
 """Runs in a program that `cenote run` started: when Python ends, prints a line of memory figures, and writes them (--json) and a page (--report).
 
 hook.py calls `begin` when torch is imported and CENOTE_SUMMARY is "on" or "quiet". Before the end, only two things are read: peaks before the
-program resets them and, for --json, figures at each step of an optimizer. A process that used no GPU prints nothing; nor does one that ends by a
-signal or os._exit. An error in this module is printed in one line; the exit status stays the program's.
+program resets them and, for --json, figures at each step of an optimizer. If a process ends by a signal or os._exit, it prints nothing. If the
+program used no GPU, only the process that `cenote run` became says so, and only if PyTorch sees no GPU or a file was asked for: workers and the
+parents of ranks use none either. An error in this module is printed in one line; the exit status stays the program's.
 """
 import atexit
 import ctypes
@@ -53,7 +54,7 @@ def modelled_ns() -> Optional[int]:
 
 class Summary:
     def __init__(self, torch: ModuleType) -> None:
-        self.torch, self.since = torch, time.perf_counter()
+        self.torch, self.since, self.began = torch, time.perf_counter(), time.time()
         self.figures_path, self.report_path = (os.environ.get(name, "") for name in (FIGURES, REPORT))
         self.forget()
 
@@ -149,7 +150,7 @@ class Summary:
     def ended(self) -> None:
         try:
             if not self.torch.cuda.is_initialized():  # also a forked child that must not use it
-                return
+                return self.used_no_gpu()
             found = self.figures()
         except Exception:  # a context that is lost
             return
@@ -168,6 +169,21 @@ class Summary:
             except Exception as problem:
                 say(f"{path}: {problem}")
 
+    def used_no_gpu(self) -> None:
+        """Says why there are no figures. A rank that this program started may have written the files."""
+        if os.environ.get(environment.PROGRAM) != str(os.getpid()):
+            return
+        missing = [path for path in (self.figures_path, self.report_path) if path and "%p" not in path and not is_newer(path, self.began)]
+        has_none = not self.torch.version.cuda or not self.torch.cuda.device_count()
+        if not missing and not (has_none and os.environ.get(LINE) == "on"):
+            return
+        text = "the program used no GPU"
+        if not self.torch.version.cuda:
+            text += f": torch {self.torch.__version__} is built without CUDA"
+        elif has_none:
+            text += ", and PyTorch sees none here: `cenote run --sim 80GiB` gives it a simulated one"
+        say(text + "".join(f"; {path} is not written" for path in missing))
+
     def write_figures(self, path: str, found: dict[str, Any]) -> None:
         outputs.write(path, (json.dumps(found, indent=1) + "\n").encode())
 
@@ -184,6 +200,13 @@ class Summary:
         data = viewer.draw(histories, path)
         outputs.write(path, data)
         say(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser")
+
+
+def is_newer(path: str, than: float) -> bool:
+    try:
+        return os.stat(path).st_mtime >= than
+    except OSError:
+        return False
 
 
 def size(bytes: int) -> str:
@@ -210,5 +233,9 @@ def line(found: dict[str, Any]) -> str:
 
 
 def begin(torch: ModuleType) -> None:
-    if torch.version.cuda and os.environ.get(LINE) in ("on", "quiet"):
+    if os.environ.get(LINE) not in ("on", "quiet"):
+        return
+    if torch.version.cuda:
         Summary(torch).start()
+    else:
+        atexit.register(Summary(torch).used_no_gpu)

@@ -201,6 +201,7 @@ class Labels:
 _labels: Optional[Labels] = None
 _takes_engine_back: Optional[Undo] = None
 _shares = False  # autograd's threads get the tag of the thread that calls backward
+_sharing: set[object] = set()  # calls of backward that are running while the tag is shared
 _lookers = 0  # objects that read graphs: Growth
 
 
@@ -220,7 +221,7 @@ def label(torch: ModuleType, on: bool) -> None:
 
 
 def share_tags(torch: ModuleType) -> None:
-    """From now on autograd's threads get the tag of the thread that calls backward. Called at the first tag."""
+    """From now on autograd's threads get the tag of the thread that calls backward, as long as backward runs. Called at the first tag."""
     global _shares
     _shares = True
     wrap_engine(torch)
@@ -252,9 +253,16 @@ def wrap_engine(torch: ModuleType) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return run_inside(*args, **kwargs)
-        if _shares or _labels is not None:
-            share()
         labels = _labels
         inside = run_inside if not _lookers else functools.partial(run_guarded, run_inside)
-        return inside(*args, **kwargs) if labels is None else labels.backward(inside, args, kwargs)
+        call, shares = object(), _shares or labels is not None
+        if shares:
+            _sharing.add(call)
+            share(1)
+        try:
+            return inside(*args, **kwargs) if labels is None else labels.backward(inside, args, kwargs)
+        finally:
+            _sharing.discard(call)
+            if shares and not _sharing:
+                share(0)
     _takes_engine_back = replace(torch.autograd, "_engine_run_backward", run)

@@ -61,7 +61,7 @@ def allocator(text: str) -> str:
 def split(arguments: Sequence[str], valued: Collection[str]) -> tuple[list[str], list[str]]:
     """The command's own options (those in `valued` have a value), and the program with its arguments, which are not read."""
     i = 0
-    while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "--", "-"):
+    while i < len(arguments) and arguments[i].startswith("-") and arguments[i] not in ("-m", "-c", "--", "-"):
         i += 2 if arguments[i] in valued else 1
     return list(arguments[:i]), list(arguments[i:])
 

@@ -8,7 +8,7 @@ import os
 from typing import Mapping, NamedTuple, Optional
 
 from cenote import places
-from cenote.base import quantity
+from cenote.base import quantity, switch
 from cenote.base.mistake import Mistake
 
 
@@ -34,6 +34,7 @@ KERNEL_CACHE = "USE_PYTORCH_KERNEL_CACHE"  # 0: kernels compiled for a simulated
 CENOTE = "CENOTE"  # on: cenote is PyTorch's allocator
 TRACE = "CENOTE_TRACE"  # the file to which the trace is written when the program ends
 SUMMARY = "CENOTE_SUMMARY"  # on: a program prints its memory figures at its end, see inside/run_summary.py; quiet: it only writes files; off: neither
+PROGRAM = "CENOTE_PROGRAM"  # the number of the process that `cenote run` became
 FIGURES, REPORT = "CENOTE_FIGURES", "CENOTE_REPORT"  # the files that it writes
 RECORDS = 1 << 20  # that a report shows, at most
 LABELS = "CENOTE_LABELS"  # on: reports have phases and kinds, see labels/hooks.py
@@ -107,6 +108,8 @@ def merge_end(wish: Wish, variables: dict[str, str]) -> None:
         variables[SUMMARY] = "on"
     else:
         variables[SUMMARY] = "quiet" if has_files else "off"
+    if variables[SUMMARY] != "off":
+        variables[PROGRAM] = str(os.getpid())
 
 
 def merge_trace(wish: Wish, variables: dict[str, str]) -> None:
@@ -122,9 +125,10 @@ def merge_trace(wish: Wish, variables: dict[str, str]) -> None:
 
 def is_on(name: str, variables: Mapping[str, str]) -> bool:
     value = variables.get(name, "")
-    if value not in ("", "on", "off"):
-        raise Mistake(f"{name} says {value[:40]!r}; set it to on or off")
-    return value == "on"
+    try:
+        return switch.is_on(value)
+    except ValueError:
+        raise Mistake(f"{name} says {value[:40]!r}; set it to on or off") from None
 
 
 def merge_sim(wish: Wish, old: str) -> str:
@@ -191,8 +195,7 @@ def merge_serving(library: str, variables: dict[str, str]) -> None:
 
 def merge_switch(allocator: str, variables: dict[str, str]) -> None:
     there = variables.get(CENOTE, "")
-    wanted = "on" if allocator == "cenote" else "off"
-    if there and there != wanted:
+    if there and is_on(CENOTE, variables) != (allocator == "cenote"):
         raise Mistake(f"{CENOTE} says {there[:40]!r} already, which is not --allocator {allocator}; leave one of them out")
     if allocator == "cenote":
         variables[CENOTE] = "on"

@@ -15,16 +15,16 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # the exit statuses of a shell
 
 
 def command_line(program: Sequence[str]) -> list[str]:
-    """What to execute for `SCRIPT ...`, `-m MODULE ...` or `-- PROGRAM ...`."""
+    """What to execute for `SCRIPT ...`, `-m MODULE ...`, `-c CODE ...` or `-- PROGRAM ...`."""
     if not program:
         raise Mistake("no program; `cenote run --help` shows how to name one")
     if program[0] == "--":
         if len(program) < 2 or not program[1]:
             raise Mistake("no program after --")
         return list(program[1:])
-    if program[0] == "-m" and len(program) < 2:
-        raise Mistake("no module after -m")
-    if program[0] not in ("-m", "-") and not os.path.exists(program[0]):
+    if program[0] in ("-m", "-c") and len(program) < 2:
+        raise Mistake(f"no {'module after -m' if program[0] == '-m' else 'code after -c'}")
+    if program[0] not in ("-m", "-c", "-") and not os.path.exists(program[0]):
         raise Mistake(f"there is no file {program[0]!r}; a program that is not a Python script goes after --")
     return [sys.executable, *program]
 

@@ -158,7 +158,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_pool_steps": (ctypes.c_int, [_pool, _out, _size, _count, _size]),
     "cenote_tag_push": (ctypes.c_int, [ctypes.c_char_p]),
     "cenote_tag_pop": (ctypes.c_int, []),
-    "cenote_tag_share": (ctypes.c_int, []),
+    "cenote_tag_share": (ctypes.c_int, [ctypes.c_int]),
     "cenote_phase_set": (ctypes.c_int, [ctypes.c_int]),
     "cenote_phase_now": (ctypes.c_int, []),
     "cenote_block_set_kind": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int]),

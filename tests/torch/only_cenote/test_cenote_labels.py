@@ -95,6 +95,42 @@ def test_tags_reach_the_threads_of_autograd(cenote):
     del kept
 
 
+def test_a_tag_ends_for_autograds_threads_when_backward_does(cenote):
+    """Also after a backward inside another, and after one that raised: a thread without a tag goes by none afterwards."""
+    weight = torch.empty(1000, device="cuda", requires_grad=True)
+    taken = []
+
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor, raises):
+            ctx.raises = raises
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            with torch.enable_grad():
+                (torch.empty(10, device="cuda", requires_grad=True) * 2).sum().backward()
+            taken.append(block(MIB))
+            if ctx.raises:
+                raise ValueError("no")
+            return gradient, None
+
+    def without_a_tag():
+        taken.append(block(4 * MIB))
+
+    with cenote.tag("outer backward"):
+        for raises in (False, True):
+            try:
+                Inner.apply(weight, raises).sum().backward()
+            except ValueError:
+                pass
+            thread = threading.Thread(target=without_a_tag)
+            thread.start()
+            thread.join()
+    assert len(taken) == 4
+    assert 2 * MIB <= by("tag")["outer backward"] < 4 * MIB
+
+
 def test_threads_have_tags_of_their_own(cenote):
     kept, threads = {}, []
 
