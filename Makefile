@@ -63,8 +63,8 @@ build:
 
 run: build
 	@tools/setup run
-	@echo "A program in C on a simulated GPU (examples/runtime.c):"
-	@text=$$(build/bin/example-runtime) && echo "$$text" | sed -n '1,/^$$/p'
+	@echo "An inference server in C on a simulated GPU (examples/tiny_runtime, docs/custom-runtime.md):"
+	@CENOTE_SIM=capacity:1GiB,lag:300000,manual_clock:1,charge_cost:1 build/bin/example-tiny-runtime
 	@.venv/bin/python examples/torch/compare.py --picture build/run.png examples/training.py
 
 # Of what is built for speed the tests look at the library alone.

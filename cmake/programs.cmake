@@ -62,16 +62,22 @@ if(TARGET bench-pair)
     endif()
 endif()
 
-# Examples use what a user has: the public header, cuda.h and the shared library.
+# Examples use what a user has: the public header, cuda.h and the shared library. A folder is one program.
+function(cenote_example name)
+    add_executable(example-${name} ${ARGN})
+    target_link_libraries(example-${name} PRIVATE cenote_flags cenote_shared cenote_on_sim)
+endfunction()
+
 file(GLOB examples CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/*.c)
+file(GLOB tiny_runtime CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/examples/tiny_runtime/*.c)
 if(TARGET cenote_sim)
+    cenote_example(tiny-runtime ${tiny_runtime})
     foreach(source ${examples})
         get_filename_component(name ${source} NAME_WE)
         if(name STREQUAL pinned AND NOT (TARGET cenote_host AND CENOTE_JEMALLOC))
             continue()
         endif()
-        add_executable(example-${name} ${source})
-        target_link_libraries(example-${name} PRIVATE cenote_flags cenote_shared cenote_on_sim)
+        cenote_example(${name} ${source})
         if(name STREQUAL pinned) # cenote_on_sim links what nothing asks for by name: jemalloc has to be there from the start
             target_link_libraries(example-pinned PRIVATE cenote_host ${CENOTE_JEMALLOC})
         endif()

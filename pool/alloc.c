@@ -16,12 +16,14 @@
 
 /* --------------------------------------------------------------------------------------------------------------------------- taking */
 
+#define NO_MEMORY UINT32_MAX    /* in place of a group: the capture on the stream takes none */
+
 /* An open capture on the stream decides the group, unless the caller did. LOCKING: the pool's lock. */
 static uint32_t group_of_stream(const cenote_pool *pool, uint32_t group, uint64_t key)
 {
     for (uint32_t i = 0; !group && i < pool->groups.capture_count; i++)
         if (pool->groups.captures[i].stream == key)
-            return pool->groups.captures[i].group;
+            return pool->groups.captures[i].group ? pool->groups.captures[i].group : NO_MEMORY;
     return group;
 }
 
@@ -50,10 +52,9 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
     CUresult lost = pool->life.lost;
     bool is_gone = group && (!group_of(pool, group)->number || group_of(pool, group)->destroyed);
     bool has_room = !lost && !is_gone && pool_reserve_books(pool, q->mark);
-    if (has_room) {
-        group = group_of_stream(pool, group, key);
+    group = group_of_stream(pool, group, key);
+    if (has_room && group != NO_MEMORY)
         a = stream_device_checked ? stream_arena_new(pool, group, key, stream) : stream_arena(pool, group, key);
-    }
     if (a)
         return a;
     lock_give(&pool->lock);
@@ -61,6 +62,9 @@ static struct arena *lock_arena(cenote_pool *pool, uint32_t group, struct reques
         *error = pool_driver_error(pool, lost, "an earlier call");
     else if (is_gone)
         *error = error_set(CENOTE_INVALID, 0, "the group was destroyed: nothing more can be allocated from it");
+    else if (group == NO_MEMORY)
+        *error = error_set(CENOTE_CAPTURE, 0, "a capture that takes no memory is open on this stream: begin it with cenote_capture_begin and a "
+                           "private group, or allocate before");
     else if (!has_room || stream_device_checked)
         *error = no_books();
     return NULL;
@@ -278,4 +282,11 @@ int cenote_use_on(void *block, int device, cenote_stream stream)
     if (device < 0)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
     return use_block(block, device, stream);
+}
+
+/* Once the process exits or the context is lost no work runs any more: there is nothing to wait for, and the free goes on. */
+int cenote_free_on(void *block, cenote_stream stream)
+{
+    int error = use_block(block, -1, stream);
+    return error && error != CENOTE_EXITING && error != CENOTE_DEVICE_LOST ? error : free_block(block, false, 0);
 }

@@ -265,16 +265,12 @@ static struct capture *find_capture(cenote_pool *pool, uint64_t stream)
     return NULL;
 }
 
-int cenote_capture_begin(cenote_group *group, cenote_stream stream)
+/* The group is NULL if the capture takes no memory. */
+static int begin_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
 {
     uint64_t key;
-    int error = check_group(group);
-    if (error || (error = stream_key(group->pool, stream, &key)))
-        return error;
-    if (!(group->flags & CENOTE_GROUP_PRIVATE))
-        return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
-    cenote_pool *pool = group->pool;
-    if ((error = stream_check_own(pool, stream, key)))
+    int error = stream_key(pool, stream, &key);
+    if (error || (error = stream_check_own(pool, stream, key)))
         return error;
     struct lanes_call outer = lanes_call_names(key, stream);
     error = look_once_more(pool);
@@ -282,19 +278,38 @@ int cenote_capture_begin(cenote_group *group, cenote_stream stream)
     if (error)
         return error;
     lock_take(&pool->lock);
-    error = check_not_destroyed(group);
+    error = group ? check_not_destroyed(group) : pool_usable(pool);
     const struct capture *open = find_capture(pool, key);
+    const char *end = !open ? NULL : open->group ? "cenote_capture_end" : "cenote_pool_capture_end";
     bool room = !error && !open && pool->groups.capture_count < CAPTURES_MAX;
     if (room) {
-        pool->groups.captures[pool->groups.capture_count++] = (struct capture){group->number, key, stream};
-        group->captures++;
+        pool->groups.captures[pool->groups.capture_count++] = (struct capture){group ? group->number : 0, key, stream};
+        if (group)
+            group->captures++;
     }
     lock_give(&pool->lock);
     if (!room)
-        return error ? error : error_set(CENOTE_CAPTURE, 0, open ? "a capture is open on this stream already: cenote_capture_end comes first" :
-                         "more than %d captures are open", CAPTURES_MAX);
+        return error ? error :
+               end   ? error_set(CENOTE_CAPTURE, 0, "a capture is open on this stream already: %s comes first", end) :
+                       error_set(CENOTE_CAPTURE, 0, "more than %d captures are open", CAPTURES_MAX);
     device_announce_capture(pool->config.device);
     return CENOTE_OK;
+}
+
+int cenote_capture_begin(cenote_group *group, cenote_stream stream)
+{
+    int error = check_group(group);
+    if (error)
+        return error;
+    if (!(group->flags & CENOTE_GROUP_PRIVATE))
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" is not private: a graph needs memory that stays where it is", group->name);
+    return begin_capture(group->pool, group, stream);
+}
+
+int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream)
+{
+    int error = pool_usable(pool);
+    return error ? error : begin_capture(pool, NULL, stream);
 }
 
 /* The capture that this handle began: for a driver that does not identify streams any more, because the context is lost. */
@@ -306,28 +321,41 @@ static struct capture *find_capture_of_handle(cenote_pool *pool, CUstream handle
     return NULL;
 }
 
-int cenote_capture_end(cenote_group *group, cenote_stream stream)
+/* False: none of this group is open on the stream. */
+static bool end_capture(cenote_pool *pool, cenote_group *group, CUstream stream)
 {
     uint64_t key;
-    int error = check_group(group);
-    if (error)
-        return error;
-    cenote_pool *pool = group->pool;
     bool known = stream_key(pool, stream, &key) == CENOTE_OK;
     lock_take(&pool->lock);
     struct capture *open = known ? find_capture(pool, key) : find_capture_of_handle(pool, stream);
-    bool matches = open && open->group == group->number;
+    bool matches = open && open->group == (group ? group->number : 0);
     if (matches) {
         *open = pool->groups.captures[--pool->groups.capture_count];
-        group->captures--;
+        if (group)
+            group->captures--;
         device_end_capture(pool->config.device);
     }
     lock_give(&pool->lock);
     if (matches)
         cover_replays(pool);
-    return matches ? CENOTE_OK :
-           error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
+    return matches;
+}
+
+int cenote_capture_end(cenote_group *group, cenote_stream stream)
+{
+    int error = check_group(group);
+    if (error || end_capture(group->pool, group, stream))
+        return error;
+    return error_set(CENOTE_CAPTURE, 0, "no capture of group \"%s\" is open on this stream: end it with the group and stream it was begun with",
                      group->name);
+}
+
+int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream)
+{
+    int error = pool_usable(pool);
+    if (error || end_capture(pool, NULL, stream))
+        return error;
+    return error_set(CENOTE_CAPTURE, 0, "no capture without a group is open on this stream: end it by the call that belongs to its beginning");
 }
 
 /* -------------------------------------------------------------------------------------------------------------------------------- pins */

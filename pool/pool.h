@@ -306,6 +306,7 @@ void     trim_spares(cenote_pool *pool);
 void     trim_orphans(cenote_pool *pool);
 void     trim_flush(cenote_pool *pool);
 uint64_t trim_free(cenote_pool *pool);
+void     trim_group(cenote_pool *pool, const cenote_group *group);
 bool     trim_slot(cenote_pool *pool, struct region *r, uint32_t slot);
 bool     trim_region(cenote_pool *pool, uint32_t number);
 

@@ -24,6 +24,7 @@ struct leave {
     uint64_t keep;      /* bytes that stay, at least */
     tick     latest;    /* freed then or before */
     bool     skip_sources;  /* not what functions of the program have to take back */
+    uint32_t only_arena;    /* 0: of all */
 };
 
 /* Empty slabs go back to their heaps, so that their pages can be free. */
@@ -128,7 +129,8 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
 {
     lock_take(&pool->lock);
     pool_settle(pool);
-    struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .most = most, .picks = picks};
+    struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
+                            .most = most, .picks = picks};
     pages_pick(&pool->store.pages, &picker);
     uint32_t count = 0;
     for (uint64_t left = pool->store.pages.reserved; count < picker.count && left > leave->keep; count++) {
@@ -347,4 +349,35 @@ uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest)
 uint64_t trim_free(cenote_pool *pool)
 {
     return trim_once(pool, 0, UINT64_MAX);
+}
+
+/* An arena of the group that comes after this one by number; 0: none does. LOCKING: the pool's lock. */
+static uint32_t next_arena(const cenote_pool *pool, const cenote_group *group, uint32_t after)
+{
+    uint32_t next = 0;
+    for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group)
+        if (number > after && (!next || number < next))
+            next = number;
+    return next;
+}
+
+/* What is free and complete in the arenas of the group. LOCKING: as for trim_once. */
+void trim_group(cenote_pool *pool, const cenote_group *group)
+{
+    uint64_t bytes = 0;
+    for (uint32_t number = 0;;) {
+        lock_take(&pool->lock);
+        number = group->destroyed ? 0 : next_arena(pool, group, number); /* the turn was let go of for its source */
+        if (number)
+            arena_flush(arena_of(pool, number));
+        else
+            pool->account.stats.trimmed += bytes;
+        lock_give(&pool->lock);
+        if (!number)
+            break;
+        struct leave leave = {.latest = UINT64_MAX, .only_arena = number};
+        bytes += trim_kind(pool, &leave, true) + trim_kind(pool, &leave, false);
+    }
+    if (bytes && pool->config.driver_pool && !atomic_load(&pool->config.device->captures))
+        pool->config.device->driver->cuMemPoolTrimTo(pool->config.driver_pool, 0);
 }

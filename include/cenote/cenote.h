@@ -33,8 +33,8 @@
  *   Ends       A child after fork() owns none of its parent's memory: its calls on pools, groups and blocks are CENOTE_FORKED and change
  *              nothing. Once the process exits, frees succeed and counters answer; a call that needs memory or the driver is CENOTE_EXITING.
  *   Captures   A capture that was not announced may be invalidated, unless a pool has the option announced:0: then none ever is, in any mode. An
- *              announced one (cenote_capture_begin) draws its memory from a group, and until it ends nothing is unmapped or given back to the
- *              driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY or CENOTE_CAPTURE, or is put off.
+ *              announced one (cenote_capture_begin) draws its memory from a group or takes none; until its end nothing is unmapped or given back to
+ *              the driver, and no call waits for the device; what cannot be done then is CENOTE_BUSY or CENOTE_CAPTURE, or is put off.
  *   Sizes      A program runs with libraries that are newer or older than its header. The last argument of a function that takes or fills a
  *              struct is the size that the program's header gives that struct, in an array one element. A macro of the same name adds it:
  *              programs write cenote_find(address, &block). Where no macro does, the caller adds it: through a pointer to the function, or
@@ -242,7 +242,14 @@ CENOTE_API int cenote_free_sized(void *block, size_t bytes);
  */
 CENOTE_API int cenote_use(void *block, cenote_stream stream);
 
-/* The same for a stream whose device the caller knows: the default streams of another device have no handle that says so. */
+/*
+ * Frees a block whose last use is on `stream`, which may be any: cenote_use and cenote_free in one call. Work already put on `stream` may still use
+ * the block, and it comes back to the stream it was allocated on when that work is done. If the stream cannot be named, as one that was destroyed,
+ * it is an error and the block stays live.
+ */
+CENOTE_API int cenote_free_on(void *block, cenote_stream stream);
+
+/* The same as cenote_use for a stream whose device the caller knows: the default streams of another device have no handle that says so. */
 CENOTE_API int cenote_use_on(void *block, int device, cenote_stream stream);
 
 typedef struct cenote_block {
@@ -343,6 +350,9 @@ CENOTE_API int cenote_group_destroy(cenote_group *group);
 /* Bytes of physical memory that lie in the group. Memory that moves meanwhile may count in two places or none. */
 CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 
+/* Gives back to the driver, or to its source, what is free in the group: not that of a private one, which stays. Of the flags only WAIT is known. */
+CENOTE_API int cenote_group_trim(cenote_group *group, unsigned flags);
+
 /* Like cenote_alloc_aligned, from the group's memory. */
 CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
 
@@ -363,6 +373,10 @@ CENOTE_API int cenote_alloc_at(cenote_pool *pool, cenote_group *group, void *add
  */
 CENOTE_API int cenote_capture_begin(cenote_group *group, cenote_stream stream);
 CENOTE_API int cenote_capture_end(cenote_group *group, cenote_stream stream);
+
+/* The same for a capture that takes no memory of the pool: all that its graph uses is there already. cenote_alloc on `stream` is CENOTE_CAPTURE. */
+CENOTE_API int cenote_pool_capture_begin(cenote_pool *pool, cenote_stream stream);
+CENOTE_API int cenote_pool_capture_end(cenote_pool *pool, cenote_stream stream);
 
 #ifdef __cplusplus
 }

@@ -112,6 +112,7 @@ struct picker {
     tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
     bool     segments;          /* immovable ones instead of movable ones */
     bool     skip_sources;      /* none that functions of the program have to take back (cenote_source) */
+    uint32_t only_arena;        /* of regions of this arena alone; 0: of all */
     uint32_t most;
     uint32_t count;
     struct pick *picks;         /* room for `most` */

@@ -153,10 +153,12 @@ void pages_pick(struct pages *s, struct picker *k)
     for (uint32_t number = s->listed[k->segments]; number;) {
         struct region *r = region_of(s, number);
         number = r->next_listed;
-        if (!(k->skip_sources && r->foreign) && !pick_in_region(s, k, r))
+        if ((k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign))
+            continue;
+        if (!pick_in_region(s, k, r))
             pages_unlist(s, r);
     }
-    for (uint32_t page = k->segments ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
+    for (uint32_t page = k->segments || k->only_arena ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
         struct page *p = page_of(s, page);
         if (!k->who || may_come_after(s, k->who, p->freed, p->arena))
             consider(s, k, page, k->who ? 0 : p->freed, p->arena);

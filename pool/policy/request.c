@@ -7,15 +7,23 @@
 
 #define WITH_STEPS (1u << 31)     /* beside the flags of cenote_pool_trim: the program did not ask for just this trim */
 
-/* LOCKING: the turn. */
-static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
+/* What the device is done with by now, or with the flag after a wait for all of it. LOCKING: the turn. */
+static CUresult look(cenote_pool *pool, unsigned flags)
 {
     CUresult result = events_poll(pool, UINT64_MAX);
     if (!result && flags & CENOTE_TRIM_WAIT)
         result = wait_for_all(pool);
+    if (!result)
+        pending_poll(pool);
+    return result;
+}
+
+/* LOCKING: the turn. */
+static CUresult trim_now(cenote_pool *pool, uint64_t keep, tick latest, unsigned flags)
+{
+    CUresult result = look(pool, flags);
     if (result)
         return result;
-    pending_poll(pool);
     uint64_t before = pool_now(pool), bytes = trim_once(pool, keep, latest);
     if (flags & (CENOTE_TRIM_PERIODIC | CENOTE_TRIM_DEFERRED | WITH_STEPS))
         churn_given(pool, bytes, pool_now(pool) - before);
@@ -70,6 +78,30 @@ int cenote_pool_trim(cenote_pool *pool, uint64_t keep_bytes, unsigned flags)
     if (flags & CENOTE_TRIM_WAIT)
         share_sweep(); /* what other processes shared and this one does not need any more */
     return trim(pool, keep_bytes, UINT64_MAX, flags);
+}
+
+int cenote_group_trim(cenote_group *group, unsigned flags)
+{
+    if (!group)
+        return error_set(CENOTE_INVALID, 0, "the group is NULL: cenote_group_create gives one");
+    cenote_pool *pool = group->pool;
+    int error = pool_usable(pool);
+    if (error)
+        return error;
+    if (flags & ~CENOTE_TRIM_WAIT)
+        return error_set(CENOTE_INVALID, 0, "flags %#x: of one group only CENOTE_TRIM_WAIT is known", flags);
+    if (pool->life.lost)
+        return pool_driver_error(pool, pool->life.lost, "an earlier call");
+    if (!device_context(pool->config.device) || (error = turn_begin(pool)))
+        return error;
+    CUresult result = CUDA_SUCCESS;
+    bool is_gone = group->destroyed;
+    if (!is_gone && !(result = look(pool, flags)))
+        trim_group(pool, group);
+    turn_end(pool);
+    if (is_gone)
+        return error_set(CENOTE_INVALID, 0, "group \"%s\" was destroyed: no call may name it any more", group->name);
+    return result ? pool_driver_error(pool, result, "waiting for the device") : CENOTE_OK;
 }
 
 /* Every `trim_every` steps: what was last used before the previous of these trims goes. What the next step needs again stays. */

@@ -377,6 +377,108 @@ CASE(group_sizes_and_alignments)
     scene_close(&scene);
 }
 
+static uint64_t reserved_of(cenote_group *group)
+{
+    uint64_t bytes = 0;
+    DONE(cenote_group_reserved(group, &bytes));
+    return bytes;
+}
+
+/* What is free in one group goes: what is live there, free in another or in none, and what is private, stays. */
+CASE(one_group_is_trimmed)
+{
+    static const enum cenote_provider providers[] = {CENOTE_VMM, CENOTE_ASYNC, CENOTE_PLAIN};
+    enum { ONE, OTHER, FIXED, GROUPS };
+    for (size_t i = 0; i < sizeof providers / sizeof *providers; i++) {
+        struct sim_shape shape = scene_card(GIB);
+        cenote_options options = scene_options();
+        struct scene scene;
+        struct held stays;
+        cenote_group *group[GROUPS];
+        uint64_t before[GROUPS];
+        void *block, *blocks[GROUPS][2];
+        options.provider = providers[i];
+        scene_open_with(&scene, &shape, &options);
+        for (int g = 0; g < GROUPS; g++) {
+            DONE(cenote_group_create(scene.pool, "g", g == FIXED ? CENOTE_GROUP_PRIVATE : 0, NULL, &group[g]));
+            for (int stream = A; stream <= B; stream++)
+                DONE(cenote_group_alloc(group[g], 40 * MIB, 512, scene.stream[stream], &blocks[g][stream]));
+        }
+        for (int g = 0; g < GROUPS; g++)
+            for (int stream = A; stream <= B; stream++)
+                DONE(cenote_free(blocks[g][stream]));
+        DONE(cenote_group_alloc(group[ONE], 6 * MIB, 512, scene.stream[A], &block));
+        stays = held_of(block, 6 * MIB, scene.stream[A]);
+        for (int g = 0; g < GROUPS; g++)
+            before[g] = reserved_of(group[g]);
+        EXPECT(before[ONE] >= 80 * MIB);
+        for (int g = 0; g < GROUPS; g += FIXED)
+            DONE(cenote_group_trim(group[g], CENOTE_TRIM_WAIT));
+        EXPECT(reserved_of(group[ONE]) >= 6 * MIB && reserved_of(group[ONE]) <= before[ONE] / 2);
+        EXPECT_EQ(reserved_of(group[OTHER]), before[OTHER]);
+        EXPECT_EQ(reserved_of(group[FIXED]), before[FIXED]);
+        EXPECT_EQ(scene_stats(scene.pool).trimmed, before[ONE] - reserved_of(group[ONE]));
+        EXPECT_EQ(cenote_group_trim(group[ONE], CENOTE_TRIM_PERIODIC), CENOTE_INVALID);
+        DONE(cenote_pool_check(scene.pool));
+        held_give(&stays);
+        for (int g = 0; g < GROUPS; g++)
+            DONE(cenote_group_destroy(group[g]));
+        scene_close(&scene);
+    }
+}
+
+/* Without the flag nothing is waited for: what the device is at work with stays. */
+CASE(a_trim_of_a_group_waits_only_if_asked)
+{
+    struct scene scene;
+    struct held held;
+    cenote_group *group = NULL;
+    void *block;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "g", 0, NULL, &group));
+    DONE(cenote_group_alloc(group, 20 * MIB, 512, scene.stream[A], &block));
+    held = held_of(block, 20 * MIB, scene.stream[A]);
+    held_linger(&held, scene.stream[A]);
+    DONE(cenote_free(block));
+    DONE(cenote_group_trim(group, 0));
+    EXPECT_EQ(reserved_of(group), 20 * MIB);
+    DONE(cenote_group_trim(group, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved_of(group), 0);
+    DONE(cenote_group_destroy(group));
+    scene_close(&scene);
+}
+
+CASE(a_capture_that_takes_no_memory)
+{
+    struct scene scene;
+    cenote_group *fixed = NULL;
+    void *block = NULL;
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "fixed", CENOTE_GROUP_PRIVATE, NULL, &fixed));
+    EXPECT_EQ(cenote_pool_capture_end(scene.pool, scene.stream[A]), CENOTE_CAPTURE); /* none open */
+    DONE(cenote_pool_capture_begin(scene.pool, scene.stream[A]));
+    EXPECT_EQ(scene_stats(scene.pool).captures, 1);
+    EXPECT_EQ(cenote_pool_capture_begin(scene.pool, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_begin(fixed, scene.stream[A]), CENOTE_CAPTURE);
+    EXPECT_EQ(cenote_capture_end(fixed, scene.stream[A]), CENOTE_CAPTURE); /* not of this group */
+    EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
+
+    EXPECT_EQ(cenote_alloc(scene.pool, 3000, scene.stream[A], &block), CENOTE_CAPTURE);
+    EXPECT(strstr(cenote_message(), "takes no memory"));
+    EXPECT(!block);
+    DONE(cenote_alloc(scene.pool, 3000, scene.stream[B], &block)); /* another stream */
+    DONE(cenote_free(block));
+    DONE(cenote_group_alloc(fixed, 3000, 512, scene.stream[A], &block)); /* the caller knows why */
+    DONE(cenote_free(block));
+
+    DONE(cenote_pool_capture_end(scene.pool, scene.stream[A]));
+    EXPECT_EQ(scene_stats(scene.pool).captures, 0);
+    DONE(cenote_alloc(scene.pool, 3000, scene.stream[A], &block));
+    DONE(cenote_free(block));
+    DONE(cenote_group_destroy(fixed));
+    scene_close(&scene);
+}
+
 CASE(pins_as_calls)
 {
     struct scene scene;

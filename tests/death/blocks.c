@@ -141,6 +141,7 @@ MISUSE(pointers_of_others, CENOTE_NOT_OURS, "look for another allocator's memory
     void *const foreign[] = {&ours_not, s, (void *)(uintptr_t)driver_block, (void *)512, (void *)((uintptr_t)1 << 46), (void *)UINTPTR_MAX};
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         EXPECT_EQ(cenote_free_sized(foreign[i], 512), CENOTE_NOT_OURS);
+        EXPECT_EQ(cenote_free_on(foreign[i], s->scene.stream[B]), CENOTE_NOT_OURS);
         EXPECT_EQ(cenote_use(foreign[i], s->scene.stream[B]), CENOTE_NOT_OURS);
         EXPECT_EQ(cenote_find(foreign[i], &found), CENOTE_NOT_OURS);
         EXPECT_EQ(cenote_pin(foreign[i], 512), CENOTE_NOT_OURS);

@@ -69,6 +69,7 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_alloc_at(pool, NULL, at, 512, stream));
     ASK(cenote_free(at));
     ASK(cenote_free_sized(at, s->live[0].bytes));
+    ASK(cenote_free_on(at, s->scene.stream[B]));
     ASK(cenote_use(at, s->scene.stream[B]));
     ASK(cenote_use_on(at, 0, s->scene.stream[B]));
     ASK(cenote_find(at, &found));
@@ -85,6 +86,9 @@ static void call_blocks(struct scenery *s, cenote_group *group)
     ASK(cenote_group_alloc(group, 512, 512, stream, &block));
     ASK(cenote_capture_begin(group, stream));
     ASK(cenote_capture_end(group, stream));
+    ASK(cenote_pool_capture_begin(pool, stream));
+    ASK(cenote_pool_capture_end(pool, stream));
+    ASK(cenote_group_trim(group, 0));
     ASK(cenote_group_destroy(group));
 }
 

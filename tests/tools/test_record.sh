@@ -9,19 +9,19 @@ expect_trace() {
     "$CENOTE_BIN/cenote-replay" "$1" > "$work/said" || { cat "$work/said"; exit 1; }
 }
 
-CENOTE_TRACE="$work/trace.csv.gz" "$CENOTE_BIN/example-runtime" > /dev/null
+CENOTE_TRACE="$work/trace.csv.gz" "$CENOTE_BIN/example-growing" > /dev/null
 expect_trace "$work/trace.csv.gz"
 zcat "$work/trace.csv.gz" | grep -q ',a,'
 test "$(zcat "$work/trace.csv.gz" | grep -c ',a,')" -eq "$(zcat "$work/trace.csv.gz" | grep -c ',f,')" || { echo "the example frees what it takes"; exit 1; }
 
 # Another option of the same pool, and the name of the process.
-CENOTE_CONF=record:3 CENOTE_TRACE="$work/%p.csv" "$CENOTE_BIN/example-runtime" > /dev/null
+CENOTE_CONF=record:3 CENOTE_TRACE="$work/%p.csv" "$CENOTE_BIN/example-growing" > /dev/null
 test "$(ls "$work"/[0-9]*.csv | wc -l)" -eq 1
 expect_trace "$work"/[0-9]*.csv
 test "$(tail -n +2 "$work"/[0-9]*.csv | grep -vc '^0\.000,a')" -le 3
 
 # A folder that is not there is said, and the program ends as it would.
-said=$(CENOTE_TRACE="$work/none/trace.csv" "$CENOTE_BIN/example-runtime" 2>&1 > /dev/null)
+said=$(CENOTE_TRACE="$work/none/trace.csv" "$CENOTE_BIN/example-growing" 2>&1 > /dev/null)
 case "$said" in *"cenote: no trace was written: $work/none/trace.csv: No such file or directory"*) ;; *) echo "it said: $said"; exit 1 ;; esac
 test -z "$(ls "$work" | grep part || true)"
 
@@ -38,8 +38,8 @@ CENOTE_TRACE="$work/default.csv" "$pools" the_default_pool > /dev/null
 test "$(grep -c ',a,' "$work/default.csv")" -eq 1
 
 # What can be no file is said, and an empty name asks for nothing.
-said=$(CENOTE_TRACE="$work/" "$CENOTE_BIN/example-runtime" 2>&1 > /dev/null)
+said=$(CENOTE_TRACE="$work/" "$CENOTE_BIN/example-growing" 2>&1 > /dev/null)
 case "$said" in *"cenote: no trace was written: $work/"*) ;; *) echo "it said: $said"; exit 1 ;; esac
-said=$(CENOTE_TRACE=$(printf '%5000s' '') "$CENOTE_BIN/example-runtime" 2>&1 > /dev/null)
+said=$(CENOTE_TRACE=$(printf '%5000s' '') "$CENOTE_BIN/example-growing" 2>&1 > /dev/null)
 case "$said" in *"CENOTE_TRACE is too long"*) ;; *) echo "it said: $said"; exit 1 ;; esac
-test -z "$(CENOTE_TRACE= "$CENOTE_BIN/example-runtime" 2>&1 > /dev/null)"
+test -z "$(CENOTE_TRACE= "$CENOTE_BIN/example-growing" 2>&1 > /dev/null)"

@@ -1,0 +1,83 @@
+/*
+ * decode.c: one step for a batch of sequences, as the replay of a CUDA graph. There is a graph for each batch size.
+ *
+ * What a capture allocates comes from the private group, whose addresses and memory stay as they are until the group is destroyed: a replay uses
+ * them, although the blocks were freed when the capture ended. The largest batch is captured first, so that the others fit into what it left:
+ * four graphs hold the memory of one. Two of them never run at the same time, because all are launched on the decode stream.
+ *
+ * Each layer copies the tokens into memory of its own, and the last one to `out`. If tokens come back, no replay missed its memory.
+ */
+#include "runtime.h"
+
+#include <string.h>
+
+static void *take(struct runtime *r, size_t bytes)
+{
+    void *block;
+    must(!cenote_alloc(r->pool, bytes, r->decode, &block), "cenote_alloc in a capture");
+    return block;
+}
+
+static void copy(void *to, const void *from, size_t bytes, CUstream stream)
+{
+    must(!cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, stream), "cuMemcpyDtoDAsync");
+}
+
+/* The model, for `batch` sequences. */
+static void run_layers(struct decoder *d, struct runtime *r, size_t batch)
+{
+    void *hidden = take(r, batch * WIDTH * 2 * 14);
+    copy(hidden, d->in, batch * sizeof(uint32_t), r->decode);
+    for (int layer = 1; layer < LAYERS; layer++) {
+        void *next = take(r, batch * WIDTH * 2 * 14);
+        copy(next, hidden, batch * sizeof(uint32_t), r->decode);
+        must(!cenote_free(hidden), "cenote_free");
+        hidden = next;
+    }
+    void *logits = take(r, batch * VOCABULARY * 4);
+    copy(logits, hidden, batch * sizeof(uint32_t), r->decode);
+    copy(d->out, logits, batch * sizeof(uint32_t), r->decode);
+    must(!cenote_free(logits) && !cenote_free(hidden), "cenote_free");
+}
+
+static CUgraphExec capture(struct decoder *d, struct runtime *r, size_t batch)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    must(!cenote_capture_begin(r->group[GRAPHS], r->decode), "cenote_capture_begin");
+    must(!cuStreamBeginCapture(r->decode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    run_layers(d, r, batch);
+    must(!cuStreamEndCapture(r->decode, &graph), "cuStreamEndCapture");
+    must(!cenote_capture_end(r->group[GRAPHS], r->decode), "cenote_capture_end");
+    must(!cuGraphInstantiate(&exec, graph, 0) && !cuGraphDestroy(graph), "cuGraphInstantiate");
+    return exec;
+}
+
+void decoder_open(struct decoder *d, struct runtime *r)
+{
+    must(!runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->in), "memory for tokens");
+    must(!runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->out), "memory for tokens");
+    for (int size = BATCH_SIZES - 1; size >= 0; size--)
+        d->graph[size] = capture(d, r, 1u << size);
+}
+
+/* One step for `count` sequences, by the smallest graph that has room for them. Their next tokens come back, as those that went in. */
+void decoder_step(struct decoder *d, struct runtime *r, uint32_t *tokens, int count)
+{
+    uint32_t out[BATCH_MAX];
+    int size = 0;
+    while (1 << size < count)
+        size++;
+    for (int i = 0; i < count; i++)
+        fill((uint32_t *)d->in + i, tokens[i], sizeof *tokens, r->decode);
+    must(!cuGraphLaunch(d->graph[size], r->decode), "cuGraphLaunch");
+    must(!cuMemcpyDtoHAsync(out, (CUdeviceptr)d->out, sizeof *out * (size_t)count, r->decode) && !cuStreamSynchronize(r->decode), "reading tokens");
+    must(!memcmp(out, tokens, sizeof *out * (size_t)count), "a graph lost its memory: the check");
+}
+
+void decoder_close(struct decoder *d)
+{
+    for (int i = 0; i < BATCH_SIZES; i++)
+        must(!cuGraphExecDestroy(d->graph[i]), "cuGraphExecDestroy");
+    must(!cenote_free(d->in) && !cenote_free(d->out), "cenote_free");
+}

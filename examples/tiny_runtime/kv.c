@@ -1,0 +1,63 @@
+/*
+ * kv.c: the KV cache of one sequence. It grows by spans as tokens come, and goes as a whole: when the sequence ends, is cancelled or evicted.
+ *
+ * The prompt's span is taken and written on the prefill stream, later spans on the decode stream; attention reads all of them on the decode stream.
+ * So whatever stream a span was taken on, the decode stream uses it last, and kv_drop names that one.
+ *
+ * Every token's keys and values are filled with a word that says whose they are. kv_check reads them all back.
+ */
+#include "runtime.h"
+
+#include <stdlib.h>
+
+static uint32_t word_of(uint32_t owner, int token)
+{
+    return owner << 16 | (uint32_t)token;
+}
+
+/* Room for `tokens` more. Not CENOTE_OK: there is no memory, and the cache is as it was. */
+int kv_grow(struct runtime *r, struct kv *kv, int tokens, CUstream stream)
+{
+    void *at;
+    must(kv->count < SPANS_MAX, "an answer this long: the program's limit");
+    int error = runtime_take(r, KV, (size_t)tokens * TOKEN_BYTES, stream, &at);
+    if (error)
+        return error;
+    kv->spans[kv->count++] = (struct span){at, tokens};
+    kv->room += tokens;
+    return CENOTE_OK;
+}
+
+/* Stands for the kernels that write keys and values of the next `tokens`. There is room for them. */
+void kv_write(struct kv *kv, int tokens, uint32_t owner, CUstream stream)
+{
+    int first = 0, end = kv->tokens + tokens;
+    for (const struct span *s = kv->spans; s < kv->spans + kv->count; first += s++->tokens)
+        for (; kv->tokens < end && kv->tokens < first + s->tokens; kv->tokens++)
+            fill((char *)s->at + (size_t)(kv->tokens - first) * TOKEN_BYTES, word_of(owner, kv->tokens), TOKEN_BYTES, stream);
+}
+
+/* Every byte is what kv_write left there: no other sequence, no activation and no graph wrote to it. */
+void kv_check(const struct kv *kv, uint32_t owner, CUstream stream)
+{
+    enum { WORDS = TOKEN_BYTES / sizeof(uint32_t) };
+    int token = 0;
+    for (const struct span *s = kv->spans; s < kv->spans + kv->count; s++) {
+        size_t bytes = (size_t)s->tokens * TOKEN_BYTES;
+        uint32_t *words = malloc(bytes);
+        must(words, "malloc");
+        must(!cuMemcpyDtoHAsync(words, (CUdeviceptr)s->at, bytes, stream) && !cuStreamSynchronize(stream), "reading the KV cache");
+        for (int i = 0; i < s->tokens && token < kv->tokens; i++, token++)
+            for (int at = 0; at < WORDS; at++)
+                must(words[i * WORDS + at] == word_of(owner, token), "a KV cache was overwritten: the check");
+        free(words);
+    }
+}
+
+/* The device may still be reading it: nothing waits here. */
+void kv_drop(struct runtime *r, struct kv *kv)
+{
+    for (int i = 0; i < kv->count; i++)
+        must(!cenote_free_on(kv->spans[i].at, r->decode), "cenote_free_on");
+    *kv = (struct kv){0};
+}
