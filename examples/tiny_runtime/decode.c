@@ -14,13 +14,13 @@
 static void *take(struct runtime *r, size_t bytes)
 {
     void *block;
-    must(!cenote_alloc(r->pool, bytes, r->decode, &block), "cenote_alloc in a capture");
+    DONE(cenote_alloc(r->pool, bytes, r->decode, &block));
     return block;
 }
 
 static void copy(void *to, const void *from, size_t bytes, CUstream stream)
 {
-    must(!cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, stream), "cuMemcpyDtoDAsync");
+    DONE(cuMemcpyDtoDAsync((CUdeviceptr)to, (CUdeviceptr)from, bytes, stream));
 }
 
 /* The model, for `batch` sequences. */
@@ -31,32 +31,34 @@ static void run_layers(struct decoder *d, struct runtime *r, size_t batch)
     for (int layer = 1; layer < LAYERS; layer++) {
         void *next = take(r, batch * WIDTH * 2 * 14);
         copy(next, hidden, batch * sizeof(uint32_t), r->decode);
-        must(!cenote_free(hidden), "cenote_free");
+        DONE(cenote_free(hidden));
         hidden = next;
     }
     void *logits = take(r, batch * VOCABULARY * 4);
     copy(logits, hidden, batch * sizeof(uint32_t), r->decode);
     copy(d->out, logits, batch * sizeof(uint32_t), r->decode);
-    must(!cenote_free(logits) && !cenote_free(hidden), "cenote_free");
+    DONE(cenote_free(logits));
+    DONE(cenote_free(hidden));
 }
 
 static CUgraphExec capture(struct decoder *d, struct runtime *r, size_t batch)
 {
     CUgraph graph;
     CUgraphExec exec;
-    must(!cenote_capture_begin(r->group[GRAPHS], r->decode), "cenote_capture_begin");
-    must(!cuStreamBeginCapture(r->decode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    DONE(cenote_capture_begin(r->group[GRAPHS], r->decode));
+    DONE(cuStreamBeginCapture(r->decode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     run_layers(d, r, batch);
-    must(!cuStreamEndCapture(r->decode, &graph), "cuStreamEndCapture");
-    must(!cenote_capture_end(r->group[GRAPHS], r->decode), "cenote_capture_end");
-    must(!cuGraphInstantiate(&exec, graph, 0) && !cuGraphDestroy(graph), "cuGraphInstantiate");
+    DONE(cuStreamEndCapture(r->decode, &graph));
+    DONE(cenote_capture_end(r->group[GRAPHS], r->decode));
+    DONE(cuGraphInstantiate(&exec, graph, 0));
+    DONE(cuGraphDestroy(graph));
     return exec;
 }
 
 void decoder_open(struct decoder *d, struct runtime *r)
 {
-    must(!runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->in), "memory for tokens");
-    must(!runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->out), "memory for tokens");
+    DONE(runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->in));
+    DONE(runtime_take(r, GRAPHS, BATCH_MAX * sizeof(uint32_t), r->decode, &d->out));
     for (int size = BATCH_SIZES - 1; size >= 0; size--)
         d->graph[size] = capture(d, r, 1u << size);
 }
@@ -70,14 +72,16 @@ void decoder_step(struct decoder *d, struct runtime *r, uint32_t *tokens, int co
         size++;
     for (int i = 0; i < count; i++)
         fill((uint32_t *)d->in + i, tokens[i], sizeof *tokens, r->decode);
-    must(!cuGraphLaunch(d->graph[size], r->decode), "cuGraphLaunch");
-    must(!cuMemcpyDtoHAsync(out, (CUdeviceptr)d->out, sizeof *out * (size_t)count, r->decode) && !cuStreamSynchronize(r->decode), "reading tokens");
-    must(!memcmp(out, tokens, sizeof *out * (size_t)count), "a graph lost its memory: the check");
+    DONE(cuGraphLaunch(d->graph[size], r->decode));
+    DONE(cuMemcpyDtoHAsync(out, (CUdeviceptr)d->out, sizeof *out * (size_t)count, r->decode));
+    DONE(cuStreamSynchronize(r->decode));
+    must(!memcmp(out, tokens, sizeof *out * (size_t)count), "the tokens of a graph are those that went in");
 }
 
 void decoder_close(struct decoder *d)
 {
     for (int i = 0; i < BATCH_SIZES; i++)
-        must(!cuGraphExecDestroy(d->graph[i]), "cuGraphExecDestroy");
-    must(!cenote_free(d->in) && !cenote_free(d->out), "cenote_free");
+        DONE(cuGraphExecDestroy(d->graph[i]));
+    DONE(cenote_free(d->in));
+    DONE(cenote_free(d->out));
 }

@@ -19,7 +19,7 @@ static uint32_t word_of(uint32_t owner, int token)
 int kv_grow(struct runtime *r, struct kv *kv, int tokens, CUstream stream)
 {
     void *at;
-    must(kv->count < SPANS_MAX, "an answer this long: the program's limit");
+    must(kv->count < SPANS_MAX, "an answer has at most SPANS_MAX spans");
     int error = runtime_take(r, KV, (size_t)tokens * TOKEN_BYTES, stream, &at);
     if (error)
         return error;
@@ -45,11 +45,12 @@ void kv_check(const struct kv *kv, uint32_t owner, CUstream stream)
     for (const struct span *s = kv->spans; s < kv->spans + kv->count; s++) {
         size_t bytes = (size_t)s->tokens * TOKEN_BYTES;
         uint32_t *words = malloc(bytes);
-        must(words, "malloc");
-        must(!cuMemcpyDtoHAsync(words, (CUdeviceptr)s->at, bytes, stream) && !cuStreamSynchronize(stream), "reading the KV cache");
+        must(words, "host memory");
+        DONE(cuMemcpyDtoHAsync(words, (CUdeviceptr)s->at, bytes, stream));
+        DONE(cuStreamSynchronize(stream));
         for (int i = 0; i < s->tokens && token < kv->tokens; i++, token++)
             for (int at = 0; at < WORDS; at++)
-                must(words[i * WORDS + at] == word_of(owner, token), "a KV cache was overwritten: the check");
+                must(words[i * WORDS + at] == word_of(owner, token), "a KV cache is as it was written");
         free(words);
     }
 }
@@ -58,6 +59,6 @@ void kv_check(const struct kv *kv, uint32_t owner, CUstream stream)
 void kv_drop(struct runtime *r, struct kv *kv)
 {
     for (int i = 0; i < kv->count; i++)
-        must(!cenote_free_on(kv->spans[i].at, r->decode), "cenote_free_on");
+        DONE(cenote_free_on(kv->spans[i].at, r->decode));
     *kv = (struct kv){0};
 }

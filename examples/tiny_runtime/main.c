@@ -30,7 +30,8 @@ static void note_groups(struct result *result, const struct runtime *r)
 {
     cenote_row rows[FAMILIES];
     size_t count;
-    must(!cenote_pool_rows(r->pool, CENOTE_BY_GROUP, rows, FAMILIES, &count) && count == FAMILIES, "cenote_pool_rows");
+    DONE(cenote_pool_rows(r->pool, CENOTE_BY_GROUP, rows, FAMILIES, &count));
+    must(count == FAMILIES, "each group has held something");
     for (size_t row = 0; row < count; row++)
         for (int i = 0; i < FAMILIES; i++)
             if (rows[row].group == r->group[i])
@@ -47,10 +48,11 @@ static struct result run(const char *provider, const char *limit)
     char conf[128];
 
     snprintf(conf, sizeof conf, "provider:%s,limit:%s,page_mib:2,harvest_budget:off", provider, limit);
-    must(!cenote_options_default(&options) && !cenote_options_parse(&options, conf), "reading the options");
+    DONE(cenote_options_default(&options));
+    DONE(cenote_options_parse(&options, conf));
     runtime_open(&runtime, &options);
     result.outcome = serve(&runtime);
-    must(!cenote_pool_stats(runtime.pool, &result.stats), "cenote_pool_stats");
+    DONE(cenote_pool_stats(runtime.pool, &result.stats));
     note_groups(&result, &runtime);
     runtime_close(&runtime);
     return result;

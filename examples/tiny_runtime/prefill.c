@@ -19,9 +19,9 @@ static int run_layer(struct runtime *r, size_t tokens)
     if (!(error = runtime_take(r, ACTIVATIONS, scores_bytes, r->prefill, &scores))) {
         fill(hidden, NOISE, hidden_bytes, r->prefill);
         fill(scores, NOISE, scores_bytes, r->prefill);
-        must(!cenote_free(scores), "cenote_free");
+        DONE(cenote_free(scores));
     }
-    must(!cenote_free(hidden), "cenote_free");
+    DONE(cenote_free(hidden));
     return error;
 }
 
@@ -39,6 +39,7 @@ int prefill(struct runtime *r, struct kv *kv, int tokens, uint32_t owner)
         return error;
     }
     kv_write(kv, tokens, owner, r->prefill);
-    must(!cuEventRecord(r->prefilled, r->prefill) && !cuStreamWaitEvent(r->decode, r->prefilled, 0), "ordering the streams");
+    DONE(cuEventRecord(r->prefilled, r->prefill));
+    DONE(cuStreamWaitEvent(r->decode, r->prefilled, 0));
     return CENOTE_OK;
 }

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LAYER_WEIGHTS = 12 * WIDTH * WIDTH * 2, WEIGHT = 0x3c003c00 };
 
@@ -18,26 +19,38 @@ static const struct { const char *name; unsigned flags; } families[FAMILIES] = {
     [GRAPHS]      = {"graphs", CENOTE_GROUP_PRIVATE},
 };
 
-/* What is no matter of memory running out ends the program, and says why. */
-void must(bool done, const char *what)
+void must(bool holds, const char *what)
 {
-    if (done)
+    if (holds)
         return;
-    fprintf(stderr, "%s failed: %s\n", what, cenote_message());
+    fprintf(stderr, "This does not hold: %s.\n", what);
+    exit(1);
+}
+
+/* The two libraries have their own words for what went wrong. */
+void done(int error, const char *call)
+{
+    const char *why = NULL;
+    if (!error)
+        return;
+    if (!strncmp(call, "cu", 2))
+        cuGetErrorString((CUresult)error, &why);
+    fprintf(stderr, "%s: %s\n", call, why ? why : cenote_message());
     exit(1);
 }
 
 /* Stands for a kernel that writes `bytes` there. */
 void fill(void *at, uint32_t word, size_t bytes, CUstream stream)
 {
-    must(!cuMemsetD32Async((CUdeviceptr)at, word, bytes / sizeof word, stream), "cuMemsetD32Async");
+    DONE(cuMemsetD32Async((CUdeviceptr)at, word, bytes / sizeof word, stream));
 }
 
 /* CENOTE_OK, or CENOTE_OUT_OF_MEMORY: that one is for the caller to act on. */
 int runtime_take(struct runtime *r, enum family family, size_t bytes, CUstream stream, void **block)
 {
     int error = cenote_group_alloc(r->group[family], bytes, 512, stream, block);
-    must(!error || error == CENOTE_OUT_OF_MEMORY, "cenote_group_alloc");
+    if (error != CENOTE_OUT_OF_MEMORY)
+        done(error, "cenote_group_alloc");
     return error;
 }
 
@@ -45,15 +58,19 @@ void runtime_open(struct runtime *r, const cenote_options *options)
 {
     CUcontext context;
     *r = (struct runtime){0};
-    must(!cuInit(0) && !cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxPushCurrent(context), "opening device 0");
-    must(!cuStreamCreate(&r->prefill, CU_STREAM_NON_BLOCKING) && !cuStreamCreate(&r->decode, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    must(!cuEventCreate(&r->prefilled, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-    must(!cenote_pool_create(0, options, &r->pool), "cenote_pool_create");
-    must(!cenote_stream_set_immortal(r->pool, r->prefill) && !cenote_stream_set_immortal(r->pool, r->decode), "cenote_stream_set_immortal");
+    DONE(cuInit(0));
+    DONE(cuDevicePrimaryCtxRetain(&context, 0));
+    DONE(cuCtxPushCurrent(context));
+    DONE(cuStreamCreate(&r->prefill, CU_STREAM_NON_BLOCKING));
+    DONE(cuStreamCreate(&r->decode, CU_STREAM_NON_BLOCKING));
+    DONE(cuEventCreate(&r->prefilled, CU_EVENT_DISABLE_TIMING));
+    DONE(cenote_pool_create(0, options, &r->pool));
+    DONE(cenote_stream_set_immortal(r->pool, r->prefill));
+    DONE(cenote_stream_set_immortal(r->pool, r->decode));
     for (int i = 0; i < FAMILIES; i++)
-        must(!cenote_group_create(r->pool, families[i].name, families[i].flags, NULL, &r->group[i]), "cenote_group_create");
+        DONE(cenote_group_create(r->pool, families[i].name, families[i].flags, NULL, &r->group[i]));
     for (int i = 0; i < LAYERS; i++) {
-        must(!runtime_take(r, WEIGHTS, LAYER_WEIGHTS, r->decode, &r->weights[i]), "loading the weights");
+        DONE(runtime_take(r, WEIGHTS, LAYER_WEIGHTS, r->decode, &r->weights[i]));
         fill(r->weights[i], WEIGHT, LAYER_WEIGHTS, r->decode);
     }
 }
@@ -68,7 +85,7 @@ void runtime_note(struct runtime *r)
 {
     for (int i = 0; i < FAMILIES; i++) {
         uint64_t bytes;
-        must(!cenote_group_reserved(r->group[i], &bytes), "cenote_group_reserved");
+        DONE(cenote_group_reserved(r->group[i], &bytes));
         if (bytes > r->most_reserved[i])
             r->most_reserved[i] = bytes;
     }
@@ -78,11 +95,11 @@ void runtime_note(struct runtime *r)
 static void check_weights(const struct runtime *r)
 {
     uint32_t *words = malloc(LAYER_WEIGHTS);
-    must(words, "malloc");
+    must(words, "host memory");
     for (int i = 0; i < LAYERS; i++) {
-        must(!cuMemcpyDtoH(words, (CUdeviceptr)r->weights[i], LAYER_WEIGHTS), "cuMemcpyDtoH");
+        DONE(cuMemcpyDtoH(words, (CUdeviceptr)r->weights[i], LAYER_WEIGHTS));
         for (size_t at = 0; at < LAYER_WEIGHTS / sizeof *words; at++)
-            must(words[at] == WEIGHT, "a weight was overwritten: the check");
+            must(words[at] == WEIGHT, "the weights are as they were loaded");
     }
     free(words);
 }
@@ -91,10 +108,12 @@ void runtime_close(struct runtime *r)
 {
     check_weights(r);
     for (int i = 0; i < LAYERS; i++)
-        must(!cenote_free(r->weights[i]), "cenote_free");
+        DONE(cenote_free(r->weights[i]));
     for (int i = 0; i < FAMILIES; i++)
-        must(!cenote_group_destroy(r->group[i]), "cenote_group_destroy");
-    must(!cenote_pool_destroy(r->pool), "cenote_pool_destroy");
-    must(!cuEventDestroy(r->prefilled) && !cuStreamDestroy(r->prefill) && !cuStreamDestroy(r->decode), "closing the streams");
-    must(!cuDevicePrimaryCtxRelease(0), "cuDevicePrimaryCtxRelease");
+        DONE(cenote_group_destroy(r->group[i]));
+    DONE(cenote_pool_destroy(r->pool));
+    DONE(cuEventDestroy(r->prefilled));
+    DONE(cuStreamDestroy(r->prefill));
+    DONE(cuStreamDestroy(r->decode));
+    DONE(cuDevicePrimaryCtxRelease(0));
 }

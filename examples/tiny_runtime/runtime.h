@@ -44,7 +44,11 @@ int  runtime_take(struct runtime *r, enum family family, size_t bytes, CUstream 
 void runtime_note(struct runtime *r);
 const char *family_name(enum family family);
 void fill(void *at, uint32_t word, size_t bytes, CUstream stream);
-void must(bool done, const char *what);
+
+/* What goes wrong, and is not memory running out, ends the program: a call, of cenote or CUDA, that does not return 0; a thing that has to hold. */
+#define DONE(call) done((call), #call)
+void done(int error, const char *call);
+void must(bool holds, const char *what);
 
 /* ---------------------------------------------------------------------------------------------------------------------------- kv.c */
 

@@ -170,7 +170,7 @@ struct outcome serve(struct runtime *r)
         {.arrives = 50, .prompt = 145, .answer = 350},
     };
     struct server s = {.runtime = r, .requests = requests, .count = sizeof requests / sizeof *requests};
-    must(!cenote_pool_on_shortage(r->pool, make_room, &s), "cenote_pool_on_shortage");
+    DONE(cenote_pool_on_shortage(r->pool, make_room, &s));
     decoder_open(&s.decoder, r);
     for (; !is_over(&s); s.outcome.steps++) {
         admit(&s, s.outcome.steps);
@@ -179,6 +179,6 @@ struct outcome serve(struct runtime *r)
         runtime_note(r);
     }
     decoder_close(&s.decoder);
-    must(!cenote_pool_on_shortage(r->pool, NULL, NULL), "cenote_pool_on_shortage");
+    DONE(cenote_pool_on_shortage(r->pool, NULL, NULL));
     return s.outcome;
 }

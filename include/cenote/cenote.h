@@ -190,7 +190,8 @@ CENOTE_API int cenote_pool_grant(cenote_pool *pool, int device);
 
 /*
  * Called, with no lock held, when memory runs out and before the allocation fails: the program may free blocks of its own. Nonzero
- * means it did, and the search starts again. What it allocates itself does without it. One function per pool; NULL takes it away. The earlier
+ * means it did, and the search starts again; up to eight times for one allocation, so what is freed should be about `bytes` or more. What it
+ * allocates itself does without it. One function per pool; NULL takes it away. The earlier
  * one is not running any more when that returns, so the function must not wait for the thread that takes it away. A call from inside a
  * function that cenote called does not wait: then those calls that run on other threads may still be running.
  */
@@ -353,7 +354,7 @@ CENOTE_API int cenote_group_reserved(cenote_group *group, uint64_t *bytes);
 /* Gives back to the driver, or to its source, what is free in the group: not that of a private one, which stays. Of the flags only WAIT is known. */
 CENOTE_API int cenote_group_trim(cenote_group *group, unsigned flags);
 
-/* Like cenote_alloc_aligned, from the group's memory. */
+/* Like cenote_alloc_aligned, from the group's memory. 512 is the alignment of cenote_alloc. */
 CENOTE_API int cenote_group_alloc(cenote_group *group, size_t bytes, size_t alignment, cenote_stream stream, void **block);
 
 /*

@@ -30,9 +30,11 @@ def layer_of(path: str, layers: list[Layer]) -> Layer | None:
     return next((layer for layer in layers if layer.holds(path)), None)
 
 
-def included(tree: Tree, bracket: str, name: str) -> str | None:
-    """The path in the repository that an include means; "" for a header from outside; None if there is no such file."""
-    for path in (name, "include/" + name):
+def included(tree: Tree, path: str, bracket: str, name: str) -> str | None:
+    """The path in the repository that an include means; "" for a header from outside; None if there is no such file. Examples are copied to other
+    places: a header of theirs lies beside them."""
+    beside = [path.rpartition("/")[0] + "/" + name] if path.startswith("examples/") else []
+    for path in (name, "include/" + name, *beside):
         if path in tree.files:
             return path
     return "" if bracket == "<" and not name.startswith("cenote/") else None
@@ -47,7 +49,7 @@ def check_file(tree: Tree, path: str, layers: list[Layer]) -> list[str]:
         match = INCLUDE.match(line)
         if not match:
             continue
-        target = included(tree, *match.groups())
+        target = included(tree, path, *match.groups())
         if target is None:
             problems.append(f"{path}:{number}: {match[2]} is no file of the repository (paths start at its root)")
             continue
