@@ -1,6 +1,7 @@
 /*
  * test_free_on.c: a free that names the stream of the last use does what cenote_use and cenote_free do.
  */
+#include "driver/driver.h"
 #include "tests/api/scene.h"
 
 #define CARD (64 * MIB)
@@ -73,6 +74,23 @@ CASE(a_mistake_changes_nothing)
     DONE(cenote_free_on(held.at, scene.stream[B]));
     EXPECT_EQ(cenote_free_on(held.at, scene.stream[B]), CENOTE_DOUBLE_FREE);
     scene_close(&scene);
+}
+
+/* Nothing runs any more, and nobody can say which stream it was. */
+CASE(a_lost_context_stops_no_free)
+{
+    struct scene scene;
+    void *block;
+    scene_open(&scene, CARD);
+    DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block));
+    fault_arm("cuStreamGetId", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
+    EXPECT_EQ(cenote_use(block, scene.stream[B]), CENOTE_DEVICE_LOST);
+    DONE(cenote_free_on(block, scene.stream[B]));
+    EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
+    fault_disarm();
+    cenote_pool_destroy(scene.pool);
+    sim_reset(NULL);
+    scene_is_open = false;
 }
 
 SCENES_MAIN("free_on")
