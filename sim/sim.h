@@ -168,6 +168,32 @@ struct sim_process {
  */
 int sim_processes(int device, struct sim_process *list, int room);
 
+/*
+ * For a library that follows what the program does above the driver, and so knows what kernels would compute.
+ *
+ * A thread that explains what it puts on streams says so with sim_explain, which returns what it had said before. Everything else that writes to
+ * memory is counted: kernels and replays, which could write anywhere, with the range of all addresses, copies and fills with their own.
+ * sim_unexplained copies such ranges, from number `since` on, and returns how many; fewer than there are if they are no longer remembered, or for
+ * lack of room.
+ *
+ * sim_answer: the next copies of at most 8 bytes that the calling thread makes from memory of a device to the host take these numbers. Returns how
+ * many of the last ones nobody took.
+ */
+#define SIM_ANSWERS_MAX 16
+
+struct sim_range {
+    uint64_t from, to;
+};
+
+bool     sim_explain(bool on);
+uint64_t sim_unexplained(uint64_t since, struct sim_range *out, int room);
+int      sim_answer(const uint64_t *numbers, int number);
+#ifdef __cplusplus
+const void *sim_unexplained_count(void);
+#else
+const _Atomic uint64_t *sim_unexplained_count(void);    /* how many there are; may be read at any time */
+#endif
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,6 +23,7 @@ static CUresult put(struct stream *s, const char *name, uint32_t function, const
         return result;
     if (!s->capture) {
         model.books.kernels++;
+        unexplained_kernel();
         stream_extend(s, work_end(s, 0, 0));
         return CUDA_SUCCESS;
     }
@@ -37,6 +38,7 @@ static CUresult put_known(struct stream *s, unsigned known, void **parameters)
         return CUDA_ERROR_INVALID_VALUE;
     struct work work = known_work(known, parameters);
     model.books.kernels++;
+    unexplained_kernel();
     return work_put(s, &work);
 }
 

@@ -275,6 +275,7 @@ CUresult exec_launch(CUgraphExec exec, CUstream stream)
     if (waits_for_others(e))
         return MODEL_AGAIN;
     e->flights++;
+    unexplained_kernel();
     for (uint32_t i = 0; i < e->count && !result; i++)
         if (!node_at(e->steps[i])->disabled)
             result = replay_step(e, node_at(e->steps[i]), s);

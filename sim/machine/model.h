@@ -127,6 +127,11 @@ CUresult model_refuse_call(const char *call);           /* by a host function; t
 void model_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 CUresult model_refuse(CUresult result, const char *format, ...) __attribute__((format(printf, 2, 3)));  /* a violation, and its result */
 
+/* --- unexplained.c */
+void unexplained_range(uint64_t from, uint64_t to);     /* of addresses that are written to */
+void unexplained_kernel(void);                          /* which may write anywhere */
+bool answer_take(size_t bytes, uint64_t *number);       /* for a copy to the host of this thread; false: there is none */
+
 /* --- shape.c */
 #define sim_quirk(NAME) ((model.shape.quirks & SIM_QUIRK(NAME)) != 0)
 bool shape_parse(struct sim_shape *shape, bool *quiet, const char *text);   /* false: said on stderr, `shape` half changed */

@@ -44,6 +44,10 @@ static CUresult copy(const struct copy *c, CUstream stream)
     bool pageable = !to_known || !from_known;
     struct work work = {.kind = &work_copy, .name = c->name, .to = c->to, .from = c->from, .bytes = c->bytes, .pinned = !pageable,
         .between_devices = is_plain(c->to) && is_plain(c->from)};
+    if (!virtual_is_device_address(c->to) && virtual_is_device_address(c->from) && answer_take(c->bytes, &work.pattern)) {
+        work.kind = &work_fill; /* with a number that a library knows */
+        work.width = (unsigned)c->bytes;
+    }
     result = work_put(s, &work);
     if (result || s->capture || (!c->waits && !pageable))
         return result;

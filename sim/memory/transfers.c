@@ -233,6 +233,8 @@ static void mark(uint64_t at, uint64_t bytes, uint64_t done)
 
 static void mark_target(const struct work *w, uint64_t done)
 {
+    if (w->kind != &work_touch && virtual_is_device_address(w->to))
+        unexplained_range(w->to, w->to + extent_of(w, w->to_pitch, w->to_layer));
     if (w->bytes && done > clock_seen())
         mark(w->to, extent_of(w, w->to_pitch, w->to_layer), done);
 }
