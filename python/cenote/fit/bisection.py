@@ -81,7 +81,7 @@ def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
         more = {search.name: str(value)} if search.is_variable else {}
         line = program if search.is_variable else with_value(program, search.name, value)
         outcome = tried[value] = stage.play(options.sim, options.allocator, line, more)
-        words = {"fits": "fits", "fits not": "does not fit", "unknown": "no verdict"}[outcome.verdict]
+        words = verdict.WORDS[outcome.verdict]
         print(f"cenote dry-run: {search.name}={value}: {words}, {verdict.brief(outcome)}", file=sys.stderr, flush=True)
         return None if outcome.verdict == "unknown" else outcome.verdict == "fits"
 
@@ -122,7 +122,8 @@ def text(found: Found) -> str:
         lives = [worst[1]["live_peak"] for worst in fitting if worst]
         if len(lives) > 1 and len(set(lives)) == 1:
             lines.append(f"  but {name} changed nothing: is that the name that the script reads?")
-    return "\n".join([*lines, verdict.NOT_KNOWN])
+    best = found.tried.get(found.best) if found.best is not None else None
+    return "\n".join([*lines, *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
 
 
 def content(found: Found) -> dict[str, Any]:

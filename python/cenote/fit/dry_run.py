@@ -11,20 +11,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Optional, Sequence
+import time
+from typing import Any, NoReturn, Optional, Sequence
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
-from cenote.fit import bisection, verdict
-from cenote.fit.verdict import Outcome
+from cenote.fit import bisection, stall, verdict
+from cenote.fit.verdict import Answer, Outcome
 from cenote.launch import command_line, environment, run
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt
 
-FITS, FITS_NOT, BAD_USE, UNKNOWN = 0, 1, 2, 3
+FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS = range(6)
+STATUSES = {"fits": FITS, "fits not": FITS_NOT, "unknown": UNKNOWN, "caught": CAUGHT, "depends": DEPENDS}
 STEPS = 5  # the optimizer's state is complete from the second on; the others are for shapes that vary
 STEPS_MAX = 10**9
+SECONDS_MAX = 10**7
+QUIET = 30  # s without a step, after which it is said where the program is; later after twice as long
 OTHERS = ("native", "expandable")  # PyTorch's own allocators
+UNKNOWN_VALUES = ("zero", "typical", "largest", "off")
 TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
 USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
@@ -42,9 +47,10 @@ MORE = """examples:
 or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
 
 The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
-Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU."""
+Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
+caught an out of memory, 5 it depends on values that nobody can know."""
 
-VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--search", "--json")
+VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--json")
 
 
 def steps(text: str) -> int:
@@ -56,6 +62,14 @@ def devices(text: str) -> int:
     if not number:
         raise argparse.ArgumentTypeError("0 devices: a dry run needs 1 or more")
     return number
+
+
+def seconds(text: str) -> int:
+    return command_line.count(text, SECONDS_MAX) or refuse("0 seconds: the script needs more")
+
+
+def refuse(why: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(why)
 
 
 def search(text: str) -> bisection.Search:
@@ -77,6 +91,10 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--allocator", metavar="NAME", type=command_line.allocator, default="cenote",
                         help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS) + " (default cenote; only it reports kinds and phases)")
     parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="end the script if it still runs after so long; no verdict then")
+    parser.add_argument("--unknown", metavar="NAME", choices=UNKNOWN_VALUES, default="typical",
+                        help="what values are that nobody can know without a GPU: zero, typical, largest (counts: all that the shape allows), "
+                        "or off: kernels compute nothing, and the program reads back what is in memory (default typical)")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
                         help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
     parser.add_argument("--json", metavar="FILE", help="write the verdict and all figures to FILE as well")
@@ -106,31 +124,35 @@ class Stage:
         new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new
 
-    def play(self, capacity: int, allocator: str, program: Sequence[str], more: Optional[dict[str, str]] = None) -> Outcome:
+    def play(self, capacity: int, allocator: str, program: Sequence[str], more: Optional[dict[str, str]] = None,
+             unknown: Optional[str] = None) -> Outcome:
         """One run, to its end or to its last step. The first one has our standard streams; what others print is kept back."""
         variables = self.variables(capacity, allocator, more or {})
         run.prepare_plugin(self.is_first and program[0] != "--", variables)
         is_shown = self.is_first and not self.options.quiet and self.options.search is None
         self.is_first = False
         with tempfile.TemporaryDirectory(prefix="cenote-dry-") as folder, tempfile.TemporaryFile() as output:
+            variables[environment.DRY_UNKNOWN] = unknown or self.options.unknown
             variables[environment.DRY_RUN], variables[environment.DRY_STEPS] = folder, str(self.options.steps)
             to = None if is_shown else output
-            pid, status = execute(run.command_line(program), variables, to)
+            pid, status, stopped = execute(run.command_line(program), variables, to, folder, self.options.timeout)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, pid, status, reports, tail)
+        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, unknown or self.options.unknown, self.options.devices or 1)
 
 
-def execute(line: Sequence[str], variables: dict[str, str], output: Any) -> tuple[int, int]:
-    """Process and exit status. An interrupt from the keyboard goes to the program, too; we wait for what it makes of it."""
+def execute(line: Sequence[str], variables: dict[str, str], output: Any, folder: str, timeout: Optional[int]) -> tuple[int, int, str]:
+    """Process, exit status, and where it was if it ran for too long. An interrupt from the keyboard goes to the program, too; we wait for what it
+    makes of it."""
     sys.stdout.flush()
     try:
         child = subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output)
     except (OSError, ValueError) as error:
         raise Mistake(f"{line[0]!r}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        return child.pid, child.wait()
+        stopped = attend(child, folder, timeout)
+        return child.pid, child.wait(), stopped
     except BaseException:
         try:
             child.wait(timeout=10)
@@ -138,6 +160,28 @@ def execute(line: Sequence[str], variables: dict[str, str], output: Any) -> tupl
             child.send_signal(signal.SIGKILL)
             child.wait()
         raise
+
+
+def attend(child: "subprocess.Popen[bytes]", folder: str, timeout: Optional[int]) -> str:
+    """Waits for the program, and says where it is if it makes no step for long. Ends it after `timeout`, and returns where it was then."""
+    began = time.time()
+    quiet: float = QUIET
+    while True:
+        left = began + timeout - time.time() if timeout is not None else quiet
+        try:
+            child.wait(timeout=max(min(quiet, left), 0.01))
+            return ""
+        except subprocess.TimeoutExpired:
+            pass
+        places = stall.where(folder)
+        if timeout is not None and time.time() >= began + timeout:
+            stall.kill(child.pid)
+            return "; ".join(places[:4]) or "it had imported no PyTorch with CUDA"
+        silent = time.time() - (stall.last_report(folder) or began)
+        if silent >= quiet:
+            for place in places[:4]:
+                say(f"no step for {silent:.0f} s: {place}")
+            quiet *= 2
 
 
 def read_reports(folder: str) -> list[dict[str, Any]]:
@@ -164,18 +208,28 @@ def compare(stage: Stage, outcome: Outcome, program: Sequence[str]) -> list[Outc
     return found
 
 
-def ask(stage: Stage, program: Sequence[str]) -> tuple[Outcome, Optional[Outcome], list[Outcome]]:
-    """The run that was asked for, one on the largest GPU if it does not fit, and those under other allocators."""
+def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Optional[Outcome]:
+    """If sizes depended on values that nobody can know: the run with the sizes that could change the verdict."""
+    if not outcome.has_unknown_counts or stage.options.unknown != "typical" or outcome.verdict == "unknown":
+        return None
+    unknown = "largest" if outcome.verdict == "fits" else "zero"
+    say(f"it read back counts that nobody can know; again with --unknown {unknown}")
+    return stage.play(outcome.capacity, outcome.allocator, program, unknown=unknown)
+
+
+def ask(stage: Stage, program: Sequence[str]) -> Answer:
+    """The run that was asked for, one on the largest GPU if it does not fit, one with other values, and those under other allocators."""
     options = stage.options
     outcome = stage.play(options.sim, options.allocator, program)
     largest, others = None, []
-    if outcome.verdict == "fits not" and options.sim < command_line.MOST_CAPACITY:
-        say(f"it does not fit; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
+    other = other_answer(stage, outcome, program)
+    if outcome.failure is not None and options.sim < command_line.MOST_CAPACITY:
+        say(f"memory ran out; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
         largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program)
     is_hopeless = largest is not None and largest.verdict == "fits" and largest.least_needed() > options.sim
-    if options.allocators or (outcome.verdict == "fits not" and not is_hopeless):
+    if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
-    return outcome, largest, others
+    return Answer(outcome, largest, others, other)
 
 
 def write_json(path: Optional[str], content: dict[str, Any]) -> None:
@@ -196,10 +250,10 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         print(bisection.text(found), flush=True)
         write_json(options.json, bisection.content(found))
         return UNKNOWN if found.failed is not None else FITS if found.best is not None else FITS_NOT
-    outcome, largest, others = ask(stage, program)
-    print(verdict.text(program, outcome, largest, others, options.devices or 1), flush=True)
-    write_json(options.json, verdict.content(program, outcome, largest, others))
-    return {"fits": FITS, "fits not": FITS_NOT, "unknown": UNKNOWN}[outcome.verdict]
+    answer = ask(stage, program)
+    print(verdict.text(program, answer, options.devices or 1), flush=True)
+    write_json(options.json, verdict.content(program, answer))
+    return STATUSES[answer.verdict]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """Makes the verdict of `cenote dry-run` from its runs, as text and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
 
-A verdict is one of three: "fits"; "fits not": memory ran out, even if the program caught the error and went on; "unknown": the program used no GPU,
-or failed for another reason.
+The verdict on a run is one of four: "fits"; "caught": memory ran out, and the program caught the error and went on; "fits not"; "unknown": the
+program used no GPU, or failed for another reason. The answer to the question may be a fifth, "depends": values that nobody can know decide.
 """
 import os
 import signal
@@ -13,6 +13,12 @@ GIB, MIB = 1 << 30, 1 << 20
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 50  # a verdict is tight if less than 1/50 of the card is left
 ROWS_MAX = 16  # of devices and ranks in the list
+
+READS_MAX = 8  # places at which unknown values were read that are listed
+WORDS = {"fits": "fits", "caught": "fits after it caught an out of memory", "fits not": "does not fit", "unknown": "no verdict",
+         "depends": "depends on values"}
+EVIDENCE = ("fits", "caught", "fits not")
+READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count"}
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
 them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
@@ -27,6 +33,9 @@ class Outcome(NamedTuple):
     status: int  # of subprocess: negative for a signal
     reports: list[dict[str, Any]]
     tail: str  # the end of its output, if that was not shown
+    stopped: str = ""  # it ran for too long: where it was
+    unknown: str = "typical"  # what unknown values were
+    devices: int = 1  # that each process sees
 
     @property
     def own(self) -> Optional[dict[str, Any]]:
@@ -70,12 +79,46 @@ class Outcome(NamedTuple):
         return self.failure is not None and not any(error["is_out_of_memory"] for error in self.errors) and (self.status == 0 or self.was_ended)
 
     @property
+    def ranks_errors(self) -> list[dict[str, Any]]:
+        """Reports of ranks that another error has ended."""
+        return [report for report in self.reports if report["rank"] is not None and report["pid"] != self.pid and report["error"]
+                and not report["error"]["is_out_of_memory"]]
+
+    @property
     def verdict(self) -> str:
         if self.failure is not None:
-            return "fits not"
-        if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0):
+            return "caught" if self.was_caught and not self.ranks_errors and not self.stopped else "fits not"
+        if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
             return "unknown"
         return "fits"
+
+    @property
+    def keeps_values(self) -> bool:
+        return bool(self.used) and all(report.get("values") is not None for report in self.used)
+
+    @property
+    def unknown_reads(self) -> list[dict[str, Any]]:
+        """What the program read back that nobody can know, by place, of all ranks together; most often read first."""
+        sums: dict[tuple[str, int, str], int] = {}
+        for report in self.used:
+            for row in (report.get("values") or {"unknown": []})["unknown"]:
+                place = row["file"], row["line"], row["kind"]
+                sums[place] = sums.get(place, 0) + row["times"]
+        return [{"file": file, "line": line, "kind": kind, "times": times}
+                for (file, line, kind), times in sorted(sums.items(), key=lambda row: -row[1])]
+
+    @property
+    def known_reads(self) -> int:
+        return sum((report.get("values") or {"known_reads": 0})["known_reads"] for report in self.used)
+
+    @property
+    def has_unknown_counts(self) -> bool:
+        return any(row["kind"] == "count" for row in self.unknown_reads)
+
+    @property
+    def unstepped(self) -> int:
+        """Optimizers of processes in which none has stepped."""
+        return sum(report.get("optimizers", 0) for report in self.used if not report.get("optimizer_steps"))
 
     def worst(self) -> Optional[tuple[dict[str, Any], dict[str, Any], str]]:
         """Report, figures and number of the device with the highest reserved peak."""
@@ -90,6 +133,23 @@ class Outcome(NamedTuple):
     def needed(self) -> int:
         worst = self.worst()
         return worst[1]["reserved_peak"] + worst[1]["others"] if worst else 0
+
+
+class Answer(NamedTuple):
+    """All runs of one question."""
+
+    outcome: Outcome
+    largest: Optional[Outcome]  # on the largest simulated GPU
+    others: list[Outcome]  # under other allocators
+    other: Optional[Outcome]  # with other values where nobody can know them
+
+    @property
+    def verdict(self) -> str:
+        """A run that ended without a verdict is no evidence."""
+        if self.other is not None and self.outcome.verdict in EVIDENCE and self.other.verdict in EVIDENCE:
+            if (self.outcome.verdict == "fits not") != (self.other.verdict == "fits not"):
+                return "depends"
+        return self.outcome.verdict
 
 
 # --- parts of lines
@@ -144,13 +204,28 @@ def how_it_ended(status: int) -> str:
         return f"killed by signal {-status}"
 
 
+def told(error: dict[str, Any], outcome: Outcome) -> str:
+    frame = next((one for one in error["stack"] if one["is_own"]), None)
+    place = f" at {at(frame)}" if frame else ""
+    text = error["text"].splitlines()[0] if error["text"] else ""
+    return f"the script ended with {error['type']}{place}{': ' if text else ''}{text[:200]}, in step {outcome.steps + 1}"
+
+
+def too_few_devices(report: dict[str, Any], devices: int) -> str:
+    ranks = str(report.get("ranks") or "")
+    if ranks.isdecimal() and int(ranks) > devices and "invalid device ordinal" in report["error"]["text"]:
+        return f" ({plural(int(ranks), 'rank')}, {plural(devices, 'device')}: add --devices {ranks})"
+    return ""
+
+
 def why_unknown(outcome: Outcome) -> str:
+    if outcome.stopped:
+        return f"it still ran, in step {outcome.steps + 1}, when its time was over: {outcome.stopped}"
+    if outcome.ranks_errors:
+        report = outcome.ranks_errors[0]
+        return f"rank {report['rank']}: {told(report['error'], outcome)}{too_few_devices(report, outcome.devices)}"
     if outcome.errors and not outcome.was_ended:
-        error = outcome.errors[0]
-        frame = next((one for one in error["stack"] if one["is_own"]), None)
-        place = f" at {at(frame)}" if frame else ""
-        text = error["text"].splitlines()[0] if error["text"] else ""
-        return f"the script ended with {error['type']}{place}{': ' if text else ''}{text[:200]}, in step {outcome.steps + 1}"
+        return told(outcome.errors[0], outcome)
     if outcome.status and not outcome.was_ended:
         return f"the script ended with {how_it_ended(outcome.status)}" + (f", in step {outcome.steps + 1}" if outcome.used else "")
     if not outcome.reports:
@@ -207,7 +282,7 @@ def fits_lines(outcome: Outcome) -> list[str]:
 
 
 def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
-    lines = [f"does not fit: memory ran out in {where(failure)}"]
+    lines = [f"{WORDS[outcome.verdict]}: memory ran out in {where(failure)}"]
     frame = own_frame(failure)
     if frame and frame["text"]:
         lines.append(f"    {frame['text'][:120]}")
@@ -236,7 +311,7 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
     if largest is None:
         return []
     name = quantity.write_size(largest.capacity)
-    if largest.verdict == "fits not":
+    if largest.failure is not None:
         failure = largest.failure
         place = f" (there in {where(failure)})" if failure else ""
         return [f"  needs more than {name}, the largest simulated GPU{place}"]
@@ -252,30 +327,57 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
 
 def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> list[str]:
     if not others:
-        if outcome.verdict == "fits not" and largest is not None and largest.verdict == "fits":
+        if outcome.failure is not None and largest is not None and largest.verdict == "fits":
             return ["  no allocator would make it fit: that much is live at one time"]
         return []
-    words = {"fits": "fits", "fits not": "does not fit", "unknown": "no verdict"}
-    rows = [f"    {one.allocator:<15} {words[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
+    rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
     fitting = [one.allocator for one in (outcome, *others) if one.verdict == "fits"]
     return [f"  under which allocator it fits: {', '.join(fitting) or 'none of these'}", *rows]
 
 
-def text(program: Sequence[str], outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome], devices: int) -> str:
-    lines = ["", headline(program, outcome, devices)]
-    failure = outcome.failure
+def value_lines(outcome: Outcome, other: Optional[Outcome]) -> list[str]:
+    """What the program read back that kernels would have computed."""
+    if not outcome.keeps_values:
+        return [NOT_KNOWN]
+    reads = outcome.unknown_reads
+    if not reads:
+        return [f"it read back {plural(outcome.known_reads, 'value')}, all of them known without a GPU" if outcome.known_reads else
+                "it read back no values"]
+    times = sum(row["times"] for row in reads)
+    lines = [f"it read back {plural(times, 'value')} that nobody can know without a GPU, and got {outcome.unknown} ones:"]
+    for row in reads[:READS_MAX]:
+        place = f"{source.shown(row['file'])}:{row['line']}" if row["file"] else "at other places"
+        lines.append(f"  {place}: {READ[row['kind']]}" + (f", {row['times']} times" if row["times"] > 1 else ""))
+    if len(reads) > READS_MAX:
+        lines.append(f"  and at {len(reads) - READS_MAX} more places")
+    if other is not None:
+        lines.append(f"  with the {other.unknown} ones: {WORDS[other.verdict]}, {brief(other)}")
+    return lines
+
+
+def answer_lines(answer: Answer) -> list[str]:
+    outcome, failure = answer.outcome, answer.outcome.failure
+    lines = []
+    if answer.verdict == "depends":
+        lines.append("depends on values: the two runs below differ in values that nobody can know")
     if failure is not None:
         lines += failure_lines(outcome, failure)
-        lines += needs_lines(outcome, largest)
-        lines += allocator_lines(outcome, largest, others)
-    elif outcome.verdict == "fits":
-        lines += fits_lines(outcome)
-        lines += allocator_lines(outcome, largest, others)
+        lines += needs_lines(outcome, answer.largest)
     else:
-        lines.append(f"no verdict: {why_unknown(outcome)}")
-        lines += last_words(outcome) + peak_lines(outcome)
-        return "\n".join(lines)
-    return "\n".join([*lines, NOT_KNOWN])
+        lines += fits_lines(outcome)
+    lines += allocator_lines(outcome, answer.largest, answer.others)
+    if outcome.unstepped:
+        lines.append(f"  {plural(outcome.unstepped, 'optimizer')} built and never stepped: no state of an optimizer is in these figures")
+    return lines + value_lines(outcome, answer.other)
+
+
+def text(program: Sequence[str], answer: Answer, devices: int) -> str:
+    outcome = answer.outcome
+    lines = ["", headline(program, outcome, devices)]
+    if outcome.verdict != "unknown":
+        return "\n".join([*lines, *answer_lines(answer)])
+    lines.append(f"no verdict: {why_unknown(outcome)}")
+    return "\n".join([*lines, *last_words(outcome), *peak_lines(outcome)])
 
 
 # --- JSON
@@ -283,10 +385,14 @@ def text(program: Sequence[str], outcome: Outcome, largest: Optional[Outcome], o
 def outcome_content(outcome: Outcome) -> dict[str, Any]:
     return {"verdict": outcome.verdict, "allocator": outcome.allocator, "capacity": outcome.capacity, "exit_status": outcome.status,
             "steps": outcome.steps, "ended_after_steps": outcome.was_ended, "needed": outcome.needed(), "least_needed": outcome.least_needed(),
-            "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports}
+            "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports,
+            "unknown": outcome.unknown, "unknown_reads": outcome.unknown_reads, "known_reads": outcome.known_reads, "stopped": outcome.stopped,
+            "optimizers_unstepped": outcome.unstepped}
 
 
-def content(program: Sequence[str], outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> dict[str, Any]:
-    return {"program": [os.fspath(part) for part in program], **outcome_content(outcome),
+def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
+    outcome, largest = answer.outcome, answer.largest
+    return {"program": [os.fspath(part) for part in program], **outcome_content(outcome), "verdict": answer.verdict,
             "missing": max(largest.least_needed() - outcome.capacity, 0) if largest is not None and largest.verdict == "fits" else None,
-            "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in others]}
+            "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in answer.others],
+            "other_values": outcome_content(answer.other) if answer.other is not None else None}

@@ -8,6 +8,7 @@ After the last step that was asked for, the process ends at once by os._exit. No
 checkpoint. Exceptions in this module are dropped: they must not change what the program does.
 """
 import atexit
+import faulthandler
 import json
 import linecache
 import multiprocessing
@@ -18,6 +19,8 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
+from cenote.fit import stall
+from cenote.inside import values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
@@ -67,14 +70,15 @@ def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
 class Watch:
     """Steps, errors and peaks of this process so far."""
 
-    def __init__(self, torch: ModuleType, folder: str, steps: int) -> None:
-        self.torch, self.folder, self.steps_most = torch, folder, steps
+    def __init__(self, torch: ModuleType, folder: str, steps: int, kept: Optional[values.Values] = None) -> None:
+        self.torch, self.folder, self.steps_most, self.values = torch, folder, steps, kept
         self.moment = Moment(torch)
         self.forget()
 
     def forget(self) -> None:
         """For a new process, and for a forked child, which inherits its parent's figures."""
         self.steps = 0
+        self.optimizers = 0
         self.failures: list[dict[str, Any]] = []
         self.failures_count = 0
         self.devices: dict[int, dict[str, Any]] = {}
@@ -89,10 +93,22 @@ class Watch:
             self.note()
             return reset(device)
         self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
+        values.around(self.torch.optim.Optimizer, "__init__", self.built, values.nothing)
+        self.tell_stacks()
         step_counter.watch(self.torch)
         step_counter.on_step(self.stepped)
         os.register_at_fork(after_in_child=self.forget)
         atexit.register(self.ended)
+
+    def built(self, *args: Any) -> None:
+        self.optimizers += 1
+
+    def tell_stacks(self) -> None:
+        """From now on a thread of C writes the stacks of all threads every few seconds, for fit/stall.py."""
+        if multiprocessing.parent_process() is not None:
+            return
+        self.stacks = open(os.path.join(self.folder, f"{os.getpid()}{stall.ENDING}"), "w", encoding="utf-8")
+        faulthandler.dump_traceback_later(stall.EVERY, repeat=True, file=self.stacks)
 
     def attach(self) -> None:
         """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""
@@ -192,9 +208,12 @@ class Watch:
         is_initialized = self.torch.cuda.is_initialized()
         if not is_initialized and multiprocessing.parent_process() is not None:
             return
-        content = {"pid": os.getpid(), "rank": os.environ.get("RANK"), "torch": self.torch.__version__, "end": end, "steps": self.steps,
+        content = {"pid": os.getpid(), "rank": os.environ.get("RANK"), "ranks": os.environ.get("LOCAL_WORLD_SIZE"),
+                   "torch": self.torch.__version__, "end": end, "steps": self.steps,
+                   "optimizers": self.optimizers, "optimizer_steps": step_counter.seen(),
                    "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
-                   "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None}
+                   "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
+                   "values": self.values.report() if self.values is not None else None}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
         outputs.write(path, json.dumps(content).encode())
 
@@ -230,10 +249,15 @@ def leave() -> None:
         os._exit(0)
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 def begin(torch: ModuleType) -> None:
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if not torch.version.cuda or not os.path.isdir(folder):
         return
     if bindings.is_torchs(torch):
         hooks.label(torch, True)
-    Watch(torch, folder, int(steps)).start()
+    kept = values.begin(torch, say)
+    Watch(torch, folder, int(steps), kept).start()

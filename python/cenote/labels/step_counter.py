@@ -53,6 +53,11 @@ def steps(device: Device = None) -> list[Step]:
     return [Step(one.step, one.ns / 1e9, one.live, one.reserved, one.peak) for one in reversed(found)]
 
 
+def seen() -> int:
+    """Steps of optimizers so far, of all of them."""
+    return _seen
+
+
 def on_step(listener: Callable[[], None]) -> Callable[[], None]:
     """Calls `listener` after each step, until the returned function is called. `listener` must not raise: it runs inside optimizer.step()."""
     _listeners.append(listener)

@@ -4,6 +4,8 @@ PyTorch's interface changes with its versions. So the package brings the adapter
 some seconds. The library is kept in the user's cache folder, in a folder named after all it was made from but the compiler; its file name stands
 for the compiler. A machine without a compiler uses a library that is there. Only files that no other user can have changed are loaded
 (base/trusted.py).
+
+In the same way `cenote dry-run` gets the library that keeps values (plugins/torch/values): another Room of sources.
 """
 import ctypes
 import fcntl
@@ -50,6 +52,17 @@ class Compiler(NamedTuple):
     says: str  # its name and version
 
 
+class Room(NamedTuple):
+    """A folder of sources that become one library."""
+
+    name: str  # begins the name of the library's folder in the cache
+    below: str  # the folder, below the one of the adapter's sources
+    uses_cenote: bool  # the library calls libcenote
+
+
+ADAPTER, VALUES = Room("torch", "", True), Room("values", "values", False)
+
+
 class Library(NamedTuple):
     """A compiled adapter. `load` loads the open file, because the path may name another file by then."""
 
@@ -74,9 +87,9 @@ def compiler() -> Optional[Compiler]:
     return Compiler(command, said.partition("\n")[0])
 
 
-def sources() -> list[str]:
-    """Every file that the adapter is compiled from, with headers."""
-    ours = places.torch_folder()
+def sources(room: Room = ADAPTER) -> list[str]:
+    """Every file that the library is compiled from, with headers."""
+    ours = os.path.join(places.torch_folder(), room.below)
     public = os.path.join(places.include_folder(), "cenote")
     return sorted(os.path.join(folder, name) for folder in (ours, public) for name in os.listdir(folder) if name.endswith((".cpp", ".h", ".def")))
 
@@ -129,11 +142,11 @@ def read(path: str) -> bytes:
         return file.read()
 
 
-def entry_name(torch: Torch) -> str:
+def entry_name(torch: Torch, room: Room = ADAPTER) -> str:
     """The name of the folder in the cache: a digest of everything that the adapter is made from but the compiler."""
-    files = [part for path in [*sources(), __file__] for part in (os.path.basename(path).encode(), read(path))]
+    files = [part for path in [*sources(room), __file__] for part in (os.path.basename(path).encode(), read(path))]
     facts = [repr(torch._replace(folder="")).encode(), places.version().encode(), " ".join(FLAGS).encode()]
-    return f"torch-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
+    return f"{room.name}-{re.sub('[^A-Za-z0-9.+]', '_', torch.version)}-{digest(*facts, *files)}"
 
 
 def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
@@ -202,19 +215,19 @@ def run(command: Sequence[str], folder: Folder) -> None:
         raise NotMade(f"{command[0]} failed: " + "; ".join(line.strip() for line in errors[:3]))
 
 
-def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler) -> None:
+def compile_into(folder: Folder, name: str, torch: Torch, tool: Compiler, room: Room) -> None:
     """Writes the library whole or not at all. All sources are one unit: most of the time goes to PyTorch's headers, read once this way."""
-    ours, library = places.torch_folder(), places.library()
+    ours = os.path.join(places.torch_folder(), room.below)
     torch_include, torch_lib = os.path.join(torch.folder, "include"), os.path.join(torch.folder, "lib")
     includes = [f"-I{ours}", f"-I{places.include_folder()}", *(f"-isystem{folder}" for folder in (torch_include, cuda_include(torch)))]
     # In messages and in the library files have their names in the repository, not paths of this machine.
-    names = {ours: "plugins/torch", torch_include: "torch/include"}
+    names = {ours: os.path.join("plugins/torch", room.below), torch_include: "torch/include"}
     flags = [*FLAGS, *(f"-ffile-prefix-map={folder}={name}" for folder, name in names.items()), f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.has_new_abi)}"]
     with trusted.passing_folder(folder, "part-") as part:
         with os.fdopen(outputs.create(part.descriptor, "all.cpp", 0o600), "w", encoding="utf-8") as file:
             file.writelines(f'#include "{source}"\n' for source in sorted(os.listdir(ours)) if source.endswith(".cpp"))
         # When the adapter is loaded, libcenote and PyTorch are in the process and found by their sonames: it needs no path to them.
-        libraries = [library, f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
+        libraries = [*([places.library()] if room.uses_cenote else []), f"-L{torch_lib}", "-lc10_cuda", "-lc10", "-ltorch_cpu"]
         run([*tool.command, *flags, *includes, "-shared", "all.cpp", *libraries, "-o", "adapter.so"], part)
         os.chmod("adapter.so", 0o700, dir_fd=part.descriptor)  # whatever umask says
         os.rename("adapter.so", name, src_dir_fd=part.descriptor, dst_dir_fd=folder.descriptor)
@@ -227,17 +240,17 @@ def make(torch: Torch) -> str:
     return library.path
 
 
-def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None) -> Library:
+def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: Room = ADAPTER) -> Library:
     """The same, open. If the library cannot be kept, `tell` gets a line that says why."""
     tool = compiler()
-    folder = own_folder(entry_name(torch), tell)
+    folder = own_folder(entry_name(torch, room), tell)
     try:
-        return in_folder(folder, torch, tool)
+        return in_folder(folder, torch, tool, room)
     finally:
         folder.close()
 
 
-def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler]) -> Library:
+def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler], room: Room) -> Library:
     if tool is None:
         found = any_library(folder)
         if found:
@@ -247,13 +260,13 @@ def in_folder(folder: Folder, torch: Torch, tool: Optional[Compiler]) -> Library
         raise NotMade(f"there is no C++ compiler: {cure}")
     name = digest(tool.says.encode()) + ".so"
     came = time.time()
-    library = opened_library(folder, name) or made_alone(folder, name, torch, tool, came)
+    library = opened_library(folder, name) or made_alone(folder, name, torch, tool, came, room)
     if library is None:
         raise NotMade(f"the compiled adapter is missing in {folder.path}, or other users may write to it: empty that folder, and start again")
     return library
 
 
-def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: float) -> Optional[Library]:
+def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: float, room: Room) -> Optional[Library]:
     """Compiles it while no other process does. A process that waited for another takes that one's library, or its failure."""
     failure = name + ".failed"
     with locked(folder, SECONDS):
@@ -264,7 +277,7 @@ def made_alone(folder: Folder, name: str, torch: Torch, tool: Compiler, came: fl
         if said is not None:
             raise NotMade(said)
         try:
-            compile_into(folder, name, torch, tool)
+            compile_into(folder, name, torch, tool, room)
         except NotMade as why:
             with outputs.replacing(folder.descriptor, failure, 0o600) as file:
                 file.write(str(why).encode())

@@ -1,0 +1,237 @@
+/*
+ * evaluation.cpp: computes a version when the program asks for its bytes: the call that makes it is made on the CPU, after those that it depends
+ * on. What cannot be computed has plausible values.
+ *
+ * Rule V2: what was computed from a version that is not known is not known.
+ *
+ * LOCKING: the tape's lock, held meanwhile. No operator of a CPU asks for Python's lock: calls of the program's own operators are not recorded.
+ */
+#include "evaluation.h"
+
+#include "device.h"
+#include "plausible.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <unordered_map>
+
+namespace cenote_values
+{
+
+using torch::jit::Stack;
+using Buffers = std::unordered_map<const Version *, at::Tensor>; /* copies of what a call writes to */
+
+static uint64_t made;
+
+static const c10::DispatchKeySet unseen = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::DispatchKeySet(c10::DispatchKey::Fake) |
+    c10::default_excluded_set;
+
+OnCpu::OnCpu() : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), unseen), inference_(false) {}
+
+static at::Tensor view_of(const at::Tensor &bytes, const Operand &o)
+{
+    return at::empty({0}, at::TensorOptions().dtype(o.type)).set_(bytes.storage(), o.offset, o.sizes, o.strides);
+}
+
+static int64_t extent(const Operand &o)
+{
+    int64_t last = 1;
+    for (size_t d = 0; d < o.sizes.size(); d++) {
+        if (!o.sizes[d])
+            return 0;
+        last += (o.sizes[d] - 1) * o.strides[d];
+    }
+    return last * static_cast<int64_t>(c10::elementSize(o.type));
+}
+
+/* Part of a version that is too large to be computed as a whole. */
+static Value piece_of(const Operand &o)
+{
+    int64_t bytes = extent(o);
+    const Version &v = *o.version;
+    if (v.memory && bytes <= KNOWN_MOST) {
+        auto from = static_cast<const char *>(v.memory) + o.offset * static_cast<int64_t>(c10::elementSize(o.type));
+        auto read = at::zeros({bytes}, at::kByte);
+        if (read_device(from, read.data_ptr(), bytes)) {
+            Operand first = o;
+            first.offset = 0;
+            return {view_of(read, first).clone(), v.is_known};
+        }
+    }
+    return {plausible(v, o.sizes, o.type, static_cast<uint64_t>(o.offset)), false};
+}
+
+static Value value_in(const Operand &o, Buffers &buffers)
+{
+    static const Version nothing;
+    if (!o.version)
+        return {plausible(nothing, o.sizes, o.type, static_cast<uint64_t>(o.offset) + o.sizes.size()), !extent(o)};
+    auto found = buffers.find(o.version.get());
+    if (found != buffers.end())
+        return {view_of(found->second, o), o.version->is_known};
+    if (o.version->size > KNOWN_MOST)
+        return piece_of(o);
+    evaluate(*o.version);
+    return {view_of(o.version->bytes, o), o.version->is_known};
+}
+
+Value value_of(const Operand &operand)
+{
+    Buffers none;
+    OnCpu guard;
+    return value_in(operand, none);
+}
+
+static void put_argument(Stack &stack, const Call &call, const Operand &o, const at::Tensor &value)
+{
+    auto &place = stack[static_cast<size_t>(o.argument)];
+    if (o.element < 0) {
+        place = value;
+        return;
+    }
+    if (place.is(call.arguments[static_cast<size_t>(o.argument)])) /* the call keeps its own list */
+        place = place.isTensorList() ? c10::IValue(place.toTensorList().copy()) : c10::IValue(place.toList().copy());
+    if (place.isTensorList())
+        place.toTensorList().set(static_cast<size_t>(o.element), value);
+    else
+        place.toList().set(static_cast<size_t>(o.element), c10::IValue(value));
+}
+
+/* The stack for the call: its arguments with the values of its operands, and what it writes in `buffers`. */
+static Stack arguments_of(const Call &call, Buffers &buffers, bool &is_known)
+{
+    for (const auto &o : call.operands)
+        if (o.is_written && !buffers.count(o.version.get())) {
+            evaluate(*o.version);
+            buffers[o.version.get()] = o.version->bytes.clone();
+        }
+    Stack stack;
+    for (const auto &argument : call.arguments)
+        stack.push_back(argument.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : argument);
+    for (const auto &o : call.operands) {
+        Value value = value_in(o, buffers);
+        is_known = is_known && value.is_known;
+        put_argument(stack, call, o, value.tensor);
+    }
+    return stack;
+}
+
+/* The CPU's generator begins with the seed of the call, and goes on afterwards as if nothing had been drawn. */
+class Drawing {
+public:
+    explicit Drawing(const Call &call) : generator_(at::detail::getDefaultCPUGenerator())
+    {
+        if (!call.what.is_random)
+            return;
+        before_ = generator_.get_state();
+        generator_.set_current_seed(call.seed);
+    }
+    ~Drawing()
+    {
+        if (before_.defined())
+            generator_.set_state(before_);
+    }
+
+private:
+    at::Generator generator_;
+    at::Tensor before_;
+};
+
+static Stack compute(Call &call, Buffers &buffers, bool &is_known)
+{
+    Stack stack = arguments_of(call, buffers, is_known);
+    Drawing drawing(call);
+    made++;
+    call.handle.callBoxed(&stack);
+    return stack;
+}
+
+static void keep(const Result &r, const at::Tensor &got, bool is_known)
+{
+    VersionP v = r.version.lock();
+    if (!v || v->bytes.defined())
+        return;
+    TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
+    at::Tensor value = got;
+    if (!is_known && v->falls)
+        let_fall(value, v->is_truth);
+    auto bytes = at::zeros({v->size}, at::kByte);
+    at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);
+    v->bytes = bytes;
+    v->is_known = v->is_known && is_known;
+}
+
+static const at::Tensor tensor_in(const c10::IValue &value, int element)
+{
+    return element < 0 ? value.toTensor() : value.toListRef()[static_cast<size_t>(element)].toTensor();
+}
+
+/* Makes a recorded call. If it fails, its versions stay without bytes. */
+static void make(Call &call)
+{
+    call.was_made = true;
+    try {
+        Buffers buffers;
+        bool is_known = true;
+        Stack out = compute(call, buffers, is_known);
+        for (const auto &r : call.results)
+            keep(r, tensor_in(out.at(static_cast<size_t>(r.place)), r.element), is_known);
+        for (const auto &[operand, after] : call.written)
+            if (VersionP v = after.lock()) {
+                v->bytes = buffers.at(call.operands[operand].version.get());
+                v->is_known = v->is_known && is_known;
+            }
+    } catch (const std::exception &) {
+    }
+    call.arguments.clear();
+    call.operands.clear();
+}
+
+bool compute_now(Call &call, Stack &out, bool &is_known)
+{
+    OnCpu guard;
+    try {
+        Buffers buffers;
+        out = compute(call, buffers, is_known);
+        return true;
+    } catch (const std::exception &) {
+        return false;
+    }
+}
+
+void evaluate(Version &v)
+{
+    if (v.bytes.defined())
+        return;
+    OnCpu guard;
+    if (v.same) {
+        evaluate(*v.same);
+        v.bytes = v.same->bytes;
+        return;
+    }
+    if (v.memory) {
+        auto bytes = at::zeros({v.size}, at::kByte);
+        if (read_device(v.memory, bytes.data_ptr(), v.size)) {
+            v.bytes = bytes;
+            return;
+        }
+    }
+    auto call = std::move(v.call); /* not longer than needed: it holds the versions before */
+    if (call && !call->was_made)
+        make(*call);
+    if (v.bytes.defined())
+        return;
+    v.is_known = v.is_known && !call && !v.memory; /* a call that failed */
+    auto width = static_cast<int64_t>(c10::elementSize(v.type));
+    auto made_up = plausible(v, {(v.size + width - 1) / width}, v.type, 0).contiguous();
+    if (v.falls)
+        let_fall(made_up, v.is_truth);
+    v.bytes = at::empty({0}, at::kByte).set_(made_up.storage(), 0, {v.size}, {1});
+}
+
+uint64_t computed()
+{
+    return made;
+}
+
+} // namespace cenote_values

@@ -1,0 +1,33 @@
+/* evaluation.h: computes versions, on the CPU; see evaluation.cpp. LOCKING: the tape's lock. */
+#pragma once
+
+#include <tape.h> /* beside this file */
+
+#include <ATen/core/stack.h>
+
+namespace cenote_values
+{
+
+/* No operator that is called meanwhile is seen by the tape, autograd, autocast or a transform. */
+class OnCpu {
+public:
+    OnCpu();
+
+private:
+    c10::impl::ForceDispatchKeyGuard keys_;
+    c10::InferenceMode inference_;
+    at::NoGradGuard grad_;
+};
+
+struct Value {
+    at::Tensor tensor;  /* on the CPU; not to be written to */
+    bool is_known;
+};
+
+Value value_of(const Operand &operand);
+/* All results of a call that was not recorded, after its arguments on the stack; false: it cannot be computed. */
+bool compute_now(Call &call, torch::jit::Stack &out, bool &is_known);
+void evaluate(Version &version);
+uint64_t computed();    /* calls so far */
+
+} // namespace cenote_values

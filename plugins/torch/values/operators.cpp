@@ -1,0 +1,144 @@
+/*
+ * operators.cpp: the tables behind operators.h. A name that stands nowhere here is an operator whose schema tells everything.
+ */
+#include "operators.h"
+
+#include <initializer_list>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace cenote_values
+{
+
+using Names = std::unordered_set<std::string>;
+
+/* Results without values, questions, and marks. */
+static const Names passing = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::set_",
+    "aten::resize_", "aten::resize_as_", "aten::record_stream", "aten::is_pinned", "aten::_version", "aten::_assert_async", "aten::lift",
+    "aten::_unsafe_view", "aten::_reshape_alias", "aten::unsafe_split", "aten::unsafe_chunk", "aten::unsafe_split_with_sizes"};
+
+static const Names counting = {"aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim",
+    "aten::unique_consecutive", "aten::unique_dim_consecutive", "torchvision::nms"};
+static const Names opening = {"aten::bincount", "aten::repeat_interleave", "aten::histc", "aten::is_nonzero"};
+
+static const Names products = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::addmm_",
+    "aten::baddbmm_", "aten::addr", "aten::_addmm_activation", "aten::dot", "aten::vdot"};
+
+/* Parts of names. */
+static const char *const heavy[] = {"conv", "cudnn", "scaled_dot_product", "_attention", "linalg_", "lstm", "gru", "rnn", "fft", "grid_sampler",
+    "ctc", "_scaled_mm", "grouped_mm", "weight_int", "roi_", "cdist", "batch_norm", "embedding_dense_backward", "layer_norm_backward",
+    "unfold", "sparse",
+    "nested", "quantize", "_pack_padded", "_thnn_", "segment_"};
+
+/* What they write does not depend on what was there, if they write all of it. */
+static const Names replacing = {"aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::bernoulli_",
+    "aten::exponential_", "aten::log_normal_", "aten::geometric_", "aten::cauchy_", "aten::arange", "aten::randperm"};
+
+static const Names keeping = {"aten::addcdiv_", "aten::addcmul_", "aten::lerp_"};
+static const Names choosing = {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::topk", "aten::sort", "aten::argsort", "aten::kthvalue"};
+static const Names choosing_second = {"aten::max", "aten::min", "aten::mode", "aten::median"}; /* with a dimension: values and indices */
+static const Names truths = {"aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::logical_or",
+    "aten::logical_not", "aten::logical_xor", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::all", "aten::any", "aten::isin"};
+/* They are as true as what they are made of. */
+static const Names moving = {"aten::_to_copy", "aten::copy_", "aten::clone", "aten::mean", "aten::sum", "aten::stack", "aten::cat", "aten::index",
+    "aten::bitwise_and", "aten::bitwise_or", "aten::bitwise_not"};
+
+static const std::unordered_map<std::string, Fill> fills = {{"aten::_softmax", Fill::probability}, {"aten::sigmoid", Fill::probability},
+    {"aten::_safe_softmax", Fill::probability}, {"aten::_log_softmax", Fill::log_probability}, {"aten::log_sigmoid_forward", Fill::log_probability},
+    {"aten::var", Fill::positive}, {"aten::std", Fill::positive}, {"aten::abs", Fill::positive}, {"aten::exp", Fill::positive},
+    {"aten::square", Fill::positive}, {"aten::sqrt", Fill::positive}, {"aten::rsqrt", Fill::positive}, {"aten::softplus", Fill::positive},
+    {"aten::relu", Fill::positive}, {"aten::rand", Fill::positive}, {"aten::uniform_", Fill::positive}, {"aten::mean", Fill::positive},
+    {"aten::sum", Fill::positive}, {"aten::amax", Fill::positive}, {"aten::all", Fill::yes}, {"aten::isfinite", Fill::yes}, {"aten::ones", Fill::one},
+    {"aten::ones_like", Fill::one}, {"aten::zeros", Fill::zero}, {"aten::zeros_like", Fill::zero}, {"aten::zero_", Fill::zero},
+    {"aten::new_zeros", Fill::zero}, {"aten::isnan", Fill::no}, {"aten::isinf", Fill::no}, {"aten::argsort", Fill::index},
+    {"aten::argmax", Fill::index}, {"aten::argmin", Fill::index}, {"aten::multinomial", Fill::index}, {"aten::topk", Fill::sorted},
+    {"aten::sort", Fill::sorted},
+    {"aten::dist", Fill::positive}, {"aten::linalg_vector_norm", Fill::positive}, {"aten::norm", Fill::positive},
+    {"aten::_foreach_norm", Fill::positive}};
+
+static bool has(const std::string &text, const char *part)
+{
+    return text.find(part) != std::string::npos;
+}
+
+static bool starts(const std::string &text, std::initializer_list<const char *> beginnings)
+{
+    for (const char *beginning : beginnings)
+        if (text.rfind(beginning, 0) == 0)
+            return true;
+    return false;
+}
+
+static Reading reading_of(const std::string &name)
+{
+    if (name == "aten::_local_scalar_dense")
+        return Reading::scalar;
+    if (name == "aten::equal")
+        return Reading::answer;
+    if (name == "aten::copy_" || name == "aten::_to_copy")
+        return Reading::copy; /* if it goes to the host */
+    if (name == "aten::index")
+        return Reading::mask; /* if an index is one */
+    if (name == "aten::index_put_" || name == "aten::_index_put_impl_")
+        return Reading::put_mask;
+    return counting.count(name) ? Reading::count : Reading::nothing;
+}
+
+static void read_schema(Operator &o, const c10::FunctionSchema &schema)
+{
+    bool writes = false, makes = false;
+    for (const auto &argument : schema.arguments()) {
+        bool write = argument.alias_info() && argument.alias_info()->isWrite();
+        o.writes.push_back(write);
+        writes |= write;
+    }
+    for (const auto &result : schema.returns())
+        makes |= !result.alias_info();
+    o.passes = passing.count(o.name) || starts(o.name, {"prim::", "profiler::"}) || (!writes && !makes && !schema.returns().empty());
+}
+
+static void read_tables(Operator &o, const std::string &overload)
+{
+    const std::string &n = o.name;
+    bool is_foreach = starts(n, {"aten::_foreach_", "aten::_fused_", "aten::_amp_"});
+    o.reading = reading_of(n);
+    o.is_trusted = starts(n, {"aten::", "prims::", "torchvision::"});
+    for (const char *part : heavy)
+        o.is_heavy |= has(n, part) && n != "aten::linalg_vector_norm";
+    o.is_product = products.count(n);
+    o.replaces = replacing.count(n) || has(overload, "out");
+    o.keeps = is_foreach || keeping.count(n);
+    o.chooses = choosing.count(n) || (choosing_second.count(n) && has(overload, "dim"));
+    o.is_truth = truths.count(n);
+    o.moves = moving.count(n);
+    o.opens = opening.count(n);
+    o.lifts = n == "aten::lift_fresh";
+    o.exchanges = starts(n, {"c10d::", "_c10d_functional::", "symm_mem::"});
+    bool is_loss = has(n, "loss") || has(n, "cross_entropy");
+    o.falls = is_loss || n == "aten::linalg_vector_norm" || n == "aten::norm" || n == "aten::dist" ||
+        ((n == "aten::mean" || n == "aten::sum" || n == "aten::max" || n == "aten::amax") && !has(overload, "dim") && !has(overload, "other"));
+    auto fill = fills.find(n);
+    o.has_fill = is_loss || o.is_truth || fill != fills.end();
+    o.fill = is_loss ? Fill::loss : fill != fills.end() ? fill->second : o.is_truth ? Fill::no : Fill::number;
+}
+
+const Operator &operator_of(const c10::OperatorHandle &handle)
+{
+    static std::unordered_map<const void *, std::unique_ptr<Operator>> known;
+    std::unique_ptr<Operator> &found = known[&handle.operator_name()];
+    if (found)
+        return *found;
+    auto made = std::make_unique<Operator>();
+    made->name = handle.operator_name().name;
+    read_schema(*made, handle.schema());
+    read_tables(*made, handle.operator_name().overload_name);
+    made->is_random = handle.hasTag(at::Tag::nondeterministic_seeded);
+    using c10::DispatchKey;
+    made->is_composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+        !handle.hasKernelForDispatchKey(DispatchKey::CUDA) && !made->lifts;
+    found = std::move(made);
+    return *found;
+}
+
+} // namespace cenote_values

@@ -1,0 +1,47 @@
+/*
+ * operators.h: what an operator of PyTorch does with its arguments, as far as values go. Made once for each operator, from its schema and the
+ * tables of operators.cpp; never changed after that.
+ */
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <string>
+
+namespace cenote_values
+{
+
+/* What a result is like where nothing was computed. */
+enum class Fill : uint8_t { number, positive, probability, log_probability, zero, one, no, yes, index, sorted, loss };
+
+/* What the program reads back by it. */
+enum class Reading : uint8_t { nothing, scalar, answer, copy, count, mask, put_mask };
+
+struct Operator {
+    std::string name;               /* with its namespace */
+    c10::SmallVector<bool, 16> writes;  /* by argument */
+    Fill    fill = Fill::number;
+    Reading reading = Reading::nothing;
+    bool has_fill = false;          /* `fill` is of a table; otherwise a result is like what it was made of */
+    bool is_composite = false;      /* made of other operators, which are seen */
+    bool passes = false;            /* writes nothing and makes nothing: views, questions; or its result is not initialised */
+    bool is_trusted = false;        /* its schema says what it writes, and a CPU computes the same */
+    bool is_heavy = false;          /* too much work for a CPU, or unknown to it */
+    bool is_product = false;        /* of matrices */
+    bool is_random = false;
+    bool replaces = false;          /* what it writes does not depend on what was there */
+    bool keeps = false;             /* of an optimizer: unknown values stay what they were */
+    bool falls = false;             /* a loss or a distance, if it makes one number */
+    bool is_truth = false;          /* the result says yes or no */
+    bool moves = false;             /* the result says yes or no if what it is made of does */
+    bool chooses = false;           /* an index into one of its inputs */
+    bool opens = false;             /* asks for values by operators of its own, which are seen */
+    bool lifts = false;             /* ends a copy that no operator has shown */
+    bool exchanges = false;         /* with other processes */
+};
+
+/* LOCKING: the tape's lock. */
+const Operator &operator_of(const c10::OperatorHandle &handle);
+
+} // namespace cenote_values

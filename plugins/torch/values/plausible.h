@@ -1,0 +1,25 @@
+/* plausible.h: values for what was not computed; see plausible.cpp. */
+#pragma once
+
+#include <tape.h> /* beside this file */
+
+namespace cenote_values
+{
+
+enum class Policy : int { zero, typical, largest };
+extern Policy policy;               /* set before the first call */
+
+/* What the caller knows of an argument once the call is over. */
+struct Shape {
+    bool is_tensor = false;
+    c10::DimVector sizes;
+    int64_t number = INT64_MIN;     /* of an argument that is one */
+    int64_t count() const;
+};
+
+void describe_plausible(Version &version, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
+                        const Version *first);
+at::Tensor plausible(const Version &version, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation);
+void let_fall(at::Tensor &number, bool is_share);
+
+} // namespace cenote_values

@@ -1,0 +1,101 @@
+"""Where a program is that does not go on: for `cenote dry-run`, which says so while it waits, and when it ends a program after --timeout.
+
+The program's own Python writes its stacks to a file every few seconds (faulthandler, in inside/fit_report.py): by a thread of C, so also while
+another thread holds Python's lock. This module reads the last of them, and asks the system what the process does.
+"""
+import os
+import re
+import signal
+from typing import Iterator, NamedTuple, Optional
+
+from cenote.base import source
+
+ENDING = ".stacks"  # of the file that a process writes
+EVERY = 5  # s between two stacks
+TAIL = 1 << 16  # bytes that are read: the last stacks are in them
+FRAME = re.compile(r'  File "(.*)", line (\d+)(?: in (.*))?')
+
+
+class Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{source.shown(self.file)}:{self.line}" + (f" in {self.function}" if self.function else "")
+
+
+def last_stack(text: str) -> list[Frame]:
+    """The stack of the main thread in the last report of faulthandler, innermost frame first. It lists the main thread last."""
+    report = text[text.rfind("Timeout ("):] if "Timeout (" in text else ""
+    thread = re.split(r"(?m)^(?:Current thread|Thread) .*$", report)[-1]
+    found = (FRAME.match(line) for line in thread.splitlines())
+    return [Frame(match[1], int(match[2]), match[3] or "") for match in found if match]
+
+
+def does(pid: int) -> str:
+    """What the process does just now, in a word of the system."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "it is gone"
+    return {"R": "it computes", "D": "it waits for a disk", "T": "it is stopped", "Z": "it is gone"}.get(state, "it waits")
+
+
+def place(stack: list[Frame]) -> str:
+    own = next((frame for frame in stack if not source.is_library(frame.file)), None)
+    inner = stack[0]
+    if own is None:
+        return f"inside {inner}"
+    return f"at {own}" + (f", inside {inner}" if inner is not own else "")
+
+
+def where(folder: str) -> list[str]:
+    """A line for each process: where it is, and whether it computes or waits."""
+    lines = []
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith(ENDING):
+            continue
+        pid = int(name[:-len(ENDING)])
+        with open(os.path.join(folder, name), "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - TAIL, 0))
+            stack = last_stack(file.read().decode(errors="replace"))
+        doing = does(pid)
+        if stack and doing != "it is gone":
+            lines.append(f"process {pid} is {place(stack)}; {doing}")
+    return lines
+
+
+def last_report(folder: str) -> Optional[float]:
+    """When a process last wrote its report: at a step, or as memory ran out."""
+    times = [os.stat(os.path.join(folder, name)).st_mtime for name in os.listdir(folder) if name.endswith(".json")]
+    return max(times, default=None)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process has started, and those that they have; children before parents."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
+            except (OSError, IndexError, ValueError):
+                continue
+
+    def below(one: int) -> Iterator[int]:
+        for child in parents.get(one, []):
+            yield from below(child)
+            yield child
+    return below(pid)
+
+
+def kill(pid: int) -> None:
+    """Ends a child of ours and all that it has started."""
+    for one in [*descendants(pid), pid]:
+        try:
+            os.kill(one, signal.SIGKILL)
+        except OSError:
+            pass

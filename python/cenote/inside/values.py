@@ -1,0 +1,138 @@
+"""What a program on the simulated GPU reads back from it, under `cenote dry-run`.
+
+The library plugins/torch/values sees every operator of PyTorch and computes, on the CPU, what the program reads back. Here it is compiled and loaded,
+switched on in each thread of Python, and told what goes on past PyTorch's operators: graphs that are captured, storages that get other memory,
+kernels that a compiler has written. It tells us of each value that the program read and nobody can know; we look up where that was.
+
+Rule V1 (plugins/torch/values/tape.cpp): a value is known only if everything that could have written it was seen. So what is told here can only make
+less known.
+"""
+import atexit
+import ctypes
+import functools
+import os
+import sys
+import threading
+from types import FrameType, ModuleType
+from typing import Any, Callable, NamedTuple, Optional
+
+from cenote.base import source
+from cenote.launch import environment
+from cenote.native import adapter
+from cenote.native.adapter import NotMade
+
+POLICIES = {"zero": 0, "typical": 1, "largest": 2}  # enum Policy
+KINDS = ("number", "flag", "copy", "count")  # enum Kind
+PLACES_MAX = 200  # that are told apart; what is read at others is counted as one
+
+
+class Place(NamedTuple):
+    file: str  # of the innermost line in the program's own code, or else of the innermost line
+    line: int
+    kind: str  # of KINDS
+
+
+class Counts(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("recorded", "computed", "known_reads", "storages")]
+
+
+class Values:
+    """The library, and what it has told."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        self.reads: dict[Place, int] = {}
+        self.places: dict[tuple[Any, int], tuple[str, int]] = {}  # of a frame's code and instruction: looked up once
+        self.teller = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p)(self.told)  # as long as the library may call it
+
+    def told(self, kind: int, name: bytes) -> None:
+        """The program has read an unknown value, in this thread."""
+        try:
+            file, line = self.place_of(sys._getframe(1))
+        except ValueError:  # a thread of autograd without a frame of Python's
+            file, line = "", 0
+        place = Place(file, line, KINDS[kind])
+        if place not in self.reads and len(self.reads) >= PLACES_MAX:
+            place = Place("", 0, KINDS[kind])
+        self.reads[place] = self.reads.get(place, 0) + 1
+
+    def place_of(self, innermost: Optional[FrameType]) -> tuple[str, int]:
+        frame = innermost
+        while frame is not None and source.is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        frame = frame or innermost
+        return (frame.f_code.co_filename, frame.f_lineno or 0) if frame is not None else ("", 0)
+
+    def report(self) -> dict[str, Any]:
+        counts = Counts()
+        self.library.cenote_values_count(ctypes.byref(counts))
+        rows = [{"file": place.file, "line": place.line, "kind": place.kind, "times": times}
+                for place, times in sorted(self.reads.items(), key=lambda row: -row[1])]
+        return {"unknown": rows, "known_reads": counts.known_reads, "computed": counts.computed, "policy": os.environ.get(environment.DRY_UNKNOWN)}
+
+    def forget_reads(self) -> None:
+        """In a forked child."""
+        self.reads = {}
+
+
+def see_threads(library: ctypes.CDLL) -> None:
+    """In this thread, and in all that Python starts. Autograd's inherit it."""
+    library.cenote_values_see_thread(1)
+    around(threading.Thread, "_bootstrap_inner", lambda *args: library.cenote_values_see_thread(1), nothing)  # a class may have a `run` of its own
+
+
+def around(owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
+    """Calls `before` and `after` with the arguments of a method."""
+    inside = getattr(owner, name)
+
+    @functools.wraps(inside)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        before(*args)
+        try:
+            return inside(*args, **kwargs)
+        finally:
+            after(*args)
+    setattr(owner, name, method)
+
+
+def nothing(*args: Any) -> None:
+    pass
+
+
+def watch_captures(torch: ModuleType, library: ctypes.CDLL) -> None:
+    """What is captured is not done. The replay is counted by the simulated GPU."""
+    around(torch.cuda.CUDAGraph, "capture_begin", lambda *args: library.cenote_values_capture(1), nothing)
+    around(torch.cuda.CUDAGraph, "capture_end", nothing, lambda *args: library.cenote_values_capture(0))
+
+
+def watch_storages(torch: ModuleType, library: ctypes.CDLL) -> None:
+    """A storage gets other memory, or another process may write to it."""
+    def forget(storage: Any, *args: Any) -> None:
+        if storage.device.type == "cuda":
+            library.cenote_values_forget(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+    around(torch.UntypedStorage, "resize_", forget, nothing)
+
+
+def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
+    """None: values are not kept, and why was said."""
+    policy = os.environ.get(environment.DRY_UNKNOWN, "")
+    if policy not in POLICIES:
+        return None
+    try:
+        library = adapter.load(adapter.opened(adapter.describe(torch), say, adapter.VALUES))
+    except (NotMade, OSError) as why:
+        say(f"cenote dry-run: kernels compute nothing, and the program reads back what is in memory: {why}")
+        return None
+    values = Values(library)
+    library.cenote_values_forget.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    refused = library.cenote_values_begin(POLICIES[policy], values.teller)
+    if refused:
+        why = ("", "the simulated GPU is of another version", "another library sees the operators of this PyTorch")[refused]
+        say(f"cenote dry-run: kernels compute nothing, and the program reads back what is in memory: {why}")
+        return None
+    atexit.register(library.cenote_values_python_ends)
+    os.register_at_fork(after_in_child=values.forget_reads)
+    see_threads(library)
+    watch_captures(torch, library)
+    watch_storages(torch, library)
+    return values
