@@ -131,8 +131,9 @@ CAUGHT = """
 
 def test_an_error_that_is_caught(dry):
     done, found = dry(CAUGHT, "--gpu", "3GiB")
-    assert done.returncode == 1 and found["caught"] and found["out_of_memory"] >= 1 and found["steps"] == 5
-    assert "does not fit: memory ran out in step 1" in done.stdout and "the error was caught" in done.stdout and "5 steps" in done.stdout
+    assert done.returncode == 4 and found["caught"] and found["out_of_memory"] >= 1 and found["steps"] == 5
+    assert "fits after it caught an out of memory: memory ran out in step 1" in done.stdout
+    assert "the error was caught" in done.stdout and "5 steps" in done.stdout
 
 
 def test_fragmentation_is_the_allocators(dry):

@@ -1,0 +1,340 @@
+"""What a program reads back under `cenote dry-run`: computed where it can be known, plausible and named where it cannot, and never wrong.
+
+The programs check themselves: they do the same on the CPU and on the simulated GPU, and end with an error where the two differ.
+"""
+import importlib.util
+import os
+
+import pytest
+from patience import patience
+from test_dry_run import dry, line_of  # noqa: F401  (a fixture)
+
+pytestmark = [pytest.mark.torch, pytest.mark.simulation]
+
+SAME = """
+    import torch
+
+    def same(do):
+        one, other = do("cpu"), do("cuda")
+        other = other.cpu() if isinstance(other, torch.Tensor) else other
+        ok = torch.allclose(one, other, rtol=1e-4, atol=1e-6) if isinstance(one, torch.Tensor) else one == other
+        assert ok, (do.__name__, one, other)
+        return do
+"""
+
+KNOWN = SAME + """
+    def numbers(device, *shape):
+        count = torch.Size(shape).numel()
+        return torch.arange(count, dtype=torch.float32).reshape(shape).to(device)
+
+    @same
+    def views(device):
+        x = numbers(device, 4, 6)
+        x[1:3, ::2].mul_(10)
+        x.t()[2].add_(1)
+        x.view(-1)[5:7] = 0
+        return x
+    @same
+    def strided(device):
+        x = numbers(device, 12)
+        x.as_strided((3, 2), (4, 1), 1).zero_()
+        x[1:].add_(x[:-1].clone())
+        return x.as_strided((4,), (3,), 2)
+    @same
+    def overlapping(device):
+        x = numbers(device, 8)
+        y = x.expand(3, 8).contiguous()
+        y[:, 1:] += y[:, :1]
+        return y.sum(0) + x
+    @same
+    def swapped(device):
+        x = numbers(device, 4).requires_grad_()
+        old = x.data
+        x.data = numbers(device, 4) * 7
+        old.fill_(3)
+        return torch.stack([x.detach(), old])
+    @same
+    def into(device):
+        x, y = numbers(device, 4), torch.zeros(4, device=device)
+        torch.mul(x, 3, out=y)
+        torch.add(y[:2], 1, out=y[2:])
+        return y
+    @same
+    def resized(device):
+        x = numbers(device, 4)
+        y = torch.empty(0, device=device)
+        torch.mul(x, 2, out=y)
+        return y.shape
+    @same
+    def own_function(device):
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * 2
+            @staticmethod
+            def backward(ctx, g):
+                return g * ctx.saved_tensors[0]
+        x = numbers(device, 5).requires_grad_()
+        Double.apply(x).sum().backward()
+        return x.grad
+    @same
+    def trained(device):
+        torch.manual_seed(1)
+        w = torch.ones(3, 2).to(device).requires_grad_()
+        optimizer = torch.optim.Adam([w], 0.1)
+        for _ in range(70):     # longer than the longest chain
+            optimizer.zero_grad()
+            ((numbers(device, 4, 3) @ w - 1) ** 2).mean().backward()
+            optimizer.step()
+        return w.detach()
+    @same
+    def counted(device):
+        x = torch.tensor([3, 0, 2, 0, 1], device=device)
+        values, counts = torch.tensor([1, 5, 5, 2], device=device).unique(return_counts=True)
+        x[x == 0] = 9
+        return [x.nonzero().tolist(), x[x > 2].tolist(), values.tolist(), counts.tolist(), torch.bincount(x).tolist(), (x > 2).sum().item(),
+                torch.masked_select(x, x < 3).tolist(), torch.equal(x, x.clone()), bool((x > 0).all()),
+                torch.arange(3, device=device).repeat_interleave(torch.tensor([2, 0, 1], device=device)).tolist(),
+                x.unique_consecutive().tolist(), torch.where(x > 2)[0].tolist()]
+    @same
+    def without_gradients(device):
+        with torch.inference_mode():
+            x = numbers(device, 3, 3)
+            return [x.softmax(-1).sum().item() // 1, x.argmax(-1).tolist(), (x.half().float() == x).all().item(), x.max().item()]
+    @same
+    def shared_by_name(device):
+        x = numbers(device, 4)
+        y = torch.from_dlpack(x)
+        y.add_(1)
+        return y.shape
+    @same
+    def in_threads(device):
+        import threading
+        x = numbers(device, 4)
+        thread = threading.Thread(target=lambda: x.mul_(3))
+        thread.start(), thread.join()
+        return x
+    print("all are the same")
+"""
+
+
+def test_what_can_be_known_is_as_on_the_cpu(dry):  # noqa: F811
+    done, found = dry(KNOWN, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0 and "all are the same" in done.stdout, done.stdout + done.stderr
+    assert found["unknown_reads"] == [] and found["known_reads"] > 30
+    assert "all of them known without a GPU" in done.stdout and "not known without a GPU" not in done.stdout
+
+
+HOSTILE = """
+    import _thread, ctypes, time, torch
+    driver = ctypes.CDLL("libcuda.so.1")
+    seven = ctypes.c_float(7)
+
+    def fresh():
+        return torch.full((4,), 1.0, device="cuda")
+
+    def by_the_driver(x):
+        driver.cuMemcpyHtoD_v2(ctypes.c_uint64(x.data_ptr()), ctypes.byref(seven), ctypes.c_size_t(4))
+    def by_a_kernel(x):
+        driver.sim_launch_kernel(None, None)
+    def by_a_graph(x):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        graph.replay()
+    def by_an_unknown_thread(x):
+        done = []
+        _thread.start_new_thread(lambda: done.append(x.add_(1)), ())
+        while not done:
+            time.sleep(0.01)
+    def by_another_name(x):
+        torch.from_dlpack(x).add_(1)
+    def by_a_part_of_another_name(x):
+        torch.from_dlpack(x[1:]).add_(1)
+    def by_large_work(x):
+        x.copy_(torch.ones(4096, 4096, device="cuda").mm(torch.ones(4096, 4096, device="cuda"))[0, :4])
+    def by_new_memory(x):
+        x.untyped_storage().resize_(0)
+        x.untyped_storage().resize_(16)
+    def by_nothing(x):
+        pass
+
+    for write in (by_the_driver, by_a_kernel, by_a_graph, by_an_unknown_thread, by_another_name, by_a_part_of_another_name, by_large_work,
+                  by_new_memory):
+        x = fresh()
+        write(x)
+        x.tolist()
+    x = fresh()
+    by_nothing(x)
+    assert x.tolist() == [1, 1, 1, 1]
+"""
+
+
+def test_what_was_written_unseen_is_not_known(dry):  # noqa: F811
+    done, found = dry(HOSTILE, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    reads = [(row["line"], row["times"]) for row in found["unknown_reads"]]
+    assert reads == [(line_of(HOSTILE, "x.tolist()"), 8)] and found["known_reads"] == 1
+
+
+def test_what_is_captured_is_not_done(dry):  # noqa: F811
+    """A captured call has not run: the number that the program reads before the first replay is nobody's to know."""
+    done, found = dry("""
+        import torch
+        x = torch.full((4,), 1.0, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        x.tolist()
+    """, "--gpu", "2GiB", "--steps", "0")
+    assert done.returncode == 0 and len(found["unknown_reads"]) == 1, done.stdout + done.stderr
+
+
+UNKNOWN = """
+    import math, torch
+    w = torch.randn(2048, 2048, device="cuda")
+    logits = w @ w                                         # larger than what is computed
+    assert not torch.isnan(logits).any() and logits.isfinite().all()
+    tokens = logits.argmax(-1)
+    assert all(0 < token < 2047 for token in tokens[:8].tolist())
+    assert abs(logits[0, :64].softmax(-1).sum().item() - 1) < 1e-5
+    torch.distributions.Categorical(logits=logits[:2, :10]).sample()
+    kept = logits[:8, :8]
+    kept = kept[kept > 0]
+    assert 0 < len(kept) <= 64
+
+    losses, smallest = [], 1e9
+    while not losses or losses[-1] > 0.01:
+        losses.append(torch.nn.functional.cross_entropy(w @ w, tokens).item())
+    assert abs(losses[0] - math.log(2048)) < 4 and losses == sorted(losses, reverse=True)
+    worse = 0
+    for step in range(100):     # early stopping
+        loss = ((w @ w) ** 2).mean()
+        worse = 0 if loss < smallest else worse + 1
+        smallest = min(loss, smallest) if step else loss
+        if worse > 3:
+            break
+    assert step == 99
+    while torch.rand((), device="cuda").item() > 0.2:      # known: as random as the program asked for
+        pass
+    print("ended")
+"""
+
+
+def test_what_nobody_can_know_is_plausible_and_named(dry):  # noqa: F811
+    done, found = dry(UNKNOWN, "--gpu", "2GiB")
+    assert done.returncode == 0 and "ended" in done.stdout, done.stdout + done.stderr
+    lines = {row["line"] for row in found["unknown_reads"]}
+    assert {line_of(UNKNOWN, text) for text in ("tokens[:8]", "kept[kept > 0]", "losses.append", "worse = 0 if", "isnan")} <= lines
+    assert line_of(UNKNOWN, "torch.rand(") not in lines
+    assert f"train.py:{line_of(UNKNOWN, 'kept[kept')}: a count" in done.stdout
+    assert found["other_values"]["unknown"] == "largest" and found["other_values"]["verdict"] == "fits"
+
+
+def test_sizes_by_option(dry):  # noqa: F811
+    code = """
+        import torch
+        scores = torch.randn(4096, 4096, device="cuda").mm(torch.randn(4096, 4096, device="cuda"))
+        print("size", scores[:64, :64].gt(0).nonzero().shape[0])
+        print("number", scores[0, 0].item())
+    """
+    _, found = dry(code, "--gpu", "2GiB", "--unknown", "zero")
+    assert found["unknown"] == "zero" and found["other_values"] is None
+    for policy, size in (("zero", "size 0\nnumber 0.0"), ("largest", "size 4096\n"), ("typical", "size ")):
+        done, _ = dry(code, "--gpu", "2GiB", "--unknown", policy)
+        assert done.stdout.startswith(size), (policy, done.stdout)
+
+
+DEPENDS = """
+    import torch
+    scores = torch.randn(4096, 4096, device="cuda").mm(torch.randn(4096, 4096, device="cuda"))
+    kept = scores[:512, :512].gt(0).nonzero()
+    rows = torch.empty(len(kept), 1024, device="cuda")     # half of 1 GiB, or all of it
+"""
+
+
+def test_it_depends_on_values(dry):  # noqa: F811
+    done, found = dry(DEPENDS, "--gpu", "1600MiB")
+    assert done.returncode == 5 and found["verdict"] == "depends" and found["other_values"]["verdict"] == "fits not", done.stdout
+    assert "\ndepends on values: " in done.stdout and "\n  with the largest ones: does not fit" in done.stdout
+
+
+@pytest.mark.skipif(not (importlib.util.find_spec("transformers") or os.environ.get("CENOTE_TEST_ALL")), reason="transformers is not installed")
+def test_generation_ends_by_its_length(dry):  # noqa: F811
+    done, _ = dry("""
+        import torch
+        from transformers import GPT2Config, GPT2LMHeadModel
+        model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=64, vocab_size=1000, bos_token_id=999, eos_token_id=999)).cuda().eval()
+        ids = torch.randint(0, 900, (3, 16), device="cuda")
+        for sampled in (False, True):
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=48, do_sample=sampled, pad_token_id=999)
+            assert tuple(out.shape) == (3, 64), out.shape
+        print("generated")
+    """, "--gpu", "2GiB", "--steps", "0")
+    assert "generated" in done.stdout, done.stdout + done.stderr
+
+
+TRAINING = {
+    "plain": """
+        model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.LayerNorm(2048), torch.nn.Dropout(),
+                                    torch.nn.Linear(2048, 512))
+        batch, make = torch.randn(256, 512), lambda parameters: torch.optim.AdamW(parameters, foreach=True)
+    """,
+    "fused": """
+        model = torch.nn.Sequential(torch.nn.Embedding(1000, 256), torch.nn.TransformerEncoderLayer(256, 4, 512, batch_first=True))
+        batch, make = torch.randint(0, 1000, (8, 64)), lambda parameters: torch.optim.AdamW(parameters, fused=True)
+    """,
+    "convolutions": """
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4),
+                                    torch.nn.Flatten())
+        batch, make = torch.randn(8, 3, 64, 64), lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, foreach=False)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_without_reads_nothing_is_allocated_otherwise(dry, name):  # noqa: F811
+    code = "    import torch\n" + TRAINING[name].replace("\n        ", "\n    ") + """
+    model, batch = model.cuda(), batch.cuda()
+    optimizer = make(model.parameters())
+    for _ in range(4):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(batch).float().pow(2).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    stats = torch.cuda.memory_stats()
+    print([stats[key] for key in ("allocation.all.allocated", "allocated_bytes.all.allocated", "allocated_bytes.all.peak", "reserved_bytes.all.peak",
+                                  "segment.all.allocated")])
+"""
+    for allocator in ("cenote", "native"):
+        outputs = []
+        for policy in ("off", "typical"):
+            done, found = dry(code, "--gpu", "2GiB", "--steps", "0", "--unknown", policy, "--allocator", allocator)
+            assert done.returncode == 0, done.stdout + done.stderr
+            outputs.append((done.stdout.splitlines()[0], found["processes"][0]["devices"]))
+        assert outputs[0] == outputs[1] and found["unknown_reads"] == []
+
+
+def test_a_stall_is_ended_and_located(dry):  # noqa: F811
+    code = """
+        import threading, torch
+        torch.ones(1, device="cuda")
+        threading.Event().wait()
+    """
+    done, found = dry(code, "--gpu", "2GiB", "--timeout", str(patience(12)))
+    assert done.returncode == 3 and found["stopped"], done.stdout
+    assert "no verdict: it still ran, in step 1, when its time was over: process " in done.stdout
+    assert f"train.py:{line_of(code, 'wait()')}" in done.stdout and "it waits" in done.stdout
+
+
+def test_an_optimizer_that_never_stepped_is_said(dry):  # noqa: F811
+    done, _ = dry("""
+        import torch
+        model = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(1, 8, device="cuda")).sum().backward()
+    """, "--gpu", "2GiB")
+    assert done.returncode == 0 and "1 optimizer built and never stepped" in done.stdout
