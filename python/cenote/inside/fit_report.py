@@ -70,8 +70,9 @@ def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
 class Watch:
     """Steps, errors and peaks of this process so far."""
 
-    def __init__(self, torch: ModuleType, folder: str, steps: int, kept: Optional[values.Values] = None) -> None:
-        self.torch, self.folder, self.steps_most, self.values = torch, folder, steps, kept
+    def __init__(self, torch: ModuleType, folder: str, steps: int) -> None:
+        self.torch, self.folder, self.steps_most = torch, folder, steps
+        self.values: Optional[values.Values] = None
         self.moment = Moment(torch)
         self.forget()
 
@@ -94,7 +95,6 @@ class Watch:
             return reset(device)
         self.torch._C._cuda_resetPeakMemoryStats = note_and_reset
         values.around(self.torch.optim.Optimizer, "__init__", self.built, values.nothing)
-        self.tell_stacks()
         step_counter.watch(self.torch)
         step_counter.on_step(self.stepped)
         os.register_at_fork(after_in_child=self.forget)
@@ -259,5 +259,7 @@ def begin(torch: ModuleType) -> None:
         return
     if bindings.is_torchs(torch):
         hooks.label(torch, True)
-    kept = values.begin(torch, say)
-    Watch(torch, folder, int(steps), kept).start()
+    watch = Watch(torch, folder, int(steps))
+    watch.tell_stacks()  # also while a library is compiled
+    watch.values = values.begin(torch, say)
+    watch.start()

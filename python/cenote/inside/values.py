@@ -127,8 +127,8 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
     library.cenote_values_forget.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
     refused = library.cenote_values_begin(POLICIES[policy], values.teller)
     if refused:
-        why = ("", "the simulated GPU is of another version", "another library sees the operators of this PyTorch")[refused]
-        say(f"cenote dry-run: kernels compute nothing, and the program reads back what is in memory: {why}")
+        reason = ("", "the simulated GPU is of another version", "another library sees the operators of this PyTorch")[refused]
+        say(f"cenote dry-run: kernels compute nothing, and the program reads back what is in memory: {reason}")
         return None
     atexit.register(library.cenote_values_python_ends)
     os.register_at_fork(after_in_child=values.forget_reads)

@@ -90,8 +90,8 @@ def compiler() -> Optional[Compiler]:
 def sources(room: Room = ADAPTER) -> list[str]:
     """Every file that the library is compiled from, with headers."""
     ours = os.path.join(places.torch_folder(), room.below)
-    public = os.path.join(places.include_folder(), "cenote")
-    return sorted(os.path.join(folder, name) for folder in (ours, public) for name in os.listdir(folder) if name.endswith((".cpp", ".h", ".def")))
+    public = [os.path.join(places.include_folder(), "cenote")] if room.uses_cenote else []
+    return sorted(os.path.join(folder, name) for folder in (ours, *public) for name in os.listdir(folder) if name.endswith((".cpp", ".h", ".def")))
 
 
 # --- the headers of CUDA's runtime
