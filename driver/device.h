@@ -3,15 +3,16 @@
  *
  * Driver calls of slow paths are made between device_enter and device_leave: our context is current then, whatever the caller's was,
  * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). No capture is announced while
- * a thread is inside: `captures` does not rise between enter and leave. Enter and leave do not nest.
+ * a thread is inside and the gate is shut: `captures` does not rise then. Enter and leave do not nest.
  *
- * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile. A driver without cuCtxRecordEvent can be waited for as a
+ * No thread waits for the device inside the gate (rule 15): the gate is open meanwhile (device_wait_begin, device_wait_end), and also while a thread
+ * looks at other pools of the device. Afterwards the thread looks at `captures` again. A driver without cuCtxRecordEvent can be waited for as a
  * whole only in a way that would end a capture. So an announcement waits for such a wait, but before it comes to the gate: a thread that passes there
  * is not held up. When captures cease to be announced, the thread that says so waits in the same way.
  *
  * LOCKING: the gate is taken for reading by enter, before any other lock but `careful_lock`, `tending` and `answering`, whose holders enter,
- * and for writing by an announcement, with `quiet` alone, and by device_let_calls_end. `quiet` is
- * taken for reading while the gate is open, with no lock that a thread inside waits for, and for writing by the same two.
+ * and for writing by an announcement and by device_let_calls_end, with `quiet` alone, and by device_let_leave, with no lock. `quiet` is taken for
+ * reading while the gate is open, with no lock that a thread inside waits for, and for writing by an announcement and by device_let_calls_end.
  */
 #ifndef CENOTE_DRIVER_DEVICE_H
 #define CENOTE_DRIVER_DEVICE_H

@@ -16,7 +16,7 @@ struct touch {                      /* atomic, and read without a lock */
         _Atomic(CUstream) handle;
         _Atomic(uint64_t) key;      /* as pools know it; set a moment later */
     } stream[TOUCH_STREAMS_MAX];
-    _Atomic(bool) is_full;          /* there are more that live as long as the program: a fence always has gaps */
+    _Atomic(bool) is_full;          /* more live as long as the program: no fence has an event on those, nor moves `all` */
     _Atomic(CUstream) behind_default;   /* waits for the default stream whenever that gets work; NULL: not needed so far */
 };
 

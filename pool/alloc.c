@@ -12,7 +12,11 @@
 #include "stats/account/record.h"
 #include "stats/account/sites.h"
 
-#define POLL_EVERY 32   /* allocations between two polls of pending blocks, which call the driver; slow paths poll in any case */
+/*
+ * So many allocations after the last poll that found the turn free, an allocation polls pending blocks, which calls the driver. So as long as another
+ * thread has the turn, every allocation past that number polls. Slow paths poll in any case.
+ */
+#define POLL_EVERY 32
 
 /* --------------------------------------------------------------------------------------------------------------------------- taking */
 

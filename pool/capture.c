@@ -2,9 +2,12 @@
  * capture.c: groups, and the captures that draw from them (rules 4 and 5).
  *
  * A private group's arenas are fixed: what is mapped in them stays mapped and its pages never leave, because a replay of a graph writes to
- * the old addresses at any time. While a capture is open anywhere on the device nothing is unmapped, released, recorded, queried or
- * waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
- * have looked before has left the device, or waits for an event there and will look again.
+ * the old addresses at any time. While an announced capture is open on the device no memory in use is unmapped or released, and no fence is recorded,
+ * queried or waited for: `device->captures` says so to every pool of the device, and cenote_capture_begin returns only when every thread that may
+ * have looked before has left the device, or has opened its gate (turn_pause) and will look again.
+ *
+ * What harms no capture is done also then: a stream that ends has its event recorded and queried (retire.c), replays are covered (cover_replays), a
+ * page is created and released to learn what the driver has (attempt_has_more), and mappings that were never used go if a fill fails (undo_maps).
  *
  *     cenote_group_create            cenote_group_destroy                last block freed: its arenas are others' (idle.c)
  *   --------------------> in use -------------------------> destroyed --------------------------------------------------> gone
@@ -219,6 +222,15 @@ static int look_once_more(cenote_pool *pool)
     return result ? pool_driver_error(pool, result, "looking at the device") : CENOTE_OK;
 }
 
+/* Does memory of private groups wait for a thread's own default stream? LOCKING: none. */
+static bool waits_for_replays(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    bool waits = pool->lanes.replayed != 0;
+    lock_give(&pool->lock);
+    return waits;
+}
+
 /*
  * This thread may have replayed graphs on its own default stream, which no other thread can name. The stream has an event from now on, also while an
  * announced capture is open, because that event harms no capture (driver/touch.c). So no later call of the thread is needed. The one exception is a
@@ -226,7 +238,7 @@ static int look_once_more(cenote_pool *pool)
  */
 static void cover_replays(cenote_pool *pool)
 {
-    if (!pool->lanes.replayed || touch_captures_are_announced() || turn_begin(pool))
+    if (touch_captures_are_announced() || !waits_for_replays(pool) || turn_begin(pool))
         return;
     CUresult result = lane_events_record(pool);
     if (!result)

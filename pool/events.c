@@ -2,8 +2,9 @@
  * events.c: fences where they meet the driver: recorded, and queried without waiting. What fences mean is in fence.c; wait.c waits.
  *
  * If the program has promised to announce its captures, a fence is one event over the whole context (rule 1), by cuCtxRecordEvent; a driver that
- * lacks that (before CUDA 12.5) has no fences then. Otherwise it is an event on each stream that may be touched (lanes.c).
- * While a capture is open on the device nothing is recorded or queried (rule 5): it would end the capture.
+ * lacks that (before CUDA 12.5) has no fences then. Otherwise it is an event on the default stream and on each stream that lives as long as the
+ * program (lanes_mark), but on no more than TOUCH_STREAMS_MAX of those; any other stream has events of its lane, which are part of no fence.
+ * While an announced capture is open on the device no fence is recorded or queried (rule 5): it would end the capture.
  *
  * LOCKING: the turn, for what is recorded and queried; the pool's lock only around its books.
  */
@@ -178,6 +179,15 @@ static CUresult retire_fences(cenote_pool *pool, CUresult result)
     return result;
 }
 
+/* Has a lane an event of its own that is due? A thread that retires a stream adds one without the turn. */
+static bool a_lane_asks(cenote_pool *pool)
+{
+    lock_take(&pool->lock);
+    bool asks = pool->lanes.first_asking != 0;
+    lock_give(&pool->lock);
+    return asks;
+}
+
 /*
  * As events_poll, but returns the answer of the driver: success, not ready, or a refusal to tell. Of lanes and fences the answer that can be
  * waited for.
@@ -187,7 +197,7 @@ CUresult events_query(cenote_pool *pool, tick needed)
     if (pool_is_capturing(pool))
         return CUDA_SUCCESS;
     CUresult result = events_fence(pool, needed), ends = CUDA_SUCCESS;
-    if (!driver_result_is_sticky(result) && pool->lanes.first_asking)
+    if (!driver_result_is_sticky(result) && a_lane_asks(pool))
         result = ends = lane_events_query(pool);
     result = retire_fences(pool, result);
     return driver_result_is_sticky(result) || (result && ends != CUDA_ERROR_NOT_READY) ? result : ends;
@@ -257,7 +267,7 @@ static int cover_what_ended(cenote_pool *pool)
 /*
  * The first pool without the promise to announce captures is about to open, and from now on events are recorded on streams. Streams that have ended
  * are covered by a last fence over the context, which is as harmless now as at any time before. An error: that cannot be had now, and the pool must
- * not open, for later it could end captures. LOCKING: none; not inside.
+ * not open, for later it could end captures. LOCKING: `careful_lock`; not inside.
  */
 int events_become_careful(cenote_pool *pool)
 {

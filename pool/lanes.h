@@ -5,7 +5,7 @@
  *
  * OWNERS: lanes.c, lane_events.c; pending.c and peer_uses.c have the line of uses. LOCKING: the pool's lock. What a lane is of (`key`, `stream`,
  * `other`) is constant, and a thread that holds the lane reads it without; `is_mute` belongs to the thread that is `polling`. The marks and their
- * count change with the turn as well, and are read with either.
+ * count change with the turn as well, and are read with either. Nothing else of `struct lanes` is read without the lock.
  */
 #ifndef CENOTE_POOL_LANES_H
 #define CENOTE_POOL_LANES_H

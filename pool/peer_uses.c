@@ -2,11 +2,12 @@
  * peer_uses.c: blocks that streams of other devices use. The fences of a pool say nothing about those, so each such use is asked after in
  * the other device's own context.
  *
- * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise after all work of that
- * context. Where that cannot be had now (a capture is open there, the driver refuses or is too old) it is tried again whenever the block is looked
- * at, and waiting for the other device as a whole makes it good: shortages and trims that wait do so. Nothing is handed out too early,
- * nothing is lost, and no dead handle is given to the driver. A stream that is retired leaves an event behind all that it was given, with its lane
- * (lane_events.c): that ends all uses of the lane.
+ * At the free an event is recorded there: on the stream itself where it cannot have been destroyed, otherwise, if captures are announced, after all
+ * work of that context. If that cannot be had now (a capture is open there, the driver refuses or is too old), it is tried again whenever the block
+ * is looked at. If captures are announced, shortages and trims that wait also wait for the other device as a whole, and so no block is lost. With
+ * announced:0 a block whose stream may be dead waits until a call names the stream or retires it, or until the program says that it has waited for
+ * that device (synced.c). Nothing is handed out too early, and no dead handle is given to the driver. A stream that is retired leaves an event behind
+ * all that it was given, with its lane (lane_events.c): that ends all uses of the lane.
  *
  * LOCKING: other devices are visited, never entered, by a thread that is inside its own (docs/locks.md). A pending use belongs to the
  * thread that is `polling`; another may give it an event, under the pool's lock (peer_uses_name).

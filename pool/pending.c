@@ -11,8 +11,9 @@
  *     -----------> live -------------> detached -----------------> pending ----------------------------------> in its arena
  *                            (our lock)        (driver, no lock)
  *
- * A use of a freed block waits in the lane of its stream, in the order of the frees, so that one question to the driver answers for all behind
- * it, and a stream that stalls holds back nothing but what it uses itself. A block counts its uses that are not done.
+ * A use of a freed block waits in the lane of its stream. The uses stand there as their frees came to the lane: frees of threads that free at one
+ * time may have changed places. An event that is done answers for every use of the lane that was freed no later; an event that is not done ends the
+ * look at the lane. So a stream that stalls holds back nothing but what it uses itself. A block counts its uses that are not done.
  *
  * LOCKING: lanes and uses are guarded by the pool's lock. One thread at a time walks the lanes (`polling`), so that it may let go of the
  * lock for each question while other threads append.
@@ -293,7 +294,10 @@ static void poll(cenote_pool *pool, uint32_t looks)
     lock_give(&pool->lock);
 }
 
-/* Gives back the blocks whose streams are done. LOCKING: the turn, and so inside; not the pool's lock. */
+/*
+ * Gives back the blocks whose streams are done. If another thread is polling, this does nothing, and that thread may leave out lanes. LOCKING: the
+ * turn, and so inside; not the pool's lock.
+ */
 void pending_poll(cenote_pool *pool)
 {
     CHECK(lock_is_mine(&pool->turn));

@@ -32,7 +32,7 @@ enum pending_wait { PENDING_NOTHING, PENDING_DEVICE, PENDING_EVENT_OF_PEER, PEND
 
 struct pending {
     _Atomic(uint32_t) count;
-    uint32_t       allocs_since_poll; /* allocations since pending blocks were last looked after */
+    uint32_t       allocs_since_poll; /* allocations since an allocation polled and found the turn free */
     uint32_t       first, last;     /* lanes with a use in them */
     struct table   uses;
     bool           polling;         /* a thread asks the driver about pending blocks */

@@ -12,7 +12,7 @@ struct requester pool_requester(const cenote_pool *pool, const struct arena *a)
     return (struct requester){.arena = a->number, .may_unmap = may_unmap, .ordered = a->ordered};
 }
 
-/* Room in our own books for one more block, so that nothing after this can fail for want of host memory. */
+/* Room in the pool's books for one more block, so that host memory for those cannot lack later. For a new arena, a plan or a region it still can. */
 bool pool_reserve_books(cenote_pool *pool, uint64_t mark)
 {
     return table_reserve(&pool->store.blocks, 3) && table_reserve(&pool->store.slabs, 1) && index_reserve(&pool->store.by_address, 1) &&

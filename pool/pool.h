@@ -19,7 +19,7 @@
 #include "base/sized.h"
 #include "pool/access.h"
 #include "pool/callback.h"
-#include "pool/events.h"
+#include "pool/spare_events.h"
 #include "pool/groups.h"
 #include "pool/guard.h"
 #include "pool/lanes.h"
@@ -235,7 +235,8 @@ void      wait_count(cenote_pool *pool, uint32_t looks);
 bool      wait_for_progress(cenote_pool *pool, tick limit, CUresult *result);
 CUresult wait_for_all(cenote_pool *pool);
 
-/* --- siblings.c: the other pools of the device. LOCKING: none held; between turn_pause and turn_go_on of a pool of that device */
+/* --- siblings.c: the other pools of the device. LOCKING: none held, and outside the turn: before
+   turn_begin, or, for siblings_poll and siblings_wait, between turn_pause and turn_go_on of a pool of that device. siblings_stir: the pool's lock */
 #define SIBLINGS_MAX 16             /* chosen: that many are waited for; what more there are give back what they have at once */
 struct siblings {
     uint64_t live, cached;          /* bytes of their blocks, and what they hold beside */

@@ -10,8 +10,9 @@
  *
  * It is not the climb (shortage.c), and not the wait of one pool for itself (wait.c).
  *
- * LOCKING: a thread that is here has paused (turn_pause) and holds no lock: siblings have turns of their own, and their threads may be here
- * for this pool. A pool may be destroyed meanwhile, but its structure stays (`walkers`).
+ * LOCKING: a thread that is here holds no lock, unless a function says otherwise. It has paused (turn_pause), or, for siblings_look alone, not yet
+ * taken the turn: siblings have turns of their own, and their threads may be here for this pool. A pool may be destroyed meanwhile, but its structure
+ * stays (`walkers`).
  */
 #include "base/check.h"
 #include "pool/pool.h"

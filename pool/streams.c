@@ -2,9 +2,9 @@
  * streams.c: the key that identifies a stream, and the stream's device.
  *
  * A driver gives the handle of a destroyed stream to the next one at once, so a handle does not identify a stream. Its key does: the
- * driver's id of it (unique for the life of the program), asked at each call unless the stream is one of the two default ones or was
- * declared immortal. Per-thread default streams have a key for each thread. Where the driver is too old for ids the handle has to do, and
- * cenote_stream_retire is needed.
+ * driver's id of it (unique for the life of the program), asked at each call unless the stream is a default one or was declared immortal. For the
+ * legacy default stream the driver is asked which context is current, and for the id if that is a green context. Per-thread default streams have a
+ * key for each thread. Where the driver is too old for ids the handle has to do, and cenote_stream_retire is needed.
  *
  *     key     00 | id of a created stream        01 | 0  the legacy default stream; 01 | id  the same of a green context
  *             10 | number of the thread          11 | handle, from a driver without ids

@@ -1,7 +1,8 @@
 /*
- * turn.c: the turn. The thread that has it is inside the device, and the only one that changes mappings of its pool.
+ * turn.c: the turn. The thread that has it is the only one that changes mappings of its pool, and is inside the device if it calls the driver.
  *
- * LOCKING: the gate of the device is passed first, then the turn is taken. The pool's lock is not held here.
+ * LOCKING: the gate of the device is passed first, then the turn is taken. The pool's lock is not held here. Calls that need no driver take the turn
+ * without the gate, and not here: cenote_group_destroy, cenote_pool_check, cenote_pool_watch, and the first look of peer_access_open_contexts.
  */
 #include "pool/pool.h"
 

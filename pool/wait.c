@@ -4,10 +4,12 @@
  * If captures are announced, a fence is an event over the whole context (rule 1). A driver that cannot record one (before CUDA 12.5) has no
  * fences then: there only waiting for the context says that the device is done, which the ladder of shortage.c and a trim do when they must.
  *
- * A wait names no event. It asks the driver after all that may help, lets other threads have the turn, and asks again (rule 16): so no
- * event is used outside the turn, and what never comes holds back nothing that does.
+ * A wait for fences, lanes or pending blocks names no event. It asks the driver after all that may help, lets other threads have the turn, and asks
+ * again (rule 16): so no event of the pool is used outside the turn, and what never comes holds back nothing that does. Only where the pool has no
+ * event to ask after, it waits for the whole context, or for the whole of another device, with the gate open: by device_wait, for an event over it
+ * or in cuCtxSynchronize.
  *
- * While a capture is open on the device nothing is recorded, queried or waited for (rule 5): it would end the capture.
+ * While an announced capture is open on the device no fence is recorded, queried or waited for (rule 5): it would end the capture.
  *
  * LOCKING: the turn, let go of in waits; the pool's lock only around looks.
  */

@@ -61,7 +61,7 @@ static void tell_runs(cenote_pool *pool, enum cenote_change change, bool (*conce
     }
 }
 
-/* Before fill_map, and after it. What it could not unmap is there as before. LOCKING: the turn. */
+/* Before fill_unmap, and after fill_map. What it could not unmap is there as before. LOCKING: the turn. */
 void watch_fill_begins(cenote_pool *pool)
 {
     if (pool->remap.fill.unmaps)

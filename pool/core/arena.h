@@ -32,7 +32,7 @@ struct arena {                      /* guarded by the pool's lock */
     struct heap  heap;
     struct slabs slabs;
     uint64_t stream;                /* key of its stream, see streams.c */
-    CUstream handle;                /* the stream's handle when it was last seen */
+    CUstream handle;                /* the stream's handle when the stream got the arena */
     uint32_t number;                /* in the pool's table */
     uint32_t group;                 /* 0: none */
     uint64_t blocks;                /* live and pending ones, items too */

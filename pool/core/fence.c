@@ -6,9 +6,10 @@
  * so that one number says of any slot or page whether the device is through with it: its last free must not be later.
  *
  * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena has a
- * number more, `stream_done`: how far its stream has got. Only an event on that stream moves it (lanes.c).
+ * number more, `stream_done`: how far its stream has got (lanes.c). An event on that stream moves it. So does the end of a whole fence or of a wait
+ * for the whole context (lanes_all_done, lanes_end_known). When a stream gets an arena with which the device is done, it becomes `now` (lane_join).
  *
- *     complete:  freed <= done, and freed <= stream_done of the arena, or freed <= whole
+ *     complete:  freed <= done, and (freed <= stream_done of the arena, or freed <= whole)
  *
  * Memory of a graph may have been written by a replay on any stream. So `stream_done` of an arena that a private group has left stays behind
  * the end of the group until `all` has come there, which only a fence moves that lacked no stream that lives as long as the program.

@@ -52,7 +52,7 @@ struct fences {                 /* all guarded by the pool's lock */
     tick         whole;         /* the whole context is */
     tick        *stream_done;   /* by the number of an arena: its stream is. NULL: each fence so far was over the whole context */
     tick         begun;         /* what the fence being recorded, or the newest due, covers */
-    tick         wanted;        /* up to here a fence was asked for that was not for one stream alone */
+    tick         wanted;        /* a fence on the marked streams was tried for frees up to here: a lane with `asked` below this got no event of it */
     uint64_t     moved;         /* counts how often more was done than before */
     bool         recording;     /* that fence is with the driver, outside the lock */
 };

@@ -129,8 +129,8 @@ static __attribute__((noinline)) enum fit find_best(struct heap *h, const struct
         if (fit_of(place) == FIT_NOW)
             return FIT_NOW;
         /*
-         * How many pages `stay` does not count: they cost neither memory nor a call. As a second measure it changed one of the recorded programs,
-         * fsdp, and that either way (5 % less driver time to 2 % more, as many waits); ddp, diffusion, compiled and graphs not at all.
+         * The number of pages that stay is not compared: they cost neither memory nor a call. As a second measure it changed one of the recorded
+         * programs, fsdp, and that either way (5 % less driver time to 2 % more, as many waits); ddp, diffusion, compiled and graphs not at all.
          */
         if (!found || place->missing < best.missing)
             best = *place;

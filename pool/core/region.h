@@ -56,7 +56,7 @@ struct region {
 
     /* One entry per slot. */
     uint32_t *page;                 /* page mapped here, 0: none */
-    uint32_t *edges;                /* live blocks that begin or end here */
+    uint32_t *edges;                /* blocks that are not free and begin or end here: live, pending, last freed, and slabs */
     uint32_t *pins;                 /* cenote_pin calls that cover it */
     tick     *freed;                /* last free of a block that touched it */
     struct slot_ref *next_alias;        /* next slot that maps the same page */

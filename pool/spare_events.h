@@ -1,12 +1,12 @@
 /*
- * events.h: events that the pool keeps for its fences and for pending blocks. See spare_events.c.
+ * spare_events.h: events that the pool keeps for its fences and for pending blocks. See spare_events.c.
  *
  *     an event: made ---> in use <---> spare ---> destroyed with the pool
  *
  * OWNER: spare_events.c. LOCKING: the pool's lock.
  */
-#ifndef CENOTE_POOL_EVENTS_H
-#define CENOTE_POOL_EVENTS_H
+#ifndef CENOTE_POOL_SPARE_EVENTS_H
+#define CENOTE_POOL_SPARE_EVENTS_H
 
 #include <cuda.h>
 #include <stdint.h>
