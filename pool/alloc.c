@@ -1,10 +1,10 @@
 /*
  * alloc.c: the road of one block: allocated, used on another stream, freed. Start reading here, beside docs/life-of-an-allocation.md.
  *
- * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, without a driver call. What the
- * arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake of the program: it finds the
- * block by its address, stamps it with the tick of now, and gives it back to its arena; if the block was used on other streams it joins those
- * pending instead.
+ * cenote_alloc finds the arena of the stream and asks it, under the pool's lock. Most requests end there, and the driver was asked for no more
+ * than the stream's id. What the arena cannot serve from pages in place goes to shortage.c, without the lock. cenote_free fails only for a mistake
+ * of the program and in the child of a fork: it finds the block by its address, stamps it with the tick of now, and gives it back to its arena;
+ * if the block was used on other streams it joins those pending instead.
  *
  * LOCKING: calls of the API hold no lock; they take the pool's lock around the books, and let go of it before the driver is asked.
  */

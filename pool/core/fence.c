@@ -6,13 +6,15 @@
  * so that one number says of any slot or page whether the device is through with it: its last free must not be later.
  *
  * Where fences are on streams, `done` does not say enough: a fence lacks events on streams that end, or are being captured. So each arena has a
- * number more, `stream_done`: how far its stream has got (lanes.c). An event on that stream moves it. So does the end of a whole fence or of a wait
- * for the whole context (lanes_all_done, lanes_end_known). When a stream gets an arena with which the device is done, it becomes `now` (lane_join).
+ * number more, `stream_done`: how far its stream has got (lanes.c). An event on that stream moves it. The end of a whole fence or of a wait
+ * for the whole context moves `whole` instead, and those lanes alone that ended before or have replays (lanes_all_done, lanes_end_known). When a
+ * stream gets an arena with which the device is done, it becomes `now` (lane_join).
  *
  *     complete:  freed <= done, and (freed <= stream_done of the arena, or freed <= whole)
  *
  * Memory of a graph may have been written by a replay on any stream. So `stream_done` of an arena that a private group has left stays behind
- * the end of the group until `all` has come there, which only a fence moves that lacked no stream that lives as long as the program.
+ * the end of the group until `all` has come there. Only a fence moves `all` that had an event on every stream that lives as long as the
+ * program, or that was over the whole context.
  *
  * This is not a way to wait (wait.c waits) and it calls no driver: a thread that records or queries does so without the pool's lock and
  * tells us the result. That keeps rule 11 of docs/design.md visible in the signatures.

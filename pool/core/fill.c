@@ -13,8 +13,9 @@
  * If the device is not done with a page that was picked (`behind`), the stream of the arena is made to wait for it before fill_map (order.c).
  *
  * Between plan and publish the slots are in transit and the pages that were picked have an owner, so no other thread touches either. After a
- * failure three things are not as before: the stream waits, if it was made to; pages that were created stay, as spares, so that the next attempt
- * needs that many fewer; and old mappings that were taken away stay away, so that their slots lack a page now.
+ * failure four things may not be as before: the stream waits, if it was made to; pages that were created stay, as spares, so that the next attempt
+ * needs that many fewer; old mappings that were taken away stay away, so that their slots lack a page now; and a slot that the driver would not
+ * unmap again is broken.
  *
  * LOCKING: the turn throughout. fill_plan and fill_publish have the pool's lock as well; the driver's part between them does not.
  */

@@ -15,7 +15,7 @@ struct heap {                   /* guarded by the pool's lock */
     struct ranges ranges;
     uint32_t      regions;      /* newest first, through region.next; 0: none yet */
     uint64_t      bytes;        /* of addresses, in all of them */
-    uint64_t      used;         /* of these, below the tops: what blocks have ever been in */
+    uint64_t      used;         /* of these, below the tops: not virgin */
     uint64_t      small;        /* in regions of less than HEAP_SMALL */
     uint32_t      arena;        /* the number it goes by in regions and pages */
     bool          fixed;        /* private arena: regions it gets are fixed */
