@@ -9,9 +9,9 @@ import signal
 from typing import Iterator, NamedTuple, Optional
 
 from cenote.base import source
+from cenote.launch import environment
 
-ENDING = ".stacks"  # of the file that a process writes
-EVERY = 5  # s between two stacks
+ENDING = environment.DRY_STACKS
 TAIL = 1 << 16  # bytes that are read: the last stacks are in them
 FRAME = re.compile(r'  File "(.*)", line (\d+)(?: in (.*))?')
 

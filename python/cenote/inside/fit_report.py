@@ -19,7 +19,6 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.fit import stall
 from cenote.inside import values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
@@ -107,8 +106,8 @@ class Watch:
         """From now on a thread of C writes the stacks of all threads every few seconds, for fit/stall.py."""
         if multiprocessing.parent_process() is not None:
             return
-        self.stacks = open(os.path.join(self.folder, f"{os.getpid()}{stall.ENDING}"), "w", encoding="utf-8")
-        faulthandler.dump_traceback_later(stall.EVERY, repeat=True, file=self.stacks)
+        self.stacks = open(os.path.join(self.folder, f"{os.getpid()}{environment.DRY_STACKS}"), "w", encoding="utf-8")
+        faulthandler.dump_traceback_later(environment.DRY_STACKS_EVERY, repeat=True, file=self.stacks)
 
     def attach(self) -> None:
         """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""

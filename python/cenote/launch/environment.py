@@ -41,6 +41,7 @@ LABELS = "CENOTE_LABELS"  # on: reports have phases and kinds, see labels/hooks.
 DRY_RUN = "CENOTE_DRY_RUN"  # the folder for a program's reports to `cenote dry-run`, see inside/fit_report.py
 DRY_STEPS = "CENOTE_DRY_STEPS"  # the step after which the program is ended; 0: it runs to its end
 DRY_UNKNOWN = "CENOTE_DRY_UNKNOWN"  # what values are that nobody can know: a key of inside/values.py's POLICIES; empty: kernels compute nothing
+DRY_STACKS, DRY_STACKS_EVERY = ".stacks", 5  # the ending of the file there to which a process writes its stacks, and how often, in seconds
 HOST = "CENOTE_HOST"  # on: cenote is PyTorch's allocator of pinned memory, too
 TUNABLES = "GLIBC_TUNABLES"
 STATIC_TLS = "glibc.rtld.optional_static_tls"  # most builds of jemalloc need this space to be loaded into a running program
