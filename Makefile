@@ -107,6 +107,7 @@ lane-quick:
 lane-sources:
 	@tools/check/run lengths layers parts links names words abi
 	@tests/mutants/run --check
+	$(PYTEST) -q tests/python/test_outputs.py tests/python/test_packages.py --junitxml=$(REPORT)/sources.xml
 
 # Random programs are shorter here than in lane-debug. What tries whether broken rules are noticed, and the search for waste, whose programs are
 # those of others, are there alone; long in `make deep`.
