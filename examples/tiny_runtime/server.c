@@ -24,7 +24,7 @@ struct server {
     struct runtime *runtime;
     struct decoder  decoder;
     struct request *requests;   /* the oldest first */
-    struct request *growing;    /* it asks for memory for its next tokens; NULL: nobody does */
+    struct request *growing;    /* it asks for memory for its next tokens; NULL: none does */
     int             count;
     bool            is_full;    /* a prompt found no room: wait for a sequence to leave */
     struct outcome  outcome;

@@ -74,8 +74,8 @@ static bool take_again(const struct real *r, CUdevice device)
 }
 
 /*
- * The program has released the context once. Would it be there without us? Our own retains are given back: if others have retained it, by whichever
- * way, it goes on, and we take them again. If nobody has, it has ended with that, and the place closes.
+ * The program has released the context once. Would it be there without us? Our own retains are given back. If another caller has retained it, in
+ * whichever way, it goes on, and we take them again; otherwise it has ended with that, and the place closes.
  */
 static void released(CUdevice device)
 {

@@ -220,7 +220,7 @@ static bool wait_for_mark(struct place *p, CUresult *result)
 
 /*
  * The device is done with all that it was given: *has_waited. With captures that are not seen, the driver alone knows whether a thread may wait, and
- * it waits as it does at each cuMemFree. While a capture is open nobody waits, and the driver says whether a free is allowed.
+ * it waits as it does at each cuMemFree. While a capture is open no thread waits, and the driver says whether a free is allowed.
  */
 static CUresult wait_for_device(struct place *p, bool *has_waited)
 {

@@ -76,7 +76,7 @@ CASE(a_mistake_changes_nothing)
     scene_close(&scene);
 }
 
-/* Nothing runs any more, and nobody can say which stream it was. */
+/* Nothing runs any more, and the caller cannot say which stream it was. */
 CASE(a_lost_context_stops_no_free)
 {
     struct scene scene;

@@ -38,7 +38,7 @@ ENTRY void cenote_values_capture(int on)
     set_capturing(on);
 }
 
-/* All bytes of these addresses, which somebody writes to past PyTorch. */
+/* All bytes of these addresses, which code outside of PyTorch writes to. */
 ENTRY void cenote_values_forget(uint64_t from, uint64_t to)
 {
     std::lock_guard<std::mutex> hold(tape_lock);

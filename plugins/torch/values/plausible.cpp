@@ -1,5 +1,5 @@
 /*
- * plausible.cpp: the policy for values that nobody computed. What the program makes of such values is computed from them, as far as it is small:
+ * plausible.cpp: the policy for values that were not computed. What the program makes of such values is computed from them, as far as it is small:
  * so a softmax sums to 1, and boxes that were chosen do not overlap.
  *
  *     number       normal, with the deviation 1      loss       ln(classes) or 0.5, and falls each time one is asked for

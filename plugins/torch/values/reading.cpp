@@ -8,7 +8,7 @@
  *     a mask among        index, index_put_       it asks the device for a count takes ours (sim_answer). What it makes is recorded like any other
  *     indices                                     call
  *
- * An answer that depends on unknown values is told to Python, with no lock held. Counts that nobody can compute follow the policy: half of what the
+ * An answer that depends on unknown values is told to Python, with no lock held. Counts that cannot be computed follow the policy: half of what the
  * shape allows, none, or all.
  *
  * LOCKING: takes the tape's lock for each look at values.

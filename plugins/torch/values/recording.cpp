@@ -1,7 +1,7 @@
 /*
  * recording.cpp: what a call does to the versions of the storages that it reads and writes.
  *
- * A call is recorded, to be made again on the CPU if somebody asks for what it made, as long as it is small: KNOWN_MOST bytes, UNKNOWN_MOST if
+ * A call is recorded, to be made again on the CPU if the program asks for what it made, as long as it is small: KNOWN_MOST bytes, UNKNOWN_MOST if
  * something that it reads is unknown. Any other call makes unknown bytes. Small ones get a version, from which plausible values come, and large
  * ones none.
  *

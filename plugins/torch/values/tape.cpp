@@ -2,7 +2,7 @@
  * tape.cpp: the table of storages and their versions.
  *
  * A storage that is not in the table holds bytes of which nothing is known: that is what every storage begins with, and what it becomes when
- * something writes to it that the tape cannot follow. So whoever forgets an entry is never wrong.
+ * something writes to it that the tape cannot follow. So to forget an entry is never wrong.
  *
  * Rule V1: a version is known only if every operator that wrote to its storage since the first one that wrote all of it was seen, and computed or
  * able to be. What is written past the operators (a kernel of the program's, a replay, a collective, another process, another storage over the

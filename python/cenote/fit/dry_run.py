@@ -48,7 +48,7 @@ or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. T
 
 The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
-caught an out of memory, 5 it depends on values that nobody can know."""
+caught an out of memory, 5 it depends on values that cannot be known."""
 
 VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--json")
 
@@ -93,7 +93,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--allocators", action="store_true", help="run under " + " and ".join(OTHERS) + " too, and compare")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="end the script if it still runs after so long; no verdict then")
     parser.add_argument("--unknown", metavar="NAME", choices=UNKNOWN_VALUES, default="typical",
-                        help="what values are that nobody can know without a GPU: zero, typical, largest (counts: all that the shape allows), "
+                        help="what values are that cannot be known without a GPU: zero, typical, largest (counts: all that the shape allows), "
                         "or off: kernels compute nothing, and the program reads back what is in memory (default typical)")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
                         help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
@@ -209,11 +209,11 @@ def compare(stage: Stage, outcome: Outcome, program: Sequence[str]) -> list[Outc
 
 
 def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Optional[Outcome]:
-    """If sizes depended on values that nobody can know: the run with the sizes that could change the verdict."""
+    """If sizes depended on values that cannot be known: the run with the sizes that could change the verdict."""
     if not outcome.has_unknown_counts or stage.options.unknown != "typical" or outcome.verdict == "unknown":
         return None
     unknown = "largest" if outcome.verdict == "fits" else "zero"
-    say(f"it read back counts that nobody can know; again with --unknown {unknown}")
+    say(f"it read back counts that cannot be known; again with --unknown {unknown}")
     return stage.play(outcome.capacity, outcome.allocator, program, unknown=unknown)
 
 

@@ -1,7 +1,7 @@
 """Makes the verdict of `cenote dry-run` from its runs, as text and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
 
 The verdict on a run is one of four: "fits"; "caught": memory ran out, and the program caught the error and went on; "fits not"; "unknown": the
-program used no GPU, or failed for another reason. The answer to the question may be a fifth, "depends": values that nobody can know decide.
+program used no GPU, or failed for another reason. The answer to the question may be a fifth, "depends": values that cannot be known decide.
 """
 import os
 import signal
@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
 
     @property
     def unknown_reads(self) -> list[dict[str, Any]]:
-        """What the program read back that nobody can know, by place, of all ranks together; most often read first."""
+        """What the program read back that cannot be known, by place, of all ranks together; most often read first."""
         sums: dict[tuple[str, int, str], int] = {}
         for report in self.used:
             for row in (report.get("values") or {"unknown": []})["unknown"]:
@@ -141,7 +141,7 @@ class Answer(NamedTuple):
     outcome: Outcome
     largest: Optional[Outcome]  # on the largest simulated GPU
     others: list[Outcome]  # under other allocators
-    other: Optional[Outcome]  # with other values where nobody can know them
+    other: Optional[Outcome]  # with other values where they cannot be known
 
     @property
     def verdict(self) -> str:
@@ -344,7 +344,7 @@ def value_lines(outcome: Outcome, other: Optional[Outcome]) -> list[str]:
         return [f"it read back {plural(outcome.known_reads, 'value')}, all of them known without a GPU" if outcome.known_reads else
                 "it read back no values"]
     times = sum(row["times"] for row in reads)
-    lines = [f"it read back {plural(times, 'value')} that nobody can know without a GPU, and got {outcome.unknown} ones:"]
+    lines = [f"it read back {plural(times, 'value')} that cannot be known without a GPU, and got {outcome.unknown} ones:"]
     for row in reads[:READS_MAX]:
         place = f"{source.shown(row['file'])}:{row['line']}" if row["file"] else "at other places"
         lines.append(f"  {place}: {READ[row['kind']]}" + (f", {row['times']} times" if row["times"] > 1 else ""))
@@ -359,7 +359,7 @@ def answer_lines(answer: Answer) -> list[str]:
     outcome, failure = answer.outcome, answer.outcome.failure
     lines = []
     if answer.verdict == "depends":
-        lines.append("depends on values: the two runs below differ in values that nobody can know")
+        lines.append("depends on values: the two runs below differ in values that cannot be known")
     if failure is not None:
         lines += failure_lines(outcome, failure)
         lines += needs_lines(outcome, answer.largest)
