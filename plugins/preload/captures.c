@@ -259,6 +259,18 @@ CUresult serve_cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode
     return begin(stream) ? begun(real()->cuStreamBeginCapture_v2(stream, mode)) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+#if CUDA_VERSION >= 13050
+CUresult serve_cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data)
+{
+    return begin(stream) ? begun(real()->cuStreamBeginRecaptureToGraph(stream, mode, graph, callback, data)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult serve_cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *with)
+{
+    return begin(stream) ? begun(real()->cuStreamBeginCaptureToCig(stream, with)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+#endif
+
 CUresult serve_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t number,
                                            CUstreamCaptureMode mode)
 {

@@ -31,15 +31,26 @@ CUresult serve_cuStreamDestroy_v2(CUstream stream)
 }
 
 /* It may fail and have ended the capture, or leave it open, as when it is called on another thread than the capture was begun on. */
-CUresult serve_cuStreamEndCapture(CUstream stream, CUgraph *graph)
+static CUresult ended(CUstream stream, CUresult result)
 {
-    CUresult result = real()->cuStreamEndCapture(stream, graph);
     if (!result || !captures_have(stream)) {
         captures_forget_stream(stream);
         memory_return_kept();
     }
     return result;
 }
+
+CUresult serve_cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    return ended(stream, real()->cuStreamEndCapture(stream, graph));
+}
+
+#if CUDA_VERSION >= 13050
+CUresult serve_cuStreamEndCaptureToCig(CUstream stream)
+{
+    return ended(stream, real()->cuStreamEndCaptureToCig(stream));
+}
+#endif
 
 /* --- contexts */
 

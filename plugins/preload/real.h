@@ -34,7 +34,7 @@ struct real {
     void       *exported[HOOKS]; /* the address of each symbol, and what cuGetProcAddress gives for its name and version: the same, or not */
     void       *asked[HOOKS];
     struct code ours[2];         /* libcenote.so and the driver: what they call is the driver's own */
-    bool        is_off;          /* CENOTE_PRELOAD=off: nothing is served */
+    bool        is_off;          /* CENOTE_PRELOAD=off, or the other library serves: nothing is served here */
     bool        is_simulated;
 };
 
@@ -45,11 +45,15 @@ const struct real *real(void);
 void real_is_in_use(void);
 bool real_is_left(void);
 
-/* The C library's dlsym and dlvsym, past ours; and their addresses. */
+/* The C library's dlsym, past every other. */
 void *real_dlsym(void *handle, const char *name);
-void *real_dlsym_function(void);
-void *real_dlvsym(void *handle, const char *name, const char *version);
-void *real_dlvsym_function(void);
+
+/*
+ * Where the two libraries differ that these files are built into (plugins/preload/lookups.c, plugins/forward/driver.c): real_open returns a handle of
+ * the driver, NULL if there is none; real_way says in the line of figures how the program is served.
+ */
+void *real_open(void);
+extern const char real_way[];
 
 /* Is the caller of a function, by its return address, cenote or the driver itself? */
 static inline bool real_is_wanted(const struct real *r, const void *caller)

@@ -111,7 +111,7 @@ __attribute__((destructor)) static void tell(void)
     put_number(line, sizeof line, f.calls);
     put(line, sizeof line, " driver call%s, ", f.calls == 1 ? "" : "s");
     put_number(line, sizeof line, f.trims);
-    put(line, sizeof line, " trim%s (cenote by preload%s", f.trims == 1 ? "" : "s", real()->is_simulated ? " on a simulated GPU" : "");
+    put(line, sizeof line, " trim%s (cenote %s%s", f.trims == 1 ? "" : "s", real_way, real()->is_simulated ? " on a simulated GPU" : "");
     if (f.devices > 1)
         put(line, sizeof line, ", %d GPUs together", f.devices);
     if (rank && *rank)

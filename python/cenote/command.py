@@ -24,9 +24,9 @@ MORE = """examples:
   cenote run --allocator cenote --report memory.html train.py
   cenote run --sim 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
 
-If CENOTE_SIM is set in the environment, --sim is not needed. The options are merged into CENOTE, CENOTE_SIM, LD_PRELOAD, PYTORCH_ALLOC_CONF and
-PYTORCH_CUDA_ALLOC_CONF of the environment. The exit status is the program's own; 2, 126 or 127 with a line that starts with "cenote run:" means that
-the program did not start."""
+If CENOTE_SIM is set in the environment, --sim is not needed. The options are merged into CENOTE, CENOTE_SIM, LD_PRELOAD, LD_LIBRARY_PATH,
+PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF of the environment. The exit status is the program's own; 2, 126 or 127 with a line that starts with
+"cenote run:" means that the program did not start."""
 
 
 def run_parser() -> Parser:
@@ -39,6 +39,8 @@ def run_parser() -> Parser:
     parser.add_argument("--prices", metavar="LIST", help=PRICES_HELP)
     parser.add_argument("--allocator", metavar="NAME", type=allocator, help="PyTorch's allocator: " + ", ".join(environment.ALLOCATORS))
     parser.add_argument("--preload", action="store_true", help="cenote serves all device memory that the program and its libraries take, by "
+                        "LD_PRELOAD: docs/preload.md")
+    parser.add_argument("--forward", action="store_true", help="the same by a libcuda.so.1 in front of the driver's, for programs that get past "
                         "LD_PRELOAD: docs/preload.md")
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
@@ -59,6 +61,10 @@ def run_main(arguments: Sequence[str]) -> int:
     try:
         if options.preload:
             wish = wish._replace(preload=run.serving_library())
+        if options.forward:
+            wish = wish._replace(forward=run.forwarding_library())
+        if options.preload and options.forward:
+            raise Mistake("--preload and --forward are two routes to the same; leave one of them out")
         return run.run(wish, program)
     except (Mistake, NotBuilt) as mistake:
         parser.error(str(mistake))

@@ -82,13 +82,18 @@ static inline CUdeviceptr at_of(const struct held *held)
     return device_address(held->at);
 }
 
-/* A function of the driver, out of the driver's own table of symbols: a route past the hooks. The table ends where the names begin. */
-static inline void *out_of_the_file(const char *name)
+/* The program runs with the forwarding libcuda.so.1, not with libcenote_preload.so. */
+static inline bool is_forwarded(void)
 {
-    struct link_map *map = NULL;
+    const char *route = getenv("CENOTE_TEST_ROUTE");
+    return route && !strcmp(route, "forward");
+}
+
+/* A function out of the library's own table of symbols, past dlsym. The table ends where the names begin. */
+static inline void *out_of_the_file(const struct link_map *map, const char *name)
+{
     const ElfW(Sym) *symbols = NULL;
     const char *names = NULL;
-    REQUIRE(!dlinfo(dlopen("libcuda.so.1", RTLD_NOW), RTLD_DI_LINKMAP, &map));
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
         symbols = entry->d_tag == DT_SYMTAB ? (const void *)entry->d_un.d_ptr : symbols;
         names = entry->d_tag == DT_STRTAB ? (const void *)entry->d_un.d_ptr : names;
@@ -97,6 +102,15 @@ static inline void *out_of_the_file(const char *name)
         if (!strcmp(names + s->st_name, name))
             return (void *)(map->l_addr + s->st_value);
     return NULL;
+}
+
+/* A function of the driver itself: a route past the hooks. */
+static inline void *past_the_hooks(const char *name)
+{
+    struct link_map *map = NULL;
+    Dl_info of;
+    REQUIRE(dladdr1((void *)(uintptr_t)sim_books, &of, (void **)&map, RTLD_DL_LINKMAP) && map);
+    return out_of_the_file(map, name);
 }
 
 #define PRELOAD_MAIN(name) SUITE_MAIN_AROUND("preload: " name, NULL, process_after)

@@ -222,7 +222,7 @@ static void capture_unseen(void)
     setenv("CENOTE_CONF", "announced:0", 1);
     card_open(CAPACITY, 1);
     struct held block = stream_take(8 * MIB, card.stream[B]), more;
-    begin.from = out_of_the_file("cuStreamBeginCapture_v2");
+    begin.from = past_the_hooks("cuStreamBeginCapture_v2");
     REQUIRE(begin.from && begin.from != dlsym(RTLD_DEFAULT, "cuStreamBeginCapture_v2"));
     DONE(begin.to(card.stream[A], CU_STREAM_CAPTURE_MODE_GLOBAL));
     DONE(cuMemAllocAsync(&at, 3 * MIB, card.stream[A]));
@@ -254,7 +254,7 @@ static void free_beside_the_unseen(void)
     union {
         void *from;
         CUresult (*to)(CUstream, CUstreamCaptureMode);
-    } begin = {.from = out_of_the_file("cuStreamBeginCapture_v2")};
+    } begin = {.from = past_the_hooks("cuStreamBeginCapture_v2")};
     CUgraph graph = NULL;
     setenv("CENOTE_CONF", "announced:0", 1);
     card_open(64 * MIB, 1);

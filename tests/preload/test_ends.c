@@ -84,7 +84,7 @@ ON_CARD(a_retain_past_the_hooks)
     union {
         void *from;
         CUresult (*to)(CUcontext *, CUdevice);
-    } retain = {.from = out_of_the_file("cuDevicePrimaryCtxRetain")};
+    } retain = {.from = past_the_hooks("cuDevicePrimaryCtxRetain")};
     CUcontext again;
     struct sim_books books;
     struct held plain = plain_take(20 * MIB, card.stream[A]), async = stream_take(9 * MIB, card.stream[B]);

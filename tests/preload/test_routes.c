@@ -54,7 +54,11 @@ ON_CARD(what_is_not_served_stays_as_it_is)
     EXPECT(dlsym(driver(), "cuMemAlloc_v2") != dlsym(driver(), "cuMemAllocManaged"));
     EXPECT(!dlsym(driver(), "cuNoSuchFunction"));
     EXPECT(dlerror());
-    EXPECT(!dlsym(driver(), "cuMemAlloc")); /* the form with 32-bit sizes: this driver has none, and we make none up */
+    void *short_form = dlsym(driver(), "cuMemAlloc"); /* with 32-bit sizes: this driver has none */
+    EXPECT_EQ(short_form != NULL, is_forwarded());
+    CUdeviceptr at = 0;
+    if (short_form)
+        EXPECT_EQ(FUNCTION(alloc_fn, short_form)(&at, MIB), CUDA_ERROR_NOT_SUPPORTED);
     EXPECT(dlsym(RTLD_DEFAULT, "curl_easy_init") == NULL);
     EXPECT(dlsym(RTLD_DEFAULT, "printf") == (void *)printf);
 }
@@ -82,6 +86,59 @@ ON_CARD(by_dlvsym)
     EXPECT(!dlvsym(driver(), "cuNoSuchFunction", OLDEST));
     EXPECT(!dlvsym(library, "printf", "GLIBC_99"));
     EXPECT(dlvsym(RTLD_NEXT, "malloc", OLDEST));
+}
+
+/* The forwarding library is the driver to whoever looks for it. */
+static void expect_forwarded(void *alloc, void *give)
+{
+    CUdeviceptr at = 0;
+    REQUIRE(alloc && give);
+    DONE(FUNCTION(alloc_fn, alloc)(&at, 5 * MIB));
+    EXPECT_EQ(is_ours(at), is_forwarded());
+    DONE(FUNCTION(free_fn, give)(at));
+    EXPECT(!is_ours(at));
+}
+
+/* A library that is loaded so looks for symbols in itself and in what it is linked to, before the rest of the process. */
+ON_CARD(by_a_library_with_symbols_of_its_own)
+{
+    char path[512] = "";
+    REQUIRE(readlink("/proc/self/exe", path, sizeof path - 32) > 0);
+    strcpy(strrchr(path, '/'), "/libpreload-guest.so");
+    void *guest = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    REQUIRE(guest);
+    expect_forwarded(dlsym(guest, "guest_alloc"), dlsym(guest, "guest_free"));
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    REQUIRE(library);
+    EXPECT_EQ(library, driver());
+    expect_served(dlsym(library, "cuMemAlloc_v2"), dlsym(library, "cuMemFree_v2"));
+}
+
+ON_CARD(out_of_the_drivers_file)
+{
+    struct link_map *map = NULL;
+    REQUIRE(!dlinfo(driver(), RTLD_DI_LINKMAP, &map));
+    expect_forwarded(out_of_the_file(map, "cuMemAlloc_v2"), out_of_the_file(map, "cuMemFree_v2"));
+    EXPECT_EQ(past_the_hooks("cuMemAlloc_v2") == out_of_the_file(map, "cuMemAlloc_v2"), !is_forwarded());
+}
+
+/* What is forwarded comes to the driver, and back, at the first call of the process and at the next ones. */
+ON_CARD(what_is_forwarded)
+{
+    CUevent begin, end;
+    CUcontext context;
+    float elapsed = -1;
+    DONE(cuCtxGetCurrent(&context));
+    EXPECT_EQ(context, card.context);
+    DONE(cuEventCreate(&begin, 0));
+    DONE(cuEventCreate(&end, 0));
+    DONE(cuEventRecord(begin, card.stream[A]));
+    DONE(cuEventRecord(end, card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
+    DONE(cuEventElapsedTime(&elapsed, begin, end));
+    EXPECT(elapsed >= 0);
+    DONE(cuEventDestroy(begin));
+    DONE(cuEventDestroy(end));
 }
 
 ON_CARD(by_cuGetProcAddress)
