@@ -36,7 +36,7 @@ FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$'
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
-.PHONY: help build run test quick deep bench table policy check format faults fuzz mutants coverage gpu install clean
+.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
@@ -47,6 +47,7 @@ help:
 	@echo 'make bench    benchmarks, PyTorch included'
 	@echo 'make table    twelve programs of PyTorch libraries on the simulated GPU: what each allocator of PyTorch reserves (10 minutes)'
 	@echo 'make policy   recorded programs under two lists of prices, the GPU level and behind: waste, driver time, waits; TRACES="FILE..." beside ours'
+	@echo 'make docs     the documents as a site with search, in build/site; a link that leads nowhere is an error'
 	@echo 'make check    rules of the house: include order, lengths, names in documents, exported symbols'
 	@echo 'make format   clang-format for .c and .cpp files changed since the last commit'
 	@echo 'make faults   fails every driver call of every scenario on purpose, once and for good'
@@ -155,6 +156,12 @@ table: build
 policy: build
 	@tools/setup test
 	@.venv/bin/python bench/policy/run.py $(TRACES)
+
+# Strict: what mkdocs warns of ends it. tools/site/ says what the pages are.
+docs:
+	@tools/setup docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --config-file tools/site/mkdocs.yml
+	@echo "open build/site/index.html: pages and search need neither a server nor a network"
 
 check: build
 	@tools/check/run
