@@ -17,10 +17,13 @@
 #define SEGMENT_ASYNC_MAX (64ull << 20)    /* for an arena that has a lot: fewer borders at which something is left over */
 #define SEGMENT_SHARE      8                /* between the two, this part of what the arena has */
 
-/* Private groups of an async pool are plain: inside a capture an async segment would become a node of the graph. */
+/*
+ * In a capture an async segment becomes a node of the graph, and one on the default stream ends the captures of blocking streams. So private groups
+ * of an async pool are plain, and while captures are not announced all its segments are of cuMemAlloc: the stream may be in one.
+ */
 static bool is_async(const cenote_pool *pool, const struct arena *a)
 {
-    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream);
+    return pool->config.provider == CENOTE_ASYNC && !a->is_plain && !stream_is_unnamed(a->stream) && touch_captures_are_announced();
 }
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }

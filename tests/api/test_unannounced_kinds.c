@@ -440,4 +440,38 @@ CASE(more_streams_than_a_fence_can_have_events)
     end_with_the_context(&scene);
 }
 
+/* Memory of a driver's pool would become a node of the graph, or end captures of blocking streams if it is taken on the default stream. */
+CASE(async_memory_while_streams_are_captured)
+{
+    for (int announced = 0; announced < 2; announced++) {
+        struct scene scene;
+        struct sim_shape shape = scene_card(8 * CARD);
+        cenote_options options = scene_options(), careful = strict();
+        cenote_pool *other;
+        CUgraph graph;
+        CUstream blocking;
+        void *block[2];
+        size_t nodes;
+        options.provider = CENOTE_ASYNC;
+        options.announced = announced;
+        scene_open_with(&scene, &shape, &options);
+        DONE(cenote_pool_create(0, &careful, &other));
+        DONE(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+        DONE(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        DONE(cenote_alloc(scene.pool, 48 * MIB, NULL, &block[0]));
+        DONE(cenote_alloc(scene.pool, 48 * MIB, blocking, &block[1]));
+        DONE(cuStreamEndCapture(blocking, &graph));
+        DONE(cuGraphGetNodes(graph, NULL, &nodes));
+        EXPECT_EQ(nodes, 0);
+        DONE(cuGraphDestroy(graph));
+        DONE(cenote_free(block[0]));
+        DONE(cenote_free(block[1]));
+        DONE(cenote_stream_retire(scene.pool, blocking));
+        DONE(cuStreamDestroy(blocking));
+        scene_destroy_pool(&scene);
+        DONE(cenote_pool_destroy(other));
+        scene_close(&scene);
+    }
+}
+
 SCENES_MAIN("unannounced: kinds")
