@@ -238,12 +238,12 @@ int cenote_free_sized(void *block, size_t bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ questions, and use */
 
-/* `device`: the device of the stream; -1: the program did not say. */
-static int use_block(void *block, int device, CUstream stream)
+/* `device`: the device of the stream; -1: the program did not say. *key: of the stream, unless there is an error. */
+static int use_block(void *block, int device, CUstream stream, uint64_t *key)
 {
     struct block_ref w = {0};
     struct device *other;
-    uint64_t key;
+    *key = 0;
     if (!block)
         return CENOTE_OK;
     if (pool_refuses())
@@ -253,15 +253,15 @@ static int use_block(void *block, int device, CUstream stream)
         return pool_misuse(FOUND_NOTHING, block, &w, 0);
     lock_give(&pool->lock); /* the driver may have to be asked for the key */
     int error = pool_usable(pool);
-    if (error || (error = stream_key_on(pool, device, stream, &key, &other)))
+    if (error || (error = stream_key_on(pool, device, stream, key, &other)))
         return error;
     cenote_pool *still = pool_lock_of(block, &w);
     enum lookup found = still == pool ? pool_locate(pool, (uint64_t)(uintptr_t)block, &w) : FOUND_NOTHING;
-    bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, key, other);
-    uint32_t lane = noted ? lane_find(pool, key, other) : 0;
+    bool noted = found == FOUND_LIVE && pending_note_use(pool, &w, stream, *key, other);
+    uint32_t lane = noted ? lane_find(pool, *key, other) : 0;
     bool owed = !other && waits_for_this(pool, lane), owed_there = other && peer_uses_are_owed(pool, lane);
     if (noted)
-        record_used(pool, &w, key);
+        record_used(pool, &w, *key);
     if (owed_there)
         lane_hold(pool, lane);
     if (still)
@@ -269,7 +269,7 @@ static int use_block(void *block, int device, CUstream stream)
     if (owed_there)
         peer_uses_name(pool, lane, stream);
     if (owed) {
-        struct lanes_call outer = lanes_call_names(key, stream);
+        struct lanes_call outer = lanes_call_names(*key, stream);
         pending_poll_some(pool);
         lanes_call_ends(outer);
     }
@@ -278,19 +278,33 @@ static int use_block(void *block, int device, CUstream stream)
 
 int cenote_use(void *block, cenote_stream stream)
 {
-    return use_block(block, -1, stream);
+    uint64_t key;
+    return use_block(block, -1, stream, &key);
 }
 
 int cenote_use_on(void *block, int device, cenote_stream stream)
 {
+    uint64_t key;
     if (device < 0)
         return error_set(CENOTE_NO_DEVICE, 0, "device %d does not exist", device);
-    return use_block(block, device, stream);
+    return use_block(block, device, stream, &key);
 }
 
-/* Once the process exits or the context is lost no work runs any more: there is nothing to wait for, and the free goes on. */
+/*
+ * Once the process exits or the context is lost no work runs any more: there is nothing to wait for, and the free goes on. The stream is alive until
+ * this returns, and so has its event at the free also if it is not immortal and captures are not announced.
+ */
 int cenote_free_on(void *block, cenote_stream stream)
 {
-    int error = use_block(block, -1, stream);
-    return error && error != CENOTE_EXITING && error != CENOTE_DEVICE_LOST ? error : free_block(block, false, 0);
+    uint64_t key;
+    int error = use_block(block, -1, stream, &key);
+    bool is_over = error == CENOTE_EXITING || error == CENOTE_DEVICE_LOST || (error && driver_result_is_sticky((CUresult)cenote_driver_result()));
+    if (error && !is_over)
+        return error;
+    if (error || !block)
+        return free_block(block, false, 0);
+    struct lanes_call outer = lanes_call_names(key, stream);
+    error = free_block(block, false, 0);
+    lanes_call_ends(outer);
+    return error;
 }

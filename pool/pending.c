@@ -108,12 +108,14 @@ uint32_t pending_detach(cenote_pool *pool, const struct block_ref *w, tick freed
 static CUevent record(cenote_pool *pool, const struct lane *lane)
 {
     struct device *d = pool->config.device;
-    if (atomic_load(&d->captures) || lane->ended || !stream_is_alive(pool, lane->stream, lane->key))
+    bool announced = touch_captures_are_announced();
+    bool is_alive = announced ? !lane->ended && stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane);
+    if (atomic_load(&d->captures) || !is_alive)
         return NULL;
     CUevent event;
     if (event_take(pool, &event))
         return NULL;
-    if (!(touch_captures_are_announced() ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
+    if (!(announced ? d->driver->cuEventRecord(event, lane->stream) : touch_record(d, lane->stream, event)))
         return event;
     lock_take(&pool->lock);
     event_give(pool, event);

@@ -246,7 +246,8 @@ CENOTE_API int cenote_use(void *block, cenote_stream stream);
 /*
  * Frees a block whose last use is on `stream`, which may be any: cenote_use and cenote_free in one call. Work already put on `stream` may still use
  * the block, and it comes back to the stream it was allocated on when that work is done. If the stream cannot be named, as one that was destroyed,
- * it is an error and the block stays live.
+ * it is an error and the block stays live. With announced:0, too, the stream has its event in this call, and may be destroyed afterwards, unless
+ * it is being captured, a capture is open on the device, or the driver refuses.
  */
 CENOTE_API int cenote_free_on(void *block, cenote_stream stream);
 
@@ -293,7 +294,7 @@ CENOTE_API int cenote_stream_retire(cenote_pool *pool, cenote_stream stream);
  *         cenote_pool_sync_end(pool, sync);
  *
  * No driver call is made that concerns a capture, and nothing is waited for. CENOTE_INVALID: the current context is a part of the device (a green
- * context) or one beside the primary one, or `sync` is not of this pool.
+ * context) or one beside the primary one, or `sync` is not of this pool. A pool that has not used its device yet has nothing to be told: CENOTE_OK.
  */
 CENOTE_API int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync);
 CENOTE_API int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync);

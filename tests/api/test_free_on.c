@@ -2,9 +2,7 @@
  * test_free_on.c: a free that names the stream of the last use does what cenote_use and cenote_free do.
  */
 #include "driver/driver.h"
-#include "tests/api/scene.h"
-
-#define CARD (64 * MIB)
+#include "tests/api/strict.h"
 
 /* Most of the card is wanted on the block's own stream while the other one still reads the block: its contents are the judge. */
 CASE(the_stream_of_the_last_use_is_waited_for)
@@ -76,6 +74,27 @@ CASE(a_mistake_changes_nothing)
     scene_close(&scene);
 }
 
+/* Captures are not announced, and the stream is destroyed right after: the call has named it while it was alive, and that is enough. */
+CASE(stream_that_ends_after_the_free)
+{
+    struct scene scene;
+    struct held used;
+    open_strict(&scene, true);
+    DONE(cenote_stream_set_immortal(scene.pool, scene.stream[B]));
+    REQUIRE(held_take(&used, scene.pool, 48 * MIB, scene.stream[B]));
+    order(scene.stream[B], scene.stream[A]);
+    held_linger(&used, scene.stream[A]);
+    DONE(cenote_free_on(used.at, scene.stream[A]));
+    DONE(cuStreamDestroy(scene.stream[A]));
+    scene.stream[A] = NULL;
+    DONE(cenote_pool_trim(scene.pool, 0, 0));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 1); /* it is read still */
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(scene_stats(scene.pool).pending_blocks, 0);
+    EXPECT_EQ(scene_stats(scene.pool).cached.current, 0);
+    close_strict(&scene);
+}
+
 /* Nothing runs any more, and the caller cannot say which stream it was. */
 CASE(a_lost_context_stops_no_free)
 {
@@ -83,11 +102,12 @@ CASE(a_lost_context_stops_no_free)
     void *block;
     scene_open(&scene, CARD);
     DONE(cenote_alloc(scene.pool, 3 * MIB, scene.stream[A], &block));
-    fault_arm("cuStreamGetId", 1, CUDA_ERROR_ILLEGAL_ADDRESS, true);
+    sim_set_quiet(true);
+    sim_lose_context(0, CUDA_ERROR_ILLEGAL_ADDRESS);
     EXPECT_EQ(cenote_use(block, scene.stream[B]), CENOTE_DEVICE_LOST);
     DONE(cenote_free_on(block, scene.stream[B]));
     EXPECT_EQ(scene_stats(scene.pool).allocated.current, 0);
-    fault_disarm();
+    sim_set_quiet(false);
     cenote_pool_destroy(scene.pool);
     sim_reset(NULL);
     scene_is_open = false;
