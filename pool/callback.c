@@ -81,6 +81,30 @@ int pool_driver_error(cenote_pool *pool, CUresult result, const char *call)
                      "the program has reset the device; free the blocks, destroy all pools of the device, and make new ones");
 }
 
+/* By a question that harms no capture. LOCKING: none held, not inside. */
+static bool own_context_is_lost(const cenote_pool *pool)
+{
+    struct device *d = pool->config.device;
+    size_t left, total;
+    CUresult result = device_enter_as_it_is(d);
+    if (!result && device_context(d))
+        result = d->driver->cuMemGetInfo(&left, &total);
+    device_leave(d);
+    return device_is_lost(d, result);
+}
+
+/*
+ * The same for a call about a stream or a context that may be another device's: if that one's context is lost, the pool is not. LOCKING: none held,
+ * not inside.
+ */
+int pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call)
+{
+    if (!driver_result_is_sticky(result) || own_context_is_lost(pool))
+        return pool_driver_error(pool, result, call);
+    return error_set(CENOTE_DRIVER, result, "%s failed: a context is lost (%s), and not that of device %d, whose memory this is about", call,
+                     driver_result_name(result), pool->config.device->ordinal);
+}
+
 uint64_t pool_now(const cenote_pool *pool)
 {
     struct callback c;

@@ -57,6 +57,7 @@ struct config {
     bool           is_default;
     CUmemoryPool   driver_pool;     /* provider async */
     uint64_t       opened_ns;
+    uint64_t       serial;          /* no other pool of the process has it, earlier or later */
     _Atomic(struct device *) others[DEVICES_MAX]; /* devices whose streams use its blocks, or that have access; added under the lock of the pools */
 };
 
@@ -71,6 +72,7 @@ struct limits {
 int  pool_process_usable(void);                           /* CENOTE_OK, FORKED, EXITING, or INVALID: a callback that must not call */
 int  pool_usable(const cenote_pool *pool);                /* CENOTE_OK, or why no call can be served */
 int  pool_driver_error(cenote_pool *pool, CUresult result, const char *call);
+int  pool_driver_error_of_any(cenote_pool *pool, CUresult result, const char *call);
 cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after);
 uint64_t pool_now(const cenote_pool *pool);
 int pool_other_device(cenote_pool *pool, int ordinal, struct device **other);

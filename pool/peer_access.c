@@ -143,7 +143,7 @@ static int grant(cenote_pool *pool, struct device *other)
     if (!result)
         pool->access.granted |= 1ull << other->ordinal;
     turn_end(pool);
-    return result ? pool_driver_error(pool, result, "giving another device access") : CENOTE_OK;
+    return result ? pool_driver_error_of_any(pool, result, "giving another device access") : CENOTE_OK;
 }
 
 /* A group will be plain; `has_plain` says so already, so that a later grant opens contexts itself. LOCKING: none held. */
@@ -157,7 +157,7 @@ int peer_access_open_contexts(cenote_pool *pool)
         return error;
     CUresult result = grant_contexts(pool);
     turn_end(pool);
-    return result ? pool_driver_error(pool, result, "giving another device access") : CENOTE_OK;
+    return result ? pool_driver_error_of_any(pool, result, "giving another device access") : CENOTE_OK;
 }
 
 int cenote_pool_grant(cenote_pool *pool, int device)

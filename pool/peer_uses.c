@@ -15,53 +15,58 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-/* An event after the uses so far of the lane's stream, or NULL. LOCKING: inside; visiting. */
-static CUevent record(cenote_pool *pool, const struct lane *lane)
+/* An event after the uses so far of the lane's stream; NULL after an error. LOCKING: inside; visiting. */
+static CUresult record(cenote_pool *pool, const struct lane *lane, CUevent *event)
 {
     const struct driver *t = lane->other->driver;
-    CUevent event;
-    if (t->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
-        return NULL;
-    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = t->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+    if (result) {
+        *event = NULL;
+        return result;
+    }
+    result = CUDA_ERROR_NOT_SUPPORTED;
     bool announced = touch_captures_are_announced();
     if (announced ? stream_is_alive(pool, lane->stream, lane->key) : lane_may_be_touched(pool, lane))
-        result = announced ? t->cuEventRecord(event, lane->stream) : touch_record(lane->other, lane->stream, event);
+        result = announced ? t->cuEventRecord(*event, lane->stream) : touch_record(lane->other, lane->stream, *event);
     else if (announced && t->cuCtxRecordEvent)
-        result = t->cuCtxRecordEvent(device_context(lane->other), event);
-    if (!result)
-        return event;
-    event_end_on(lane->other, event);
-    return NULL;
+        result = t->cuCtxRecordEvent(device_context(lane->other), *event);
+    if (result) {
+        event_end_on(lane->other, *event);
+        *event = NULL;
+    }
+    return result;
 }
 
 /*
- * The event of the use, made if it has none and one can be had; NULL: it cannot. Another thread may name the stream meanwhile and give the use
- * one (peer_uses_name), which stays. LOCKING: not the pool's lock; inside; visiting.
+ * The event of the use, made if it has none; an error: one cannot be had. Another thread may name the stream meanwhile and give the use one
+ * (peer_uses_name), which stays. LOCKING: not the pool's lock; inside; visiting.
  */
-static CUevent event_of(cenote_pool *pool, const struct lane *lane, struct use *u)
+static CUresult event_of(cenote_pool *pool, const struct lane *lane, struct use *u, CUevent *event)
 {
+    CUevent more;
     lock_take(&pool->lock);
-    CUevent event = u->event, more = NULL;
+    *event = u->event;
     lock_give(&pool->lock);
-    if (event || !(more = record(pool, lane)))
-        return event;
+    CUresult result = *event ? CUDA_SUCCESS : record(pool, lane, &more);
+    if (*event || result)
+        return result;
     lock_take(&pool->lock);
-    event = u->event ? u->event : more;
-    u->event = event;
+    *event = u->event = u->event ? u->event : more;
     lock_give(&pool->lock);
-    if (event != more)
+    if (*event != more)
         event_end_on(lane->other, more);
-    return event;
+    return CUDA_SUCCESS;
 }
 
 /* At the free. LOCKING: inside. */
 void peer_uses_record(cenote_pool *pool, struct use *u)
 {
     const struct lane *lane = lane_of(pool, u->lane);
+    CUevent event;
     if (device_visit(lane->other))
         return;
     if (!atomic_load(&lane->other->captures))
-        event_of(pool, lane, u);
+        event_of(pool, lane, u, &event);
     device_visit_end(lane->other);
 }
 
@@ -82,8 +87,10 @@ static void end_event(cenote_pool *pool, const struct lane *lane, struct use *u)
  */
 static bool ask(cenote_pool *pool, struct lane *lane, struct use *u)
 {
-    CUevent event = event_of(pool, lane, u);
-    CUresult result = event ? lane->other->driver->cuEventQuery(event) : CUDA_ERROR_NOT_SUPPORTED;
+    CUevent event;
+    CUresult result = event_of(pool, lane, u, &event);
+    if (!result)
+        result = lane->other->driver->cuEventQuery(event);
     lane->is_mute = !event || result != CUDA_ERROR_NOT_READY;
     if (result == CUDA_ERROR_CAPTURED_EVENT) {
         end_event(pool, lane, u);
@@ -119,6 +126,9 @@ bool peer_uses_is_done(cenote_pool *pool, uint32_t use)
         if (done)
             end_event(pool, lane, u);
         device_visit_end(other);
+    } else if (device_is_lost(other, visited) && !atomic_load(&other->was_reset)) { /* the next look sees that one */
+        done = true;
+        end_event(pool, lane, u);
     }
     lock_take(&pool->lock);
     if (done && !waited)

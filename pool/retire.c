@@ -62,7 +62,7 @@ static int refuse_end(cenote_pool *pool, CUstream stream, CUresult result)
 {
     if (result == CUDA_ERROR_NOT_READY)
         return error_set(CENOTE_BUSY, 0, "stream %p is being captured: end the capture before the stream", (void *)stream);
-    return pool_driver_error(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
+    return pool_driver_error_of_any(pool, result, "recording the end of a stream (call cenote_stream_retire again before the stream ends)");
 }
 
 /* There is an event, and another thread was quicker to end the stream. LOCKING: none. */

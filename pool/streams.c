@@ -86,7 +86,7 @@ static int default_key(cenote_pool *pool, struct device *d, CUstream stream, uin
         return error_set(CENOTE_INVALID, result, "the default stream is of a context of device %d beside its primary one: make the primary context "
                          "current", d->ordinal);
     *key = KEY_LEGACY | (id & ~(KEY_DEVICE | KEY_KIND));
-    return result ? pool_driver_error(pool, result, "asking for the default stream") : CENOTE_OK;
+    return result ? pool_driver_error_of_any(pool, result, "asking for the default stream") : CENOTE_OK;
 }
 
 /* LOCKING: none, and not inside: this may ask the driver, and make the device's context. */
@@ -104,7 +104,7 @@ int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key)
         CHECK(lock_none_above(0));
         CUresult result = t->cuStreamGetId(stream, &id);
         if (result && result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_INVALID_VALUE)
-            return pool_driver_error(pool, result, "cuStreamGetId");
+            return pool_driver_error_of_any(pool, result, "cuStreamGetId");
         if (result)
             return no_stream(pool, stream, result);
         *key = id & (KEY_LEGACY - 1);
@@ -172,7 +172,7 @@ int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key)
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
         return no_stream(pool, stream, result);
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
-        return pool_driver_error(pool, result, "cuStreamGetCtx");
+        return pool_driver_error_of_any(pool, result, "cuStreamGetCtx");
     if (result || context == device_context(d))
         return CENOTE_OK;
     return error_set(CENOTE_INVALID, 0, "stream %p is of device %d, or of a context beside its primary one: blocks of device %d are taken on its own "
@@ -188,13 +188,13 @@ static int ask_device(cenote_pool *pool, CUstream stream, struct device **other)
     if (result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_VALUE)
         return error_set(CENOTE_INVALID, result, "%p is no stream: %s", (void *)stream, driver_result_name(result));
     if (result && result != CUDA_ERROR_NOT_SUPPORTED)
-        return pool_driver_error(pool, result, "cuStreamGetCtx");
+        return pool_driver_error_of_any(pool, result, "cuStreamGetCtx");
     if (result)
         return error_set(CENOTE_NOT_SUPPORTED, result, "the driver does not say whose stream %p is (%s): cenote_use_on names its device",
                          (void *)stream, driver_result_name(result));
     int error = pool_other_device(pool, ordinal, other);
     if (!error && (result = device_prepare(*other)))
-        return pool_driver_error(pool, result, "entering the other device's context");
+        return pool_driver_error_of_any(pool, result, "entering the other device's context");
     if (!error && device_context(*other) != context)
         return error_set(CENOTE_INVALID, 0, "stream %p is not of the primary context of device %d", (void *)stream, ordinal);
     if (*other == pool->config.device)
