@@ -20,6 +20,7 @@
 #define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
 
 static cenote_pool *defaults[DEVICES_MAX];
+static uint64_t pools_made;                     /* guarded by the lock of the pools, as the default ones */
 
 /* -------------------------------------------------------------------------------------------------------------------------- creation */
 
@@ -183,6 +184,7 @@ static int create(int device, const cenote_options *options, cenote_pool **resul
     pool->list.reusable = error != CENOTE_OK;
     if (error)
         return error;
+    pool->config.serial = ++pools_made;
     pool->life.open = true;
     *result = pool;
     return CENOTE_OK;
@@ -368,7 +370,7 @@ static int close_for_calls(cenote_pool *pool, tick waited, bool whole, CUresult 
     lock_take(&pool->lock);
     error = result ? CENOTE_OK : check_done(pool, waited);
     error = error ? error : may_be_destroyed(pool); /* other threads may have allocated meanwhile, or freed */
-    if (!error && !result && pool->store.pages.fences.now != waited)
+    if (!error && !result && pool->store.pages.fences.freed > waited) /* fences of the wait have ticks of their own */
         error = error_set(CENOTE_BUSY, 0, "another thread has freed a block or destroyed a group just now: destroy the pool when it is done");
     pool->life.open = error != CENOTE_OK;
     lock_give(&pool->lock);

@@ -14,10 +14,13 @@
 #include "base/check.h"
 #include "pool/pool.h"
 
-/* Makes the number of one pool none of another: structures lie far apart. */
+/*
+ * Makes the number of one pool none of another, nor of a later pool that has the structure: multiples of this constant lie far apart, those of a
+ * million pools by more ticks than a program has.
+ */
 static uint64_t mark_of(const cenote_pool *pool)
 {
-    return (uint64_t)(uintptr_t)pool << 16;
+    return pool->config.serial * 0x9e3779b97f4a7c15ull;
 }
 
 int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
@@ -28,20 +31,23 @@ int cenote_pool_sync_begin(cenote_pool *pool, uint64_t *sync)
     if (!sync)
         return error_set(CENOTE_INVALID, 0, "nowhere to put the number for cenote_pool_sync_end: the last argument is NULL");
     lock_take(&pool->lock);
-    *sync = pool->store.pages.fences.now ^ mark_of(pool);
+    *sync = pool->store.pages.fences.now + mark_of(pool);
     lock_give(&pool->lock);
     return CENOTE_OK;
 }
 
-/* The device whose primary context is current, if the pool has to do with it; NULL: another device. LOCKING: none, not inside. */
+/*
+ * The device whose primary context is current, if the pool has to do with it; NULL: another device, or the pool's own on which it has done nothing.
+ * LOCKING: none, not inside.
+ */
 static int find_synced(cenote_pool *pool, struct device **synced)
 {
     struct device *d = pool->config.device;
-    CUcontext current = NULL;
+    CUcontext own = device_context(d), current = NULL; /* another thread may make it meanwhile: what was freed before the wait knew none */
     CUdevice device = -1;
     CHECK(lock_none_above(0));
     CUresult result = d->driver->cuCtxGetCurrent(&current);
-    *synced = current == device_context(d) ? d : NULL;
+    *synced = own && current == own ? d : NULL;
     for (int ordinal = 0; current && ordinal < DEVICES_MAX && !*synced; ordinal++) {
         struct device *other = atomic_load(&pool->config.others[ordinal]);
         *synced = other && current == device_context(other) ? other : NULL;
@@ -49,8 +55,8 @@ static int find_synced(cenote_pool *pool, struct device **synced)
     if (!result && current && !*synced)
         result = d->driver->cuCtxGetDevice(&device);
     if (result)
-        return pool_driver_error(pool, result, "asking for the current context");
-    if (!current || device == d->handle)
+        return pool_driver_error_of_any(pool, result, "asking for the current context");
+    if (!current || (device == d->handle && own))
         return error_set(CENOTE_INVALID, 0, "the context that is current is not the primary one of device %d: wait for that one, and have it current",
                          d->ordinal);
     return CENOTE_OK;
@@ -63,9 +69,10 @@ static bool is_enough(const cenote_pool *pool)
 }
 
 /* False: that number is not of this pool. LOCKING: with the turn for the pool's own device. */
-static bool note(cenote_pool *pool, const struct device *synced, tick covers)
+static bool note(cenote_pool *pool, const struct device *synced, uint64_t sync)
 {
     lock_take(&pool->lock);
+    tick covers = sync - mark_of(pool);
     bool valid = covers <= pool->store.pages.fences.now;
     if (valid && synced != pool->config.device)
         peer_uses_all_done(pool, synced->ordinal, covers);
@@ -84,7 +91,7 @@ int cenote_pool_sync_end(cenote_pool *pool, uint64_t sync)
     bool own = synced == pool->config.device;
     if (own && (error = turn_begin(pool)))
         return error;
-    bool valid = note(pool, synced, sync ^ mark_of(pool));
+    bool valid = note(pool, synced, sync);
     if (own)
         turn_end(pool);
     return valid ? CENOTE_OK : error_set(CENOTE_INVALID, 0, "the number is not one that cenote_pool_sync_begin gave for this pool");

@@ -397,6 +397,21 @@ CASE(capture_of_a_moment_at_a_free)
     close_strict(&scene);
 }
 
+/* The wait of the destruction has a fence of its own, because an immortal stream was captured at the last one: it is no free of another thread. */
+CASE(pool_destroyed_after_a_capture)
+{
+    struct scene scene;
+    CUgraph graph;
+    open_strict(&scene, false);
+    leave_block(&scene, scene.stream[A], 8 * MIB);
+    DONE(cuStreamBeginCapture(scene.stream[A], CU_STREAM_CAPTURE_MODE_RELAXED));
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    DONE(cuStreamEndCapture(scene.stream[A], &graph));
+    DONE(cuGraphDestroy(graph));
+    scene_destroy_pool(&scene); /* at the first try */
+    scene_close(&scene);
+}
+
 /* The end of a stream is never told, and each fence lacks an event: a trim comes to an end all the same. */
 CASE(end_that_is_never_told)
 {

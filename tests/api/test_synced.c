@@ -318,6 +318,33 @@ CASE(dead_stream_and_a_capture_of_another)
     close_strict(&scene);
 }
 
+/* --------------------------------------------------------------------------------------------------------- functions of the program */
+
+static int sync_when_short(cenote_pool *pool, size_t bytes, void *called)
+{
+    (void)bytes;
+    ++*(int *)called;
+    sync_context(pool);
+    return 1;
+}
+
+/* The program waits for its context when memory runs out: the allocation that was about to fail has what a dead stream held. */
+CASE(sync_in_a_shortage_function)
+{
+    struct scene scene;
+    struct held next;
+    int called = 0;
+    open_strict(&scene, true);
+    leave_card(&scene, scene.stream[A]);
+    stream_dies(&scene.stream[A]);
+    DONE(cenote_pool_on_shortage(scene.pool, sync_when_short, &called));
+    REQUIRE(held_take(&next, scene.pool, 60 * MIB, scene.stream[B]));
+    EXPECT_EQ(called, 1);
+    held_give(&next);
+    DONE(cenote_pool_on_shortage(scene.pool, NULL, NULL));
+    close_strict(&scene);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- several threads */
 
 #define ROUNDS 200
@@ -387,6 +414,47 @@ CASE(numbers_of_no_sync)
     EXPECT(cached(&scene) >= 48 * MIB);
     DONE(cenote_pool_destroy(second));
     close_strict(&scene);
+}
+
+static void use_ticks(struct scene *scene, int count)
+{
+    for (void *block; count--;) {
+        DONE(cenote_alloc(scene->pool, 512, scene->stream[A], &block));
+        DONE(cenote_free(block));
+    }
+}
+
+/* A later pool has the structure of the first, and more frees behind it. */
+CASE(number_of_a_pool_that_was_destroyed)
+{
+    struct scene scene;
+    cenote_options options = strict();
+    uint64_t sync;
+    open_strict(&scene, true);
+    const cenote_pool *first = scene.pool;
+    use_ticks(&scene, 50);
+    DONE(cenote_stream_retire(scene.pool, scene.stream[A]));
+    DONE(cenote_pool_sync_begin(scene.pool, &sync));
+    DONE(cenote_pool_destroy(scene.pool));
+    DONE(cenote_pool_create(0, &options, &scene.pool));
+    EXPECT(scene.pool == first);
+    use_ticks(&scene, 100);
+    EXPECT_EQ(cenote_pool_sync_end(scene.pool, sync), CENOTE_INVALID);
+    close_strict(&scene);
+}
+
+/* What has done nothing on its device yet has nothing to be told. */
+CASE(pool_that_was_not_used)
+{
+    struct scene scene;
+    struct sim_shape shape = scene_card(CARD);
+    cenote_options options = strict();
+    struct sim_books books;
+    scene_open_with(&scene, &shape, &options);
+    sync_context(scene.pool);
+    sim_books(&books);
+    EXPECT_EQ(books.contexts, 1); /* that of the test */
+    scene_close(&scene);
 }
 
 /* The pool has nothing to do with that device: nothing is covered, and it is no mistake. */
