@@ -105,13 +105,14 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
 
 static const struct pool_hooks hooks = {explain_shortage, decay_go, churn_created};
 
-static int pool_init(cenote_pool *pool, int device, const cenote_options *options)
+/* `context` NULL: the device's primary one, which cenote retains. */
+static int pool_init(cenote_pool *pool, int device, cenote_context context, const cenote_options *options)
 {
     int error;
     uint32_t shift = 0;
     pool->config.hooks = &hooks;
     pool->config.options = *options;
-    pool->config.device = device_open(device, &error);
+    pool->config.device = context ? device_open_in(context, &error) : device_open(device, &error);
     if (!pool->config.device)
         return error;
     pool->access.list[pool->access.count++] = device_access(pool->config.device);
@@ -144,9 +145,9 @@ LOCK_OF_PROCESS static struct lock careful_lock = LOCK_INITIALIZER(LOCK_CAREFUL)
 /* Threads that asked before whether captures are announced are done with what they do on that. LOCKING: `careful_lock`; not inside. */
 static void let_calls_end(void)
 {
-    for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
+    for (int number = 0; number < DEVICES_MAX + CONTEXTS_MAX; number++) {
         lock_take(&pools_lock);
-        struct device *device = device_open_again(ordinal);
+        struct device *device = device_open_again(number);
         lock_give(&pools_lock);
         if (!device)
             continue;
@@ -175,12 +176,12 @@ static int become_careful(void)
     return error;
 }
 
-static int create(int device, const cenote_options *options, cenote_pool **result)
+static int create(int device, cenote_context context, const cenote_options *options, cenote_pool **result)
 {
     cenote_pool *pool = pools_take_structure();
     if (!pool)
         return error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory for a pool");
-    int error = pool_init(pool, device, options);
+    int error = pool_init(pool, device, context, options);
     pool->list.reusable = error != CENOTE_OK;
     if (error)
         return error;
@@ -190,7 +191,7 @@ static int create(int device, const cenote_options *options, cenote_pool **resul
     return CENOTE_OK;
 }
 
-int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool **pool, size_t size)
+static int create_with(int device, cenote_context context, const cenote_options *options, cenote_pool **pool, size_t size)
 {
     cenote_options full;
     if (!pool)
@@ -201,7 +202,7 @@ int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool *
     if (!full.announced && (error = become_careful()))
         return error;
     lock_take(&pools_lock);
-    error = create(device, &full, pool);
+    error = create(device, context, &full, pool);
     lock_give(&pools_lock);
     if (error && !full.announced)
         touch_be_careful(false);
@@ -210,6 +211,18 @@ int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool *
     (*pool)->config.opened_ns = pool_now(*pool); /* the clock may be the program's */
     background_join(*pool);
     return CENOTE_OK;
+}
+
+int(cenote_pool_create)(int device, const cenote_options *options, cenote_pool **pool, size_t size)
+{
+    return create_with(device, NULL, options, pool, size);
+}
+
+int(cenote_pool_create_in)(cenote_context context, const cenote_options *options, cenote_pool **pool, size_t size)
+{
+    if (!context)
+        return error_set(CENOTE_INVALID, 0, "no context to make a pool in: the first argument is NULL");
+    return create_with(-1, context, options, pool, size);
 }
 
 int cenote_pool_default(int device, cenote_pool **pool)
@@ -233,7 +246,7 @@ int cenote_pool_default(int device, cenote_pool **pool)
         return error;
     lock_take(&pools_lock);
     bool is_new = !defaults[device];
-    if (is_new && !(error = create(device, &options, &defaults[device]))) {
+    if (is_new && !(error = create(device, NULL, &options, &defaults[device]))) {
         defaults[device]->config.is_default = true;
         defaults[device]->config.opened_ns = pool_now(defaults[device]); /* the system's clock: CENOTE_CONF names no other */
     }

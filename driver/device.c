@@ -2,7 +2,8 @@
  * device.c: opens devices and enters their context. See device.h.
  *
  * A context takes hundreds of MB of its device, so it is retained by the first thread that enters: of eight devices that a process sees, it may use
- * one.
+ * one. A context that a caller keeps (device_open_in) is there from the start; if it is none of the primary ones it has an entry of its own, and its
+ * pools know nothing of the device's others.
  *
  * Which way memory can be had is asked once, from device attributes, and then tried: probe.c.
  *
@@ -15,7 +16,7 @@
 #include "base/lock.h"
 #include "cenote/cenote.h"
 
-static struct device devices[DEVICES_MAX];
+static struct device devices[DEVICES_MAX + CONTEXTS_MAX];
 static LOCK_OF_PROCESS struct lock opening = LOCK_INITIALIZER(LOCK_CONTEXT); /* held while the driver makes a context */
 
 /* A driver too old to know the attribute says INVALID_VALUE: then the answer is no. */
@@ -164,7 +165,19 @@ static int open_first(struct device *d, int ordinal)
     atomic_store(&d->was_reset, false);
     atomic_store(&d->is_short, false);
     atomic_store(&d->mappings, 0);
+    d->is_kept = false;
     open_gate(d);
+    return CENOTE_OK;
+}
+
+/* A context that a caller keeps so far is also used by one that does not: from now on it is retained. */
+static int retain_kept(struct device *d)
+{
+    CUcontext context;
+    CUresult result = d->driver->cuDevicePrimaryCtxRetain(&context, d->handle);
+    if (result)
+        return error_set(CENOTE_DRIVER, result, "the context of device %d cannot be retained: %s", d->ordinal, driver_result_name(result));
+    d->is_kept = false;
     return CENOTE_OK;
 }
 
@@ -175,16 +188,87 @@ struct device *device_open(int ordinal, int *error)
         return NULL;
     }
     struct device *d = &devices[ordinal];
-    *error = d->opened ? CENOTE_OK : open_first(d, ordinal);
+    *error = !d->opened ? open_first(d, ordinal) : d->is_kept ? retain_kept(d) : CENOTE_OK;
     if (*error)
         return NULL;
     d->opened++;
     return d;
 }
 
-struct device *device_open_again(int ordinal)
+/* Of which device, and is it the primary one? That one is retained and released for the answer, if it is there. */
+static CUresult ask_whose(const struct driver *t, CUcontext context, CUdevice *device, bool *is_primary)
 {
-    struct device *d = &devices[ordinal];
+    CUcontext popped, primary = NULL;
+    unsigned flags;
+    int active = 0;
+    CUresult result = t->cuCtxPushCurrent(context);
+    if (result)
+        return result;
+    result = t->cuCtxGetDevice(device);
+    t->cuCtxPopCurrent(&popped);
+    if (!result)
+        result = t->cuDevicePrimaryCtxGetState(*device, &flags, &active);
+    if (!result && active && !(result = t->cuDevicePrimaryCtxRetain(&primary, *device)))
+        result = t->cuDevicePrimaryCtxRelease(*device);
+    *is_primary = primary == context;
+    return result;
+}
+
+/* The one of a context beside the primary ones, or one that is not in use. NULL: there are too many. */
+static struct device *find_beside(CUcontext context)
+{
+    struct device *unused = NULL;
+    for (int i = DEVICES_MAX; i < DEVICES_MAX + CONTEXTS_MAX; i++) {
+        if (devices[i].opened && device_context(&devices[i]) == context)
+            return &devices[i];
+        if (!devices[i].opened && !unused)
+            unused = &devices[i];
+    }
+    return unused;
+}
+
+/* A context that cenote has retained already stays so. */
+static void keep_context(struct device *d, CUcontext context)
+{
+    lock_take(&opening);
+    if (!device_context(d)) {
+        d->is_kept = true;
+        d->context_id = ask_id(d, context);
+        atomic_store(&d->context, context);
+    }
+    lock_give(&opening);
+}
+
+struct device *device_open_in(CUcontext context, int *error)
+{
+    CUdevice device = -1;
+    bool is_primary = false;
+    const struct driver *t = driver_table(error);
+    if (!t) {
+        error_set(*error, 0, "%s", driver_load_message());
+        return NULL;
+    }
+    CUresult result = context ? ask_whose(t, context, &device, &is_primary) : CUDA_ERROR_INVALID_CONTEXT;
+    if (result || device < 0 || device >= DEVICES_MAX) {
+        *error = error_set(CENOTE_INVALID, result, "%p is no context in which a pool can be: %s", (void *)context, driver_result_name(result));
+        return NULL;
+    }
+    struct device *d = is_primary ? &devices[device] : find_beside(context);
+    if (!d) {
+        *error = error_set(CENOTE_NOT_SUPPORTED, 0, "there are pools in %d contexts beside primary ones already", CONTEXTS_MAX);
+        return NULL;
+    }
+    *error = d->opened ? CENOTE_OK : open_first(d, device);
+    if (*error)
+        return NULL;
+    keep_context(d, context);
+    d->opened++;
+    return d;
+}
+
+struct device *device_open_again(int number)
+{
+    struct device *d = &devices[number];
     if (!d->opened)
         return NULL;
     d->opened++;
@@ -200,7 +284,7 @@ void device_close(struct device *d)
         touch_close(d);
     pthread_rwlock_destroy(&d->gate);
     pthread_rwlock_destroy(&d->quiet);
-    if (device_context(d) && !driver_is_exiting() && !driver_is_forked())
+    if (device_context(d) && !d->is_kept && !driver_is_exiting() && !driver_is_forked())
         release_context(d);
     atomic_store(&d->context, NULL);
 }

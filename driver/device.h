@@ -1,5 +1,5 @@
 /*
- * device.h: one device as pools see it: its driver, its primary context, what it can do, and how many captures are open on it.
+ * device.h: one device as pools see it: its driver, its context, what it can do, and how many captures are open on it.
  *
  * Driver calls of slow paths are made between device_enter and device_leave: our context is current then, whatever the caller's was,
  * and the thread's capture mode is RELAXED, so that a capture of the caller does not forbid them (rule 5). No capture is announced while
@@ -23,7 +23,8 @@
 #include "driver/driver.h"
 #include "driver/touch.h"
 
-#define DEVICES_MAX 64
+#define DEVICES_MAX  64
+#define CONTEXTS_MAX 64 /* beside the primary ones, in which pools are */
 
 struct device {
     const struct driver *driver;
@@ -31,7 +32,9 @@ struct device {
     CUdevice    handle;
     unsigned long long context_id;  /* of the context when it was retained; 0: the driver does not say */
     atomic_bool was_reset;     /* the context has ended, and all that was in it */
-    _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered */
+    _Atomic(CUcontext) context; /* the primary one, retained from the first entry on, while a pool uses the device; NULL: no thread has entered.
+                                   Or one that a caller keeps */
+    bool        is_kept;       /* the caller of device_open_in keeps the context: it is not retained. Guarded as `opened` */
     unsigned    opened;        /* by that many pools; guarded by the caller's global lock */
     uint64_t    capacity;      /* bytes of memory */
     _Atomic(uint64_t) before;        /* of it, in use by any process when it was entered first; UINT64_MAX: not known */
@@ -49,9 +52,13 @@ struct device {
     pthread_rwlock_t quiet;    /* readers: threads in cuCtxSynchronize, with the gate open */
 };
 
-/* The device, retained once more. NULL and a CENOTE_ error, told to error_set. */
+/*
+ * The device, retained once more. NULL and a CENOTE_ error, told to error_set. device_open_in: a context as a device of its own, which is not the
+ * device with its primary context, unless that is the context.
+ */
 struct device *device_open(int ordinal, int *error);
-struct device *device_open_again(int ordinal); /* if it is open; NULL: it is not */
+struct device *device_open_in(CUcontext context, int *error);
+struct device *device_open_again(int number); /* if it is open; NULL: it is not. Numbers from DEVICES_MAX on are contexts */
 void           device_close(struct device *device);
 
 /* NULL: no thread has entered, and nothing of cenote's is there. Does not change between enter and leave. */

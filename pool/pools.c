@@ -32,10 +32,19 @@ cenote_pool *pool_next_on_device(const cenote_pool *pool, cenote_pool *after)
     return p;
 }
 
+/* For what ends before the pool of the device does: a context that the pool's caller keeps is not retained. LOCKING: the lock of the pools. */
+static struct device *open_as_it_is(int ordinal, int *error)
+{
+    bool exists = ordinal >= 0 && ordinal < DEVICES_MAX;
+    struct device *device = exists ? device_open_again(ordinal) : NULL;
+    *error = CENOTE_OK;
+    return device ? device : device_open(ordinal, error);
+}
+
 struct device *pool_open_device(int ordinal, int *error)
 {
     lock_take(&pools_lock);
-    struct device *device = device_open(ordinal, error);
+    struct device *device = open_as_it_is(ordinal, error);
     lock_give(&pools_lock);
     return device;
 }
@@ -50,7 +59,7 @@ int pool_other_device(cenote_pool *pool, int ordinal, struct device **other)
         return CENOTE_OK;
     lock_take(&pools_lock);
     *other = known ? atomic_load(&pool->config.others[ordinal]) : NULL;
-    if (!*other && (*other = device_open(ordinal, &error)))
+    if (!*other && (*other = open_as_it_is(ordinal, &error)))
         atomic_store(&pool->config.others[ordinal], *other);
     lock_give(&pools_lock);
     return error;

@@ -61,6 +61,7 @@ extern "C" {
 typedef struct cenote_pool cenote_pool;       /* the memory of one device */
 typedef struct cenote_group cenote_group;     /* a family of arenas inside a pool that shares no memory with others */
 typedef struct CUstream_st *cenote_stream;    /* the same type as CUstream and cudaStream_t */
+typedef struct CUctx_st *cenote_context;      /* the same type as CUcontext */
 
 /* A quantity that goes up and down, as the structs of report.h and host.h have it. */
 typedef struct cenote_level {
@@ -162,6 +163,14 @@ CENOTE_API int cenote_pool_default(int device, cenote_pool **pool);
  */
 CENOTE_API int cenote_pool_create(int device, const cenote_options *options, cenote_pool **pool, size_t size);
 #define cenote_pool_create(...) cenote_pool_create(__VA_ARGS__, sizeof(cenote_options))
+
+/*
+ * As cenote_pool_create, in a context (CUcontext) that the caller keeps: one that it has made itself, or the primary one. cenote retains and
+ * releases nothing: the context must live until the pool is destroyed. Blocks are taken on streams of this context, and a default stream is that of
+ * the context that is current, which has to be this one.
+ */
+CENOTE_API int cenote_pool_create_in(cenote_context context, const cenote_options *options, cenote_pool **pool, size_t size);
+#define cenote_pool_create_in(...) cenote_pool_create_in(__VA_ARGS__, sizeof(cenote_options))
 
 /*
  * Gives everything back. CENOTE_BUSY, and nothing happens, also if streams that may have been destroyed used memory of it: see

@@ -2,9 +2,9 @@
  * captures.c: announces to cenote every capture of a stream in the process. Runtimes and libraries begin and end captures by calls of the driver, so
  * all of them pass here. So cenote may ask with one event how far a whole device is, a call that would end a capture which it was not told of.
  *
- *     none open ----cuStreamBeginCapture: announced to every device that has joined----> open ----the last one is over----> none open
+ *     none open ----cuStreamBeginCapture: announced to every place that has joined----> open ----the last one is over----> none open
  *
- * One announcement for each device covers all captures: memory of captured streams is the driver's (stream_memory.c), so no block comes from the
+ * One announcement for each place covers all captures: memory of captured streams is the driver's (stream_memory.c), so no block comes from the
  * group that an announcement names.
  *
  * A capture is known by the stream that it began on: a handle, and for the per-thread default stream its thread. It is over when the driver says so
@@ -19,14 +19,13 @@
 #include "plugins/preload/captures.h"
 
 #include "plugins/preload/hooks.h"
+#include "plugins/preload/place.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/check.h"
-
-#define DEVICES_MAX 64
 
 static pthread_rwlock_t quiet = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_rwlock_t waits = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -41,9 +40,9 @@ static _Atomic bool may_be_open; /* one is open, or may be past our hooks: also 
 static bool has_others;
 
 static struct joined {
-    cenote_group *group; /* NULL: the device has not joined */
+    cenote_group *group; /* NULL: the place has not joined */
     CUstream      mark;
-} joined[DEVICES_MAX];
+} joined[PLACES_MAX];
 
 bool captures_have(CUstream stream)
 {
@@ -112,7 +111,7 @@ static void note_open(void)
     atomic_store_explicit(&may_be_open, count || has_others, memory_order_release);
 }
 
-/* To the devices before `last`. A device whose context was lost cannot be told of an end: its captures stay open, and it serves nothing any more. */
+/* To the places before `last`. One whose context was lost cannot be told of an end: its captures stay open, and it serves nothing any more. */
 static void announce_end(int last)
 {
     for (int i = 0; i < last; i++)
@@ -123,7 +122,7 @@ static void announce_end(int last)
 /* All of them, or none. */
 static int announce_begin(void)
 {
-    for (int i = 0; i < DEVICES_MAX; i++) {
+    for (int i = 0; i < PLACES_MAX; i++) {
         int error = joined[i].group ? cenote_capture_begin(joined[i].group, joined[i].mark) : CENOTE_OK;
         if (error && error != CENOTE_EXITING) { /* while the process exits cenote makes no call that would harm a capture */
             announce_end(i);
@@ -133,26 +132,26 @@ static int announce_begin(void)
     return CENOTE_OK;
 }
 
-int captures_join(int device, cenote_group *group, CUstream mark, bool all_are_seen)
+int captures_join(int number, cenote_group *group, CUstream mark, bool all_are_seen)
 {
-    CHECK(device >= 0 && device < DEVICES_MAX && group);
+    CHECK(number >= 0 && number < PLACES_MAX && group);
     pthread_rwlock_wrlock(&quiet);
-    CHECK(!joined[device].group);
+    CHECK(!joined[number].group);
     int error = count ? cenote_capture_begin(group, mark) : CENOTE_OK;
     if (!error)
-        joined[device] = (struct joined){group, mark};
+        joined[number] = (struct joined){group, mark};
     has_others = has_others || !all_are_seen;
     note_open();
     pthread_rwlock_unlock(&quiet);
     return error;
 }
 
-void captures_leave(int device)
+void captures_leave(int number)
 {
     pthread_rwlock_wrlock(&quiet);
-    if (count && joined[device].group)
-        cenote_capture_end(joined[device].group, joined[device].mark);
-    joined[device] = (struct joined){0};
+    if (count && joined[number].group)
+        cenote_capture_end(joined[number].group, joined[number].mark);
+    joined[number] = (struct joined){0};
     pthread_rwlock_unlock(&quiet);
 }
 
@@ -183,7 +182,7 @@ static void remove_at(size_t i)
     captures[i] = captures[--count];
     note_open();
     if (!count)
-        announce_end(DEVICES_MAX);
+        announce_end(PLACES_MAX);
 }
 
 /* A capture is about to begin: it is announced before, and taken back if the driver refuses it. The lock stays held between the two. */
@@ -237,14 +236,26 @@ void captures_forget_context(CUcontext context)
     pthread_rwlock_unlock(&quiet);
 }
 
-bool captures_are_in(CUcontext context)
+/* The driver may refuse the end of a capture that began on another thread. Then its stream goes, as it does with the context. */
+static void abandon(CUstream stream)
 {
-    bool are_open = false;
-    pthread_rwlock_rdlock(&quiet);
-    for (size_t i = 0; i < count; i++)
-        are_open = are_open || captures[i].context == context;
+    CUgraph graph = NULL;
+    CUresult result = real()->cuStreamEndCapture(stream, &graph);
+    if (graph)
+        real()->cuGraphDestroy(graph);
+    if (result && stream != CU_STREAM_PER_THREAD)
+        real()->cuStreamDestroy_v2(stream);
+}
+
+void captures_end_in(CUcontext context)
+{
+    pthread_rwlock_wrlock(&quiet);
+    for (size_t i = count; i-- > 0;)
+        if (captures[i].context == context) {
+            abandon(captures[i].stream);
+            remove_at(i);
+        }
     pthread_rwlock_unlock(&quiet);
-    return are_open;
 }
 
 /* --- hooks */

@@ -21,16 +21,19 @@ bool captures_wait(CUcontext context, CUresult *result);
 bool captures_can_mark(void);
 bool captures_are_open(void);
 
-/* The stream is destroyed next; the context has ended, or ends next. Captures that began there are over. Is one open in the context? */
+/* The stream is destroyed next; the context has ended, or ends next. Captures that began there are over. */
 void captures_forget_stream(CUstream stream);
 void captures_forget_context(CUcontext context);
-bool captures_are_in(CUcontext context);
+
+/* The context ends next, which the driver allows while it captures: its captures end now, and if need be the streams that they began on. */
+void captures_end_in(CUcontext context);
 
 /*
- * From now on captures are announced for this device: by a private group of its pool and a stream of ours, neither of which memory is taken with.
- * `all_are_seen`: none begins by a route past our hooks. A CENOTE_ error: it was not possible. After captures_leave the device is told nothing more.
+ * From now on captures are announced for the place of this number: by a private group of its pool and a stream of ours, neither of which memory is
+ * taken with.
+ * `all_are_seen`: none begins by a route past our hooks. A CENOTE_ error: it was not possible. After captures_leave the place is told nothing more.
  */
-int  captures_join(int device, cenote_group *group, CUstream mark, bool all_are_seen);
-void captures_leave(int device);
+int  captures_join(int number, cenote_group *group, CUstream mark, bool all_are_seen);
+void captures_leave(int number);
 
 #endif

@@ -1,11 +1,12 @@
 /*
  * ends.c: what ends in the driver and matters to cenote: captures, streams, and the primary context of a device.
  *
- * A primary context ends when the program resets it, or releases it as often as it has retained it. cenote retains it, too, so it would outlive the
- * program's last release with all its memory. How often the program has retained it only the driver knows: a part of the program may do so by a route
- * past our hooks. What has ended is named to the driver no more: the place closes afterwards.
+ * A primary context ends when the program resets it, or releases it as often as it has retained it. The place retains it, too, so it would outlive
+ * the program's last release with all its memory. How often the program has retained it only the driver knows: a part of the program may do so by a
+ * route past our hooks. What has ended is named to the driver no more: the place closes afterwards. A context that the program has made ends when the
+ * program destroys it: its place closes before, because the driver may give its handle to the next one.
  *
- * LOCKING: `ending` is held while our retains are given back and taken again: no other thread retains or releases the context between.
+ * LOCKING: `ending` is held while our retain is given back and taken again: no other thread retains or releases the context between.
  */
 #include "plugins/preload/captures.h"
 #include "plugins/preload/families.h"
@@ -64,39 +65,25 @@ static void close(CUdevice device, bool is_released)
         memory_forget(p);
         families_close(p);
     }
-    place_close(device, is_released);
+    place_close(device, true, is_released);
     memory_return_kept(); /* of other devices: its captures are over */
 }
 
-static void give_back(const struct real *r, CUdevice device)
-{
-    for (int i = 0; i < PLACE_RETAINS; i++)
-        r->cuDevicePrimaryCtxRelease_v2(device);
-}
-
-/* False: the context has ended since, and this is another one; it is given back. */
-static bool take_again(const struct real *r, CUdevice device)
-{
-    CUcontext context;
-    for (int i = 0; i < PLACE_RETAINS; i++)
-        if (r->cuDevicePrimaryCtxRetain(&context, device))
-            return false;
-    return true;
-}
-
 /*
- * The program has released the context once. Would it be there without us? Our own retains are given back. If another caller has retained it, in
- * whichever way, it goes on, and we take them again; otherwise it has ended with that, and the place closes.
+ * The program has released the context once. Would it be there without us? Our own retain is given back; cenote has none, because its pool is in a
+ * context that we keep. If another caller has retained it, in whichever way, it goes on, and we take ours again; otherwise it has ended with that,
+ * and the place closes.
  */
 static void released(CUdevice device)
 {
     const struct real *r = real();
+    CUcontext context;
     unsigned flags;
     int active = 0;
     if (!place_at(device))
         return;
-    give_back(r, device);
-    if (r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || !take_again(r, device))
+    r->cuDevicePrimaryCtxRelease_v2(device);
+    if (r->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active || r->cuDevicePrimaryCtxRetain(&context, device))
         close(device, true);
 }
 
@@ -147,4 +134,47 @@ CUresult serve_cuDevicePrimaryCtxReset(CUdevice device)
 CUresult serve_cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     return reset(device, real()->cuDevicePrimaryCtxReset_v2);
+}
+
+/* --- contexts that the program makes */
+
+static CUresult made(CUresult result, CUcontext *context)
+{
+    if (!result)
+        place_context_made(*context);
+    return result;
+}
+
+CUresult serve_cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    CUresult result = real()->cuCtxCreate_v2(context, flags, device);
+    return made(place_lacks_room(result) ? real()->cuCtxCreate_v2(context, flags, device) : result, context);
+}
+
+CUresult serve_cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *list, int count, unsigned int flags, CUdevice device)
+{
+    CUresult result = real()->cuCtxCreate_v3(context, list, count, flags, device);
+    return made(place_lacks_room(result) ? real()->cuCtxCreate_v3(context, list, count, flags, device) : result, context);
+}
+
+#if CUDA_VERSION >= 12050
+CUresult serve_cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *with, unsigned int flags, CUdevice device)
+{
+    CUresult result = real()->cuCtxCreate_v4(context, with, flags, device);
+    return made(place_lacks_room(result) ? real()->cuCtxCreate_v4(context, with, flags, device) : result, context);
+}
+#endif
+
+/* While it captures nothing can be waited for in it: its captures, which would end with it, end before. */
+CUresult serve_cuCtxDestroy_v2(CUcontext context)
+{
+    struct place *p = place_open_in(context);
+    if (p && !place_is_primary(p)) {
+        captures_end_in(context);
+        memory_forget(p);
+        families_close(p);
+    }
+    place_context_ends(context);
+    memory_return_kept(); /* of other contexts: its captures are over */
+    return real()->cuCtxDestroy_v2(context);
 }

@@ -42,7 +42,8 @@ static struct family *find_handle(CUmemoryPool pool)
 struct family *family_of_pool(struct place *p, CUmemoryPool pool)
 {
     struct family *f = pool && pool == p->mempool ? &p->family : find_handle(pool);
-    return f && f->device == p->device ? f : NULL;
+    struct place *of_group = f ? atomic_load_explicit(&f->place, memory_order_acquire) : NULL;
+    return f && f->device == p->device && (!of_group || of_group == p) ? f : NULL;
 }
 
 struct family *family_of_block(struct place *p, const cenote_block *block)
@@ -60,7 +61,8 @@ struct family *family_of_block(struct place *p, const cenote_block *block)
 static struct family *find_anywhere(CUmemoryPool pool, struct place **p)
 {
     struct family *f = find_handle(pool);
-    *p = f ? place_at(f->device) : NULL;
+    *p = f ? atomic_load(&f->place) : NULL;
+    *p = f && !*p ? place_at(f->device) : *p;
     for (int i = 0; i < PLACES_MAX && !f; i++)
         if ((*p = place_at(i)) && (*p)->mempool == pool)
             f = &(*p)->family;
@@ -112,8 +114,10 @@ bool family_group(struct place *p, struct family *f, cenote_group **group)
     int error = grant_as_the_driver(p, atomic_load(&f->handle));
     if (!error && !*group && f != &p->family)
         error = cenote_group_create(p->pool, name, 0, NULL, group);
-    if (!error)
+    if (!error && *group) {
+        atomic_store_explicit(&f->place, p, memory_order_release);
         atomic_store_explicit(&f->group, *group, memory_order_release);
+    }
     atomic_store(&f->is_granted, !error);
     pthread_mutex_unlock(&changing);
     return !error;
@@ -124,6 +128,7 @@ static void close_group(struct family *f)
     cenote_group *group = atomic_exchange(&f->group, NULL);
     if (group)
         cenote_group_destroy(group);
+    atomic_store(&f->place, NULL);
     atomic_store(&f->used, 0);
     atomic_store(&f->used_high, 0);
 }
@@ -132,7 +137,7 @@ void families_close(struct place *p)
 {
     pthread_mutex_lock(&changing);
     for (int i = 0; i < atomic_load(&families_used); i++)
-        if (families[i].device == p->device)
+        if (atomic_load(&families[i].place) == p)
             close_group(&families[i]);
     pthread_mutex_unlock(&changing);
 }
@@ -177,6 +182,16 @@ CUresult serve_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *propert
     return result;
 }
 
+/* Which pool cuMemAllocAsync means on this device, in each of its contexts, where it was `before`; NULL: whatever it was. */
+static void set_current(CUdevice device, CUmemoryPool before, CUmemoryPool pool)
+{
+    for (int i = 0; i < PLACES_MAX; i++) {
+        struct place *p = place_at(i);
+        if (p && p->device == device && (!before || atomic_load(&p->current) == before))
+            atomic_store(&p->current, pool);
+    }
+}
+
 /* Blocks that are live stay valid, as in the driver; what is free goes back to the device's other memory. */
 CUresult serve_cuMemPoolDestroy(CUmemoryPool pool)
 {
@@ -190,9 +205,8 @@ CUresult serve_cuMemPoolDestroy(CUmemoryPool pool)
     close_group(f);
     atomic_store_explicit(&f->handle, NULL, memory_order_release);
     pthread_mutex_unlock(&changing);
-    struct place *p = place_at(f->device);
-    if (p && atomic_load(&p->current) == pool && !r->cuDeviceGetMemPool(&current, p->device))
-        atomic_store(&p->current, current); /* the default one */
+    if (!r->cuDeviceGetMemPool(&current, f->device))
+        set_current(f->device, pool, current); /* the default one */
     return result;
 }
 
@@ -201,9 +215,8 @@ CUresult serve_cuMemPoolDestroy(CUmemoryPool pool)
 CUresult serve_cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
     CUresult result = real()->cuDeviceSetMemPool(device, pool);
-    struct place *p = result ? NULL : place_at(device);
-    if (p)
-        atomic_store(&p->current, pool);
+    if (!result)
+        set_current(device, NULL, pool);
     return result;
 }
 
@@ -212,9 +225,8 @@ CUresult serve_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type
 {
     CUresult result = real()->cuMemSetMemPool(location, type, pool);
     bool is_device = !result && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
-    struct place *p = is_device ? place_at(location->id) : NULL;
-    if (p)
-        atomic_store(&p->current, pool);
+    if (is_device)
+        set_current(location->id, NULL, pool);
     return result;
 }
 #endif

@@ -15,12 +15,12 @@
 #include <pthread.h>
 
 static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t lets_in[PLACES_MAX]; /* of each device: the devices that may use its memory, a bit each */
+static uint64_t lets_in[DEVICES_SERVED]; /* of each device: the devices that may use its memory, a bit each */
 
 static int grant_all(int device, cenote_pool *pool)
 {
     int error = CENOTE_OK;
-    for (int i = 0; i < PLACES_MAX && !error; i++)
+    for (int i = 0; i < DEVICES_SERVED && !error; i++)
         if (lets_in[device] >> i & 1)
             error = cenote_pool_grant(pool, i);
     return error;
@@ -38,7 +38,7 @@ void peers_forget(int device)
 {
     pthread_mutex_lock(&deciding);
     lets_in[device] = 0;
-    for (int i = 0; i < PLACES_MAX; i++)
+    for (int i = 0; i < DEVICES_SERVED; i++)
         lets_in[i] &= ~(1ull << device);
     pthread_mutex_unlock(&deciding);
 }
@@ -51,7 +51,7 @@ static bool devices_of(CUcontext peer, CUdevice *own, CUdevice *other)
         return false;
     CUresult result = r->cuCtxGetDevice(other);
     r->cuCtxPopCurrent_v2(&popped);
-    return !result && *own >= 0 && *own < PLACES_MAX && *other >= 0 && *other < PLACES_MAX;
+    return !result && *own >= 0 && *own < DEVICES_SERVED && *other >= 0 && *other < DEVICES_SERVED;
 }
 
 CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
@@ -63,8 +63,10 @@ CUresult serve_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     real_is_in_use();
     pthread_mutex_lock(&deciding);
     lets_in[other] |= 1ull << own;
-    struct place *p = place_at(other);
-    int error = p ? cenote_pool_grant(p->pool, own) : CENOTE_OK;
+    int error = CENOTE_OK;
+    for (int i = 0; i < PLACES_MAX && !error; i++)
+        if (place_at(i) && place_at(i)->device == other)
+            error = cenote_pool_grant(place_at(i)->pool, own);
     error = error == CENOTE_EXITING ? CENOTE_OK : error; /* what is there stays as it is, and nothing comes */
     if (error)
         lets_in[other] &= ~(1ull << own);

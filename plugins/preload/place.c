@@ -1,13 +1,15 @@
 /*
- * place.c: which devices are served: a pool of cenote for each device whose primary context allocates.
+ * place.c: which contexts are served: a pool of cenote for each primary context that allocates, and for each context that the program has made.
  *
  *     closed ----place_here, place_of_context----> open ----the context has ended: place_close----> closed
  *       |
  *       +------- it cannot open -------> refused, until the context ends
  *
- * Contexts that a program makes itself (cuCtxCreate) are not served: cenote's pools are of primary contexts. What those allocate is the driver's.
+ * A context of the program's own is known from cuCtxCreate on. Other contexts beside the primary ones, as those of green contexts, are not served:
+ * what they allocate is the driver's.
  *
- * The pool is of our own, with the options of CENOTE_CONF: a default pool could not go when the program resets the device.
+ * The pool is in a context that we keep for it, with the options of CENOTE_CONF: a default pool could not go when the program resets the device, and
+ * would retain the context once more.
  *
  * LOCKING: `opening` guards the steps between closed and open, and `pasts`. `context` is written last, and tells that all else is there. A thread
  * that uses a device while another resets it does what CUDA forbids.
@@ -30,6 +32,8 @@ static struct place_past pasts[PLACES_MAX]; /* of places that have closed */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t passes[PASSES];
 static _Atomic(CUcontext) refused[PLACES_MAX]; /* the context for which the place could not open */
+static _Atomic(CUcontext) made[CONTEXTS_SERVED]; /* by the program; NULL: none */
+static _Atomic int made_used;                    /* slots that were ever taken */
 
 CUresult place_passed(enum pass why, CUresult result)
 {
@@ -46,7 +50,8 @@ uint64_t place_passes(enum pass why)
 
 static bool is_valid(const struct place *p)
 {
-    return p->pool && p->still && p->mark && p->captures && p->device == (int)(p - places) && cenote_pool_device(p->pool) == p->device;
+    return p->pool && p->still && p->mark && p->captures && p->number == (int)(p - places) && cenote_pool_device(p->pool) == p->device &&
+           (!place_is_primary(p) || p->number == p->device);
 }
 
 /* --- calls of the driver */
@@ -91,14 +96,14 @@ void place_give_event(struct place *p, CUevent event)
 
 /* --- opening */
 
-static int make_pool(struct place *p)
+static int make_pool(struct place *p, CUcontext context)
 {
     cenote_options options;
     int error = cenote_options_default(&options);
     options.order = 0; /* memory of cuMemAlloc may be used on any stream at once */
     p->all_are_seen = options.announced;
     if (!error)
-        error = cenote_pool_create(p->device, &options, &p->pool);
+        error = cenote_pool_create_in(context, &options, &p->pool);
     if (!error)
         error = cenote_stream_set_immortal(p->pool, p->still);
     if (!error)
@@ -108,7 +113,7 @@ static int make_pool(struct place *p)
     if (!error)
         error = peers_grant(p->device, p->pool);
     if (!error)
-        error = captures_join(p->device, p->captures, p->mark, p->all_are_seen);
+        error = captures_join(p->number, p->captures, p->mark, p->all_are_seen);
     if (!error)
         error = cenote_pool_on_shortage(p->pool, memory_return_in_shortage, p);
     if (!error)
@@ -121,7 +126,7 @@ static void close_parts(struct place *p, bool has_ended, bool is_released)
 {
     const struct real *r = real();
     if (p->captures) {
-        captures_leave(p->device);
+        captures_leave(p->number);
         cenote_group_destroy(p->captures);
     }
     int error = p->pool ? cenote_pool_destroy(p->pool) : CENOTE_OK;
@@ -131,13 +136,13 @@ static void close_parts(struct place *p, bool has_ended, bool is_released)
         r->cuStreamDestroy_v2(p->still);
     if (p->mark && !has_ended)
         r->cuStreamDestroy_v2(p->mark);
-    if (!is_released)
+    if (!is_released && place_is_primary(p))
         r->cuDevicePrimaryCtxRelease_v2(p->device);
     memset(p, 0, sizeof *p);
 }
 
-/* The context is current, and retained. */
-static bool open_parts(struct place *p)
+/* The context is current, and kept. */
+static bool open_parts(struct place *p, CUcontext context)
 {
     const struct real *r = real();
     CUmemoryPool current = NULL;
@@ -148,7 +153,7 @@ static bool open_parts(struct place *p)
     atomic_store(&p->current, current);
     p->family.device = p->device;
     atomic_store(&p->family.handle, p->mempool);
-    int error = make_pool(p);
+    int error = make_pool(p, context);
     if (!error)
         return true;
     if (error != CENOTE_EXITING)
@@ -176,7 +181,7 @@ static void open_to_others(struct place *p)
 {
     for (int i = 0; i < PLACES_MAX; i++) {
         struct place *other = place_at(i);
-        if (other && other != p) {
+        if (other && other->device != p->device) {
             cenote_pool_grant(p->pool, other->device);
             cenote_pool_grant(other->pool, p->device);
         }
@@ -190,22 +195,41 @@ static unsigned event_flags_of(unsigned context_flags)
     return CU_EVENT_DISABLE_TIMING | (sleeps ? CU_EVENT_BLOCKING_SYNC : 0u);
 }
 
+/* Of a context of this device: its place's. */
+static int number_of(CUdevice device, CUcontext context)
+{
+    for (int i = 0; i < atomic_load_explicit(&made_used, memory_order_acquire); i++)
+        if (atomic_load_explicit(&made[i], memory_order_acquire) == context)
+            return DEVICES_SERVED + i;
+    return device;
+}
+
+/* The context is current: is it one that is served? It stays as long as the place is open: the program's own is closed before it ends. */
+static bool keep_context(const struct real *r, int number, CUcontext context, unsigned *flags)
+{
+    if (number < DEVICES_SERVED)
+        return retain_primary(r, number, context, flags);
+    return !r->cuCtxGetFlags(flags);
+}
+
 static struct place *open_place(CUdevice device, CUcontext context)
 {
     const struct real *r = real();
-    struct place *p = &places[device];
+    int number = number_of(device, context);
+    struct place *p = &places[number];
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     unsigned flags = 0;
-    if (atomic_load_explicit(&refused[device], memory_order_relaxed) == context)
+    if (atomic_load_explicit(&refused[number], memory_order_relaxed) == context)
         return NULL;
     real_is_in_use();
     pthread_mutex_lock(&opening);
     CUcontext open = atomic_load(&p->context);
-    if (!open && atomic_load(&refused[device]) != context && retain_primary(r, device, context, &flags)) {
+    if (!open && atomic_load(&refused[number]) != context && keep_context(r, number, context, &flags)) {
+        p->number = number;
         p->device = device;
         p->event_flags = event_flags_of(flags);
         r->cuThreadExchangeStreamCaptureMode(&mode);
-        if (open_parts(p)) {
+        if (open_parts(p, context)) {
             CHECK(is_valid(p));
             if (!p->all_are_seen)
                 memory_begin_to_ask(p);
@@ -214,7 +238,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
             open_to_others(p);
         } else {
             close_parts(p, false, false);
-            atomic_store(&refused[device], context);
+            atomic_store(&refused[number], context);
         }
         r->cuThreadExchangeStreamCaptureMode(&mode);
     }
@@ -241,12 +265,13 @@ static void free_everything(cenote_pool *pool)
     free(pieces);
 }
 
-static struct place_past past_of(int ordinal)
+static struct place_past past_of(int number)
 {
-    struct place_past past = pasts[ordinal];
+    struct place_past past = pasts[number];
     cenote_stats stats;
-    if (!place_at(ordinal) || cenote_pool_stats(places[ordinal].pool, &stats))
+    if (!place_at(number) || cenote_pool_stats(places[number].pool, &stats))
         return past;
+    past.device = places[number].device;
     past.requested = stats.requested.peak > past.requested ? stats.requested.peak : past.requested;
     past.reserved = stats.reserved.peak > past.reserved ? stats.reserved.peak : past.reserved;
     past.trims += stats.trims;
@@ -254,48 +279,91 @@ static struct place_past past_of(int ordinal)
     return past;
 }
 
-bool place_past(int ordinal, struct place_past *past)
+bool place_past(int number, struct place_past *past)
 {
     pthread_mutex_lock(&opening);
-    *past = past_of(ordinal);
+    *past = past_of(number);
     pthread_mutex_unlock(&opening);
     return past->requested != 0;
 }
 
-void place_close(int ordinal, bool is_released)
+void place_close(int number, bool has_ended, bool is_released)
 {
-    struct place *p = place_at(ordinal);
-    if (ordinal >= 0 && ordinal < PLACES_MAX)
-        atomic_store(&refused[ordinal], NULL);
+    struct place *p = place_at(number);
+    if (number >= 0 && number < PLACES_MAX)
+        atomic_store(&refused[number], NULL);
     if (!p)
         return;
     captures_forget_context(atomic_load(&p->context));
     pthread_mutex_lock(&opening);
-    pasts[ordinal] = past_of(ordinal);
+    pasts[number] = past_of(number);
     atomic_store(&p->context, NULL);
     free_everything(p->pool);
-    close_parts(p, true, is_released);
-    peers_forget(ordinal);
+    close_parts(p, has_ended, is_released);
+    if (number < DEVICES_SERVED)
+        peers_forget(number);
     pthread_mutex_unlock(&opening);
+}
+
+/* --- contexts of the program's own */
+
+void place_context_made(CUcontext context)
+{
+    pthread_mutex_lock(&opening);
+    int i = 0, used = atomic_load(&made_used);
+    while (i < used && atomic_load(&made[i]))
+        i++;
+    if (i < CONTEXTS_SERVED) {
+        atomic_store_explicit(&made[i], context, memory_order_release);
+        if (i == used)
+            atomic_store_explicit(&made_used, used + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&opening);
+}
+
+void place_context_ends(CUcontext context)
+{
+    int number = context ? number_of(-1, context) : -1;
+    if (number < 0)
+        return;
+    place_close(number, false, true);
+    atomic_store(&made[number - DEVICES_SERVED], NULL);
+}
+
+/* Has it given anything back? */
+static bool trim(struct place *p, unsigned flags)
+{
+    cenote_stats before, after;
+    bool is_known = !cenote_pool_stats(p->pool, &before) && !cenote_pool_trim(p->pool, 0, flags) && !cenote_pool_stats(p->pool, &after);
+    return is_known && after.reserved.current < before.reserved.current;
 }
 
 bool place_make_room(void)
 {
     bool has_given = false;
+    for (int i = 0; i < PLACES_MAX; i++)
+        if (place_at(i) && trim(place_at(i), 0))
+            has_given = true;
+    return has_given;
+}
+
+bool place_make_room_beside(const struct place *p)
+{
+    bool has_given = false;
     for (int i = 0; i < PLACES_MAX; i++) {
-        struct place *p = place_at(i);
-        cenote_stats before, after;
-        if (p && !cenote_pool_stats(p->pool, &before) && !cenote_pool_trim(p->pool, 0, 0) && !cenote_pool_stats(p->pool, &after))
-            has_given = has_given || after.reserved.current < before.reserved.current;
+        struct place *other = place_at(i);
+        if (other && other != p && other->device == p->device && trim(other, captures_are_open() ? 0 : CENOTE_TRIM_WAIT))
+            has_given = true;
     }
     return has_given;
 }
 
 /* --- questions */
 
-static struct place *find_open(CUcontext context)
+struct place *place_open_in(CUcontext context)
 {
-    for (int i = 0; i < PLACES_MAX; i++)
+    int used = DEVICES_SERVED + atomic_load_explicit(&made_used, memory_order_relaxed);
+    for (int i = 0; context && i < used; i++)
         if (atomic_load_explicit(&places[i].context, memory_order_acquire) == context)
             return &places[i];
     return NULL;
@@ -308,8 +376,8 @@ struct place *place_here(void)
     CUdevice device;
     if (r->cuCtxGetCurrent(&context) || !context)
         return NULL; /* the driver says what is wrong */
-    struct place *p = find_open(context);
-    if (!p && !r->cuCtxGetDevice(&device) && device >= 0 && device < PLACES_MAX)
+    struct place *p = place_open_in(context);
+    if (!p && !r->cuCtxGetDevice(&device) && device >= 0 && device < DEVICES_SERVED)
         p = open_place(device, context);
     return p;
 }
@@ -317,7 +385,7 @@ struct place *place_here(void)
 struct place *place_of_context(CUcontext context)
 {
     const struct real *r = real();
-    struct place *p = find_open(context);
+    struct place *p = place_open_in(context);
     CUcontext popped;
     if (p || !context || r->cuCtxPushCurrent_v2(context))
         return p;
@@ -326,15 +394,17 @@ struct place *place_of_context(CUcontext context)
     return p;
 }
 
-struct place *place_at(int ordinal)
+struct place *place_at(int number)
 {
-    bool is_open = ordinal >= 0 && ordinal < PLACES_MAX && atomic_load_explicit(&places[ordinal].context, memory_order_acquire);
-    return is_open ? &places[ordinal] : NULL;
+    bool is_open = number >= 0 && number < PLACES_MAX && atomic_load_explicit(&places[number].context, memory_order_acquire);
+    return is_open ? &places[number] : NULL;
 }
 
 struct place *place_of_pool(const cenote_pool *pool)
 {
     struct place *p = place_at(cenote_pool_device(pool));
+    for (int i = 0; (!p || p->pool != pool) && i < atomic_load_explicit(&made_used, memory_order_relaxed); i++)
+        p = place_at(DEVICES_SERVED + i);
     return p && p->pool == pool ? p : NULL;
 }
 

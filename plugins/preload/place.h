@@ -1,5 +1,5 @@
 /*
- * place.h: a device as the preload serves it. See place.c for its life.
+ * place.h: a context as the preload serves it: the primary one of a device, or one that the program has made. See place.c for its life.
  */
 #ifndef CENOTE_PRELOAD_PLACE_H
 #define CENOTE_PRELOAD_PLACE_H
@@ -10,7 +10,9 @@
 #include <cenote/report.h>
 #include <stdatomic.h>
 
-#define PLACES_MAX 64   /* devices, by ordinal */
+#define DEVICES_SERVED  64  /* by ordinal */
+#define CONTEXTS_SERVED 64  /* of the program's own; memory of more is the driver's */
+#define PLACES_MAX (DEVICES_SERVED + CONTEXTS_SERVED) /* by number: the primary context of each device, then the program's own */
 #define EVENTS_KEPT 8   /* of a place; chosen: threads that free at one time */
 
 enum pass {
@@ -25,13 +27,15 @@ struct family {
     _Atomic(CUmemoryPool)    handle;
     CUdevice                 device;
     _Atomic(cenote_group *)  group;         /* of its blocks; NULL: none yet, or the default pool of a device */
+    _Atomic(struct place *)  place;         /* where the group is, and all its blocks */
     _Atomic(bool)            is_granted;    /* to the devices that the driver's pool was opened to before its first block */
     _Atomic uint64_t         used, used_high;
     _Atomic uint64_t         reserved_high; /* that a program was told */
 };
 
 struct place {
-    _Atomic(CUcontext)    context;     /* the device's primary one, which we retain; NULL: closed */
+    _Atomic(CUcontext)    context;     /* NULL: closed. A primary one is retained by us, once */
+    int                   number;
     CUdevice              device;
     cenote_pool          *pool;
     CUstream              still;       /* ours, and never given work: memory of its order is done with on the device */
@@ -71,32 +75,45 @@ void    place_give_event(struct place *p, CUevent event);
 struct place *place_here(void);
 struct place *place_of_context(CUcontext context);
 
+/* The one that is open in this context; NULL: none. */
+struct place *place_open_in(CUcontext context);
+
 /* NULL: a pool that is none of ours. */
 struct place *place_of_pool(const cenote_pool *pool);
 
-/* By ordinal; NULL: closed. */
-struct place *place_at(int ordinal);
+/* By number, which for a device is its ordinal; NULL: closed. */
+struct place *place_at(int number);
+
+static inline bool place_is_primary(const struct place *p)
+{
+    return p->number < DEVICES_SERVED;
+}
+
+/* The program has made this context; it destroys it next. */
+void place_context_made(CUcontext context);
+void place_context_ends(CUcontext context);
 
 /* The live block of ours that holds `at`, and its place. NULL: memory of the driver. */
 struct place *place_of_block(CUdeviceptr at, cenote_block *block);
 
 /*
- * The primary context of the device has ended, with all its memory: the place closes, and what was live there is gone. `is_released`: the retain of
- * the place has been given back.
+ * The context has ended, with all its memory, or ends next: the place closes, and what was live there is gone. `is_released`: the retain of the place
+ * has been given back.
  */
-void place_close(int ordinal, bool is_released);
-
-/* Of the retains of the device's primary context those that the place and cenote have: each 1. The place is open. */
-#define PLACE_RETAINS 2
+void place_close(int number, bool has_ended, bool is_released);
 
 /* Memory that the program wants by other ways than cenote's is short: gives back what no block uses. False: there was none. */
 bool place_make_room(void);
 
-/* Peaks and trims of a device, also of places that have closed, and the calls of the driver that cenote made for the process. False: never served. */
+/* The same for a pool of cenote's, which knows the pools of its own context: those in other contexts of the device, which are waited for. */
+bool place_make_room_beside(const struct place *p);
+
+/* Peaks and trims of a place, also after it has closed, and the calls of the driver that cenote made for the process. False: never served. */
 struct place_past {
     uint64_t requested, reserved, trims, calls;
+    CUdevice device;
 };
-bool place_past(int ordinal, struct place_past *past);
+bool place_past(int number, struct place_past *past);
 
 /* Was the block taken by cuMemAlloc, for every stream at once? */
 bool place_is_for_all(struct place *p, const cenote_block *block);

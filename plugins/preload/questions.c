@@ -97,8 +97,10 @@ CUresult serve_cuMemGetInfo_v2(size_t *left, size_t *total)
 {
     CUdevice device;
     CUresult result = real()->cuMemGetInfo_v2(left, total);
-    struct place *p = result || !left || real()->cuCtxGetDevice(&device) ? NULL : place_at(device);
-    if (p)
-        *left = all_left(p, *left);
+    if (result || !left || real()->cuCtxGetDevice(&device))
+        return result;
+    for (int i = 0; i < PLACES_MAX; i++)
+        if (place_at(i) && place_at(i)->device == device)
+            *left = all_left(place_at(i), *left);
     return result;
 }

@@ -78,17 +78,19 @@ static CUresult said_at_exit(void)
 }
 
 /*
- * The block waits for the stream. A default stream is that of the current context, whichever device the block is of. Streams of other contexts than
- * primary ones cenote does not know.
+ * The block waits for the stream. A default stream is that of the current context, whichever device the block is of. Of other contexts than that of
+ * the pool cenote knows the primary ones of other devices.
  */
-static CUresult use(struct place *p, void *block, CUstream stream)
+static CUresult use(struct place *p, const cenote_block *of, CUstream stream)
 {
     CUdevice device;
-    struct place *here = stream_is_default(stream) ? place_here() : p;
-    CUresult result = here ? CUDA_SUCCESS : real()->cuCtxGetDevice(&device);
-    if (!here)
+    void *block = of->start;
+    bool is_default = stream_is_default(stream);
+    struct place *there = is_default ? place_here() : stream == of->stream ? p : place_of_stream(stream);
+    CUresult result = there || !is_default ? CUDA_SUCCESS : real()->cuCtxGetDevice(&device);
+    if (!there || (there != p && (!place_is_primary(there) || there->device == p->device)))
         return result ? result : relay_use(p, block, stream);
-    int error = here == p ? cenote_use(block, stream) : cenote_use_on(block, here->device, stream);
+    int error = there == p ? cenote_use(block, stream) : cenote_use_on(block, there->device, stream);
     if (error == CENOTE_EXITING)
         return said_at_exit();
     return error == CENOTE_INVALID || error == CENOTE_NOT_SUPPORTED ? relay_use(p, block, stream) : memory_said(error);
@@ -102,6 +104,6 @@ CUresult serve_cuMemFreeAsync(CUdeviceptr at, CUstream stream)
         return real()->cuMemFreeAsync(at, stream);
     if ((CUdeviceptr)(uintptr_t)block.start != at || memory_is_kept(block.start))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = use(p, block.start, stream);
+    CUresult result = use(p, &block, stream);
     return result ? result : memory_said(memory_give(p, &block));
 }

@@ -29,10 +29,12 @@ static struct figures add_up(void)
 {
     struct figures sum = {0};
     struct place_past past;
+    uint64_t devices = 0;
     for (int i = 0; i < PLACES_MAX; i++) {
         if (!place_past(i, &past))
             continue;
-        sum.devices++;
+        sum.devices += !(devices >> past.device & 1);
+        devices |= 1ull << past.device;
         sum.requested += past.requested;
         sum.reserved += past.reserved;
         sum.trims += past.trims;

@@ -183,8 +183,10 @@ static void hold_and_free(size_t bytes)
 
 ON_CARD(room_for_what_is_passed_on)
 {
-    CUcontext own, popped;
-    CUstream stream;
+    CUcontext green, popped;
+    CUgreenCtx part;
+    CUdevResource whole;
+    CUdevResourceDesc described;
     CUdeviceptr at = 0;
     size_t pitch;
     CUmemoryPool limited = pool_with(CU_MEM_HANDLE_TYPE_NONE, 220 * MIB);
@@ -193,22 +195,26 @@ ON_CARD(room_for_what_is_passed_on)
     EXPECT(!is_ours(at));
     DONE(cuMemFreeAsync(at, card.stream[A]));
     DONE(cuStreamSynchronize(card.stream[A]));
+    hold_and_free(200 * MIB);
+    DONE(cuDeviceSetMemPool(0, limited));
+    DONE(cuMemAllocAsync(&at, 200 * MIB, card.stream[A]));
+    EXPECT(!is_ours(at));
+    DONE(cuMemFreeAsync(at, card.stream[A]));
+    DONE(cuStreamSynchronize(card.stream[A]));
     DONE(cuMemPoolDestroy(limited));
-    DONE(cuCtxCreate(&own, NULL, 0, 0));
-    DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    for (int way = 0; way < 3; way++) {
-        DONE(cuCtxPopCurrent(&popped));
+    DONE(cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM)); /* contexts of this kind are not served */
+    DONE(cuDevResourceGenerateDesc(&described, &whole, 1));
+    DONE(cuGreenCtxCreate(&part, described, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    DONE(cuCtxFromGreenCtx(&green, part));
+    for (int way = 0; way < 2; way++) {
         hold_and_free(200 * MIB);
-        DONE(cuCtxPushCurrent(own));
-        if (way == 1)
-            DONE(cuMemAllocPitch(&at, &pitch, 2 * MIB, 100, 4));
-        else
-            DONE(way == 0 ? cuMemAlloc(&at, 200 * MIB) : cuMemAllocAsync(&at, 200 * MIB, stream));
+        DONE(cuCtxPushCurrent(green));
+        DONE(way == 0 ? cuMemAlloc(&at, 200 * MIB) : cuMemAllocPitch(&at, &pitch, 2 * MIB, 100, 4));
         EXPECT(!is_ours(at));
-        DONE(way == 2 ? cuMemFreeAsync(at, stream) : cuMemFree(at));
-        DONE(cuCtxSynchronize());
+        DONE(cuMemFree(at));
+        DONE(cuCtxPopCurrent(&popped));
     }
-    DONE(cuCtxDestroy(own));
+    DONE(cuGreenCtxDestroy(part));
 }
 
 ON_CARD(room_for_a_graph)

@@ -153,16 +153,19 @@ ON_CARD(a_context_of_the_program)
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(cuMemAlloc(&in_own, 3 * MIB));
     DONE(cuMemAllocAsync(&async, 3 * MIB, stream));
-    EXPECT(!is_ours(in_own) && !is_ours(async));
+    EXPECT(is_ours(in_own) && is_ours(async));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_CONTEXT, in_own), (uint64_t)(uintptr_t)own);
     DONE(cuCtxPopCurrent(&popped));
     DONE(cuMemAlloc(&in_primary, 3 * MIB));
     EXPECT(is_ours(in_primary));
+    EXPECT_EQ(ask(CU_POINTER_ATTRIBUTE_CONTEXT, in_primary), (uint64_t)(uintptr_t)card.context);
     DONE(cuCtxPushCurrent(own)); /* memory of either is freed under either */
     DONE(cuMemFree(in_primary));
     EXPECT(!is_ours(in_primary));
     DONE(cuMemFreeAsync(async, stream));
     DONE(cuStreamDestroy(stream));
     DONE(cuMemFree(in_own));
+    EXPECT(!is_ours(in_own) && !is_ours(async));
     DONE(cuCtxDestroy(own));
     EXPECT_EQ(driver_allocations(), 0);
 }
@@ -177,7 +180,7 @@ ON_CARD(a_stream_of_another_context)
     DONE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     DONE(cuCtxPopCurrent(&popped));
     DONE(cuMemAllocAsync(&async, 3 * MIB, stream));
-    EXPECT(async && !is_ours(async));
+    EXPECT(async && is_ours(async));
     DONE(cuMemFreeAsync(async, stream));
     DONE(cuStreamSynchronize(stream));
     DONE(cuStreamDestroy(stream));
