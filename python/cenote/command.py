@@ -4,7 +4,7 @@ import importlib
 import os
 import signal
 import sys
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 from cenote.base.mistake import Mistake
 from cenote.launch import environment, run
@@ -29,7 +29,7 @@ PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF of the environment. The exit stat
 "cenote run:" means that the program did not start."""
 
 
-def run_parser() -> Parser:
+def make_parser() -> Parser:
     parser = Parser("cenote run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="a simulated GPU with this much memory: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
@@ -52,7 +52,7 @@ def run_parser() -> Parser:
 
 
 def run_main(arguments: Sequence[str]) -> int:
-    parser = run_parser()
+    parser = make_parser()
     ours, program = split(arguments, VALUED)
     options = parser.parse_args(ours)
     allocator_name = options.allocator or ("cenote" if options.report else None)
@@ -70,7 +70,7 @@ def run_main(arguments: Sequence[str]) -> int:
         parser.error(str(mistake))
 
 
-# Subcommand: the module whose main(arguments) runs it, and a line for the help text.
+# Subcommand: the module whose main(arguments) runs it and whose make_parser() reads them, and a line for the help text.
 COMMANDS = {
     "doctor": ("doctor", "what works on this machine, what does not, and what to do"),
     "qualify": ("replay.qualify", "does this machine's GPU do what cenote relies on? experiments on it, and a verdict"),
@@ -78,7 +78,26 @@ COMMANDS = {
     "dry-run": ("fit.dry_run", "will it fit? a script on a simulated GPU for a few steps, and a verdict"),
     "replay": ("replay.comparison", "recorded allocations under cenote, PyTorch's own allocator and its expandable segments"),
     "view": ("view.viewer", "a recorded trace or a snapshot as a page to click in, or as PNG"),
+    "completion": ("completion", "what completes this command in a shell: bash, zsh or fish"),
 }
+
+
+ABOUT_ALL = "Device memory for CUDA programs."
+
+
+def make_whole_parser() -> Parser:
+    listed = "".join(f"\n  cenote {name:<10} {about}" for name, (_, about) in COMMANDS.items())
+    parser = Parser("cenote", usage="cenote COMMAND --help | cenote --version", description=f"{ABOUT_ALL}\n{listed}",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"cenote {version()}")
+    return parser
+
+
+def parsers() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """The parser of the command, named "", and of each subcommand, with a line about it: for manual pages and shell completion."""
+    yield "", "device memory for CUDA programs", make_whole_parser()
+    for name, (module, about) in COMMANDS.items():
+        yield name, about, importlib.import_module(f"cenote.{module}").make_parser()
 
 
 def run_command(module: str, arguments: Sequence[str]) -> int:
@@ -100,10 +119,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         if name == "command":
             return run_main(given[1:])
         return run_command(name, given[1:])
-    listed = "".join(f"\n  cenote {name:<9} {about}" for name, (_, about) in COMMANDS.items())
-    parser = Parser("cenote", usage="cenote COMMAND --help | cenote --version", description=f"Device memory for CUDA programs.\n{listed}",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action="version", version=f"cenote {version()}")
+    parser = make_whole_parser()
     parser.parse_known_args(given)
     if given:
         parser.error(f"{given[0][:40]!r} is no command; there are " + ", ".join(f"`cenote {name}`" for name in COMMANDS))

@@ -334,12 +334,17 @@ def on_the_simulated_gpu(options: argparse.Namespace) -> int:
     return subprocess.run(command, cwd=folder, env=variables).returncode
 
 
-def main(arguments: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser("cenote doctor", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="look at a simulated GPU with this much memory")
     parser.add_argument("--devices", metavar="N", type=devices, help="how many simulated GPUs")
     parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do")
     parser.add_argument("--json", action="store_true", help="one JSON list")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.sim is None and (options.devices is not None or options.quirk is not None):
         parser.error("--devices and --quirk are for the simulated GPU; add --sim SIZE")

@@ -16,6 +16,10 @@ run_on_sim() {
     CENOTE_SIM=capacity:1GiB LD_LIBRARY_PATH=$CENOTE_BUILD/sim:$libraries "$1"
 }
 
+echo "== manual pages"
+test "$(cat "$prefix/share/man/man3/cenote_alloc.3")" = ".so man3/cenote.h.3"
+grep -q cenote_alloc "$prefix/share/man/man3/cenote.h.3"
+
 echo "== find_package"
 cmake -S "$source" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/cmake" >"$work/log" || { cat "$work/log"; exit 1; }

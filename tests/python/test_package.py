@@ -94,10 +94,18 @@ def test_the_wheel_holds_the_package_the_library_and_the_simulated_gpu(wheel):
             "cenote/torch/adapter.cpp", "cenote.pth", "cenote/bin/cenote-qualify", "cenote/traces/lstm.csv.gz",
             "cenote/sim/libcenote_sim.so", "cenote/sim/libcuda.so.1", "cenote/sim/libcudart.so.13", "cenote/sim/libcudnn.so.9"} <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"cenote", "cenote.pth"}
-    folders = {path.parent.name for path in (ROOT / "python/cenote").glob("*/__init__.py")} | {"bin", "lib", "include", "sim", "torch", "traces"}
+    folders = {path.parent.name for path in (ROOT / "python/cenote").glob("*/__init__.py")}
+    folders |= {"bin", "lib", "include", "shells", "sim", "torch", "traces"}
     assert {name.split("/")[1] for name in names if name.startswith("cenote/") and name.count("/") > 1} == folders
     tree = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/cenote").rglob("*.py")}
     assert {name for name in names if name.startswith("cenote/") and name.endswith(".py")} == tree | {"cenote/built.py"}
+
+
+def test_manual_pages_and_completion_lie_where_man_and_shells_look(wheel):
+    names = {name.partition(".data/data/")[2] for name in members(wheel)}
+    pages = {f"share/man/man1/cenote{end}.1" for end in ("", "-doctor", "-qualify", "-run", "-dry-run", "-replay", "-view", "-completion")}
+    assert names - {""} == pages | {"share/bash-completion/completions/cenote", "share/zsh/site-functions/_cenote",
+                                    "share/fish/vendor_completions.d/cenote.fish"}
 
 
 def test_every_simulated_library_that_is_built_is_in_the_wheel(wheel, simulation_library):

@@ -4,6 +4,7 @@ import pathlib
 import re
 
 from cenote.launch import environment
+from cenote.replay import qualify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -69,5 +70,9 @@ def test_wrong_arguments(run):
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("cenote qualify: "), done.stderr
     done = run("qualify", "--sim", "8GiB", "--json", "no/such/folder")
     assert done.returncode == 2 and "no/such/folder" in done.stderr
-    help = run("qualify", "--help").stdout
-    assert "--seconds" in help and "--without-torch" in help
+
+
+def test_the_options_of_the_program_are_those_of_the_command():
+    usage = re.search(r"usage\[\] =(.*?)\n\n", (ROOT / "tools/qualify/main.c").read_text(), re.DOTALL)[1]
+    program = dict(re.findall(r"(--[\w-]+)(?: [A-Z]+)? {2,}(.*?)\\n\"", usage))
+    assert program == {**{name: text for name, (_, text) in qualify.VALUED.items()}, qualify.FIRST_USE[0]: qualify.FIRST_USE[1]}

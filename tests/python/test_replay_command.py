@@ -54,7 +54,7 @@ def test_a_value_that_is_none(refuse, made, option, value):
 
 
 def test_values_in_lists():
-    options = comparison.parser().parse_intermixed_args("--page 2,8MiB --lag 0,5% --sim 8GiB,8g,1TiB --under native,cenote x.csv y.csv".split())
+    options = comparison.make_parser().parse_intermixed_args("--page 2,8MiB --lag 0,5% --sim 8GiB,8g,1TiB --under native,cenote x.csv y.csv".split())
     assert (options.page, options.lag, options.sim) == ([2, 8], [0, 0.05], [8 << 30, 1 << 40]) and options.traces == ["x.csv", "y.csv"]
     assert len(comparison.variants(options)) == 2 * 2 * 3
 

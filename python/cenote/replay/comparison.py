@@ -254,7 +254,7 @@ def times(text: str) -> int:
     return number
 
 
-def parser() -> command_line.Parser:
+def make_parser() -> command_line.Parser:
     made = command_line.Parser("cenote replay", usage=USAGE, description=ABOUT, epilog=EXAMPLES, allow_abbrev=False,
                                formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("traces", metavar="TRACE", nargs="*", help=argparse.SUPPRESS)
@@ -358,7 +358,7 @@ def replay_all(options: argparse.Namespace, bar: Bar) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    made = parser()
+    made = make_parser()
     options = made.parse_intermixed_args(list(arguments))
     if not options.traces:
         made.error("no trace; `cenote replay --help` shows how to name one")

@@ -15,21 +15,37 @@ from cenote.launch import command_line, environment, run
 from cenote.launch.command_line import Parser, capacity
 from cenote.replay import card_trial
 
-ABOUT = "All options but --sim, --quirk and --without-torch go to the program cenote-qualify; --help shows them."
-MORE = """and of the command:
-  --sim SIZE      on a simulated GPU with this much memory
-  --quirk NAME    which behaves as some real machines do
-  --without-torch does not compare PyTorch's allocators, if torch is installed"""
+USAGE = "cenote qualify [OPTION...]"
+ABOUT = "Tries what cenote relies on, on this machine's GPU, and says: fit, fit without something, or use provider:plain."
+MORE = "Exit status: 0 fit, 3 fit without something, 4 use provider:plain, 1 nothing could be tried or a file not written, 2 a wrong argument."
+# Options of the program cenote-qualify, with the texts of its own --help (tools/qualify/main.c).
+VALUED = {
+    "--device": ("N", "which GPU (default 0)"),
+    "--seconds": ("N", "how long random programs run (default 20); 0: one program"),
+    "--seed": ("N", "seed of the first random program (default 1)"),
+    "--json": ("FILE", "writes all results to FILE"),
+    "--prices": ("FILE", "writes what the driver's calls cost to FILE, for the simulated GPU (cenote run --sim 80GiB --prices FILE)"),
+}
+FIRST_USE = ("--first-use", "runs only the experiments without which cenote cannot start on a card")
 JUDGED = (0, 3, 4)  # exit statuses of the program with a verdict
 
 
+def make_parser() -> Parser:
+    parser = Parser("cenote qualify", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False)
+    for name, (metavar, text) in VALUED.items():
+        parser.add_argument(name, metavar=metavar, help=text)
+    parser.add_argument(FIRST_USE[0], action="store_true", help=FIRST_USE[1])
+    parser.add_argument("--sim", metavar="SIZE", type=capacity, help="on a simulated GPU with this much memory")
+    parser.add_argument("--quirk", metavar="NAME,...", help="which behaves as some real machines do")
+    parser.add_argument("--without-torch", action="store_true", help="does not compare PyTorch's allocators, if torch is installed")
+    return parser
+
+
 def main(arguments: Sequence[str]) -> int:
-    parser = Parser("cenote qualify", description=ABOUT, allow_abbrev=False, add_help=False)
-    parser.add_argument("--sim", metavar="SIZE", type=capacity)
-    parser.add_argument("--quirk", metavar="NAME,...")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--without-torch", action="store_true")
-    options, others = parser.parse_known_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    given = ((name, getattr(options, name.removeprefix("--"))) for name in VALUED)
+    others = [word for name, value in given if value is not None for word in (name, value)] + [FIRST_USE[0]] * options.first_use
     if options.sim is None and options.quirk is not None:
         parser.error("--quirk is for the simulated GPU; add --sim SIZE")
     wish = environment.Wish(capacity=options.sim, quirks=options.quirk)
@@ -46,10 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     if preload:
         variables[environment.SIM] += "" if "quiet:" in variables[environment.SIM] else ",quiet:1"  # some experiments break rules on purpose
     try:
-        status = subprocess.run([program, *others, *(["--json", options.json] if options.json else [])], env=variables).returncode
-        if status == 0 and "--help" in others:
-            print(MORE)
-        elif status in JUDGED and not options.without_torch and "--first-use" not in others:
+        status = subprocess.run([program, *others], env=variables).returncode
+        if status in JUDGED and not options.without_torch and not options.first_use:
             compare(variables, preload, options.json)
     except KeyboardInterrupt:
         return 130

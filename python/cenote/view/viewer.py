@@ -92,12 +92,16 @@ def make(names: Sequence[str], path: str, bar: Bar) -> bytes:
         bar.clear()
 
 
-def main(arguments: Sequence[str]) -> int:
+def make_parser() -> Parser:
     parser = Parser("cenote view", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, a snapshot of a pool or one of PyTorch, plain or gzip")
     parser.add_argument("-o", metavar="NAME", help="what to write: .html (default: the first FILE's name, in this folder) or .png")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = make_parser().parse_args(arguments)
     path = output_of(options)
     if len(options.files) > MOST_FILES:
         fail(f"{len(options.files)} files are too many: a picture shows {MOST_FILES} at most")
