@@ -4,17 +4,15 @@
  *
  *     none open ----cuStreamBeginCapture: announced to every place that has joined----> open ----the last one is over----> none open
  *
- * One announcement for each place covers all captures: memory of captured streams is the driver's (stream_memory.c), so no block comes from the
- * group that an announcement names.
+ * One announcement for each place covers all captures: memory of captured streams is the driver's (stream_memory.c), so it names no group that blocks
+ * would come from.
  *
  * A capture is known by the stream that it began on: a handle, and for the per-thread default stream its thread. It is over when the driver says so
  * after cuStreamEndCapture, when that stream is destroyed, or with its context. A capture that begins by a route past our hooks is not announced
  * (docs/preload.md).
  *
  * LOCKING: `quiet` guards all of this as a writer. A thread that makes a call over a whole context, which would end a capture, holds it as a reader.
- * No thread waits for a device with it: what the device waits for may be a thread that begins a capture, or destroys a stream. A driver before CUDA
- * 12.5 has no event over a context, so that a thread can only wait for the context itself: then it holds `waits` as a reader, and the begin of a
- * capture, which is the writer, waits for the device, too. `waits` is taken before `quiet`.
+ * No thread waits for a device with it: what the device waits for may be a thread that begins a capture, or destroys a stream.
  */
 #include "plugins/preload/captures.h"
 
@@ -28,7 +26,6 @@
 #include "base/check.h"
 
 static pthread_rwlock_t quiet = PTHREAD_RWLOCK_INITIALIZER;
-static pthread_rwlock_t waits = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
 static struct capture {
     CUstream  stream;
@@ -40,8 +37,8 @@ static _Atomic bool may_be_open; /* one is open, or may be past our hooks: also 
 static bool has_others;
 
 static struct joined {
-    cenote_group *group; /* NULL: the place has not joined */
-    CUstream      mark;
+    cenote_pool *pool; /* NULL: the place has not joined */
+    CUstream     mark;
 } joined[PLACES_MAX];
 
 bool captures_have(CUstream stream)
@@ -90,20 +87,6 @@ bool captures_mark(CUcontext context, CUevent event, CUresult *result)
 }
 #endif
 
-bool captures_wait(CUcontext context, CUresult *result)
-{
-    const struct real *r = real();
-    CUcontext popped;
-    pthread_rwlock_rdlock(&waits);
-    bool may_wait = !captures_are_open(); /* and none begins meanwhile */
-    if (may_wait && !(*result = r->cuCtxPushCurrent_v2(context))) {
-        *result = r->cuCtxSynchronize();
-        r->cuCtxPopCurrent_v2(&popped);
-    }
-    pthread_rwlock_unlock(&waits);
-    return may_wait;
-}
-
 /* --- announcements. LOCKING: `quiet` as a writer. */
 
 static void note_open(void)
@@ -115,15 +98,15 @@ static void note_open(void)
 static void announce_end(int last)
 {
     for (int i = 0; i < last; i++)
-        if (joined[i].group)
-            cenote_capture_end(joined[i].group, joined[i].mark);
+        if (joined[i].pool)
+            cenote_pool_capture_end(joined[i].pool, joined[i].mark);
 }
 
 /* All of them, or none. */
 static int announce_begin(void)
 {
     for (int i = 0; i < PLACES_MAX; i++) {
-        int error = joined[i].group ? cenote_capture_begin(joined[i].group, joined[i].mark) : CENOTE_OK;
+        int error = joined[i].pool ? cenote_pool_capture_begin(joined[i].pool, joined[i].mark) : CENOTE_OK;
         if (error && error != CENOTE_EXITING) { /* while the process exits cenote makes no call that would harm a capture */
             announce_end(i);
             return error;
@@ -132,14 +115,14 @@ static int announce_begin(void)
     return CENOTE_OK;
 }
 
-int captures_join(int number, cenote_group *group, CUstream mark, bool all_are_seen)
+int captures_join(int number, cenote_pool *pool, CUstream mark, bool all_are_seen)
 {
-    CHECK(number >= 0 && number < PLACES_MAX && group);
+    CHECK(number >= 0 && number < PLACES_MAX && pool);
     pthread_rwlock_wrlock(&quiet);
-    CHECK(!joined[number].group);
-    int error = count ? cenote_capture_begin(group, mark) : CENOTE_OK;
+    CHECK(!joined[number].pool);
+    int error = count ? cenote_pool_capture_begin(pool, mark) : CENOTE_OK;
     if (!error)
-        joined[number] = (struct joined){group, mark};
+        joined[number] = (struct joined){pool, mark};
     has_others = has_others || !all_are_seen;
     note_open();
     pthread_rwlock_unlock(&quiet);
@@ -149,8 +132,8 @@ int captures_join(int number, cenote_group *group, CUstream mark, bool all_are_s
 void captures_leave(int number)
 {
     pthread_rwlock_wrlock(&quiet);
-    if (count && joined[number].group)
-        cenote_capture_end(joined[number].group, joined[number].mark);
+    if (count && joined[number].pool)
+        cenote_pool_capture_end(joined[number].pool, joined[number].mark);
     joined[number] = (struct joined){0};
     pthread_rwlock_unlock(&quiet);
 }
@@ -189,7 +172,6 @@ static void remove_at(size_t i)
 static bool begin(CUstream stream)
 {
     real_is_in_use();
-    pthread_rwlock_wrlock(&waits);
     pthread_rwlock_wrlock(&quiet);
     bool is_ready = have_room() && (count || !announce_begin());
     if (is_ready) {
@@ -197,7 +179,6 @@ static bool begin(CUstream stream)
         note_open();
     } else {
         pthread_rwlock_unlock(&quiet);
-        pthread_rwlock_unlock(&waits);
     }
     return is_ready;
 }
@@ -207,7 +188,6 @@ static CUresult begun(CUresult result)
     if (result)
         remove_at(count - 1);
     pthread_rwlock_unlock(&quiet);
-    pthread_rwlock_unlock(&waits);
     return result;
 }
 

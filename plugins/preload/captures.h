@@ -13,11 +13,10 @@
 bool captures_have(CUstream stream);
 
 /*
- * Of all that the context was given so far: captures_mark records the event behind it, captures_wait waits for it. Both are calls that would end a
- * capture. False, and nothing was done: a capture is open, or the driver has no such event. Else *result is the driver's answer.
+ * Records the event behind all that the context was given so far, a call that would end a capture. False, and nothing was done: a capture is open, or
+ * the driver has no such event, as before CUDA 12.5. Else *result is the driver's answer.
  */
 bool captures_mark(CUcontext context, CUevent event, CUresult *result);
-bool captures_wait(CUcontext context, CUresult *result);
 bool captures_can_mark(void);
 bool captures_are_open(void);
 
@@ -29,11 +28,10 @@ void captures_forget_context(CUcontext context);
 void captures_end_in(CUcontext context);
 
 /*
- * From now on captures are announced for the place of this number: by a private group of its pool and a stream of ours, neither of which memory is
- * taken with.
+ * From now on captures are announced for the place of this number: for a stream of ours, on which no memory is taken.
  * `all_are_seen`: none begins by a route past our hooks. A CENOTE_ error: it was not possible. After captures_leave the place is told nothing more.
  */
-int  captures_join(int number, cenote_group *group, CUstream mark, bool all_are_seen);
+int  captures_join(int number, cenote_pool *pool, CUstream mark, bool all_are_seen);
 void captures_leave(int number);
 
 #endif

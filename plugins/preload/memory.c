@@ -135,6 +135,12 @@ CUresult serve_cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, 
 
 /* --- waiting for the device */
 
+/* A thread may wait for an event over the whole context; otherwise the driver waits for it, in a free of its own memory. */
+static bool waits_by_mark(const struct place *p)
+{
+    return p->all_are_seen && captures_can_mark();
+}
+
 /* Memory of the driver's own; with a reserve, because the device may be full. */
 static CUresult take_probe(struct place *p, CUdeviceptr *probe)
 {
@@ -165,7 +171,8 @@ static void renew_probe(struct place *p)
 
 void memory_begin_to_ask(struct place *p)
 {
-    renew_probe(p);
+    if (!waits_by_mark(p))
+        renew_probe(p);
 }
 
 /*
@@ -184,7 +191,7 @@ static CUresult ask_for_a_free(struct place *p, bool *has_waited)
     *has_waited = !result;
     if (result)
         keep_probe(p, probe);
-    else if (!p->all_are_seen)
+    else if (!waits_by_mark(p))
         renew_probe(p);
     return result;
 }
@@ -198,17 +205,17 @@ static CUresult wait_as_the_driver(struct place *p, bool *has_waited)
     if (result)
         return result;
     result = ask_for_a_free(p, has_waited);
-    *has_waited = *has_waited && !p->all_are_seen && !captures_are_open();
+    *has_waited = *has_waited && !waits_by_mark(p) && !captures_are_open();
     r->cuCtxPopCurrent_v2(&popped);
     return result;
 }
 
-/* As captures_wait, but no lock is held meanwhile. */
+/* No lock is held meanwhile. False, and nothing was waited for: a capture is open, or the driver has no event to spare. */
 static bool wait_for_mark(struct place *p, CUresult *result)
 {
     struct scope scope;
     CUevent event = NULL;
-    bool is_marked = true;
+    bool is_marked = false;
     *result = place_enter(p, &scope);
     if (!*result && (event = place_take_event(p))) {
         is_marked = captures_mark(atomic_load(&p->context), event, result);
@@ -217,17 +224,19 @@ static bool wait_for_mark(struct place *p, CUresult *result)
         place_give_event(p, event);
     }
     place_leave(&scope);
-    return event || *result ? is_marked : captures_wait(atomic_load(&p->context), result);
+    return is_marked || *result;
 }
 
 /*
  * The device is done with all that it was given: *has_waited. With captures that are not seen, the driver alone knows whether a thread may wait, and
- * it waits as it does at each cuMemFree. While a capture is open no thread waits, and the driver says whether a free is allowed.
+ * it waits as it does at each cuMemFree; so does a driver before CUDA 12.5, which has no event over a context: a thread that waited for the context
+ * itself would have to keep captures from beginning, and the device may wait for one. While a capture is open no thread waits, and the driver says
+ * whether a free is allowed.
  */
 static CUresult wait_for_device(struct place *p, bool *has_waited)
 {
     CUresult result = CUDA_SUCCESS;
-    *has_waited = p->all_are_seen && (captures_can_mark() ? wait_for_mark(p, &result) : captures_wait(atomic_load(&p->context), &result));
+    *has_waited = waits_by_mark(p) && wait_for_mark(p, &result);
     return *has_waited ? result : wait_as_the_driver(p, has_waited);
 }
 

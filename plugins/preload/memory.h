@@ -13,7 +13,7 @@ bool memory_take(struct place *p, struct family *family, CUdeviceptr *at, size_t
 /* Frees a block, in the order of the streams that use it. A CENOTE_ error. */
 int memory_give(struct place *p, const cenote_block *block);
 
-/* For a place that does not see all captures, before its device may be full. The context is current. */
+/* A place opens, and its device may be full later: then the driver has memory of its own to free. The context is current. */
 void memory_begin_to_ask(struct place *p);
 
 /* The program has freed the block while a stream was being captured, and cenote has not yet. */

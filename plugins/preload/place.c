@@ -50,7 +50,7 @@ uint64_t place_passes(enum pass why)
 
 static bool is_valid(const struct place *p)
 {
-    return p->pool && p->still && p->mark && p->captures && p->number == (int)(p - places) && cenote_pool_device(p->pool) == p->device &&
+    return p->pool && p->still && p->mark && p->number == (int)(p - places) && cenote_pool_device(p->pool) == p->device &&
            (!place_is_primary(p) || p->number == p->device);
 }
 
@@ -109,11 +109,9 @@ static int make_pool(struct place *p, CUcontext context)
     if (!error)
         error = cenote_stream_set_immortal(p->pool, p->mark); /* the end of a capture is announced for it also after a reset, which takes it away */
     if (!error)
-        error = cenote_group_create(p->pool, "captures", CENOTE_GROUP_PRIVATE, NULL, &p->captures);
-    if (!error)
         error = peers_grant(p->device, p->pool);
     if (!error)
-        error = captures_join(p->number, p->captures, p->mark, p->all_are_seen);
+        error = captures_join(p->number, p->pool, p->mark, p->all_are_seen);
     if (!error)
         error = cenote_pool_on_shortage(p->pool, memory_return_in_shortage, p);
     if (!error)
@@ -125,10 +123,7 @@ static int make_pool(struct place *p, CUcontext context)
 static void close_parts(struct place *p, bool has_ended, bool is_released)
 {
     const struct real *r = real();
-    if (p->captures) {
-        captures_leave(p->number);
-        cenote_group_destroy(p->captures);
-    }
+    captures_leave(p->number);
     int error = p->pool ? cenote_pool_destroy(p->pool) : CENOTE_OK;
     if (error && error != CENOTE_EXITING) /* then it ends with the process */
         fprintf(stderr, "cenote: the pool of device %d cannot be given back: %s\n", p->device, cenote_message());
@@ -231,8 +226,7 @@ static struct place *open_place(CUdevice device, CUcontext context)
         r->cuThreadExchangeStreamCaptureMode(&mode);
         if (open_parts(p, context)) {
             CHECK(is_valid(p));
-            if (!p->all_are_seen)
-                memory_begin_to_ask(p);
+            memory_begin_to_ask(p);
             atomic_store(&p->context, open = context);
             peers_grant(device, p->pool); /* again: another thread may have let in a device before it saw the place */
             open_to_others(p);

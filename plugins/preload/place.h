@@ -41,7 +41,6 @@ struct place {
     CUstream              still;       /* ours, and never given work: memory of its order is done with on the device */
     _Atomic(uint64_t)     still_id;    /* as blocks have it; 0: no block was taken on it yet */
     CUstream              mark;        /* ours, too; captures are announced for it (captures.c) */
-    cenote_group         *captures;
     CUmemoryPool          mempool;     /* the driver's default pool of the device */
     struct family         family;      /* of it */
     _Atomic(CUmemoryPool) current;     /* the one that cuMemAllocAsync means: the default one, or what the program has set */

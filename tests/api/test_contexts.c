@@ -31,6 +31,7 @@ static void close_beside(struct scene *scene)
     EXPECT_EQ(books_now().contexts, 1);
     DONE(cuCtxDestroy(scene->context));
     EXPECT_EQ(books_now().contexts, 0);
+    EXPECT_EQ(books_now().violations, 0);
     scene_is_open = false;
 }
 

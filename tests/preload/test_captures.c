@@ -102,7 +102,7 @@ static void expect_back(bool at_once)
     DONE(cuMemFree(at_of(&first)));
     DONE(sim_launch_wait(card.stream[B], 10 * MSEC));
     DONE(cuMemGetInfo(&left, &total));
-    EXPECT_EQ(left, total);
+    EXPECT_EQ(left, at_once ? total : total - 2 * MIB); /* without the event the driver has memory of its own, to wait by freeing it */
     DONE(cuStreamEndCapture(card.stream[A], &graph));
     DONE(cuGraphDestroy(graph));
     EXPECT_EQ(is_ours(at_of(&first)), !at_once);
@@ -359,16 +359,17 @@ ENDS_WITH(a_first_allocation_while_a_free_waits, 0)
     card_close();
 }
 
-/* A driver before CUDA 12.5 has no event over a context: there only the begin of a capture waits. */
-static void without_context_events(void)
+/* A driver before CUDA 12.5 has no event over a context: the driver waits itself, and holds no other thread up. */
+static void without_context_events(CUresult (*call)(void))
 {
     struct sim_shape shape = scene_card(CAPACITY);
     shape.driver_version = 12040;
     scene_open_card(&card, &shape);
-    free_during(destroy_a_stream);
+    free_during(call);
     card_close();
 }
 
-ENDS_WITH(a_free_with_an_older_driver, 0) { without_context_events(); }
+ENDS_WITH(a_stream_destroyed_with_an_older_driver, 0) { without_context_events(destroy_a_stream); }
+ENDS_WITH(a_capture_with_an_older_driver, 0) { without_context_events(capture_nothing); }
 
 PRELOAD_MAIN("captures")
