@@ -16,7 +16,7 @@ MIB = 1 << 20
 FIELDS = (
     "trace records live_peak_bytes reserved_peak_bytes reserved_peak_default_budget_bytes address_peak_bytes driver_calls_first "
     "driver_calls_last driver_calls_other waits ooms metadata_bytes driver_ns seconds under lag pending_peak_bytes driver_first_ns "
-    "driver_last_ns pace"
+    "driver_last_ns pace driver_first_split"
 ).split()
 
 # What PyTorch's native allocator holds over the live peak, by lag (cenote replay --under native --repeat 4).
@@ -136,6 +136,18 @@ class Replay(unittest.TestCase):
         self.assertEqual(expandable["driver_first_ns"], 1500 + 4 * (18000 + 1450 + 50000) + 534)
         self.assertEqual(expandable["reserved_peak_bytes"], 80 * MIB)
         self.assertEqual(ours["driver_first_ns"] + ours["driver_last_ns"] <= ours["driver_ns"], True)
+        self.assertEqual(set(native["driver_first_split"].values()), {0})
+
+    def test_where_the_driver_time_goes(self):
+        """Two pages of 8 MiB are made for the first stream and move to the second; one more tells at the start what the device can do."""
+        block = 16 * MIB
+        path = self.trace(f"0,a,1,{block},1,0\n1,f,1,,1,0\n2,a,2,{block},2,0\n3,f,2,,2,0\n")
+        got = self.figures("--prices", "h100", path)
+        split = got["driver_first_split"]
+        self.assertEqual((split["pages_created"], split["pages_moved"]), (2, 2))
+        self.assertEqual((split["create_ns"], split["map_ns"], split["access_ns"]), (3 * 18000, 5 * 1450, 5 * 50000))
+        self.assertEqual((split["unmap_ns"], split["release_ns"]), (30000, 32000))
+        self.assertLess(sum(split[each] for each in split if each.endswith("_ns")), got["driver_first_ns"])
         self.refused(1, "--under", "--under", "native,other", path)
         self.refused(1, "--under", "--under", "", path)
         self.refused(2, "the models know one", "--under", "native", self.trace("0,a,1,512,0,1\n"))

@@ -176,6 +176,13 @@ static void name_of(const char *path, char name[64])
         *ending = 0;
 }
 
+static void print_split(const struct driver_split *s)
+{
+    printf(",\"driver_first_split\":{\"create_ns\":%" PRIu64 ",\"map_ns\":%" PRIu64 ",\"access_ns\":%" PRIu64 ",\"unmap_ns\":%" PRIu64
+           ",\"release_ns\":%" PRIu64 ",\"pages_created\":%" PRIu64 ",\"pages_moved\":%" PRIu64 "}",
+           s->create_ns, s->map_ns, s->access_ns, s->unmap_ns, s->release_ns, s->pages_created, s->pages_moved);
+}
+
 static void print_json(const struct line *line, const struct replay_result *r)
 {
     const struct trace *t = line->trace;
@@ -189,10 +196,12 @@ static void print_json(const struct line *line, const struct replay_result *r)
            ",\"driver_calls_last\":%" PRIu64 ",\"driver_calls_other\":%" PRIu64 ",\"waits\":%" PRIu64 ",\"ooms\":%" PRIu64
            ",\"metadata_bytes\":%" PRIu64 ",\"driver_ns\":%" PRIu64 ",\"seconds\":%.6f,\"under\":\"%s\",\"lag\":\"%s\""
            ",\"pending_peak_bytes\":%" PRIu64
-           ",\"driver_first_ns\":%" PRIu64 ",\"driver_last_ns\":%" PRIu64 ",\"pace\":\"%s\"}\n",
+           ",\"driver_first_ns\":%" PRIu64 ",\"driver_last_ns\":%" PRIu64 ",\"pace\":\"%s\"",
            name, t->in_file, t->live_peak, r->reserved_peak, line->default_peak, r->address_peak, r->calls_first, r->calls_last,
            r->calls_other, r->waits, r->ooms, r->metadata, r->driver_ns, r->seconds, line->allocator->name, line->request->lag,
            line->pending_peak, r->driver_first_ns, r->driver_last_ns, t->has_times ? "trace" : "assumed");
+    print_split(&r->first);
+    printf("}\n");
 }
 
 static void print_head(void)

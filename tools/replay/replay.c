@@ -182,6 +182,7 @@ static bool moves_memory(enum driver_call call)
 struct figures {
     uint64_t moved, other; /* driver calls */
     uint64_t waits, metadata;
+    struct driver_split split;
 };
 
 /* One unmap may cover many handles: those are counted by the pools, all else by the driver's tracer. */
@@ -189,7 +190,8 @@ static bool read_figures(struct player *p, struct figures *figures)
 {
     struct driver_tally tallies[DRIVER_CALLS];
     driver_tallies(tallies);
-    *figures = (struct figures){0};
+    *figures = (struct figures){.split = {tallies[CALL_cuMemCreate].ns, tallies[CALL_cuMemMap].ns, tallies[CALL_cuMemSetAccess].ns,
+                                          tallies[CALL_cuMemUnmap].ns, tallies[CALL_cuMemRelease].ns, 0, 0}};
     for (int call = 0; call < DRIVER_CALLS; call++) {
         if (!moves_memory(call))
             figures->other += tallies[call].calls;
@@ -201,6 +203,8 @@ static bool read_figures(struct player *p, struct figures *figures)
         if (cenote_pool_stats(p->pools[d], &stats))
             return fail(p, "cenote_pool_stats", cenote_message());
         figures->moved += stats.pages_unmapped;
+        figures->split.pages_created += stats.pages_created;
+        figures->split.pages_moved += stats.pages_harvested;
         figures->waits += stats.waits;
         p->result->page_bytes = stats.page_bytes;
         figures->metadata += stats.metadata;
@@ -233,8 +237,10 @@ static bool play_all(struct player *p)
         if (!read_figures(p, &after))
             return false;
         result->calls_last = after.moved - before.moved;
-        if (i == 0)
+        if (i == 0) {
             result->calls_first = result->calls_last;
+            result->first = after.split; /* the tallies and the pools began at 0 */
+        }
         before = after;
     }
     result->calls_other = after.other;

@@ -29,6 +29,12 @@ struct replay_plan {
     bool           recorded; /* it is one */
 };
 
+/* Where the driver time of a repetition goes, by the calls that change memory and mappings. Of models all are 0. */
+struct driver_split {
+    uint64_t create_ns, map_ns, access_ns, unmap_ns, release_ns;
+    uint64_t pages_created, pages_moved;
+};
+
 /* Plain data, because a process sends it to another. Bytes and calls are sums over all devices. */
 struct replay_result {
     uint64_t reserved_peak, address_peak;    /* by the driver's own books */
@@ -39,6 +45,7 @@ struct replay_result {
     uint64_t waits, ooms, metadata;
     uint64_t driver_ns;                      /* modelled cost of all driver calls of all repetitions */
     uint64_t driver_first_ns, driver_last_ns; /* in the first and the last repetition, of calls by the program's own thread: it waits for them */
+    struct driver_split first;               /* of the first repetition */
     double   seconds;                        /* CPU time, with that of the simulated driver */
     int      failed;                         /* 1: `message` says why, and the figures mean nothing */
     char     message[512];
