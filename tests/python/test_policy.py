@@ -30,10 +30,32 @@ def test_the_page_has_what_was_measured(tmp_path):
     done = subprocess.run([sys.executable, str(RUN), "--from", str(FIGURES), "--out", str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "policy.md").read_text()
-    assert page.count("\n| lstm |") == 2 * 3 + 2 and "## Goals" in page
+    assert page.count("\n| lstm |") == 2 * (3 + 1 + 1 + 1) and "## Goals" in page  # waste by lag; time, where it goes, by size of page
     for name in ("waste", "driver"):
         assert (tmp_path / f"pictures/policy-{name}.png").stat().st_size > 10000
     assert json.loads((tmp_path / "policy.json").read_text()) == json.loads(FIGURES.read_text())
+
+
+def test_a_page_of_figures_without_those_that_came_later(tmp_path):
+    """--from reads a file of an earlier day."""
+    pytest.importorskip("matplotlib")
+    old = json.loads(FIGURES.read_text())
+    for name in ("pages", "fill"):
+        del old[name]
+    for run in old["runs"]:
+        del run["driver_first_split"]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    done = subprocess.run([sys.executable, str(RUN), "--from", str(tmp_path / "old.json"), "--out", str(tmp_path)], capture_output=True, text=True,
+                          timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "policy.md").read_text().count("\n| lstm |") == 2 * (3 + 1)
+
+
+def test_the_time_that_filling_the_card_takes_is_judged(policy):
+    fills = json.loads(FIGURES.read_text())["fill"]
+    for run in fills:
+        run["driver_first_ns"] = {"a100": 500_000_000, "h100": 500_000_001}[run["prices"]]
+    assert policy.goals_table([], fills)[-1].split(" | ")[1:] == ["reached: 0.50 s", "missed: 0.50 s |"]
 
 
 def test_what_wastes_more_is_named(policy, runs):
