@@ -16,6 +16,7 @@ from patience import patience
 from spoken import said
 
 from cenote import hook, places
+from cenote.base import trusted
 from cenote.native import adapter
 
 SECONDS = 400
@@ -275,6 +276,25 @@ class TestMaking:
         made = pathlib.Path(adapter.make(TORCH))
         assert made.exists()
         shutil.rmtree(made.parent)
+
+    @pytest.mark.parametrize("mode, serves", [(0o755, True), (0o1777, False), (0o775, False)])
+    def test_a_cache_that_may_only_be_read_serves(self, pretended, monkeypatch, mode, serves):
+        """That of an image: root made it, its file system is mounted read-only, and its compiler is another one or none."""
+        made = pathlib.Path(adapter.make(TORCH))
+        made.parent.chmod(mode)
+
+        def refused(path):
+            raise trusted.Untrusted(path)
+        monkeypatch.setattr(trusted, "own_folder", refused)
+        for compiler in "/nonexistent/c++", f"env WORD=1 {pretended}/g++":
+            monkeypatch.setenv("CXX", compiler)
+            said = []
+            try:
+                library = adapter.opened(TORCH, said.append)
+                os.close(library.descriptor)
+                assert serves == (library.path == str(made)) and bool(said) != serves
+            except adapter.NotMade:
+                assert not serves and compiler == "/nonexistent/c++"
 
     def test_a_cache_that_others_can_write_is_not_trusted(self, pretended):
         folder = pathlib.Path(adapter.make(TORCH)).parent

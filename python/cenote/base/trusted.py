@@ -136,6 +136,15 @@ def own_folder(path: str) -> Folder:
     raise Untrusted(f"{found.path} is not a folder that this user alone may write to")
 
 
+def given_folder(path: str) -> Folder:
+    """The same for a folder that is only read, as that of an image: it may be root's, and no other user may write to it, sticky or not."""
+    found = folder(path)
+    if not others_write(os.fstat(found.descriptor)):
+        return found
+    found.close()
+    raise Untrusted(f"other users may write to {found.path}")
+
+
 def open_file(place: Folder, name: str) -> int:
     """Opens a file in a folder for reading. Untrusted if other users may write to it; FileNotFoundError if it is missing."""
     path = os.path.join(place.path, name)

@@ -161,6 +161,20 @@ def own_folder(name: str, tell: Callable[[str], None]) -> Folder:
     return trusted.made_by_us(path)
 
 
+def given_library(name: str) -> Optional[Library]:
+    """A library in a cache that this process may only read, as that of an image. Whichever compiler made it: no other can be kept there."""
+    try:
+        folder = trusted.given_folder(os.path.join(places.cache_folder(), name))
+    except OSError:
+        return None
+    try:
+        return any_library(folder)
+    except OSError:  # it may be entered and not read
+        return None
+    finally:
+        folder.close()
+
+
 def opened_library(folder: Folder, name: str) -> Optional[Library]:
     """None if it is missing, or another user could have written it."""
     try:
@@ -243,8 +257,15 @@ def make(torch: Torch) -> str:
 def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: Room = ADAPTER) -> Library:
     """The same, open. If the library cannot be kept, `tell` gets a line that says why."""
     tool = compiler()
-    folder = own_folder(entry_name(torch, room), tell)
+    name = entry_name(torch, room)
+    why: list[str] = []
+    folder = own_folder(name, why.append)
     try:
+        given = given_library(name) if why else None
+        if given is not None:
+            return given
+        for line in why:
+            tell(line)
         return in_folder(folder, torch, tool, room)
     finally:
         folder.close()
