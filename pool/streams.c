@@ -229,11 +229,11 @@ int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key
     return error;
 }
 
-/* An immortal stream ends with the program. LOCKING: none. */
-bool stream_is_immortal(cenote_pool *pool, CUstream stream)
+/* Does it end with the program? So does the default stream of a device, by whatever name, but for that of a green context. LOCKING: none. */
+bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key)
 {
-    uint64_t key;
-    return find_immortal(pool, stream, &key) != NULL;
+    uint64_t known;
+    return key == KEY_LEGACY || (!is_default(key) && find_immortal(pool, stream, &known));
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------------- the API */

@@ -43,7 +43,7 @@ uint64_t stream_key_of_thread(void);
 int stream_key(cenote_pool *pool, CUstream stream, uint64_t *key);
 int stream_key_on(cenote_pool *pool, int ordinal, CUstream stream, uint64_t *key, struct device **other);
 int stream_check_own(cenote_pool *pool, CUstream stream, uint64_t key);
-bool stream_is_immortal(cenote_pool *pool, CUstream stream);
+bool stream_is_immortal(cenote_pool *pool, CUstream stream, uint64_t key);
 bool stream_is_alive(cenote_pool *pool, CUstream stream, uint64_t key);
 
 /* --- idle.c: the arena of a stream; arenas without a block. LOCKING: the pool's lock */

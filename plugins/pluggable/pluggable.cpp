@@ -7,16 +7,22 @@
 #include <cenote/cenote.h>
 #include <cenote/report.h>
 
+#include <atomic>
 #include <cstdio>
 #include <stdexcept>
 
 #define ENTRY extern "C" __attribute__((visibility("default")))
+
+#define DEVICES_MAX 64
+
+static std::atomic<cenote_pool *> used[DEVICES_MAX]; /* pools that PyTorch has asked for: default ones stay */
 
 static cenote_pool *pool_of(int device)
 {
     cenote_pool *pool = nullptr;
     if (cenote_pool_default(device, &pool))
         throw std::runtime_error(cenote_message());
+    used[device].store(pool, std::memory_order_relaxed);
     return pool;
 }
 
@@ -60,4 +66,40 @@ ENTRY void cenote_pluggable_fraction(double fraction, int device)
     auto bytes = static_cast<uint64_t>(fraction * static_cast<double>(stats.capacity));
     if (cenote_pool_set_limit(pool, fraction < 1 ? bytes + !bytes : 0))
         throw std::runtime_error(cenote_message());
+}
+
+/* --- what the program does itself that cenote must not do with announced:0, by the names that the adapter has, too (plugins/torch/synced.cpp) */
+
+static thread_local uint64_t begun[DEVICES_MAX];
+static thread_local bool has_begun[DEVICES_MAX];
+
+/* If captures are announced, a fence covers all that this wait does. */
+ENTRY void cenote_torch_sync_begin(void)
+{
+    cenote_options options;
+    bool announced = cenote_options_default(&options) || options.announced;
+    for (int device = 0; device < DEVICES_MAX; device++) {
+        cenote_pool *pool = used[device].load(std::memory_order_relaxed);
+        has_begun[device] = !announced && pool && !cenote_pool_sync_begin(pool, &begun[device]);
+    }
+}
+
+ENTRY void cenote_torch_sync_end(void)
+{
+    for (int device = 0; device < DEVICES_MAX; device++)
+        if (has_begun[device])
+            cenote_pool_sync_end(used[device].load(std::memory_order_relaxed), begun[device]);
+}
+
+/* Blocks of any device may have been used on it. */
+ENTRY int cenote_torch_retire(unsigned long long stream, char *why, size_t room)
+{
+    int error = CENOTE_OK;
+    for (int device = 0; device < DEVICES_MAX && !error; device++) {
+        cenote_pool *pool = used[device].load(std::memory_order_relaxed);
+        error = pool ? cenote_stream_retire(pool, reinterpret_cast<cenote_stream>(stream)) : CENOTE_OK;
+    }
+    if (error)
+        snprintf(why, room, "%s", cenote_message());
+    return error;
 }

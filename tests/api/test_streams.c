@@ -28,6 +28,23 @@ CASE(two_names_of_the_default_stream)
     scene_close(&scene);
 }
 
+/* It does not end, and the next allocation may be on it. The default stream of a thread does. */
+CASE(default_stream_is_not_retired)
+{
+    struct scene scene;
+    void *block;
+    scene_open(&scene, CARD);
+    EXPECT_EQ(cenote_stream_retire(scene.pool, NULL), CENOTE_INVALID);
+    DONE(cenote_alloc(scene.pool, MIB, NULL, &block));
+    EXPECT_EQ(cenote_stream_retire(scene.pool, CU_STREAM_LEGACY), CENOTE_INVALID);
+    EXPECT(strstr(cenote_message(), "default stream") != NULL);
+    DONE(cenote_free(block));
+    DONE(cenote_alloc(scene.pool, MIB, CU_STREAM_PER_THREAD, &block));
+    DONE(cenote_free(block));
+    DONE(cenote_stream_retire(scene.pool, CU_STREAM_PER_THREAD));
+    scene_close(&scene);
+}
+
 CASE(retired_streams_let_go)
 {
     struct scene scene;

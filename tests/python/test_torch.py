@@ -73,6 +73,45 @@ print(torch.cuda.get_allocator_backend(), is_expandable, torch.cuda.memory_alloc
     assert gpu("--sim", "8GiB", "--allocator", allocator, code=code) == [f"{backend} {expandable} True"]
 
 
+def test_a_wait_for_a_device_is_noted(gpu, tmp_path):
+    """With announced:0, on a device that is not the current one, with the adapter and without a compiler for it (tests/torch/only_cenote has a device
+    that is). Memory of a stream that ended without a word, or that was retired, comes back."""
+    code = """
+import cenote, ctypes, torch
+driver, MIB = ctypes.CDLL("libcuda.so.1"), 1 << 20
+def leave(retires=False):
+    handle = ctypes.c_void_p()
+    with torch.cuda.device(1):
+        assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+        side = torch.cuda.ExternalStream(handle.value)
+        with torch.cuda.stream(side):
+            x = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        del x
+        if retires:
+            cenote.retire(side)
+        assert driver.cuStreamDestroy_v2(handle) == 0
+    return held()
+def held():
+    torch.cuda.empty_cache()
+    return cenote.stats(1)["reserved"].current
+torch.empty(1, device="cuda:1")
+for wait in torch.cuda.synchronize, torch.accelerator.synchronize:
+    assert leave() >= 64 * MIB
+    wait(0)
+    assert held() >= 64 * MIB
+    wait(1)
+    left = held()
+    assert left < 64 * MIB, (wait.__module__, left)
+    assert torch.cuda.current_device() == 0
+assert leave(retires=True) < 64 * MIB
+print(torch.cuda.get_allocator_backend())
+"""
+    options = ("--sim", "1GiB", "--devices", "2", "--allocator", "cenote")
+    assert gpu(*options, code=code, CENOTE_CONF="announced:0")[0] == "cenote"
+    without = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}
+    assert gpu(*options, code=code, CENOTE_CONF="announced:0", **without)[0] == "pluggable"
+
+
 def test_settings_of_the_user_stay(gpu):
     code = DEVICE + "torch.empty(1, device='cuda'); print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):

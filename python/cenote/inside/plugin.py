@@ -70,12 +70,12 @@ def install() -> None:
         made = adapter.opened(adapter.describe(torch), say)
         library = hook_up(made)
         trim_before_mem_get_info(torch)
-        tell_of_synchronizations(torch, library)
         _adapter = made.path
     except NotMade as why:
         library = fall_back(torch, str(why))
         _adapter, _note = places.pluggable_library(), str(why)
         bindings.stands_in()
+    tell_of_synchronizations(torch, library)
     os.environ[environment.CENOTE] = "on"
     step_counter.watch(torch)
     moment.watch(torch, library)
@@ -114,16 +114,25 @@ def trim_before_mem_get_info(torch: ModuleType) -> None:
 
 
 def tell_of_synchronizations(torch: ModuleType, library: ctypes.CDLL) -> None:
-    """With announced:0 cenote must not wait for a device as a whole. If the program does, by torch.cuda.synchronize(), memory comes back of streams
-    that ended without a word."""
-    inside = torch._C._cuda_synchronize
+    """With announced:0 cenote must not wait for a device as a whole. If the program does, by torch.cuda.synchronize() or
+    torch.accelerator.synchronize(), memory comes back of streams that ended without a word."""
+    inside, inside_of = torch._C._cuda_synchronize, torch._C._accelerator_synchronizeDevice
 
     @functools.wraps(inside)
     def synchronize() -> None:
         library.cenote_torch_sync_begin()
         inside()
         library.cenote_torch_sync_end()
-    torch._C._cuda_synchronize = synchronize
+
+    @functools.wraps(inside_of)
+    def synchronize_device(index: int) -> None:
+        library.cenote_torch_sync_begin()
+        inside_of(index)
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator and accelerator.type == "cuda" and torch.cuda.is_initialized():
+            with torch.cuda.device(index):  # the context that was waited for
+                library.cenote_torch_sync_end()
+    torch._C._cuda_synchronize, torch._C._accelerator_synchronizeDevice = synchronize, synchronize_device
 
 
 def retire(stream: Any) -> None:
