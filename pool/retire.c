@@ -113,7 +113,8 @@ int cenote_stream_retire(cenote_pool *pool, cenote_stream stream)
     if (error || (error = stream_key(pool, stream, &key)))
         return error;
     if (stream_is_immortal(pool, stream, key))
-        return error_set(CENOTE_INVALID, 0, "stream %p is immortal: it is the default stream of the device, or was declared so", (void *)stream);
+        return error_set(CENOTE_INVALID, 0, key == STREAM_KEY_LEGACY ? "stream %p is the default stream of the device, which does not end" :
+                         "stream %p was declared immortal", (void *)stream);
     uint32_t lane = hold_lane(pool, key);
     if (!lane)
         return CENOTE_OK;
