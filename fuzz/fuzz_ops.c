@@ -153,36 +153,36 @@ static void op_give(struct world *w)
         block_give(w, b);
 }
 
-static void order_streams(CUstream before, CUstream after)
-{
-    CUevent event = NULL;
-    JUDGE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    JUDGE(cuEventRecord(event, before) == CUDA_SUCCESS);
-    JUDGE(cuStreamWaitEvent(after, event, 0) == CUDA_SUCCESS);
-    JUDGE(cuEventDestroy(event) == CUDA_SUCCESS);
-}
-
 /* Another stream reads a block, late. */
 static void op_use(struct world *w)
 {
-    struct block *b = block_any(w, true);
-    int reader = (int)input_below(w->in, STREAMS);
+    int reader;
+    struct block *b = block_to_read(w, &reader);
     uint64_t late = input_byte(w->in) * (MSEC / 50);
-    if (!b || !b->readable || b->graph >= 0)
+    if (!b)
         return;
-    int device = w->pool[b->pool].device;
-    bool captures = w->capturing >= 0 && w->pool[w->capturing].device == device;
-    if (captures && (b->stream == CAPTURE_STREAM || reader == CAPTURE_STREAM))
+    int error = cenote_use(b->at, world_stream(w, b->pool, reader));
+    JUDGE(world_excuses(w, error));
+    if (!error)
+        block_read_late(w, b, reader, late);
+}
+
+/* The stream of the last use is named by the free. Where that fails the block lives, and its own stream is behind the other. */
+static void op_give_on(struct world *w)
+{
+    int reader;
+    struct block *b = block_to_read(w, &reader);
+    uint64_t late = input_byte(w->in) * (MSEC / 50);
+    if (!b)
         return;
-    world_enter(w, device);
     CUstream stream = world_stream(w, b->pool, reader);
-    int error = cenote_use(b->at, stream);
+    block_read_late(w, b, reader, late);
+    int error = cenote_free_on(b->at, stream);
     JUDGE(world_excuses(w, error));
     if (error)
-        return;
-    order_streams(world_stream(w, b->pool, b->stream), stream);
-    JUDGE(sim_launch_wait(stream, late) == CUDA_SUCCESS);
-    block_read(w, b, reader);
+        world_order(stream, world_stream(w, b->pool, b->stream));
+    else
+        block_gone(w, b);
 }
 
 static void op_find(struct world *w)
@@ -303,6 +303,17 @@ static void op_trim(struct world *w)
     JUDGE(world_excuses(w, error) || (error == CENOTE_CAPTURE && w->capturing >= 0));
 }
 
+static void op_trim_group(struct world *w)
+{
+    struct pool *p = &w->pool[any_pool(w)];
+    int group = (int)input_below(w->in, GROUPS);
+    unsigned flags = input_byte(w->in) & 1 ? CENOTE_TRIM_WAIT : 0;
+    if (!p->pool)
+        return;
+    int error = cenote_group_trim(p->group[group], flags);
+    JUDGE(world_excuses(w, error) || (error == CENOTE_CAPTURE && w->capturing >= 0));
+}
+
 static void op_step(struct world *w)
 {
     struct pool *p = &w->pool[any_pool(w)];
@@ -407,6 +418,32 @@ static void op_capture(struct world *w)
         end_capture(w);
     else if (w->pool[pool].pool)
         begin_capture(w, pool, graph);
+}
+
+/* Begun and ended at once, without a group: whoever asks for memory there gets none. */
+static void op_capture_nothing(struct world *w)
+{
+    int pool = any_pool(w);
+    struct pool *p = &w->pool[pool];
+    CUgraph graph = NULL;
+    void *at = NULL;
+    if (!p->pool || w->capturing >= 0)
+        return;
+    CUstream stream = world_stream(w, pool, CAPTURE_STREAM);
+    world_enter(w, p->device);
+    int error = cenote_pool_capture_begin(p->pool, stream);
+    JUDGE(world_excuses(w, error));
+    if (error)
+        return;
+    JUDGE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    error = cenote_alloc(p->pool, 1 + input_byte(w->in), stream, &at);
+    JUDGE(!at && error && (error == CENOTE_CAPTURE || world_excuses(w, error)));
+    JUDGE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    error = cenote_pool_capture_end(p->pool, stream);
+    JUDGE(world_excuses(w, error));
+    if (error)
+        JUDGE(cenote_pool_capture_end(p->pool, stream) == CENOTE_OK);
+    JUDGE(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
 /* Its blocks that are still live hold what it wrote, until another graph of the group is replayed. */

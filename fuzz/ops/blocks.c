@@ -77,13 +77,18 @@ void block_last_look(struct world *w, struct block *b)
     b->readable = false;
 }
 
+void block_gone(struct world *w, struct block *b)
+{
+    b->was = b->at;
+    b->at = NULL;
+    w->pool[b->pool].requested -= b->bytes;
+}
+
 void block_give(struct world *w, struct block *b)
 {
     void *at = b->at;
     block_last_look(w, b);
-    b->was = at;
-    b->at = NULL;
-    w->pool[b->pool].requested -= b->bytes;
+    block_gone(w, b);
     world_enter(w, w->pool[b->pool].device);
     if (w->serial % 3 == 0) {
         JUDGE(cenote_free_sized(at, b->bytes + 1) == CENOTE_WRONG_SIZE);
@@ -97,4 +102,27 @@ struct block *block_any(struct world *w, bool live)
 {
     struct block *b = &w->block[input_below(w->in, BLOCKS)];
     return (b->at != NULL) == live ? b : NULL;
+}
+
+/* A block and a stream that may read it; the context is current then. NULL: not these two, not now. */
+struct block *block_to_read(struct world *w, int *reader)
+{
+    struct block *b = block_any(w, true);
+    *reader = (int)input_below(w->in, STREAMS);
+    if (!b || !b->readable || b->graph >= 0)
+        return NULL;
+    int device = w->pool[b->pool].device;
+    bool captures = w->capturing >= 0 && w->pool[w->capturing].device == device;
+    if (captures && (b->stream == CAPTURE_STREAM || *reader == CAPTURE_STREAM))
+        return NULL;
+    world_enter(w, device);
+    return b;
+}
+
+void block_read_late(struct world *w, const struct block *b, int reader, uint64_t late)
+{
+    CUstream stream = world_stream(w, b->pool, reader);
+    world_order(world_stream(w, b->pool, b->stream), stream);
+    JUDGE(sim_launch_wait(stream, late) == CUDA_SUCCESS);
+    block_read(w, b, reader);
 }

@@ -377,3 +377,12 @@ void world_close(struct world *w)
     world_judge(w);
     judge_books();
 }
+
+void world_order(CUstream before, CUstream after)
+{
+    CUevent event = NULL;
+    JUDGE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    JUDGE(cuEventRecord(event, before) == CUDA_SUCCESS);
+    JUDGE(cuStreamWaitEvent(after, event, 0) == CUDA_SUCCESS);
+    JUDGE(cuEventDestroy(event) == CUDA_SUCCESS);
+}

@@ -103,6 +103,7 @@ bool world_excuses(const struct world *w, int error);   /* success, or a fault f
 bool world_is_capturing(const struct world *w, int pool, int stream);
 void world_enter(const struct world *w, int device);
 CUstream world_stream(const struct world *w, int pool, int stream);
+void world_order(CUstream before, CUstream after);
 
 void pool_open(struct world *w, int pool);
 bool pool_close(struct world *w, int pool); /* false: blocks, pins or a capture keep it open */
@@ -116,6 +117,9 @@ void block_read(struct world *w, const struct block *b, int stream);
 void block_last_look(struct world *w, struct block *b); /* no work that reads it can be put on its stream from now on */
 bool block_has_its_pages(const struct world *w, const struct block *b); /* no byte of another block lies on a page of it */
 struct block *block_any(struct world *w, bool live);    /* the input's choice; NULL: the chosen one is not live (or is) */
+struct block *block_to_read(struct world *w, int *reader);
+void block_read_late(struct world *w, const struct block *b, int reader, uint64_t late); /* behind what its own stream has to do */
+void block_gone(struct world *w, struct block *b); /* it was freed */
 
 void world_arm(struct world *w);            /* faults.c: a driver call is going to fail */
 

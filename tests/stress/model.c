@@ -166,6 +166,24 @@ static void use(struct model *m)
     launch(m, sim_launch_expect, b, reader);
 }
 
+/* Its last use is on another stream, and the free names that one. Where it fails the block lives, and its own stream is behind the other. */
+static void give_on(struct model *m)
+{
+    struct model_block *b = any_block(m);
+    CUstream reader = m->stream[pick(m, MODEL_STREAMS)];
+    if (!b)
+        return;
+    order_streams(m, m->stream[b->stream], reader);
+    MUST(sim_launch_wait(reader, pick(m, MSEC)) == CUDA_SUCCESS);
+    launch(m, sim_launch_expect, b, reader);
+    if (!ASKED(cenote_free_on(b->at, reader))) {
+        order_streams(m, reader, m->stream[b->stream]);
+        return;
+    }
+    b->at = NULL;
+    m->requested -= b->bytes;
+}
+
 static void find(struct model *m)
 {
     struct model_block *b = any_block(m);
@@ -234,6 +252,27 @@ static void capture(struct model *m, CUgraphExec *exec)
     MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
+/* One that takes no memory: whoever asks for some there gets none. */
+static void capture_without_memory(struct model *m)
+{
+    CUgraph graph = NULL;
+    CUstream stream = m->stream[0];
+    void *at = NULL;
+    if (!ASKED(cenote_pool_capture_begin(m->pool, stream)))
+        return;
+    m->capturing = true;
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    int error = cenote_alloc(m->pool, pick_size(m), stream, &at);
+    MUST(error == CENOTE_CAPTURE || (m->faults && error));
+    MUST(sim_launch_wait(stream, pick(m, MSEC)) == CUDA_SUCCESS);
+    m->capturing = false;
+    MUST(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    if (!m->lost)
+        fault_disarm();
+    MUST(cenote_pool_capture_end(m->pool, stream) == CENOTE_OK);
+    MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
 static void capture_or_replay(struct model *m)
 {
     CUgraphExec *exec = &m->graph[pick(m, MODEL_GRAPHS)];
@@ -254,6 +293,12 @@ static void give_back(struct model *m)
     uint64_t keep = pick(m, m->capacity);
     unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
     ASKED(cenote_pool_trim(m->pool, keep, flags));
+}
+
+static void give_back_a_group(struct model *m)
+{
+    unsigned flags = pick(m, 4) || m->stalled ? 0 : CENOTE_TRIM_WAIT;
+    ASKED(cenote_group_trim(m->group[pick(m, MODEL_GROUPS)], flags));
 }
 
 static void change_limit(struct model *m)
@@ -298,16 +343,20 @@ static void operate(struct model *m)
     if (kind < 750) {
         struct model_block *b = &m->block[pick(m, MODEL_BLOCKS)];
         b->at ? give(m, b) : take(m, b);
-    } else if (kind < 850) {
+    } else if (kind < 840) {
         use(m);
+    } else if (kind < 850) {
+        give_on(m);
     } else if (kind < 900) {
         MUST(sim_launch_wait(m->stream[pick(m, MODEL_STREAMS)], pick(m, 2 * MSEC)) == CUDA_SUCCESS);
     } else if (kind < 940) {
         sim_advance(pick(m, MSEC));
     } else if (kind < 950) {
         find(m);
-    } else if (kind < 960) {
+    } else if (kind < 957) {
         give_back(m);
+    } else if (kind < 960) {
+        give_back_a_group(m);
     } else if (kind < 970) {
         ASKED(cenote_pool_step(m->pool));
     } else if (kind < 975) {
@@ -318,8 +367,10 @@ static void operate(struct model *m)
         renew_stream(m);
     } else if (kind < 986 && m->moves) {
         pin_or_unpin(m);
-    } else if (kind < 996 && m->moves && m->alone) {
+    } else if (kind < 995 && m->moves && m->alone) {
         capture_or_replay(m);
+    } else if (kind < 996 && m->moves && m->alone) {
+        capture_without_memory(m);
     }
 }
 
