@@ -99,7 +99,9 @@ static void expect_forwarded(void *alloc, void *give)
     EXPECT(!is_ours(at));
 }
 
-/* A library that is loaded so looks for symbols in itself and in what it is linked to, before the rest of the process. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* A library that is loaded so looks for symbols in itself and in what it is linked to, before the rest of the process. A sanitizer refuses to
+ * load one so. */
 ON_CARD(by_a_library_with_symbols_of_its_own)
 {
     char path[512] = "";
@@ -113,6 +115,7 @@ ON_CARD(by_a_library_with_symbols_of_its_own)
     EXPECT_EQ(library, driver());
     expect_served(dlsym(library, "cuMemAlloc_v2"), dlsym(library, "cuMemFree_v2"));
 }
+#endif
 
 ON_CARD(out_of_the_drivers_file)
 {

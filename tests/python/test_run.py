@@ -10,6 +10,8 @@ import sys
 import pytest
 from conftest import CENOTE
 
+from cenote import places
+
 SIM = ("--sim", "8GiB")
 
 
@@ -251,7 +253,8 @@ def forward(simulation_library) -> pathlib.Path:
 def by_hand(clean, simulation_library):
     """by_hand(CODE, FOLDER...): a process of Python with these folders in LD_LIBRARY_PATH, and without libcenote_sim.so."""
     def call(code, *folders, **variables):
-        environ = {**clean, "LD_LIBRARY_PATH": ":".join(map(str, folders)), "CENOTE_SIM": "capacity:8GiB", "CENOTE_SUMMARY": "on", **variables}
+        path = ":".join(places.plain(str(folder)) for folder in folders)
+        environ = {**clean, "LD_LIBRARY_PATH": path, "CENOTE_SIM": "capacity:8GiB", "CENOTE_SUMMARY": "on", **variables}
         environ.pop("LD_PRELOAD", None)
         return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
     return call
@@ -315,8 +318,8 @@ class TestForward:
         assert done.stdout.split() == ["100", "3", "100"] and why in done.stderr and done.stderr.count("cenote: ") == 1, done.stderr
 
     def test_beside_the_preload_one_of_them_serves(self, by_hand, forward, simulation_library):
-        preload = forward.parents[1] / "libcenote_preload.so"
-        code = "import os; os.environ['LD_PRELOAD'] = %r; os.execv(%r, [%r, '-c', %r])" % (str(preload), sys.executable, sys.executable, ALLOCATES)
+        preload = os.path.join(places.plain(str(forward.parents[1])), "libcenote_preload.so")
+        code = "import os; os.environ['LD_PRELOAD'] = %r; os.execv(%r, [%r, '-c', %r])" % (preload, sys.executable, sys.executable, ALLOCATES)
         done = by_hand(code, forward.parent, simulation_library.parent)
         assert done.returncode == 0 and done.stderr.startswith(BY_SUM) and "by preload" in done.stderr, done.stderr
         assert done.stderr.count("cenote: ") == 1, done.stderr
