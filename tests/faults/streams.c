@@ -61,6 +61,35 @@ void scenario_fences_on_streams_of_an_old_driver(struct act *act)
     fence_streams(act);
 }
 
+/* No promise either: what they left comes back when the program has waited for the context, or by the call that named the stream. */
+void scenario_streams_that_end_without_a_word(struct act *act)
+{
+    cenote_pool *pool = act->scene.pool;
+    CUstream mortal[2];
+    uint64_t sync;
+    for (int i = 0; i < 2; i++)
+        DONE(cuStreamCreate(&mortal[i], CU_STREAM_NON_BLOCKING));
+    act_armed(act);
+    struct act_block *first = act_take(act, pool, 20 * MIB, mortal[0]);
+    struct act_block *second = act_take(act, pool, 9 * MIB, act->scene.stream[A]);
+    act_use(act, second, mortal[1]);
+    act_give(first);
+    act_give(second);
+    for (int i = 0; i < 2; i++)
+        DONE(cuStreamDestroy(mortal[i]));
+    bool begun = act_done(act, cenote_pool_sync_begin(pool, &sync));
+    DONE(cuCtxSynchronize());
+    if (begun)
+        act_done(act, cenote_pool_sync_end(pool, sync));
+    act_take(act, pool, 40 * MIB, act->scene.stream[B]);
+    act_give_all(act);
+    act_done(act, cenote_pool_trim(pool, 0, CENOTE_TRIM_WAIT));
+    if (act_done(act, cenote_pool_sync_begin(pool, &sync))) {
+        DONE(cuCtxSynchronize());
+        act_done(act, cenote_pool_sync_end(pool, sync));
+    }
+}
+
 void scenario_use_on_default_streams(struct act *act)
 {
     act_armed(act);
