@@ -3,7 +3,7 @@
 
 get_property(simulated GLOBAL PROPERTY SIMULATED_LIBRARIES)
 set(simulation)
-foreach(target cenote_sim cenote_sim_all ${simulated})
+foreach(target cenote_sim cenote_sim_unversioned cenote_sim_all ${simulated})
     if(TARGET ${target})
         list(APPEND simulation ${target})
     endif()

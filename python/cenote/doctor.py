@@ -137,7 +137,7 @@ def driver() -> Iterator[Finding]:
     if error:
         yield Finding("driver", WRONG, f"the driver does not start: error {error}", START.get(error, "look at `nvidia-smi`"))
         return
-    kind = "simulated" if os.environ.get(environment.SIM) else loaded_from("libcuda.so")
+    kind = "simulated" if os.environ.get(environment.SIM) else loaded_from("/libcuda.so.")
     name = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, {kind}"
     old = version.value < OLDEST_DRIVER
     yield Finding("driver", WRONG if old else FINE, name, "cenote needs a driver for CUDA 11 or newer" if old else "")

@@ -163,6 +163,25 @@ int nvrtcCompileProgram(struct program *program, int count, const char *const *o
     return 0;
 }
 
+/* Those of the real one of CUDA 13. */
+static const int architectures[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+
+int nvrtcGetNumSupportedArchs(int *count)
+{
+    if (!count)
+        return INVALID_INPUT;
+    *count = sizeof architectures / sizeof *architectures;
+    return 0;
+}
+
+int nvrtcGetSupportedArchs(int *list)
+{
+    if (!list)
+        return INVALID_INPUT;
+    memcpy(list, architectures, sizeof architectures);
+    return 0;
+}
+
 /* PTX, machine code and log: each is asked for its size first, with the 0 at the end. Before compilation there is none. */
 enum output { PTX, CUBIN, PROGRAM_LOG };
 

@@ -16,6 +16,8 @@ int nvrtcGetPTXSize(handle, size_t *);
 int nvrtcGetPTX(handle, char *);
 int nvrtcGetCUBINSize(handle, size_t *);
 int nvrtcGetProgramLogSize(handle, size_t *);
+int nvrtcGetNumSupportedArchs(int *);
+int nvrtcGetSupportedArchs(int *);
 int nvrtcVersion(int *, int *);
 const char *nvrtcGetErrorString(int);
 
@@ -64,6 +66,22 @@ CASE(a_compiled_program_is_a_module)
     EXPECT(!program);
     EXPECT_EQ(nvrtcDestroyProgram(&program), 4);
     EXPECT_TEXT_EQ(nvrtcGetErrorString(6), "NVRTC_ERROR_COMPILATION");
+}
+
+CASE(architectures)
+{
+    int count = 0, list[64] = {0};
+    bool has_the_devices = false;
+    EXPECT_EQ(nvrtcGetNumSupportedArchs(NULL), 3);
+    EXPECT_EQ(nvrtcGetSupportedArchs(NULL), 3);
+    OK(nvrtcGetNumSupportedArchs(&count));
+    REQUIRE(count > 0 && count < 64);
+    OK(nvrtcGetSupportedArchs(list));
+    for (int i = 0; i < count; i++) {
+        EXPECT(list[i] > (i ? list[i - 1] : 0));
+        has_the_devices = has_the_devices || list[i] == 90;
+    }
+    EXPECT(has_the_devices && !list[count]);
 }
 
 CASE(who_wants_the_cache_keeps_it)

@@ -157,7 +157,7 @@ class TestSimulated:
 
     def test_the_driver_is_the_simulated_one(self, run, simulation_library):
         code = ("import ctypes; d = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); assert d.cuInit(0) == 0; d.cuDeviceGetCount(ctypes.byref(n));"
-                "print(n.value, *{l.split(None, 5)[5] for l in open('/proc/self/maps') if 'libcuda.so' in l}, sep='\\n', end='')")
+                "print(n.value, *{l.split(None, 5)[5] for l in open('/proc/self/maps') if 'libcuda.so.1' in l}, sep='\\n', end='')")
         done = run("run", *SIM, "--devices", "3", "--", sys.executable, "-c", code)
         assert done.stdout.splitlines() == ["3", str(simulation_library.parent / "libcuda.so.1")], done.stderr
 
@@ -285,6 +285,11 @@ class TestForward:
     def test_contradictions(self, run, variables, options, why):
         done = run("run", *SIM, "--forward", *options, "--", "true", **variables)
         assert done.returncode == 2 and why in done.stderr
+
+    @pytest.mark.parametrize("route", ["--forward", "--preload"])
+    def test_by_the_name_without_a_version(self, run, route):
+        done = run("run", *SIM, route, "--", sys.executable, "-c", ALLOCATES.replace("libcuda.so.1", "libcuda.so"))
+        assert done.returncode == 0 and done.stderr.startswith(BY_SUM), done.stderr
 
     def test_by_hand(self, by_hand, forward, simulation_library):
         """The next libcuda.so.1 of the path is the driver. A second folder of ours, here by a link, is none."""

@@ -86,7 +86,7 @@ def driver() -> str:
     except OSError:
         raise NoCard from None
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        path = next((line.split(maxsplit=5)[5].strip() for line in maps if "/libcuda.so" in line), "")
+        path = next((line.split(maxsplit=5)[5].strip() for line in maps if "/libcuda.so." in line), "")
     status = os.stat(path) if os.path.exists(path) else None
     try:
         with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
