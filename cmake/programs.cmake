@@ -53,6 +53,10 @@ foreach(folder ${benches})
     cenote_program(bench-${name} bench/${name} ${bench_shared})
 endforeach()
 
+if(TARGET bench-preload) # it starts itself again with them
+    add_dependencies(bench-preload cenote_preload cenote_forward)
+endif()
+
 # The yardstick of bench/pair. Only this program knows it.
 if(TARGET bench-pair)
     find_library(CENOTE_JEMALLOC jemalloc)
