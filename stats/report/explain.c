@@ -135,6 +135,7 @@ static void look_at_books(cenote_pool *pool, struct facts *f)
     struct pages_sums sums = report_sum(&look).pages;
     f->harvestable = sums.harvestable;
     f->waiting += sums.in_flight;
+    f->is_unannounced = !touch_captures_are_announced();
     f->frozen = sums.pinned;
     pieces_sum(&look, &held);
     look_at_groups(&look, &held, f);

@@ -45,6 +45,7 @@ struct facts {
     uint64_t       reserved, allocated, blocks;
     uint64_t       harvestable;     /* any stream may have it */
     uint64_t       waiting;         /* freed, but streams may be at work on it */
+    bool           is_unannounced;  /* announced:0: only a word of the program shows that a stream has ended */
     uint64_t       frozen;          /* in private pools, or pinned */
     uint64_t       immovable;       /* in segments that are partly used */
     uint64_t       whole;           /* beside blocks that share nothing with others */

@@ -49,6 +49,7 @@ CASE(memory_of_a_stream_that_died)
     trim_with_waits(&scene);
     EXPECT(cached(&scene) >= 48 * MIB); /* nothing covers it */
     EXPECT_EQ(cenote_alloc(scene.pool, 48 * MIB, scene.stream[B], &none), CENOTE_OUT_OF_MEMORY);
+    EXPECT(strstr(cenote_message(), "48.00 MiB that was freed waits for streams; with announced:0") != NULL);
     EXPECT_EQ(cenote_pool_destroy(scene.pool), CENOTE_BUSY);
     sync_context(scene.pool);
     DONE(cenote_pool_trim(scene.pool, 0, 0));

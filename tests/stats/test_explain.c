@@ -262,9 +262,13 @@ CASE(fragmentation_memory_that_waits_for_streams)
     struct facts f = cached_as(offsetof(struct facts, waiting));
     YES(STREAMS);
     NO(CAPTURE);
+    f.is_unannounced = true;
+    YES(UNANNOUNCED);
+    NO(STREAMS);
     f.capturing = true;
     YES(CAPTURE);
     NO(STREAMS);
+    NO(UNANNOUNCED);
     f.bytes = GIB; /* what is free would do */
     NO(CAPTURE);
     f.bytes = 8 * GIB; /* it would not fit even so */
