@@ -143,12 +143,13 @@ ON_TWO_CARDS(a_copy_between_devices)
     }
 }
 
-/* Memory of pools is opened by cuMemPoolSetAccess. */
+/* Memory of pools is opened by cuMemPoolSetAccess: to a device, too, on which the process allocates nothing. */
 ON_TWO_CARDS(access_to_a_pool)
 {
     CUmemoryPool pools[2];
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    DONE(cuCtxSetCurrent(contexts[1]));
     DONE(cuDeviceGetDefaultMemPool(&pools[0], 1));
     DONE(cuMemPoolCreate(&pools[1], &props));
     for (int i = 0; i < 2; i++) {
