@@ -9,11 +9,11 @@
  * for devices without `host_opening`: what a device is at may need a thread to end.
  */
 #include <pthread.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "host/host.h"
 #include "host/jemalloc.h"
+#include "host/machine.h"
 
 #define ADDRESSES_RATIO 4   /* chosen: addresses set aside, over the machine's memory: splinters cost addresses, not memory */
 #define ADDRESSES_LEAST (64ull << 30)
@@ -93,7 +93,7 @@ static int open_parts(struct host *h)
     int error = open_topology(h);
     if (error)
         return error;
-    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t memory = machine_memory();
     uint64_t addresses = memory * ADDRESSES_RATIO > ADDRESSES_LEAST ? memory * ADDRESSES_RATIO : ADDRESSES_LEAST;
     h->limit = limit_of(&h->options, memory);
     if (!pieces_open(h, addresses))
