@@ -73,6 +73,8 @@ static void close_tables(cenote_pool *pool)
     pages_close(&pool->store.pages);
     table_close(&pool->store.blocks);
     table_close(&pool->store.slabs);
+    for (uint32_t number = 1; number < pool->store.arenas.used; number++)
+        arena_close_small(arena_of(pool, number));
     table_close(&pool->store.arenas);
     table_close(&pool->pending.uses);
     table_close(&pool->lanes.table);

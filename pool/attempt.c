@@ -73,7 +73,7 @@ static bool has_dropped_aliases(struct climb *c)
 static enum attempt fill_place(struct climb *c, const struct place *place)
 {
     cenote_pool *pool = c->pool;
-    uint32_t block = heap_take(&c->arena->heap, place);
+    uint32_t block = heap_take(arena_heap(c->arena, region_of(&pool->store.pages, place->region)->heap), place);
     lock_give(&pool->lock);
 
     c->no_mapping = CUDA_SUCCESS;
@@ -214,6 +214,8 @@ static enum attempt place_and_fill(struct climb *c)
         note_poll(c->arena, &place);
         return ATTEMPT_DONE;
     }
+    if (c->rung > RUNG_BUDGET && c->arena->small && pool_try_heaps(pool, c->arena, &who, c->request, &c->at))
+        return ATTEMPT_DONE;
     if (fit == FIT_WITH_PAGES)
         return fill_from_plan(c, &who, &place);
     if (c->request->at)

@@ -1,5 +1,5 @@
 /*
- * budget.c: may free pages move, or are new ones created instead?
+ * budget.c: may free pages move, or are new ones created instead? And does the pool waste so much that small blocks go to heaps of their own?
  *
  * A page that moves takes driver time now. A page that is created instead takes driver time, too, again when it is given back, and memory in between.
  * So a budget for moving is twice the driver time that the pool's new pages have taken so far, a tenth of a second, and a sixth of harvest_budget
@@ -22,6 +22,8 @@
 #define GRACE_NS     100000000u    /* chosen: no user notices it at program start */
 #define PAGE_COSTS   2             /* creating a page and giving it back take about as long, by all prices known */
 #define BUDGETS_MAX  6             /* chosen, as the next: by recorded programs and programs of random sizes under the prices of two cards */
+#define SORTS_SHARE  8             /* chosen, as the next: no recorded program comes near; a smaller pool is no matter */
+#define SORTS_PAGES  16ull
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
 
 /*
@@ -55,6 +57,12 @@ static uint64_t need_with(cenote_pool *pool, uint64_t bytes)
     return *need > live ? *need : live;
 }
 
+/* The peaks of the counters are about to be reset. LOCKING: the pool's lock. */
+void budget_remember(cenote_pool *pool)
+{
+    need_with(pool, 0);
+}
+
 /* Bytes that the pool may grow by, for a request of `bytes`, rather than have pages move. */
 uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
 {
@@ -68,4 +76,26 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
         return UINT64_MAX;
     uint64_t most = need + (uint64_t)((spent / budget - 1) * WASTE_STEP * (double)need);
     return most > reserved ? most - reserved : 0;
+}
+
+/* Bytes of pages that blocks hold: live bytes, and what lies beside them on the same pages. Free pages, in flight or not, are no part of it. */
+static uint64_t held_by_blocks(const struct pages *s)
+{
+    uint64_t held = s->reserved - s->spare_bytes, stays;
+    for (int segments = 0; segments < 2; segments++)
+        for (uint32_t number = s->listed[segments]; number; number = region_of(s, number)->next_listed)
+            held -= pages_free(s, region_of(s, number), &stays);
+    return held;
+}
+
+/*
+ * Do blocks hold an eighth more, and some pages, than was ever live at one time? Then small blocks outlive large ones beside them and hold a page
+ * each, and from here on they go to heaps of their own (arena.c). A program whose blocks fit together keeps its layout. What went apart holds
+ * little, so the pool would soon be below that again: it has to fall to half of it. LOCKING: the pool's lock.
+ */
+void budget_look(cenote_pool *pool)
+{
+    uint64_t need = need_with(pool, 0), pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
+    uint64_t slack = need / SORTS_SHARE + (SORTS_PAGES << pool->store.pages.shift), most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
+    pool->remap.wastes = pool->store.pages.reserved > most && held_by_blocks(&pool->store.pages) > most;
 }

@@ -52,11 +52,11 @@ static struct region *open_region(uint64_t base, uint64_t bytes, uint32_t shift)
 }
 
 /* False: no host memory. LOCKING: the pool's lock. */
-static bool publish_region(cenote_pool *pool, struct arena *a, struct region *r)
+static bool publish_region(cenote_pool *pool, struct arena *a, uint32_t heap, struct region *r)
 {
-    if (!table_reserve(&pool->store.blocks, 4) || !pages_add_region(&pool->store.pages, r))
+    if ((heap && !arena_open_small(a)) || !table_reserve(&pool->store.blocks, 4) || !pages_add_region(&pool->store.pages, r))
         return false;
-    heap_add_region(&a->heap, r);
+    heap_add_region(arena_heap(a, heap), r);
     atomic_store(&r->pool, pool);
     return true;
 }
@@ -77,7 +77,7 @@ static uint64_t region_bytes(cenote_pool *pool, const struct arena *a)
     uint64_t least = REGION_SLOTS_LEAST * page, habit = round_up(capacity / REGION_SHARE, page);
     lock_take(&pool->lock);
     bool cheap = pool->store.pages.addresses < ADDRESSES_CHEAP * capacity;
-    uint64_t held = a->heap.bytes, bytes = cheap || held > habit ? habit : held;
+    uint64_t held = arena_addresses(a), bytes = cheap || held > habit ? habit : held;
     lock_give(&pool->lock);
     return bytes < least ? least : bytes;
 }
@@ -118,7 +118,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
                          (unsigned long long)(bytes >> 20), pool->config.device->ordinal);
     struct region *r = open_region(base, bytes, pool->store.pages.shift);
     lock_take(&pool->lock);
-    bool published = r && publish_region(pool, a, r);
+    bool published = r && publish_region(pool, a, q->heap, r);
     lock_give(&pool->lock);
     if (published)
         return CENOTE_OK;
@@ -186,7 +186,7 @@ static bool publish_segment(cenote_pool *pool, struct arena *a, uint64_t base, u
         return false;
     r->foreign = source_of(pool, a) != NULL;
     lock_take(&pool->lock);
-    bool published = table_reserve(&pool->store.pages.table, 1) && publish_region(pool, a, r);
+    bool published = table_reserve(&pool->store.pages.table, 1) && publish_region(pool, a, 0, r);
     if (published) {
         uint32_t page = pages_add(&pool->store.pages, 0, bytes);
         page_of(&pool->store.pages, page)->arena = a->number;

@@ -141,7 +141,7 @@ static struct arena *find_over(const cenote_pool *pool, uint64_t key, unsigned k
     struct arena *a = first_of(pool, q), *newest = q->last ? arena_of(pool, q->last) : NULL;
     if (a && !is_complete(pool, a))
         a = newest && has_its_order(newest, key) ? newest : NULL;
-    return a && (with_regions || !a->heap.regions) ? a : NULL;
+    return a && (with_regions || !arena_has_regions(a)) ? a : NULL;
 }
 
 /* One of the group's own, which live streams have left empty. Those that are not empty after all leave the queue. */
@@ -171,6 +171,7 @@ static void take_over(cenote_pool *pool, struct arena *a, uint32_t group, bool i
     a->retired = a->captured = false;
     a->ordered = 0;
     a->is_private = is_private;
+    CHECK(!is_private || !a->small); /* it served private groups alone */
     heap_fix(&a->heap, is_private);
 }
 
@@ -208,7 +209,7 @@ static void forget_those_of(cenote_pool *pool, struct idle_queue *q)
 {
     for (struct arena *a = first_of(pool, q), *next; a; a = next) {
         next = a->next_idle ? arena_of(pool, a->next_idle) : NULL;
-        if (!a->heap.regions && is_complete(pool, a))
+        if (!arena_has_regions(a) && is_complete(pool, a))
             idle_forget(pool, a);
     }
 }
@@ -220,6 +221,7 @@ void idle_forget(cenote_pool *pool, struct arena *a)
     leave(pool, a);
     leave_group(pool, a);
     lane_leave(pool, a);
+    arena_close_small(a);
     a->number = 0;
     table_give(&pool->store.arenas, number);
 }

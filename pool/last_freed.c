@@ -17,17 +17,17 @@ void pool_settle(cenote_pool *pool)
         return;
     pool->store.last_freed_block.number = 0;
     index_remove(&pool->store.by_address, block_of(&pool->store.blocks, block)->at);
-    heap_give(&pool->store.last_freed_block.arena->heap, block, pool->store.last_freed_block.freed);
+    heap_give(arena_heap(pool->store.last_freed_block.arena, pool->store.last_freed_block.heap), block, pool->store.last_freed_block.freed);
 }
 
 /* Makes the last freed block live again, if the search would choose its place. Returns the address, or 0. */
-uint64_t pool_reuse_last_freed(cenote_pool *pool, const struct arena *a, const struct request *q)
+uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct request *q)
 {
     uint32_t block = pool->store.last_freed_block.number;
     struct block *b = block_of(&pool->store.blocks, block);
     if (!block || b->size != q->size || pool->store.last_freed_block.arena != a || b->at % q->alignment || q->exclusive_pages)
         return 0;
-    if (!heap_would_choose(&a->heap, block))
+    if (pool->store.last_freed_block.heap != q->heap || !heap_would_choose(arena_heap(a, q->heap), block))
         return 0;
     pool->store.last_freed_block.number = 0;
     b->state = BLOCK_LIVE;

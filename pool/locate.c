@@ -35,7 +35,7 @@ static void describe_block(cenote_pool *pool, struct block_ref *w, uint32_t bloc
 /* No block begins there: is the address inside one? */
 static enum lookup locate_inside(cenote_pool *pool, uint64_t at, struct block_ref *w)
 {
-    uint32_t block = heap_piece_at(&w->arena->heap, w->region, at);
+    uint32_t block = heap_piece_at(arena_heap(w->arena, w->region->heap), w->region, at);
     if (!block)
         return FOUND_NOTHING;
     describe_block(pool, w, block);

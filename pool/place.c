@@ -28,6 +28,8 @@ void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *
     request_make(q, !a->is_private && !q->exclusive_pages && !q->at);
     if (q->exclusive_pages && !q->alone)
         request_cover_pages(q, 1ull << pool->store.pages.shift);
+    else if (__builtin_expect(pool->remap.wastes, 0) && !a->is_private && provider_moves_pages(pool, a))
+        request_choose_heap(q, pool->store.pages.shift);
 }
 
 /* The block that heap_take took, with its pages in place, becomes what was asked for. LOCKING: the pool's lock. */
@@ -73,13 +75,27 @@ enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *wh
         if (place->slid && !slide && !a->slides_left)
             return FIT_IN_FLIGHT;
         a->slides_left -= place->slid && !slide;
-        *at = pool_commit(pool, a, q, heap_take(&a->heap, place));
+        *at = pool_commit(pool, a, q, heap_take(arena_heap(a, region_of(&pool->store.pages, place->region)->heap), place));
     } else {
         a->blocks++;
     }
     count_alloc(pool, a, q);
     record_taken(pool, *at, q, a);
     return FIT_NOW;
+}
+
+/*
+ * Memory is short: serves the request from pages in place in any heap of the arena, whatever the size of what lies there. LOCKING: the pool's
+ * lock.
+ */
+bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at)
+{
+    struct request anywhere = *q;
+    struct place place;
+    for (anywhere.heap = 0; anywhere.heap < arena_heaps(a); anywhere.heap++)
+        if (pool_try(pool, a, who, &anywhere, true, &place, at) == FIT_NOW)
+            return true;
+    return false;
 }
 
 /*
@@ -97,6 +113,7 @@ void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed)
         block_of(&pool->store.blocks, w->block)->state = BLOCK_LAST_FREED;
         pool->store.last_freed_block.number = w->block;
         pool->store.last_freed_block.arena = w->arena;
+        pool->store.last_freed_block.heap = w->region->heap;
         pool->store.last_freed_block.freed = freed;
     }
     if (!w->arena->blocks && !w->arena->queue)

@@ -19,7 +19,7 @@
 static bool is_unused(const cenote_pool *pool, const struct region *r, tick *last)
 {
     *last = 0;
-    if (r->fixed || region_is_segment(r) || heap_region_has_block(&arena_of(pool, r->arena)->heap, r))
+    if (r->fixed || region_is_segment(r) || heap_region_has_block(arena_heap(arena_of(pool, r->arena), r->heap), r))
         return false;
     for (uint32_t slot = 0; slot < r->slots; slot++) {
         const struct page *p = r->page[slot] ? page_of(&pool->store.pages, r->page[slot]) : NULL;

@@ -3,8 +3,9 @@
  *
  *     a fill: planned ---> created ---> mapped ---> published, all in one hold of the turn
  *
- * OWNERS: attempt.c; budget.c has the times and `need`; aliases.c has `drop_above`. watch.c and policy/churn.c read the fill while it is under way.
- * LOCKING: the turn.
+ * OWNERS: attempt.c; budget.c has the times, `need` and `wastes`; aliases.c has `drop_above`. watch.c and policy/churn.c read the fill while it is
+ * under way, place.c whether the pool wastes.
+ * LOCKING: the turn; `need` and `wastes` change with the pool's lock, and may be read with it alone.
  */
 #ifndef CENOTE_POOL_REMAP_H
 #define CENOTE_POOL_REMAP_H
@@ -18,12 +19,15 @@ struct remap {
     uint64_t       creating_ns;     /* driver time that new pages have taken */
     uint64_t       moving_ns;       /* and that moving pages has */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
+    bool           wastes;          /* blocks hold many pages beside what they are: small ones go to heaps of their own */
     uint64_t       drop_above;      /* mappings of the device at which aliases.c tries again; 0: at the cap */
 };
 
 /* --- budget.c. LOCKING: the pool's lock and the turn */
 void     budget_book_fill(cenote_pool *pool, uint64_t creating_ns, uint64_t unmapping_ns, uint64_t mapping_ns);
 void     budget_book_segments(cenote_pool *pool, uint64_t ns);
+void     budget_remember(cenote_pool *pool);
+void     budget_look(cenote_pool *pool);
 uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now);
 
 #endif

@@ -28,7 +28,6 @@
 static bool borrow(struct climb *c)
 {
     cenote_pool *pool = c->pool;
-    struct place place;
     lock_take(&pool->lock);
     for (uint32_t number = 1; number < pool->store.arenas.used && !c->at && !c->arena->group && !c->request->at; number++) {
         struct arena *a = arena_of(pool, number);
@@ -39,7 +38,7 @@ static bool borrow(struct climb *c)
                             .alignment = c->request->class == CLASS_NONE ? c->request->alignment : BLOCK_BYTES};
         struct requester who = pool_requester(pool, a);
         pool_shape(pool, a, &q);
-        pool_try(pool, a, &who, &q, true, &place, &c->at);
+        pool_try_heaps(pool, a, &who, &q, &c->at);
     }
     lock_give(&pool->lock);
     return c->at != 0;
@@ -283,6 +282,9 @@ int shortage_serve(cenote_pool *pool, struct arena *a, const struct request *q, 
         trim_surplus(pool);
     if (!error)
         pool->config.hooks->decay(pool, DECAY_IN_PASSING);
+    lock_take(&pool->lock);
+    budget_look(pool);
+    lock_give(&pool->lock);
     turn_end(pool);
     *at = c.at;
     return error == CENOTE_OUT_OF_MEMORY ? pool->config.hooks->explain(pool, q->bytes) : error;

@@ -19,6 +19,7 @@
 struct last_freed_block {
     uint32_t      number;           /* 0: none */
     struct arena *arena;
+    uint32_t      heap;             /* of the arena, in which it lies */
     tick          freed;
 };
 
@@ -44,9 +45,10 @@ cenote_pool *pool_lock_of(const void *address, struct block_ref *w);
 enum lookup pool_locate(cenote_pool *pool, uint64_t at, struct block_ref *w);
 void pool_give(cenote_pool *pool, const struct block_ref *w, tick freed);
 void pool_settle(cenote_pool *pool);
-uint64_t pool_reuse_last_freed(cenote_pool *pool, const struct arena *a, const struct request *q);
+uint64_t pool_reuse_last_freed(cenote_pool *pool, struct arena *a, const struct request *q);
 enum fit pool_try(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, bool slide, struct place *place,
                   uint64_t *at);
+bool pool_try_heaps(cenote_pool *pool, struct arena *a, const struct requester *who, const struct request *q, uint64_t *at);
 void pool_shape(const cenote_pool *pool, const struct arena *a, struct request *q);
 uint64_t pool_commit(cenote_pool *pool, struct arena *a, const struct request *q, uint32_t block);
 bool pool_reserve_books(cenote_pool *pool, uint64_t mark);

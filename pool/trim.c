@@ -89,7 +89,7 @@ static uint64_t release_segment(cenote_pool *pool, uint32_t page)
     lock_take(&pool->lock);
     struct page *p = page_of(&pool->store.pages, page);
     struct region *r = region_of(&pool->store.pages, p->home.region);
-    struct heap *heap = &arena_of(pool, r->arena)->heap;
+    struct heap *heap = arena_heap(arena_of(pool, r->arena), r->heap);
     uint64_t bytes = p->bytes;
     heap_remove_region(heap, r);
     atomic_store(&r->pool, NULL);
@@ -221,7 +221,7 @@ bool trim_region(cenote_pool *pool, uint32_t number)
 {
     lock_take(&pool->lock);
     struct region *r = region_of(&pool->store.pages, number);
-    struct heap *heap = r ? &arena_of(pool, r->arena)->heap : NULL;
+    struct heap *heap = r ? arena_heap(arena_of(pool, r->arena), r->heap) : NULL;
     bool empty = r && !r->fixed && !region_is_segment(r) && heap_region_is_empty(heap, r);
     if (empty) {
         heap_remove_region(heap, r);
@@ -271,7 +271,7 @@ void trim_orphans(cenote_pool *pool)
         lock_take(&pool->lock);
         pool_settle(pool);
         struct arena *a = atomic_load(&pool->config.device->captures) ? NULL : idle_take_orphan(pool);
-        if (a && !(page = leave_segment(pool, a)) && !a->heap.regions)
+        if (a && !(page = leave_segment(pool, a)) && !arena_has_regions(a))
             idle_forget(pool, a);
         else if (a)
             idle_enter(pool, a); /* there may be more */

@@ -1,5 +1,10 @@
 /*
- * arena.c: serves small requests from slabs, all others from the heap; slabs are cut from the heap, too.
+ * arena.c: serves small requests from slabs, all others from a heap; slabs are cut from heaps, too.
+ *
+ *     while the pool does not waste    heap 0: blocks of all sizes and slabs
+ *     while it wastes                  heap 0: large blocks      heap 1: up to half a page      heap 2: up to a sixteenth, slabs
+ *
+ * A block stays in the heap that it came to, and its region says which (invariant 27). When the pool wastes is not decided here: budget.c.
  *
  * An arena has one order domain: the key (group, stream). Its blocks are allocated and freed in the order of that stream, so that nothing here
  * has to ask what the device has done. Pages and fences deal with memory that comes from another arena or goes to one.
@@ -10,11 +15,59 @@
 
 #include "base/check.h"
 
+#define MIDDLE_SHIFT 1      /* chosen: blocks of up to half a page, and of up to a sixteenth; docs/waste.md has what else was tried */
+#define SMALL_SHIFT  4
+
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private)
 {
     heap_open(&a->heap, pages, blocks, a->number, is_private);
     a->slabs = (struct slabs){.table = slabs};
     a->is_private = a->was_private = is_private;
+}
+
+/* False: no host memory. */
+bool arena_open_small(struct arena *a)
+{
+    CHECK(!a->is_private);
+    if (a->small)
+        return true;
+    struct heap *small = memory_map(SMALL_HEAPS * sizeof *small);
+    for (uint32_t i = 0; small && i < SMALL_HEAPS; i++) {
+        heap_open(&small[i], a->heap.pages, a->heap.ranges.blocks, a->number, false);
+        small[i].index = i + 1;
+    }
+    a->small = small;
+    return small != NULL;
+}
+
+void arena_close_small(struct arena *a)
+{
+    if (a->small)
+        memory_unmap(a->small, SMALL_HEAPS * sizeof *a->small);
+    a->small = NULL;
+}
+
+bool arena_has_regions(const struct arena *a)
+{
+    bool has = a->heap.regions;
+    for (uint32_t i = 0; a->small && i < SMALL_HEAPS; i++)
+        has |= a->small[i].regions != 0;
+    return has;
+}
+
+/* Bytes of addresses in all its regions. */
+uint64_t arena_addresses(const struct arena *a)
+{
+    uint64_t bytes = a->heap.bytes;
+    for (uint32_t i = 0; a->small && i < SMALL_HEAPS; i++)
+        bytes += a->small[i].bytes;
+    return bytes;
+}
+
+/* The heap in which the block lies. */
+static struct heap *heap_with(struct arena *a, uint32_t block)
+{
+    return arena_heap(a, region_of(a->heap.pages, block_of(a->heap.ranges.blocks, block)->region)->heap);
 }
 
 /* Decides between slab and heap. Private arenas have no slabs: the blocks of a capture must be restorable one by one. */
@@ -31,6 +84,15 @@ void request_make(struct request *q, bool slabs)
     }
 }
 
+/*
+ * A small block goes to a heap of its own. Beside a block that goes when it stays, it would hold a page, and the hole in front of it would serve
+ * no block that is larger.
+ */
+void request_choose_heap(struct request *q, uint32_t page_shift)
+{
+    q->heap = q->size <= 1ull << page_shift >> SMALL_SHIFT ? 2 : q->size <= 1ull << page_shift >> MIDDLE_SHIFT ? 1 : 0;
+}
+
 void request_cover_pages(struct request *q, uint64_t page)
 {
     q->size = (q->size + page - 1) & ~(page - 1);
@@ -43,7 +105,7 @@ static enum fit find_at(struct arena *a, const struct requester *who, const stru
         return heap_find_alone(&a->heap, who, q->at, q->size, q->alignment, place);
     if (q->at & (q->alignment - 1))
         return FIT_NOT; /* whole pages do not begin there */
-    return heap_find_at(&a->heap, who, r, q->at, q->size, place);
+    return r && r->arena == a->number ? heap_find_at(arena_heap(a, r->heap), who, r, q->at, q->size, place) : FIT_NOT;
 }
 
 /* Finds a place in the heap for the block, or for a new slab. `r`: the region of the address that the request names, if it names one. */
@@ -60,7 +122,9 @@ enum fit arena_find(struct arena *a, const struct requester *who, const struct r
         return heap_find_last(&a->heap, q->size, q->alignment, place);
     if (q->alone)
         return heap_find_alone(&a->heap, who, 0, q->size, q->alignment, place);
-    return heap_find(&a->heap, who, q->size, q->alignment, place);
+    if (q->heap && !a->small)
+        return FIT_NOT; /* the first region makes them */
+    return heap_find(arena_heap(a, q->heap), who, q->size, q->alignment, place);
 }
 
 /* The block that heap_take took has its pages: makes it live, or a slab, and takes the first item. Returns the address. */
@@ -81,7 +145,7 @@ uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block)
 /* The block did not get its pages. The program never had it: its slots are no more in flight than they were. */
 void arena_abandon(struct arena *a, uint32_t block)
 {
-    heap_give(&a->heap, block, 0);
+    heap_give(heap_with(a, block), block, 0);
 }
 
 void arena_note_free(struct arena *a, tick freed)
@@ -95,7 +159,7 @@ void arena_note_free(struct arena *a, tick freed)
 static void close_slab(struct arena *a, uint32_t slab)
 {
     struct region *r = region_of(a->heap.pages, slab_of(a->slabs.table, slab)->region);
-    heap_give(&a->heap, slab_close(&a->slabs, slab, r), a->last_return_tick);
+    heap_give(arena_heap(a, r->heap), slab_close(&a->slabs, slab, r), a->last_return_tick);
 }
 
 void arena_give_item(struct arena *a, uint32_t slab, uint32_t item, tick freed)

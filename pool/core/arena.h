@@ -9,6 +9,7 @@
 #include "pool/core/slab.h"
 
 #define ARENAS_MAX (1u << 16)
+#define SMALL_HEAPS 2           /* chosen, see docs/waste.md */
 #define BYTES_MAX  (1ull << 56)    /* no device has more; keeps sums from overflowing */
 
 struct request {
@@ -18,9 +19,10 @@ struct request {
     uint64_t at;                    /* where it has to be, 0: anywhere */
     uint64_t mark;                  /* see label.h */
     uint32_t class;                 /* of the slab, CLASS_NONE: a block of its own */
-    bool     exclusive_pages;                 /* shares no page and no segment with another block */
+    uint32_t heap;                  /* which of the arena's heaps serves it, see arena_heap */
+    bool     exclusive_pages;       /* shares no page and no segment with another block */
     bool     alone;                 /* the same where memory is segments: it has one to itself */
-    bool     at_segment_end;                  /* ends where its segment ends, in which no block has been before: provider guard */
+    bool     at_segment_end;        /* ends where its segment ends, in which no block has been before: provider guard */
 };
 
 /* Arenas by number, first come first, see idle.c. */
@@ -29,7 +31,8 @@ struct idle_queue {
 };
 
 struct arena {                      /* guarded by the pool's lock */
-    struct heap  heap;
+    struct heap  heap;              /* number 0: blocks of any size */
+    struct heap *small;             /* numbers 1 to SMALL_HEAPS: small blocks of a pool that wastes memory; NULL: none came yet */
     struct slabs slabs;
     uint64_t stream;                /* key of its stream, see streams.c */
     CUstream handle;                /* the stream's handle when the stream got the arena */
@@ -61,7 +64,15 @@ struct arena {                      /* guarded by the pool's lock */
 
 void arena_open(struct arena *a, struct pages *pages, struct table *blocks, struct table *slabs, bool is_private);
 
+bool     arena_open_small(struct arena *a);
+void     arena_close_small(struct arena *a);
+static inline struct heap *arena_heap(struct arena *a, uint32_t heap) { return heap ? &a->small[heap - 1] : &a->heap; }
+static inline uint32_t arena_heaps(const struct arena *a) { return a->small ? 1 + SMALL_HEAPS : 1; }
+bool     arena_has_regions(const struct arena *a);
+uint64_t arena_addresses(const struct arena *a);
+
 void     request_make(struct request *q, bool slabs);
+void     request_choose_heap(struct request *q, uint32_t page_shift);
 void     request_cover_pages(struct request *q, uint64_t page);
 enum fit arena_find(struct arena *a, const struct requester *who, const struct request *q, const struct region *r, struct place *place);
 uint64_t arena_commit(struct arena *a, const struct request *q, uint32_t block);

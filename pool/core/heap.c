@@ -188,7 +188,7 @@ uint32_t heap_piece_at(const struct heap *h, const struct region *r, uint64_t at
 /* As heap_find, for a block that has to begin at `at` in `r`. FIT_NOT: a block lies there, or the address never belonged to this heap. */
 enum fit heap_find_at(struct heap *h, const struct requester *who, const struct region *r, uint64_t at, uint64_t size, struct place *place)
 {
-    bool ours = r && r->arena == h->arena && at >= r->base && at < r->top;
+    bool ours = r && r->arena == h->arena && r->heap == h->index && at >= r->base && at < r->top;
     uint32_t range = ours ? heap_piece_at(h, r, at) : 0;
     const struct block *b = range ? at_number(h, range) : NULL;
     if (!b || b->state != BLOCK_FREE || b->at + b->size - at < size)
@@ -449,6 +449,7 @@ void heap_add_region(struct heap *h, struct region *r)
     if (h->regions)
         close_top(h, region_of(h->pages, h->regions));
     r->arena = h->arena;
+    r->heap = h->index;
     r->fixed = h->fixed;
     join(h, r, 0);
     if (region_is_segment(r))

@@ -18,6 +18,7 @@ struct heap {                   /* guarded by the pool's lock */
     uint64_t      used;         /* of these, below the tops: not virgin */
     uint64_t      small;        /* in regions of less than HEAP_SMALL */
     uint32_t      arena;        /* the number it goes by in regions and pages */
+    uint32_t      index;        /* which of the arena's heaps it is */
     bool          fixed;        /* private arena: regions it gets are fixed */
 };
 

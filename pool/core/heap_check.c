@@ -100,6 +100,8 @@ bool heap_check(struct heap *h, const struct region *r, struct heap_walk *w, uin
 /* Is the region in order beside its neighbours? The newest may grow, what the others count does not change while the turn is held. */
 const char *heap_broken_region(const struct heap *h, const struct region *r)
 {
+    if (r->arena != h->arena || r->heap != h->index || (h->index && (r->fixed || region_is_segment(r))))
+        return "27: a region names its heap, and heaps for small blocks are neither fixed nor of segments";
     return r->number != h->regions && r->top != region_end(r) && r->top != r->base ? "13: only the newest region is partly virgin" : NULL;
 }
 

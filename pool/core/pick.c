@@ -110,7 +110,7 @@ static uint64_t maybe_free(const struct region *r, uint32_t word)
 }
 
 /* Bytes of free pages of a region, spares aside; *stays: of those that neither move nor go, pinned or of a private arena. */
-uint64_t pages_free(struct pages *s, const struct region *r, uint64_t *stays)
+uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays)
 {
     uint64_t bytes = *stays = 0;
     for (uint32_t w = 0; w < bits_words(r->slots); w++) {

@@ -36,6 +36,7 @@ struct region {
     uint32_t slots;
     uint32_t shift;                 /* log2 of the slot size; SEGMENT_SHIFT: memory that came whole and cannot move */
     uint32_t arena;                 /* the arena to which it belongs */
+    uint32_t heap;                  /* and to which of its heaps, see arena.h */
     uint32_t before, next;          /* regions of that arena, newest first; 0: none */
     uint32_t before_listed, next_listed; /* regions with pages that may be free, see pages.c */
     bool     is_listed;

@@ -93,7 +93,8 @@ static const char *broken_rule(struct look *look)
     for (uint32_t number = 1; number < pool->store.arenas.used && !broken && !look->is_over; number++) {
         struct arena *a = arena_of(pool, number);
         broken = a->number && !lane_knows_last_free(pool, a) ? "26: a lane knows when memory of its stream was freed to last" : NULL;
-        broken = a->number && !broken ? check_heap(look, &a->heap) : broken;
+        for (uint32_t heap = 0; a->number && heap < arena_heaps(a) && !broken && !look->is_over; heap++)
+            broken = check_heap(look, arena_heap(a, heap));
         if (!broken && a->number && !look->is_over)
             broken = check_slabs(look, &a->slabs);
         look_goes_on(look, 1);

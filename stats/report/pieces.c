@@ -160,7 +160,7 @@ static void draw_region(struct picture *p, struct look *look, uint32_t number)
         r = look->is_over ? NULL : region_of(&p->pool->store.pages, number);
         if (!r || r->base != base || !begin_region(p, r))
             return;
-        block = heap_piece_at(&arena_of(p->pool, r->arena)->heap, r, p->at);
+        block = heap_piece_at(arena_heap(arena_of(p->pool, r->arena), r->heap), r, p->at);
     }
 }
 
@@ -267,22 +267,29 @@ void pieces_sum(struct look *look, struct arena_sums *sums)
     sum_regions(look, 0, sums, NULL);
 }
 
+static bool sum_heap(struct look *look, const struct heap *h, uint64_t *sum)
+{
+    const struct region *r;
+    for (uint32_t region = h->regions; region; region = r->next) {
+        r = region_of(h->pages, region);
+        for (uint32_t from = 0; from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
+            *sum += shown_bytes(h->pages, r, from);
+            look->work += 2 + WORK_OF_SLOTS * (r->slots - from >= SLOTS_AT_ONCE);
+            if (look->work >= PORTION)
+                return false;
+        }
+    }
+    return true;
+}
+
 /* As the group hangs together. False: there is so much of it that this has to be done in portions. LOCKING: the pool's lock. */
 static bool sum_group(struct look *look, const cenote_group *group, uint64_t *sum)
 {
     const cenote_pool *pool = look->pool;
-    for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group) {
-        uint32_t region = arena_of(pool, number)->heap.regions;
-        for (const struct region *r; region; region = r->next) {
-            r = region_of(&pool->store.pages, region);
-            for (uint32_t from = 0; from < r->slots && region_slot_at(r, from) < r->top; from += SLOTS_AT_ONCE) {
-                *sum += shown_bytes(&pool->store.pages, r, from);
-                look->work += 2 + WORK_OF_SLOTS * (r->slots - from >= SLOTS_AT_ONCE);
-                if (look->work >= PORTION)
-                    return false;
-            }
-        }
-    }
+    for (uint32_t number = group->first_arena; number; number = arena_of(pool, number)->next_of_group)
+        for (uint32_t heap = 0; heap < arena_heaps(arena_of(pool, number)); heap++)
+            if (!sum_heap(look, arena_heap(arena_of(pool, number), heap), sum))
+                return false;
     return true;
 }
 

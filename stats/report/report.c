@@ -141,6 +141,7 @@ int cenote_pool_reset_peaks(cenote_pool *pool)
     struct look look;
     look_begin(&look, pool);
     derive_cached(&pool->account.stats);
+    budget_remember(pool);
 #define CENOTE_LEVEL(name, unit, text) pool->account.stats.name.peak = pool->account.stats.name.current;
 #define CENOTE_COUNT(name, unit, text)
 #define CENOTE_GAUGE(name, unit, text)

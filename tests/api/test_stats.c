@@ -233,6 +233,7 @@ CASE(a_check_finds_what_is_wrong)
     WRONG("invariant 17: active", pool->account.stats.active.current, 64 * MIB);
     WRONG("invariant 18:", region_of(&pool->store.pages, a->heap.regions)->edges[0], 1);
     WRONG("invariant 20: arenas", a->row.current, 512);
+    WRONG("invariant 27:", region_of(&pool->store.pages, a->heap.regions)->heap, 1);
     WRONG("invariant 20: arenas", pool->account.by_size[0].current, 512);
     pool->account.by_kind[0].current += 512; /* is not kept before the first label */
     DONE(cenote_pool_check(pool));

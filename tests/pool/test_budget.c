@@ -16,7 +16,7 @@ static void reset(double harvest_budget)
 {
     memset(&pool, 0, sizeof pool);
     pool.config.options.harvest_budget = harvest_budget;
-    pool.account.stats.allocated.current = pool.account.stats.allocated.peak = NEED;
+    pool.account.stats.allocated.current = pool.account.stats.allocated.peak = pool.account.stats.active.current = NEED;
     pool.store.pages.reserved = NEED;
 }
 
@@ -96,6 +96,54 @@ CASE(mixed_fills_are_booked_by_page)
     budget_book_fill(&pool, 100, 0, 50);
     EXPECT_EQ(pool.remap.creating_ns, 285);
     EXPECT_EQ(pool.remap.moving_ns, 105);
+}
+
+/* An eighth of what was live, and sixteen pages: half of that once the pool wastes. */
+CASE(a_pool_wastes_if_blocks_hold_more_than_was_ever_live)
+{
+    reset(0.01);
+    pool.store.pages.shift = 20;
+    uint64_t slack = NEED / 8 + (16ull << 20);
+    pool.store.pages.reserved = NEED + slack;
+    budget_look(&pool);
+    EXPECT(!pool.remap.wastes);
+    pool.store.pages.reserved++;
+    budget_look(&pool);
+    EXPECT(pool.remap.wastes);
+    pool.store.pages.reserved = NEED + slack / 2 + 1;
+    budget_look(&pool);
+    EXPECT(pool.remap.wastes);
+    pool.store.pages.reserved--;
+    budget_look(&pool);
+    EXPECT(!pool.remap.wastes);
+}
+
+CASE(neither_spares_nor_blocks_that_wait_are_wasted)
+{
+    reset(0.01);
+    pool.store.pages.shift = 20;
+    pool.store.pages.reserved = 2 * NEED;
+    pool.store.pages.spare_bytes = NEED / 2 + 1;
+    budget_look(&pool);
+    EXPECT(pool.remap.wastes);
+    pool.remap.wastes = false;
+    pool.store.pages.spare_bytes = NEED;
+    budget_look(&pool);
+    EXPECT(!pool.remap.wastes);
+    pool.store.pages.spare_bytes = 0;
+    pool.account.stats.active.current = 2 * NEED; /* other streams use half of it */
+    budget_look(&pool);
+    EXPECT(!pool.remap.wastes);
+}
+
+CASE(a_reset_of_the_peaks_makes_no_waste)
+{
+    reset(0.01);
+    pool.store.pages.shift = 20;
+    budget_remember(&pool);
+    pool.account.stats.allocated.current = pool.account.stats.allocated.peak = pool.account.stats.active.current = NEED / 2;
+    budget_look(&pool);
+    EXPECT(!pool.remap.wastes);
 }
 
 SUITE_MAIN("budget")

@@ -1,0 +1,215 @@
+/*
+ * test_small_heaps.c: while blocks hold much more memory than they are, small ones go to heaps of their own, where they hold no page each. A pool
+ * that does not waste keeps its layout. Pages here have 2 MiB: blocks of up to 128 KiB and of up to 1 MiB are small.
+ */
+#include "tests/api/scene.h"
+
+#define CARD   (4 * GIB)
+#define PAIRS  128
+#define LARGE  (1900 * KIB)
+#define SMALL  (20 * KIB)
+#define MIDDLE (600 * KIB)
+
+struct pairs {
+    struct held large[PAIRS], small[PAIRS];
+};
+
+/* A small block beside each large one; the large ones go, and the small ones stay. */
+static void take_pairs(struct scene *scene, struct pairs *p, size_t large, size_t small)
+{
+    for (int i = 0; i < PAIRS; i++) {
+        REQUIRE(held_take(&p->large[i], scene->pool, large, scene->stream[A]));
+        REQUIRE(held_take(&p->small[i], scene->pool, small, scene->stream[A]));
+    }
+    for (int i = 0; i < PAIRS; i++)
+        held_give(&p->large[i]);
+}
+
+static void give_small(struct pairs *p)
+{
+    for (int i = 0; i < PAIRS; i++)
+        held_give(&p->small[i]);
+}
+
+static uint64_t reserved(const struct scene *scene)
+{
+    cenote_stats stats;
+    DONE(cenote_pool_stats(scene->pool, &stats));
+    return stats.reserved.current;
+}
+
+/* Twice the pairs, a little larger the second time: the pool wastes memory from then on. */
+static void make_it_waste(struct scene *scene, struct pairs p[2])
+{
+    take_pairs(scene, &p[0], LARGE, SMALL);
+    take_pairs(scene, &p[1], LARGE + 64 * KIB, SMALL);
+}
+
+static uint64_t apart(const struct held *a, const struct held *b)
+{
+    uint64_t x = (uint64_t)(uintptr_t)a->at, y = (uint64_t)(uintptr_t)b->at;
+    return x < y ? y - x : x - y;
+}
+
+CASE(small_blocks_lie_beside_large_ones_in_a_pool_that_does_not_waste)
+{
+    static struct pairs p;
+    struct scene scene;
+    scene_open(&scene, CARD);
+    take_pairs(&scene, &p, LARGE, SMALL);
+    for (int i = 1; i < PAIRS; i++)
+        EXPECT(apart(&p.small[i - 1], &p.small[i]) >= LARGE);
+    give_small(&p);
+    scene_close(&scene);
+}
+
+CASE(in_a_pool_that_wastes_small_blocks_lie_together_and_hold_few_pages)
+{
+    static struct pairs p[2], more[3];
+    struct scene scene;
+    scene_open(&scene, CARD);
+    make_it_waste(&scene, p);
+    uint64_t before = reserved(&scene);
+    for (int i = 0; i < 3; i++)
+        take_pairs(&scene, &more[i], LARGE + (size_t)(i + 2) * 64 * KIB, SMALL);
+    for (int i = 1; i < PAIRS; i++)
+        EXPECT(apart(&more[2].small[i - 1], &more[2].small[i]) <= 2 * SMALL);
+    EXPECT(reserved(&scene) <= before + PAIRS * (LARGE + 5 * 64 * KIB) / 4 * 5); /* one set of large blocks more, not three */
+    for (int i = 0; i < 3; i++)
+        give_small(&more[i]);
+    give_small(&p[0]);
+    give_small(&p[1]);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(&scene), 0);
+    scene_close(&scene);
+}
+
+CASE(each_size_of_small_blocks_has_a_heap)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    struct held large, middle[2], small[2], item[2];
+    scene_open(&scene, CARD);
+    make_it_waste(&scene, p);
+    REQUIRE(held_take(&large, scene.pool, 1025 * KIB, scene.stream[A])); /* no small one */
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(held_take(&middle[i], scene.pool, MIDDLE, scene.stream[A]));
+        REQUIRE(held_take(&small[i], scene.pool, 128 * KIB, scene.stream[A]));
+        REQUIRE(held_take(&item[i], scene.pool, 2000, scene.stream[A]));
+    }
+    EXPECT_EQ(apart(&middle[0], &middle[1]), MIDDLE);
+    EXPECT(apart(&small[0], &small[1]) <= 256 * KIB); /* a slab may lie between the two */
+    EXPECT(apart(&small[0], &middle[0]) >= 128 * MIB);
+    EXPECT(apart(&large, &middle[0]) >= 128 * MIB);
+    EXPECT(apart(&small[0], &item[1]) <= MIB);
+    held_give(&large);
+    for (int i = 0; i < 2; i++) {
+        held_give(&middle[i]);
+        held_give(&small[i]);
+        held_give(&item[i]);
+    }
+    give_small(&p[0]);
+    give_small(&p[1]);
+    scene_close(&scene);
+}
+
+CASE(a_small_block_comes_back_to_its_address)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    struct held a, b;
+    scene_open(&scene, CARD);
+    make_it_waste(&scene, p);
+    REQUIRE(held_take(&a, scene.pool, MIDDLE, scene.stream[A]));
+    REQUIRE(held_take(&b, scene.pool, MIDDLE, scene.stream[A]));
+    void *at = a.at;
+    held_give(&a);
+    REQUIRE(held_take(&a, scene.pool, MIDDLE, scene.stream[A])); /* the block that was freed last */
+    EXPECT(a.at == at);
+    held_give(&a);
+    held_give(&b);
+    DONE(cenote_alloc_at(scene.pool, NULL, at, MIDDLE, (cenote_stream)scene.stream[A]));
+    cenote_block block;
+    DONE(cenote_find((char *)at + 5, &block));
+    EXPECT(block.start == at);
+    DONE(cenote_free(at));
+    give_small(&p[0]);
+    give_small(&p[1]);
+    scene_close(&scene);
+}
+
+CASE(large_blocks_do_not_take_the_place_of_small_ones_that_were_freed_last)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    struct held before, after;
+    scene_open(&scene, CARD);
+    REQUIRE(held_take(&before, scene.pool, MIDDLE, scene.stream[A]));
+    make_it_waste(&scene, p);
+    void *at = before.at;
+    held_give(&before);
+    REQUIRE(held_take(&after, scene.pool, MIDDLE, scene.stream[A])); /* its size has a heap of its own now */
+    EXPECT(after.at != at);
+    held_give(&after);
+    give_small(&p[0]);
+    give_small(&p[1]);
+    scene_close(&scene);
+}
+
+CASE(private_groups_and_whole_pages_have_no_heaps_for_small_blocks)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    cenote_group *group[2];
+    void *large[2], *small[2];
+    scene_open(&scene, CARD);
+    DONE(cenote_group_create(scene.pool, "private", CENOTE_GROUP_PRIVATE, NULL, &group[0]));
+    DONE(cenote_group_create(scene.pool, "whole", CENOTE_GROUP_WHOLE, NULL, &group[1]));
+    make_it_waste(&scene, p);
+    for (int i = 0; i < 2; i++) {
+        DONE(cenote_group_alloc(group[i], LARGE, 512, (cenote_stream)scene.stream[A], &large[i]));
+        DONE(cenote_group_alloc(group[i], MIDDLE, 512, (cenote_stream)scene.stream[A], &small[i]));
+        uint64_t between = (uint64_t)(uintptr_t)small[i] - (uint64_t)(uintptr_t)large[i];
+        EXPECT_EQ(between, i ? 2 * MIB : LARGE);
+        DONE(cenote_free(large[i]));
+        DONE(cenote_free(small[i]));
+        DONE(cenote_group_destroy(group[i]));
+    }
+    give_small(&p[0]);
+    give_small(&p[1]);
+    scene_close(&scene);
+}
+
+/* What is free in the pages of small blocks serves others before an allocation fails. */
+CASE(if_memory_is_short_a_block_goes_to_any_heap)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    static void *filling[8192];
+    struct held small[10], rest;
+    size_t count = 0, beside = 0;
+    scene_open(&scene, CARD);
+    make_it_waste(&scene, p);
+    for (int i = 0; i < 10; i++)
+        REQUIRE(held_take(&small[i], scene.pool, 100 * KIB, scene.stream[A]));
+    for (int i = 1; i < 9; i++)
+        held_give(&small[i]);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    REQUIRE(held_take(&rest, scene.pool, CARD - reserved(&scene), scene.stream[A]));
+    while (count < 8192 && cenote_alloc(scene.pool, 130 * KIB, (cenote_stream)scene.stream[A], &filling[count]) == CENOTE_OK) {
+        struct held block = {.at = filling[count++]};
+        beside += apart(&block, &small[0]) < MIB;
+    }
+    EXPECT(beside > 0); /* blocks of the heap in the middle: no page was left, but a hole beside the small ones */
+    EXPECT(count < 8192);
+    while (count)
+        DONE(cenote_free(filling[--count]));
+    held_give(&rest);
+    held_give(&small[0]);
+    held_give(&small[9]);
+    give_small(&p[0]);
+    give_small(&p[1]);
+    scene_close(&scene);
+}
+
+SCENES_MAIN("api: small heaps")
