@@ -82,7 +82,7 @@ def test_constants_are_the_headers(bindings, tmp_path):
 
 
 def test_every_function_is_declared_and_exported(bindings):
-    header = "".join((ROOT / f"include/cenote/{name}.h").read_text() for name in ("cenote", "report"))
+    header = "".join((ROOT / f"include/cenote/{name}.h").read_text() for name in ("cenote", "report", "share"))
     declared = set(re.findall(r"CENOTE_API [^;]*?\b(cenote_\w+)\(", header))
     assert set(bindings.FUNCTIONS) <= declared
     for name, (_, arguments) in bindings.FUNCTIONS.items():

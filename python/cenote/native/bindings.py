@@ -145,13 +145,27 @@ def stats_struct() -> type[ctypes.Structure]:
     return type("StatsStruct", (ctypes.Structure,), {"_fields_": fields})
 
 
-# --- functions of cenote.h and report.h. Those that take a struct take its size as their last argument
+# --- functions of cenote.h, report.h and share.h. Those that take a struct take its size as their last argument
 
+_block, _stream = ctypes.c_void_p, ctypes.c_void_p
 _pool, _out, _size, _count = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cenote_message": (ctypes.c_char_p, []),
     "cenote_error_name": (ctypes.c_char_p, [ctypes.c_int]),
+    "cenote_options_default": (ctypes.c_int, [_out, _size]),
+    "cenote_options_parse": (ctypes.c_int, [_out, ctypes.c_char_p, _size]),
     "cenote_pool_default": (ctypes.c_int, [ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]),
+    "cenote_pool_create": (ctypes.c_int, [ctypes.c_int, _out, ctypes.POINTER(ctypes.c_void_p), _size]),
+    "cenote_pool_grant": (ctypes.c_int, [_pool, ctypes.c_int]),
+    "cenote_alloc": (ctypes.c_int, [_pool, ctypes.c_size_t, _stream, ctypes.POINTER(ctypes.c_void_p)]),
+    "cenote_free": (ctypes.c_int, [_block]),
+    "cenote_free_on": (ctypes.c_int, [_block, _stream]),
+    "cenote_use": (ctypes.c_int, [_block, _stream]),
+    "cenote_pool_sync_begin": (ctypes.c_int, [_pool, ctypes.POINTER(ctypes.c_uint64)]),
+    "cenote_pool_sync_end": (ctypes.c_int, [_pool, ctypes.c_uint64]),
+    "cenote_export": (ctypes.c_int, [_block, _out]),
+    "cenote_import": (ctypes.c_int, [_out, ctypes.c_size_t, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)]),
+    "cenote_import_close": (ctypes.c_int, [_block]),
     "cenote_pool_stats": (ctypes.c_int, [_pool, _out, _size]),
     "cenote_pool_trim": (ctypes.c_int, [_pool, ctypes.c_uint64, ctypes.c_uint]),
     "cenote_pool_step": (ctypes.c_int, [_pool]),
@@ -200,11 +214,15 @@ def message() -> str:
     return str(function("cenote_message")().decode(errors="replace"))
 
 
+def error(code: int) -> Error:
+    """The Error for the result of the thread's last failing call."""
+    return Error(message(), code, function("cenote_error_name")(code).decode().removeprefix("CENOTE_"))
+
+
 def check(code: int) -> None:
     """Raises Error for a result of the library other than CENOTE_OK."""
     if code:
-        name = function("cenote_error_name")(code).decode().removeprefix("CENOTE_")
-        raise Error(message(), code, name)
+        raise error(code)
 
 
 def call(name: str, *arguments: Any) -> None:
