@@ -41,7 +41,7 @@ install(TARGETS cenote_forward cenote_forward_unversioned DESTINATION cenote/lib
 install(TARGETS cenote_pluggable cenote_preload DESTINATION cenote/lib ${package_options})
 install(DIRECTORY plugins/torch/ DESTINATION cenote/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp)
 install(FILES python/cenote.pth DESTINATION . ${package_options})
-install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.def)
+install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.hpp PATTERN *.def)
 
 # The command, for the Python that is first in PATH.
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/bin/cenote NEWLINE_STYLE UNIX @ONLY CONTENT [=[

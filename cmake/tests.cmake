@@ -1,4 +1,4 @@
-# Tests: each tests/<folder>/test_*.c is a program and a ctest of the same name; the folder is its label. Other .c files of the folder are
+# Tests: each tests/<folder>/test_*.c, or .cpp, is a program and a ctest of the same name; the folder is its label. Other .c files of the folder are
 # linked into all of its tests. tests/<folder>/test_*.sh is a ctest too and finds the programs in $CENOTE_BIN; 77 says "not possible here".
 
 find_library(CENOTE_CUNIT cunit)
@@ -19,6 +19,10 @@ function(cenote_test source folder)
         add_dependencies(${program} cenote_preload cenote_forward)
     else()
         target_link_libraries(${program} PRIVATE cenote_flags $<TARGET_NAME_IF_EXISTS:cenote_records> cenote_inside cenote_on_sim ${CENOTE_CUNIT} m)
+    endif()
+    if(source MATCHES "\\.cpp$") # headers of C give a struct and a function one name
+        target_compile_features(${program} PRIVATE cxx_std_17)
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-Wno-shadow;-Wno-format-truncation") # after -Wshadow
     endif()
     if(folder STREQUAL host)
         target_link_libraries(${program} PRIVATE cenote_host_inside)
@@ -58,7 +62,7 @@ foreach(path ${folders})
     endif()
     file(GLOB helpers CONFIGURE_DEPENDS ${path}/*.c)
     list(FILTER helpers EXCLUDE REGEX "/test_[^/]*$")
-    file(GLOB programs CONFIGURE_DEPENDS ${path}/test_*.c)
+    file(GLOB programs CONFIGURE_DEPENDS ${path}/test_*.c ${path}/test_*.cpp)
     foreach(source ${programs})
         cenote_test(${source} ${folder} ${helpers})
     endforeach()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Each public header alone, in C11 and in C++: it compiles in a program whose own macros have the words of the tables for names, leaves these as they
+# Each public header alone, in C11 and in C++ (a .hpp in C++17): it compiles in a program whose own macros have the words of the tables for names, leaves these as they
 # were, and leaves no macro behind whose name does not begin with CENOTE_ or cenote_.
 set -eu
 include="$(dirname "$0")/../../include"
@@ -11,20 +11,30 @@ for word in $words; do
     echo "#define $word 1"
 done | sort -u >"$folder/own"
 [ "$(wc -l <"$folder/own")" -gt 40 ]
-printf '#include <stddef.h>\n#include <stdint.h>\n' >"$folder/before"
+
+standards() { # FILE: each language and standard that it has to be
+    case $1 in
+    *.hpp) echo "c++ c++17" ;;
+    *) echo "c c11"; echo "c++ c++11" ;;
+    esac
+}
+
+standard_headers() { # FILE: those that it includes; their macros are theirs, and they come before a program's
+    sed -nE 's/^#include <([a-z]+)>$/#include <\1>/p' "$1"
+}
 
 macros() { # LANGUAGE STANDARD FILE: names and values
     cc -x "$1" -std="$2" -I"$include" -E -dM "$3" | sort
 }
 
 failed=0
-for header in "$include"/cenote/*.h; do
+for header in "$include"/cenote/*.h "$include"/cenote/*.hpp; do
     name=cenote/${header##*/}
+    { printf '#include <stddef.h>\n#include <stdint.h>\n'; standard_headers "$header"; } >"$folder/before"
     cat "$folder/before" "$folder/own" >"$folder/without.c"
     { cat "$folder/without.c"; echo "#include <$name>"; } >"$folder/with.c"
     echo "#include <$name>" >"$folder/alone.c"
-    for language in "c c11" "c++ c++11"; do
-        read -r kind standard <<<"$language"
+    while read -r kind standard; do
         for program in alone with; do
             cc -x "$kind" -std="$standard" -pedantic -Wall -Wextra -Werror -I"$include" -fsyntax-only "$folder/$program.c" 2>"$folder/said" ||
                 { echo "FAILED $name $program in $standard:"; head -5 "$folder/said"; failed=1; }
@@ -33,7 +43,7 @@ for header in "$include"/cenote/*.h; do
         macros "$kind" "$standard" "$folder/with.c" >"$folder/later"
         strangers=$(diff "$folder/earlier" "$folder/later" | grep '^[<>]' | grep -vE '^> #define (CENOTE_|cenote_)' || true)
         [ -z "$strangers" ] || { echo "FAILED $name in $standard leaves or takes macros:"; echo "$strangers"; failed=1; }
-    done
+    done < <(standards "$name")
     echo "$name"
 done
 exit $failed

@@ -43,3 +43,9 @@ for header in $(cd "$prefix/include" && find cenote -name '*.h'); do
     c++ $warnings -std=c++11 -I"$prefix/include" -isystem "$CUDA_INCLUDE" -fsyntax-only -x c++ "$work/alone.c"
     echo "$header"
 done
+for header in $(cd "$prefix/include" && find cenote -name '*.hpp'); do
+    echo "#include <$header>" >"$work/alone.cpp"
+    c++ $warnings -std=c++17 -I"$prefix/include" -fsyntax-only "$work/alone.cpp"
+    echo "$header"
+done
+test -f "$prefix/include/cenote/cenote.hpp"

@@ -64,7 +64,7 @@ def test_file(test: str) -> tuple[str, str]:
         path, _, case = words[1].partition("::")
         return "tests/" + path, case.rpartition("::")[2].partition("[")[0]
     folder, _, name = words[0].partition("/")
-    path = f"fuzz/fuzz_{name}.c" if folder == "fuzz" else f"tests/{folder}/test_{name}.c"
+    path = f"fuzz/fuzz_{name}.c" if folder == "fuzz" else f"tests/{folder}/test_{name}.c{'pp' if folder == 'cpp' else ''}" # tests/cpp is in C++
     return path, words[-1] if len(words) > 1 else ""
 
 

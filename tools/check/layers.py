@@ -62,7 +62,7 @@ def check_file(tree: Tree, path: str, layers: list[Layer]) -> list[str]:
 
 def check(tree: Tree) -> Report:
     layers = read_layers(tree.text("tools/check/layers.txt"))
-    files = [path for path in tree.ending(".c", ".h", ".def") if "/" in path or path == "library.c"]
+    files = [path for path in tree.ending(".c", ".h", ".hpp", ".def") if "/" in path or path == "library.c"]
     report = Report(f"includes of {len(files)} files, {len(layers)} layers")
     names = {layer.name for layer in layers} | {"cuda", "*"}
     for layer in layers:

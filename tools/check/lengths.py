@@ -7,7 +7,7 @@ from tree import Report, Tree
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
-SOURCES = (".c", ".h", ".cpp", ".py")
+SOURCES = (".c", ".h", ".cpp", ".hpp", ".py")
 COLUMNS = 150   # aim at 140; a comment that ends a little later is no error
 PROSE_COLUMNS = 120
 NO_PROSE = ("    ", "|", "![", "<")   # code, tables, pictures and HTML of a document

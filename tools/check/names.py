@@ -7,13 +7,13 @@ from tree import Report, Tree
 
 SPAN = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.*-]*(/[\w.*-]+)+/?|[\w-]+/")
-FILE = re.compile(r"[\w.*-]+\.(c|h|cpp|py|def|md|txt|map|csv|cmake|sh|json)")
+FILE = re.compile(r"[\w.*-]+\.(c|h|cpp|hpp|py|def|md|txt|map|csv|cmake|sh|json)")
 IDENTIFIER = re.compile(r"([A-Za-z]\w*_\w+)(\(\))?")
 CUDA = re.compile(r"(cu[A-Z]\w+|CUDA_\w+|CU_\w+)(\(\))?")
 VERB = re.compile(r"make ([a-z]+)")
 MADE = re.compile(r"\.?/?(build[\w-]*|\.venv)(/.*)?")       # made by a build, so not in the tree
 ELSEWHERE = re.compile(r"/(usr|proc|sys|dev|etc)/.*|cuda\.h")
-SOURCES = (".c", ".h", ".def", ".cpp", ".py", ".cmake", ".txt", ".sh", "Makefile", "tools/setup", "tools/gpu", "tools/deep")
+SOURCES = (".c", ".h", ".def", ".cpp", ".hpp", ".py", ".cmake", ".txt", ".sh", "Makefile", "tools/setup", "tools/gpu", "tools/deep")
 
 
 @functools.lru_cache(maxsize=None)

@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LINK = re.compile(r"\]\(([^)#\s]+)")
-LANGUAGES = {".c": "c", ".h": "c", ".def": "c", ".cpp": "cpp", ".py": "python", ".map": "text", ".txt": "text"}
+LANGUAGES = {".c": "c", ".h": "c", ".def": "c", ".cpp": "cpp", ".hpp": "cpp", ".py": "python", ".map": "text", ".txt": "text"}
 ASSETS = ("iframe-worker.js", "site.css")
 
 
@@ -59,7 +59,7 @@ def on_files(files: Files, *, config) -> Files:
     while new:  # what pages name, and the pages that those name
         new = {path for page in new if page.endswith(".md") for path in linked(page)} & there - found
         found |= new
-    headers = {path for path in there if re.fullmatch(r"include/cenote/\w+\.h", path)}
+    headers = {path for path in there if re.fullmatch(r"include/cenote/\w+\.h(pp)?", path)}
     made = [Source(path, config) for path in sorted(found | headers) if posixpath.splitext(path)[1] in LANGUAGES]
     made += [File(path, str(ROOT), config.site_dir, False, inclusion=InclusionLevel.INCLUDED if path in pages else InclusionLevel.NOT_IN_NAV)
              for path in sorted(found) if posixpath.splitext(path)[1] not in LANGUAGES]
