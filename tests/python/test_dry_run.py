@@ -129,6 +129,23 @@ CAUGHT = """
 """
 
 
+@pytest.mark.parametrize("way", ["then", "from"])
+def test_another_error_after_memory_ran_out(dry, way):
+    """No verdict; but what is raised while an out of memory is handled is that out of memory."""
+    code = """
+        import torch
+        try:
+            torch.empty(8 << 30, device="cuda")
+        except torch.OutOfMemoryError as error:
+            if "from" == "WAY":
+                raise RuntimeError("a smaller batch, please") from error
+        open("/nonexistent/data")
+    """.replace("WAY", way)
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == (3 if way == "then" else 1) and found["verdict"] == ("unknown" if way == "then" else "fits not"), done.stdout
+    assert ("memory had run out before, in step 1" in done.stdout) == (way == "then")
+
+
 def test_an_error_that_is_caught(dry):
     done, found = dry(CAUGHT, "--gpu", "3GiB")
     assert done.returncode == 4 and found["caught"] and found["out_of_memory"] >= 1 and found["steps"] == 5

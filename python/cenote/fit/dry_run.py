@@ -176,7 +176,7 @@ def attend(child: "subprocess.Popen[bytes]", folder: str, timeout: Optional[int]
         places = stall.where(folder)
         if timeout is not None and time.time() >= began + timeout:
             stall.kill(child.pid)
-            return "; ".join(places[:4]) or "it had imported no PyTorch with CUDA"
+            return "; ".join(places[:4]) or "where it was is not known yet: its stacks are written every few seconds once PyTorch is imported"
         silent = time.time() - (stall.last_report(folder) or began)
         if silent >= quiet:
             for place in places[:4]:
@@ -210,10 +210,10 @@ def compare(stage: Stage, outcome: Outcome, program: Sequence[str]) -> list[Outc
 
 def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Optional[Outcome]:
     """If sizes depended on values that cannot be known: the run with the sizes that could change the verdict."""
-    if not outcome.has_unknown_counts or stage.options.unknown != "typical" or outcome.verdict == "unknown":
+    if not outcome.may_differ or stage.options.unknown != "typical" or outcome.verdict == "unknown":
         return None
     unknown = "largest" if outcome.verdict == "fits" else "zero"
-    say(f"it read back counts that cannot be known; again with --unknown {unknown}")
+    say(f"it read back values that cannot be known, and may decide sizes; again with --unknown {unknown}")
     return stage.play(outcome.capacity, outcome.allocator, program, unknown=unknown)
 
 
@@ -223,7 +223,7 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     outcome = stage.play(options.sim, options.allocator, program)
     largest, others = None, []
     other = other_answer(stage, outcome, program)
-    if outcome.failure is not None and options.sim < command_line.MOST_CAPACITY:
+    if outcome.failure is not None and outcome.verdict != "unknown" and options.sim < command_line.MOST_CAPACITY:
         say(f"memory ran out; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
         largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program)
     is_hopeless = largest is not None and largest.verdict == "fits" and largest.least_needed() > options.sim

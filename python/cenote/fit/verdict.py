@@ -18,7 +18,8 @@ READS_MAX = 8  # places at which unknown values were read that are listed
 WORDS = {"fits": "fits", "caught": "fits after it caught an out of memory", "fits not": "does not fit", "unknown": "no verdict",
          "depends": "depends on values"}
 EVIDENCE = ("fits", "caught", "fits not")
-READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count"}
+READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss"}
+DECIDING = ("number", "copy", "count")  # may decide sizes
 
 NOT_KNOWN = """not known without a GPU: what kernels would compute (values that are read back are zeros or stale, so sizes and loops that depend on
 them may differ); workspaces of cuBLAS, cuDNN and NCCL, and the context, are models; nothing else is on the card. docs/dry-run.md has more."""
@@ -79,6 +80,12 @@ class Outcome(NamedTuple):
         return self.failure is not None and not any(error["is_out_of_memory"] for error in self.errors) and (self.status == 0 or self.was_ended)
 
     @property
+    def went_on(self) -> bool:
+        """Whether memory ran out, and something else ended the program: then it is not known whether it would have done without that memory."""
+        other = bool(self.errors) and not any(error["is_out_of_memory"] for error in self.errors)
+        return self.failure is not None and not self.was_ended and (bool(self.stopped) or other)
+
+    @property
     def ranks_errors(self) -> list[dict[str, Any]]:
         """Reports of ranks that another error has ended."""
         return [report for report in self.reports if report["rank"] is not None and report["pid"] != self.pid and report["error"]
@@ -86,6 +93,8 @@ class Outcome(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        if self.went_on:
+            return "unknown"
         if self.failure is not None:
             return "caught" if self.was_caught and not self.ranks_errors and not self.stopped else "fits not"
         if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
@@ -112,8 +121,9 @@ class Outcome(NamedTuple):
         return sum((report.get("values") or {"known_reads": 0})["known_reads"] for report in self.used)
 
     @property
-    def has_unknown_counts(self) -> bool:
-        return any(row["kind"] == "count" for row in self.unknown_reads)
+    def may_differ(self) -> bool:
+        """Whether it read back unknown values that may decide sizes: anything but losses and flags."""
+        return any(row["kind"] in DECIDING for row in self.unknown_reads)
 
     @property
     def unstepped(self) -> int:
@@ -352,6 +362,8 @@ def value_lines(outcome: Outcome, other: Optional[Outcome]) -> list[str]:
         lines.append(f"  and at {len(reads) - READS_MAX} more places")
     if other is not None:
         lines.append(f"  with the {other.unknown} ones: {WORDS[other.verdict]}, {brief(other)}")
+    elif outcome.may_differ:
+        lines.append("  no run with other ones was made: sizes may depend on them")
     return lines
 
 
@@ -377,6 +389,8 @@ def text(program: Sequence[str], answer: Answer, devices: int) -> str:
     if outcome.verdict != "unknown":
         return "\n".join([*lines, *answer_lines(answer)])
     lines.append(f"no verdict: {why_unknown(outcome)}")
+    if outcome.failure is not None:
+        lines.append(f"  memory had run out before, in {where(outcome.failure)}, and the script went on")
     return "\n".join([*lines, *last_words(outcome), *peak_lines(outcome)])
 
 

@@ -60,10 +60,14 @@ def shortened(stack: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_out_of_memory(error: BaseException, torch: ModuleType) -> bool:
+    """Or it was raised while the program handled one that is."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error)
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text
+    if isinstance(error, RuntimeError) and ("out of memory" in text or "ALLOC_FAILED" in text) and "DefaultCPUAllocator" not in text:
+        return True
+    before = error.__cause__ or error.__context__
+    return before is not None and is_out_of_memory(before, torch)
 
 
 class Watch:
