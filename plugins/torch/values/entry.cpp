@@ -3,6 +3,7 @@
  */
 #include "device.h"
 #include "seeing.h"
+#include "telling.h"
 
 #include <cstdint>
 
@@ -10,14 +11,14 @@
 
 using namespace cenote_values;
 
-/* 0: values are kept from now on, in threads that ask for it. 1: not on this GPU. 2: not with this PyTorch. `tell`: see on_unknown; called in the
- * thread that reads, with no lock held. */
-ENTRY int cenote_values_begin(int which, void (*tell)(int kind, const char *name))
+/* 0: values are kept from now on, in threads that ask for it. 1: not on this GPU. 2: not with this PyTorch. `told`: see
+ * telling.h; called with the kind of what was read, in the thread that reads. */
+ENTRY int cenote_values_begin(int which, void *told)
 {
     if (!connect_device())
         return 1;
     policy = static_cast<Policy>(which);
-    on_unknown(tell);
+    tell_to(told);
     return begin_seeing() ? 0 : 2;
 }
 
@@ -29,7 +30,7 @@ ENTRY void cenote_values_see_thread(int on)
 /* Python ends, and can be told no more. */
 ENTRY void cenote_values_python_ends()
 {
-    on_unknown(nullptr);
+    tell_to(nullptr);
 }
 
 ENTRY void cenote_values_capture(int on)

@@ -4,6 +4,8 @@
  *
  * Rule V2: what was computed from a version that is not known is not known.
  *
+ * Rule V9: no version depends on more than DEPTH_MOST calls, one through the other; a longer chain is settled as it grows.
+ *
  * LOCKING: the tape's lock, held meanwhile. No operator of a CPU asks for Python's lock: calls of the program's own operators are not recorded.
  */
 #include "evaluation.h"
@@ -20,6 +22,10 @@ namespace cenote_values
 
 using torch::jit::Stack;
 using Buffers = std::unordered_map<const Version *, at::Tensor>; /* copies of what a call writes to */
+
+static constexpr int64_t SETTLED_MOST = 64 << 10;   /* bytes of an unknown version that is computed without being asked for. Chosen. */
+static constexpr int64_t UNASKED_MOST = 8ll << 30;  /* bytes of known versions that were, since the program last looked: some seconds. Chosen. */
+static int64_t unasked;
 
 static uint64_t made;
 
@@ -47,21 +53,10 @@ static int64_t extent(const Operand &o)
 /* Part of a version that is too large to be computed as a whole. */
 static Value piece_of(const Operand &o)
 {
-    int64_t bytes = extent(o);
-    const Version &v = *o.version;
-    if (v.memory && bytes <= KNOWN_MOST) {
-        auto from = static_cast<const char *>(v.memory) + o.offset * static_cast<int64_t>(c10::elementSize(o.type));
-        auto read = at::zeros({bytes}, at::kByte);
-        if (read_device(from, read.data_ptr(), bytes)) {
-            Operand first = o;
-            first.offset = 0;
-            return {view_of(read, first).clone(), v.is_known};
-        }
-    }
-    return {plausible(v, o.sizes, o.type, static_cast<uint64_t>(o.offset)), false};
+    return {plausible(*o.version, o.sizes, o.type, static_cast<uint64_t>(o.offset)), false};
 }
 
-static Value value_in(const Operand &o, Buffers &buffers)
+static Value plain_value(const Operand &o, Buffers &buffers)
 {
     static const Version nothing;
     if (!o.version)
@@ -69,17 +64,28 @@ static Value value_in(const Operand &o, Buffers &buffers)
     auto found = buffers.find(o.version.get());
     if (found != buffers.end())
         return {view_of(found->second, o), o.version->is_known};
-    if (o.version->size > KNOWN_MOST)
+    if (o.version->size > KNOWN_MOST || (o.version->size > UNKNOWN_MOST && o.version->is_made_up && c10::isFloatingType(o.version->type)))
         return piece_of(o);
     evaluate(*o.version);
     return {view_of(o.version->bytes, o), o.version->is_known};
 }
 
-Value value_of(const Operand &operand)
+static Value value_in(const Operand &o, Buffers &buffers)
+{
+    Value value = plain_value(o, buffers);
+    if (o.is_conj)
+        value.tensor = value.tensor.conj_physical();
+    if (o.is_neg)
+        value.tensor = value.tensor.neg();
+    return value;
+}
+
+Value value_of(const at::Tensor &tensor)
 {
     Buffers none;
     OnCpu guard;
-    return value_in(operand, none);
+    unasked = 0;
+    return value_in(operand_of(tensor, 0, -1, false), none);
 }
 
 static void put_argument(Stack &stack, const Call &call, const Operand &o, const at::Tensor &value)
@@ -97,13 +103,25 @@ static void put_argument(Stack &stack, const Call &call, const Operand &o, const
         place.toList().set(static_cast<size_t>(o.element), c10::IValue(value));
 }
 
+/* Nobody can ask for the bytes again: the call may write to them. */
+static bool belongs_to(const Call &call, const Version &version)
+{
+    long operands = 0, owners = 0;
+    for (const auto &o : call.operands)
+        if (o.version.get() == &version) {
+            operands++;
+            owners = o.version.use_count();
+        }
+    return owners == operands && version.bytes.storage().use_count() == 1;
+}
+
 /* The stack for the call: its arguments with the values of its operands, and what it writes in `buffers`. */
 static Stack arguments_of(const Call &call, Buffers &buffers, bool &is_known)
 {
     for (const auto &o : call.operands)
         if (o.is_written && !buffers.count(o.version.get())) {
             evaluate(*o.version);
-            buffers[o.version.get()] = o.version->bytes.clone();
+            buffers[o.version.get()] = belongs_to(call, *o.version) ? std::move(o.version->bytes) : o.version->bytes.clone();
         }
     Stack stack;
     for (const auto &argument : call.arguments)
@@ -154,7 +172,7 @@ static void keep(const Result &r, const at::Tensor &got, bool is_known)
     TORCH_CHECK(got.sizes() == c10::IntArrayRef(r.sizes), "another size on the CPU");
     at::Tensor value = got;
     if (!is_known && v->falls)
-        let_fall(value, v->is_truth);
+        let_fall(value, *v);
     auto bytes = at::zeros({v->size}, at::kByte);
     at::empty({0}, at::TensorOptions().dtype(r.type)).set_(bytes.storage(), r.offset, r.sizes, r.strides).copy_(value);
     v->bytes = bytes;
@@ -183,8 +201,7 @@ static void make(Call &call)
             }
     } catch (const std::exception &) {
     }
-    call.arguments.clear();
-    call.operands.clear();
+    call.let_go();
 }
 
 bool compute_now(Call &call, Stack &out, bool &is_known)
@@ -199,6 +216,18 @@ bool compute_now(Call &call, Stack &out, bool &is_known)
     }
 }
 
+/* The storage is held meanwhile, so that its memory stays its own. */
+static bool read_memory(Version &v)
+{
+    auto home = v.home ? v.home->lock() : nullptr;
+    auto bytes = at::zeros({v.size}, at::kByte);
+    if (home && home->data() == v.memory && static_cast<int64_t>(home->nbytes()) == v.size && read_device(v.memory, bytes.data_ptr(), v.size))
+        v.bytes = bytes;
+    v.memory = nullptr;
+    v.is_known = v.is_known && v.bytes.defined();
+    return v.bytes.defined();
+}
+
 void evaluate(Version &v)
 {
     if (v.bytes.defined())
@@ -209,24 +238,35 @@ void evaluate(Version &v)
         v.bytes = v.same->bytes;
         return;
     }
-    if (v.memory) {
-        auto bytes = at::zeros({v.size}, at::kByte);
-        if (read_device(v.memory, bytes.data_ptr(), v.size)) {
-            v.bytes = bytes;
-            return;
-        }
-    }
+    if (v.memory && read_memory(v))
+        return;
     auto call = std::move(v.call); /* not longer than needed: it holds the versions before */
     if (call && !call->was_made)
         make(*call);
     if (v.bytes.defined())
         return;
-    v.is_known = v.is_known && !call && !v.memory; /* a call that failed */
+    v.is_known = v.is_known && !call; /* a call that failed */
     auto width = static_cast<int64_t>(c10::elementSize(v.type));
     auto made_up = plausible(v, {(v.size + width - 1) / width}, v.type, 0).contiguous();
     if (v.falls)
-        let_fall(made_up, v.is_truth);
+        let_fall(made_up, v);
     v.bytes = at::empty({0}, at::kByte).set_(made_up.storage(), 0, {v.size}, {1});
+}
+
+/* Nobody has asked for the version: what is computed all the same has a limit. */
+void settle(Version &v)
+{
+    if (v.bytes.defined() || !v.depth)
+        return;
+    Version &from = v.same ? *v.same : v;
+    bool is_cheap = from.memory || from.is_known ? unasked + from.size * DEPTH_MOST <= UNASKED_MOST : from.size <= SETTLED_MOST;
+    if (is_cheap) {
+        unasked += from.is_known ? from.size * DEPTH_MOST : 0;
+        return evaluate(v);
+    }
+    from.call = nullptr;
+    from.is_known = v.is_known = false;
+    from.depth = v.depth = 0;
 }
 
 uint64_t computed()

@@ -24,10 +24,11 @@ struct Value {
     bool is_known;
 };
 
-Value value_of(const Operand &operand);
+Value value_of(const at::Tensor &tensor);    /* the program looks at it */
 /* All results of a call that was not recorded, after its arguments on the stack; false: it cannot be computed. */
 bool compute_now(Call &call, torch::jit::Stack &out, bool &is_known);
 void evaluate(Version &version);
+void settle(Version &version);   /* depends on no call afterwards: computed, or unknown if that is too much work */
 uint64_t computed();    /* calls so far */
 
 } // namespace cenote_values

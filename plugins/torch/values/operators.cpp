@@ -3,8 +3,11 @@
  */
 #include "operators.h"
 
+#include <pthread.h>
+
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -19,8 +22,10 @@ static const Names passing = {"aten::empty", "aten::empty_strided", "aten::empty
     "aten::_unsafe_view", "aten::_reshape_alias", "aten::unsafe_split", "aten::unsafe_chunk", "aten::unsafe_split_with_sizes"};
 
 static const Names counting = {"aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim",
-    "aten::unique_consecutive", "aten::unique_dim_consecutive", "torchvision::nms"};
-static const Names opening = {"aten::bincount", "aten::repeat_interleave", "aten::histc", "aten::is_nonzero"};
+    "aten::unique_consecutive", "aten::unique_dim_consecutive", "torchvision::nms", "aten::_coalesce"};
+/* Beside those that PyTorch marks: their sizes or results depend on values. */
+static const Names opening = {"aten::histc", "aten::is_nonzero", "aten::_to_sparse", "aten::_to_sparse_csr", "aten::_to_sparse_csc",
+    "aten::_to_sparse_bsr", "aten::_to_sparse_bsc"};
 
 static const Names products = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::addmm_",
     "aten::baddbmm_", "aten::addr", "aten::_addmm_activation", "aten::dot", "aten::vdot"};
@@ -39,8 +44,13 @@ static const Names keeping = {"aten::addcdiv_", "aten::addcmul_", "aten::lerp_"}
 static const Names choosing = {"aten::argmax", "aten::argmin", "aten::multinomial", "aten::topk", "aten::sort", "aten::argsort", "aten::kthvalue"};
 static const Names choosing_second = {"aten::max", "aten::min", "aten::mode", "aten::median"}; /* with a dimension: values and indices */
 static const Names truths = {"aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::logical_and", "aten::logical_or",
-    "aten::logical_not", "aten::logical_xor", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::all", "aten::any", "aten::isin"};
-/* They are as true as what they are made of. */
+    "aten::logical_not", "aten::logical_xor", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::all", "aten::any", "aten::isin",
+    "aten::_is_all_true", "aten::_is_any_true"};
+/* Of masks. A test that is all of a made-up one is true, and one that is any of it is not. */
+static const Names joining = {"aten::logical_and", "aten::logical_or", "aten::logical_xor", "aten::logical_not", "aten::bitwise_and",
+    "aten::bitwise_or", "aten::bitwise_xor", "aten::bitwise_not", "aten::mul", "aten::all", "aten::any", "aten::_is_all_true", "aten::_is_any_true",
+    "aten::sum", "aten::mean", "aten::count_nonzero"};
+/* They are of right answers if what they are made of is. */
 static const Names moving = {"aten::_to_copy", "aten::copy_", "aten::clone", "aten::mean", "aten::sum", "aten::stack", "aten::cat", "aten::index",
     "aten::bitwise_and", "aten::bitwise_or", "aten::bitwise_not"};
 
@@ -51,7 +61,8 @@ static const std::unordered_map<std::string, Fill> fills = {{"aten::_softmax", F
     {"aten::relu", Fill::positive}, {"aten::rand", Fill::positive}, {"aten::uniform_", Fill::positive}, {"aten::mean", Fill::positive},
     {"aten::sum", Fill::positive}, {"aten::amax", Fill::positive}, {"aten::all", Fill::yes}, {"aten::isfinite", Fill::yes}, {"aten::ones", Fill::one},
     {"aten::ones_like", Fill::one}, {"aten::zeros", Fill::zero}, {"aten::zeros_like", Fill::zero}, {"aten::zero_", Fill::zero},
-    {"aten::new_zeros", Fill::zero}, {"aten::isnan", Fill::no}, {"aten::isinf", Fill::no}, {"aten::argsort", Fill::index},
+    {"aten::new_zeros", Fill::zero}, {"aten::isnan", Fill::no}, {"aten::isinf", Fill::no},
+    {"aten::any", Fill::no}, {"aten::_is_any_true", Fill::no}, {"aten::_is_all_true", Fill::yes}, {"aten::argsort", Fill::index},
     {"aten::argmax", Fill::index}, {"aten::argmin", Fill::index}, {"aten::multinomial", Fill::index}, {"aten::topk", Fill::sorted},
     {"aten::sort", Fill::sorted},
     {"aten::dist", Fill::positive}, {"aten::linalg_vector_norm", Fill::positive}, {"aten::norm", Fill::positive},
@@ -98,9 +109,9 @@ static void read_schema(Operator &o, const c10::FunctionSchema &schema)
     o.passes = passing.count(o.name) || starts(o.name, {"prim::", "profiler::"}) || (!writes && !makes && !schema.returns().empty());
 }
 
-static void read_tables(Operator &o, const std::string &overload)
+static void read_tables(Operator &o, bool depends)
 {
-    const std::string &n = o.name;
+    const std::string &n = o.name, &overload = o.overload;
     bool is_foreach = starts(n, {"aten::_foreach_", "aten::_fused_", "aten::_amp_"});
     o.reading = reading_of(n);
     o.is_trusted = starts(n, {"aten::", "prims::", "torchvision::"});
@@ -111,8 +122,11 @@ static void read_tables(Operator &o, const std::string &overload)
     o.keeps = is_foreach || keeping.count(n);
     o.chooses = choosing.count(n) || (choosing_second.count(n) && has(overload, "dim"));
     o.is_truth = truths.count(n);
+    o.is_match = n == "aten::eq";
+    o.joins = joining.count(n);
     o.moves = moving.count(n);
-    o.opens = opening.count(n);
+    o.is_linear = has(n, "linalg_");
+    o.opens |= opening.count(n);
     o.lifts = n == "aten::lift_fresh";
     o.exchanges = starts(n, {"c10d::", "_c10d_functional::", "symm_mem::"});
     bool is_loss = has(n, "loss") || has(n, "cross_entropy");
@@ -120,25 +134,42 @@ static void read_tables(Operator &o, const std::string &overload)
         ((n == "aten::mean" || n == "aten::sum" || n == "aten::max" || n == "aten::amax") && !has(overload, "dim") && !has(overload, "other"));
     auto fill = fills.find(n);
     o.has_fill = is_loss || o.is_truth || fill != fills.end();
-    o.fill = is_loss ? Fill::loss : fill != fills.end() ? fill->second : o.is_truth ? Fill::no : Fill::number;
+    /* V11: what depends on values inside is answered as a whole, or its parts are. */
+    o.opens |= depends && o.reading == Reading::nothing && !o.is_heavy;
+    o.fill = is_loss ? Fill::loss : fill != fills.end() ? fill->second : o.is_truth ? Fill::half : Fill::number;
+}
+
+/* A library that is unloaded takes its operators along, and another one's can get their addresses. */
+bool is_operator(const Operator &what, const c10::OperatorHandle &handle)
+{
+    const c10::OperatorName &name = handle.operator_name();
+    return what.name == name.name && what.overload == name.overload_name && what.writes.size() == handle.schema().arguments().size();
+}
+
+static std::mutex operators_lock;
+
+void operators_survive_forks()
+{
+    pthread_atfork([] { operators_lock.lock(); }, [] { operators_lock.unlock(); }, [] { operators_lock.unlock(); });
 }
 
 const Operator &operator_of(const c10::OperatorHandle &handle)
 {
-    static std::unordered_map<const void *, std::unique_ptr<Operator>> known;
-    std::unique_ptr<Operator> &found = known[&handle.operator_name()];
-    if (found)
+    static std::unordered_map<const void *, Operator *> known;  /* never freed: a recorded call may have one of an operator that is gone */
+    std::lock_guard<std::mutex> hold(operators_lock);
+    Operator *&found = known[&handle.operator_name()];
+    if (found && is_operator(*found, handle))
         return *found;
     auto made = std::make_unique<Operator>();
     made->name = handle.operator_name().name;
+    made->overload = handle.operator_name().overload_name;
     read_schema(*made, handle.schema());
-    read_tables(*made, handle.operator_name().overload_name);
+    read_tables(*made, handle.hasTag(at::Tag::data_dependent_output) || handle.hasTag(at::Tag::dynamic_output_shape));
     made->is_random = handle.hasTag(at::Tag::nondeterministic_seeded);
     using c10::DispatchKey;
     made->is_composite = handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
         !handle.hasKernelForDispatchKey(DispatchKey::CUDA) && !made->lifts;
-    found = std::move(made);
-    return *found;
+    return *(found = made.release());
 }
 
 } // namespace cenote_values

@@ -13,13 +13,14 @@ namespace cenote_values
 {
 
 /* What a result is like where nothing was computed. */
-enum class Fill : uint8_t { number, positive, probability, log_probability, zero, one, no, yes, index, sorted, loss };
+enum class Fill : uint8_t { number, positive, probability, log_probability, zero, one, no, yes, half, share, index, sorted, loss };
 
 /* What the program reads back by it. */
 enum class Reading : uint8_t { nothing, scalar, answer, copy, count, mask, put_mask };
 
 struct Operator {
     std::string name;               /* with its namespace */
+    std::string overload;
     c10::SmallVector<bool, 16> writes;  /* by argument */
     Fill    fill = Fill::number;
     Reading reading = Reading::nothing;
@@ -28,20 +29,25 @@ struct Operator {
     bool passes = false;            /* writes nothing and makes nothing: views, questions; or its result is not initialised */
     bool is_trusted = false;        /* its schema says what it writes, and a CPU computes the same */
     bool is_heavy = false;          /* too much work for a CPU, or unknown to it */
+    bool is_linear = false;         /* heavy, but not for small matrices: inverses, factors, eigenvalues */
     bool is_product = false;        /* of matrices */
     bool is_random = false;
     bool replaces = false;          /* what it writes does not depend on what was there */
     bool keeps = false;             /* of an optimizer: unknown values stay what they were */
     bool falls = false;             /* a loss or a distance, if it makes one number */
     bool is_truth = false;          /* the result says yes or no */
-    bool moves = false;             /* the result says yes or no if what it is made of does */
+    bool is_match = false;          /* ... where two things are the same: the mean of that is a share of right answers */
+    bool joins = false;             /* of masks: what it makes of one that was made up is made up likewise */
+    bool moves = false;             /* the result is of right answers if what it is made of is */
     bool chooses = false;           /* an index into one of its inputs */
     bool opens = false;             /* asks for values by operators of its own, which are seen */
     bool lifts = false;             /* ends a copy that no operator has shown */
     bool exchanges = false;         /* with other processes */
 };
 
-/* LOCKING: the tape's lock. */
+/* LOCKING: takes a lock of its own, under which no other is taken. */
 const Operator &operator_of(const c10::OperatorHandle &handle);
+bool is_operator(const Operator &what, const c10::OperatorHandle &handle);  /* false: its place was taken by another one */
+void operators_survive_forks();
 
 } // namespace cenote_values

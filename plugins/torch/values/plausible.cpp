@@ -2,12 +2,16 @@
  * plausible.cpp: the policy for values that were not computed. What the program makes of such values is computed from them, as far as it is small:
  * so a softmax sums to 1, and boxes that were chosen do not overlap.
  *
- *     number       normal, with the deviation 1      loss       ln(classes) or 0.5, and falls each time one is asked for
- *     positive     0.1 to 1                          index      in the middle third of its range: special tokens are at its ends
- *     probability  a softmax of numbers              no, yes    of tests: not a NaN, not infinite, all of it
+ *     number       normal, with the deviation 1      loss       ln(classes) or 0.5, and falls each time one of the same lineage is asked for
+ *     positive     0.1 to 1                          index      in the middle third of its range: special tokens are at its ends; different ones in
+ *     probability  a softmax of numbers                         a row, so that all of a range are a permutation
+ *     no, yes      not a NaN, not infinite, all      half       of a comparison: every other one. So masks that are counted, summed (share) or
+ *                  of it, the same as itself                    chosen by agree
+ *
+ * Rule V10: all ways to ask for the count of a mask that was made up have one answer, and a test that is all of it is true, at every size.
  *
  * The same version has the same values whenever it is computed, and none is infinite or NaN. --unknown zero makes all of them 0 (and all tests no);
- * --unknown largest changes only what is counted (reads.cpp).
+ * --unknown largest makes every choice of a mask and draws other numbers, none of them below 0.
  *
  * LOCKING: the tape's lock.
  */
@@ -17,6 +21,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 namespace cenote_values
 {
@@ -24,8 +29,8 @@ namespace cenote_values
 Policy policy = Policy::typical;
 
 static constexpr double FALL = 0.9;     /* from one loss that is asked for to the next. Chosen: a loop until loss < 0.01 ends after 60 */
-static constexpr double LEAST = 1e-30;
-static double fallen = 1;
+static constexpr double LEAST = 1e-12, LEAST_HALF = 1e-3;   /* a logarithm of it is finite, in 16 bits, too */
+static std::unordered_map<uint64_t, double> fallen;         /* by lineage */
 
 int64_t Shape::count() const
 {
@@ -64,13 +69,51 @@ static double loss_scale(const Operator &what, size_t place, const at::Tensor &r
     return std::log(static_cast<double>(classes)) * (sums ? rows : 1.0);
 }
 
-/* `first`: a version of what the result was made of, or NULL. */
+static uint64_t lineage_of(const Operator &what, size_t place, const std::vector<Shape> &arguments, const Version *first)
+{
+    uint64_t sum = std::hash<std::string>()(what.name) + place + (first ? first->lineage : 0);
+    for (const Shape &shape : arguments)
+        for (int64_t size : shape.sizes)
+            sum = (sum ^ static_cast<uint64_t>(size)) * 0x100000001B3ull;
+    return sum;
+}
+
+bool is_free_mask(const Version &v)
+{
+    return v.is_made_up && v.type == at::kBool;
+}
+
+/* Tests that have one answer whatever the values are, as long as they are numbers; and what is made of masks. */
+static void describe_truth(Version &v, const Operator &what, const at::Tensor &result, const std::vector<Shape> &arguments, const Version *first,
+                           bool is_itself)
+{
+    const std::string &n = what.name;
+    bool is_equal = n == "aten::eq" || n == "aten::le" || n == "aten::ge", is_other = n == "aten::ne" || n == "aten::lt" || n == "aten::gt";
+    if (is_itself && (is_equal || is_other))
+        v.fill = is_equal ? Fill::yes : Fill::no;
+    if (arguments.size() > 1 && arguments[1].is_infinite && (n == "aten::eq" || n == "aten::ne"))
+        v.fill = n == "aten::ne" ? Fill::yes : Fill::no;
+    if (!first || first->type != at::kBool || !what.joins)
+        return;
+    if (n.find("_not") != std::string::npos)
+        v.fill = first->fill == Fill::yes ? Fill::no : first->fill == Fill::no ? Fill::yes : first->fill;
+    if ((n == "aten::sum" || n == "aten::mean" || n == "aten::count_nonzero") && !arguments.empty()) {
+        v.range = n == "aten::mean" ? 1 : arguments[0].count() / std::max<int64_t>(result.numel(), 1);
+        v.fill = first->fill == Fill::yes ? Fill::one : first->fill == Fill::no ? Fill::zero : Fill::share;
+    }
+}
+
+/* `first`: a version of what the result was made of, or NULL. `is_itself`: its first two arguments are the same tensor. */
 void describe_plausible(Version &v, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
-                        const Version *first)
+                        const Version *first, bool is_itself)
 {
     v.type = result.scalar_type();
-    v.is_truth = what.is_truth || (what.moves && first && first->is_truth);
-    v.falls = what.falls && result.is_floating_point() && result.numel() == 1;
+    v.lineage = lineage_of(what, place, arguments, first);
+    v.row = result.dim() ? result.size(-1) : 1;
+    v.is_match = what.is_match || (what.moves && first && first->is_match);
+    bool is_number = result.is_floating_point() && result.numel() == 1;
+    v.falls = what.falls && is_number && !(first && first->type == at::kBool && !first->is_match);
+    v.is_loss = is_number && !v.is_match && (v.falls || (first && first->is_loss));
     v.fill = what.fill;
     bool is_second = place > 0;
     if (what.chooses && (is_second || what.fill == Fill::index)) {
@@ -81,34 +124,64 @@ void describe_plausible(Version &v, const Operator &what, size_t place, const at
         v.range = first->range;
         v.scale = first->scale;
     }
+    if (what.name == "aten::sum" && first && first->fill == Fill::probability && result.numel() < arguments[0].count())
+        v.fill = Fill::one; /* of each row */
+    describe_truth(v, what, result, arguments, first, is_itself);
     if (v.falls && v.fill == Fill::positive)
         v.fill = Fill::loss; /* the same each time, but that it falls */
     if (v.fill == Fill::loss)
         v.scale = static_cast<float>(loss_scale(what, place, result, arguments));
 }
 
+/* A version is computed whole, without its shape: the rows that it had. */
+static at::Tensor in_rows(const Version &v, const at::Tensor &t)
+{
+    int64_t last = t.dim() ? t.size(-1) : 1;
+    if (t.dim() == 1 && v.row > 0 && last % v.row == 0)
+        last = v.row;
+    return t.view({-1, std::max<int64_t>(last, 1)});
+}
+
+static at::Tensor mask(const Version &v, c10::IntArrayRef sizes)
+{
+    auto options = at::TensorOptions().dtype(at::kBool);
+    if (v.fill != Fill::half || policy == Policy::zero)
+        return at::full(sizes, v.fill == Fill::yes || v.fill == Fill::one, options);
+    if (policy == Policy::largest)
+        return at::ones(sizes, options);
+    at::Tensor made = at::zeros(sizes, options);
+    made.view({-1}).slice(0, 0, INT64_MAX, 2).fill_(true);
+    return made;
+}
+
 static at::Tensor whole_numbers(const Version &v, c10::IntArrayRef sizes, c10::ScalarType type, at::Generator &generator)
 {
     auto wide = at::TensorOptions().dtype(at::kLong);
+    if (v.fill == Fill::share || (v.fill == Fill::one && v.range > 1)) {
+        int64_t half = policy == Policy::zero ? 0 : policy == Policy::largest ? v.range : (v.range + 1) / 2;
+        return at::full(sizes, v.fill == Fill::one ? v.range : half, at::TensorOptions().dtype(type));
+    }
     bool is_index = v.fill == Fill::index && v.range > 1 && policy != Policy::zero;
     if (!is_index)
-        return at::full(sizes, v.fill == Fill::index || v.fill == Fill::zero || v.fill == Fill::no || policy == Policy::zero ? 0 : 1,
-                        at::TensorOptions().dtype(type));
+        return at::full(sizes, v.fill == Fill::index || v.fill == Fill::zero || v.fill == Fill::no || policy == Policy::zero ? 0 :
+                        policy == Policy::largest ? 2 : 1, at::TensorOptions().dtype(type));
     int64_t low = v.range / 3, high = std::max(low + 1, v.range / 3 * 2);
-    int64_t last = sizes.empty() ? 1 : sizes.back();
-    if (last > 1 && last <= high - low) { /* several of one row are different ones */
-        auto start = at::empty(sizes, wide).random_(0, high - low, generator).select(-1, 0).unsqueeze(-1);
-        return start.add(at::arange(last, wide)).remainder(high - low).add(low).to(type);
-    }
-    return at::empty(sizes, wide).random_(low, high, generator).to(type);
+    at::Tensor drawn = in_rows(v, at::empty(sizes, wide));
+    int64_t last = drawn.size(-1);
+    if (last == 1 || last > v.range)
+        return drawn.random_(low, high, generator).view(sizes).to(type);
+    if (last > high - low) /* different ones need more than the middle */
+        low = 0, high = v.range;
+    auto start = drawn.random_(0, high - low, generator).select(-1, 0).unsqueeze(-1);
+    return start.add(at::arange(last, wide)).remainder(high - low).add(low).to(type).view(sizes);
 }
 
 at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation)
 {
-    auto generator = at::detail::createCPUGenerator((v.number + variation * 31) * 0x9E3779B97F4A7C15ull + 12345);
+    auto generator = at::detail::createCPUGenerator((v.number + variation * 31) * 0x9E3779B97F4A7C15ull + 12345 + static_cast<int>(policy));
     auto options = at::TensorOptions().dtype(at::kFloat);
     if (type == at::kBool)
-        return at::full(sizes, v.fill == Fill::yes || v.fill == Fill::one, at::TensorOptions().dtype(type));
+        return mask(v, sizes);
     if (c10::isIntegralType(type, false))
         return whole_numbers(v, sizes, type, generator);
     if (!c10::isFloatingType(type) || c10::elementSize(type) < 2 || policy == Policy::zero)
@@ -117,7 +190,11 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
     switch (v.fill) {
     case Fill::one:
     case Fill::yes:
-        made = at::ones(sizes, options);
+        made = at::full(sizes, static_cast<double>(std::max<int64_t>(v.range, 1)), options);
+        break;
+    case Fill::half:
+    case Fill::share:
+        made = at::full(sizes, static_cast<double>(std::max<int64_t>(v.range, 1)) * (policy == Policy::largest ? 1 : 0.5), options);
         break;
     case Fill::zero:
     case Fill::no:
@@ -131,26 +208,30 @@ at::Tensor plausible(const Version &v, c10::IntArrayRef sizes, c10::ScalarType t
         break;
     default:
         made = at::empty(sizes, options).normal_(0, 1, generator);
+        if (policy == Policy::largest && v.fill == Fill::number)
+            made.abs_();
     }
     if (v.fill == Fill::probability)
-        made = made.dim() ? at::softmax(made, -1) : at::full_like(made, 0.5);
+        made = made.dim() ? at::softmax(in_rows(v, made), -1).view(sizes) : at::full_like(made, 0.5);
     if (v.fill == Fill::log_probability)
-        made = made.dim() ? at::log_softmax(made, -1) : at::full_like(made, -0.7);
+        made = made.dim() ? at::log_softmax(in_rows(v, made), -1).view(sizes) : at::full_like(made, -0.7);
     if (v.fill == Fill::sorted && made.dim())
-        made = std::get<0>(made.sort(-1, true));
+        made = std::get<0>(in_rows(v, made).sort(-1, true)).view(sizes);
     return made.to(type);
 }
 
-/* Each unknown loss or distance that the program looks at is smaller than the last one; a share of right answers comes closer to 1. */
-void let_fall(at::Tensor &number, bool is_share)
+/* Each unknown loss or distance that the program looks at is smaller than the last one of its lineage; a share of right answers comes closer to 1. */
+void let_fall(at::Tensor &number, const Version &v)
 {
     if (policy == Policy::zero)
         return;
-    if (is_share)
-        number = at::rsub(at::rsub(number, 1).mul(fallen), 1);
+    double &by = fallen.emplace(v.lineage, 1).first->second;
+    auto all = static_cast<double>(std::max<int64_t>(v.range, 1));
+    if (v.is_match)
+        number = at::rsub(at::rsub(number, all).mul(by), all);
     else
-        number = number.mul(fallen);
-    fallen = std::max(fallen * FALL, LEAST);
+        number = number.mul(by);
+    by = std::max(by * FALL, number.scalar_type() == at::kHalf ? LEAST_HALF : LEAST);
 }
 
 } // namespace cenote_values

@@ -14,12 +14,14 @@ struct Shape {
     bool is_tensor = false;
     c10::DimVector sizes;
     int64_t number = INT64_MIN;     /* of an argument that is one */
+    bool is_infinite = false;       /* a number that is */
     int64_t count() const;
 };
 
 void describe_plausible(Version &version, const Operator &what, size_t place, const at::Tensor &result, const std::vector<Shape> &arguments,
-                        const Version *first);
+                        const Version *first, bool is_itself);
 at::Tensor plausible(const Version &version, c10::IntArrayRef sizes, c10::ScalarType type, uint64_t variation);
-void let_fall(at::Tensor &number, bool is_share);
+void let_fall(at::Tensor &number, const Version &version);
+bool is_free_mask(const Version &version);  /* of yes and no, and made up */
 
 } // namespace cenote_values

@@ -16,8 +16,10 @@
 #include "seeing.h"
 
 #include "device.h"
+#include "telling.h"
 
 #include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,29 +27,23 @@
 namespace cenote_values
 {
 
-enum Kind { NUMBER, FLAG, COPY, COUNT };
+enum Kind { NUMBER, FLAG, COPY, COUNT, LOSS };
 
-static std::atomic<void (*)(int, const char *)> teller;
 static std::atomic<uint64_t> known;
 static thread_local bool is_answering; /* a call around this one has set the answers */
-
-void on_unknown(void (*tell)(int kind, const char *name))
-{
-    teller = tell;
-}
+static thread_local bool is_looked_at; /* a call around this one answers for it */
 
 uint64_t known_reads()
 {
     return known;
 }
 
-static void tell(Kind kind, bool is_known, const Seen &seen)
+static void tell(Kind kind, bool is_known)
 {
-    auto call = teller.load();
     if (is_known)
         known++;
-    else if (call)
-        call(kind, seen.what.name.c_str());
+    else
+        tell_python(kind);
 }
 
 static bool is_mask(const at::Tensor &t)
@@ -75,13 +71,13 @@ bool reads(const Seen &seen)
     case Reading::nothing:
         return false;
     case Reading::scalar:
-        return is_plain(seen.argument(0).toTensor());
+        return !is_looked_at && is_readable(seen.argument(0).toTensor());
     case Reading::answer:
         return is_plain(seen.argument(0).toTensor()) && is_plain(seen.argument(1).toTensor());
     case Reading::copy:
-        return goes_to_host(seen);
+        return !is_looked_at && goes_to_host(seen);
     case Reading::count:
-        return !is_answering && is_plain(seen.argument(0).toTensor());
+        return !is_answering && (is_plain(seen.argument(0).toTensor()) || seen.argument(0).toTensor().is_sparse());
     default:
         bool has = false;
         if (!is_answering && seen.argument(1).isList())
@@ -92,45 +88,94 @@ bool reads(const Seen &seen)
 
 /* --- numbers */
 
-/* Inside another operator only what is on the tape is answered: its own temporary memory holds what the device has left there. */
+/* While one exists, what this thread reads is answered by the call that made it. */
+class LookedAt {
+public:
+    LookedAt() : before_(is_looked_at) { is_looked_at = true; }
+    ~LookedAt() { is_looked_at = before_; }
+
+private:
+    bool before_;
+};
+
+static Kind kind_of(const at::Tensor &t)
+{
+    int64_t shift;
+    VersionP v = tape_look(t, shift);
+    return t.scalar_type() == at::kBool ? FLAG : v && v->is_loss ? LOSS : NUMBER;
+}
+
+/* Inside another operator only what is on the tape is answered: its own temporary memory holds what the device has left there, which is told. */
 static void read_scalar(const Seen &seen, c10::DispatchKeySet keys, bool is_inner)
 {
     std::optional<Value> value;
-    {
+    Kind kind = NUMBER;
+    guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
         const at::Tensor &t = seen.argument(0).toTensor();
-        if (!is_inner || tape_find(t.storage()))
-            value = value_of(operand_of(t, 0, -1, false));
-    }
-    run_seen(seen, keys, nullptr);
-    if (!value)
-        return;
-    Kind kind = value->tensor.scalar_type() == at::kBool ? FLAG : NUMBER;
+        if (is_inner && !tape_find(t.storage()))
+            return;
+        kind = kind_of(t);
+        value = value_of(t);
+    });
     {
+        LookedAt looked_at;
+        run_seen(seen, keys, nullptr);
+    }
+    if (value) {
         OnCpu guard;
         seen.stack->back() = value->tensor.item();
     }
-    tell(kind, value->is_known, seen);
+    if (value || !(is_answering || is_inside_library()))
+        tell(kind, value && value->is_known);
+}
+
+static std::optional<c10::SafeKernelFunction> scalar_kernel; /* PyTorch's */
+
+/* In place of the kernel of _local_scalar_dense, for those whom the tape does not see: torch.tensor of a list, threads of other languages. */
+static void read_unseen(const c10::OperatorHandle &handle, c10::DispatchKeySet keys, torch::jit::Stack *stack)
+{
+    if (is_looked_at || !is_readable(stack->back().toTensor()))
+        return scalar_kernel->callBoxed(handle, keys, stack);
+    Seen seen{handle, operator_of(handle), stack, stack->size() - 1, 1};
+    read_scalar(seen, keys, is_inside());
+}
+
+bool begin_reading()
+{
+    auto handle = c10::Dispatcher::singleton().findSchema({"aten::_local_scalar_dense", ""});
+    if (!handle)
+        return false;
+    scalar_kernel = handle->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA);
+    struct Quiet : c10::WarningHandler {
+        void process(const c10::Warning &) override {}
+    } quiet;
+    c10::WarningUtils::WarningHandlerGuard no_warning(&quiet); /* of a kernel that is replaced */
+    static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+    library.impl("_local_scalar_dense", torch::CppFunction::makeFromBoxedFunction<&read_unseen>());
+    return true;
 }
 
 /* A call whose result is no tensor. Its code calls kernels of its own, and is not seen. */
 static void read_answer(const Seen &seen, c10::DispatchKeySet keys)
 {
     torch::jit::Stack out;
-    bool is_known = true, has_answer = false;
-    {
+    bool is_known = true, has_answer = false, is_itself = seen.argument(0).toTensor().is_same(seen.argument(1).toTensor());
+    guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
         if (static_cast<int64_t>(seen.argument(0).toTensor().nbytes()) <= KNOWN_MOST) {
             auto call = call_of(seen);
             has_answer = compute_now(*call, out, is_known);
         }
+    });
+    {
+        LookedAt looked_at;
+        run_seen(seen, keys, nullptr);
     }
-    run_seen(seen, keys, nullptr);
-    if (has_answer)
-        seen.stack->back() = out.back();
-    tell(FLAG, has_answer && is_known, seen);
+    seen.stack->back() = has_answer ? out.back() : c10::IValue(is_itself);
+    tell(FLAG, has_answer && is_known);
 }
 
 /* --- copies */
@@ -139,11 +184,12 @@ static std::optional<Value> value_to_copy(const at::Tensor &from, bool &is_known
 {
     std::lock_guard<std::mutex> hold(tape_lock);
     forget_unexplained();
-    Operand o = operand_of(from, 0, -1, false);
-    is_known = o.version && o.version->is_known;
-    if (static_cast<int64_t>(from.nbytes()) > KNOWN_MOST || (o.version && o.version->memory && !o.version->bytes.defined()))
+    int64_t shift;
+    VersionP v = tape_look(from, shift);
+    is_known = v && v->is_known;
+    if (static_cast<int64_t>(from.nbytes()) > KNOWN_MOST || (v && v->memory && !v->bytes.defined()))
         return {};
-    Value value = value_of(o);
+    Value value = value_of(from);
     is_known = value.is_known;
     return value;
 }
@@ -155,12 +201,20 @@ static void read_copy(const Seen &seen, c10::DispatchKeySet keys)
     at::Tensor to = is_in_place ? seen.argument(0).toTensor() : at::Tensor();
     bool is_known = false;
     std::optional<Value> value;
-    if (is_plain(from))
-        value = value_to_copy(from, is_known);
-    auto size = from.numel();
-    Kind kind = size != 1 ? COPY : from.scalar_type() == at::kBool ? FLAG : NUMBER;
+    Kind kind = COPY;
+    guarded([&] {
+        if (is_readable(from))
+            value = value_to_copy(from, is_known);
+        std::lock_guard<std::mutex> hold(tape_lock);
+        if (from.numel() == 1)
+            kind = is_readable(from) ? kind_of(from) : NUMBER;
+    });
+    bool has_values = from.layout() != c10::kStrided || from.is_nested() || from.numel();
     auto stream = c10::cuda::getCurrentCUDAStream(from.device().index());
-    run_seen(seen, keys, nullptr);
+    {
+        LookedAt looked_at;
+        run_seen(seen, keys, nullptr);
+    }
     if (value) {
         OnCpu guard;
         if (!to.defined())
@@ -169,8 +223,8 @@ static void read_copy(const Seen &seen, c10::DispatchKeySet keys)
             stream.synchronize(); /* a copy that comes later would undo this */
         to.copy_(value->tensor.expand(to.sizes()));
     }
-    if (size)
-        tell(kind, is_known, seen);
+    if (has_values)
+        tell(kind, is_known);
 }
 
 /* --- counts */
@@ -178,6 +232,41 @@ static void read_copy(const Seen &seen, c10::DispatchKeySet keys)
 static uint64_t count_by_policy(int64_t most)
 {
     return static_cast<uint64_t>(policy == Policy::zero ? 0 : policy == Policy::largest ? most : (most + 1) / 2);
+}
+
+static std::vector<uint64_t> count_masks(const Seen &seen, Effect &e, bool &is_known)
+{
+    std::vector<uint64_t> counts;
+    is_known = true;
+    each_tensor(seen.argument(1), [&](const at::Tensor &t, int) {
+        if (!is_mask(t))
+            return;
+        if (static_cast<int64_t>(t.nbytes()) > KNOWN_MOST) {
+            is_known = false;
+            counts.push_back(count_by_policy(t.numel()));
+            return;
+        }
+        Value value = value_of(t);
+        is_known = is_known && value.is_known;
+        OnCpu guard;
+        bool is_all = !value.is_known && policy == Policy::largest;
+        counts.push_back(is_all ? count_by_policy(t.numel()) : static_cast<uint64_t>(value.tensor.count_nonzero().item<int64_t>()));
+    });
+    if (!is_known && policy == Policy::largest)
+        e.call = nullptr; /* what it makes has another size than what a CPU would make */
+    return counts;
+}
+
+static std::vector<uint64_t> count_blindly(const Seen &seen, Effect &e, bool &is_known)
+{
+    const at::Tensor &from = seen.argument(0).toTensor();
+    is_known = false;
+    e.call = nullptr;
+    if (from.is_sparse())
+        return {static_cast<uint64_t>(from._nnz())};
+    if (seen.what.name == "aten::masked_select")
+        return count_masks(seen, e, is_known);
+    return {count_by_policy(seen.what.name == "torchvision::nms" ? from.size(0) : from.numel())};
 }
 
 /* What the operator will ask the device for. `values`: its results if they were computed. */
@@ -189,42 +278,12 @@ static std::vector<uint64_t> count(const Seen &seen, Effect &e, bool &is_known)
     auto call = can && !seen.is_strange && !seen.what.is_heavy ? call_of(seen) : nullptr;
     is_known = true;
     size_t results = seen.handle.schema().returns().size();
-    if (!call || !compute_now(*call, out, is_known)) {
-        is_known = false;
-        e.call = nullptr;
-        return {count_by_policy(seen.what.name == "torchvision::nms" ? from.size(0) : from.numel())};
-    }
+    if (!call || !compute_now(*call, out, is_known) || (!is_known && policy == Policy::largest))
+        return count_blindly(seen, e, is_known);
     const at::Tensor first = out[out.size() - results].toTensor();
-    if (!is_known && policy == Policy::largest) {
-        e.call = nullptr;
-        return {count_by_policy(seen.what.name == "torchvision::nms" ? from.size(0) : from.numel())};
-    }
     for (size_t i = 0; i < results; i++)
         e.values.push_back(out[out.size() - results + i].toTensor());
     return {static_cast<uint64_t>(first.dim() ? first.size(0) : 1)};
-}
-
-static std::vector<uint64_t> count_masks(const Seen &seen, Effect &e, bool &is_known)
-{
-    std::vector<uint64_t> counts;
-    is_known = true;
-    each_tensor(seen.argument(1), [&](const at::Tensor &t, int element) {
-        if (!is_mask(t))
-            return;
-        if (static_cast<int64_t>(t.nbytes()) > KNOWN_MOST) {
-            is_known = false;
-            counts.push_back(count_by_policy(t.numel()));
-            return;
-        }
-        Value value = value_of(operand_of(t, 1, element, false));
-        is_known = is_known && value.is_known;
-        OnCpu guard;
-        bool is_all = !value.is_known && policy == Policy::largest;
-        counts.push_back(is_all ? count_by_policy(t.numel()) : static_cast<uint64_t>(value.tensor.count_nonzero().item<int64_t>()));
-    });
-    if (!is_known && policy == Policy::largest)
-        e.call = nullptr; /* what it makes has another size than what a CPU would make */
-    return counts;
 }
 
 class Answers {
@@ -253,20 +312,26 @@ private:
 static void read_count(const Seen &seen, c10::DispatchKeySet keys, bool is_inner)
 {
     Effect e;
-    bool is_known = true, has_counts = true;
+    bool is_known = true;
     std::vector<uint64_t> counts;
-    {
+    bool has_counts = guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
-        if (is_inner && !tape_find(seen.argument(0).toTensor().storage()) && seen.what.reading == Reading::count)
-            has_counts = false;
+        bool is_temporary = is_inner && !seen.is_strange && !tape_find(seen.argument(0).toTensor().storage());
         e = effect_of(seen);
-        if (has_counts)
-            counts = seen.what.reading == Reading::count ? count(seen, e, is_known) : count_masks(seen, e, is_known);
-        e.is_known = e.is_known && (!has_counts || is_known);
+        if (seen.what.reading != Reading::count)
+            counts = count_masks(seen, e, is_known);
+        else if (seen.is_strange || is_temporary)
+            counts = count_blindly(seen, e, is_known);
+        else
+            counts = count(seen, e, is_known);
+        e.is_known = e.is_known && is_known;
+    });
+    if (!has_counts) {
+        e = Effect();
+        counts = {0};
+        is_known = false;
     }
-    if (!has_counts)
-        return run_seen(seen, keys, nullptr);
     int taken;
     {
         Answers answers(counts);
@@ -274,7 +339,15 @@ static void read_count(const Seen &seen, c10::DispatchKeySet keys, bool is_inner
         taken = answers.end();
     }
     if (taken)
-        tell(COUNT, is_known, seen);
+        tell(COUNT, is_known);
+}
+
+/* Whether what is copied is known to the tape, and no temporary memory of an operator around this one. */
+static bool is_on_tape(const Seen &seen)
+{
+    const at::Tensor &from = seen.argument(seen.what.name == "aten::copy_" ? 1 : 0).toTensor();
+    std::lock_guard<std::mutex> hold(tape_lock);
+    return is_readable(from) && tape_find(from.storage());
 }
 
 void read(const Seen &seen, c10::DispatchKeySet keys, bool is_inner)
@@ -285,7 +358,7 @@ void read(const Seen &seen, c10::DispatchKeySet keys, bool is_inner)
     case Reading::answer:
         return is_inner ? run_seen(seen, keys, nullptr) : read_answer(seen, keys);
     case Reading::copy:
-        return is_inner ? run_seen(seen, keys, nullptr) : read_copy(seen, keys); /* the call around it is answered */
+        return is_inner && !is_on_tape(seen) ? run_seen(seen, keys, nullptr) : read_copy(seen, keys);
     default:
         return read_count(seen, keys, is_inner);
     }

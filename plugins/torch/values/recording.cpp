@@ -5,6 +5,8 @@
  * something that it reads is unknown. Any other call makes unknown bytes. Small ones get a version, from which plausible values come, and large
  * ones none.
  *
+ * A copy from the host that is not kept leaves a version in the device's memory (V13).
+ *
  * Rule V3: a recorded call holds copies of what it reads from the host, and versions of what it reads from a GPU, but no tensor of the program's.
  *
  * LOCKING: the tape's lock.
@@ -15,6 +17,7 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace cenote_values
 {
@@ -22,6 +25,8 @@ namespace cenote_values
 static constexpr int64_t PRODUCT_MOST = 4 << 20; /* multiplications of a product of matrices that is computed. Chosen. */
 static constexpr int64_t CHOICES_MOST = 16;      /* from more of unknown ones none is computed: it could be the one that ends a sentence. Chosen. */
 
+static constexpr int64_t LINEAR_MOST = 64 << 10;  /* bytes of known matrices that are inverted, factored and so on. Chosen. */
+static constexpr int64_t SMALL_MOST = 64 << 10;   /* bytes in memory that are read as soon as a call has them. Chosen. */
 static constexpr int64_t EXCHANGED_MOST = 1 << 20; /* bytes that the simulated NCCL really moves */
 
 static int capturing; /* graphs: what is captured is not done */
@@ -29,18 +34,12 @@ static uint64_t recorded_calls;
 
 void set_capturing(bool on)
 {
-    capturing += on ? 1 : -1;
+    capturing = std::max(capturing + (on ? 1 : -1), 0); /* an end without a beginning */
 }
 
 uint64_t recorded()
 {
     return recorded_calls;
-}
-
-Operand operand_of(const at::Tensor &t, int argument, int element, bool is_written)
-{
-    return {argument, element, tape_version(t.storage()), c10::DimVector(t.sizes()), c10::DimVector(t.strides()), t.storage_offset(), t.scalar_type(),
-            is_written};
 }
 
 static bool is_float(const at::Tensor &t)
@@ -65,29 +64,37 @@ static int64_t product_size(const Seen &seen)
 struct Weight {
     int64_t bytes = 0;          /* of all tensors on a GPU, and of storages that are written to in part */
     bool is_known = true;
+    int64_t host = 0;           /* bytes of tensors on the host, of which copies are kept */
     bool host_is_small = true;
+    bool masks_only = true, has_free_mask = false;
     int64_t choices = 0;
     int depth = 0;
 };
 
 static void weigh_tensor(Weight &w, Effect &e, const Seen &seen, const at::Tensor &t, bool writes)
 {
-    if (!is_plain(t)) {
+    if (!is_plain(t) && (writes || !is_readable(t))) {
         e.writes_strangely |= writes && t.is_cuda();
-        if (!t.is_cuda() && !t.unsafeGetTensorImpl()->is_wrapped_number())
-            w.host_is_small &= static_cast<int64_t>(t.nbytes()) <= (is_float(t) ? HOST_MOST : KNOWN_MOST);
+        if (!is_plain_on(t) || t.is_cuda() || t.unsafeGetTensorImpl()->is_wrapped_number())
+            return;
+        w.host += static_cast<int64_t>(t.nbytes());
+        w.host_is_small &= static_cast<int64_t>(t.nbytes()) <= (is_float(t) ? HOST_MOST : KNOWN_MOST);
         return;
     }
     bool covers = writes && covers_storage(t), blank = covers && seen.what.replaces;
-    const Version *v = tape_find(t.storage());
+    int64_t shift;
+    VersionP v = writes ? tape_version(t.storage()) : tape_look(t, shift);
+    if (v && writes && v->memory && v.use_count() > 2) /* V13: the table's, ours, and that of a call */
+        evaluate(*v);
+    w.masks_only &= t.scalar_type() == at::kBool;
+    w.has_free_mask |= v && is_free_mask(*v);
     w.bytes += static_cast<int64_t>(writes ? t.storage().nbytes() : t.nbytes());
     e.inputs.push_back(t.storage().unsafeGetStorageImpl());
     if (!blank && t.numel())
         w.is_known &= v && v->is_known;
     if (v && !blank) {
-        w.depth = std::max(w.depth, v->bytes.defined() ? 0 : v->depth);
         if (!e.like)
-            e.like = tape_version(t.storage());
+            e.like = v;
     }
     if (writes)
         e.writes.push_back({t.storage(), 0, t.scalar_type(), covers});
@@ -107,6 +114,8 @@ static Weight weigh(const Seen &seen, Effect &e)
                     w.choices = std::max(w.choices, size);
         } else if (value.isInt()) {
             shape.number = value.toInt();
+        } else if (value.isDouble()) {
+            shape.is_infinite = std::isinf(value.toDouble());
         }
         if (i < 4)
             e.shapes.push_back(std::move(shape));
@@ -122,7 +131,12 @@ static Weight weigh(const Seen &seen, Effect &e)
 static bool is_recordable(const Seen &seen, const Weight &w)
 {
     const Operator &o = seen.what;
-    if (!o.is_trusted || o.is_heavy || seen.is_strange || capturing || !w.host_is_small || w.bytes > (w.is_known ? KNOWN_MOST : UNKNOWN_MOST))
+    bool is_light = !o.is_heavy || (o.is_linear && w.is_known && w.bytes <= LINEAR_MOST);
+    if (!o.is_trusted || !is_light || seen.is_strange || capturing || !w.host_is_small || w.bytes > (w.is_known ? KNOWN_MOST : UNKNOWN_MOST))
+        return false;
+    if (w.host && held_by_calls() + w.host > HELD_MOST)
+        return false;
+    if (o.joins && w.masks_only && w.has_free_mask) /* V10 */
         return false;
     if (o.is_product && product_size(seen) > PRODUCT_MOST)
         return false;
@@ -205,13 +219,24 @@ std::shared_ptr<Call> call_of(const Seen &seen)
         const c10::IValue &value = seen.argument(i);
         bool writes = seen.what.writes[i];
         each_tensor(value, [&](const at::Tensor &t, int element) {
-            if (!is_plain(t))
+            if (!is_readable(t))
                 return;
             Operand o = operand_of(t, static_cast<int>(i), element, writes);
             bool is_blank = writes && seen.what.replaces && covers_storage(t);
-            o.version = is_blank ? blank(static_cast<int64_t>(t.storage().nbytes()), t.scalar_type()) : read_version(t);
+            if (is_blank)
+                o.version = blank(static_cast<int64_t>(t.storage().nbytes()), t.scalar_type());
+            else if (!o.version)
+                o.version = read_version(t);
+            VersionP &v = o.version; /* V13 */
+            if (v && v->memory && (writes || v->size <= SMALL_MOST))
+                evaluate(*v);
             call->operands.push_back(std::move(o));
         });
+        if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().is_cuda())
+            each_tensor(value, [&](const at::Tensor &t, int) {
+                if (t.defined() && t.is_cpu() && is_plain_on(t))
+                    hold(*call, static_cast<int64_t>(t.nbytes()));
+            });
         call->arguments.push_back(kept(value));
     }
     if (seen.what.is_random)
@@ -219,18 +244,58 @@ std::shared_ptr<Call> call_of(const Seen &seen)
     return call;
 }
 
+static bool is_itself(const Seen &seen)
+{
+    if (seen.is_strange || seen.count < 2 || !seen.argument(0).isTensor() || !seen.argument(1).isTensor())
+        return false;
+    const at::Tensor &one = seen.argument(0).toTensor(), &other = seen.argument(1).toTensor();
+    return is_plain(one) && is_plain(other) && one.storage().is_alias_of(other.storage()) && one.storage_offset() == other.storage_offset() &&
+        one.sizes() == other.sizes() && one.strides() == other.strides() && one.scalar_type() == other.scalar_type();
+}
+
+/* A copy from the host after which the bytes are in the device's memory, byte for byte, when the call returns. */
+static bool brings(const Seen &seen, c10::ScalarType &type)
+{
+    bool is_in_place = seen.what.name == "aten::copy_";
+    if (seen.is_strange || (!is_in_place && seen.what.name != "aten::_to_copy"))
+        return false;
+    const at::Tensor &from = seen.argument(is_in_place ? 1 : 0).toTensor();
+    if (!from.is_cpu() || !from.is_contiguous() || from.is_pinned())
+        return false;
+    const at::Tensor &to = seen.argument(0).toTensor();
+    type = from.scalar_type();
+    return !is_in_place || (to.is_contiguous() && covers_storage(to) && to.sizes() == from.sizes() && to.scalar_type() == from.scalar_type());
+}
+
+/* What `brings` has brought; NULL: it was too much. */
+static VersionP brought(const c10::Storage &storage, c10::ScalarType type)
+{
+    if (static_cast<int64_t>(storage.nbytes()) > KNOWN_MOST)
+        return nullptr;
+    VersionP made = version_in_memory(storage, type);
+    made->is_known = true;
+    return made;
+}
+
 Effect effect_of(const Seen &seen)
 {
     Effect e;
     Weight w = weigh(seen, e);
     e.is_known = w.is_known;
-    if (!is_recordable(seen, w))
+    e.is_itself = is_itself(seen);
+    e.brings = !capturing && brings(seen, e.brought_type);
+    if (e.writes_strangely || !is_recordable(seen, w))
         return e;
+    e.brings = false;
     e.call = call_of(seen);
-    for (auto &o : e.call->operands) /* a chain of calls is computed before it is too long to be computed by recursion */
-        if (o.version && o.version->depth >= DEPTH_MOST && o.version->size <= KNOWN_MOST)
-            evaluate(*o.version);
-    e.depth = (w.depth >= DEPTH_MOST ? 0 : w.depth) + 1;
+    w.depth = 0;
+    for (auto &o : e.call->operands) {
+        if (o.version && o.version->depth >= DEPTH_MOST)
+            settle(*o.version);
+        if (o.version && !o.version->bytes.defined())
+            w.depth = std::max(w.depth, o.version->depth);
+    }
+    e.depth = w.depth + 1;
     size_t write = 0;
     for (size_t i = 0; i < e.call->operands.size(); i++)
         if (e.call->operands[i].is_written) {
@@ -248,10 +313,7 @@ static VersionP exchanged(const c10::Storage &storage, c10::ScalarType type)
 {
     if (static_cast<int64_t>(storage.nbytes()) > EXCHANGED_MOST || capturing)
         return nullptr;
-    VersionP v = new_version(static_cast<int64_t>(storage.nbytes()));
-    v->memory = storage.data();
-    v->type = type;
-    return v;
+    return version_in_memory(storage, type);
 }
 
 /* What this process sends has to be in memory. */
@@ -260,7 +322,7 @@ void write_out(const Seen &seen)
     for (size_t i = 0; i < seen.count && !capturing; i++)
         each_tensor(seen.argument(i), [&](const at::Tensor &t, int) {
             VersionP v = is_plain(t) ? tape_version(t.storage()) : nullptr;
-            if (!v || v->memory || v->size > EXCHANGED_MOST)
+            if (!v || (v->memory && !v->bytes.defined()) || v->size > EXCHANGED_MOST)
                 return;
             evaluate(*v);
             write_device(t.storage().mutable_data(), v->bytes.data_ptr(), v->size);
@@ -275,13 +337,16 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
     VersionP v;
     if (seen.what.exchanges)
         return tape_put(w.storage, exchanged(w.storage, w.type));
+    if (e.brings)
+        return tape_put(w.storage, brought(w.storage, w.type));
     if (e.call && e.call->operands[w.operand].version->size == size) {
         v = new_version(size);
         v->call = e.call;
         v->depth = e.depth;
         v->is_known = e.is_known;
         v->type = w.type;
-        v->is_truth = seen.what.is_truth || (seen.what.moves && e.like && e.like->is_truth);
+        v->is_match = seen.what.is_match || (seen.what.moves && e.like && e.like->is_match);
+        v->lineage = e.like ? e.like->lineage : 0;
         e.call->written.emplace_back(w.operand, v);
     } else if (e.call) { /* the operator has resized it */
         return tape_put(w.storage, nullptr);
@@ -290,14 +355,17 @@ static void apply_write(const Seen &seen, Effect &e, Effect::Write &w)
         if (before) {
             v = new_version(size);
             v->same = before->same ? before->same : before;
+            v->depth = v->same->bytes.defined() ? 0 : v->same->depth;
             v->type = before->type;
             v->fill = before->fill;
+            v->is_loss = size <= 8; /* a flag of an optimizer */
         }
     } else if (size <= UNKNOWN_MOST) {
         v = new_version(size);
         OnCpu guard;
         auto shape = at::empty({size / static_cast<int64_t>(c10::elementSize(w.type))}, at::TensorOptions().dtype(w.type).device(c10::kMeta));
-        describe_plausible(*v, seen.what, 0, shape, e.shapes, e.like.get());
+        describe_plausible(*v, seen.what, 0, shape, e.shapes, e.like.get(), e.is_itself);
+        v->is_made_up = true;
     }
     tape_put(w.storage, std::move(v));
 }
@@ -318,14 +386,20 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
     if (std::find(e.inputs.begin(), e.inputs.end(), storage) != e.inputs.end())
         return;
     auto size = static_cast<int64_t>(t.storage().nbytes());
+    if (seen.what.exchanges)
+        return tape_put(t.storage(), exchanged(t.storage(), t.scalar_type()));
+    if (e.brings)
+        return tape_put(t.storage(), t.scalar_type() == e.brought_type && t.is_contiguous() && covers_storage(t) ?
+                        brought(t.storage(), t.scalar_type()) : nullptr);
     int64_t most = e.is_known ? KNOWN_MOST : is_float(t) ? UNKNOWN_MOST : KNOWN_MOST;
-    if (size > most) {
+    bool is_noted = seen.what.has_fill && seen.what.fill == Fill::probability; /* though large: what is made of it sums to 1 */
+    if (size > most && !is_noted && t.scalar_type() != at::kBool) {
         if (tape_find(t.storage()))
             tape_put(t.storage(), nullptr);
         return;
     }
     VersionP v = new_version(size);
-    describe_plausible(*v, seen.what, place, t, e.shapes, e.like.get());
+    describe_plausible(*v, seen.what, place, t, e.shapes, e.like.get(), e.is_itself);
     if (!e.values.empty() && place < e.values.size() && e.values[place].sizes() == t.sizes()) {
         v->bytes = bytes_of(e.values[place], t, size);
         v->is_known = e.is_known;
@@ -335,6 +409,8 @@ static void apply_result(const Seen &seen, Effect &e, const at::Tensor &t, size_
         v->is_known = e.is_known;
         e.call->results.push_back({static_cast<int>(place), element, v, c10::DimVector(t.sizes()), c10::DimVector(t.strides()), t.storage_offset(),
                                    t.scalar_type()});
+    } else {
+        v->is_made_up = true;
     }
     tape_put(t.storage(), std::move(v));
 }

@@ -12,6 +12,10 @@
  *
  * The key is switched on for each thread: Python's threads by inside/values.py, those of autograd inherit it. What other threads do is unexplained.
  *
+ * Rule V12: what the tape cannot look at ends no program: everything is forgotten, and the program goes on.
+ *
+ * Rule V7: a child that the program forks can see operators, whatever other threads did at that moment.
+ *
  * LOCKING: the tape's lock, never while an operator of the program runs or Python is asked.
  */
 #include "seeing.h"
@@ -31,10 +35,15 @@ using torch::jit::Stack;
 
 static constexpr DispatchKey KEY = DispatchKey::Fake;
 static thread_local int depth; /* of operators that run as one */
+static thread_local bool is_of_library;
 
 class Deeper {
 public:
-    Deeper() { depth++; }
+    explicit Deeper(const Operator &what)
+    {
+        if (!depth++)
+            is_of_library = what.is_heavy;
+    }
     ~Deeper() { depth--; }
 };
 
@@ -42,10 +51,8 @@ static const Operator &operator_here(const c10::OperatorHandle &handle)
 {
     static thread_local std::unordered_map<const void *, const Operator *> known;
     const Operator *&found = known[&handle.operator_name()];
-    if (!found) {
-        std::lock_guard<std::mutex> hold(tape_lock);
+    if (!found || !is_operator(*found, handle))
         found = &operator_of(handle);
-    }
     return *found;
 }
 
@@ -65,11 +72,11 @@ static Seen look(const c10::OperatorHandle &handle, const Operator &what, Stack 
             if (!t.defined())
                 return;
             seen.is_foreign |= t.key_set().has_any(own_code) || t.is_meta();
+            seen.is_strange |= !is_readable(t) && !(t.is_cpu() && is_plain_on(t));
             if (!t.is_cuda())
                 return;
             seen.has_gpu = true;
             seen.device = t.device();
-            seen.is_strange |= !is_plain(t);
         });
     }
     return seen;
@@ -89,19 +96,22 @@ void run_seen(const Seen &seen, DispatchKeySet keys, Effect *effect)
         if (seen.what.opens) {
             run(seen, keys);
         } else {
-            Deeper deeper;
+            Deeper deeper(seen.what);
             run(seen, keys);
         }
     } catch (...) {
-        std::lock_guard<std::mutex> hold(tape_lock);
-        if (effect)
-            fail(*effect);
+        guarded([&] {
+            std::lock_guard<std::mutex> hold(tape_lock);
+            if (effect)
+                fail(*effect);
+        });
         throw;
     }
-    if (!effect)
-        return;
-    std::lock_guard<std::mutex> hold(tape_lock);
-    apply(seen, *effect);
+    guarded([&] {
+        std::lock_guard<std::mutex> hold(tape_lock);
+        if (effect)
+            apply(seen, *effect);
+    });
 }
 
 static void lifted(const Seen &seen)
@@ -111,9 +121,7 @@ static void lifted(const Seen &seen)
         return;
     std::lock_guard<std::mutex> hold(tape_lock);
     forget_unexplained(); /* the copy among it */
-    VersionP v = new_version(static_cast<int64_t>(t.storage().nbytes()));
-    v->memory = t.storage().data();
-    v->type = t.scalar_type();
+    VersionP v = version_in_memory(t.storage(), t.scalar_type());
     v->is_known = v->size <= KNOWN_MOST;
     if (v->is_known)
         evaluate(*v);
@@ -126,23 +134,25 @@ static void see(const c10::OperatorHandle &handle, DispatchKeySet keys, Stack *s
     Seen seen = look(handle, what, stack);
     if (what.is_composite || !seen.has_gpu || seen.is_foreign || c10::impl::tls_is_dispatch_key_included(DispatchKey::Python))
         return run(seen, keys);
+    static const bool survives = tape_survives_forks();
+    (void)survives;
     bool is_reading = reads(seen);
     if (depth)
         return is_reading ? read(seen, keys, true) : run(seen, keys);
     if (what.lifts)
-        lifted(seen);
+        guarded([&] { lifted(seen); });
     if (what.passes || what.lifts || !(what.is_trusted || what.exchanges))
         return run(seen, keys);
     if (is_reading)
         return read(seen, keys, false);
     Effect effect;
-    {
+    guarded([&] {
         std::lock_guard<std::mutex> hold(tape_lock);
         forget_unexplained();
         if (what.exchanges)
             write_out(seen);
         effect = effect_of(seen);
-    }
+    });
     run_seen(seen, keys, &effect);
 }
 
@@ -151,9 +161,22 @@ bool begin_seeing()
     auto &dispatcher = c10::Dispatcher::singleton();
     if (dispatcher.hasBackendFallbackForDispatchKey(KEY))
         return false;
+    if (!begin_reading())
+        return false;
     static torch::Library library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&see>());
+    operators_survive_forks();
     return true;
+}
+
+bool is_inside()
+{
+    return depth;
+}
+
+bool is_inside_library()
+{
+    return depth && is_of_library;
 }
 
 void see_this_thread(bool on)

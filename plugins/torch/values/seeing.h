@@ -21,7 +21,8 @@ struct Seen {
     c10::Device device = c10::Device(c10::kCPU); /* a GPU, once one was found */
     bool has_gpu = false;
     bool is_foreign = false;    /* a tensor has code of its own: that runs, and is seen */
-    bool is_strange = false;    /* a tensor on a GPU without plain elements: sparse, nested, a conjugate */
+    bool is_strange = false;    /* a tensor without plain elements: sparse, nested, quantized, a conjugate */
+    bool is_itself = false;     /* the first two arguments are the same tensor */
 
     c10::IValue &argument(size_t i) const { return (*stack)[first + i]; }
 };
@@ -41,6 +42,9 @@ struct Effect {
     c10::SmallVector<Write, 4> writes;
     std::vector<at::Tensor> values;     /* of the results, if they are there already */
     bool is_known = true;
+    bool is_itself = false;
+    bool brings = false;                /* the host's bytes, as they are */
+    c10::ScalarType brought_type = c10::ScalarType::Undefined;
     bool writes_strangely = false;      /* to a tensor without plain elements: whatever its storages are */
     int depth = 0;
 };
@@ -61,13 +65,26 @@ template <class F> void each_tensor(const c10::IValue &value, F f, int element =
     }
 }
 
+/* Looks at values, past the program: an error is not the program's (V12). False: there was one. */
+template <class F> bool guarded(F look)
+{
+    c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake); /* what it asks PyTorch would wait for the tape's lock */
+    try {
+        look();
+        return true;
+    } catch (const std::exception &) {
+        std::lock_guard<std::mutex> hold(tape_lock);
+        tape_forget_all();
+        return false;
+    }
+}
+
 void run(const Seen &seen, c10::DispatchKeySet keys);
 
 /* recording.cpp. LOCKING: the tape's lock for the first three. */
 Effect   effect_of(const Seen &seen);
 void     apply(const Seen &seen, Effect &effect);
 void     fail(Effect &effect);      /* the operator has thrown */
-Operand  operand_of(const at::Tensor &tensor, int argument, int element, bool is_written);
 std::shared_ptr<Call> call_of(const Seen &seen);
 void     write_out(const Seen &seen);
 void     set_capturing(bool on);
@@ -76,12 +93,14 @@ uint64_t recorded();
 /* reading.cpp */
 bool     reads(const Seen &seen);
 void     read(const Seen &seen, c10::DispatchKeySet keys, bool is_inner);   /* runs the call, too */
-void     on_unknown(void (*tell)(int kind, const char *name));
 uint64_t known_reads();
+bool     begin_reading();   /* false: not with this PyTorch */
 
 /* seeing.cpp */
 void run_seen(const Seen &seen, c10::DispatchKeySet keys, Effect *effect);
 bool begin_seeing();
 void see_this_thread(bool on);
+bool is_inside();           /* an operator that runs as one */
+bool is_inside_library();   /* ... by a library of NVIDIA's, whose errors the simulated one leaves in memory */
 
 } // namespace cenote_values

@@ -8,6 +8,9 @@
  * able to be. What is written past the operators (a kernel of the program's, a replay, a collective, another process, another storage over the
  * same memory) forgets the versions that it could have touched.
  *
+ * Rule V13: a version whose bytes are only in the device's memory is read before an operator writes there, and lost if its storage ends, or something
+ * unseen writes.
+ *
  * Storages are held weakly: the table keeps no memory of the program's alive, and an address of a StorageImpl in the table belongs to no other.
  * Whether PyTorch has given a storage other memory since (resize_) shows in its size and address.
  *
@@ -17,7 +20,10 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 namespace cenote_values
@@ -25,18 +31,26 @@ namespace cenote_values
 
 std::mutex tape_lock;
 
+/* The child has one thread, so a lock that another one held would never be let go. Handlers run in the opposite order of their registration: those
+ * of the simulated GPU, whose locks are taken under the tape's, have to be there before. */
+bool tape_survives_forks()
+{
+    pthread_atfork([] { tape_lock.lock(); }, [] { tape_lock.unlock(); }, [] { tape_lock.unlock(); });
+    return true;
+}
+
 struct Entry {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     VersionP version;
     size_t size;
     const void *at;
-    bool is_given_away;
 };
 
 static ska::flat_hash_map<c10::StorageImpl *, Entry> table;
 static std::map<uintptr_t, c10::StorageImpl *> by_address;  /* the same entries: no two of them overlap */
 static size_t sweep_at = 4096;                              /* entries, of which many may be of storages that are gone. Chosen. */
 static uint64_t numbers;
+static std::atomic<int64_t> held_bytes; /* calls can end with a thread of the program's */
 
 VersionP new_version(int64_t size)
 {
@@ -46,11 +60,72 @@ VersionP new_version(int64_t size)
     return made;
 }
 
-bool is_plain(const at::Tensor &t)
+VersionP version_in_memory(const c10::Storage &storage, c10::ScalarType type)
+{
+    VersionP made = new_version(static_cast<int64_t>(storage.nbytes()));
+    made->memory = storage.data();
+    made->home = storage.getWeakStorageImpl();
+    made->type = type;
+    return made;
+}
+
+void Call::let_go()
+{
+    arguments.clear();
+    operands.clear();
+    held_bytes -= held;
+    held = 0;
+}
+
+void hold(Call &call, int64_t bytes)
+{
+    call.held += bytes;
+    held_bytes += bytes;
+}
+
+int64_t held_by_calls()
+{
+    return held_bytes;
+}
+
+bool is_plain_on(const at::Tensor &t)
 {
     static const c10::DispatchKeySet others({c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
         c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::NestedTensor});
-    return t.defined() && t.is_cuda() && t.layout() == c10::kStrided && !t.key_set().has_any(others) && t.has_storage();
+    return t.defined() && t.layout() == c10::kStrided && !t.key_set().has_any(others) && t.has_storage() && !t.is_quantized();
+}
+
+static VersionP holder(const c10::Storage &storage, int64_t &offset);
+
+/* What is read by this tensor: of memory that has two names, the version that the other one has. */
+VersionP tape_look(const at::Tensor &t, int64_t &shift)
+{
+    shift = 0;
+    VersionP v = tape_version(t.storage());
+    if (v || static_cast<int64_t>(t.storage().nbytes()) > KNOWN_MOST)
+        return v;
+    v = holder(t.storage(), shift);
+    return v && shift % static_cast<int64_t>(t.element_size()) == 0 ? v : nullptr;
+}
+
+Operand operand_of(const at::Tensor &t, int argument, int element, bool is_written)
+{
+    int64_t shift = 0;
+    VersionP v = is_written ? tape_version(t.storage()) : tape_look(t, shift);
+    return {argument, element, std::move(v), c10::DimVector(t.sizes()), c10::DimVector(t.strides()),
+            t.storage_offset() + shift / static_cast<int64_t>(t.element_size()), t.scalar_type(), is_written,
+            t.is_conj(), t.is_neg()};
+}
+
+bool is_readable(const at::Tensor &t)
+{
+    return is_plain(t) || (t.defined() && t.is_cuda() && (t.is_conj() || t.is_neg()) && t.layout() == c10::kStrided && t.has_storage() &&
+        !t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched})));
+}
+
+bool is_plain(const at::Tensor &t)
+{
+    return t.defined() && t.is_cuda() && is_plain_on(t);
 }
 
 bool covers_storage(const at::Tensor &t)
@@ -58,8 +133,14 @@ bool covers_storage(const at::Tensor &t)
     return t.nbytes() == t.storage().nbytes() && t.is_non_overlapping_and_dense();
 }
 
+/* The entry's memory may be written to from now on: a version that is only there is lost to the calls that have it (V13). */
 static void erase(ska::flat_hash_map<c10::StorageImpl *, Entry>::iterator found)
 {
+    Version &v = *found->second.version;
+    if (v.memory && !v.bytes.defined()) {
+        v.memory = nullptr;
+        v.is_known = false;
+    }
     by_address.erase(reinterpret_cast<uintptr_t>(found->second.at));
     table.erase(found);
 }
@@ -92,9 +173,22 @@ VersionP tape_version(const c10::Storage &storage)
     return found != table.end() && is_current(found->second, storage) ? found->second.version : nullptr;
 }
 
-/* Forgets other storages over the same memory: those that are gone, and those that this one is another name of (DLPack). False: one of them was
- * given away, and so is what is written here. */
-static bool forget_others(const c10::Storage &storage)
+static VersionP holder(const c10::Storage &storage, int64_t &offset)
+{
+    auto from = reinterpret_cast<uintptr_t>(storage.data());
+    auto each = by_address.upper_bound(from);
+    if (each == by_address.begin() || !storage.nbytes())
+        return nullptr;
+    Entry &entry = table.find(std::prev(each)->second)->second;
+    offset = static_cast<int64_t>(from - std::prev(each)->first);
+    if (static_cast<size_t>(offset) + storage.nbytes() > entry.size)
+        return nullptr;
+    auto holder = entry.storage.lock();
+    return holder && holder->data() == entry.at && holder->nbytes() == entry.size ? entry.version : nullptr;
+}
+
+/* Forgets other storages over the same memory: those that are gone, and those that this one is another name of (DLPack). */
+static void forget_others(const c10::Storage &storage)
 {
     auto from = reinterpret_cast<uintptr_t>(storage.data()), to = from + storage.nbytes();
     auto each = by_address.lower_bound(from);
@@ -102,23 +196,20 @@ static bool forget_others(const c10::Storage &storage)
         --each;
     while (each != by_address.end() && each->first < to) {
         auto found = table.find((each++)->second);
-        if (found->first == storage.unsafeGetStorageImpl())
-            continue;
-        if (found->second.is_given_away && !found->second.storage.expired())
-            return false;
-        erase(found);
+        if (found->first != storage.unsafeGetStorageImpl())
+            erase(found);
     }
-    return true;
 }
 
 void tape_put(const c10::Storage &storage, VersionP version)
 {
-    if (!storage.nbytes() || !forget_others(storage))
+    if (version && version->depth > DEPTH_MOST) /* V9 */
+        version = nullptr;
+    if (!storage.nbytes())
         return;
+    forget_others(storage);
     auto *key = storage.unsafeGetStorageImpl();
     auto found = table.find(key);
-    if (found != table.end() && found->second.is_given_away)
-        return;
     if (found != table.end() && version && is_current(found->second, storage)) {
         found->second.version = std::move(version);
         return;
@@ -129,7 +220,7 @@ void tape_put(const c10::Storage &storage, VersionP version)
         return;
     if (table.size() >= sweep_at)
         sweep();
-    table.emplace(key, Entry{storage.getWeakStorageImpl(), std::move(version), storage.nbytes(), storage.data(), false});
+    table.emplace(key, Entry{storage.getWeakStorageImpl(), std::move(version), storage.nbytes(), storage.data()});
     by_address.emplace(reinterpret_cast<uintptr_t>(storage.data()), key);
 }
 
@@ -138,7 +229,7 @@ void tape_forget_range(uintptr_t from, uintptr_t to)
     std::vector<c10::StorageImpl *> touched;
     for (auto &each : table) {
         auto at = reinterpret_cast<uintptr_t>(each.second.at);
-        if (at < to && at + each.second.size > from && !each.second.is_given_away)
+        if (at < to && at + each.second.size > from)
             touched.push_back(each.first);
     }
     for (auto *each : touched)
@@ -148,16 +239,6 @@ void tape_forget_range(uintptr_t from, uintptr_t to)
 void tape_forget_all()
 {
     tape_forget_range(0, UINTPTR_MAX);
-}
-
-void tape_give_away(const c10::Storage &storage)
-{
-    tape_put(storage, new_version(0)); /* an entry */
-    auto found = table.find(storage.unsafeGetStorageImpl());
-    if (found == table.end())
-        return;
-    found->second.version = nullptr;
-    found->second.is_given_away = true;
 }
 
 size_t tape_size()

@@ -7,6 +7,7 @@ kernels that a compiler has written. It tells us of each value that the program 
 Rule V1 (plugins/torch/values/tape.cpp): a value is known only if everything that could have written it was seen. So what is told here can only make
 less known.
 """
+import _thread
 import atexit
 import ctypes
 import functools
@@ -22,7 +23,7 @@ from cenote.native import adapter
 from cenote.native.adapter import NotMade
 
 POLICIES = {"zero": 0, "typical": 1, "largest": 2}  # enum Policy
-KINDS = ("number", "flag", "copy", "count")  # enum Kind
+KINDS = ("number", "flag", "copy", "count", "loss")  # enum Kind
 PLACES_MAX = 200  # that are told apart; what is read at others is counted as one
 
 
@@ -43,10 +44,11 @@ class Values:
         self.library = library
         self.reads: dict[Place, int] = {}
         self.places: dict[tuple[Any, int], tuple[str, int]] = {}  # of a frame's code and instruction: looked up once
-        self.teller = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p)(self.told)  # as long as the library may call it
+        self.teller = self.told  # as long as the library may call it
 
-    def told(self, kind: int, name: bytes) -> None:
-        """The program has read an unknown value, in this thread."""
+    def told(self, kind: int) -> None:
+        """The program has read an unknown value, in this thread. If a handler of a signal runs here and raises, the library passes that on to the
+        program (rule V8)."""
         try:
             file, line = self.place_of(sys._getframe(1))
         except ValueError:  # a thread of autograd without a frame of Python's
@@ -79,6 +81,15 @@ def see_threads(library: ctypes.CDLL) -> None:
     """In this thread, and in all that Python starts. Autograd's inherit it."""
     library.cenote_values_see_thread(1)
     around(threading.Thread, "_bootstrap_inner", lambda *args: library.cenote_values_see_thread(1), nothing)  # a class may have a `run` of its own
+    start = _thread.start_new_thread
+
+    @functools.wraps(start)
+    def start_seen(function: Callable[..., Any], *rest: Any) -> int:
+        def run(*args: Any, **kwargs: Any) -> None:
+            library.cenote_values_see_thread(1)
+            function(*args, **kwargs)
+        return start(run if callable(function) else function, *rest)
+    _thread.start_new_thread = start_seen
 
 
 def around(owner: Any, name: str, before: Callable[..., None], after: Callable[..., None]) -> None:
@@ -100,13 +111,23 @@ def nothing(*args: Any) -> None:
 
 
 def watch_captures(torch: ModuleType, library: ctypes.CDLL) -> None:
-    """What is captured is not done. The replay is counted by the simulated GPU."""
-    around(torch.cuda.CUDAGraph, "capture_begin", lambda *args: library.cenote_values_capture(1), nothing)
+    """What is captured is not done. The replay is counted by the simulated GPU. A capture that is refused does not begin."""
+    inside = torch.cuda.CUDAGraph.capture_begin
+
+    @functools.wraps(inside)
+    def capture_begin(*args: Any, **kwargs: Any) -> Any:
+        library.cenote_values_capture(1)
+        try:
+            return inside(*args, **kwargs)
+        except BaseException:
+            library.cenote_values_capture(0)
+            raise
+    torch.cuda.CUDAGraph.capture_begin = capture_begin
     around(torch.cuda.CUDAGraph, "capture_end", nothing, lambda *args: library.cenote_values_capture(0))
 
 
 def watch_storages(torch: ModuleType, library: ctypes.CDLL) -> None:
-    """A storage gets other memory, or another process may write to it."""
+    """A storage gets other memory."""
     def forget(storage: Any, *args: Any) -> None:
         if storage.device.type == "cuda":
             library.cenote_values_forget(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
@@ -125,6 +146,7 @@ def begin(torch: ModuleType, say: Callable[[str], None]) -> Optional[Values]:
         return None
     values = Values(library)
     library.cenote_values_forget.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    library.cenote_values_begin.argtypes = [ctypes.c_int, ctypes.py_object]
     refused = library.cenote_values_begin(POLICIES[policy], values.teller)
     if refused:
         reason = ("", "the simulated GPU is of another version", "another library sees the operators of this PyTorch")[refused]
