@@ -106,10 +106,13 @@ def test_in_backward_without_python(dry):
         a = torch.ones(8192, 8192, device="cuda", requires_grad=True)     # 256 MiB
         b = a.exp()
         c = b.exp()
+        optimizer = torch.optim.SGD([a], 0.1)
         c.sum().backward()
+        optimizer.step()
     """
     done, found = dry(code, "--gpu", "1500MiB")
     assert done.returncode == 1 and found["failure"]["phase"] == "backward"
+    assert "never stepped" not in done.stdout  # where there is enough memory it has
     assert f"at train.py:{line_of(code, 'backward()')}\n    c.sum().backward()" in done.stdout
 
 

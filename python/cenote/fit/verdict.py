@@ -378,8 +378,9 @@ def answer_lines(answer: Answer) -> list[str]:
     else:
         lines += fits_lines(outcome)
     lines += allocator_lines(outcome, answer.largest, answer.others)
-    if outcome.unstepped:
-        lines.append(f"  {plural(outcome.unstepped, 'optimizer')} built and never stepped: no state of an optimizer is in these figures")
+    unstepped = (answer.largest or outcome).unstepped  # a run that ran out of memory may not have come to its first step
+    if unstepped:
+        lines.append(f"  {plural(unstepped, 'optimizer')} built and never stepped: no state of an optimizer is in these figures")
     return lines + value_lines(outcome, answer.other)
 
 
