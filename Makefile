@@ -36,7 +36,7 @@ FORKS = -LE 'bench|slow|install|faults|processes' -E '^host/process$$'
 # CENOTE_TEST_ALL: what cannot run has failed. Each folder of Python tests is a process of its own: tests/torch starts itself again on a simulated GPU.
 PYTEST = CENOTE_TEST_ALL=1 CENOTE_BUILD="$$PWD/build-debug" CENOTE_SIM_LIBRARIES="$$PWD/build-debug/sim" .venv/bin/python -m pytest
 
-.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install clean
+.PHONY: help build run test quick deep bench table policy docs check format faults fuzz mutants coverage gpu install wheel clean
 
 help:
 	@echo 'make build    the library and programs, for speed, in build/'
@@ -56,6 +56,7 @@ help:
 	@echo 'make coverage which branches of pool/ the tests take, and why the rest is not taken (clang)'
 	@echo 'make gpu      the tests that need no simulation, on the real driver'
 	@echo 'make install  PREFIX=/usr/local'
+	@echo 'make wheel    the source package and the wheel, in dist/, and tries them with each Python that is here (docs/release.md)'
 	@echo 'make clean    removes the build folders'
 
 build:
@@ -67,6 +68,11 @@ run: build
 	@echo "An inference server in C on a simulated GPU (examples/tiny_runtime, docs/custom-runtime.md):"
 	@CENOTE_SIM=capacity:1GiB,lag:300000,manual_clock:1,charge_cost:1 build/bin/example-tiny-runtime
 	@.venv/bin/python examples/torch/compare.py --picture build/run.png examples/training.py
+	@echo
+	@echo "Next, with a program of yours:"
+	@echo "    .venv/bin/cenote dry-run --gpu 24GiB YOUR.py                    does it fit a GPU of that size?"
+	@echo "    .venv/bin/cenote run --sim 80GiB --report memory.html YOUR.py   what takes the memory? A page for a browser"
+	@echo "    pip install . && CENOTE=on python YOUR.py                       on a GPU; before that: cenote qualify"
 
 # Of what is built for speed the tests look at the library alone.
 test:
@@ -203,6 +209,12 @@ PREFIX ?= /usr/local
 install: build
 	@cmake -S . -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
 	@cmake --install build
+
+# TORCH="2.11.0 ...": versions to compile the adapter for. TRY="--torch 2.15.0": trains under it, too.
+wheel: build
+	@tools/setup wheel
+	@.venv/bin/python tools/wheel/build.py dist $(TORCH)
+	@.venv/bin/python tools/wheel/try.py dist $(TRY)
 
 clean:
 	rm -rf build build-mutants build-debug build-asan build-clang build-tsan build-fuzz build-coverage
