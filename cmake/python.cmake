@@ -39,7 +39,8 @@ install(FILES traces/torch/lstm.csv.gz traces/torch/resnet50_amp.csv.gz DESTINAT
 add_dependencies(cenote_python cenote_preload cenote_forward cenote_forward_unversioned)
 install(TARGETS cenote_forward cenote_forward_unversioned DESTINATION cenote/lib/forward ${package_options})
 install(TARGETS cenote_pluggable cenote_preload DESTINATION cenote/lib ${package_options})
-install(DIRECTORY plugins/torch/ DESTINATION cenote/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp)
+install(DIRECTORY plugins/torch/ DESTINATION cenote/torch ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.cpp
+    PATTERN adapter.so) # compiled ahead: tools/wheel/build.py
 install(FILES python/cenote.pth DESTINATION . ${package_options})
 install(DIRECTORY include/cenote DESTINATION cenote/include ${package_options} FILES_MATCHING PATTERN *.h PATTERN *.hpp PATTERN *.def)
 

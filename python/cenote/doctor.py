@@ -100,22 +100,25 @@ def torch() -> Iterator[Finding]:
 
 
 def adapter_findings(described: adapter.Torch) -> Iterator[Finding]:
+    """A wheel or the cache may have the adapter: then no compiler is needed."""
     tool = adapter.compiler()
-    if tool is None:
-        yield Finding("compiler", REMARK, "there is no g++",
-                      "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
-        return
-    yield Finding("compiler", FINE, tool.says)
     said: list[str] = []
+    if tool is not None:
+        yield Finding("compiler", FINE, tool.says)
     try:
         made = adapter.opened(described, said.append)
-        os.close(made.descriptor)
-        for text in said:
-            yield Finding("adapter cache", REMARK, text.removeprefix("cenote: "), "name a folder that you alone can write to in XDG_CACHE_HOME")
-        yield Finding("adapter", FINE, made.path)
     except adapter.NotMade as why:
-        yield Finding("adapter", WRONG, " ".join(str(why).split()),
-                      "until this is mended, cenote works through CUDAPluggableAllocator: without memory_stats, snapshots and graphs")
+        if tool is None:
+            yield Finding("compiler", REMARK, "there is no g++",
+                          "install g++, or name a compiler in CXX; without one memory_stats, snapshots and graphs do not work")
+        else:
+            yield Finding("adapter", WRONG, " ".join(str(why).split()),
+                          "until this is mended, cenote works through CUDAPluggableAllocator: without memory_stats, snapshots and graphs")
+        return
+    os.close(made.descriptor)
+    for text in said:
+        yield Finding("adapter cache", REMARK, text.removeprefix("cenote: "), "name a folder that you alone can write to in XDG_CACHE_HOME")
+    yield Finding("adapter", FINE, made.path)
 
 
 # --- the driver and its devices

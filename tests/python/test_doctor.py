@@ -82,9 +82,16 @@ def test_no_visible_gpu(examine):
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="the compiler is for PyTorch")
-def test_no_compiler(examine):
+def test_no_compiler(examine, tmp_path):
+    _, found = examine("--sim", "1GiB", CXX="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert found["compiler"][0]["state"] == "remark" and "g++" in found["compiler"][0]["advice"] and "adapter" not in found
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="the compiler is for PyTorch")
+def test_no_compiler_where_the_adapter_is_there(examine):
+    examine("--sim", "1GiB")
     _, found = examine("--sim", "1GiB", CXX="no-such-compiler")
-    assert found["compiler"][0]["state"] == "remark" and "g++" in found["compiler"][0]["advice"]
+    assert "compiler" not in found and found["adapter"][0]["state"] == "fine"
 
 
 def test_other_settings_are_named(examine):

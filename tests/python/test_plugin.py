@@ -242,6 +242,24 @@ class TestMaking:
         with pytest.raises(adapter.NotMade, match="no C.. compiler: CXX=/nonexistent/c.. does not run"):
             adapter.make(TORCH._replace(version="9.9.8"))
 
+    def test_what_a_wheel_brings_serves_without_compiler_and_cache(self, pretended, monkeypatch):
+        sources = pretended / "sources"
+        shutil.copytree(places.torch_folder(), sources)
+        monkeypatch.setattr(places, "torch_folder", lambda: str(sources))
+        monkeypatch.setenv("CXX", "/nonexistent/c++")
+        brought = sources / "ready" / adapter.entry_name(TORCH) / "adapter.so"
+        brought.parent.mkdir(parents=True)
+        brought.write_text("brought\n")
+        library = adapter.opened(TORCH)
+        os.close(library.descriptor)
+        assert library.path == str(brought) and not (pretended / "cache").exists()
+        for other in ({"torch": TORCH._replace(commit="abd")}, {"torch": TORCH, "room": adapter.VALUES}):
+            with pytest.raises(adapter.NotMade):
+                adapter.opened(**other)
+        brought.chmod(0o666)
+        with pytest.raises(adapter.NotMade):
+            adapter.opened(TORCH)
+
     def test_a_compiler_of_several_words(self, pretended, monkeypatch):
         monkeypatch.setenv("CXX", f"env WORD=1 {pretended}/g++")
         adapter.make(TORCH)

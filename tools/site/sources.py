@@ -1,7 +1,7 @@
 """sources: which files of the repository are pages of the site, for mkdocs (hooks of mkdocs.yml). Reads files and writes none.
 
-The pages are README.md, CONTRIBUTING.md, those of docs/, the maps of folders (README.md), and every file to which one of these links: sources in a
-code block, pictures and figures as they are. Each has the path that it has in the repository, so the links that work on a code host work here. A
+The pages are those at the root of the repository and in docs/, the maps of folders (README.md), and every file to which one of these links: sources
+in a code block, pictures and figures as they are. Each has the path that it has in the repository, so the links that work on a code host work here. A
 link to a file that is not in the repository stays without a page, and mkdocs, which is strict here, ends with an error.
 """
 import pathlib
@@ -54,7 +54,7 @@ def on_config(config):
 
 def on_files(files: Files, *, config) -> Files:
     there = repository()
-    pages = {path for path in there if path in ("README.md", "CONTRIBUTING.md") or path.startswith("docs/") and path.endswith(".md")}
+    pages = {path for path in there if path.endswith(".md") and ("/" not in path or path.startswith("docs/"))}
     found, new = set(pages), set(pages)
     while new:  # what pages name, and the pages that those name
         new = {path for page in new if page.endswith(".md") for path in linked(page)} & there - found

@@ -2,8 +2,9 @@
 
 PyTorch's interface changes with its versions. So the package brings the adapter's sources, and the machine's own compiler compiles them, once, in
 some seconds. The library is kept in the user's cache folder, in a folder named after all it was made from but the compiler; its file name stands
-for the compiler. A machine without a compiler uses a library that is there. Only files that no other user can have changed are loaded
-(base/trusted.py).
+for the compiler. A machine without a compiler uses a library that is there. A released wheel brings the library for some versions of PyTorch,
+compiled ahead (tools/wheel/build.py), in a folder of the same name; then neither compiler nor cache is asked. Only files that no other user can have
+changed are loaded (base/trusted.py).
 
 In the same way `cenote dry-run` gets the library that keeps values (plugins/torch/values): another Room of sources.
 """
@@ -256,6 +257,9 @@ def make(torch: Torch) -> str:
 
 def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: Room = ADAPTER) -> Library:
     """The same, open. If the library cannot be kept, `tell` gets a line that says why."""
+    ready = compiled_ahead(torch, room)
+    if ready:
+        return ready
     tool = compiler()
     name = entry_name(torch, room)
     why: list[str] = []
@@ -267,6 +271,18 @@ def opened(torch: Torch, tell: Callable[[str], None] = lambda text: None, room: 
         for line in why:
             tell(line)
         return in_folder(folder, torch, tool, room)
+    finally:
+        folder.close()
+
+
+def compiled_ahead(torch: Torch, room: Room) -> Optional[Library]:
+    """The library that the wheel has for this torch. None: it has none, or another user could have written it."""
+    try:
+        folder = trusted.folder(os.path.join(places.torch_folder(), "ready", entry_name(torch, room)))
+    except OSError:
+        return None
+    try:
+        return any_library(folder)
     finally:
         folder.close()
 

@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Builds the source package, and from it the wheel as it is released: `make wheel`, or tools/wheel/build.py FOLDER [TORCH...].
+
+The wheel runs on every system that PyTorch's own wheels run on (manylinux_2_28): zig compiles its C code against the glibc of that standard, and
+auditwheel says whether anything newer is asked for. The adapter is in the wheel, compiled ahead for the named versions of PyTorch, those of
+python/requirements/torch.txt by default; users of others need g++. hwloc and zlib are those of the user's system: the wheel has no library of
+others. The same sources give the same bytes: all times are that of the last commit. The bill of materials (CycloneDX) lies beside the metadata.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+WORK = ROOT / "build/wheel"
+PLATFORM = "manylinux_2_28_x86_64"
+GLIBC = "2.28"
+# The adapter asks for PyTorch's libraries, and for cenote's, which are in the process already; hwloc is the system's.
+OUTSIDE = ("libcenote.so.0", "libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libhwloc.so.15")
+FOLDERS = ("/usr/include/x86_64-linux-gnu", "/usr/include")
+HEADERS = ("hwloc.h", "hwloc/**/*.h", "zlib.h", "zconf.h")
+
+sys.path.insert(0, str(ROOT / "python"))
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run(*command: object, **more: object) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **more)  # type: ignore[call-overload]
+    if done.returncode:
+        sys.exit(f"{shlex.join(str(part) for part in command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def commit_time() -> str:
+    return run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
+
+
+# --- what compiles
+
+def make_compiler() -> pathlib.Path:
+    """cc, as CMake and the adapter want it: one program without arguments. Two words for the linker are unknown to zig: -Bsymbolic says what the one
+    says, and more; what the other hides has no names outside its object."""
+    import ziglang
+    zig = pathlib.Path(str(ziglang.__file__)).parent / "zig"
+    path = WORK / "cc"
+    path.write_text(f"""#!/bin/sh
+for word; do
+    shift
+    case $word in
+    -Wl,-Bsymbolic-functions) set -- "$@" -Wl,-Bsymbolic ;;
+    -Wl,--exclude-libs,ALL) ;;
+    *) set -- "$@" "$word" ;;
+    esac
+done
+exec {shlex.quote(str(zig))} cc -target x86_64-linux-gnu.{GLIBC} "$@"
+""")
+    for name in ("ar", "ranlib"):  # the system's know another LLVM, and the objects are LLVM's, optimised when they are linked
+        (WORK / name).write_text(f'#!/bin/sh\nexec {shlex.quote(str(zig))} {name} "$@"\n')
+    for name in ("cc", "ar", "ranlib"):
+        (WORK / name).chmod(0o755)
+    return path
+
+
+def stage_headers() -> pathlib.Path:
+    """Headers of the system's libraries without those of its libc, which is newer than the one that the wheel is for."""
+    stage = WORK / "include"
+    for folder in map(pathlib.Path, FOLDERS):  # Debian has what depends on the processor in the second
+        for path in (path for pattern in HEADERS for path in folder.glob(pattern) if path.is_file()):
+            place = stage / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(path)
+    return stage
+
+
+def library(name: str) -> str:
+    """The path of a library of the system; empty if it is missing."""
+    path = run("gcc", f"-print-file-name=lib{name}.so").strip()
+    return os.path.realpath(path) if os.path.isabs(path) else ""
+
+
+def options(compiler: pathlib.Path, include: pathlib.Path) -> list[str]:
+    cache = (ROOT / "build/CMakeCache.txt").read_text()
+    cuda = re.search(r"^CENOTE_CUDA_INCLUDE:\w+=(.*)$", cache, re.M)
+    launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER=ccache" for language in ("C", "CXX") if shutil.which("ccache")]
+    tools = [f"-DCMAKE_{name.upper()}={compiler.parent / name}" for name in ("ar", "ranlib")]
+    return [*tools, f"-DCMAKE_C_COMPILER={compiler}", f"-DCMAKE_CXX_COMPILER={HERE / 'old-g++'}", "-DCMAKE_C_FLAGS_RELEASE=-O3 -flto -DNDEBUG",
+            "-DCMAKE_SHARED_LINKER_FLAGS=-s", "-DCMAKE_MODULE_LINKER_FLAGS=-s", "-DCMAKE_EXE_LINKER_FLAGS=-s",
+            f"-DCENOTE_CUDA_INCLUDE={cuda.group(1) if cuda else ''}", f"-DCENOTE_HWLOC={library('hwloc')}", f"-DCENOTE_HWLOC_INCLUDE={include}",
+            f"-DZLIB_LIBRARY={library('z')}", f"-DZLIB_INCLUDE_DIR={include}", *launchers]
+
+
+# --- the adapter, ahead
+
+def named_torches() -> list[str]:
+    text = (ROOT / "python/requirements/torch.txt").read_text()
+    return sorted(set(re.findall(r"^torch==([\d.]+)", text, re.M)))
+
+
+def torch_folder(version: str) -> pathlib.Path:
+    """PyTorch of that version: the one of .venv, or one that comes from the index, without what it requires. Nothing of it runs."""
+    for folder in (pathlib.Path(path) / "torch" for path in sys.path):
+        if (folder / "version.py").exists() and runpy.run_path(str(folder / "version.py"))["__version__"].partition("+")[0] == version:
+            return folder
+    kept = ROOT / "build" / f"torch-{version}"
+    if not (kept / "torch/version.py").exists():
+        say(f"getting the headers of PyTorch {version}")
+        shutil.rmtree(kept, ignore_errors=True)
+        run(ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--no-deps", "--target", kept, f"torch=={version}")
+    return kept / "torch"
+
+
+def compile_adapters(version: str, compiler: pathlib.Path, ready: pathlib.Path) -> None:
+    from cenote.native import adapter
+    folder = torch_folder(version)
+    facts = runpy.run_path(str(folder / "version.py"))
+    torch = adapter.Torch(facts["__version__"], facts["git_version"], facts["cuda"], True, str(folder))
+    os.environ.update(CXX=shlex.quote(str(HERE / "old-g++")), CENOTE_WHEEL_CC=shlex.quote(str(compiler)), XDG_CACHE_HOME=str(WORK / "cache"))
+    for room in (adapter.ADAPTER, adapter.VALUES):
+        say(f"compiling {room.name} for PyTorch {torch.version}")
+        made = adapter.opened(torch, say, room)
+        place = ready / adapter.entry_name(torch, room)
+        place.mkdir(parents=True)
+        shutil.copyfile(made.path, place / "adapter.so")
+
+
+# --- the packages
+
+def source_package(out: pathlib.Path) -> pathlib.Path:
+    from scikit_build_core.build import build_sdist
+    os.chdir(ROOT)
+    return out / build_sdist(str(out))
+
+
+def wheel(source: pathlib.Path, cmake: list[str], ready: pathlib.Path) -> pathlib.Path:
+    """The wheel of that source package, for this machine; in WORK."""
+    with tarfile.open(source) as archive:
+        archive.extractall(WORK, filter="data")
+    tree = next(path for path in WORK.glob("cenote-*") if path.is_dir())
+    shutil.copytree(ready, tree / "plugins/torch/ready")
+    code = "import sys, scikit_build_core.build as build; build.build_wheel(sys.argv[1])"
+    run(sys.executable, "-c", code, WORK, cwd=tree, env={**os.environ, "CMAKE_ARGS": shlex.join(cmake)})
+    return next(WORK.glob("cenote-*.whl"))
+
+
+def repaired(path: pathlib.Path) -> pathlib.Path:
+    """The wheel with the platform that it keeps to; auditwheel fails if it does not keep to it."""
+    outside = [part for name in OUTSIDE for part in ("--exclude", name)]
+    environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, *outside, "-w", WORK / "repaired", path, env=environment)
+    return next((WORK / "repaired").glob("*.whl"))
+
+
+def bill_of_materials(path: pathlib.Path) -> str:
+    """What the wheel is made of, and what of others it calls: CycloneDX."""
+    from cyclonedx.model import HashAlgorithm, HashType
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentScope, ComponentType
+    from cyclonedx.model.license import LicenseExpression
+    from cyclonedx.output import make_outputter
+    from cyclonedx.schema import OutputFormat, SchemaVersion
+    version = path.name.split("-")[1]
+    bom = Bom()
+    whole = Component(name="cenote", version=version, type=ComponentType.LIBRARY, licenses=[LicenseExpression("Apache-2.0")], bom_ref="cenote")
+    bom.metadata.component = whole
+    parts = []
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(name for name in archive.namelist() if ".so" in name or name.startswith("cenote/bin/")):
+            digest = HashType(alg=HashAlgorithm.SHA_256, content=hashlib.sha256(archive.read(name)).hexdigest())
+            parts.append(Component(name=name, type=ComponentType.FILE, bom_ref=name, hashes=[digest]))
+    for name, terms in (("zlib", "Zlib"), ("hwloc", "BSD-3-Clause"), ("jemalloc", "BSD-2-Clause"), ("torch", "BSD-3-Clause")):
+        parts.append(Component(name=name, type=ComponentType.LIBRARY, scope=ComponentScope.OPTIONAL, bom_ref=name,
+                               licenses=[LicenseExpression(terms)], description="not in the package: used if it is on the machine"))
+    for part in parts:
+        bom.components.add(part)
+    bom.register_dependency(whole, parts)
+    text = json.loads(make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string())
+    text.pop("serialNumber", None)  # a random number and the time of day: the same sources give the same bytes
+    text["metadata"].pop("timestamp", None)
+    return json.dumps(text, indent=1, sort_keys=True) + "\n"
+
+
+def with_bill(path: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
+    text = bill_of_materials(path)
+    run(sys.executable, "-m", "wheel", "unpack", "--dest", WORK / "unpacked", path)
+    tree = next((WORK / "unpacked").iterdir())
+    place = next(tree.glob("*.dist-info")) / "sboms"
+    place.mkdir(exist_ok=True)
+    (place / "cenote.cdx.json").write_text(text)
+    run(sys.executable, "-m", "wheel", "pack", "--dest-dir", out, tree)
+    return next(out.glob("*.whl"))
+
+
+def main(out: pathlib.Path, torches: list[str]) -> None:
+    os.environ["SOURCE_DATE_EPOCH"] = commit_time()
+    os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+    shutil.rmtree(WORK, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
+    for folder in (WORK / "ready", out):
+        folder.mkdir(parents=True)
+    compiler, include = make_compiler(), stage_headers()
+    os.environ["CENOTE_WHEEL_CC"] = shlex.quote(str(compiler))
+    for version in torches or named_torches():
+        compile_adapters(version, compiler, WORK / "ready")
+    say("building the source package and the wheel")
+    source = source_package(out)
+    built = with_bill(repaired(wheel(source, options(compiler, include), WORK / "ready")), out)
+    for path in (source, built):
+        say(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e6:.1f} MB  sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: tools/wheel/build.py FOLDER [TORCH...]")
+    main(pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:])

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Tries the packages of a folder as users get them: tools/wheel/try.py FOLDER [--torch VERSION...] [PYTHON...].
+
+Each Python that is on this machine (or is named) installs the wheel into an environment of its own, without network, asks the command for its
+version, and allocates memory on the simulated GPU. As root, one of them does so in a root folder with nothing but Python and its libraries: no
+compiler, no other package. Then the source package is built and installed. With --torch, the newest of these Pythons gets each of these versions of
+PyTorch, without NVIDIA's packages, and trains a model on the simulated GPU under cenote, with no compiler in PATH.
+"""
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = """
+import ctypes, cenote, sys
+from cenote import places
+for library in ("libcuda.so.1", "libcudart.so.13", "libcudnn.so.9"):
+    ctypes.CDLL(cenote.simulation_folder() + "/" + library, ctypes.RTLD_GLOBAL)
+library, pool, block = ctypes.CDLL(cenote.library()), ctypes.c_void_p(), ctypes.c_void_p()
+assert library.cenote_pool_default(0, ctypes.byref(pool)) == 0
+assert library.cenote_alloc(pool, ctypes.c_size_t(1 << 30), None, ctypes.byref(block)) == 0
+assert library.cenote_free(block) == 0 and library.cenote_free(block) != 0
+ctypes.CDLL(places.records_library())
+print("Python", sys.version.split()[0] + ": a GiB allocated and freed on the simulated GPU, by cenote", cenote.__version__)
+"""
+
+
+def run(*command: object, **more: object) -> str:
+    words = [str(part) for part in command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)  # type: ignore[call-overload]
+    if done.returncode:
+        sys.exit(f"{words} failed, {done.returncode}:\n{done.stdout[-4000:]}")
+    return done.stdout.strip()
+
+
+def pythons() -> list[str]:
+    """One of each version from 3.10 on: of PATH, and of pyenv."""
+    found: dict[str, str] = {}
+    for pattern in ("/usr/bin/python3.*", "/usr/local/bin/python3.*", os.path.expanduser("~/.pyenv/versions/3.*/bin/python3.*")):
+        for path in sorted(glob.glob(pattern)):
+            version = re.fullmatch(r"python3\.(\d+)", os.path.basename(path))
+            if version and int(version.group(1)) >= 10:
+                found.setdefault(version.group(0), path)
+    return [found[name] for name in sorted(found, key=lambda name: int(name.partition(".")[2]))]
+
+
+def install(python: str, folder: pathlib.Path, package: pathlib.Path, *more: str) -> pathlib.Path:
+    run(python, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *more, package)
+    return folder / "bin/python"
+
+
+def examine(python: pathlib.Path, *before: object) -> str:
+    """In a folder without sources, and an environment without variables."""
+    clean = {"cwd": "/", "env": {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}}
+    said = run(*before, python, "-I", "-c", PROGRAM, **clean)
+    run(*before, python, "-I", "-m", "cenote", "--version", **clean)
+    return said
+
+
+def libraries_of(paths: list[str]) -> set[str]:
+    listed = subprocess.run(["ldd", *paths], capture_output=True, text=True).stdout
+    return set(re.findall(r"(/\S+\.so[.\d]*)", listed))
+
+
+def examine_in_empty_root(python: pathlib.Path, base: pathlib.Path) -> str:
+    """A root folder with Python, the libraries that Python's own modules ask for, and the environment with the wheel."""
+    root = base / "root"
+    prefix = pathlib.Path(run(python, "-c", "import sys; print(sys.base_prefix)"))
+    standard = pathlib.Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"))
+    binary = pathlib.Path(os.path.realpath(python))
+    skip = shutil.ignore_patterns("site-packages", "dist-packages", "test", "__pycache__", "config-*")
+    shutil.copytree(standard, root / standard.relative_to("/"), ignore=skip)
+    shutil.copytree(python.parent.parent, root / python.parent.parent.relative_to("/"), symlinks=True)
+    (root / binary.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(binary, root / binary.relative_to("/"))
+    extensions = [str(path) for path in standard.glob("lib-dynload/*.so")]
+    wheel = [str(path) for path in python.parent.parent.rglob("cenote/*/*.so*") if "host" not in path.name]  # that one asks for hwloc
+    for library in libraries_of([str(binary), *extensions, *wheel]):
+        place = root / library.lstrip("/")
+        if str(prefix) == "/usr" or not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(library, place)
+    for folder in ("tmp", "proc"):
+        (root / folder).mkdir(exist_ok=True)
+    return examine(python, shutil.which("chroot", path="/usr/sbin:/sbin:/usr/bin:/bin"), root)
+
+
+TRAINS = """
+import torch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    model(torch.randn(256, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+print("PyTorch", torch.__version__, "under", torch.cuda.get_allocator_backend())
+"""
+
+
+def examine_with_torch(python: str, folder: pathlib.Path, wheel: pathlib.Path, version: str) -> str:
+    """A compiler in PATH would hide that the wheel has no adapter for this version."""
+    inside = install(python, folder, wheel, "--no-index")
+    without = ROOT / "python/requirements/without.txt"
+    run(ROOT / ".venv/bin/uv", "pip", "install", "--quiet", "--python", inside, "--excludes", without, f"torch=={version}", "numpy")
+    script = folder / "train.py"
+    script.write_text(TRAINS)
+    tools = folder / "tools"
+    tools.mkdir()
+    clean = {"cwd": folder, "env": {"PATH": str(tools), "HOME": str(folder), "LANG": "C.UTF-8"}}
+    return run(inside, "-I", "-m", "cenote", "run", "--sim", "8GiB", "--allocator", "cenote", script, **clean)
+
+
+def main(dist: pathlib.Path, chosen: list[str], torches: list[str]) -> None:
+    wheel, source = next(dist.glob("*.whl")), next(dist.glob("*.tar.gz"))
+    with tempfile.TemporaryDirectory(prefix="cenote-try-") as folder:
+        tried = chosen or pythons()
+        for python in tried:
+            place = pathlib.Path(folder, os.path.basename(python))
+            print(f"{wheel.name}: {examine(install(python, place, wheel, '--no-index'))}", flush=True)
+        if os.geteuid() == 0:
+            python_in = pathlib.Path(folder, os.path.basename(tried[-1]), "bin/python")
+            print(f"in a root folder with nothing but Python: {examine_in_empty_root(python_in, pathlib.Path(folder))}", flush=True)
+        print(f"{source.name}: {examine(install(tried[-1], pathlib.Path(folder, 'source'), source))}", flush=True)
+        for version in torches:
+            print(examine_with_torch(tried[-1], pathlib.Path(folder, f"torch-{version}"), wheel, version), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="tries the wheel and the source package of a folder")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--torch", action="append", default=[], metavar="VERSION")
+    parser.add_argument("python", nargs="*")
+    said = parser.parse_args()
+    main(said.folder.resolve(), said.python, said.torch)
