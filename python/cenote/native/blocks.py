@@ -108,6 +108,20 @@ def stats(device: int = 0) -> dict[str, Union[int, Level]]:
     return {name: bindings.level(value) if isinstance(value, LevelStruct) else value for name, value in values.items()}
 
 
+def held_bytes(device: int) -> int:
+    """What blocks use."""
+    found = stats(device)["allocated"]
+    assert isinstance(found, Level)
+    return found.current
+
+
+def free_bytes(device: int) -> int:
+    """What the pool holds and no block uses."""
+    found = stats(device)["reserved"]
+    assert isinstance(found, Level)
+    return max(found.current - held_bytes(device), 0)
+
+
 def settle(device: int) -> bool:
     """Waits until the device is done with all its work, and tells the pool so: what streams freed that were destroyed since is free then, and cenote
     cannot find that out by itself. False, and nothing happened, if the device could not be waited for, as while a stream is captured."""

@@ -34,6 +34,12 @@ def fill(address, value, size, on):
     check(driver.cuMemsetD8Async(ctypes.c_uint64(address), ctypes.c_ubyte(value), ctypes.c_size_t(size), ctypes.c_void_p(on)))
 
 
+def fill_late(address, value, size, on):
+    """The same, a second later by the device's clock: after what is put on other streams next."""
+    check(driver.sim_launch_wait(ctypes.c_void_p(on), ctypes.c_uint64(10**9)))
+    fill(address, value, size, on)
+
+
 def is_done(on):
     """Whether the device is done with the work of a stream."""
     result = driver.cuStreamQuery(ctypes.c_void_p(on))

@@ -21,6 +21,10 @@ def fill(buffer, value, stream):
     card.fill(at(buffer), value, buffer.size, int(stream.handle))
 
 
+def fill_late(buffer, value, stream):
+    card.fill_late(at(buffer), value, buffer.size, int(stream.handle))
+
+
 def live():
     return resource.stats()["allocated"].current
 
@@ -37,7 +41,7 @@ def case_what_the_device_allocates_is_ours():
 def case_a_freed_buffer_serves_its_own_stream_at_once():
     card.wait()
     first = device.allocate(SIZE, stream=here)
-    fill(first, 1, here)
+    fill_late(first, 1, here)
     was = at(first)
     first.close()
     second = device.allocate(SIZE, stream=here)
@@ -48,7 +52,7 @@ def case_a_freed_buffer_serves_its_own_stream_at_once():
 
 def case_another_stream_gets_other_memory_while_the_device_is_behind():
     first = device.allocate(SIZE, stream=here)
-    fill(first, 1, here)
+    fill_late(first, 1, here)
     first.close()
     second = device.allocate(SIZE, stream=there)
     fill(second, 2, there)
@@ -60,7 +64,7 @@ def case_a_buffer_waits_for_the_stream_that_closes_it():
     for close in (lambda buffer: buffer.close(there), lambda buffer: buffer.set_deallocation_stream(there)):
         first = device.allocate(SIZE, stream=here)
         there.wait(here)
-        fill(first, 1, there)
+        fill_late(first, 1, there)
         close(first)
         first.close()
         second = device.allocate(SIZE, stream=here)
@@ -89,7 +93,7 @@ def case_a_stream_that_was_closed_leaves_its_memory():
     card.wait()
     before, brief = resource.stats()["reserved"].current, device.create_stream()
     buffer = device.allocate(64 * MIB, stream=brief)
-    fill(buffer, 1, brief)
+    fill_late(buffer, 1, brief)
     buffer.close()
     brief.close()
     card.wait()
@@ -101,7 +105,7 @@ def case_memory_that_a_closed_stream_left_is_found_when_memory_is_short():
     for _ in range(4):
         brief = device.create_stream()
         buffer = device.allocate(400 * MIB, stream=brief)
-        fill(buffer, 1, brief)
+        fill_late(buffer, 1, brief)
         buffer.close()
         brief.close()
 
