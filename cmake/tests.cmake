@@ -9,6 +9,9 @@ endif()
 # Tests see all simulated GPUs, whatever the user's CUDA_VISIBLE_DEVICES says.
 set(test_sees_all ENVIRONMENT_MODIFICATION "CUDA_VISIBLE_DEVICES=unset:")
 
+# CCCL's headers, for tests of cenote/mr.hpp: what tools/setup puts into .venv/cpp, or the CUDA Toolkit's.
+find_path(CENOTE_CCCL_INCLUDE cuda/buffer PATHS ${CMAKE_SOURCE_DIR}/.venv/cpp/nvidia/cu13/include/cccl ${CENOTE_CUDA_INCLUDE}/cccl NO_DEFAULT_PATH)
+
 function(cenote_test source folder)
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE test_ "" name ${name})
@@ -22,7 +25,12 @@ function(cenote_test source folder)
     endif()
     if(source MATCHES "\\.cpp$") # headers of C give a struct and a function one name
         target_compile_features(${program} PRIVATE cxx_std_17)
-        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-Wno-shadow;-Wno-format-truncation") # after -Wshadow
+        set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-Wno-shadow;$<$<CXX_COMPILER_ID:GNU>:-Wno-format-truncation>") # after -Wshadow
+    endif()
+    if(source MATCHES "/test_resource")
+        get_property(simulated GLOBAL PROPERTY SIMULATED_LIBRARIES)
+        target_link_libraries(${program} PRIVATE ${simulated})
+        target_include_directories(${program} SYSTEM PRIVATE ${CENOTE_CCCL_INCLUDE})
     endif()
     if(folder STREQUAL host)
         target_link_libraries(${program} PRIVATE cenote_host_inside)
@@ -63,6 +71,9 @@ foreach(path ${folders})
     file(GLOB helpers CONFIGURE_DEPENDS ${path}/*.c)
     list(FILTER helpers EXCLUDE REGEX "/test_[^/]*$")
     file(GLOB programs CONFIGURE_DEPENDS ${path}/test_*.c ${path}/test_*.cpp)
+    if(NOT (CENOTE_CCCL_INCLUDE AND TARGET cenote_sim_all))
+        list(FILTER programs EXCLUDE REGEX "/test_resource")
+    endif()
     foreach(source ${programs})
         cenote_test(${source} ${folder} ${helpers})
     endforeach()

@@ -21,11 +21,12 @@ constexpr std::size_t MIB = 1 << 20;
 
 class card {
 public:
-    explicit card(std::size_t capacity = 64 * MIB)
+    explicit card(int devices = 1)
     {
         sim_shape shape;
         sim_shape_default(&shape);
-        shape.capacity = capacity;
+        shape.capacity = 64 * MIB;
+        shape.devices = devices;
         shape.context_bytes = 0;
         shape.manual_clock = true;
         shape.lag = 1000000;
