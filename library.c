@@ -16,6 +16,7 @@
 #include "stats/account/record.h"
 #include "stats/text/options.h"
 
+#define SMALL_PAGE_SHIFT 2          /* chosen, see docs/waste.md */
 #define PAGE_BYTES_MAX  (32ull << 20)
 #define PAGES_PER_DEVICE 8192       /* a driver call costs by page: about this many fill a device */
 
@@ -90,6 +91,15 @@ static void close_tables(cenote_pool *pool)
     fill_close(&pool->remap.fill);
 }
 
+/* log2 of the size of pages in heaps for small blocks: a quarter of the others, but no less than the device's granularity. */
+static uint32_t small_shift(const cenote_pool *pool, uint32_t shift)
+{
+    uint64_t bytes = 1ull << shift >> SMALL_PAGE_SHIFT, least = pool->config.device->granularity;
+    while (bytes < least && bytes < 1ull << shift)
+        bytes *= 2;
+    return 63 - (uint32_t)__builtin_clzll(bytes);
+}
+
 static int open_tables(cenote_pool *pool, uint32_t shift)
 {
     if (pages_open(&pool->store.pages, shift) && table_open(&pool->store.blocks, sizeof(struct block), BLOCKS_MAX) &&
@@ -98,6 +108,7 @@ static int open_tables(cenote_pool *pool, uint32_t shift)
         table_open(&pool->pending.uses, sizeof(struct use), USES_MAX) && table_open(&pool->lanes.table, sizeof(struct lane), LANES_MAX) &&
         table_open(&pool->exports.table, sizeof(struct export), EXPORTS_MAX) &&
         table_open(&pool->account.by_tag, sizeof(struct row), CENOTE_TAGS_MAX + 1)) {
+        pool->store.pages.small_shift = small_shift(pool, shift);
         pool->store.pages.mapped_once = pool->config.options.aliases == CENOTE_ALIASES_OFF;
         return CENOTE_OK;
     }

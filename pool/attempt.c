@@ -68,6 +68,44 @@ static bool has_dropped_aliases(struct climb *c)
 }
 
 /*
+ * Pages are of two sizes, and a page cannot be cut. So free pages of the other size than the fill creates go back to the driver, as many bytes as
+ * it creates; otherwise the pool would hold both. This takes driver time as moving does, and is booked so. Bytes that went. LOCKING: the turn.
+ */
+static uint64_t exchange(cenote_pool *pool, uint64_t bytes)
+{
+    uint64_t before = pool_now(pool), gone = trim_other_size(pool, pool->remap.fill.region->shift, bytes), after = gone ? pool_now(pool) : before;
+    lock_take(&pool->lock);
+    budget_book_segments(pool, after - before);
+    lock_give(&pool->lock);
+    return gone;
+}
+
+/* What the fill is about to create, less what the pool grows by rather than move pages. LOCKING: the turn. */
+static void exchange_for_fill(struct climb *c)
+{
+    cenote_pool *pool = c->pool;
+    uint64_t bytes = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift;
+    if (!bytes || !pages_have_two_sizes(&pool->store.pages))
+        return;
+    lock_take(&pool->lock);
+    uint64_t news = growth(c, UINT64_MAX);
+    lock_give(&pool->lock);
+    if (news < bytes)
+        exchange(pool, bytes - news);
+}
+
+/* LOCKING: the pool's lock on entry and on return; not between. */
+static bool has_exchanged(struct climb *c, uint64_t bytes)
+{
+    if (!pages_have_two_sizes(&c->pool->store.pages))
+        return false;
+    lock_give(&c->pool->lock);
+    bool has = exchange(c->pool, bytes) != 0;
+    lock_take(&c->pool->lock);
+    return has;
+}
+
+/*
  * The place has been planned for: the driver fills it. LOCKING: the pool's lock on entry and on return; not between.
  */
 static enum attempt fill_place(struct climb *c, const struct place *place)
@@ -76,6 +114,7 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     uint32_t block = heap_take(arena_heap(c->arena, region_of(&pool->store.pages, place->region)->heap), place);
     lock_give(&pool->lock);
 
+    exchange_for_fill(c);
     c->no_mapping = CUDA_SUCCESS;
     CUresult result = run_fill(c);
     bool has_no_order = pool->remap.fill.behind && c->no_order; /* the next attempt does without */
@@ -99,6 +138,13 @@ static enum attempt fill_place(struct climb *c, const struct place *place)
     count_alloc(pool, c->arena, c->request);
     record_taken(pool, c->at, c->request, c->arena);
     return ATTEMPT_DONE;
+}
+
+/* log2 of the size of pages in the heap that serves the request. */
+static uint32_t shift_of(const struct climb *c)
+{
+    const struct pages *s = &c->pool->store.pages;
+    return c->request->heap ? s->small_shift : s->shift;
 }
 
 /* How much memory is free, as the driver says. LOCKING: the turn. */
@@ -161,7 +207,7 @@ static enum plan plan(struct climb *c, struct requester *who, struct place *plac
     struct pages *s = &pool->store.pages;
     uint64_t news = growth(c, most);
     enum plan plan = fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
-    if (plan != PLAN_OVER_LIMIT || !may_order(c, ((uint64_t)f->creates << s->shift) - most))
+    if (plan != PLAN_OVER_LIMIT || !may_order(c, ((uint64_t)f->creates << f->region->shift) - most))
         return plan;
     struct place other = {0};
     who->orderable = order_reach(pool, c->arena);
@@ -179,12 +225,13 @@ static enum attempt fill_from_plan(struct climb *c, struct requester *who, struc
 {
     cenote_pool *pool = c->pool;
     uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
+    uint64_t lacks;
     switch (plan(c, who, place, most)) {
     case PLAN_READY:
         return fill_place(c, place);
     case PLAN_OVER_LIMIT:
-        return allowance >> pool->store.pages.shift < pool->remap.fill.creates ? ATTEMPT_SHORT :
-               probe(c, (uint64_t)pool->remap.fill.creates << pool->store.pages.shift);
+        lacks = (uint64_t)pool->remap.fill.creates << pool->remap.fill.region->shift;
+        return has_exchanged(c, lacks) ? ATTEMPT_AGAIN : allowance < lacks ? ATTEMPT_SHORT : probe(c, lacks);
     default:
         return fail(c, error_set(CENOTE_OUT_OF_HOST_MEMORY, 0, "no host memory left to plan %llu pages",
                                  (unsigned long long)(place->under.to - place->under.from)));
@@ -271,7 +318,7 @@ enum attempt attempt_serve(struct climb *c)
     if ((atomic_load(&pool->config.device->is_short) || c->request->size > more / 2) && provider_moves_pages(pool, c->arena))
         attempt_ask_driver(c);
     if (provider_moves_pages(pool, c->arena))
-        aliases_make_room(pool, (c->request->size >> pool->store.pages.shift) + 2); /* at both edges it may touch one more */
+        aliases_make_room(pool, (c->request->size >> shift_of(c)) + 2); /* at both edges it may touch one more */
     c->now = pool_now(pool);
     lock_take(&pool->lock);
     enum attempt attempt = place_and_fill(c);

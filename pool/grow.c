@@ -116,7 +116,7 @@ static int grow_region(cenote_pool *pool, struct arena *a, const struct request 
     if (*driver)
         return error_set(CENOTE_OUT_OF_ADDRESSES, *driver, "no %llu MiB of device address space left on device %d",
                          (unsigned long long)(bytes >> 20), pool->config.device->ordinal);
-    struct region *r = open_region(base, bytes, pool->store.pages.shift);
+    struct region *r = open_region(base, bytes, q->heap ? pool->store.pages.small_shift : pool->store.pages.shift);
     lock_take(&pool->lock);
     bool published = r && publish_region(pool, a, q->heap, r);
     lock_give(&pool->lock);

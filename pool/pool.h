@@ -300,6 +300,7 @@ int peer_access_open_contexts(cenote_pool *pool);
 /* --- trim.c */
 uint64_t trim_to(cenote_pool *pool, uint64_t keep, tick latest);
 uint64_t trim_without_sources(cenote_pool *pool, uint64_t keep, tick latest);
+uint64_t trim_other_size(cenote_pool *pool, uint32_t shift, uint64_t bytes);
 uint64_t trim_segments(cenote_pool *pool);
 void     trim_surplus(cenote_pool *pool);
 uint64_t trim_once(cenote_pool *pool, uint64_t keep, tick latest);

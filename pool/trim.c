@@ -25,6 +25,7 @@ struct leave {
     tick     latest;    /* freed then or before */
     bool     skip_sources;  /* not what functions of the program have to take back */
     uint32_t only_arena;    /* 0: of all */
+    uint32_t skip_shift;    /* no pages of that size; 0: of all sizes */
 };
 
 /* Empty slabs go back to their heaps, so that their pages can be free. */
@@ -118,7 +119,7 @@ static uint32_t most_leavers(cenote_pool *pool, const struct leave *leave, bool 
 {
     lock_take(&pool->lock);
     uint64_t reserved = pool->store.pages.reserved, surplus = reserved > leave->keep ? reserved - leave->keep : 0;
-    uint64_t page = 1ull << pool->store.pages.shift, pages = pool->store.pages.table.used;
+    uint64_t page = 1ull << pool->store.pages.small_shift, pages = pool->store.pages.table.used;
     uint64_t most = segments ? (surplus ? pages : 0) : (surplus + page - 1) / page;
     lock_give(&pool->lock);
     return (uint32_t)(most < pages ? most : pages);
@@ -130,6 +131,7 @@ static uint32_t pick_leavers(cenote_pool *pool, const struct leave *leave, bool 
     lock_take(&pool->lock);
     pool_settle(pool);
     struct picker picker = {.latest = leave->latest, .segments = segments, .skip_sources = leave->skip_sources, .only_arena = leave->only_arena,
+                            .skip_shift = leave->skip_shift,
                             .most = most, .picks = picks};
     pages_pick(&pool->store.pages, &picker);
     uint32_t count = 0;
@@ -184,6 +186,13 @@ static uint64_t trim_kind(cenote_pool *pool, const struct leave *leave, bool seg
     if (picks != few)
         memory_unmap(picks, room * sizeof *picks);
     return sum;
+}
+
+/* So many bytes of pages of other sizes go, if they are free and complete. Nothing during a capture. */
+uint64_t trim_other_size(cenote_pool *pool, uint32_t shift, uint64_t bytes)
+{
+    uint64_t reserved = pool->store.pages.reserved; /* changes with the turn alone */
+    return trim_kind(pool, &(struct leave){.latest = UINT64_MAX, .keep = reserved > bytes ? reserved - bytes : 0, .skip_shift = shift}, false);
 }
 
 /* Complete free segments go back, and what the driver's pool still holds of them. Nothing during a capture. */

@@ -125,12 +125,13 @@ enum plan fill_plan(struct fill *f, struct pages *s, const struct requester *who
     list_missing(f, s, who, r, from, to);
 
     uint32_t missing = f->count - f->stays;
-    uint64_t news = growth >> s->shift;
-    struct picker picker = {.who = who, .latest = news < missing ? s->fences.now : 0, .most = missing, .picks = f->picks};
+    uint64_t news = growth >> r->shift;
+    struct picker picker = {.who = who, .only_shift = r->shift, .latest = news < missing ? s->fences.now : 0, .most = missing,
+                            .picks = f->picks};
     pages_pick(s, &picker);
     leave_to_growth(&picker, missing, news);
     f->creates = missing - picker.count;
-    if (f->creates && allowance >> s->shift < f->creates)
+    if (f->creates && allowance >> r->shift < f->creates)
         return PLAN_OVER_LIMIT;
     if (!table_reserve(&s->table, f->creates))
         return PLAN_NO_MEMORY;
@@ -235,7 +236,7 @@ static void publish_entry(struct fill *f, struct pages *s, struct fill_entry *e,
     if (e->left)
         pages_unlink(s, e->home, e->home_slot);
     if (e->created) {
-        e->page = pages_add(s, e->handle, 1ull << s->shift);
+        e->page = pages_add(s, e->handle, 1ull << f->region->shift);
         pages_add_spare(s, e->page);
         e->past = pages_lift(s, e->page, target);
     } else if (!e->page) {

@@ -26,7 +26,7 @@
 
 bool pages_open(struct pages *s, uint32_t shift)
 {
-    s->shift = shift;
+    s->shift = s->small_shift = shift;
     if (!table_open(&s->table, sizeof(struct page), PAGES_MAX))
         return false;
     if (table_open(&s->regions, sizeof(struct region_entry), REGIONS_MAX))
@@ -214,6 +214,7 @@ void pages_link(struct pages *s, uint32_t page, struct region *r, uint32_t slot)
     struct slot_ref here = {r->number, slot};
     CHECK(!r->page[slot]);
     CHECK(!s->mapped_once || !p->maps); /* invariant 25 */
+    CHECK(region_is_segment(r) || p->bytes == 1ull << r->shift); /* invariant 28 */
     r->page[slot] = page;
     p->maps++;
     p->pins += r->pins[slot];

@@ -45,6 +45,7 @@ struct pages {                      /* guarded by the pool's lock */
     struct table  table;            /* of struct page */
     struct table  regions;          /* of struct region_entry */
     uint32_t      shift;            /* log2 of the page size */
+    uint32_t      small_shift;      /* the same of pages in heaps for small blocks, see arena.h */
     uint32_t      epoch;            /* of the current look */
     uint32_t      spare;            /* chain of pages mapped nowhere */
     uint32_t      spares;           /* in it */
@@ -54,6 +55,9 @@ struct pages {                      /* guarded by the pool's lock */
     bool          mapped_once;      /* aliases:off: a page that moves leaves its old slot first */
     uint32_t      listed[2];        /* first of the regions in which a page may be free; [1] segments */
 };
+
+/* They are of two sizes once small blocks have come to heaps of their own. */
+static inline bool pages_have_two_sizes(const struct pages *s) { return s->small_shift != s->shift; }
 
 static inline struct page *page_of(const struct pages *s, uint32_t page) { return TABLE_AT(struct page, &s->table, page); }
 static inline struct region *region_of(const struct pages *s, uint32_t region)
@@ -110,6 +114,8 @@ struct pick {
 struct picker {
     const struct requester *who;    /* pages this arena may map elsewhere; NULL: pages that may go back to the driver */
     tick     latest;            /* freed no later than this; with `who`, 0: only spares and pages never used */
+    uint32_t only_shift;        /* log2 of their size; 0: any */
+    uint32_t skip_shift;        /* none of this size */
     bool     segments;          /* immovable ones instead of movable ones */
     bool     skip_sources;      /* none that functions of the program have to take back (cenote_source) */
     uint32_t only_arena;        /* of regions of this arena alone; 0: of all */

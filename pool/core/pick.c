@@ -84,6 +84,12 @@ tick pages_behind(const struct pages *s, const struct requester *who, uint32_t p
     return requester_comes_after(s, who, freed, sole ? r->arena : p->arena) ? 0 : freed;
 }
 
+/* A region has pages of one size alone (invariant 28), because the driver maps a page only as a whole. */
+static bool is_of_size(const struct picker *k, uint32_t shift)
+{
+    return shift != k->skip_shift && (!k->only_shift || shift == k->only_shift);
+}
+
 static void consider(struct pages *s, struct picker *k, uint32_t page, tick freed, uint32_t arena)
 {
     struct page *p = page_of(s, page);
@@ -153,14 +159,14 @@ void pages_pick(struct pages *s, struct picker *k)
     for (uint32_t number = s->listed[k->segments]; number;) {
         struct region *r = region_of(s, number);
         number = r->next_listed;
-        if ((k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign))
+        if ((k->only_arena && r->arena != k->only_arena) || (k->skip_sources && r->foreign) || !is_of_size(k, r->shift))
             continue;
         if (!pick_in_region(s, k, r))
             pages_unlist(s, r);
     }
     for (uint32_t page = k->segments || k->only_arena ? 0 : s->spare; page; page = page_of(s, page)->next_spare) {
         struct page *p = page_of(s, page);
-        if (!k->who || may_come_after(s, k->who, p->freed, p->arena))
+        if (is_of_size(k, 63 - (uint32_t)__builtin_clzll(p->bytes)) && (!k->who || may_come_after(s, k->who, p->freed, p->arena)))
             consider(s, k, page, k->who ? 0 : p->freed, p->arena);
     }
     sort_oldest_first(k);
@@ -222,6 +228,8 @@ static const char *broken_rule_of_page(struct pages *s, uint32_t page)
     for (struct slot_ref at = p->home; at.region; at = region_of(s, at.region)->next_alias[at.slot]) {
         if (region_of(s, at.region)->page[at.slot] != page || ++maps > p->maps)
             return "6: the chain of a page lists the slots that map it";
+        if (!region_is_segment(region_of(s, at.region)) && p->bytes != 1ull << region_of(s, at.region)->shift)
+            return "28: a region has pages of one size";
         pins += region_of(s, at.region)->pins[at.slot];
         fixed = fixed || (region_of(s, at.region)->fixed && region_of(s, at.region)->arena == p->arena);
     }

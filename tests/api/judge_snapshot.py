@@ -52,7 +52,7 @@ class Snapshot:
         if not page["home"]:
             return False
         region = next(region for region in self.all["regions"] if region["region"] == page["home"][0])
-        at = region["base"] + page["home"][1] * self.all["pool"]["page_bytes"]
+        at = region["base"] + page["home"][1] * (region["bytes"] // region["count"])
         return any(begin <= at < end for begin, end in ends)
 
     def judge_pieces(self):
@@ -114,10 +114,10 @@ class Snapshot:
             return
         regions = sorted(self.all["regions"], key=lambda region: region["base"])
         bases = [region["base"] for region in regions]
-        page_bytes = self.all["pool"]["page_bytes"]
         for piece in self.of_state("live") + self.of_state("pending"):
             region = regions[bisect.bisect_right(bases, piece["address"]) - 1]
             expect(region["base"] <= piece["address"] and piece["address"] + piece["size"] <= region["top"], "a block lies in a region")
+            page_bytes = region["bytes"] // region["count"]
             first = (piece["address"] - region["base"]) // page_bytes
             last = (piece["address"] + piece["size"] - 1 - region["base"]) // page_bytes
             for slot in [0] if region["segment"] else range(first, last + 1):

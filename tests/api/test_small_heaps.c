@@ -212,4 +212,111 @@ CASE(if_memory_is_short_a_block_goes_to_any_heap)
     scene_close(&scene);
 }
 
+/* ---------------------------------------------------------------------------------------------------------------- pages of two sizes */
+
+/* Pages of 8 MiB, and of 2 MiB for small blocks: of up to 512 KiB and of up to 4 MiB. A quarter of the card may be live. */
+static void open_two_sizes(struct scene *scene, struct pairs p[2], uint64_t limit)
+{
+    struct sim_shape shape = scene_card(4 * CARD);
+    cenote_options options = scene_options();
+    options.page_mib = 8;
+    options.limit = limit;
+    scene_open_with(scene, &shape, &options);
+    take_pairs(scene, &p[0], 4 * LARGE, 4 * SMALL);
+    take_pairs(scene, &p[1], 4 * (LARGE + 64 * KIB), 4 * SMALL);
+}
+
+static void close_two_sizes(struct scene *scene, struct pairs p[2])
+{
+    give_small(&p[0]);
+    give_small(&p[1]);
+    DONE(cenote_pool_trim(scene->pool, 0, CENOTE_TRIM_WAIT));
+    EXPECT_EQ(reserved(scene), 0);
+    scene_close(scene);
+}
+
+#define MIDDLES 60
+
+static void take_middles(struct scene *scene, struct held middle[MIDDLES])
+{
+    for (int i = 0; i < MIDDLES; i++)
+        REQUIRE(held_take(&middle[i], scene->pool, 2 * MIB, scene->stream[A]));
+}
+
+static void give_middles(struct held middle[MIDDLES])
+{
+    for (int i = 0; i < MIDDLES; i++)
+        held_give(&middle[i]);
+}
+
+CASE(a_small_block_holds_a_small_page)
+{
+    static struct pairs p[2];
+    struct scene scene;
+    struct held one;
+    open_two_sizes(&scene, p, 0);
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    uint64_t before = reserved(&scene);
+    REQUIRE(held_take(&one, scene.pool, 2 * MIB, scene.stream[A]));
+    EXPECT_EQ(reserved(&scene), before + 2 * MIB);
+    held_give(&one);
+    close_two_sizes(&scene, p);
+}
+
+CASE(free_pages_of_one_size_go_before_the_other_is_created)
+{
+    static struct pairs p[2];
+    static struct held middle[MIDDLES];
+    struct scene scene;
+    struct held large;
+    open_two_sizes(&scene, p, 0);
+    uint64_t before = reserved(&scene);
+    take_middles(&scene, middle);
+    EXPECT(reserved(&scene) <= before);
+    give_middles(middle);
+    DONE(cuCtxSynchronize());
+    before = reserved(&scene);
+    REQUIRE(held_take(&large, scene.pool, 4 * GIB, scene.stream[A]));
+    EXPECT(reserved(&scene) <= before + 4 * GIB - MIDDLES * 2 * MIB); /* all that was free is part of it */
+    held_give(&large);
+    close_two_sizes(&scene, p);
+}
+
+/* The pool may hold no more, and what it holds is free pages of the other size. */
+CASE(at_the_limit_pages_of_one_size_become_pages_of_the_other)
+{
+    static struct pairs p[2];
+    static struct held middle[MIDDLES];
+    struct scene scene;
+    struct held rest, other;
+    open_two_sizes(&scene, p, 4 * GIB);
+    REQUIRE(held_take(&rest, scene.pool, 4 * GIB - reserved(&scene), scene.stream[A]));
+    REQUIRE(held_take(&other, scene.pool, 4 * LARGE, scene.stream[A]));
+    take_middles(&scene, middle);
+    EXPECT(reserved(&scene) <= 4 * GIB);
+    give_middles(middle);
+    held_give(&other);
+    held_give(&rest);
+    REQUIRE(held_take(&rest, scene.pool, 2 * GIB, scene.stream[A]));
+    EXPECT(reserved(&scene) <= 4 * GIB);
+    held_give(&rest);
+    close_two_sizes(&scene, p);
+}
+
+/* A capture forbids to release: the pool grows instead. */
+CASE(during_a_capture_pages_of_the_other_size_stay)
+{
+    static struct pairs p[2];
+    static struct held middle[MIDDLES];
+    struct scene scene;
+    open_two_sizes(&scene, p, 0);
+    uint64_t before = reserved(&scene);
+    DONE(cenote_pool_capture_begin(scene.pool, (cenote_stream)scene.stream[B]));
+    take_middles(&scene, middle);
+    EXPECT(reserved(&scene) >= before + MIDDLES * 2 * MIB);
+    DONE(cenote_pool_capture_end(scene.pool, (cenote_stream)scene.stream[B]));
+    give_middles(middle);
+    close_two_sizes(&scene, p);
+}
+
 SCENES_MAIN("api: small heaps")

@@ -92,17 +92,17 @@ def _pages(snapshot: dict[str, Any]) -> dict[str, Any]:
 
     A row is [number, bytes, state, times mapped, 1 if frozen or pinned, number of its arena's stream, addresses of its slots with the owner's first].
     """
-    size = snapshot["pool"]["page_bytes"]
+    sizes = {region["region"]: region["bytes"] // region["count"] for region in snapshot["regions"]}  # of slots: pages are of two sizes
     bases = {region["region"]: region["base"] for region in snapshot["regions"]}
     mapped: dict[int, list[int]] = {}
     for region in snapshot["regions"]:
         for slot in _rows(snapshot["slot_columns"], region["slots"]):
             if slot["page"]:
-                mapped.setdefault(slot["page"], []).append(int(region["base"] + slot["slot"] * size))
+                mapped.setdefault(slot["page"], []).append(int(region["base"] + slot["slot"] * sizes[region["region"]]))
     streams, keys = _stream_names(snapshot), {arena["arena"]: (arena["group"], arena["stream_id"]) for arena in snapshot["arenas"]}
     pages, users = [], Names()
     for page in _rows(snapshot["pages"]["columns"], snapshot["pages"]["rows"]):
-        owner = bases[page["owner"][0]] + page["owner"][1] * size if page["owner"] and page["owner"][0] in bases else None
+        owner = bases[page["owner"][0]] + page["owner"][1] * sizes[page["owner"][0]] if page["owner"] and page["owner"][0] in bases else None
         places = sorted(mapped.get(page["page"], []), key=lambda at: at != owner)
         held = bool(page["frozen"] or page["pins"])
         stream = streams.get(keys.get(page["arena"], (0, 0)), "no stream yet")
