@@ -420,7 +420,7 @@ static void op_capture(struct world *w)
         begin_capture(w, pool, graph);
 }
 
-/* Begun and ended at once, without a group: whoever asks for memory there gets none. */
+/* Begun and ended at once, without a group: a thread that asks for memory there gets none. */
 static void op_capture_nothing(struct world *w)
 {
     int pool = any_pool(w);

@@ -62,7 +62,7 @@ public:
         cenote::block memory = pool.alloc(bytes_of(name), load);
         driver(cuMemsetD32Async(device(memory), name + 1, bytes_of(name) / 4, load));
         order(load, compute);
-        memory.use(compute); /* whoever frees it need not know who reads it */
+        memory.use(compute); /* the code that frees it need not know what reads it */
         held.push_front({name, std::move(memory)});
         loads++;
         return held.front().memory;

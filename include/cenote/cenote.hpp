@@ -231,7 +231,7 @@ struct options : cenote_options {
     void parse(const char *conf) { check(cenote_options_parse(this, conf)); }
 };
 
-/* A pool that somebody else owns: one pointer, copied as such. */
+/* A pool that another object or library owns: one pointer, copied as such. */
 class pool_ref {
 public:
     pool_ref(cenote_pool *pool) noexcept : pool_(pool) {}

@@ -88,7 +88,7 @@ ON_CARD(by_dlvsym)
     EXPECT(dlvsym(RTLD_NEXT, "malloc", OLDEST));
 }
 
-/* The forwarding library is the driver to whoever looks for it. */
+/* The forwarding library is the driver to each program that looks for it. */
 static void expect_forwarded(void *alloc, void *give)
 {
     CUdeviceptr at = 0;

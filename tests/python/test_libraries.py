@@ -11,6 +11,8 @@ import sys
 import pytest
 from conftest import ROOT, clean_environment, simulation
 
+from cenote import places
+
 CASES = pathlib.Path(__file__).with_name("library_cases")
 INSTALLED = pathlib.Path(sys.prefix) / "libraries"
 LIBRARIES = sorted(path.name.removesuffix("_cases.py") for path in CASES.glob("*_cases.py"))
@@ -27,7 +29,7 @@ def installed():
 
 def environment():
     sim = simulation().parent
-    return {**clean_environment(), "LD_PRELOAD": str(sim / "libcenote_sim.so"), "LD_LIBRARY_PATH": str(sim), "CENOTE_SIM": SHAPE,
+    return {**clean_environment(), "LD_PRELOAD": f"{places.plain(str(sim))}/libcenote_sim.so", "LD_LIBRARY_PATH": str(sim), "CENOTE_SIM": SHAPE,
             "CENOTE_BUILD": str(sim.parent), "NUMBA_CUDA_MEMORY_MANAGER": "cenote.numba"}
 
 

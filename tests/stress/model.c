@@ -252,7 +252,7 @@ static void capture(struct model *m, CUgraphExec *exec)
     MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
-/* One that takes no memory: whoever asks for some there gets none. */
+/* One that takes no memory: a thread that asks for some there gets none. */
 static void capture_without_memory(struct model *m)
 {
     CUgraph graph = NULL;
