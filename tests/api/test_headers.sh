@@ -35,7 +35,9 @@ failed=0
 for header in "$include"/cenote/*.h "$include"/cenote/*.hpp; do
     name=cenote/${header##*/}
     [ "$name" != cenote/mr.hpp ] || [ -e "$cccl" ] || { echo "$name: CCCL is not here, not tried"; continue; }
-    { printf '#include <stddef.h>\n#include <stdint.h>\n'; others "$header" $([[ $name != *.hpp ]] || echo "$include/cenote/cenote.hpp"); } >"$folder/before"
+    more=()
+    [[ $name != *.hpp ]] || more=("$include/cenote/cenote.hpp")
+    { printf '#include <stddef.h>\n#include <stdint.h>\n'; others "$header" "${more[@]}"; } >"$folder/before"
     cat "$folder/before" "$folder/own" >"$folder/without.c"
     { cat "$folder/without.c"; echo "#include <$name>"; } >"$folder/with.c"
     echo "#include <$name>" >"$folder/alone.c"
