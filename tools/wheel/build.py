@@ -4,7 +4,7 @@
 The wheel runs on every system that PyTorch's own wheels run on (manylinux_2_28): zig compiles its C code against the glibc of that standard, and
 auditwheel says whether anything newer is asked for. The adapter is in the wheel, compiled ahead for the named versions of PyTorch, those of
 python/requirements/torch.txt by default; users of others need g++. hwloc and zlib are those of the user's system: the wheel has no library of
-others. The same sources give the same bytes: all times are that of the last commit. The bill of materials (CycloneDX) lies beside the metadata.
+others. All times in the packages are that of the last commit. The bill of materials (CycloneDX) lies beside the metadata.
 """
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def bill_of_materials(path: pathlib.Path) -> str:
         bom.components.add(part)
     bom.register_dependency(whole, parts)
     text = json.loads(make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string())
-    text.pop("serialNumber", None)  # a random number and the time of day: the same sources give the same bytes
+    text.pop("serialNumber", None)  # a random number and the time of day: builds are to be compared
     text["metadata"].pop("timestamp", None)
     return json.dumps(text, indent=1, sort_keys=True) + "\n"
 
