@@ -103,7 +103,7 @@ static void put_argument(Stack &stack, const Call &call, const Operand &o, const
         place.toList().set(static_cast<size_t>(o.element), c10::IValue(value));
 }
 
-/* Nobody can ask for the bytes again: the call may write to them. */
+/* No later read can ask for the bytes: the call may write to them. */
 static bool belongs_to(const Call &call, const Version &version)
 {
     long operands = 0, owners = 0;
@@ -253,7 +253,7 @@ void evaluate(Version &v)
     v.bytes = at::empty({0}, at::kByte).set_(made_up.storage(), 0, {v.size}, {1});
 }
 
-/* Nobody has asked for the version: what is computed all the same has a limit. */
+/* The program has not asked for the version: what is computed all the same has a limit. */
 void settle(Version &v)
 {
     if (v.bytes.defined() || !v.depth)

@@ -2,7 +2,7 @@
  * telling.cpp: calls a function of Python's in the thread of the program that reads an unknown value.
  *
  * Rule V8: what a handler of a signal raises meanwhile reaches the program. Python runs such handlers between any two instructions of the main
- * thread, so also in our function, which has nobody to raise to: PyTorch has called us. The exception is kept, and raised by a pending call, which
+ * thread, so also in our function, which has no caller to raise to: PyTorch has called us. The exception is kept, and raised by a pending call, which
  * the main thread makes between two instructions of the program. Exceptions of our own (the stack is full) are dropped.
  *
  * The entries of Python are looked up, not linked: they are in the process already, and its headers need not be installed.
