@@ -7,8 +7,18 @@
  * and a page on each side): measured as allocations on eight H100, NVIDIA/nccl issue 1685, where the first all-to-all took 7 peers * 32
  * channels * 14 MiB = 3.06 GiB. That collectives use 24 channels, 336 MiB for a ring, is an assumption: nothing says how many they take
  * there. Trees and NVLS take more, and other machines have fewer channels, so this is a plain model: a program that fits with less than
- * that to spare may not fit. As with the real library, NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_NCHANNELS_PER_PEER
- * change it, and so do `maxCTAs` in a configuration and `splitShare`: a communicator that shares its parent's resources takes nothing.
+ * that to spare may not fit.
+ *
+ * A communicator of several nodes has fewer channels. These rules are read out of NCCL 2.30.7, for H100 of which each has a network card of
+ * 400 Gbit/s; they were not measured:
+ *   - collectives: two for each of its ranks on a node, at most 16 (src/graph/search.cc and connect.cc); each costs what it costs on one node
+ *   - sends and receives, for each peer on the same node: 4, because the network sets the number for all peers; halved until the rounds with all
+ *     ranks, 8 a channel, fit into the channels there are (src/graph/paths.cc)
+ *   - all peers on other nodes together share 16 chunks of 128 KiB a channel, once to send and once to receive (src/transport/net.cc)
+ *
+ * As with the real library, NCCL_BUFFSIZE, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS, NCCL_NCHANNELS_PER_PEER, NCCL_NCHANNELS_PER_NET_PEER and
+ * NCCL_P2P_NET_CHUNKSIZE change it, and so do `maxCTAs` in a configuration and `splitShare`: a communicator that shares its parent's resources
+ * takes nothing.
  */
 #include <stdlib.h>
 
@@ -17,11 +27,18 @@
 
 #define CHANNELS 24                     /* of collectives: assumed */
 #define PEER_CHANNELS 32                /* of sends and receives, for each peer: the real library on 8 H100 */
+#define FAR_CHANNELS_MAX 16             /* of collectives in a communicator of several nodes */
+#define FAR_PEER_CHANNELS 4             /* of sends and receives there, at most: 50 GB/s, and 14 a channel */
+#define PEERS_OF_ROUND 8
+#define CHUNKS 16
+#define CHUNK (128ull << 10)
 #define CHANNEL_FIFO (4ull << 20)       /* default of NCCL_BUFFSIZE */
 #define CHANNEL_FAST 5439488ull         /* low latency: 8 * 512 * 8 * 16 bytes, and with 128 byte lines 120 * 640 * 8 * 8 */
 #define PAGE (2ull << 20)
 #define WINDOW_ALIGNMENT 4096
 #define SUSPEND_MEMORY 1
+
+enum buffer_kind { OF_RING, OF_PEER, OF_NETWORK };
 
 static uint64_t setting(const char *name, uint64_t otherwise)
 {
@@ -36,13 +53,43 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static uint64_t bytes_of(const struct communicator *c, bool peer)
+static bool has_far(const struct communicator *c)
 {
-    uint64_t channels = peer ? setting("NCCL_NCHANNELS_PER_PEER", PEER_CHANNELS) : CHANNELS;
+    return c->near < c->ranks;
+}
+
+static uint64_t limited(const struct communicator *c, uint64_t channels)
+{
     channels = least(channels, setting("NCCL_MAX_CTAS", setting("NCCL_MAX_NCHANNELS", channels)));
-    if (c->most_ctas > 0)
-        channels = least(channels, (uint64_t)c->most_ctas);
-    return channels * (round_up(setting("NCCL_BUFFSIZE", CHANNEL_FIFO) + CHANNEL_FAST, PAGE) + 2 * PAGE);
+    return c->most_ctas > 0 ? least(channels, (uint64_t)c->most_ctas) : channels;
+}
+
+static uint64_t ring_channels(const struct communicator *c)
+{
+    return limited(c, has_far(c) ? least(2 * (uint64_t)c->near, FAR_CHANNELS_MAX) : CHANNELS);
+}
+
+static uint64_t peer_channels(const struct communicator *c)
+{
+    if (!has_far(c))
+        return limited(c, setting("NCCL_NCHANNELS_PER_PEER", PEER_CHANNELS));
+    uint64_t channels = FAR_PEER_CHANNELS, rounds = ((uint64_t)c->ranks + PEERS_OF_ROUND - 1) / PEERS_OF_ROUND;
+    while (channels > 1 && channels * rounds > ring_channels(c))
+        channels /= 2;
+    return limited(c, setting("NCCL_NCHANNELS_PER_PEER", setting("NCCL_NCHANNELS_PER_NET_PEER", channels)));
+}
+
+static uint64_t bytes_of(const struct communicator *c, enum buffer_kind kind)
+{
+    uint64_t channel = round_up(setting("NCCL_BUFFSIZE", CHANNEL_FIFO) + CHANNEL_FAST, PAGE) + 2 * PAGE;
+    switch (kind) {
+    case OF_RING:
+        return ring_channels(c) * channel;
+    case OF_PEER:
+        return peer_channels(c) * channel;
+    default:
+        return round_up(2 * ring_channels(c) * CHUNKS * setting("NCCL_P2P_NET_CHUNKSIZE", CHUNK), PAGE);
+    }
 }
 
 /* The first call may be inside a capture, where the program must not allocate; the real library is free to as well. */
@@ -55,11 +102,11 @@ static CUresult allocate(CUdeviceptr *at, uint64_t bytes)
     return result;
 }
 
-static enum nccl_result connect_once(struct communicator *c, bool *connected, bool peer, const char *name)
+static enum nccl_result connect_once(struct communicator *c, bool *connected, enum buffer_kind kind, const char *name)
 {
     if (*connected)
         return NCCL_SUCCESS;
-    uint64_t bytes = bytes_of(c, peer);
+    uint64_t bytes = bytes_of(c, kind);
     if (allocate(&c->buffers[c->taken], bytes))
         return communicator_fail(c, NCCL_CUDA_ERROR, "%s: out of memory: its buffers take %llu MiB", name, (unsigned long long)bytes >> 20);
     c->buffer_bytes[c->taken++] = bytes;
@@ -74,10 +121,15 @@ enum nccl_result buffers_connect(struct communicator *c, const struct operation 
     if (c->shares || c->ranks == 1)
         return result;
     if (o->kind < ALL_TO_ALL)
-        return connect_once(c, &c->connected, false, o->name);
-    for (int rank = 0; !result && rank < c->ranks; rank++)
-        if (rank != c->rank && operation_meets(o, rank))
-            result = connect_once(c, &c->met[rank], true, o->name);
+        return connect_once(c, &c->connected, OF_RING, o->name);
+    for (int rank = 0; !result && rank < c->ranks; rank++) {
+        if (rank == c->rank || !operation_meets(o, rank))
+            continue;
+        if (is_near(c, rank))
+            result = connect_once(c, &c->met[rank], OF_PEER, o->name);
+        else
+            result = connect_once(c, &c->has_network, OF_NETWORK, o->name);
+    }
     return result;
 }
 

@@ -76,12 +76,12 @@ static enum nccl_result find_context(CUcontext *context)
 
 static bool allocate(struct communicator *c)
 {
-    size_t ranks = (size_t)c->ranks;
-    c->posts = calloc(ranks, sizeof *c->posts);
-    c->takes = calloc(ranks, sizeof *c->takes);
-    c->met = calloc(ranks, sizeof *c->met);
-    c->buffers = calloc(ranks + 1, sizeof *c->buffers);
-    c->buffer_bytes = calloc(ranks + 1, sizeof *c->buffer_bytes);
+    size_t seats = (size_t)c->seats, buffers = (size_t)c->near + BUFFERS_SHARED;
+    c->posts = calloc(seats, sizeof *c->posts);
+    c->takes = calloc(seats, sizeof *c->takes);
+    c->met = calloc((size_t)c->ranks, sizeof *c->met);
+    c->buffers = calloc(buffers, sizeof *c->buffers);
+    c->buffer_bytes = calloc(buffers, sizeof *c->buffer_bytes);
     return c->posts && c->takes && c->met && c->buffers && c->buffer_bytes;
 }
 
@@ -91,6 +91,8 @@ void communicator_release(struct communicator *c)
         return;
     if (c->board)
         board_close(c->board);
+    free(c->seated);
+    free(c->world);
     free(c->posts);
     free(c->takes);
     free(c->met);
@@ -101,7 +103,9 @@ void communicator_release(struct communicator *c)
 
 static enum nccl_result attend(struct communicator *c)
 {
-    switch (board_open(&c->board, c->id.bytes, c->ranks, c->rank)) {
+    if (c->seats > BOARD_RANKS_MAX)
+        return nccl_refuse(NCCL_INVALID_ARGUMENT, "%d real ranks in a communicator: there may be %d", c->seats, BOARD_RANKS_MAX);
+    switch (board_open(&c->board, c->id.bytes, c->seats, seat_of(c, c->rank))) {
     case BOARD_FINE:
         return NCCL_SUCCESS;
     case BOARD_OTHER_SIZE:
@@ -109,29 +113,46 @@ static enum nccl_result attend(struct communicator *c)
     case BOARD_RANK_TAKEN:
         return nccl_refuse(NCCL_INVALID_USAGE, "rank %d of %d is there twice", c->rank, c->ranks);
     default:
-        return nccl_refuse(NCCL_SYSTEM_ERROR, "no file in memory for %d ranks to meet in: /dev/shm is full or closed", c->ranks);
+        return nccl_refuse(NCCL_SYSTEM_ERROR, "no file in memory for %d ranks to meet in: /dev/shm is full or closed", c->seats);
     }
 }
 
-/* Comes to the meeting of the ranks; the caller waits for the others with a MEET operation. `context` NULL: the current one. */
-enum nccl_result communicator_open(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
-                                   const struct nccl_config *config)
+static enum nccl_result take_seats(struct communicator *c, int *members)
 {
-    if (!made || !id || ranks < 1 || ranks > BOARD_RANKS_MAX || rank < 0 || rank >= ranks)
-        return nccl_refuse(NCCL_INVALID_ARGUMENT, "rank %d of a communicator of %d: there may be 1 to %d", rank, ranks, BOARD_RANKS_MAX);
-    enum nccl_result result = config_check(config);
+    if (seats_fill(c, members))
+        return NCCL_SUCCESS;
+    return nccl_refuse(NCCL_INVALID_USAGE, "rank %d of %d makes a communicator, and is no real rank", c->rank, c->ranks);
+}
+
+static enum nccl_result check_ranks(struct communicator *const *made, int ranks, int rank, const struct nccl_id *id)
+{
+    if (made && id && ranks >= 1 && ranks <= RANKS_MAX && rank >= 0 && rank < ranks)
+        return NCCL_SUCCESS;
+    return nccl_refuse(NCCL_INVALID_ARGUMENT, "rank %d of a communicator of %d: there may be 1 to %d", rank, ranks, RANKS_MAX);
+}
+
+/* Comes to the meeting of the ranks; the caller waits for the others with a MEET operation. `context` NULL: the current one. Takes over
+ * `members`, the ranks of the world; NULL: all ranks are real. */
+enum nccl_result communicator_open(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
+                                   const struct nccl_config *config, int *members)
+{
+    enum nccl_result result = check_ranks(made, ranks, rank, id);
+    if (!result)
+        result = config_check(config);
     if (!result && !context)
         result = find_context(&context);
-    if (result)
-        return result;
-    struct communicator *c = calloc(1, sizeof *c);
-    if (!c)
-        return NCCL_SYSTEM_ERROR;
+    struct communicator *c = result ? NULL : calloc(1, sizeof *c);
+    if (!c) {
+        free(members);
+        return result ? result : NCCL_SYSTEM_ERROR;
+    }
     *c = (struct communicator){.magic = COMMUNICATOR_MAGIC, .rank = rank, .ranks = ranks, .context = context, .id = *id,
                                 .references = 1};
     if (config && config->most_ctas != CONFIG_UNSAID)
         c->most_ctas = config->most_ctas;
-    result = allocate(c) ? attend(c) : NCCL_SYSTEM_ERROR;
+    result = take_seats(c, members);
+    if (!result)
+        result = allocate(c) ? attend(c) : NCCL_SYSTEM_ERROR;
     if (!result && (cuCtxPushCurrent(context) || cuCtxGetDevice(&c->device) || cuCtxPopCurrent(NULL)))
         result = nccl_refuse(NCCL_CUDA_ERROR, "the context of the communicator is of no use");
     if (result)
@@ -188,11 +209,17 @@ int ncclGetUniqueId(struct nccl_id *id)
     return getrandom(id, sizeof *id, 0) == (ssize_t)sizeof *id ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
 }
 
+/* `context` NULL: of one rank, in the current context; not all others need be real. */
 static int begin(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
                  const struct nccl_config *config)
 {
     struct operation meet = {.kind = MEET, .name = "ncclCommInitRank", .made = made};
-    int result = communicator_open(&meet.child, context, ranks, rank, id, config);
+    int *members = NULL;
+    int result = (int)check_ranks(made, ranks, rank, id);
+    if (!result && !context)
+        result = (int)seats_of_id(id, ranks, rank, &members);
+    if (!result)
+        result = (int)communicator_open(&meet.child, context, ranks, rank, id, config, members);
     return result ? result : (int)operation_put(&meet);
 }
 

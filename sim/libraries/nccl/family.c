@@ -31,10 +31,14 @@ static bool is_usable(const struct communicator *c)
     return communicator_is_valid(c) && !atomic_load(&c->error) && !c->suspended;
 }
 
-static enum nccl_result open_child(struct operation *o, int ranks, int rank, const struct nccl_id *id)
+/* `parents`: the rank that each rank of the new one has in the old one; NULL where ranks are added, which are all real then. */
+static enum nccl_result open_child(struct operation *o, const int *parents, int ranks, int rank, const struct nccl_id *id)
 {
     struct communicator *parent = o->communicator;
-    enum nccl_result result = communicator_open(&o->child, parent->context, ranks, rank, id, NULL);
+    int *members = parents ? seats_of_child(parent, parents, ranks) : NULL;
+    if (parents && parent->world && !members)
+        return NCCL_SYSTEM_ERROR;
+    enum nccl_result result = communicator_open(&o->child, parent->context, ranks, rank, id, NULL, members);
     if (result)
         return result;
     const struct nccl_config *config = &o->config;
@@ -52,27 +56,57 @@ static enum nccl_result keep_config(struct operation *o, const struct nccl_confi
     return result;
 }
 
+static int place_of(int rank, const int *ranks)
+{
+    int at = 0;
+    while (ranks[at] != rank)
+        at++;
+    return at;
+}
+
 static enum nccl_result finish_split(struct operation *o)
 {
     struct communicator *c = o->communicator;
     const int (*wishes)[2] = (const int (*)[2])(const void *)o->in;
     const int *own = wishes[c->rank];
-    int ranks = 0, rank = 0;
-    for (int other = 0; other < c->ranks; other++) {
-        const int *wish = wishes[other];
-        if (wish[0] != own[0])
-            continue;
-        ranks++;
-        rank += wish[1] < own[1] || (wish[1] == own[1] && other < c->rank);
-    }
     *o->made = NULL;
     unsigned child = c->children++;
     if (own[0] == NO_COLOR) {
         o->done = true;
         return NCCL_SUCCESS;
     }
+    int ranks = 0, *parents = malloc((size_t)c->ranks * sizeof *parents);
+    if (!parents)
+        return NCCL_SYSTEM_ERROR;
+    for (int other = 0; other < c->ranks; other++) {
+        if (wishes[other][0] != own[0])
+            continue;
+        int at = ranks++;
+        for (; at && wishes[parents[at - 1]][1] > wishes[other][1]; at--)
+            parents[at] = parents[at - 1];
+        parents[at] = other;
+    }
     struct nccl_id id = child_id(c, child, (uint64_t)own[0]);
-    return open_child(o, ranks, rank, &id);
+    enum nccl_result result = open_child(o, parents, ranks, place_of(c->rank, parents), &id);
+    free(parents);
+    return result;
+}
+
+/* Among phantoms: the program has told who wants what; see seats.c. A rank that wants no part waits for no rank. */
+static int split_among_phantoms(struct communicator *c, int color, struct communicator **made, const struct nccl_config *config)
+{
+    struct operation meet = {.kind = MEET, .name = "ncclCommSplit", .communicator = c, .made = made};
+    int ranks = 0, *parents = seats_take_split(c, &ranks), result = (int)keep_config(&meet, config);
+    struct nccl_id id = child_id(c, c->children++, (uint64_t)color);
+    *made = NULL;
+    if (!result && color != NO_COLOR && !parents)
+        result = (int)nccl_refuse(NCCL_INVALID_USAGE, "ncclCommSplit among phantoms: only the program knows which ranks want color %d, and it did "
+                                  "not call ncclPhantomsNextSplit with this rank among them", color);
+    if (!result && color != NO_COLOR)
+        result = (int)open_child(&meet, parents, ranks, place_of(c->rank, parents), &id);
+    free(parents);
+    meet.communicator = NULL;
+    return result || color == NO_COLOR ? result : (int)operation_put(&meet);
 }
 
 /* In ranks that are already there: one of them has the id of ncclCommGetUniqueId. New ones come to the meeting by it. */
@@ -89,7 +123,7 @@ static enum nccl_result finish_grow(struct operation *o)
     if (!with)
         return communicator_fail(c, NCCL_INVALID_USAGE, "ncclCommGrow: no rank gave an id");
     c->grown = 0;
-    return open_child(o, o->wish[0], c->rank, &with->id);
+    return open_child(o, NULL, o->wish[0], c->rank, &with->id);
 }
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
@@ -98,12 +132,27 @@ int ncclCommSplit(struct communicator *c, int color, int key, struct communicato
 {
     if (!is_usable(c) || !made || color < NO_COLOR)
         return NCCL_INVALID_ARGUMENT;
+    if (has_phantoms(c))
+        return split_among_phantoms(c, color, made, config);
     int wish[2] = {color, key};
     struct operation split = {.kind = TELL, .name = "ncclCommSplit", .communicator = c, .made = made, .finish = finish_split};
     split.bytes = sizeof wish;
     split.out = (char *)wish;
     int result = (int)keep_config(&split, config);
     return result ? result : (int)operation_put(&split);
+}
+
+static int *remaining(const struct communicator *c, const int *without, int count)
+{
+    int *ranks = malloc((size_t)c->ranks * sizeof *ranks), left = 0;
+    for (int rank = 0; ranks && rank < c->ranks; rank++) {
+        bool stays = true;
+        for (int i = 0; stays && i < count; i++)
+            stays = without[i] != rank;
+        if (stays)
+            ranks[left++] = rank;
+    }
+    return ranks;
 }
 
 /* Those that are left out do not call. Their absence is known to all others without a word. */
@@ -115,21 +164,23 @@ int ncclCommShrink(struct communicator *c, const int *without, int count, struct
     if (!(flags & SHRINK_ABORT) && atomic_load(&c->error))
         return atomic_load(&c->error);
     uint64_t which = 0x6b6e69726873ull;
-    int rank = c->rank;
     for (int i = 0; i < count; i++) {
         if (without[i] < 0 || without[i] >= c->ranks || without[i] == c->rank)
             return NCCL_INVALID_ARGUMENT;
         for (int earlier = 0; earlier < i; earlier++)
             if (without[earlier] == without[i])
                 return NCCL_INVALID_ARGUMENT;
-        rank -= without[i] < c->rank;
         which += ((uint64_t)without[i] + 1) * 0x9e3779b97f4a7c15ull;
     }
+    int *parents = remaining(c, without, count);
+    if (!parents)
+        return NCCL_SYSTEM_ERROR;
     struct operation shrink = {.kind = MEET, .name = "ncclCommShrink", .communicator = c, .made = made};
     int result = (int)keep_config(&shrink, config);
     struct nccl_id id = child_id(c, c->children++, which);
     if (!result)
-        result = (int)open_child(&shrink, c->ranks - count, rank, &id);
+        result = (int)open_child(&shrink, parents, c->ranks - count, place_of(c->rank, parents), &id);
+    free(parents);
     shrink.communicator = NULL;     /* its error, if it has one, is no reason not to meet */
     return result ? result : (int)operation_put(&shrink);
 }
@@ -153,11 +204,13 @@ int ncclCommGrow(struct communicator *c, int ranks, const struct nccl_id *id, in
     struct operation grow = {.name = "ncclCommGrow", .communicator = c, .made = made};
     if (!c) {
         grow.kind = MEET;
-        int result = id ? (int)communicator_open(&grow.child, NULL, ranks, rank, id, config) : NCCL_INVALID_ARGUMENT;
+        int result = id ? (int)communicator_open(&grow.child, NULL, ranks, rank, id, config, NULL) : NCCL_INVALID_ARGUMENT;
         return result ? result : (int)operation_put(&grow);
     }
     if (!is_usable(c) || rank != -1 || ranks <= c->ranks)
         return NCCL_INVALID_ARGUMENT;
+    if (has_phantoms(c))
+        return (int)nccl_refuse(NCCL_INVALID_USAGE, "ncclCommGrow: a communicator with phantoms does not grow");
     struct grow_wish wish = {.has_id = id != NULL};
     if (id)
         wish.id = *id;

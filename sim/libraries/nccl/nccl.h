@@ -4,6 +4,7 @@
  *     board.c         where ranks meet; contents of small messages
  *     communicator.c  made, asked, taken apart; errors
  *     family.c        communicators from communicators: split, shrink, grow
+ *     seats.c         which ranks are real, and on which node each is
  *     operation.c     what a call puts on its stream, and the exchange of contents
  *     collectives.c   the entry points of collectives and groups
  *     reduce.c        arithmetic on small messages
@@ -73,7 +74,11 @@ struct communicator {
     CUcontext      context;         /* current when it was made */
     struct nccl_id id;
     struct board  *board;
-    uint64_t      *posts, *takes;   /* number of the next letter to and from each rank, as calls reserve them */
+    int            seats;           /* ranks that are real; the others are phantoms */
+    int           *seated;          /* the rank on each seat, rising */
+    int           *world;           /* each rank's number in the world, or NOT_TOLD; NULL: all ranks are real, and on one node */
+    int            node, near;      /* ranks of the world on a node; ranks of this communicator on our node, ourselves included */
+    uint64_t      *posts, *takes;   /* number of the next letter to and from each seat, as calls reserve them */
     _Atomic int    error;           /* sticky: everything fails with it */
     _Atomic bool   stopped;         /* being aborted or revoked: threads that wait inside leave */
     _Atomic bool   revoked;         /* no more collectives */
@@ -86,6 +91,7 @@ struct communicator {
     bool           shares;          /* its buffers are its parent's */
     bool           suspended;
     bool           connected;       /* collectives have their buffers */
+    bool           has_network;     /* sends to and receives from other nodes have theirs */
     bool          *met;             /* peers that sends and receives have buffers for */
     CUdeviceptr   *buffers;         /* modelled; all of them, `taken` */
     uint64_t      *buffer_bytes;
@@ -95,10 +101,22 @@ struct communicator {
     char           trouble[256];    /* of ncclGetLastError */
 };
 
+/* --- seats.c */
+#define PHANTOM -1                  /* the seat of a rank that is not real */
+#define NOT_TOLD -1                 /* the place of a rank in a communicator of which the program told no members */
+#define RANKS_MAX (1 << 20)
+int  seat_of(const struct communicator *c, int rank);
+bool has_phantoms(const struct communicator *c);
+bool is_near(const struct communicator *c, int rank);               /* on our node */
+enum nccl_result seats_of_id(const struct nccl_id *id, int ranks, int rank, int **members);
+bool seats_fill(struct communicator *c, int *members);
+int *seats_of_child(const struct communicator *c, const int *parents, int ranks);
+int *seats_take_split(const struct communicator *c, int *ranks);
+
 /* --- communicator.c */
 bool communicator_is_valid(const struct communicator *c);
 enum nccl_result communicator_open(struct communicator **made, CUcontext context, int ranks, int rank, const struct nccl_id *id,
-                                   const struct nccl_config *config);
+                                   const struct nccl_config *config, int *members);
 void communicator_close(struct communicator *c);
 void communicator_release(struct communicator *c);      /* one reference less */
 enum nccl_result communicator_fail(struct communicator *c, enum nccl_result result, const char *why, ...)
@@ -128,8 +146,8 @@ struct operation {
     bool      paired;                   /* a send to itself that a receive has found */
     bool      lost;                 /* contents found no room */
     bool      done;
-    char     *out, *in;                 /* on the host: what we send; one part from each rank */
-    uint64_t *posts, *takes;            /* letter number for each rank, or NO_LETTER; written off when done */
+    char     *out, *in;                 /* on the host: what we send; one part from each seat */
+    uint64_t *posts, *takes;            /* letter number for each seat, or NO_LETTER; written off when done */
 
     struct communicator  *child;
     struct communicator **made;         /* where `child` goes once all have come */
@@ -155,6 +173,7 @@ void   reduce_parts(void *result, const char *parts, int ranks, size_t count, in
 void   reduce_scale(void *data, size_t count, int type, const void *factor);
 
 /* --- buffers.c */
+#define BUFFERS_SHARED 1            /* beside one for each near peer and, in place of our own rank, one of collectives: the network's */
 enum nccl_result buffers_connect(struct communicator *c, const struct operation *o);
 void buffers_free(struct communicator *c);
 void windows_free(struct communicator *c);

@@ -7,6 +7,7 @@
  * Contents are exchanged if one part has at most BOARD_LETTER_MAX bytes and the stream is not being captured. Then the call waits: for
  * the stream, whose work has to be done before the data is read, and for the other ranks. The real library waits for neither. Larger
  * messages wait for no rank; what would be received stays as it was. Either way, ranks must make the same calls in the same order, as ever.
+ * Phantoms (seats.c) are never waited for; part_of says what they send.
  *
  * All operations of a group go on together, so ranks in one thread, and sends and receives in any order, do not block each other. Letters
  * are numbered when the call is made, which keeps their order. A rank that has left, died, or does something else than we do ends the
@@ -26,6 +27,7 @@
 #define WAIT_MAX 600           /* seconds, as PyTorch waits for a collective unless told otherwise */
 #define LOOK_EVERY 50000000ull  /* ns between two looks at whether the others live */
 #define TURNS_AWAKE 200         /* of a wait, before it sleeps */
+#define MADE_UP_MAX (16u << 20) /* bytes of all parts together, in a communicator with phantoms */
 
 /* Which ranks send parts to which, and what becomes of them. SEND and RECEIVE: `root` is the peer. */
 enum ranks { NO_RANK, ALL_RANKS, ROOT, OWN };
@@ -106,22 +108,30 @@ static bool is_captured(const struct operation *o)
     return on_stream(o) && (cuStreamIsCapturing(o->stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* The next letter to and from each rank that this operation has to do with belongs to it. */
+/* The next letter to and from each real rank that this operation has to do with belongs to it. */
 static bool number_letters(struct operation *o)
 {
     struct communicator *c = o->communicator;
-    size_t ranks = (size_t)c->ranks;
-    o->posts = malloc(ranks * sizeof *o->posts);
-    o->takes = malloc(ranks * sizeof *o->takes);
-    o->in = malloc(ranks * o->bytes + 1);
+    size_t seats = (size_t)c->seats;
+    o->posts = malloc(seats * sizeof *o->posts);
+    o->takes = malloc(seats * sizeof *o->takes);
+    o->in = malloc(seats * o->bytes + 1);
     if (!o->posts || !o->takes || !o->in)
         return false;
-    for (int rank = 0; rank < c->ranks; rank++) {
+    for (int seat = 0; seat < c->seats; seat++) {
+        int rank = c->seated[seat];
         bool other = rank != c->rank;
-        o->posts[rank] = other && goes(o, c->rank, rank) ? c->posts[rank]++ : NO_LETTER;
-        o->takes[rank] = other && goes(o, rank, c->rank) ? c->takes[rank]++ : NO_LETTER;
+        o->posts[seat] = other && goes(o, c->rank, rank) ? c->posts[seat]++ : NO_LETTER;
+        o->takes[seat] = other && goes(o, rank, c->rank) ? c->takes[seat]++ : NO_LETTER;
     }
     return true;
+}
+
+/* Parts that many phantoms would have sent are not made up. */
+static bool is_too_much(const struct operation *o)
+{
+    const struct communicator *c = o->communicator;
+    return has_phantoms(c) && patterns[o->kind].senders == ALL_RANKS && o->bytes * (size_t)c->ranks > MADE_UP_MAX;
 }
 
 /* --- start */
@@ -221,13 +231,13 @@ static bool post_letters(struct operation *o)
     struct communicator *c = o->communicator;
     struct letter letter = {letter_kind(o), 0, o->bytes};
     bool moved = false;
-    for (int rank = 0; rank < c->ranks; rank++) {
-        if (o->posts[rank] == NO_LETTER)
+    for (int seat = 0; seat < c->seats; seat++) {
+        if (o->posts[seat] == NO_LETTER)
             continue;
-        const char *part = o->bytes && patterns[o->kind].sliced ? o->out + (size_t)rank * o->bytes : o->out;
-        if (!board_post(c->board, rank, o->posts[rank], letter, part))
+        const char *part = o->bytes && patterns[o->kind].sliced ? o->out + (size_t)c->seated[seat] * o->bytes : o->out;
+        if (!board_post(c->board, seat, o->posts[seat], letter, part))
             continue;
-        o->posts[rank] = NO_LETTER;
+        o->posts[seat] = NO_LETTER;
         moved = true;
     }
     return moved;
@@ -246,11 +256,12 @@ static bool lose(struct operation *o)
 static enum nccl_result take_letters(struct operation *o, bool *moved)
 {
     struct communicator *c = o->communicator;
-    for (int rank = 0; rank < c->ranks; rank++) {
+    for (int seat = 0; seat < c->seats; seat++) {
         struct letter letter;
-        if (o->takes[rank] == NO_LETTER || !board_take(c->board, rank, o->takes[rank], &letter, o->in + (size_t)rank * o->bytes, o->bytes))
+        if (o->takes[seat] == NO_LETTER || !board_take(c->board, seat, o->takes[seat], &letter, o->in + (size_t)seat * o->bytes, o->bytes))
             continue;
-        o->takes[rank] = NO_LETTER;
+        int rank = c->seated[seat];
+        o->takes[seat] = NO_LETTER;
         *moved = true;
         if (letter.kind != letter_kind(o) || letter.bytes != o->bytes)
             return communicator_fail(c, NCCL_INVALID_USAGE,
@@ -262,12 +273,41 @@ static enum nccl_result take_letters(struct operation *o, bool *moved)
     return NCCL_SUCCESS;
 }
 
-static bool has_letters(const uint64_t *numbers, int ranks)
+static bool has_letters(const uint64_t *numbers, int seats)
 {
-    for (int rank = 0; rank < ranks; rank++)
-        if (numbers[rank] != NO_LETTER)
+    for (int seat = 0; seat < seats; seat++)
+        if (numbers[seat] != NO_LETTER)
             return true;
     return false;
+}
+
+/*
+ * What a phantom sends where it is the only sender. Only it knows; but in two groups of PyTorch's a program of equal ranks shows it. To gather
+ * parts of any size, each rank broadcasts once: a phantom's broadcast says what ours says. All-to-all is a send to and a receive from each
+ * rank: a phantom returns what we send it. The n-th operation of the phantom meets our n-th. NULL: nothing tells, or the sizes differ.
+ */
+static const char *echo(const struct operation *o)
+{
+    enum operation_kind ours = o->kind == RECEIVE ? SEND : o->kind;
+    int with = o->kind == RECEIVE ? o->root : o->communicator->rank, before = 0;
+    for (const struct operation *other = group.first; other != o; other = other->next)
+        before += other->communicator == o->communicator && other->kind == o->kind && other->root == o->root;
+    for (const struct operation *other = group.first; other; other = other->next)
+        if (other->communicator == o->communicator && other->kind == ours && other->root == with && !before--)
+            return other->bytes == o->bytes ? other->out : NULL;
+    return NULL;
+}
+
+/* The part that `rank` sends us. A phantom's part of what all ranks send is a copy of ours. NULL: it is not known. */
+static const char *part_of(const struct operation *o, int rank)
+{
+    const struct communicator *c = o->communicator;
+    int seat = seat_of(c, rank);
+    if (seat != PHANTOM && rank != c->rank)
+        return o->in + (size_t)seat * o->bytes;
+    if (seat == PHANTOM && patterns[o->kind].senders != ALL_RANKS)
+        return echo(o);
+    return o->out + (patterns[o->kind].sliced ? (size_t)c->rank * o->bytes : 0);
 }
 
 /* The result, from all parts, goes where the call wanted it. */
@@ -275,17 +315,23 @@ static enum nccl_result deliver(struct operation *o)
 {
     struct communicator *c = o->communicator;
     const struct pattern *p = &patterns[o->kind];
+    size_t ranks = (size_t)c->ranks;
     if (!is_of(p->receivers, c->rank, o) || !o->bytes || o->lost)
         return NCCL_SUCCESS;
-    if (is_of(p->senders, c->rank, o))
-        memcpy(o->in + (size_t)c->rank * o->bytes, o->out + (p->sliced ? (size_t)c->rank * o->bytes : 0), o->bytes);
-    const char *result = p->join == WHOLE ? o->in + (size_t)o->root * o->bytes : o->in;
+    const char *result = p->join == WHOLE ? part_of(o, o->root) : NULL;
+    char *all = p->join == WHOLE ? NULL : malloc(ranks * o->bytes);
+    if (!result && !all)                /* it is not known, and what is there stays as it was */
+        return p->join == WHOLE ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+    for (int rank = 0; all && rank < c->ranks; rank++)
+        memcpy(all + (size_t)rank * o->bytes, part_of(o, rank), o->bytes);
     if (p->join == REDUCED)
-        reduce_parts(o->in, o->in, c->ranks, o->count, o->type, o->reduction);
-    if (cuCtxPushCurrent(c->context))
-        return communicator_fail(c, NCCL_CUDA_ERROR, "%s: the context is gone", o->name);
-    CUresult failed = cuMemcpyHtoDAsync(o->receive, result, p->join == BY_RANK ? o->bytes * (size_t)c->ranks : o->bytes, o->stream);
-    cuCtxPopCurrent(NULL);
+        reduce_parts(all, all, c->ranks, o->count, o->type, o->reduction);
+    CUresult failed = cuCtxPushCurrent(c->context);
+    if (!failed) {
+        failed = cuMemcpyHtoDAsync(o->receive, all ? all : result, p->join == BY_RANK ? o->bytes * ranks : o->bytes, o->stream);
+        cuCtxPopCurrent(NULL);
+    }
+    free(all);
     return failed ? cuda_failed(o, failed) : NCCL_SUCCESS;
 }
 
@@ -307,7 +353,7 @@ static enum nccl_result advance(struct operation *o, bool *moved)
     if (o->moves && post_letters(o))
         *moved = true;
     enum nccl_result result = o->moves ? take_letters(o, moved) : NCCL_SUCCESS;
-    if (result || (o->moves && (has_letters(o->posts, c->ranks) || has_letters(o->takes, c->ranks))))
+    if (result || (o->moves && (has_letters(o->posts, c->seats) || has_letters(o->takes, c->seats))))
         return result;
     *moved = true;
     if (o->kind != TELL) {
@@ -331,21 +377,22 @@ static uint64_t now(void)
 static enum nccl_result look_around(struct operation *o, bool late)
 {
     if (o->kind == MEET) {
-        for (int rank = 0; rank < o->child->ranks; rank++)
-            if (board_has_lost(o->child->board, rank) && !board_is_complete(o->child->board))
-                return nccl_refuse(NCCL_REMOTE_ERROR, "%s: rank %d came and went while others were still awaited", o->name, rank);
-        return late ? nccl_refuse(NCCL_TIMEOUT, "%s: not all of %d ranks came in %d s", o->name, o->child->ranks, WAIT_MAX) : NCCL_SUCCESS;
+        const struct communicator *child = o->child;
+        for (int seat = 0; seat < child->seats; seat++)
+            if (board_has_lost(child->board, seat) && !board_is_complete(child->board))
+                return nccl_refuse(NCCL_REMOTE_ERROR, "%s: rank %d came and went while others were still awaited", o->name, child->seated[seat]);
+        return late ? nccl_refuse(NCCL_TIMEOUT, "%s: not all of %d ranks came in %d s", o->name, child->seats, WAIT_MAX) : NCCL_SUCCESS;
     }
     struct communicator *c = o->communicator;
-    for (int rank = 0; rank < c->ranks; rank++) {
-        bool awaited = o->takes[rank] != NO_LETTER || o->posts[rank] != NO_LETTER;
+    for (int seat = 0; seat < c->seats; seat++) {
+        bool awaited = o->takes[seat] != NO_LETTER || o->posts[seat] != NO_LETTER;
         bool moved = false;
-        if (!awaited || !board_has_lost(c->board, rank))
+        if (!awaited || !board_has_lost(c->board, seat))
             continue;
         enum nccl_result result = take_letters(o, &moved);  /* its last letters may have come since */
         if (result || moved)
             return result;
-        return communicator_fail(c, NCCL_REMOTE_ERROR, "%s: rank %d has left, or its process has ended", o->name, rank);
+        return communicator_fail(c, NCCL_REMOTE_ERROR, "%s: rank %d has left, or its process has ended", o->name, c->seated[seat]);
     }
     return late ? communicator_fail(c, NCCL_TIMEOUT, "%s: the other ranks did not call it in %d s", o->name, WAIT_MAX) : NCCL_SUCCESS;
 }
@@ -465,7 +512,7 @@ static enum nccl_result accept(struct operation *o)
         return result;
     if (on_stream(o) && cuCtxPushCurrent(c->context))
         return NCCL_CUDA_ERROR;
-    o->moves = o->bytes <= BOARD_LETTER_MAX && c->ranks > 1 && !with_itself(o) && !is_captured(o);
+    o->moves = o->bytes <= BOARD_LETTER_MAX && c->ranks > 1 && !with_itself(o) && !is_captured(o) && !is_too_much(o);
     if (on_stream(o))
         cuCtxPopCurrent(NULL);
     if (!on_stream(o) && !o->moves) {   /* of one rank: it tells itself */
