@@ -8,6 +8,7 @@ UNITS = {
     "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,  # as `docker run -m` and `java -Xmx` read them
 }
 SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,15}))?([A-Za-z]*)", re.ASCII)
+GIB, MIB = 1 << 30, 1 << 20
 COUNT = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
@@ -20,6 +21,11 @@ def read_size(text: str) -> int:
     fraction = match[2] or ""
     digits: int = int(match[1] + fraction)
     return digits * unit // int(10 ** len(fraction))
+
+
+def readable(size: int) -> str:
+    """For people: 1.50 GiB, 64.0 MiB, 512 bytes."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB" if size >= MIB else f"{size} bytes"
 
 
 def read_count(text: str) -> int:

@@ -83,7 +83,7 @@ def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
         outcome = tried[value] = stage.play(options.sim, options.allocator, line, more)
         words = verdict.WORDS[outcome.verdict]
         print(f"cenote dry-run: {search.name}={value}: {words}, {verdict.brief(outcome)}", file=sys.stderr, flush=True)
-        return None if outcome.verdict == "unknown" else outcome.verdict == "fits"
+        return None if outcome.verdict == "unknown" else outcome.fits
 
     def found(best: Optional[int], failed: Optional[int] = None) -> Found:
         return Found(search, options.sim, options.allocator, tried, best, failed)
@@ -118,7 +118,7 @@ def text(found: Found) -> str:
         above = min((value for value in found.tried if value > found.best), default=None)
         if above is not None:
             lines.append(f"  {name}={above} does not: {verdict.brief(found.tried[above])}")
-        fitting = [outcome.worst() for outcome in found.tried.values() if outcome.verdict == "fits"]
+        fitting = [outcome.worst() for outcome in found.tried.values() if outcome.fits]
         lives = [worst[1]["live_peak"] for worst in fitting if worst]
         if len(lives) > 1 and len(set(lives)) == 1:
             lines.append(f"  but {name} changed nothing: is that the name that the script reads?")

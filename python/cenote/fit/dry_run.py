@@ -22,8 +22,8 @@ from cenote.launch import command_line, environment, run
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt
 
-FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS = range(6)
-STATUSES = {"fits": FITS, "fits not": FITS_NOT, "unknown": UNKNOWN, "caught": CAUGHT, "depends": DEPENDS}
+FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS, GROWS = range(7)
+STATUSES = {"fits": FITS, "grows": GROWS, "fits not": FITS_NOT, "unknown": UNKNOWN, "caught": CAUGHT, "depends": DEPENDS}
 STEPS = 5  # the optimizer's state is complete from the second on; the others are for shapes that vary
 STEPS_MAX = 10**9
 SECONDS_MAX = 10**7
@@ -48,7 +48,7 @@ or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. T
 
 The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
-caught an out of memory, 5 it depends on values that cannot be known."""
+caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step."""
 
 VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--json")
 
@@ -212,7 +212,7 @@ def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Opti
     """If sizes depended on values that cannot be known: the run with the sizes that could change the verdict."""
     if not outcome.may_differ or stage.options.unknown != "typical" or outcome.verdict == "unknown":
         return None
-    unknown = "largest" if outcome.verdict == "fits" else "zero"
+    unknown = "largest" if outcome.fits else "zero"
     say(f"it read back values that cannot be known, and may decide sizes; again with --unknown {unknown}")
     return stage.play(outcome.capacity, outcome.allocator, program, unknown=unknown)
 
@@ -226,7 +226,7 @@ def ask(stage: Stage, program: Sequence[str]) -> Answer:
     if outcome.failure is not None and outcome.verdict != "unknown" and options.sim < command_line.MOST_CAPACITY:
         say(f"memory ran out; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
         largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program)
-    is_hopeless = largest is not None and largest.verdict == "fits" and largest.least_needed() > options.sim
+    is_hopeless = largest is not None and largest.fits and largest.least_needed() > options.sim
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
     return Answer(outcome, largest, others, other)
@@ -249,7 +249,7 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         found = bisection.find(stage, options.search, program)
         print(bisection.text(found), flush=True)
         write_json(options.json, bisection.content(found))
-        return UNKNOWN if found.failed is not None else FITS if found.best is not None else FITS_NOT
+        return UNKNOWN if found.failed is not None else FITS_NOT if found.best is None else STATUSES[found.tried[found.best].verdict]
     answer = ask(stage, program)
     print(verdict.text(program, answer, options.devices or 1), flush=True)
     write_json(options.json, verdict.content(program, answer))

@@ -1,23 +1,25 @@
 """Makes the verdict of `cenote dry-run` from its runs, as text and as JSON. Reads what inside/fit_report.py wrote; runs nothing.
 
-The verdict on a run is one of four: "fits"; "caught": memory ran out, and the program caught the error and went on; "fits not"; "unknown": the
-program used no GPU, or failed for another reason. The answer to the question may be a fifth, "depends": values that cannot be known decide.
+The verdict on a run is one of five: "fits"; "grows": it fits for now, and memory grows from step to step (for_now.py); "caught": memory ran out, and
+the program caught the error and went on; "fits not"; "unknown": the program used no GPU, or failed for another reason. The answer to the question may
+be a sixth, "depends": values that cannot be known decide.
 """
 import os
 import signal
 from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
+from cenote.base.quantity import MIB, readable as size
+from cenote.fit import for_now, observed
 
-GIB, MIB = 1 << 30, 1 << 20
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 50  # a verdict is tight if less than 1/50 of the card is left
 ROWS_MAX = 16  # of devices and ranks in the list
 
 READS_MAX = 8  # places at which unknown values were read that are listed
-WORDS = {"fits": "fits", "caught": "fits after it caught an out of memory", "fits not": "does not fit", "unknown": "no verdict",
-         "depends": "depends on values"}
-EVIDENCE = ("fits", "caught", "fits not")
+WORDS = {"fits": "fits", "grows": "fits for now", "caught": "fits after it caught an out of memory", "fits not": "does not fit",
+         "unknown": "no verdict", "depends": "depends on values"}
+EVIDENCE = ("fits", "grows", "caught", "fits not")
 READ = {"number": "a number", "flag": "a flag", "copy": "a copy", "count": "a count", "loss": "a loss"}
 DECIDING = ("number", "copy", "count")  # may decide sizes
 
@@ -99,7 +101,19 @@ class Outcome(NamedTuple):
             return "caught" if self.was_caught and not self.ranks_errors and not self.stopped else "fits not"
         if not any(report["devices"] for report in self.used) or (not self.was_ended and self.status != 0) or self.ranks_errors or self.stopped:
             return "unknown"
-        return "fits"
+        return "grows" if self.was_ended and self.grows else "fits"
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict in ("fits", "grows")
+
+    @property
+    def paces(self) -> list[for_now.Pace]:
+        return for_now.paces(self.used, self.capacity)
+
+    @property
+    def grows(self) -> bool:
+        return any(pace.has_no_end for pace in self.paces)
 
     @property
     def keeps_values(self) -> bool:
@@ -164,10 +178,6 @@ class Answer(NamedTuple):
 
 # --- parts of lines
 
-def size(bytes: int) -> str:
-    return f"{bytes / GIB:.2f} GiB" if bytes >= GIB else f"{bytes / MIB:.1f} MiB" if bytes >= MIB else f"{bytes} bytes"
-
-
 def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -202,7 +212,8 @@ def brief(outcome: Outcome) -> str:
     if failure is not None:
         return f"memory ran out in {where(failure)}"
     assert worst is not None
-    return f"{size(outcome.needed())} at most ({size(worst[1]['live_peak'])} live)"
+    until = f"; {for_now.short(outcome.paces[0])}" if outcome.verdict == "grows" else ""
+    return f"{size(outcome.needed())} at most ({size(worst[1]['live_peak'])} live){until}"
 
 
 def how_it_ended(status: int) -> str:
@@ -285,10 +296,17 @@ def how_far(outcome: Outcome) -> str:
 
 def fits_lines(outcome: Outcome) -> list[str]:
     needed = outcome.needed()
-    lines = [f"fits: {size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"]
+    first = f"{size(needed)} of {size(outcome.capacity)} at most, {size(outcome.capacity - needed)} left ({how_far(outcome)})"
+    lines = [f"fits for now: {for_now.short(outcome.paces[0])}", f"  so far {first}"] if outcome.verdict == "grows" else [f"fits: {first}"]
     if outcome.capacity - needed < outcome.capacity // TIGHT:
         lines.append("  that is tight: context and workspaces are models, and a real card may need more for them")
-    return lines + peak_lines(outcome) + device_lines(outcome)
+    return lines + growth_lines(outcome) + peak_lines(outcome) + device_lines(outcome)
+
+
+def growth_lines(outcome: Outcome) -> list[str]:
+    if outcome.paces:
+        return [line for pace in outcome.paces[:ROWS_MAX] for line in for_now.lines_of(pace, outcome.allocator)]
+    return for_now.told_lines(outcome.used) + for_now.unknown_lines(outcome.used, outcome.steps, outcome.was_ended)
 
 
 def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
@@ -332,16 +350,19 @@ def needs_lines(outcome: Outcome, largest: Optional[Outcome]) -> list[str]:
         first = f"  needs {size(least)}: {size(least - capacity)} missing"
     else:
         first = f"  needs {size(least)}, which is less than {size(capacity)}: what is missing is lost between blocks"
-    return [f"{first} (on a GPU of {name}, {how_far(largest)})", *peak_lines(largest), *device_lines(largest)]
+    lines = [f"{first} (on a GPU of {name}, {how_far(largest)})"]
+    if largest.verdict == "grows":
+        lines.append(f"  and more with each step: there it {for_now.short(largest.paces[0])}")
+    return [*lines, *growth_lines(largest), *peak_lines(largest), *device_lines(largest)]
 
 
 def allocator_lines(outcome: Outcome, largest: Optional[Outcome], others: Sequence[Outcome]) -> list[str]:
     if not others:
-        if outcome.failure is not None and largest is not None and largest.verdict == "fits":
+        if outcome.failure is not None and largest is not None and largest.fits:
             return ["  no allocator would make it fit: that much is live at one time"]
         return []
     rows = [f"    {one.allocator:<15} {WORDS[one.verdict]}: {brief(one)}" for one in (outcome, *others)]
-    fitting = [one.allocator for one in (outcome, *others) if one.verdict == "fits"]
+    fitting = [one.allocator for one in (outcome, *others) if one.fits]
     return [f"  under which allocator it fits: {', '.join(fitting) or 'none of these'}", *rows]
 
 
@@ -378,6 +399,8 @@ def answer_lines(answer: Answer) -> list[str]:
     else:
         lines += fits_lines(outcome)
     lines += allocator_lines(outcome, answer.largest, answer.others)
+    evidence = answer.largest if answer.largest is not None and answer.largest.fits else outcome
+    lines += observed.lines(evidence.used, evidence.was_ended)
     unstepped = (answer.largest or outcome).unstepped  # a run that ran out of memory may not have come to its first step
     if unstepped:
         lines.append(f"  {plural(unstepped, 'optimizer')} built and never stepped: no state of an optimizer is in these figures")
@@ -402,12 +425,12 @@ def outcome_content(outcome: Outcome) -> dict[str, Any]:
             "steps": outcome.steps, "ended_after_steps": outcome.was_ended, "needed": outcome.needed(), "least_needed": outcome.least_needed(),
             "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports,
             "unknown": outcome.unknown, "unknown_reads": outcome.unknown_reads, "known_reads": outcome.known_reads, "stopped": outcome.stopped,
-            "optimizers_unstepped": outcome.unstepped}
+            "optimizers_unstepped": outcome.unstepped, "growth": [for_now.content(pace) for pace in outcome.paces]}
 
 
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
     outcome, largest = answer.outcome, answer.largest
     return {"program": [os.fspath(part) for part in program], **outcome_content(outcome), "verdict": answer.verdict,
-            "missing": max(largest.least_needed() - outcome.capacity, 0) if largest is not None and largest.verdict == "fits" else None,
+            "missing": max(largest.least_needed() - outcome.capacity, 0) if largest is not None and largest.fits else None,
             "largest": outcome_content(largest) if largest is not None else None, "others": [outcome_content(one) for one in answer.others],
             "other_values": outcome_content(answer.other) if answer.other is not None else None}

@@ -43,6 +43,9 @@ class Cause:
     stacks: list[str] = field(default_factory=list)
     has_history: bool = False
     variable: tuple[Any, ...] = ()  # key of the variable that holds the memory, directly or through other objects
+    name: str = ""  # of the holder: "list `outputs`"
+    bound: Optional[int] = None  # most items that the holder takes, if it is bounded
+    is_keyed: bool = False  # a dictionary holds it, which may be a cache
 
     def __str__(self) -> str:
         return ("cenote: memory grows: " if self.per_step else "cenote: ") + "\n    ".join(self.lines())
@@ -105,6 +108,15 @@ def before_exception(path: Path) -> int:
     return next((at for at, link in enumerate(path) if link.how == "exception"), len(path))
 
 
+def called(path: Path) -> str:
+    """list `outputs`, `model.cache`."""
+    path = path[:before_exception(path)]
+    named = tuple(link for link in path if link.how != "history")
+    kind = named[-1].leads_to if named else ""
+    name = f"{kind} `{words(named)}`" if kind in ("list", "dict", "set", "deque", "tuple") else f"`{words(named)}`"
+    return f"the autograd history of {name}" if len(named) < len(path) else name
+
+
 def describe(prefix: Path, whole: Path, count: int, length: int, has_history: bool) -> str:
     """What holds the blocks, as text. `prefix`: the common beginning of their paths; `whole`: the path of one of them."""
     named = tuple(link for link in prefix if link.how != "history")
@@ -120,8 +132,7 @@ def describe(prefix: Path, whole: Path, count: int, length: int, has_history: bo
     operations = f", {length:,} operations long" if length else ""
     if prefix and prefix[-1].how == "history":
         return f"held by the autograd history of `{words(named)}`{owner(named)}{operations}"
-    what = f"{kind} `{words(named)}`{owner(named)}" if kind in ("list", "dict", "set", "deque", "tuple") else f"`{words(named)}`{owner(named)}"
-    return f"held by {what}: {count} blocks" + (", with the autograd history of its tensors" if has_history else "")
+    return f"held by {called(named)}{owner(named)}: {count} blocks" + (", with the autograd history of its tensors" if has_history else "")
 
 
 def hint_for(whole: Path, has_history: bool) -> str:
@@ -164,6 +175,7 @@ class Judge:
     def __init__(self, step: int, blocks: list[Block], findings: Findings, stacks: dict[int, Stack]) -> None:
         self.step, self.findings, self.stacks = step, findings, stacks
         self.blocks = blocks
+        self.tells_all = False  # also containers of bounded length, and young dictionaries
         self.steps = step - min((block.cohort for block in blocks), default=step)
 
     def causes(self) -> list[Cause]:
@@ -197,10 +209,11 @@ class Judge:
 
     def of_holder(self, key: tuple[Any, ...], prefix: Path, members: list[Block]) -> Optional[Cause]:
         paths = [self.findings.paths[block.address] for block in members]
-        if any(link.bound is not None for link in prefix):
+        bound = next((link.bound for link in prefix if link.bound is not None), None)
+        if bound is not None and not self.tells_all:
             return None  # a container of bounded length
         is_keyed = prefix[-1].how != "history" and any(len(path) > len(prefix) and path[len(prefix)].how == "key" for path in paths)
-        if is_keyed and not self.is_growing(members, COHORTS_KEYED):
+        if is_keyed and not self.tells_all and not self.is_growing(members, COHORTS_KEYED):
             return None
         whole = max(paths, key=lambda path: before_exception(path) < len(path))
         has_history = any(block.address in self.findings.with_history for block in members)
@@ -208,7 +221,7 @@ class Judge:
         per_step, steps = self.rate(members)
         holder = describe(prefix, whole, len(members), length, has_history)
         return Cause(key, holder, hint_for(whole, has_history), per_step, steps, self.step - steps, members[0].device, lines_for(prefix),
-                     self.sites(members), self.short_stacks(members), has_history, variable_of(prefix))
+                     self.sites(members), self.short_stacks(members), has_history, variable_of(prefix), called(prefix), bound, is_keyed)
 
     def sites(self, members: list[Block]) -> list[tuple[str, int]]:
         """Allocating lines, with the bytes that each adds per step. The stacks of the earliest blocks may be unknown."""

@@ -181,8 +181,12 @@ class Growth:
         self.stacks.want(0, False)
         self.read()
         hooks.guard_graphs(torch, 1)
-        self.undo = [lambda: hooks.guard_graphs(torch, -1), step_counter.on_step(self.step_is_over),
-                     torch.nn.modules.module.register_module_forward_pre_hook(self.module_is_called).remove]
+        self.undo = [lambda: hooks.guard_graphs(torch, -1), *self.listen()]
+
+    def listen(self) -> list[Callable[[], Any]]:
+        """From now on steps and calls of modules reach this object; returns the functions that end that."""
+        called = self.torch.nn.modules.module.register_module_forward_pre_hook(self.module_is_called)
+        return [step_counter.on_step(self.step_is_over), called.remove]
 
     def __enter__(self) -> "Growth":
         return self

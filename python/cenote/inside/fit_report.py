@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import values
+from cenote.inside import rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
@@ -77,6 +77,8 @@ class Watch:
         self.torch, self.folder, self.steps_most = torch, folder, steps
         self.values: Optional[values.Values] = None
         self.moment = Moment(torch)
+        self.rises = rise.Rises(folder, steps, lambda: self.write(""))
+        self.seen = seen.Seen(torch, self.note, self.rises.call)
         self.forget()
 
     def forget(self) -> None:
@@ -86,11 +88,14 @@ class Watch:
         self.failures: list[dict[str, Any]] = []
         self.failures_count = 0
         self.devices: dict[int, dict[str, Any]] = {}
+        self.rises.forget()
+        self.seen.forget()
 
     # --- hooks
 
     def start(self) -> None:
         self.torch.cuda._lazy_call(self.attach)
+        self.seen.start()
         reset = self.torch._C._cuda_resetPeakMemoryStats
 
         def note_and_reset(device: int) -> Any:
@@ -105,6 +110,7 @@ class Watch:
 
     def built(self, *args: Any) -> None:
         self.optimizers += 1
+        self.seen.built(args[0])
 
     def tell_stacks(self) -> None:
         """From now on a thread of C writes the stacks of all threads every few seconds, for fit/stall.py."""
@@ -116,12 +122,17 @@ class Watch:
     def attach(self) -> None:
         """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""
         self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
+        self.rises.begin()
 
     def stepped(self) -> None:
         try:
             self.steps += 1
             self.note()
-            is_last = 0 < self.steps_most <= self.steps
+            self.seen.stepped()
+            self.rises.after_step(self.devices, self.seen.step_peaks)
+            is_last = 0 < self.steps_most <= self.steps and not self.rises.goes_on()
+            if is_last:
+                self.rises.conclude()
             self.write("steps" if is_last else "")
         except Exception:
             return
@@ -203,6 +214,7 @@ class Watch:
             known["requested_peak"] = max(known["requested_peak"], now["requested_peak"])
             free, total = self.torch.cuda.mem_get_info(device)
             known["capacity"], known["others"] = total, max(total - free - now["reserved"], 0)
+            known["live"], known["reserved"] = now["live"], now["reserved"]
 
     # --- the file
 
@@ -216,7 +228,7 @@ class Watch:
                    "optimizers": self.optimizers, "optimizer_steps": step_counter.seen(),
                    "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
-                   "values": self.values.report() if self.values is not None else None}
+                   "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
         outputs.write(path, json.dumps(content).encode())
 

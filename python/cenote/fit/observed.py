@@ -1,0 +1,59 @@
+"""What a dry run saw of a program that trains, beside its steps, and what it did not see. For verdict.py; reads what inside/seen.py reported."""
+from typing import Any, Optional, Sequence
+
+from cenote.base import source
+from cenote.base.quantity import readable
+
+PLACES_MAX = 3
+
+
+def peak(parts: Sequence[dict[str, Any]]) -> str:
+    """The highest of all devices and ranks."""
+    most = max((bytes for part in parts for bytes in part["peaks"].values()), default=0)
+    return f", {readable(most)} live at most" if most else ""
+
+
+def times(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def evaluation(seen: Sequence[dict[str, Any]]) -> Optional[str]:
+    parts = [one["evaluation"] for one in seen]
+    calls = max(part["times"] for part in parts)
+    return f"evaluation ({times(calls, 'call')} of a model in eval mode{peak(parts)})" if calls else None
+
+
+def saving(seen: Sequence[dict[str, Any]]) -> Optional[str]:
+    parts = [one["saving"] for one in seen]
+    if not any(part["times"] for part in parts):
+        return None
+    places = list(dict.fromkeys((place["by"], f" at {source.shown(place['file'])}:{place['line']}" if place["file"] else "")
+                                for part in parts for place in part["places"]))
+    named = ", ".join(by + at for by, at in places[:PLACES_MAX]) + (", ..." if len(places) > PLACES_MAX else "")
+    return f"saving ({named}{peak(parts)})"
+
+
+def epoch(seen: Sequence[dict[str, Any]]) -> Optional[str]:
+    ends = max(one["epochs"] for one in seen)
+    return f"the end of {times(ends, 'epoch')}" if ends else None
+
+
+PHASES = (("evaluation", evaluation), ("saving", saving), ("the end of an epoch", epoch))
+
+
+def lines(reports: Sequence[dict[str, Any]], was_ended: bool) -> list[str]:
+    """Empty for a program that does not train."""
+    training = [report for report in reports if report["steps"] and report.get("seen")]
+    if not training:
+        return []
+    seen = [report["seen"] for report in training]
+    steps = times(max(report["steps"] for report in training), "step") + " of the optimizer"
+    found = {name: text(seen) for name, text in PHASES}
+    without = max(one["without_gradients"] for one in seen)
+    there = [steps, *(text for text in found.values() if text)]
+    there += [f"{times(without, 'call')} of a model in training mode without gradients"] if without else []
+    missing = [name for name, text in found.items() if not text]
+    result = [f"  seen: {', '.join(there)}"]
+    if missing:
+        result.append(f"  not seen: {', '.join(missing)}" + (" (--steps 0 runs the whole script)" if was_ended else ""))
+    return result

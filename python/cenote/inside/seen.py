@@ -1,0 +1,292 @@
+"""Which phases of a program a dry run has seen: evaluation, saving, the end of an epoch; and the peak of each. For fit_report.py.
+
+Only what was observed counts:
+
+    evaluation   the program called a model that trains, or a part of it, in eval mode
+    no gradients it called such a model in training mode under torch.no_grad
+    saving       torch.save, safetensors or torch.distributed.checkpoint wrote something after the first step
+    epoch        a DataLoader of PyTorch that gave batches to steps was read to its end
+
+A model trains if it was called in training mode with gradients, or if an optimizer has one of its parameters. So a teacher, or the encoder of images
+in a diffusion model, which runs in eval mode in each step, is no evaluation.
+
+Peaks: evaluation lasts from its first call to the next call for training, or to the next save; saving from the end of the step, because gathering
+the parameters comes first, to the end of the save. Each interval begins with PyTorch's peaks set back. The program does not notice: PyTorch's
+statistics give it the higher one of both peaks, until the program sets them back itself.
+
+All of it runs in the program's threads; an error is dropped.
+"""
+import functools
+import sys
+import threading
+import weakref
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from cenote.base import source
+from cenote.labels.hooks import replace
+
+PLACES_MAX = 20
+DCP = "torch.distributed.checkpoint"
+SAVERS = (("torch", "save", "torch.save"), ("torch.serialization", "save", "torch.save"), ("safetensors.torch", "serialize_file", "safetensors"),
+          ("safetensors.torch", "serialize", "safetensors"), (f"{DCP}.state_dict_saver", "save", DCP), (DCP, "save", DCP))  # module, function, name
+
+
+class Thread(threading.local):
+    is_inside = False  # a call of a module
+    is_saving = False
+
+
+class Peaks:
+    """PyTorch's peaks, which can be set back without the program's notice."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch: Any = torch
+        self.stats, self.reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+        self.kept: dict[int, dict[tuple[str, str], int]] = {}  # the program's, by device, statistic and pool
+        torch._C._cuda_memoryStats = self.programs_stats
+        torch._C._cuda_resetPeakMemoryStats = self.programs_reset
+
+    def programs_stats(self, device: int) -> Any:
+        found = self.stats(device)
+        for (name, pool), peak in self.kept.get(device, {}).items():
+            found[name][pool]["peak"] = max(found[name][pool]["peak"], peak)
+        return found
+
+    def programs_reset(self, device: int) -> Any:
+        self.kept.pop(device, None)
+        return self.reset(device)
+
+    def devices(self) -> range:
+        return range(self.torch.cuda.device_count() if self.torch.cuda.is_initialized() else 0)
+
+    def begin(self) -> None:
+        """The next interval begins."""
+        for device in self.devices():
+            kept = self.kept.setdefault(device, {})
+            for name, pools in self.stats(device).items():
+                if isinstance(pools, dict):
+                    for pool, figures in pools.items():
+                        kept[name, pool] = max(kept.get((name, pool), 0), figures["peak"])
+            self.reset(device)
+
+    def live(self) -> dict[int, int]:
+        """Most live bytes on each device since the interval began."""
+        found = {device: self.stats(device)["allocated_bytes"]["all"]["peak"] for device in self.devices()}
+        return {device: bytes for device, bytes in found.items() if bytes}
+
+
+class Part:
+    """A phase other than steps."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.peaks: dict[int, int] = {}
+
+    def add(self, peaks: dict[int, int]) -> None:
+        for device, bytes in peaks.items():
+            self.peaks[device] = max(self.peaks.get(device, 0), bytes)
+
+    def content(self) -> dict[str, Any]:
+        return {"times": self.times, "peaks": self.peaks}
+
+
+def dropping_errors(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def call(self: "Seen", *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception:
+            return
+    return call
+
+
+class Seen:
+    """One for a process."""
+
+    def __init__(self, torch: ModuleType, note: Callable[[], None], called: Callable[[Any], object]) -> None:
+        """`note` is called before peaks are set back, `called` with each module that the program itself calls."""
+        self.torch: Any = torch
+        self.note, self.called = note, called
+        self.thread = Thread()
+        self.peaks: Optional[Peaks] = None
+        self.wrapped: set[tuple[str, str]] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        self.steps = 0
+        self.step_peaks: dict[int, int] = {}  # most live bytes in the last step, by device
+        self.evaluation, self.saving, self.is_evaluating = Part(), Part(), False
+        self.without_gradients = 0
+        self.places: dict[tuple[str, str, int], int] = {}  # of saves: by what, file, line
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.trained: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
+        self.loader: Optional[weakref.ref[Any]] = None  # that gave the last batch
+        self.feeding: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that gave batches to steps
+        self.epochs = 0  # how often one of these was read to its end
+
+    def start(self) -> None:
+        self.peaks = Peaks(self.torch)
+        self.wrap_modules()
+        self.wrap_loaders()
+        self.wrap_savers()
+
+    # --- models
+
+    def wrap_modules(self) -> None:
+        module_type, thread, is_compiling = self.torch.nn.Module, self.thread, self.torch.compiler.is_compiling
+        inside = module_type.__call__
+
+        def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or thread.is_inside:
+                return inside(self_, *args, **kwargs)
+            self.module_is_called(self_)
+            thread.is_inside = True
+            try:
+                return inside(self_, *args, **kwargs)
+            finally:
+                thread.is_inside = False
+        replace(module_type, "__call__", call)
+
+    @dropping_errors
+    def module_is_called(self, module: Any) -> None:
+        self.wrap_savers()
+        self.called(module)
+        if module.training and self.torch.is_grad_enabled():
+            self.trained.add(module)
+            if self.is_evaluating:
+                self.end_evaluation()
+        elif self.trains(module):
+            if module.training:
+                self.without_gradients += 1
+                return
+            self.evaluation.times += 1
+            if not self.is_evaluating:
+                self.begin()
+                self.is_evaluating = True
+
+    def trains(self, module: Any) -> bool:
+        if module in self.trained:
+            return True
+        known = {id(parameter) for optimizer in self.optimizers for group in optimizer.param_groups for parameter in group["params"]}
+        if any(id(parameter) in known for parameter in module.parameters()):
+            self.trained.add(module)
+            return True
+        return False
+
+    def begin(self) -> None:
+        self.note()
+        if self.peaks is not None:
+            self.peaks.begin()
+
+    def end_evaluation(self) -> None:
+        self.is_evaluating = False
+        if self.peaks is not None:
+            self.evaluation.add(self.peaks.live())
+        self.begin()
+
+    # --- steps and data
+
+    @dropping_errors
+    def built(self, optimizer: Any) -> None:
+        self.optimizers.add(optimizer)
+
+    @dropping_errors
+    def stepped(self) -> None:
+        self.steps += 1
+        loader = self.loader() if self.loader is not None else None
+        if loader is not None:
+            self.feeding.add(loader)
+        if self.peaks is not None:
+            self.step_peaks = self.peaks.live()
+        if self.is_evaluating:
+            self.end_evaluation()
+        else:
+            self.begin()
+
+    def wrap_loaders(self) -> None:
+        data = self.torch.utils.data
+        inside_iter, inside_next = data.DataLoader.__iter__, data.dataloader._BaseDataLoaderIter.__next__
+        owners: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+        @functools.wraps(inside_iter)
+        def begin(loader: Any) -> Any:
+            batches = inside_iter(loader)
+            try:
+                owners[batches] = weakref.ref(loader)
+            except TypeError:
+                pass
+            return batches
+
+        @functools.wraps(inside_next)
+        def batch(batches: Any) -> Any:
+            loader = owners.get(batches, lambda: None)()
+            try:
+                found = inside_next(batches)
+            except StopIteration:
+                self.loader_ended(loader)
+                raise
+            if loader is not None:
+                self.loader = weakref.ref(loader)
+            return found
+        replace(data.DataLoader, "__iter__", begin)
+        replace(data.dataloader._BaseDataLoaderIter, "__next__", batch)
+
+    @dropping_errors
+    def loader_ended(self, loader: Any) -> None:
+        if loader is not None and loader in self.feeding:
+            self.epochs += 1
+
+    # --- saving
+
+    def wrap_savers(self) -> None:
+        for module_name, name, what in SAVERS:
+            module = sys.modules.get(module_name)
+            if module is not None and (module_name, name) not in self.wrapped and hasattr(module, name):
+                self.wrapped.add((module_name, name))
+                replace(module, name, self.saver(getattr(module, name), what))
+
+    def saver(self, inside: Callable[..., Any], what: str) -> Callable[..., Any]:
+        @functools.wraps(inside)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            is_outer = not self.thread.is_saving and self.steps
+            if not is_outer:
+                return inside(*args, **kwargs)
+            self.save_begins(what)
+            self.thread.is_saving = True
+            try:
+                return inside(*args, **kwargs)
+            finally:
+                self.thread.is_saving = False
+                self.save_ends()
+        return save
+
+    @dropping_errors
+    def save_begins(self, what: str) -> None:
+        if self.is_evaluating:
+            self.end_evaluation()
+        frame: Any = sys._getframe(1)
+        while frame is not None and source.is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        place = (what, frame.f_code.co_filename, frame.f_lineno or 0) if frame is not None else (what, "", 0)
+        if place in self.places or len(self.places) < PLACES_MAX:
+            self.places[place] = self.places.get(place, 0) + 1
+
+    @dropping_errors
+    def save_ends(self) -> None:
+        self.saving.times += 1
+        if self.peaks is not None:
+            self.saving.add(self.peaks.live())
+        self.begin()
+
+    # --- the report
+
+    def report(self) -> dict[str, Any]:
+        if self.is_evaluating and self.peaks is not None:
+            try:
+                self.evaluation.add(self.peaks.live())
+            except Exception:  # a context that is lost
+                pass
+        places = [{"by": by, "file": file, "line": line, "times": times} for (by, file, line), times in self.places.items()]
+        return {"evaluation": self.evaluation.content(), "without_gradients": self.without_gradients,
+                "saving": {**self.saving.content(), "places": places}, "epochs": self.epochs, "has_loader": bool(self.feeding)}

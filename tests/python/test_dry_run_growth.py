@@ -1,0 +1,155 @@
+"""`cenote dry-run` of programs whose memory grows from step to step: fits for now, at which step memory runs out, and what holds it; and of those
+whose memory seems to grow and stops."""
+import re
+import textwrap
+
+import pytest
+from test_dry_run import MIB, dry, line_of  # noqa: F401  (a fixture)
+
+from cenote.inside import rise
+
+STEP = 8 << 20
+
+LOOP = """
+    import collections, ctypes, random, torch
+    model = torch.nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    kept = []
+    BEFORE
+    def train():
+        global memory
+        for step in range(80):
+            output = model(torch.empty(ROWS, 1024, device="cuda"))
+            optimizer.zero_grad()
+            output.mean().backward()
+            optimizer.step()
+            AFTER
+    train()
+    print("the end")
+"""
+
+
+def loop(after, before="", rows="2048"):  # 2048 rows are STEP
+    return LOOP.replace("BEFORE", before).replace("ROWS", rows).replace("AFTER", after)
+
+
+# --- the rule
+
+def test_what_seems_to_rise():
+    assert rise.seems_to_rise([0, 100 * MIB, 101 * MIB, 102 * MIB, 103 * MIB], True)
+    assert not rise.seems_to_rise([0, 100 * MIB, 102 * MIB, 101 * MIB, 103 * MIB], True)
+    assert rise.seems_to_rise([0, 100 * MIB, 102 * MIB, 101 * MIB, 103 * MIB], False)
+    assert not rise.seems_to_rise([0, 100 * MIB, 100 * MIB, 100 * MIB], False)  # the first step makes the optimizer's state
+    assert not rise.seems_to_rise([0, 512, 1024, 1536, 2048, 2560], False)  # scalars that are logged
+
+
+@pytest.mark.parametrize("added, per_step", [
+    ([8 * MIB] * 15, 8 * MIB),
+    ([24 * MIB if step % 3 == 0 else 0 for step in range(15)], 8 * MIB),  # each third step
+    ([0] * 15, None),
+    ([512] * 15, None),  # scalars
+    ([8 * MIB] * 12 + [0] * 3, None),  # has stopped
+    ([64 * MIB // (1 << step) for step in range(15)], None),  # a cache that fills
+    ([8 * MIB if step % 6 else -40 * MIB for step in range(15)], None),  # emptied again and again
+    ([8 * MIB] * 14 + [-8 * MIB], None),  # falls at last
+    ([8 * MIB] * 14, None),  # too few steps
+])
+def test_what_rises(added, per_step):
+    figures = [sum(added[:step + 1]) + (1 << 30) for step in range(len(added))]
+    assert rise.rise(figures, False) == per_step
+
+
+def test_lengths_that_vary_do_not_rise():
+    import random
+    chance = random.Random(1)
+    for _ in range(2000):
+        assert rise.rise([chance.randrange(1 << 30) for _ in range(15)], True) is None
+
+
+# --- programs
+
+@pytest.mark.torch
+@pytest.mark.simulation
+@pytest.mark.parametrize("after, before, name", [
+    ("kept.append(output.detach())", "", "list `kept`"),
+    ("memory = torch.cat([memory, output.detach()])", "memory = torch.empty(0, 1024, device='cuda')", "`memory`"),
+])
+def test_it_grows(dry, after, before, name):  # noqa: F811
+    """The verdict names the variable and the line, and the step at which memory runs out."""
+    code = loop(after, before)
+    done, found = dry(code, "--gpu", "1GiB")
+    place = f"train.py:{line_of(code, after)}"
+    words = re.search(r"\nfits for now: grows 8.0 MiB a step \((.*)\); out of memory at about step ([0-9]+)\n", done.stdout)
+    assert done.returncode == 6 and found["verdict"] == "grows" and words and words[1] == f"{name}, {place}", done.stdout
+    assert found["steps"] == 15 and f"kept at {place}" in done.stdout
+    growth = found["growth"][0]
+    assert growth["of"] == "live" and growth["per_step"] == STEP and growth["out_of_memory_at_step"] == int(words[2])
+    done, found = dry(code, "--gpu", "1GiB", "--steps", "0")
+    assert done.returncode == 1 and abs(found["failure"]["step"] - int(words[2])) <= (2 if "cat" not in after else 30), done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+@pytest.mark.parametrize("after, before, rows", [
+    ("kept.append(output.detach()) if step < 5 else None", "", "2048"),  # stops
+    pytest.param("kept.append(output.detach()); kept[:] = kept[-6:]", "", "2048", marks=pytest.mark.deep),  # a queue
+    pytest.param("kept.append(output.mean().detach())", "", "2048", marks=pytest.mark.deep),  # logged
+    ("kept.append(output.detach())", "kept = collections.deque(maxlen=30)", "2048"),  # of bounded length
+    pytest.param("pass", "random.seed(3)", "random.randrange(1, 9) * 512", marks=pytest.mark.deep),
+])
+def test_it_does_not_grow(dry, after, before, rows):  # noqa: F811
+    done, found = dry(loop(after, before, rows), "--gpu", "2GiB")
+    assert done.returncode == 0 and found["verdict"] == "fits" and "\nfits: " in done.stdout, done.stdout
+    assert ("30 at most: 240.0 MiB in all" in done.stdout) == ("maxlen" in before)
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_lengths_vary_and_it_grows(dry):  # noqa: F811
+    code = loop("kept.append(output[:256].clone().detach())", "random.seed(3)", "random.randrange(1, 9) * 512")
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 6 and found["growth"][0]["per_step"] == MIB and "list `kept`" in done.stdout, done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_memory_outside_pytorch(dry):  # noqa: F811
+    code = loop("assert not cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), 8 << 20)", "cuda = ctypes.CDLL('libcuda.so.1')")
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 6 and found["growth"][0]["of"] == "outside" and found["growth"][0]["per_step"] == STEP
+    assert "fits for now: memory outside PyTorch grows 8.0 MiB a step" in done.stdout and "not PyTorch's" in done.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_garbage_in_cycles(dry):  # noqa: F811
+    done, found = dry(loop("cycle = [output.detach()]; cycle.append(cycle)"), "--gpu", "2GiB")
+    assert done.returncode == 6 and "(garbage in reference cycles)" in done.stdout and "gc.collect()" in done.stdout, done.stdout
+    assert found["growth"][0]["garbage"] >= 10 * STEP
+
+
+@pytest.mark.deep
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_without_kinds_of_holders(dry):  # noqa: F811
+    """Under PyTorch's own allocator the pace is known, and the holder is not."""
+    done, found = dry(loop("kept.append(output.detach())"), "--gpu", "2GiB", "--allocator", "native")
+    assert done.returncode == 6 and found["growth"][0]["per_step"] == STEP and "--allocator cenote" in done.stdout, done.stdout
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_fewer_steps_say_nothing(dry):  # noqa: F811
+    done, found = dry(loop("kept.append(output.detach())"), "--gpu", "2GiB", "--steps", "4")
+    assert done.returncode == 0 and found["steps"] == 4, done.stdout
+    assert "takes 5 steps" in done.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_search_counts_it_as_fit(dry):  # noqa: F811
+    code = textwrap.dedent(loop("kept.append(output.detach())", rows="int(__import__('os').environ['ROWS'])"))
+    done, found = dry(code, "--gpu", "1GiB", "--search", "ROWS=2048,200000")
+    assert done.returncode == 6 and found["largest"] == 2048 and "grows 8.0 MiB a step" in done.stdout, done.stdout
