@@ -24,6 +24,7 @@
 #define BUDGETS_MAX  6             /* chosen, as the next: by recorded programs and programs of random sizes under the prices of two cards */
 #define SORTS_SHARE  8             /* chosen, as the next: no recorded program comes near; a smaller pool is no matter */
 #define SORTS_PAGES  16ull
+#define REGIONS_A_LOOK 256         /* chosen: some ten microseconds */
 #define WASTE_STEP   0.01          /* what a further budget is worth, as a part of what was live */
 
 /*
@@ -78,14 +79,24 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
     return most > reserved ? most - reserved : 0;
 }
 
-/* Bytes of pages that blocks hold: live bytes, and what lies beside them on the same pages. Free pages, in flight or not, are no part of it. */
-static uint64_t held_by_blocks(const struct pages *s)
+/*
+ * Bytes of pages that blocks hold: live bytes, and what lies beside them on the same pages. Free pages, in flight or not, are no part of it. One call
+ * counts REGIONS_A_LOOK regions, and the next goes on there, so that an allocation of a pool of thousands of streams takes no longer than others.
+ * False: not all are counted yet.
+ */
+static bool held_by_blocks(cenote_pool *pool, uint64_t *held)
 {
-    uint64_t held = s->reserved - s->spare_bytes, stays;
-    for (int segments = 0; segments < 2; segments++)
-        for (uint32_t number = s->listed[segments]; number; number = region_of(s, number)->next_listed)
-            held -= pages_free(s, region_of(s, number), &stays);
-    return held;
+    const struct pages *s = &pool->store.pages;
+    struct remap *m = &pool->remap;
+    uint64_t rest = s->reserved - s->spare_bytes;
+    for (uint32_t most = m->counted + REGIONS_A_LOOK; m->counted < most && m->counted < s->regions.used; m->counted++) {
+        const struct region *r = region_of(s, m->counted);
+        m->counted_free += r && r->is_listed ? pages_free(s, r, NULL) : 0;
+    }
+    if (m->counted < s->regions.used)
+        return false;
+    *held = rest > m->counted_free ? rest - m->counted_free : 0; /* the pool may have changed while they were counted */
+    return true;
 }
 
 /*
@@ -97,5 +108,10 @@ void budget_look(cenote_pool *pool)
 {
     uint64_t need = need_with(pool, 0), pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
     uint64_t slack = need / SORTS_SHARE + (SORTS_PAGES << pool->store.pages.shift), most = need + pending + (pool->remap.wastes ? slack / 2 : slack);
-    pool->remap.wastes = pool->store.pages.reserved > most && held_by_blocks(&pool->store.pages) > most;
+    uint64_t held = pool->store.pages.reserved;
+    if (held > most && !held_by_blocks(pool, &held))
+        return;
+    pool->remap.wastes = held > most;
+    pool->remap.counted = 0;
+    pool->remap.counted_free = 0;
 }

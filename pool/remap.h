@@ -3,8 +3,8 @@
  *
  *     a fill: planned ---> created ---> mapped ---> published, all in one hold of the turn
  *
- * OWNERS: attempt.c; budget.c has the times, `need` and `wastes`; aliases.c has `drop_above`. watch.c and policy/churn.c read the fill while it is
- * under way, place.c whether the pool wastes.
+ * OWNERS: attempt.c; budget.c has the times, `need`, `wastes` and what it counted; aliases.c has `drop_above`. watch.c and policy/churn.c read the
+ * fill while it is under way, place.c whether the pool wastes.
  * LOCKING: the turn; `need` and `wastes` change with the pool's lock, and may be read with it alone.
  */
 #ifndef CENOTE_POOL_REMAP_H
@@ -20,6 +20,8 @@ struct remap {
     uint64_t       moving_ns;       /* and that moving pages has */
     uint64_t       need;            /* the most bytes that were ever live at one time, as far as the slow path has seen */
     bool           wastes;          /* blocks hold many pages beside what they are: small ones go to heaps of their own */
+    uint32_t       counted;         /* budget_look has counted the regions below this number, */
+    uint64_t       counted_free;    /* and so many bytes of free pages in them */
     uint64_t       drop_above;      /* mappings of the device at which aliases.c tries again; 0: at the cap */
 };
 

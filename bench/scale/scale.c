@@ -121,14 +121,20 @@ static void drop_groups(void)
     close_pool();
 }
 
-static void drop_streams(void)
+static void drop_idle_streams(void)
 {
     for (uint32_t i = 0; i < things; i++) {
-        need(cenote_free(blocks[i]), "cenote_free");
         need(cenote_stream_retire(pool, streams[i]), "cenote_stream_retire");
         need((int)cuStreamDestroy(streams[i]), "cuStreamDestroy");
     }
     close_pool();
+}
+
+static void drop_streams(void)
+{
+    for (uint32_t i = 0; i < things; i++)
+        need(cenote_free(blocks[i]), "cenote_free");
+    drop_idle_streams();
 }
 
 /* ------------------------------------------------------------------------------------------------------------ ns of one operation */
@@ -202,6 +208,24 @@ static double new_stream(uint32_t count)
         add_stream();
     double ns = (bench_cpu_ns() - begin) / ADDED;
     drop_streams();
+    return ns;
+}
+
+/* The other streams have freed their blocks: each holds a page on which nothing lies. */
+static double new_stream_beside_idle(uint32_t count)
+{
+    open_pool("page_mib:2");
+    while (things < count)
+        add_stream();
+    for (uint32_t i = 0; i < count; i++)
+        need(cenote_free(blocks[i]), "cenote_free");
+    double begin = bench_cpu_ns();
+    for (int i = 0; i < ADDED; i++)
+        add_stream();
+    double ns = (bench_cpu_ns() - begin) / ADDED;
+    for (uint32_t i = count; i < things; i++)
+        need(cenote_free(blocks[i]), "cenote_free");
+    drop_idle_streams();
     return ns;
 }
 

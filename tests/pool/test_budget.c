@@ -146,4 +146,28 @@ CASE(a_reset_of_the_peaks_makes_no_waste)
     EXPECT(!pool.remap.wastes);
 }
 
+/* A thousand regions, each with a free page, which no look counts all at once. */
+CASE(thousands_of_regions_are_counted_in_several_looks)
+{
+    static uint64_t home = 1, sole = 1, none;
+    static struct region regions[1000];
+    reset(0.01);
+    EXPECT(pages_open(&pool.store.pages, 20));
+    for (size_t i = 0; i < 1000; i++) {
+        regions[i] = (struct region){.slots = 1, .shift = 20, .is_listed = true, .home = &home, .sole = &sole, .busy = &none};
+        EXPECT(pages_add_region(&pool.store.pages, &regions[i]));
+    }
+    uint64_t slack = NEED / 8 + (16ull << 20), free = 1000ull << 20;
+    for (int wasted = 0; wasted < 2; wasted++) {
+        pool.store.pages.reserved = NEED + slack + free + (wasted ? 1 : 0);
+        for (int look = 0; look < 4; look++) {
+            EXPECT(!pool.remap.wastes);
+            EXPECT_EQ(pool.remap.counted, look * 256);
+            budget_look(&pool);
+        }
+        EXPECT_EQ(pool.remap.wastes, wasted);
+    }
+    pages_close(&pool.store.pages);
+}
+
 SUITE_MAIN("budget")
