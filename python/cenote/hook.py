@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VARIABLE = "CENOTE"
 SUMMARY = "CENOTE_SUMMARY"  # set by `cenote run`
 DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
+PHANTOMS = "CENOTE_PHANTOMS"  # set for the ranks of `cenote dry-run --world`, beside CENOTE_DRY_RUN
 
 
 def is_on(text: str) -> bool:
@@ -68,6 +69,9 @@ def act(text: str) -> None:
     if os.environ.get(DRY_RUN):
         from cenote.inside import fit_report
         fit_report.begin(sys.modules["torch"])
+    if os.environ.get(PHANTOMS):
+        from cenote.phantoms import entry
+        entry.begin(sys.modules["torch"])
     if os.environ.get(SUMMARY, "off") != "off":
         from cenote.inside import run_summary
         run_summary.begin(sys.modules["torch"])

@@ -34,14 +34,14 @@ exec -a "$0" {python} "$@"
 class Nursery:
     """The process that forks. It ends with the process that made it."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], *imports: str) -> None:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cenote-nursery-"))
         self.python = self.make_stand_in()
         # Stacks of the program end in this file. In a folder named site-packages, cenote does not take it for a part of the program.
         own = self.folder / "site-packages/nursery.py"
         own.parent.mkdir()
         shutil.copy(__file__, own)
-        self.process = subprocess.Popen([sys.executable, own, "serve", self.folder / "socket"], env=environment, stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, own, "serve", self.folder / "socket", *imports], env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE)
         assert self.process.stdout.readline() == b"ready\n"
 
@@ -83,11 +83,14 @@ def ask(address: str, arguments: list[str]) -> None:
 
 # --- the process that has PyTorch
 
-def serve(address: str) -> None:
-    """Forks for each connection, until standard input ends."""
+def serve(address: str, *imports: str) -> None:
+    """Forks for each connection, until standard input ends. `imports`: modules beside torch that the programs will need."""
+    import importlib
     import select
 
     import torch  # noqa: F401  (so that the children need not)
+    for name in imports:
+        importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen()
@@ -141,6 +144,6 @@ def play(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve(sys.argv[2])
+        serve(*sys.argv[2:])
     else:
         ask(sys.argv[1], sys.argv[2:])

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, Optional, Sequence
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
-from cenote.fit import bisection, stall, verdict
+from cenote.fit import bisection, job, stall, verdict
 from cenote.fit.verdict import Answer, Outcome
-from cenote.launch import command_line, environment, run
+from cenote.launch import command_line, environment, ranks, run
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt
 
@@ -42,6 +42,7 @@ MORE = """examples:
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
   cenote dry-run --gpu 80GiB --search batch-size=8..512 train.py
   cenote dry-run --gpu 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
+  cenote dry-run --gpu 80GiB --world 1024 --rank 0,511,1023 train.py
 
 --search: if NAME is in capitals it is an environment variable. Otherwise it is an argument of the script: if the command line has --NAME N, --NAME=N
 or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. The search assumes that a larger value needs more memory.
@@ -50,7 +51,7 @@ The script really runs, and can write files. After its last step it is ended at 
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
 caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step."""
 
-VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--json")
+VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--json", *job.OPTIONS)
 
 
 def steps(text: str) -> int:
@@ -85,6 +86,7 @@ def make_parser() -> command_line.Parser:
     parser.add_argument("--gpu", "--sim", dest="sim", metavar="SIZE", type=command_line.capacity, required=True,
                         help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
+    job.add_options(parser)
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
     parser.add_argument("--steps", metavar="N", type=steps, default=STEPS,
                         help=f"end each process after N steps of its optimizer (default {STEPS}); 0: run to the end")
@@ -135,11 +137,14 @@ class Stage:
             variables[environment.DRY_UNKNOWN] = unknown or self.options.unknown
             variables[environment.DRY_RUN], variables[environment.DRY_STEPS] = folder, str(self.options.steps)
             to = None if is_shown else output
-            pid, status, stopped = execute(run.command_line(program), variables, to, folder, self.options.timeout)
+            asked = job.read(self.options, program)
+            line = ranks.line(asked[0], folder, asked[1]) if asked else run.command_line(program)
+            pid, status, stopped = execute(line, variables, to, folder, self.options.timeout)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, unknown or self.options.unknown, self.options.devices or 1)
+        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, unknown or self.options.unknown, self.options.devices or 1,
+                       asked[0].size if asked else None)
 
 
 def execute(line: Sequence[str], variables: dict[str, str], output: Any, folder: str, timeout: Optional[int]) -> tuple[int, int, str]:
@@ -241,6 +246,7 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
     run.command_line(program)  # Mistake if there is none
     if program[0] == "-":
         raise Mistake("a script from standard input cannot be run a second time; write it to a file")
+    job.read(options, program)  # Mistake if the options contradict each other
     command_line.check_output(options.json)
     stage = Stage(options)
     from cenote.simulated import demands

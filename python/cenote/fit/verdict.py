@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
     stopped: str = ""  # it ran for too long: where it was
     unknown: str = "typical"  # what unknown values were
     devices: int = 1  # that each process sees
+    world: Optional[int] = None  # ranks of the job, if only some of them ran
 
     @property
     def own(self) -> Optional[dict[str, Any]]:
@@ -262,6 +263,11 @@ def last_words(outcome: Outcome) -> list[str]:
 
 def headline(program: Sequence[str], outcome: Outcome, devices: int) -> str:
     name = " ".join(program[:2]) if program[0] == "-m" else program[1] if program[0] == "--" else program[0]
+    if outcome.world is not None:
+        ran = sorted({int(report["rank"]) for report in outcome.reports})
+        named = f"{plural(len(ran), 'rank')} ({', '.join(map(str, ran[:ROWS_MAX]))})" if len(ran) > 1 else f"rank {ran[0] if ran else '?'}"
+        return (f"--- cenote dry-run {source.shown(name)}: {named} of {outcome.world:,}, {devices} a node, "
+                f"simulated GPUs of {quantity.write_size(outcome.capacity)}, {outcome.allocator} ---")
     gpus = f"{devices} GPUs of {quantity.write_size(outcome.capacity)} each" if devices > 1 else f"GPU of {quantity.write_size(outcome.capacity)}"
     return f"--- cenote dry-run {source.shown(name)}: simulated {gpus}, {outcome.allocator} ---"
 
@@ -271,8 +277,9 @@ def peak_lines(outcome: Outcome) -> list[str]:
     if worst is None:
         return []
     report, figures, number = worst
-    lines = [f"  peak in step {figures['peak_step']}: {size(figures['live_peak'])} live, {size(figures['reserved_peak'])} held by the allocator, "
-             f"{size(figures['others'])} context and others"]
+    most = f"rank {report['rank']} has most: " if outcome.world is not None and len(outcome.used) > 1 else ""
+    lines = [f"  {most}peak in step {figures['peak_step']}: {size(figures['live_peak'])} live, "
+             f"{size(figures['reserved_peak'])} held by the allocator, {size(figures['others'])} context and others"]
     for title, name in (("kind", "kinds"), ("phase", "phases")):
         if figures.get(name):
             lines.append(f"    by {title + ':':<6} {parts(figures[name])}")
@@ -425,7 +432,7 @@ def outcome_content(outcome: Outcome) -> dict[str, Any]:
             "steps": outcome.steps, "ended_after_steps": outcome.was_ended, "needed": outcome.needed(), "least_needed": outcome.least_needed(),
             "caught": outcome.was_caught, "out_of_memory": outcome.failures, "failure": outcome.failure, "processes": outcome.reports,
             "unknown": outcome.unknown, "unknown_reads": outcome.unknown_reads, "known_reads": outcome.known_reads, "stopped": outcome.stopped,
-            "optimizers_unstepped": outcome.unstepped, "growth": [for_now.content(pace) for pace in outcome.paces]}
+            "optimizers_unstepped": outcome.unstepped, "growth": [for_now.content(pace) for pace in outcome.paces], "world": outcome.world}
 
 
 def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:

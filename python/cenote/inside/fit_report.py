@@ -213,7 +213,7 @@ class Watch:
             known["reserved_peak"] = max(known["reserved_peak"], now["reserved_peak"])
             known["requested_peak"] = max(known["requested_peak"], now["requested_peak"])
             free, total = self.torch.cuda.mem_get_info(device)
-            known["capacity"], known["others"] = total, max(total - free - now["reserved"], 0)
+            known["capacity"], known["others"] = total, max(total - free - now["reserved"], known.get("others", 0))
             known["live"], known["reserved"] = now["live"], now["reserved"]
 
     # --- the file

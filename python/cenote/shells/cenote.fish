@@ -51,7 +51,7 @@ function _shtab_cenote_using
 end
 
 set -g _shtab_cenote_commands doctor qualify run dry-run replay view completion
-set -g _shtab_cenote_opts_with_value --allocator --device --devices --gpu --json --lag --page --plot --prices --quirk --repeat --report --search --seconds --seed --sim --steps --timeout --trace --under --unknown -o
+set -g _shtab_cenote_opts_with_value --allocator --device --devices --gpu --json --lag --node --page --plot --prices --quirk --rank --repeat --report --search --seconds --seed --sim --steps --timeout --trace --under --unknown --world -o
 
 complete -c cenote -e
 complete -c cenote -f
@@ -94,6 +94,9 @@ complete -c cenote -n '_shtab_cenote_using; and test $_shtab_cenote_npos -eq 0' 
 complete -c cenote -n '_shtab_cenote_using dry-run' -s h -l help -d 'show this help message and exit'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l gpu -l sim -x -d 'memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l devices -x -d 'how many, 1 to 16 (default 1)'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l world -x -d 'ranks of the job; only those of --rank run, the others are phantoms: docs/ranks.md'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l rank -x -d 'the ranks that run, each a process of its own (default 0)'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l node -x -d 'ranks, and simulated GPUs, of each node (default 8, or torchrun'"'"'s)'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l prices -xka "a100 h100 contended" -d 'what the simulated GPU'"'"'s driver calls cost: a100, h100, contended, or a file of `cenote qualify --prices FILE` (default a100)'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l steps -x -d 'end each process after N steps of its optimizer (default 5); 0: run to the end'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l allocator -xka "native expandable cudaMallocAsync cenote" -d 'PyTorch'"'"'s allocator: native, expandable, cudaMallocAsync, cenote (default cenote; only it reports kinds and phases)'

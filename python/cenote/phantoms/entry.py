@@ -1,0 +1,64 @@
+"""Makes this process one of a few real ranks of a large job: hook.py calls `begin` when torch is imported and CENOTE_PHANTOMS names the real ranks.
+
+The program does what it would do on a cluster: it reads RANK and WORLD_SIZE, calls init_process_group, makes groups and meshes. The store, the groups
+and the object collectives that it gets are those of this package.
+"""
+import os
+import sys
+import urllib.parse
+from types import ModuleType
+from typing import Any, Iterator
+
+from cenote.launch import environment
+from cenote.phantoms import world as worlds
+from cenote.phantoms.world import Members, World
+
+LEAST = "2.15"  # the PyTorch whose parts are wrapped
+
+
+def check_url(url: str, world: World) -> None:
+    """A program that numbers its ranks itself starts them itself: then these are ranks of another job than the one that was asked for."""
+    query = dict(urllib.parse.parse_qsl(urllib.parse.urlparse(url).query))
+    rank, size = int(query.get("rank", world.rank)), int(query.get("world_size", world.size))
+    if (rank, size) != (world.rank, world.size):
+        raise worlds.NotKnown(f"the script starts rank {rank} of {size} where the environment says rank {world.rank} of {world.size}: with --world "
+                              "the dry run starts the ranks, so a script that starts its own has to be run without it")
+
+
+def wrap(world: World, members: Members) -> None:
+    from cenote.phantoms import groups, objects, store
+    rendezvous: Any = sys.modules["torch.distributed.rendezvous"]  # torch.distributed has a function of that name
+    library = groups.Library(world)
+    shared = store.PhantomStore(world, members, os.environ.get(environment.PHANTOMS_STORE, ""), library.tell_members)
+
+    def handler(url: str, *arguments: Any, **named: Any) -> Iterator[tuple[Any, int, int]]:
+        check_url(url, world)
+        yield shared, world.rank, world.size
+    for scheme in ("env", "tcp", "file"):
+        rendezvous._rendezvous_handlers[scheme] = handler
+    groups.wrap(members, library)
+    replace({**objects.Objects(world, shared).functions, "monitored_barrier": nothing, "_store_based_barrier": shared.barrier})
+
+
+def nothing(*arguments: Any, **named: Any) -> None:
+    """In place of a barrier that asks each rank for a sign of life."""
+
+
+def replace(functions: dict[str, Any]) -> None:
+    """Also in modules of PyTorch that have taken them over by name."""
+    for module in list(sys.modules.values()):
+        if not getattr(module, "__name__", "").startswith("torch.distributed"):
+            continue
+        for name, function in functions.items():
+            if callable(vars(module).get(name)):
+                setattr(module, name, function)
+
+
+def begin(torch: ModuleType) -> None:
+    if not torch.version.cuda or not torch.distributed.is_available():
+        return
+    try:
+        world = worlds.read()
+        wrap(world, Members(world))
+    except (AttributeError, KeyError, ImportError, OSError) as why:
+        raise RuntimeError(f"phantom ranks need PyTorch {LEAST} or newer on the simulated GPU, and this is {torch.__version__}: {why!r}") from why

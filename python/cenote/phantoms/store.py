@@ -1,0 +1,140 @@
+"""The store in which the ranks of a job find each other, where most of them are phantoms.
+
+Real ranks share a file (a single one has a table of its own); what they set, they find. Of what a phantom would have set, two things can be made up:
+the id of a communicator, which any 128 bytes are, and a value of which this rank has set its own under the same key with its own number. The store
+sees the ids of communicators go by, and tells the simulated NCCL which ranks are in them.
+"""
+import datetime
+import os
+import re
+from typing import Any, Callable, Optional, Sequence
+
+import torch.distributed as dist
+
+from cenote.phantoms.world import Members, NotKnown, World
+
+ID_BYTES = 128  # of ncclUniqueId
+ID_KEY = re.compile(r"nccl_storekey_\d+(?:_(\d+))?|(?:.*:)?(\d+):(\d+)|\d+|UniqueNCCLID:\d+")  # the last part of the key of an id
+NUMBER = re.compile(r"\d+")
+REAL_SECONDS = 600  # that a real rank may take to set what only it can set
+OTHER_SECONDS = 30  # that real ranks have to set a key that may also be a phantom's
+
+
+class PhantomStore(dist.Store):
+    """PyTorch calls these methods from C++, by their names."""
+
+    def __init__(self, world: World, members: Members, path: str, tell_members: Callable[[bytes, Sequence[int]], None]) -> None:
+        super().__init__()
+        self.world, self.members, self.tell_members = world, members, tell_members
+        self.inner: Any = dist.FileStore(path) if len(world.real) > 1 else dist.HashStore()
+        self.own: set[str] = set()  # keys that this rank has set
+
+    # --- ids
+
+    def is_id_key(self, key: str) -> bool:
+        return ID_KEY.fullmatch(key.rpartition("/")[2]) is not None
+
+    def ranks_of_id(self, key: str) -> tuple[int, ...]:
+        """The ranks of the world in the communicator whose id has this key: a group, or two ranks of it."""
+        ranks = self.members.of_key(key)
+        match = ID_KEY.fullmatch(key.rpartition("/")[2])
+        return (ranks[int(match[2])], ranks[int(match[3])]) if match and match[2] else ranks
+
+    def maker_of_id(self, key: str) -> Optional[int]:
+        """The rank that has to set the id; None: any may, because it is one of several ids, and the first one counts."""
+        match = ID_KEY.fullmatch(key.rpartition("/")[2])
+        return None if match and match[1] and match[1] != "0" else self.ranks_of_id(key)[0]
+
+    def saw(self, key: str, value: bytes) -> bytes:
+        if len(value) == ID_BYTES and self.is_id_key(key):
+            self.tell_members(value, self.ranks_of_id(key))
+        return value
+
+    # --- what is there, and what is made up
+
+    def found(self, key: str, seconds: int) -> bool:
+        """Whether a real rank has set the key, or sets it in that time."""
+        if len(self.world.real) > 1 and not self.inner.check([key]):
+            try:
+                self.inner.wait([key], datetime.timedelta(seconds=seconds))
+            except RuntimeError:  # it was not set in time
+                return False
+        return bool(self.inner.check([key]))
+
+    def swapped(self, key: str) -> Optional[str]:
+        """The same key with this rank's number in place of a phantom's, if this rank has set that."""
+        for match in NUMBER.finditer(key):
+            if int(match[0]) < self.world.size and not self.world.is_real(int(match[0])):
+                own = f"{key[:match.start()]}{self.world.rank}{key[match.end():]}"
+                if own in self.own:
+                    return own
+        return None
+
+    def get(self, key: str) -> bytes:
+        maker = self.maker_of_id(key) if self.is_id_key(key) else None
+        if self.is_id_key(key) and (maker is None or not self.world.is_real(maker)):
+            if not self.inner.check([key]):
+                self.inner.compare_set(key, "", os.urandom(ID_BYTES // 2).hex())  # real ranks that get it at one time get the same
+        elif not self.found(key, REAL_SECONDS if maker is not None else OTHER_SECONDS):
+            own = self.swapped(key)
+            if own is None:
+                raise NotKnown(f"rank {self.world.rank} gets the key {key!r} of the store, which no real rank has set: a phantom's value cannot be "
+                               "made up. If one rank sets it, name that rank, too (--rank)")
+            key = own
+        return self.saw(key, bytes(self.inner.get(key)))
+
+    def wait(self, keys: list[str], timeout: Optional[datetime.timedelta] = None) -> None:
+        """Phantoms have set their keys long ago; `get` waits for those of real ranks."""
+
+    def barrier(self, rank: int, store: Any, group_name: str, rendezvous_count: int, timeout: datetime.timedelta, *more: Any) -> None:
+        """In place of PyTorch's _store_based_barrier, for TORCH_DIST_INIT_BARRIER=1: the real ranks of the group wait for each other, or all real
+        ranks, if ranks outside the group take part."""
+        ranks = range(self.world.size) if rendezvous_count == self.world.size else self.members.by_name.get(group_name, ())
+        key = f"cenote-barrier/{group_name}"
+        if self.inner.add(key, 1) == sum(map(self.world.is_real, ranks)):
+            self.inner.set(f"{key}/all", "1")
+        self.inner.wait([f"{key}/all"], timeout)
+
+    def add(self, key: str, value: int) -> int:
+        return int(self.inner.add(key, value))
+
+    def set(self, key: str, value: Any) -> None:
+        text = value.encode() if isinstance(value, str) else bytes(value)
+        self.own.add(key)
+        self.inner.set(key, text)
+        self.saw(key, text)
+
+    # --- the rest of the interface
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        self.own.add(key)
+        return bytes(self.inner.compare_set(key, expected, desired))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self.inner.check(keys))
+
+    def delete_key(self, key: str) -> bool:
+        self.own.discard(key)
+        return bool(self.inner.delete_key(key))
+
+    def num_keys(self) -> int:
+        return int(self.inner.num_keys())
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Not needed: each wait has its own."""
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def append(self, key: str, value: bytes) -> None:
+        self.set(key, (bytes(self.inner.get(key)) if self.inner.check([key]) else b"") + bytes(value))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: list[str], values: list[Any]) -> None:
+        for key, value in zip(keys, values):
+            self.set(key, value)
+
+    def clone(self) -> "PhantomStore":
+        return self
