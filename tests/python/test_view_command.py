@@ -163,6 +163,20 @@ def test_a_snapshot_of_pytorch_is_read_backwards(tmp_path):
     assert [names.names[number] for number in numbers][0] == f"train.py:12 {NASTY}"
 
 
+def test_many_stacks_of_the_same_frames_have_their_own_lines(tmp_path, monkeypatch):
+    frames = [{"filename": f"/some/where/train_{i}.py", "line": i, "name": "step"} for i in range(4)]
+    order = [0, 1, 0, 2, 3, 0, 1, 3]
+    trace = [dict(action="alloc", addr=FOLDER + at * MIB, size=MIB, time_us=at, stream=0, frames=[frames[which], frames[0]])
+             for at, which in enumerate(order)]
+    path = tmp_path / "stacks.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
+    for most in (1, 2, 1 << 16):
+        monkeypatch.setattr("cenote.view.torch_snapshot.MOST_STACKS", most)
+        history, = viewer.read(str(path))
+        names, numbers = history.groups["line"]
+        assert [names.names[number] for number in numbers] == [f"train_{which}.py:{which} step" for which in order]
+
+
 @pytest.mark.simulation
 def test_a_snapshot_of_a_pool_is_read(files, view, tmp_path):  # noqa: F811
     plain, zipped, trace, zipped_trace = files

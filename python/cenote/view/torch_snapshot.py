@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from array import array
+from itertools import accumulate
 from typing import IO, Any, Optional
 
 from cenote.base import torch_pickle
@@ -15,6 +17,7 @@ from cenote.view.history import FOR_EVER, Broken, History
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
 BACKWARD = re.compile(r"(\w*Backward\w*)::apply")
+MOST_STACKS = 1 << 16  # whose lines are kept: some hundred megabytes at most
 TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
 
 
@@ -92,34 +95,45 @@ class Builder:
         self.ranges = Ranges()
         self.growth: dict[int, int] = {}  # record -> bytes taken from the driver just before
         self.now = 0.0  # the time of the last event, which does not go back
+        self.lines, self.streams = self.history.division("line"), self.history.division("stream")
+        self.line_of: dict[tuple[int, ...], int] = {}  # the frames of a stack, which stay where they are -> number of its line
         traces = snapshot["device_traces"]
         for event in traces[device] if device < len(traces) else ():
             self.take(event)
         self.finish([segment for segment in snapshot["segments"] if segment["device"] == device])
         self.history.notes.append("A snapshot of PyTorch has allocated bytes (rounded up), not requested ones, and no steps.")
 
-    def add(self, size: int, address: int, time: Optional[float], event: dict[str, Any]) -> int:
-        block = self.history.allocate(size, address, time)
-        for name, key in (("line", place(event.get("frames"))), ("stream", f"stream {event.get('stream', 0):#x}")):
-            names, numbers = self.history.division(name)
-            numbers.append(names.number(key))
-        return block
+    def line(self, frames: Any) -> int:
+        """The number of the line of a stack. Millions of events have some thousand stacks, made of the same frames."""
+        stack = tuple(map(id, frames or ()))
+        line = self.line_of.get(stack)
+        if line is None:
+            if len(self.line_of) == MOST_STACKS:
+                self.line_of.clear()
+            line = self.line_of[stack] = self.lines[0].number(place(frames))
+        return line
+
+    def add(self, size: int, address: int, time: Optional[float], frames: Any, stream: Any) -> int:
+        self.lines[1].append(self.line(frames))
+        self.streams[1].append(self.streams[0].number(stream, f"stream {stream:#x}"))
+        return self.history.allocate(size, address, time)
 
     def take(self, event: dict[str, Any]) -> None:
-        action, address, size = event["action"], event.get("addr", 0), event.get("size", 0)
-        self.now = time = max(self.now, float(event.get("time_us", self.now)))
-        record = len(self.history.time)
+        action, address, size, time = event["action"], event.get("addr", 0), event.get("size", 0), event.get("time_us", 0)
+        if time > self.now:
+            self.now = float(time)
         if action == "alloc":
-            self.live[address] = self.add(size, address, time, event)
+            self.live[address] = self.add(size, address, self.now, event.get("frames"), event.get("stream", 0))
         elif action == "free_completed":
             block = self.live.pop(address, None)
-            self.history.free(self.add(size, address, None, {"stream": event["stream"]}) if block is None else block, time)
-        elif action in SEGMENT_GROWS:
-            self.ranges.grow(address, size, record)
-            self.growth[record] = self.growth.get(record, 0) + size
-        elif action in SEGMENT_SHRINKS:
-            self.ranges.shrink(address, size, record)
-            self.growth[record] = self.growth.get(record, 0) - size
+            self.history.free(self.add(size, address, None, None, event["stream"]) if block is None else block, self.now)
+        elif action in SEGMENT_GROWS or action in SEGMENT_SHRINKS:
+            self.remap(address, size, action in SEGMENT_GROWS)
+
+    def remap(self, address: int, size: int, grows: bool) -> None:
+        record = len(self.history.time)
+        (self.ranges.grow if grows else self.ranges.shrink)(address, size, record)
+        self.growth[record] = self.growth.get(record, 0) + (size if grows else -size)
 
     def finish(self, segments: list[dict[str, Any]]) -> None:
         """Adds what the snapshot's moment has and the trace did not bring: it was there before the trace began."""
@@ -129,20 +143,16 @@ class Builder:
             for block in segment["blocks"]:
                 at = block.get("address", address)
                 if block["state"] in LIVE_STATES and at not in self.live:
-                    self.add(block["size"], at, None, {"frames": block.get("frames"), "stream": segment["stream"]})
+                    self.add(block["size"], at, None, block.get("frames"), segment["stream"])
                 address += block["size"]
         history.ranges = self.ranges.finish([(segment["address"], segment["total_size"]) for segment in segments])
         held = history.reserved_first = sum(segment["total_size"] for segment in segments) - sum(self.growth.values())
-        history.reserved = type(history.change)("q")
-        for record in range(len(history.time)):
-            held += self.growth.get(record, 0)
-            history.reserved.append(held)
+        history.reserved = array("q", accumulate((self.growth.get(record, 0) for record in range(len(history.time))), initial=held))[1:]
         if history.time and len(history.time) in self.growth:
             history.reserved[-1] += self.growth[len(history.time)]
         if history.time:
             began = history.time[0]
-            for record, time in enumerate(history.time):
-                history.time[record] = time - began
+            history.time = array("d", [time - began for time in history.time])
         if not history.time:
             history.moment = {"steps": [], "figures": {"allocated": history.live_first, "reserved": held}}
             history.notes.append("No trace was recorded with this snapshot (torch.cuda.memory._record_memory_history): it shows one moment.")
