@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Sequence
 
+    from cenote.inside.arguments import Arguments
+
 VARIABLE = "CENOTE"
 SUMMARY = "CENOTE_SUMMARY"  # set by `cenote run`
 DRY_RUN = "CENOTE_DRY_RUN"  # set by `cenote dry-run`, beside CENOTE=on or off
 PHANTOMS = "CENOTE_PHANTOMS"  # set for the ranks of `cenote dry-run --world`, beside CENOTE_DRY_RUN
+DRY_COPY = "CENOTE_DRY_COPY"  # set by `cenote dry-run --search`
 
 
 def is_on(text: str) -> bool:
@@ -77,7 +80,15 @@ def act(text: str) -> None:
         run_summary.begin(sys.modules["torch"])
 
 
+def leave_copy(number: int, files: set[str], arguments: Arguments) -> None:
+    from cenote.inside import waiting
+    waiting.look(number, files, arguments)
+
+
 def add() -> None:
+    if os.environ.get(DRY_COPY):
+        from cenote.inside import arguments
+        arguments.begin(os.environ.pop(DRY_COPY), leave_copy)
     is_wanted = os.environ.get(VARIABLE, "") not in switch.OFF or os.environ.get(DRY_RUN) or os.environ.get(SUMMARY, "off") != "off"
     if is_wanted and "torch" not in sys.modules and Finder not in sys.meta_path:
         sys.meta_path.insert(0, Finder)

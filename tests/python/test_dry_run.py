@@ -240,12 +240,93 @@ def test_to_the_end_and_resetting_peaks_changes_nothing(dry):
 
 
 def test_search_of_an_argument(dry):
-    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "batch_size=8..56:8", arguments=["--batch-size=9"])
+    done, found = dry(TRAIN, "--gpu", "1GiB", "--search", "batch_size=8..512:8", arguments=["--batch-size=9"])
     best = found["largest"]
     assert done.returncode == 0 and 8 < best < 56, done.stdout + done.stderr
     assert f"largest that fits: batch_size={best}" in done.stdout and f"batch_size={best + 8} does not: memory ran out in step" in done.stdout
     verdicts = {int(value): one["verdict"] for value, one in found["tried"].items()}
     assert verdicts[best] == "fits" and verdicts[best + 8] == "fits not" and verdicts == dict(sorted(verdicts.items()))
+    assert found["runs"] == len(verdicts) <= 5  # of 64 values
+    assert "grow with batch_size: 13.0 MiB for each 1, as seen between" in done.stdout and "571.0 MiB do not" in done.stdout
+
+
+def test_a_search_that_catches_the_error_and_one_that_reaches_its_end(dry):
+    code = CAUGHT.replace("import torch", "import sys, torch").replace("1 << 20", "int(sys.argv[-1]) << 16")
+    done, found = dry(code, "--gpu", "3GiB", "--search", "n=1,2,4,16,17")
+    verdicts = {int(value): one["verdict"] for value, one in found["tried"].items()}
+    assert found["largest"] == 4 and verdicts[4] == "fits" and verdicts[16] == "caught", done.stdout  # the error is caught from 5 on
+    done, found = dry(code, "--gpu", "3GiB", "--search", "n=1,2")
+    assert found["largest"] == 2 and "2 is the largest that you asked for: a larger one may fit, too" in done.stdout
+
+
+def test_a_search_where_memory_falls(dry):
+    code = """
+        import sys, torch
+        kept = torch.empty([0, 700, 100, 9000, 200][int(sys.argv[-1])] << 20, dtype=torch.uint8, device="cuda")
+    """
+    done, found = dry(code, "--gpu", "2GiB", "--search", "n=1..4")
+    assert found["largest"] == 4 and sorted(found["tried"]) == ["1", "2", "4"]
+    assert "memory falls from 1.24 GiB at n=1 to 664.0 MiB at 2: values that were not tried may be otherwise" in done.stdout
+
+
+def test_runs_from_where_the_first_has_read_its_arguments(dry):
+    """They give the figures of runs from the start, to the byte. What the program did before is done."""
+    code = """
+        import os, random, torch
+        random.seed(1)
+        number = random.random()
+        torch.nn.Linear(8, 8)
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--n", type=int)
+        n = parser.parse_args().n
+        model = torch.nn.Linear(512, 512).cuda()
+        for _ in range(n):
+            model(torch.rand(1 << 14, 512, device="cuda")).sum().backward()
+        assert number == 0.13436424411240122 and random.random() == 0.8474337369372327, number
+        kept = torch.empty(n << 20, device="cuda")
+        print(n, os.getpid())
+    """
+    done, found = dry(code, "--gpu", "1GiB", "--search", "n=1,2,3", fresh=True)
+    assert (done.returncode, found["largest"], found["runs_from_a_copy"]) == (0, 3, found["runs"] - 1), done.stdout + done.stderr
+    assert found["runs"] > 1
+    assert "from where the first had read its arguments" in done.stdout
+    for value, run in found["tried"].items():
+        _, fresh = dry(code, "--gpu", "1GiB", arguments=["--n", value])
+        assert [process["devices"] for process in fresh["processes"]] == [process["devices"] for process in run["processes"]]
+
+
+BEFORE_THE_ARGUMENTS = {
+    "torch.cuda.is_available()": "the program asks for the GPU",
+    "file = open('train.py')": "the program has opened files",
+    "import threading, time; threading.Thread(target=time.sleep, args=[3], daemon=True).start()": "the program has started threads",
+    "import subprocess; child = subprocess.Popen(['sleep', '3'])": "the program has started processes",
+    "torch.ones(1, device='cuda')": "the program uses the GPU",
+}
+
+
+@pytest.mark.parametrize("line", [line if line == "torch.cuda.is_available()" else pytest.param(line, marks=pytest.mark.deep)
+                                  for line in BEFORE_THE_ARGUMENTS])
+def test_runs_from_the_start_if_the_program_did_more_than_import(dry, line):
+    code = f"import sys, torch\n{line}\nkept = torch.empty(int(sys.argv[-1]) << 20, device='cuda')\n"
+    done, found = dry(code, "--gpu", "2GiB", "--search", "n=1,2", fresh=True)
+    assert (done.returncode, found["largest"], found["runs_from_a_copy"]) == (0, 2, 0), done.stdout + done.stderr
+    assert found["why_from_the_start"].startswith(BEFORE_THE_ARGUMENTS[line]), found["why_from_the_start"]
+
+
+def test_a_run_from_a_copy_that_fails_is_repeated(dry):
+    """Here it fails because it is no process of its own, as the program can see."""
+    code = """
+        import os, torch
+        first = os.getpid()
+        import sys
+        n = int(sys.argv[-1])
+        assert os.getpid() == first
+        kept = torch.empty(n << 20, device="cuda")
+    """
+    done, found = dry(code, "--gpu", "2GiB", "--search", "n=1,2", fresh=True)
+    assert (done.returncode, found["largest"], found["runs_from_a_copy"]) == (0, 2, 0), done.stdout + done.stderr
+    assert found["why_from_the_start"] == "a run from there ended without a verdict"
 
 
 @pytest.mark.deep
@@ -276,9 +357,13 @@ def test_search_without_a_verdict(dry):
     ([], "--gpu/--sim"),
     (["--gpu", "80GiB"], "no program"),
     (["--gpu", "80GiB", "missing.py"], "there is no file 'missing.py'"),
-    (["--gpu=-80GiB", "train.py"], "is no size"),
+    (["--gpu=-80GiB", "train.py"], "is neither a size such as 80GiB nor a card"),
     (["--gpu", "9999TiB", "train.py"], "is not between 1MiB and 1TiB"),
-    (["--gpu", "80", "train.py"], "is not between"),
+    (["--gpu", "80", "train.py"], "was 80GiB meant?"),
+    (["--gpu", "0", "train.py"], "is not between"),
+    (["--gpu", "rtx4900", "train.py"], "nor a card that is known: rtx4090"),
+    (["--gpu", "a100", "train.py"], "a100-40gb, a100-80gb"),
+    (["--gpu", "h100,l40", "--search", "n=1..2", "train.py"], "are for one card"),
     (["--gpu", "80GiB", "--devices", "0", "train.py"], "needs 1 or more"),
     (["--gpu", "80GiB", "--devices", "17", "train.py"], "is more than 16"),
     (["--gpu", "80GiB", "--steps", "-1", "train.py"], "is no whole number"),

@@ -71,6 +71,7 @@ APART = {
         "os.replace(new, name, src_dir_fd=place.descriptor, dst_dir_fd=place.descriptor)",
     },
     "replay/trace_file.py": {"open(path, 'wb')"},  # save(): in the TemporaryDirectory of a replay
+    "inside/waiting.py": {"os.open(os.devnull, os.O_RDWR)"},
     "inside/fit_report.py": {  # in the TemporaryDirectory of a dry run
         "open(os.path.join(self.folder, f'{os.getpid()}{environment.DRY_STACKS}'), 'w', encoding='utf-8')",
     },

@@ -2,9 +2,10 @@
 
 The program runs as a child, as with `cenote run`, and reports what it held in files in a folder (inside/fit_report.py). If it does not fit, it runs
 again: on the largest simulated GPU, to learn what it needs, and under PyTorch's own allocators, if one of them could make it fit. verdict.py writes
-the verdict, bisection.py finds the largest value that fits.
+the verdict, search.py finds the largest value that fits.
 """
 import argparse
+import functools
 import json
 import os
 import signal
@@ -12,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, NoReturn, Optional, Sequence
+from contextlib import suppress
+from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
-from cenote.fit import bisection, job, stall, verdict
+from cenote.fit import cards, copies, job, several, stall, verdict
+from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
 from cenote.launch import command_line, environment, ranks, run
 from cenote.launch.environment import Wish
@@ -30,6 +33,7 @@ SECONDS_MAX = 10**7
 QUIET = 30  # s without a step, after which it is said where the program is; later after twice as long
 OTHERS = ("native", "expandable")  # PyTorch's own allocators
 UNKNOWN_VALUES = ("zero", "typical", "largest", "off")
+Run = Union["subprocess.Popen[bytes]", copies.Run]
 TAIL = 2000  # if a second run fails, so many bytes of its output are shown
 
 USAGE = """cenote dry-run --gpu SIZE [OPTION...] SCRIPT.py [ARGUMENT...]
@@ -41,6 +45,7 @@ MORE = """examples:
   cenote dry-run --gpu 80GiB train.py --batch-size 64
   cenote dry-run --gpu 24GiB --steps 20 --allocators -m my.training --config small.yaml
   cenote dry-run --gpu 80GiB --search batch-size=8..512 train.py
+  cenote dry-run --gpu a100-80gb,l40,rtx4090 train.py
   cenote dry-run --gpu 80GiB --devices 4 -- torchrun --nproc-per-node 4 train.py
   cenote dry-run --gpu 80GiB --world 1024 --rank 0,511,1023 train.py
 
@@ -66,16 +71,12 @@ def devices(text: str) -> int:
 
 
 def seconds(text: str) -> int:
-    return command_line.count(text, SECONDS_MAX) or refuse("0 seconds: the script needs more")
+    return command_line.count(text, SECONDS_MAX) or command_line.refuse("0 seconds: the script needs more")
 
 
-def refuse(why: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(why)
-
-
-def search(text: str) -> bisection.Search:
+def search(text: str) -> searching.Search:
     try:
-        return bisection.read(text)
+        return searching.read(text)
     except ValueError as why:
         raise argparse.ArgumentTypeError(str(why)) from None
 
@@ -83,8 +84,9 @@ def search(text: str) -> bisection.Search:
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", "--sim", dest="sim", metavar="SIZE", type=command_line.capacity, required=True,
-                        help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)")
+    parser.add_argument("--gpu", "--sim", dest="cards", metavar="SIZE", type=cards.read_list, required=True,
+                        help="memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB); or a card's name, or several of both for a "
+                        "table: a100-80gb,rtx4090,16GiB (a wrong name lists those that are known)")
     parser.add_argument("--devices", metavar="N", type=devices, help=f"how many, 1 to {command_line.MOST_DEVICES} (default 1)")
     job.add_options(parser)
     parser.add_argument("--prices", metavar="LIST", help=command_line.PRICES_HELP)
@@ -113,11 +115,14 @@ def say(text: str) -> None:
 class Stage:
     """What all runs of one command share."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, program: Sequence[str]) -> None:
         self.options = options
         self.preload = run.preload_library()
         self.prices = environment.prices(options.prices, self.preload)
-        self.is_first = True
+        self.runs = self.copied = 0
+        is_search_of_argument = options.search is not None and not options.search.is_variable
+        has_copies = (is_search_of_argument or len(options.cards) > 1) and program[0] != "--" and job.read(options, program) is None
+        self.copies = copies.Copies() if has_copies else None  # for later runs
 
     def variables(self, capacity: int, allocator: str, more: dict[str, str]) -> dict[str, str]:
         old = {**os.environ, **more}
@@ -128,33 +133,57 @@ class Stage:
 
     def play(self, capacity: int, allocator: str, program: Sequence[str], more: Optional[dict[str, str]] = None,
              unknown: Optional[str] = None) -> Outcome:
-        """One run, to its end or to its last step. The first one has our standard streams; what others print is kept back."""
+        """One run, to its end or to its last step. The first one has our standard streams; what others print is kept back. A later one may begin
+        at the copy that the first has left: without a verdict it is no evidence, and the run is repeated from the start."""
         variables = self.variables(capacity, allocator, more or {})
-        run.prepare_plugin(self.is_first and program[0] != "--", variables)
-        is_shown = self.is_first and not self.options.quiet and self.options.search is None
-        self.is_first = False
+        variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
+        run.prepare_plugin(not self.runs and program[0] != "--", variables)
+        asked = job.read(self.options, program)
+        is_first, self.runs = not self.runs, self.runs + 1
+        if self.copies is not None and not is_first and self.copies.can_begin(program, variables):
+            with suppress(copies.Gone):
+                found = self.watched(functools.partial(self.copies.begin, program), capacity, allocator, variables, asked)
+                if found.verdict != "unknown" and found.has_its_capacity:
+                    self.copied += 1
+                    return found
+            self.copies.close("a run from there ended without a verdict")
+        passed = self.copies.offer(program, variables) if self.copies is not None and is_first else []
+        is_shown = is_first and not self.options.quiet and self.options.search is None and len(self.options.cards) == 1
+        def start(variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
+            line = ranks.line(asked[0], variables[environment.DRY_RUN], asked[1]) if asked else run.command_line(program)
+            return begin(line, passed, variables, output)
+        return self.watched(start, capacity, allocator, variables, asked, is_shown)
+
+    def why_from_the_start(self) -> str:
+        """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
+        if self.copies is None:
+            return "only a script whose arguments differ can begin where the first run has read them"
+        return self.copies.why_not if self.runs > 1 and not self.copies.is_there else ""
+
+    def watched(self, start: Callable[[dict[str, str], Any], Run], capacity: int, allocator: str, variables: dict[str, str],
+                asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="cenote-dry-") as folder, tempfile.TemporaryFile() as output:
-            variables[environment.DRY_UNKNOWN] = unknown or self.options.unknown
-            variables[environment.DRY_RUN], variables[environment.DRY_STEPS] = folder, str(self.options.steps)
-            to = None if is_shown else output
-            asked = job.read(self.options, program)
-            line = ranks.line(asked[0], folder, asked[1]) if asked else run.command_line(program)
-            pid, status, stopped = execute(line, variables, to, folder, self.options.timeout)
+            variables = {**variables, environment.DRY_RUN: folder}
+            pid, status, stopped = execute(start(variables, None if is_shown else output), folder, self.options.timeout)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, unknown or self.options.unknown, self.options.devices or 1,
+        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN], self.options.devices or 1,
                        asked[0].size if asked else None)
 
 
-def execute(line: Sequence[str], variables: dict[str, str], output: Any, folder: str, timeout: Optional[int]) -> tuple[int, int, str]:
-    """Process, exit status, and where it was if it ran for too long. An interrupt from the keyboard goes to the program, too; we wait for what it
-    makes of it."""
+def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
+    """A run from the start, which inherits the files of these numbers."""
     sys.stdout.flush()
     try:
-        child = subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output)
+        return subprocess.Popen(line, env=variables, stdin=subprocess.DEVNULL if output else None, stdout=output, stderr=output, pass_fds=passed)
     except (OSError, ValueError) as error:
         raise Mistake(f"{line[0]!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, int, str]:
+    """Process, exit status, and where it was if it ran for too long. An interrupt from the keyboard goes to the program, too; we wait for what it
+    makes of it."""
     try:
         stopped = attend(child, folder, timeout)
         return child.pid, child.wait(), stopped
@@ -167,7 +196,7 @@ def execute(line: Sequence[str], variables: dict[str, str], output: Any, folder:
         raise
 
 
-def attend(child: "subprocess.Popen[bytes]", folder: str, timeout: Optional[int]) -> str:
+def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
     """Waits for the program, and says where it is if it makes no step for long. Ends it after `timeout`, and returns where it was then."""
     began = time.time()
     quiet: float = QUIET
@@ -248,16 +277,21 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         raise Mistake("a script from standard input cannot be run a second time; write it to a file")
     job.read(options, program)  # Mistake if the options contradict each other
     command_line.check_output(options.json)
-    stage = Stage(options)
+    stage = Stage(options, program)
     from cenote.simulated import demands
     demands.warn(os.path.dirname(stage.preload))
     if options.search is not None:
-        found = bisection.find(stage, options.search, program)
-        print(bisection.text(found), flush=True)
-        write_json(options.json, bisection.content(found))
-        return UNKNOWN if found.failed is not None else FITS_NOT if found.best is None else STATUSES[found.tried[found.best].verdict]
+        result = searching.find(stage, options.search, program)
+        print("\n".join([searching.text(result), *cards.caveats(options.cards)]), flush=True)
+        write_json(options.json, searching.content(result))
+        return UNKNOWN if result.failed is not None else FITS_NOT if result.best is None else STATUSES[result.tried[result.best].verdict]
+    if len(options.cards) > 1:
+        found = several.ask(stage, options.cards, program)
+        print(several.text(program, found, options.allocator), flush=True)
+        write_json(options.json, several.content(program, found))
+        return STATUSES[found.verdict]
     answer = ask(stage, program)
-    print(verdict.text(program, answer, options.devices or 1), flush=True)
+    print("\n".join([verdict.text(program, answer, options.devices or 1), *cards.caveats(options.cards)]), flush=True)
     write_json(options.json, verdict.content(program, answer))
     return STATUSES[answer.verdict]
 
@@ -266,6 +300,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = command_line.split(arguments, VALUED)
     options = parser.parse_args(ours)
+    options.sim = options.cards[0].capacity
+    if len(options.cards) > 1 and (options.search is not None or options.allocators):
+        parser.error("--search and --allocators are for one card: name one with --gpu")
     try:
         return dry_run(options, program)
     except (Mistake, NotBuilt) as mistake:

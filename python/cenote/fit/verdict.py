@@ -117,6 +117,11 @@ class Outcome(NamedTuple):
         return any(pace.has_no_end for pace in self.paces)
 
     @property
+    def has_its_capacity(self) -> bool:
+        """Whether the program saw GPUs of the size that was asked for."""
+        return all(figures.get("capacity") in (None, self.capacity) for report in self.used for figures in report["devices"].values())
+
+    @property
     def keeps_values(self) -> bool:
         return bool(self.used) and all(report.get("values") is not None for report in self.used)
 

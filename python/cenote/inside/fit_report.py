@@ -29,6 +29,7 @@ FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
 FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
 FRAMES_MAX = 60
 TEXT_MAX = 500
+watch: Optional["Watch"] = None  # of this process
 
 
 def phase_name(number: int) -> str:
@@ -79,6 +80,7 @@ class Watch:
         self.moment = Moment(torch)
         self.rises = rise.Rises(folder, steps, lambda: self.write(""))
         self.seen = seen.Seen(torch, self.note, self.rises.call)
+        self.threads = len(os.listdir("/proc/self/task"))  # once torch is imported
         self.forget()
 
     def forget(self) -> None:
@@ -269,6 +271,7 @@ def say(text: str) -> None:
 
 
 def begin(torch: ModuleType) -> None:
+    global watch
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if not torch.version.cuda or not os.path.isdir(folder):
         return

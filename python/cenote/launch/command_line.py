@@ -24,6 +24,10 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+def refuse(why: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(why)
+
+
 def capacity(text: str) -> int:
     try:
         size = quantity.read_size(text)

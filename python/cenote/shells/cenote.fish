@@ -92,7 +92,7 @@ complete -c cenote -n '_shtab_cenote_using run' -l quiet -d 'print no line at th
 complete -c cenote -n '_shtab_cenote_using run; and test $_shtab_cenote_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'a script or program with its arguments'
 complete -c cenote -n '_shtab_cenote_using; and test $_shtab_cenote_npos -eq 0' -a dry-run -d 'will it fit? a script on a simulated GPU for a few steps, and a verdict'
 complete -c cenote -n '_shtab_cenote_using dry-run' -s h -l help -d 'show this help message and exit'
-complete -c cenote -n '_shtab_cenote_using dry-run' -l gpu -l sim -x -d 'memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB)'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l gpu -l sim -xka "a10 a100-40gb a100-80gb a800-80gb h100 h200 l4 l40 l40s rtx3060 rtx3090 rtx4060 rtx4090 rtx5070 rtx5090 rtx-a4000 rtx-a5000 rtx6000-ada t4 v100-16gb v100-32gb" -d 'memory of each simulated GPU: 80GiB, 24576MiB, 80GB (10^9), 80g (GiB); or a card'"'"'s name, or several of both for a table: a100-80gb,rtx4090,16GiB (a wrong name lists those that are known)'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l devices -x -d 'how many, 1 to 16 (default 1)'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l world -x -d 'ranks of the job; only those of --rank run, the others are phantoms: docs/ranks.md'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l rank -x -d 'the ranks that run, each a process of its own (default 0)'

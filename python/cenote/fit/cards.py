@@ -1,0 +1,91 @@
+"""Cards by their names, for `--gpu a100-80gb,rtx4090`: the table in cards.def, and what it does not say.
+
+A card is a name and a number of bytes. A size that the user writes is a card without a name. This file runs nothing; several.py asks about several
+cards at once.
+"""
+import difflib
+import functools
+import os
+from typing import NamedTuple, Optional
+
+from cenote.base import quantity
+from cenote.launch import command_line
+
+MIB = 1 << 20
+TABLE = os.path.join(os.path.dirname(__file__), "cards.def")
+SIMULATED_SM = "9.0"  # the compute capability that the simulated GPU reports: an H100's
+CARDS_MAX = 16
+LOOKS_LIKE_GIB = 1024  # a bare number below this was meant in GiB
+
+
+class Card(NamedTuple):
+    name: str  # empty: a size
+    capacity: int  # bytes that are simulated
+    sm: str = ""
+    is_by_smi: bool = False  # the capacity is nvidia-smi's: a program gets somewhat less
+
+    @property
+    def title(self) -> str:
+        return self.name or quantity.write_size(self.capacity)
+
+
+@functools.cache
+def table() -> dict[str, Card]:
+    found = {}
+    with open(TABLE, encoding="utf-8") as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                name, cuda, smi, sm, *_ = line.split()
+                found[name] = Card(name, int(smi if cuda == "-" else cuda) * MIB, sm, cuda == "-")
+    return found
+
+
+def plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum()).removeprefix("nvidia").removeprefix("geforce")
+
+
+def named(text: str) -> Optional[Card]:
+    """By its name, however it is spelled: RTX 4090, rtx-4090, NVIDIA GeForce RTX 4090."""
+    return {plain(name): card for name, card in table().items()}.get(plain(text))
+
+
+def read(text: str) -> Card:
+    """A size or a name. ArgumentTypeError with a sentence for the user for anything else."""
+    try:
+        size = quantity.read_size(text)
+    except ValueError:
+        card = named(text)
+        if card is None:
+            command_line.refuse(f"{text[:40]!r} is neither a size such as 80GiB nor a card that is known: {nearest(text)}")
+        return card
+    if text.isdecimal() and 0 < size < LOOKS_LIKE_GIB:
+        command_line.refuse(f"{text[:40]!r} is {size} bytes: was {size}GiB meant?")
+    return Card("", command_line.capacity(text))
+
+
+def nearest(text: str) -> str:
+    wanted = plain(text)
+    known = {plain(name): name for name in table()}
+    close = [name for plain_name, name in known.items() if wanted and (plain_name.startswith(wanted) or wanted in plain_name)]
+    close += [known[name] for name in difflib.get_close_matches(wanted, known, 4, 0.5) if known[name] not in close]
+    return ", ".join(close[:4]) or "there are " + ", ".join(table())
+
+
+def read_list(text: str) -> list[Card]:
+    cards = [read(part.strip()) for part in text.split(",")]
+    if len(cards) > CARDS_MAX:
+        command_line.refuse(f"{len(cards)} cards, and at most {CARDS_MAX} at once")
+    return list({card.title: card for card in cards}.values())
+
+
+def caveats(cards: list[Card]) -> list[str]:
+    """What of these cards is not simulated."""
+    lines = []
+    others = [card for card in cards if card.sm and card.sm != SIMULATED_SM]
+    if others:
+        lines.append(f"of these cards only the memory is simulated: a program sees an H100, of compute capability {SIMULATED_SM}, and takes the "
+                     f"kernels for that ({', '.join(f'{card.name} has {card.sm}' for card in others)})")
+    by_smi = [card.name for card in cards if card.is_by_smi]
+    if by_smi:
+        lines.append(f"for {', '.join(by_smi)} only what nvidia-smi shows is known: a program gets 1 to 2.3 % less on the cards where both are known")
+    return lines

@@ -1,0 +1,189 @@
+"""`cenote dry-run --search`: finds the largest value of an argument, or of an environment variable, with which a script fits.
+
+next_value.py chooses what to try. The answer rests on runs: the value fits, and the next larger one does not, or is more than what was asked for.
+That no value above that one fits is an assumption: a script that does not fit with one value is taken not to fit with a larger one.
+"""
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
+
+from cenote.base import quantity
+from cenote.base.quantity import readable as size
+from cenote.fit import verdict
+from cenote.fit.next_value import Hunt, Point, slope
+from cenote.fit.verdict import Outcome
+
+if TYPE_CHECKING:
+    from cenote.fit.dry_run import Stage
+
+NAME = re.compile(r"-{0,2}([A-Za-z_][A-Za-z0-9_.\-]*)", re.ASCII)
+RANGE = re.compile(r"([0-9]{1,12})\.\.([0-9]{1,12})(?::([0-9]{1,12}))?", re.ASCII)
+FIXED = ("parameters", "gradients", "optimizer state", "buffers")  # kinds that do not grow with a batch
+LIST = re.compile(r"[0-9]{1,12}(?:,[0-9]{1,12})*", re.ASCII)
+
+
+class Search(NamedTuple):
+    name: str
+    values: Sequence[int]  # rising
+
+    @property
+    def is_variable(self) -> bool:
+        return self.name.isupper()
+
+
+class Found(NamedTuple):
+    """The result of a search."""
+
+    search: Search
+    capacity: int
+    allocator: str
+    tried: dict[int, Outcome]
+    best: Optional[int]  # None: not even the smallest fits
+    failed: Optional[int]  # a value without a verdict, which ended the search
+    seconds: float
+    copied: int  # runs that began at a copy of the first
+    why_not: str  # why others began from the start
+
+
+def read(text: str) -> Search:
+    """NAME=8..512, NAME=8..512:8, NAME=8,16,32. ValueError with a message for the user for anything else."""
+    name, equals, values = text.partition("=")
+    match, is_list = RANGE.fullmatch(values), LIST.fullmatch(values)
+    named = NAME.fullmatch(name)
+    if not equals or named is None or not (match or is_list):
+        raise ValueError(f"{text[:40]!r} is not NAME=LOW..HIGH, such as batch_size=8..512")
+    if match:
+        low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
+        if low > high or not step:
+            raise ValueError(f"{values[:40]!r} is empty: write the lower number first")
+        return Search(named[1], range(low, high + 1, step))
+    return Search(named[1], sorted({int(part) for part in values.split(",")}))
+
+
+def alike(one: str, other: str) -> bool:
+    return one.lstrip("-").replace("-", "_") == other.replace("-", "_")
+
+
+def with_value(program: Sequence[str], name: str, value: int) -> list[str]:
+    """The command line with this argument: it replaces the value of the last argument of that name, or is added at the end. Arguments before the
+    script's name are not read."""
+    line = list(program)
+    first = 2 if line[0] in ("-m", "-c", "--") else 1
+    for i in range(len(line) - 1, first - 1, -1):
+        before, equals, _ = line[i].partition("=")
+        if equals and alike(before, name) and (before.startswith("-") or "-" not in before):
+            line[i] = f"{before}={value}"
+            return line
+        if line[i].startswith("-") and alike(line[i], name) and i + 1 < len(line):
+            line[i + 1] = str(value)
+            return line
+    return [*line, f"--{name}", str(value)]
+
+
+def point(value: int, outcome: Outcome) -> Point:
+    worst = outcome.worst()
+    assert worst is not None  # the run fits
+    kinds = worst[1].get("kinds") or {}
+    return Point(value, outcome.needed(), outcome.least_needed(), worst[1]["others"] + sum(kinds.get(name, 0) for name in FIXED))
+
+
+def find(stage: "Stage", search: Search, program: Sequence[str]) -> Found:
+    options, began = stage.options, time.monotonic()
+    tried: dict[int, Outcome] = {}
+
+    def run(value: int) -> Outcome:
+        more = {search.name: str(value)} if search.is_variable else {}
+        line = program if search.is_variable else with_value(program, search.name, value)
+        outcome = tried[value] = stage.play(options.sim, options.allocator, line, more)
+        words = verdict.WORDS[outcome.verdict]
+        print(f"cenote dry-run: {search.name}={value}: {words}, {verdict.brief(outcome)}", file=sys.stderr, flush=True)
+        return outcome
+
+    def found(failed: Optional[int] = None) -> Found:
+        best = max((value for value, outcome in tried.items() if outcome.fits), default=None)
+        return Found(search, options.sim, options.allocator, tried, best, failed, time.monotonic() - began, stage.copied, stage.why_from_the_start())
+
+    hunt = Hunt(search.values, options.sim)
+    while not hunt.is_over:
+        at = hunt.next()
+        outcome = run(search.values[at])
+        if outcome.verdict == "unknown":
+            return found(search.values[at])
+        hunt.tell(at, point(search.values[at], outcome) if outcome.fits else None)
+    if hunt.falls and search.values[-1] not in tried:
+        run(search.values[-1])
+    return found()
+
+
+# --- the answer
+
+def range_text(search: Search) -> str:
+    """As it was written, but for the spelling of a list."""
+    values = search.values
+    if isinstance(values, range):
+        return f"{search.name}={values[0]}..{values[-1]}" + (f":{values.step}" if values.step > 1 else "")
+    return f"{search.name}={','.join(map(str, values))}"
+
+
+def growth_line(found: Found) -> list[str]:
+    """What grows with the value and what does not, by the two largest values that fit."""
+    fitting = {value: outcome for value, outcome in sorted(found.tried.items()) if outcome.fits}
+    if len(fitting) < 2:
+        return []
+    points = [point(value, outcome) for value, outcome in fitting.items()]
+    name, last = found.search.name, points[-1]
+    if len({one.live for one in points}) == 1:
+        return [f"  but {name} changed nothing: is that the name that the script reads?"]
+    rise = slope(points)
+    before = next((one for one in reversed(points[:-1]) if rise == (last.live - one.live) / (last.value - one.value)), None)
+    if before is None or rise <= 0 or rise * last.value > last.live:
+        return ["  memory does not grow in proportion to it"]
+    worst = fitting[last.value].worst()
+    kinds = {kind: bytes for kind, bytes in (worst[1].get("kinds") or {}).items() if kind in FIXED} if worst else {}
+    rest = {**kinds, "context and others": worst[1]["others"]} if worst else {}
+    return [f"  {size(int(rise * last.value))} of that grow with {name}: {size(int(rise))} for each 1, as seen between "
+            f"{before.value} and {last.value}",
+            f"  {size(last.live - int(rise * last.value))} do not ({verdict.parts(rest)})"]
+
+
+def proof_lines(found: Found) -> list[str]:
+    """What the answer rests on."""
+    name, best, values = found.search.name, found.best, found.search.values
+    assert best is not None
+    lines = []
+    if best == values[-1]:
+        lines.append(f"  {best} is the largest that you asked for: a larger one may fit, too")
+    failing = sorted(value for value, outcome in found.tried.items() if outcome.verdict in ("caught", "fits not"))
+    for value in [one for one in failing if one < best][:1]:
+        lines.append(f"  though {name}={value} does not: {verdict.brief(found.tried[value])}")
+    fitting = sorted((value, outcome.least_needed()) for value, outcome in found.tried.items() if outcome.fits)
+    for (before, more), (after, less) in [pair for pair in zip(fitting, fitting[1:]) if pair[1][1] < pair[0][1]][:1]:
+        lines.append(f"  memory falls from {size(more)} at {name}={before} to {size(less)} at {after}: values that were not tried "
+                     f"may be otherwise; list what matters ({name}={before},{after})")
+    for value in [one for one in failing if one > best][:1]:
+        lines.append(f"  {name}={value} does not: {verdict.brief(found.tried[value])}")
+    return lines
+
+
+def text(found: Found) -> str:
+    name, values = found.search.name, found.search.values
+    lines = ["", f"--- cenote dry-run --search {range_text(found.search)}: GPU of {quantity.write_size(found.capacity)}, {found.allocator} ---"]
+    if found.failed is not None:
+        outcome = found.tried[found.failed]
+        lines += [f"no verdict at {name}={found.failed}: {verdict.why_unknown(outcome)}", *verdict.last_words(outcome)]
+    elif found.best is None:
+        lines.append(f"not even {name}={values[0]} fits: {verdict.brief(found.tried[values[0]])}")
+    else:
+        lines += [f"largest that fits: {name}={found.best}, {verdict.brief(found.tried[found.best])}", *proof_lines(found), *growth_line(found)]
+    copied = f", {found.copied} of them from where the first had read its arguments" if found.copied else ""
+    lines.append(f"  {verdict.plural(len(found.tried), 'run')}, {found.seconds:.0f} s{copied}")
+    best = found.tried.get(found.best) if found.best is not None else None
+    return "\n".join([*lines, *(verdict.value_lines(best, None) if best is not None else [verdict.NOT_KNOWN])])
+
+
+def content(found: Found) -> dict[str, Any]:
+    return {"search": found.search.name, "capacity": found.capacity, "allocator": found.allocator, "largest": found.best,
+            "no_verdict_at": found.failed, "runs": len(found.tried), "runs_from_a_copy": found.copied, "why_from_the_start": found.why_not,
+            "seconds": round(found.seconds, 1),
+            "tried": {str(value): verdict.outcome_content(outcome) for value, outcome in sorted(found.tried.items())}}

@@ -1,0 +1,140 @@
+"""One question about several cards: `cenote dry-run --gpu a100-80gb,h100,rtx4090`, in few runs.
+
+What each verdict rests on, and the table says which:
+
+* "fits": a run on a card of that size; or two runs, on a smaller and on a larger card, that allocated and held the same, to the byte. A program that
+  does the same on both has not asked how much there is, and no allocator had to give anything back.
+* "does not fit": a run on a card of that size, or on a larger one, that ran out.
+
+So the largest card is first. If the program fits there, the smallest that has room for its live bytes is second, and the cards between are run only
+if those two differ; then the largest of the cards that have no room, which mostly ends soon. If the program does not fit on the largest card, a run
+on the largest simulated GPU tells what it needs.
+"""
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
+
+from cenote.base import quantity, source
+from cenote.base.quantity import readable as size_text
+from cenote.fit import cards, verdict
+from cenote.fit.cards import Card
+from cenote.fit.verdict import Outcome
+from cenote.launch import command_line
+
+if TYPE_CHECKING:
+    from cenote.fit.dry_run import Stage
+
+FITS, GROWS, FITS_NOT, CAUGHT, UNKNOWN = "fits", "grows", "fits not", "caught", "unknown"
+FIGURES = ("live_peak", "reserved_peak", "requested_peak", "others", "peak_step", "kinds")
+
+
+class Row(NamedTuple):
+    card: Card
+    verdict: str
+    basis: str
+
+
+class Answer(NamedTuple):
+    rows: list[Row]  # as the user listed the cards
+    runs: dict[int, Outcome]  # by capacity
+    needed: Optional[Outcome]  # the run that tells what the program needs: on the largest card on which it was not short of memory
+
+    @property
+    def verdict(self) -> str:
+        verdicts = {row.verdict for row in self.rows}
+        return next((one for one in (UNKNOWN, FITS_NOT, CAUGHT, GROWS) if one in verdicts), FITS)
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    """Whether two runs did the same with memory, in all their processes."""
+    def figures(outcome: Outcome) -> list[Any]:
+        return [outcome.steps, *([{name: device.get(name) for name in FIGURES} for device in report["devices"].values()] for report in outcome.used)]
+    return figures(one) == figures(other)
+
+
+def ask(stage: "Stage", wanted: list[Card], program: Sequence[str]) -> Answer:
+    allocator = stage.options.allocator
+    sizes = sorted({card.capacity for card in wanted}, reverse=True)
+    runs: dict[int, Outcome] = {}
+    basis: dict[int, tuple[str, str]] = {}
+
+    def run(size: int) -> Outcome:
+        found = runs[size] = stage.play(size, allocator, program)
+        basis[size] = found.verdict, "a run on a card of that size"
+        return found
+
+    top = run(sizes[0])
+    needed: Optional[Outcome] = top
+    if top.fits:
+        between(run, top, sizes[1:], basis)
+    elif top.verdict == FITS_NOT:
+        basis.update({size: ran_out(top) for size in sizes[1:]})
+        needed = stage.play(command_line.MOST_CAPACITY, allocator, program) if sizes[0] < command_line.MOST_CAPACITY else None
+    elif top.verdict == UNKNOWN:
+        basis.update({size: (UNKNOWN, "the run on the largest card has no verdict") for size in sizes[1:]})
+    else:  # what the program does depends on the card: it catches the error
+        for size in sizes[1:]:
+            run(size)
+    rows = [Row(card, *basis[card.capacity]) for card in wanted]
+    return Answer(rows, runs, needed if needed is not None and needed.fits else None)
+
+
+def ran_out(larger: Outcome) -> tuple[str, str]:
+    return FITS_NOT, f"a run on {quantity.write_size(larger.capacity)} that ran out"
+
+
+def between(run: Callable[[int], Outcome], top: Outcome, sizes: list[int], basis: dict[int, tuple[str, str]]) -> None:
+    """The cards below the largest, on which the program fits."""
+    live = [size for size in sizes if size >= top.least_needed()]
+    while live:
+        smallest = run(live.pop())
+        if smallest.fits and same(smallest, top):
+            said = f"runs on {quantity.write_size(smallest.capacity)} and {quantity.write_size(top.capacity)}, which did the same"
+            basis.update({size: (smallest.verdict, said) for size in live})
+            live = []
+    short: Optional[Outcome] = None
+    for size in sizes:
+        if size in basis:
+            continue
+        if short is None:
+            found = run(size)
+            short = found if found.verdict == FITS_NOT else None
+        else:
+            basis[size] = ran_out(short)
+
+
+def row_text(row: Row, answer: Answer) -> list[str]:
+    own = answer.runs.get(row.card.capacity)
+    told = own if own is not None and (own.fits or own.verdict == CAUGHT) else answer.needed
+    left = ""
+    if row.verdict in (FITS, GROWS, CAUGHT) and told is not None:
+        left = f"{size_text(row.card.capacity - told.needed())} left"
+        if row.card.capacity - told.needed() < row.card.capacity // verdict.TIGHT:
+            left += ", tight"
+    elif row.verdict == FITS_NOT and answer.needed is not None:
+        missing = answer.needed.least_needed() - row.card.capacity
+        left = f"{size_text(missing)} missing" if missing > 0 else "lost between blocks"
+    return [row.card.title, size_text(row.card.capacity), verdict.WORDS[row.verdict], left, row.basis]
+
+
+def text(program: Sequence[str], answer: Answer, allocator: str) -> str:
+    name = program[1] if program[0] in ("-m", "--") else program[0]
+    table = [["card", "memory", "verdict", "", "by"], *(row_text(row, answer) for row in answer.rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = ["", f"--- cenote dry-run {source.shown(name)}: {len(answer.rows)} cards, {allocator} ---",
+             *("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)]
+    if answer.needed is not None:
+        lines += [f"needs {size_text(answer.needed.needed())} ({verdict.how_far(answer.needed)})", *verdict.peak_lines(answer.needed)]
+    for row in answer.rows:
+        own = answer.runs.get(row.card.capacity)
+        if own is not None and own.failure is not None:
+            lines.append(f"  {row.card.title}: memory ran out in {verdict.where(own.failure)}")
+        elif own is not None and own.verdict == UNKNOWN:
+            lines += [f"  {row.card.title}: {verdict.why_unknown(own)}", *verdict.last_words(own)]
+    some = answer.needed or next(iter(answer.runs.values()))
+    return "\n".join([*lines, *cards.caveats([row.card for row in answer.rows]), *verdict.value_lines(some, None)])
+
+
+def content(program: Sequence[str], answer: Answer) -> dict[str, Any]:
+    return {"program": list(program), "verdict": answer.verdict,
+            "cards": [{"card": row.card.title, "capacity": row.card.capacity, "verdict": row.verdict, "by": row.basis} for row in answer.rows],
+            "runs": [verdict.outcome_content(outcome) for outcome in answer.runs.values()],
+            "needed": verdict.outcome_content(answer.needed) if answer.needed is not None else None}

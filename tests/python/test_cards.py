@@ -1,0 +1,112 @@
+"""`--gpu` with the names of cards: the table, its spellings, and one question about several cards."""
+import argparse
+import re
+
+import pytest
+from conftest import ROOT
+
+from cenote.fit import cards, several
+from cenote.fit.cards import Card
+from cenote.fit.verdict import Outcome
+
+GIB, MIB = 1 << 30, 1 << 20
+SOURCE = re.compile(r"-|[\w.-]+/[\w.-]+/(issues|pull)/\d+")
+
+
+def test_each_card_has_its_sources():
+    rows = [line.split() for line in (ROOT / "python/cenote/fit/cards.def").read_text().splitlines() if line.strip() and not line.startswith("#")]
+    assert len(rows) == len(cards.table()) > 15
+    for name, cuda, smi, sm, of_cuda, of_smi in rows:
+        assert SOURCE.fullmatch(of_cuda) and SOURCE.fullmatch(of_smi) and (cuda, smi) != ("-", "-")
+        assert (cuda == "-") == (of_cuda == "-") and (smi == "-") == (of_smi == "-"), name
+        assert cuda == "-" or smi == "-" or 1 < 100 * (int(smi) / int(cuda) - 1) < 2.3, name  # what cards.def and caveats() say
+        assert cards.named(name).capacity == int(smi if cuda == "-" else cuda) * MIB
+
+
+@pytest.mark.parametrize("text, name", [("rtx4090", "rtx4090"), ("RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 4090", "rtx4090"),
+                                        ("A100-80GB", "a100-80gb"), ("a10", "a10"), ("h100", "h100"), ("V100 32GB", "v100-32gb")])
+def test_spellings(text, name):
+    assert cards.read(text).name == name
+
+
+@pytest.mark.parametrize("text, words", [("80", "was 80GiB meant"), ("a100", "a100-40gb, a100-80gb"), ("rtx4900", "rtx4090"), ("h10", "h100"),
+                                         ("", "there are a10,"), ("tpu-v5", "there are"), ("80GiB,", "nor a card")])
+def test_what_is_no_card(text, words):
+    with pytest.raises(argparse.ArgumentTypeError, match=words):
+        cards.read_list(text)
+
+
+def test_sizes_are_cards_and_the_same_one_counts_once():
+    found = cards.read_list("24GiB,rtx4090,24GiB")
+    assert [card.title for card in found] == ["24GiB", "rtx4090"] and found[0] == Card("", 24 * GIB)
+    lines = cards.caveats(cards.read_list("h200,rtx4090"))
+    assert "rtx4090 has 8.9" in lines[0] and "h200" not in lines[0] and lines[1].startswith("for h200 only what nvidia-smi shows")
+    assert cards.caveats(found[:1]) == []
+
+
+class Stage:
+    """Stands for the runs of a program that needs so many bytes live, and holds what a rule says."""
+
+    options = argparse.Namespace(allocator="cenote")
+
+    def __init__(self, live, held=lambda live, capacity: live, catches=False):
+        self.live, self.held, self.catches, self.runs = live, held, catches, []
+
+    def play(self, capacity, allocator, program):
+        self.runs.append(capacity // GIB)
+        live = self.live(capacity) if callable(self.live) else self.live
+        is_short = live > capacity
+        devices = {"0": {"live_peak": min(live, capacity), "reserved_peak": min(self.held(live, capacity), capacity), "requested_peak": live,
+                         "others": 0, "peak_step": 1, "capacity": capacity}}
+        error = {"is_out_of_memory": True, "stack": [], "text": "", "type": "OutOfMemoryError"} if is_short and not self.catches else None
+        failures = [{"device": 0, "bytes": 1, "step": 1, "phase": "none", "stack": [], "live": 0, "reserved": 0, "kinds": {}, "phases": {}}]
+        report = {"pid": 7, "rank": None, "end": "exit" if error else "steps", "steps": 5, "used_gpu": True, "devices": devices, "error": error,
+                  "failures": failures if is_short else [], "failures_count": int(is_short), "values": None}
+        return Outcome(capacity, allocator, 7, int(error is not None), [report], "")
+
+
+def ask(stage, *sizes):
+    answer = several.ask(stage, [Card("", size * GIB) for size in sizes], ["train.py"])
+    several.text(["train.py"], answer, "cenote")
+    return [row.verdict for row in answer.rows], [row.basis.split(" ")[0] for row in answer.rows], answer
+
+
+def test_two_runs_are_enough_if_they_did_the_same():
+    stage = Stage(20 * GIB)
+    assert ask(stage, 16, 24, 40, 48, 80)[:2] == (["fits not", "fits", "fits", "fits", "fits"], ["a", "a", "runs", "runs", "a"])
+    assert stage.runs == [80, 24, 16]
+    stage = Stage(50 * GIB)
+    assert ask(stage, 16, 24, 40, 80)[0] == ["fits not"] * 3 + ["fits"] and stage.runs == [80, 40]
+
+
+def test_a_program_that_takes_what_there_is_runs_on_each_card():
+    stage = Stage(lambda capacity: capacity * 9 // 10)
+    verdicts, bases, _ = ask(stage, 16, 24, 40, 80)
+    assert verdicts == ["fits"] * 4 and bases == ["a"] * 4 and sorted(stage.runs) == [16, 24, 40, 80]
+    stage = Stage(20 * GIB, held=lambda live, capacity: capacity)  # an allocator that keeps more where there is more
+    assert ask(stage, 16, 24, 40, 80)[0] == ["fits not", "fits", "fits", "fits"] and sorted(stage.runs) == [16, 24, 40, 80]
+
+
+def test_the_largest_card_is_too_small():
+    stage = Stage(100 * GIB)
+    verdicts, bases, answer = ask(stage, 80, 24)
+    assert verdicts == ["fits not"] * 2 and stage.runs == [80, 1024] and answer.verdict == "fits not"
+    table = several.text(["train.py"], answer, "cenote")
+    assert "20.00 GiB missing" in table and "76.00 GiB missing" in table and "needs 100.00 GiB" in table
+
+
+def test_a_program_that_catches_the_error_runs_on_each_card():
+    stage = Stage(100 * GIB, catches=True)
+    assert ask(stage, 80, 24)[0] == ["caught"] * 2 and stage.runs == [80, 24]
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_a_table_of_a_real_program(nursed_run, tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nkept = torch.empty(20 << 30, dtype=torch.uint8, device='cuda')\n")
+    done = nursed_run("dry-run", "--gpu", "t4,rtx4090,a100-40gb,a100-80gb", "--json", "out.json", "train.py")
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if " GiB " in line and not line.lstrip().startswith(("needs", "peak"))}
+    assert done.returncode == 1 and "does not fit" in rows["t4"] and "missing" in rows["t4"], done.stdout + done.stderr
+    assert rows["rtx4090"].endswith("a run on a card of that size") and "left" in rows["rtx4090"]
+    assert rows["a100-40gb"].endswith("which did the same") and "fits" in rows["a100-80gb"]
+    assert "t4 has 7.5" in done.stdout
