@@ -79,5 +79,5 @@ def wrap(members: Members, library: Library) -> None:
             if named.get("group_name"):
                 members.add(named["group_name"], [whole[rank] for rank in parents])
             library.tell_split(parents)
-        return split(self, new_ranks, *arguments, **named)
+        return split(self, list(new_ranks), *arguments, **named)
     setattr(dist.ProcessGroup, "split_group", split_group)

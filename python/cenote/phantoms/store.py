@@ -9,7 +9,7 @@ import os
 import re
 from typing import Any, Callable, Optional, Sequence
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, HashStore, Store
 
 from cenote.phantoms.world import Members, NotKnown, World
 
@@ -20,13 +20,13 @@ REAL_SECONDS = 600  # that a real rank may take to set what only it can set
 OTHER_SECONDS = 30  # that real ranks have to set a key that may also be a phantom's
 
 
-class PhantomStore(dist.Store):
+class PhantomStore(Store):
     """PyTorch calls these methods from C++, by their names."""
 
     def __init__(self, world: World, members: Members, path: str, tell_members: Callable[[bytes, Sequence[int]], None]) -> None:
         super().__init__()
         self.world, self.members, self.tell_members = world, members, tell_members
-        self.inner: Any = dist.FileStore(path) if len(world.real) > 1 else dist.HashStore()
+        self.inner: Any = FileStore(path) if len(world.real) > 1 else HashStore()
         self.own: set[str] = set()  # keys that this rank has set
 
     # --- ids
