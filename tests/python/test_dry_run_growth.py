@@ -153,3 +153,84 @@ def test_search_counts_it_as_fit(dry):  # noqa: F811
     code = textwrap.dedent(loop("kept.append(output.detach())", rows="int(__import__('os').environ['ROWS'])"))
     done, found = dry(code, "--gpu", "1GiB", "--search", "ROWS=2048,200000")
     assert done.returncode == 6 and found["largest"] == 2048 and "grows 8.0 MiB a step" in done.stdout, done.stdout
+
+
+# --- what was seen
+
+PHASES = """
+    import torch
+    from torch.utils.data import DataLoader
+
+    model, teacher = torch.nn.Linear(1024, 1024).cuda(), torch.nn.Linear(1024, 1024).cuda().eval()
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = DataLoader(torch.empty(6, 2048, 1024), batch_size=1)
+    for epoch in range(2):
+        for x in data:
+            with torch.no_grad():
+                wanted = teacher(x[0].cuda())
+            loss = (model(x[0].cuda()) - wanted).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if PHASES:
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            model.eval()
+            with torch.no_grad():
+                model(torch.empty(16384, 1024, device="cuda"))     # 64 MiB, and as much for the result
+            peak = torch.cuda.max_memory_allocated()
+            assert peak >= before + (128 << 20)
+            torch.empty(100 << 20, dtype=torch.uint8, device="cuda")     # gathered
+            torch.save(model.state_dict(), "model.pt")
+            assert torch.cuda.max_memory_allocated() == peak
+            model.train()
+            print("the program's peak:", peak)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+@pytest.mark.parametrize("allocator", ["cenote", pytest.param("native", marks=pytest.mark.deep)])
+def test_what_was_seen(dry, allocator):  # noqa: F811
+    """Evaluation, saving and the end of an epoch, with peaks; the program's own peaks are as without us. A teacher in eval mode is no evaluation."""
+    code = PHASES.replace("PHASES", "True")
+    done, found = dry(code, "--gpu", "2GiB", "--steps", "8", "--allocator", allocator)
+    seen = found["processes"][0]["seen"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  not seen" not in done.stdout and "evaluation (1 call of a model in eval mode, 1" in done.stdout
+    assert f"saving (torch.save at train.py:{line_of(code, 'torch.save')}, " in done.stdout and "the end of 1 epoch" in done.stdout
+    evaluation, saving = (seen[name]["peaks"]["0"] for name in ("evaluation", "saving"))
+    assert seen["evaluation"]["times"] == seen["saving"]["times"] == seen["epochs"] == 1
+    assert f"the program's peak: {evaluation}\n" in done.stdout and 100 * MIB < saving < evaluation
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_what_was_not_seen(dry):  # noqa: F811
+    done, found = dry(PHASES.replace("PHASES", "False"), "--gpu", "2GiB")
+    assert done.returncode == 0
+    assert "seen: 5 steps of the optimizer\n  not seen: evaluation, saving, the end of an epoch (--steps 0" in done.stdout, done.stdout
+
+
+# --- an optimizer's state that comes late
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_state_that_comes_late_is_no_growth(dry):  # noqa: F811
+    """Another layer is trained in each step; how much the others will add is said, and counts if it has no room."""
+    code = """
+        import torch
+        layers = [torch.nn.Linear(1024, 1024).cuda() for _ in range(40)]     # 4 MiB, and 12 MiB with gradient and state
+        optimizer = torch.optim.AdamW(parameter for layer in layers for parameter in layer.parameters())
+        for step in range(100):
+            layers[step % 40](torch.empty(2048, 1024, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    done, found = dry(code, "--gpu", "2GiB")
+    assert done.returncode == 0 and found["verdict"] == "fits", done.stdout
+    late = found["processes"][0]["growth"]["late"]
+    assert late["of"] == 80 and late["parameters"] == 2 * (40 - found["steps"])
+    assert late["bytes"]["0"] == 3 * 4 * 1025 * 1024 * (40 - found["steps"]) and "have had no gradient yet" in done.stdout
+    done, found = dry(code, "--gpu", "1GiB")
+    assert done.returncode == 6 and "fits for now: the state of parameters that have had no gradient yet has no room" in done.stdout, done.stdout

@@ -13,6 +13,7 @@ MOST = 0.5  # of the growth, from which on a cause explains it
 
 
 GROWS = {"live": "grows", "peak": "the peak of a step grows", "outside": "memory outside PyTorch grows", "held": "what the allocator holds grows"}
+LATE = "the state of parameters that have had no gradient yet has no room"
 
 
 class Pace(NamedTuple):
@@ -20,7 +21,7 @@ class Pace(NamedTuple):
 
     report: dict[str, Any]
     device: str
-    of: str  # live, peak, outside or held: see inside/rise.py
+    of: str  # live, peak, outside or held: see inside/rise.py; state: see inside/late_state.py
     per_step: int
     peak_per_step: int
     capacity: int
@@ -67,6 +68,11 @@ def paces(reports: Sequence[dict[str, Any]], capacity: int) -> list[Pace]:
     """Of all devices and ranks; the one that runs out of memory first comes first."""
     found = [Pace(report, str(row["device"]), row["of"], row["per_step"], row["peak_per_step"], capacity)
              for report in reports for row in (report.get("growth") or {}).get("rises", []) if str(row["device"]) in report["devices"]]
+    for report in reports:
+        for device, figures in report["devices"].items():
+            late = late_bytes(report, device)
+            if figures["reserved_peak"] + figures["others"] + late > capacity:
+                found.append(Pace(report, device, "state", late, late, capacity))
     return sorted(found, key=lambda pace: (not pace.has_no_end, pace.last_step))
 
 
@@ -79,6 +85,8 @@ def place(cause: dict[str, Any]) -> str:
 
 def short(pace: Pace) -> str:
     """grows 64.0 MiB a step (list `outputs`, leak.py:20); out of memory at about step 50"""
+    if pace.of == "state":
+        return f"{LATE}: {readable(pace.per_step)}, and {readable(pace.left)} left"
     what = GROWS[pace.of]
     cause = next(iter(pace.causes), None)
     holder = f" ({', '.join(filter(None, (cause['name'], place(cause))))})" if cause else " (garbage in reference cycles)" if is_garbage(pace) else ""
@@ -103,6 +111,8 @@ def lines_of_cause(cause: dict[str, Any]) -> list[str]:
 def lines_of(pace: Pace, allocator: str) -> list[str]:
     rank = f"rank {pace.report['rank']}, " if pace.report["rank"] is not None else ""
     where = f"{rank}cuda:{pace.device}, "
+    if pace.of == "state":
+        return []
     if pace.of == "held":
         return [f"  {where}what the allocator holds grew {readable(pace.per_step)} a step, and live memory did not: that is lost between blocks or "
                 "cached", "      more steps (--steps 100) show where it ends"]
@@ -116,6 +126,24 @@ def lines_of(pace: Pace, allocator: str) -> list[str]:
     elif not lines:
         lines.append(f"  {where}no variable was found that holds it" if allocator == "cenote" else
                      f"  {where}what holds it is known under cenote: --allocator cenote")
+    return lines
+
+
+def late_bytes(report: dict[str, Any], device: str) -> int:
+    """Of optimizer state and gradients that are still to come."""
+    late = (report.get("growth") or {}).get("late")
+    return int(late["bytes"].get(device, 0)) if late else 0
+
+
+def late_lines(reports: Sequence[dict[str, Any]]) -> list[str]:
+    lines = []
+    for report in reports:
+        late = (report.get("growth") or {}).get("late")
+        most = max((late_bytes(report, device) for device in report["devices"]), default=0)
+        if late and most:
+            rank = f"rank {report['rank']}: " if report["rank"] is not None else ""
+            lines.append(f"  {rank}{late['parameters']:,} of the optimizer's {late['of']:,} parameters have had no gradient yet: "
+                         f"{readable(most)} more once they have, for it and the state")
     return lines
 
 
@@ -133,12 +161,14 @@ def unknown_lines(reports: Sequence[dict[str, Any]], steps: int, was_ended: bool
 
 
 def told_lines(reports: Sequence[dict[str, Any]]) -> list[str]:
-    """What grew in a program that ran to its end, or that no optimizer steps in: there a call of a model is a step."""
-    causes = [cause for report in reports for cause in (report.get("growth") or {}).get("told", [])]
+    """What grew in a program that ran to its end, or in which no optimizer steps: there a call of a model is a step. And histories of autograd that
+    grow in the host's memory alone."""
+    growths = [report["growth"] for report in reports if report.get("growth")]
+    causes = [cause for growth in growths for cause in (*growth.get("told", []), *growth.get("host", []))]
     return [line for cause in sorted(causes, key=lambda cause: -int(cause["per_step"]))[:CAUSES_MAX] for line in lines_of_cause(cause)]
 
 
 def content(pace: Pace) -> dict[str, Any]:
     return {"rank": pace.report["rank"], "pid": pace.report["pid"], "device": int(pace.device), "of": pace.of, "per_step": pace.per_step,
-            "steps_seen": pace.steps, "out_of_memory_at_step": pace.last_step if pace.has_no_end else None, "bounded_by": pace.most or None,
-            "garbage": pace.garbage, "causes": pace.causes}
+            "steps_seen": pace.steps, "out_of_memory_at_step": pace.last_step if pace.has_no_end and pace.of != "state" else None,
+            "bounded_by": pace.most or None, "garbage": pace.garbage, "causes": pace.causes}

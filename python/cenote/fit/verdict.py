@@ -316,9 +316,12 @@ def fits_lines(outcome: Outcome) -> list[str]:
 
 
 def growth_lines(outcome: Outcome) -> list[str]:
+    late = for_now.late_lines(outcome.used)
     if outcome.paces:
-        return [line for pace in outcome.paces[:ROWS_MAX] for line in for_now.lines_of(pace, outcome.allocator)]
-    return for_now.told_lines(outcome.used) + for_now.unknown_lines(outcome.used, outcome.steps, outcome.was_ended)
+        late = [line for pace in outcome.paces[:ROWS_MAX] for line in for_now.lines_of(pace, outcome.allocator)] + late
+        if outcome.grows:
+            return late
+    return late + for_now.told_lines(outcome.used) + for_now.unknown_lines(outcome.used, outcome.steps, outcome.was_ended)
 
 
 def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
@@ -407,6 +410,7 @@ def answer_lines(answer: Answer) -> list[str]:
         lines.append("depends on values: the two runs below differ in values that cannot be known")
     if failure is not None:
         lines += failure_lines(outcome, failure)
+        lines += growth_lines(outcome) if answer.largest is None or not answer.largest.grows else []
         lines += needs_lines(outcome, answer.largest)
     else:
         lines += fits_lines(outcome)
@@ -427,7 +431,7 @@ def text(program: Sequence[str], answer: Answer, devices: int) -> str:
     lines.append(f"no verdict: {why_unknown(outcome)}")
     if outcome.failure is not None:
         lines.append(f"  memory had run out before, in {where(outcome.failure)}, and the script went on")
-    return "\n".join([*lines, *last_words(outcome), *peak_lines(outcome)])
+    return "\n".join([*lines, *last_words(outcome), *peak_lines(outcome), *growth_lines(outcome)])
 
 
 # --- JSON

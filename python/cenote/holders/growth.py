@@ -197,6 +197,10 @@ class Growth:
     def __str__(self) -> str:
         return self.report()
 
+    def __repr__(self) -> str:
+        found = "nothing grows" if not self.told else "; ".join(cause.holder for cause in self.told.values())
+        return f"<cenote.growth: {self.step} steps{'' if self.undo else ', closed'}: {found}; print() shows all>"
+
     def close(self) -> None:
         """Ends the watching; reports cover the time until then. A second call changes nothing."""
         with self.lock:

@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import rise, seen, values
+from cenote.inside import late_state, rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
 from cenote.launch import environment
@@ -78,8 +78,8 @@ class Watch:
         self.torch, self.folder, self.steps_most = torch, folder, steps
         self.values: Optional[values.Values] = None
         self.moment = Moment(torch)
-        self.rises = rise.Rises(folder, steps, lambda: self.write(""))
-        self.seen = seen.Seen(torch, self.note, self.rises.call)
+        self.seen = seen.Seen(torch, self.note, lambda module: self.rises.call(module))
+        self.rises = rise.Rises(folder, steps, lambda: self.write(""), late_state.LateState(torch, lambda: self.seen.optimizers))
         self.threads = len(os.listdir("/proc/self/task"))  # once torch is imported
         self.forget()
 

@@ -13,7 +13,8 @@ optimizer makes state for layers that came later. A figure *rises* if it went on
 nothing of batches whose length varies, as long as each step frees its own tensors; the others do, so they have to rise in nearly every step.
 
 What holds the memory is what `cenote.growth()` finds. Two things more are looked for: a tensor that is replaced by a larger one at each step, which
-leaves no block of earlier steps behind; and garbage in reference cycles, which Python's collector has not freed yet.
+leaves no block of earlier steps behind; and garbage in reference cycles, which Python's collector has not freed yet. State that an optimizer makes
+late is no growth: see late_state.py.
 """
 import functools
 import gc
@@ -25,6 +26,7 @@ from cenote.base.source import Line
 from cenote.holders import finder
 from cenote.holders.causes import Block, Cause, Judge, called, keys, lines_for, owner, size_text, variable_of
 from cenote.holders.growth import LEAST, Books, Growth
+from cenote.inside.late_state import LateState
 
 STEPS_LEAST = 5  # with fewer steps nothing is said about growth
 STEPS_ENOUGH = 15  # a run in which memory seems to rise goes on until then
@@ -110,6 +112,11 @@ class Holders(Growth):
         return found
 
 
+def stays(books: Books, step: int, state: dict[int, int]) -> int:
+    """Bytes of the blocks of optimizers' state that have outlived their step."""
+    return sum(piece[1] for piece, first in books.first.items() if first and first < step and piece[0] in state) if state else 0
+
+
 # --- tensors that are replaced by larger ones
 
 Sample = dict[tuple[Any, ...], tuple[int, finder.Path, int]]  # bytes, path and address of the block, by the key of its holder
@@ -170,8 +177,8 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 class Rises:
     """What was seen of the steps so far. One for a process; begun at the program's first use of a GPU."""
 
-    def __init__(self, folder: str, most: int, told: Callable[[], object]) -> None:
-        self.folder, self.most, self.told = folder, most, told
+    def __init__(self, folder: str, most: int, told: Callable[[], object], late: LateState) -> None:
+        self.folder, self.most, self.told, self.late = folder, most, told, late
         self.forget()
 
     def forget(self) -> None:
@@ -200,14 +207,18 @@ class Rises:
     @guarded
     def after_step(self, devices: dict[int, dict[str, Any]], peaks: dict[int, int]) -> None:
         self.step += 1
+        self.late.look(self.step)
         if self.holders is not None:
             self.holders.tells = not self.most
             self.holders.step_is_over()
+        late = self.late.blocks()
         for number, known in devices.items():
+            state = late.get(number, {})
             books = self.holders.books.get(number) if self.holders is not None and not self.holders.trouble else None
-            stayed = books.piled[-1][1] if books is not None and books.piled else None
-            self.series.setdefault(number, Series(self.step)).add(stayed, known["live"], peaks.get(number), known["reserved"],
-                                                                                 known["others"])
+            stayed = books.piled[-1][1] - stays(books, self.step, state) if books is not None and books.piled else None
+            sum_of_state, peak = sum(state.values()), peaks.get(number)
+            self.series.setdefault(number, Series(self.step)).add(stayed, known["live"] - sum_of_state, peak - sum_of_state if peak else None,
+                                                                  known["reserved"] - sum_of_state, known["others"])
         if self.most >= STEPS_LEAST and self.has_ranks() and self.step == self.most - 1 and self.seems_to_rise():
             outputs.write(os.path.join(self.folder, f"{os.getpid()}{MARK}"), b"")
         if max(self.most, STEPS_ENOUGH) - self.step in SAMPLES and self.most >= STEPS_LEAST:
@@ -255,6 +266,11 @@ class Rises:
                     peak = max(bytes, per_step["peak"] or 0) if name == "live" else bytes
                     rows.append({"device": number, "of": name, "per_step": bytes, "peak_per_step": peak})
         self.found = {"rises": rows}
+        if self.holders is not None and not self.most < STEPS_LEAST:
+            self.found["host"] = [cause_content(cause) for cause in self.holders.histories()]
+        to_come = self.late.to_come()
+        if to_come is not None:
+            self.found["late"] = to_come._asdict()
         if self.holders is not None and any(row["of"] == "live" for row in rows):
             self.found["causes"] = [cause_content(cause) for cause in self.causes(rows)]
             self.found["garbage"] = self.garbage()

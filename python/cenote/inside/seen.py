@@ -10,9 +10,9 @@ Only what was observed counts:
 A model trains if it was called in training mode with gradients, or if an optimizer has one of its parameters. So a teacher, or the encoder of images
 in a diffusion model, which runs in eval mode in each step, is no evaluation.
 
-Peaks: evaluation lasts from its first call to the next call for training, or to the next save; saving from the end of the step, because gathering
-the parameters comes first, to the end of the save. Each interval begins with PyTorch's peaks set back. The program does not notice: PyTorch's
-statistics give it the higher one of both peaks, until the program sets them back itself.
+Peaks: evaluation lasts from its first call to the next call for training, or to its last call before a save; saving from there, or from the end of
+the step, to the end of the save, because gathering the parameters comes first. Each interval begins with PyTorch's peaks set back. The program does
+not notice: PyTorch's statistics give it the higher one of both peaks, until the program sets them back itself.
 
 All of it runs in the program's threads; an error is dropped.
 """
@@ -21,12 +21,13 @@ import sys
 import threading
 import weakref
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from cenote.base import source
 from cenote.labels.hooks import replace
 
 PLACES_MAX = 20
+CALLS_MAX = 1000  # calls in evaluation at whose end an interval begins; after so many, a save's interval begins with the save
 DCP = "torch.distributed.checkpoint"
 SAVERS = (("torch", "save", "torch.save"), ("torch.serialization", "save", "torch.save"), ("safetensors.torch", "serialize_file", "safetensors"),
           ("safetensors.torch", "serialize", "safetensors"), (f"{DCP}.state_dict_saver", "save", DCP), (DCP, "save", DCP))  # module, function, name
@@ -49,9 +50,19 @@ class Peaks:
 
     def programs_stats(self, device: int) -> Any:
         found = self.stats(device)
-        for (name, pool), peak in self.kept.get(device, {}).items():
-            found[name][pool]["peak"] = max(found[name][pool]["peak"], peak)
+        kept = self.kept.get(device, {})
+        for key, figures in self.levels(found):
+            figures["peak"] = max(figures["peak"], kept.get(key, 0))
         return found
+
+    @staticmethod
+    def levels(stats: Any) -> Iterator[tuple[tuple[str, str], dict[str, int]]]:
+        """The statistics that have a peak; some are divided by pool."""
+        for name, found in stats.items():
+            if isinstance(found, dict):
+                for pool, figures in [("", found)] if "peak" in found else found.items():
+                    if isinstance(figures, dict) and "peak" in figures:
+                        yield (name, pool), figures
 
     def programs_reset(self, device: int) -> Any:
         self.kept.pop(device, None)
@@ -64,10 +75,8 @@ class Peaks:
         """The next interval begins."""
         for device in self.devices():
             kept = self.kept.setdefault(device, {})
-            for name, pools in self.stats(device).items():
-                if isinstance(pools, dict):
-                    for pool, figures in pools.items():
-                        kept[name, pool] = max(kept.get((name, pool), 0), figures["peak"])
+            for key, figures in self.levels(self.stats(device)):
+                kept[key] = max(kept.get(key, 0), figures["peak"])
             self.reset(device)
 
     def live(self) -> dict[int, int]:
@@ -146,6 +155,8 @@ class Seen:
                 return inside(self_, *args, **kwargs)
             finally:
                 thread.is_inside = False
+                if self.is_evaluating:
+                    self.evaluation_has_returned()
         replace(module_type, "__call__", call)
 
     @dropping_errors
@@ -161,7 +172,9 @@ class Seen:
                 self.without_gradients += 1
                 return
             self.evaluation.times += 1
-            if not self.is_evaluating:
+            if self.is_evaluating and self.peaks is not None:
+                self.evaluation.add(self.peaks.live())
+            elif not self.is_evaluating:
                 self.begin()
                 self.is_evaluating = True
 
@@ -178,6 +191,12 @@ class Seen:
         self.note()
         if self.peaks is not None:
             self.peaks.begin()
+
+    @dropping_errors
+    def evaluation_has_returned(self) -> None:
+        if self.peaks is not None and self.evaluation.times <= CALLS_MAX:
+            self.evaluation.add(self.peaks.live())
+            self.begin()
 
     def end_evaluation(self) -> None:
         self.is_evaluating = False
@@ -263,8 +282,9 @@ class Seen:
 
     @dropping_errors
     def save_begins(self, what: str) -> None:
-        if self.is_evaluating:
+        if self.is_evaluating and self.evaluation.times > CALLS_MAX:
             self.end_evaluation()
+        self.is_evaluating = False
         frame: Any = sys._getframe(1)
         while frame is not None and source.is_library(frame.f_code.co_filename):
             frame = frame.f_back
