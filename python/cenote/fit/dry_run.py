@@ -18,14 +18,14 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
-from cenote.fit import cards, copies, job, several, stall, verdict
+from cenote.fit import cards, copies, job, limit, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
 from cenote.launch import command_line, environment, ranks, run
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt
 
-FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS, GROWS = range(7)
+FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS, GROWS, ABOVE_LIMIT, ABOVE_BASELINE = range(9)
 STATUSES = {"fits": FITS, "grows": GROWS, "fits not": FITS_NOT, "unknown": UNKNOWN, "caught": CAUGHT, "depends": DEPENDS}
 STEPS = 5  # the optimizer's state is complete from the second on; the others are for shapes that vary
 STEPS_MAX = 10**9
@@ -54,9 +54,11 @@ or NAME=N (- and _ are alike), the number is replaced; else --NAME N is added. T
 
 The script really runs, and can write files. After its last step it is ended at once, as by a power cut.
 Exit status: 0 it fits, 1 it does not, 2 a mistake in the options, 3 no verdict: the script failed by itself, or used no GPU, 4 it fits after it
-caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step."""
+caught an out of memory, 5 it depends on values that cannot be known, 6 it fits for now, and memory grows at each step,
+7 it fits, and its peak is above --limit, 8 above that of --baseline."""
 
-VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--json", *job.OPTIONS)
+VALUED = ("--sim", "--gpu", "--devices", "--prices", "--steps", "--allocator", "--unknown", "--timeout", "--search", "--limit", "--baseline",
+          "--json", *job.OPTIONS)
 
 
 def steps(text: str) -> int:
@@ -101,6 +103,9 @@ def make_parser() -> command_line.Parser:
                         "or off: kernels compute nothing, and the program reads back what is in memory (default typical)")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
                         help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
+    parser.add_argument("--limit", metavar="SIZE", type=command_line.capacity, help="for CI: exit status 7 if it fits and its peak is above SIZE")
+    parser.add_argument("--baseline", metavar="FILE",
+                        help="for CI: the difference to the run whose --json FILE is; exit status 8 if it is more than 1 %%")
     parser.add_argument("--json", metavar="FILE", help="write the verdict and all figures to FILE as well")
     parser.add_argument("--quiet", action="store_true", help="do not show what the script prints")
     return parser
@@ -277,6 +282,7 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         raise Mistake("a script from standard input cannot be run a second time; write it to a file")
     job.read(options, program)  # Mistake if the options contradict each other
     command_line.check_output(options.json)
+    baseline = limit.read(options.baseline, options.allocator) if options.baseline is not None else None
     stage = Stage(options, program)
     from cenote.simulated import demands
     demands.warn(os.path.dirname(stage.preload))
@@ -291,8 +297,11 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         write_json(options.json, several.content(program, found))
         return STATUSES[found.verdict]
     answer = ask(stage, program)
-    print("\n".join([verdict.text(program, answer, options.devices or 1), *cards.caveats(options.cards)]), flush=True)
-    write_json(options.json, verdict.content(program, answer))
+    judged = limit.judge(answer, options.limit, baseline)
+    print("\n".join([verdict.text(program, answer, options.devices or 1), *cards.caveats(options.cards), *judged.lines]), flush=True)
+    write_json(options.json, {**verdict.content(program, answer), **judged.content})
+    if answer.verdict in ("fits", "grows") and (judged.is_above_limit or judged.is_above_baseline):
+        return ABOVE_LIMIT if judged.is_above_limit else ABOVE_BASELINE
     return STATUSES[answer.verdict]
 
 
@@ -301,8 +310,10 @@ def main(arguments: Sequence[str]) -> int:
     ours, program = command_line.split(arguments, VALUED)
     options = parser.parse_args(ours)
     options.sim = options.cards[0].capacity
-    if len(options.cards) > 1 and (options.search is not None or options.allocators):
-        parser.error("--search and --allocators are for one card: name one with --gpu")
+    if len(options.cards) > 1 and (options.search is not None or options.allocators or options.limit is not None or options.baseline is not None):
+        parser.error("--search, --allocators, --limit and --baseline are for one card: name one with --gpu")
+    if options.search is not None and (options.limit is not None or options.baseline is not None):
+        parser.error("--search has its own answer: leave out --limit and --baseline")
     try:
         return dry_run(options, program)
     except (Mistake, NotBuilt) as mistake:

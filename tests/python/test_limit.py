@@ -1,0 +1,55 @@
+"""`cenote dry-run --limit` and `--baseline`, for CI."""
+import json
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.simulation]
+SCRIPT = "import sys, torch\nkept = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device='cuda')\n"
+
+
+@pytest.fixture
+def dry(nursed_run, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+
+    def call(mib, *options):
+        return nursed_run("dry-run", "--gpu", "4GiB", *options, "train.py", mib)
+    return call
+
+
+def test_in_ci(dry, tmp_path):
+    """The first run writes the baseline; later ones are compared with it, and with a limit."""
+    first = dry(1000, "--json", "memory.json", "--limit", "2GiB")
+    needed = json.loads((tmp_path / "memory.json").read_text())["needed"]
+    assert first.returncode == 0 and "limit: " in first.stdout and "below the limit of 2.00 GiB" in first.stdout, first.stdout + first.stderr
+    more = dry(1100, "--baseline", "memory.json", "--json", "now.json")
+    assert more.returncode == 8 and "baseline: +100.0 MiB since the baseline of" in more.stdout and "other +100.0 MiB" in more.stdout, more.stdout
+    assert json.loads((tmp_path / "now.json").read_text())["since_baseline"] == 100 << 20
+    less = dry(1000, "--baseline", "memory.json", "--limit", str(needed - 1))
+    assert less.returncode == 7 and "1 bytes above the limit" in less.stdout and "+0 bytes since" in less.stdout, less.stdout
+    short = dry(9000, "--baseline", "memory.json")
+    assert short.returncode == 1 and "baseline: +7.84 GiB since" in short.stdout, short.stdout
+
+
+GOOD = {"largest": None, "needed": 5, "verdict": "fits", "allocator": "cenote", "processes": [{"devices": {"0": {"reserved_peak": 5}}}]}
+
+
+@pytest.mark.parametrize("text, words", [
+    (None, "No such file"), ("{", "is no file that"), ("[]", "is no file that"), ("[" * 100_000, "is no file that"), ('"x"', "is no file that"),
+    (json.dumps({**GOOD, "needed": "5"}), "is no file that"), (json.dumps({**GOOD, "needed": True}), "is no file that"),
+    (json.dumps({**GOOD, "needed": -1}), "is no file that"), (json.dumps({**GOOD, "processes": []}), "is no file that"),
+    (json.dumps({**GOOD, "processes": [{"devices": {"0": {"reserved_peak": 5, "kinds": [1]}}}]}), "is no file that"),
+    (json.dumps({**GOOD, "verdict": "unknown"}), "make it on a larger card"),
+    (json.dumps({**GOOD, "allocator": "native"}), "of the allocator native"),
+])
+def test_a_baseline_that_is_none(run, tmp_path, text, words):
+    (tmp_path / "train.py").write_text("")
+    if text is not None:
+        (tmp_path / "memory.json").write_text(text)
+    done = run("dry-run", "--gpu", "4GiB", "--baseline", "memory.json", "train.py")
+    assert done.returncode == 2 and words in done.stderr and done.stdout == "", done.stderr
+
+
+def test_one_card_at_a_time(run, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    done = run("dry-run", "--gpu", "4GiB,8GiB", "--limit", "1GiB", "train.py")
+    assert done.returncode == 2 and "are for one card" in done.stderr
