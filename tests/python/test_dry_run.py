@@ -57,7 +57,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 def test_it_fits(dry):
     done, found = dry(TRAIN, "--gpu", "2GiB", fresh=True)
     assert done.returncode == 0, done.stderr
-    assert "\nfits: " in done.stdout and "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout
+    assert "\nfits: " in done.stdout and "5 steps of the optimizer, then ended" in done.stdout and "the end" not in done.stdout.splitlines()
     device = found["processes"][0]["devices"]["0"]
     assert found["verdict"] == "fits" and found["steps"] == 5 and device["peak_step"] == 2
     assert sum(device["kinds"].values()) == device["live_peak"] == sum(device["phases"].values())

@@ -215,7 +215,7 @@ def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
         places = stall.where(folder)
         if timeout is not None and time.time() >= began + timeout:
             stall.kill(child.pid)
-            return "; ".join(places[:4]) or "where it was is not known yet: its stacks are written every few seconds once PyTorch is imported"
+            return "; ".join(places[:4]) or "where it was is not known: no process of it tells before it has imported PyTorch"
         silent = time.time() - (stall.last_report(folder) or began)
         if silent >= quiet:
             for place in places[:4]:

@@ -1,17 +1,21 @@
 """Where a program is that does not go on: for `cenote dry-run`, which says so while it waits, and when it ends a program after --timeout.
 
-The program's own Python writes its stacks to a file every few seconds (faulthandler, in inside/fit_report.py): by a thread of C, so also while
-another thread holds Python's lock. This module reads the last of them, and asks the system what the process does.
+A process of the program that gets the signal ASK writes the stack of its main thread to a file (faulthandler, in inside/fit_report.py): in that thread
+itself, whatever it does and whichever thread has Python's lock, so that no frame changes meanwhile. This module sends the signal, reads the stack, and asks
+the system what the process does.
 """
 import os
 import re
 import signal
+import time
 from typing import Iterator, NamedTuple, Optional
 
 from cenote.base import source
 from cenote.launch import environment
 
-ENDING = environment.DRY_STACKS
+ENDING, ASK = environment.DRY_STACKS, environment.DRY_ASK
+ANSWER = 5  # s that a process has to write its stack: it may be stopped, or wait for a disk
+STILL = 0.1  # s without a write: the stack is whole
 TAIL = 1 << 16  # bytes that are read: the last stacks are in them
 FRAME = re.compile(r'  File "(.*)", line (\d+)(?: in (.*))?')
 
@@ -26,11 +30,40 @@ class Frame(NamedTuple):
 
 
 def last_stack(text: str) -> list[Frame]:
-    """The stack of the main thread in the last report of faulthandler, innermost frame first. It lists the main thread last."""
-    report = text[text.rfind("Timeout ("):] if "Timeout (" in text else ""
-    thread = re.split(r"(?m)^(?:Current thread|Thread) .*$", report)[-1]
-    found = (FRAME.match(line) for line in thread.splitlines())
+    """The last stack that faulthandler wrote, innermost frame first."""
+    last = re.split(r"(?m)^(?:Stack|Current thread|Thread) .*$", text)[-1]
+    found = (FRAME.match(line) for line in last.splitlines())
     return [Frame(match[1], int(match[2]), match[3] or "") for match in found if match]
+
+
+def listens(pid: int) -> bool:
+    """Another process may have the number by now: the signal would end it."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            caught = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)$", file.read())
+    except OSError:
+        return False
+    return caught is not None and bool(int(caught[1], 16) >> (ASK - 1) & 1)
+
+
+def asked(pid: int, path: str) -> list[Frame]:
+    """The stack of the main thread of that process now; empty if it does not answer."""
+    before = os.path.getsize(path)
+    if not listens(pid):
+        return []
+    try:
+        os.kill(pid, ASK)
+    except OSError:
+        return []
+    end, size = time.monotonic() + ANSWER, before
+    while time.monotonic() < end:
+        time.sleep(STILL)
+        last, size = size, os.path.getsize(path)
+        if size == last > before:
+            break
+    with open(path, "rb") as file:
+        file.seek(max(before, size - TAIL))
+        return last_stack(file.read().decode(errors="replace"))
 
 
 def does(pid: int) -> str:
@@ -58,10 +91,7 @@ def where(folder: str) -> list[str]:
         if not name.endswith(ENDING):
             continue
         pid = int(name[:-len(ENDING)])
-        with open(os.path.join(folder, name), "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(file.tell() - TAIL, 0))
-            stack = last_stack(file.read().decode(errors="replace"))
+        stack = asked(pid, os.path.join(folder, name))
         doing = does(pid)
         if stack and doing != "it is gone":
             lines.append(f"process {pid} is {place(stack)}; {doing}")

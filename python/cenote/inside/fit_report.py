@@ -115,11 +115,12 @@ class Watch:
         self.seen.built(args[0])
 
     def tell_stacks(self) -> None:
-        """From now on a thread of C writes the stacks of all threads every few seconds, for fit/stall.py."""
+        """From now on a signal of fit/stall.py makes the main thread write its stack. A thread that wrote the stacks of others every few seconds read
+        frames that were changing, and now and then ended the program."""
         if multiprocessing.parent_process() is not None:
             return
         self.stacks = open(os.path.join(self.folder, f"{os.getpid()}{environment.DRY_STACKS}"), "w", encoding="utf-8")
-        faulthandler.dump_traceback_later(environment.DRY_STACKS_EVERY, repeat=True, file=self.stacks)
+        faulthandler.register(environment.DRY_ASK, file=self.stacks, all_threads=False)
 
     def attach(self) -> None:
         """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""

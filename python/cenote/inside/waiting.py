@@ -11,7 +11,6 @@ No copy is left if a run that begins there could be another one than a run of a 
 were read at an import are no such reason: all runs have the same ones, apart from the folder of their reports and the name of their simulated
 machine. What is not noticed is a program that learns its arguments by another way than sys.argv, from /proc for example.
 """
-import faulthandler
 import os
 import random
 import signal
@@ -47,7 +46,7 @@ def why_not(files: set[str]) -> str:
         return "the program reads its arguments before it has imported torch"
     if threading.active_count() > 1 or threading.current_thread() is not threading.main_thread():
         return "the program has started threads before it reads its arguments"
-    if len(os.listdir("/proc/self/task")) > watch.threads + 1:  # one writes stacks
+    if len(os.listdir("/proc/self/task")) > watch.threads:
         return "a library has started threads before the program reads its arguments"
     if watch.torch.cuda.is_initialized():
         return "the program uses the GPU before it reads its arguments"
@@ -84,7 +83,6 @@ def leave(connection: socket.socket, arguments: Arguments) -> None:
     sys.stderr.flush()
     numbers = random.getstate()  # Python gives each child others
     interrupt = signal.getsignal(signal.SIGINT)
-    faulthandler.cancel_dump_traceback_later()  # a child could not end a thread of its parent's
     if not forked():
         wait(connection, arguments)
         signal.signal(signal.SIGINT, interrupt)

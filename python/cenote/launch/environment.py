@@ -5,6 +5,7 @@ a shell) inherit the environment, and so the options.
 """
 import ctypes
 import os
+import signal
 from typing import Mapping, NamedTuple, Optional
 
 from cenote import places
@@ -44,7 +45,8 @@ DRY_RUN = "CENOTE_DRY_RUN"  # the folder for a program's reports to `cenote dry-
 DRY_STEPS = "CENOTE_DRY_STEPS"  # the step after which the program is ended; 0: it runs to its end
 DRY_UNKNOWN = "CENOTE_DRY_UNKNOWN"  # what values that cannot be known are: a key of inside/values.py's POLICIES; empty: kernels compute nothing
 DRY_COPY = "CENOTE_DRY_COPY"  # of a program's first process: the socket on which it is asked to leave a copy, see inside/waiting.py
-DRY_STACKS, DRY_STACKS_EVERY = ".stacks", 5  # the ending of the file there to which a process writes its stacks, and how often, in seconds
+DRY_STACKS = ".stacks"  # the ending of the file there to which a process writes the stack of its main thread when it gets the signal DRY_ASK
+DRY_ASK = signal.SIGRTMAX - 3  # no library is known that uses it
 PHANTOMS = "CENOTE_PHANTOMS"  # the real ranks of the job, 0,511; all others are phantoms; see phantoms/entry.py
 PHANTOMS_STORE = "CENOTE_PHANTOMS_STORE"  # the file in which they find each other
 NEEDED = ".needed"  # the ending of a file RANK.needed in the folder of a dry run: that rank has to be real, too

@@ -1,0 +1,67 @@
+"""Where a program is that does not go on (fit/stall.py): the main thread of another process writes its stack when it is asked."""
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cenote.fit import stall
+
+LISTENS = """
+import faulthandler, sys, threading
+stacks = open(sys.argv[1], "w")
+faulthandler.register({signal}, file=stacks, all_threads=False)
+def compute():
+    while True:
+        sum(range(1000))
+def wait():
+    print("ready", flush=True)
+    threading.Event().wait()
+threading.Thread(target=compute, daemon=True).start()
+wait()
+"""
+DEAF = "print('ready', flush=True); import threading; threading.Event().wait()"
+
+
+@pytest.fixture
+def started(tmp_path):
+    """started(code): the process, once it is ready, and the file for its stacks, NUMBER.stacks."""
+    children = []
+
+    def call(code):
+        path = tmp_path / "stacks"
+        path.touch()
+        child = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
+        children.append(child)
+        assert child.stdout.readline() == b"ready\n"
+        named = path.rename(tmp_path / f"{child.pid}{stall.ENDING}")
+        return child, named
+    yield call
+    for child in children:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_a_process_tells_where_its_main_thread_is_while_another_computes(started, tmp_path):
+    child, path = started(LISTENS.format(signal=int(stall.ASK)))
+    for _ in range(3):
+        assert "wait" in [frame.function for frame in stall.asked(child.pid, path)]
+    place, = stall.where(tmp_path)
+    assert place.startswith(f"process {child.pid} is at <string>:10 in wait") and child.poll() is None
+
+
+def test_a_process_that_does_not_listen_is_left_alone(started, tmp_path):
+    child, path = started(DEAF)
+    assert not stall.listens(child.pid) and stall.asked(child.pid, path) == [] and stall.where(tmp_path) == []
+    assert child.poll() is None
+
+
+def test_a_process_that_is_stopped_or_gone_does_not_answer(started, monkeypatch):
+    child, path = started(LISTENS.format(signal=int(stall.ASK)))
+    monkeypatch.setattr(stall, "ANSWER", 0.3)
+    child.send_signal(signal.SIGSTOP)
+    assert stall.asked(child.pid, path) == []
+    child.kill()
+    child.wait()
+    assert not stall.listens(child.pid) and stall.asked(child.pid, path) == []
