@@ -1,8 +1,8 @@
 """Where a program is that does not go on: for `cenote dry-run`, which says so while it waits, and when it ends a program after --timeout.
 
-A process of the program that gets the signal ASK writes the stack of its main thread to a file (faulthandler, in inside/fit_report.py): in that thread
-itself, whatever it does and whichever thread has Python's lock, so that no frame changes meanwhile. This module sends the signal, reads the stack, and asks
-the system what the process does.
+A process of the program that gets the signal ASK writes the stack of its main thread to a file (faulthandler, in inside/fit_report.py). It does so in
+that thread itself, whatever the thread does and whichever has Python's lock: so no frame changes meanwhile. This module sends the signal, reads the
+stack, and asks the system what the process does.
 """
 import os
 import re
