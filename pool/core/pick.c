@@ -115,24 +115,19 @@ static uint64_t maybe_free(const struct region *r, uint32_t word)
     return r->home[word] & ~(r->sole[word] & r->busy[word]);
 }
 
-/* Bytes of free pages of a region, spares aside; *stays, unless NULL: of those that neither move nor go, pinned or of a private arena. */
+/* Bytes of free pages of a region, spares aside; *stays: of those that neither move nor go, pinned or of a private arena. */
 uint64_t pages_free(const struct pages *s, const struct region *r, uint64_t *stays)
 {
-    uint64_t bytes = 0, held = 0;
-    bool by_word = !stays && !region_is_segment(r); /* sole pages that may be free are */
+    uint64_t bytes = *stays = 0;
     for (uint32_t w = 0; w < bits_words(r->slots); w++) {
-        uint64_t free = maybe_free(r, w), counted = by_word ? free & r->sole[w] : 0;
-        bytes += (uint64_t)__builtin_popcountll(counted) << r->shift;
-        for (free &= ~counted; free; free &= free - 1) {
+        for (uint64_t free = maybe_free(r, w); free; free &= free - 1) {
             uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(free);
             const struct page *p = page_of(s, r->page[slot]);
             bool owned = !bit_is_set(r->sole, slot) && p->owner.region;
             bytes += owned ? 0 : p->bytes;
-            held += !owned && (p->fixed || p->pins) ? p->bytes : 0;
+            *stays += !owned && (p->fixed || p->pins) ? p->bytes : 0;
         }
     }
-    if (stays)
-        *stays = held;
     return bytes;
 }
 

@@ -151,10 +151,12 @@ CASE(thousands_of_regions_are_counted_in_several_looks)
 {
     static uint64_t home = 1, sole = 1, none;
     static struct region regions[1000];
+    static uint32_t page;
     reset(0.01);
-    EXPECT(pages_open(&pool.store.pages, 20));
+    EXPECT(pages_open(&pool.store.pages, 20) && table_reserve(&pool.store.pages.table, 1));
+    page = pages_add(&pool.store.pages, 0, 1 << 20);
     for (size_t i = 0; i < 1000; i++) {
-        regions[i] = (struct region){.slots = 1, .shift = 20, .is_listed = true, .home = &home, .sole = &sole, .busy = &none};
+        regions[i] = (struct region){.slots = 1, .shift = 20, .is_listed = true, .home = &home, .sole = &sole, .busy = &none, .page = &page};
         EXPECT(pages_add_region(&pool.store.pages, &regions[i]));
     }
     uint64_t slack = NEED / 8 + (16ull << 20), free = 1000ull << 20;
