@@ -135,6 +135,12 @@ def test_metadata(wheel):
     assert metadata.get_all("Provides-Extra") == ["torch", "picture", "table"]
 
 
+def test_pytest_finds_the_plug_in(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        points = archive.read(next(name for name in archive.namelist() if name.endswith("entry_points.txt"))).decode()
+    assert "[pytest11]\ncenote=cenote.integrations.pytest_plugin" in points.replace(" ", "")
+
+
 def test_the_command_is_installed(installed, outside):
     version = call(installed, "-c", "import cenote; print(cenote.__version__)", **outside)
     for command in ([installed.parent / "cenote"], [installed, "-m", "cenote"]):

@@ -1,0 +1,1 @@
+"""cenote in other programs: pytest, notebooks, Trainers. Each module is imported by the program that it is for, and by no other module."""
