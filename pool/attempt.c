@@ -186,8 +186,21 @@ static enum attempt probe(struct climb *c, uint64_t bytes)
 }
 
 /*
- * May the stream be made to wait, for `bytes` that are missing? Pending blocks and other pools may bring enough earlier than a fence, which is behind
- * everything that the context was given. Then the host waits instead, for whatever comes first. LOCKING: the pool's lock.
+ * Bytes that may be created before the stream is made to wait for memory in flight: with order:2 no more than the pool needs, in whole pages, else
+ * `most`, which is all that can be had. LOCKING: the pool's lock.
+ */
+static uint64_t most_before_order(const struct climb *c, uint32_t shift, uint64_t news, uint64_t most)
+{
+    uint64_t page = 1ull << shift, room = most;
+    if (c->pool->config.options.order > 1 && c->rung == RUNG_BUDGET && !c->no_order)
+        room = (budget_room(c->pool, c->request->bytes) + page - 1) & ~(page - 1);
+    room = room > news ? room : news;
+    return room < most ? room : most;
+}
+
+/*
+ * May the stream be made to wait, for `bytes` that are missing and cannot be created? Pending blocks and other pools may bring enough earlier than a
+ * fence, which is behind everything that the context was given. Then the host waits instead, for whatever comes first. LOCKING: the pool's lock.
  */
 static bool may_order(const struct climb *c, uint64_t bytes)
 {
@@ -197,27 +210,32 @@ static bool may_order(const struct climb *c, uint64_t bytes)
 }
 
 /*
- * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, the thread looks for a place anew, with
- * pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
+ * Which pages go there. Only if those that can be had are not enough, and nothing else is left but to wait, or with order:2 to take more memory, the
+ * thread looks for a place anew, with pages that the device is not done with, for which the stream will wait. LOCKING: the pool's lock.
  */
 static enum plan plan(struct climb *c, struct requester *who, struct place *place, uint64_t most)
 {
     cenote_pool *pool = c->pool;
     struct fill *f = &pool->remap.fill;
     struct pages *s = &pool->store.pages;
-    uint64_t news = growth(c, most);
-    enum plan plan = fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
-    if (plan != PLAN_OVER_LIMIT || !may_order(c, ((uint64_t)f->creates << f->region->shift) - most))
+    struct region *r = region_of(s, place->region);
+    uint64_t news = growth(c, most), before = most_before_order(c, r->shift, news, most);
+    enum plan plan = fill_plan(f, s, who, r, place->under.from, place->under.to, news, before);
+    bool is_early = before < most;
+    if (plan != PLAN_OVER_LIMIT || !(is_early || may_order(c, ((uint64_t)f->creates << r->shift) - most)))
         return plan;
-    struct place other = {0};
     who->orderable = order_reach(pool, c->arena);
-    if (!who->orderable)
+    if (who->orderable) {
+        struct place other = {0};
+        enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
+        CHECK(fit == FIT_WITH_PAGES); /* the place that was found without such pages is one still, and none has become better than that */
+        (void)fit;
+        *place = other;
+        news = before;
+    } else if (!is_early) {
         return plan;
-    enum fit fit = pool_try(pool, c->arena, who, c->request, true, &other, &c->at);
-    CHECK(fit == FIT_WITH_PAGES); /* the place that was found without such pages is one still, and none has become better than that */
-    (void)fit;
-    *place = other;
-    return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, most, most);
+    }
+    return fill_plan(f, s, who, region_of(s, place->region), place->under.from, place->under.to, news, most);
 }
 
 /* LOCKING: the pool's lock. */

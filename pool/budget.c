@@ -79,6 +79,14 @@ uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now)
     return most > reserved ? most - reserved : 0;
 }
 
+/* Bytes that the pool may grow by, for a request of `bytes`, before it holds more than was ever live, or is live and pending. */
+uint64_t budget_room(cenote_pool *pool, uint64_t bytes)
+{
+    uint64_t pending = pool->account.stats.active.current - pool->account.stats.allocated.current;
+    uint64_t need = need_with(pool, bytes) + pending, reserved = pool->store.pages.reserved;
+    return need > reserved ? need - reserved : 0;
+}
+
 /*
  * Bytes of pages that blocks hold: live bytes, and what lies beside them on the same pages. Free pages, in flight or not, are no part of it. One call
  * counts REGIONS_A_LOOK regions, and the next goes on there, so that an allocation of a pool of thousands of streams takes no longer than others.

@@ -31,5 +31,6 @@ void     budget_book_segments(cenote_pool *pool, uint64_t ns);
 void     budget_remember(cenote_pool *pool);
 void     budget_look(cenote_pool *pool);
 uint64_t budget_growth(cenote_pool *pool, uint64_t bytes, uint64_t now);
+uint64_t budget_room(cenote_pool *pool, uint64_t bytes);
 
 #endif

@@ -338,6 +338,111 @@ CASE(order_0)
     expect_host_waits_with(&options);
 }
 
+/* ------------------------------------------------------------------------------------------------------ order:2, while memory is left */
+
+#define SMALL (30 * MIB)            /* three fit beside what is live */
+
+static void open_eager(cenote_options options)
+{
+    options.order = 2;
+    open_with(&options, 1);
+}
+
+/* Memory of one stream is in flight, and another asks for so much, which the device has. Bytes that the pool grew by. */
+static uint64_t grown_for(size_t bytes, cenote_group *group, struct held *wanted)
+{
+    uint64_t before = scene_stats(scene.pool).reserved.current;
+    void *block;
+    REQUIRE_EQ(group ? cenote_group_alloc(group, bytes, 512, scene.stream[A], &block) : cenote_alloc(scene.pool, bytes, scene.stream[A], &block), 0);
+    *wanted = held_of(block, bytes, scene.stream[A]);
+    EXPECT_EQ(scene_stats(scene.pool).waits, 0);
+    EXPECT_EQ(sim_now(), 0);
+    return scene_stats(scene.pool).reserved.current - before;
+}
+
+CASE(order_2_before_the_pool_grows)
+{
+    struct held wanted;
+    open_eager(scene_options());
+    leave_in_flight(scene.stream[B], SMALL);
+    EXPECT_EQ(grown_for(SMALL, NULL, &wanted), 0);
+    EXPECT_EQ(orders(), 1);
+    held_give(&wanted);
+    close_scene();
+}
+
+CASE(order_1_lets_the_pool_grow)
+{
+    struct held wanted;
+    open_scene();
+    leave_in_flight(scene.stream[B], SMALL);
+    EXPECT(grown_for(SMALL, NULL, &wanted) >= SMALL);
+    EXPECT_EQ(orders(), 0);
+    held_give(&wanted);
+    close_scene();
+}
+
+/* What has never been live at one time is new memory, and only the rest is worth a wait. */
+CASE(order_2_takes_what_the_program_needs)
+{
+    struct held wanted;
+    open_eager(scene_options());
+    leave_in_flight(scene.stream[B], SMALL);
+    uint64_t grown = grown_for(2 * SMALL, NULL, &wanted);
+    EXPECT(grown >= SMALL && grown < SMALL + SMALL / 2);
+    EXPECT_EQ(orders(), 1);
+    held_give(&wanted);
+    close_scene();
+}
+
+/* A block that is pending is as good as live: memory for the next one is no waste, and no stream waits for it. */
+CASE(order_2_and_pending_blocks)
+{
+    struct held pending, wanted;
+    open_eager(scene_options());
+    REQUIRE(held_take(&pending, scene.pool, SMALL, scene.stream[B]));
+    held_linger(&pending, scene.stream[C]);
+    DONE(cenote_use(pending.at, scene.stream[C]));
+    DONE(cenote_free(pending.at));
+    leave_in_flight(scene.stream[B], SMALL / 2);
+    EXPECT(grown_for(SMALL / 3, NULL, &wanted) >= SMALL / 3);
+    EXPECT_EQ(orders(), 0);
+    held_give(&wanted);
+    close_scene();
+}
+
+/* Where a stream cannot wait, the pool grows, and the host does not wait for what is in flight. */
+CASE(order_2_where_the_stream_cannot_wait)
+{
+    cenote_group *group;
+    struct held wanted;
+    open_eager(scene_options());
+    DONE(cenote_group_create(scene.pool, "graph", CENOTE_GROUP_PRIVATE, NULL, &group));
+    leave_in_flight(scene.stream[B], SMALL);
+    EXPECT(grown_for(SMALL, group, &wanted) >= SMALL);
+    EXPECT_EQ(orders(), 0);
+    EXPECT_EQ(scene_stats(scene.pool).retries, 0); /* memory is not short */
+    held_give(&wanted);
+    DONE(cenote_group_destroy(group));
+    close_scene();
+}
+
+CASE(order_2_and_a_driver_that_refuses)
+{
+    struct held wanted;
+    open_eager(scene_options());
+    leave_in_flight(scene.stream[B], SMALL);
+    fault_arm("cuStreamWaitEvent", 1, CUDA_ERROR_NOT_SUPPORTED, true);
+    EXPECT(grown_for(SMALL, NULL, &wanted) >= SMALL);
+    EXPECT_EQ(fault_fired(), 1);
+    fault_disarm();
+    EXPECT_EQ(orders(), 0);
+    held_give(&wanted);
+    close_scene();
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------------------ */
+
 CASE(captures_that_are_not_announced)
 {
     cenote_options options = scene_options();
