@@ -244,6 +244,7 @@ static enum attempt fill_from_plan(struct climb *c, struct requester *who, struc
     cenote_pool *pool = c->pool;
     uint64_t allowance = limits_allowance(pool), most = allowance < c->driver_has ? allowance : c->driver_has;
     uint64_t lacks;
+    CHECK(provider_moves_pages(pool, c->arena)); /* a segment has its memory for as long as it lives */
     switch (plan(c, who, place, most)) {
     case PLAN_READY:
         return fill_place(c, place);

@@ -109,7 +109,7 @@ bool pages_lack(struct pages *s, const struct requester *who, const struct regio
         return true;
     if (slot_has_page(s, who, r, slot))
         return false;
-    *blocked = !slot_may_be_unmapped(s, who, r, slot);
+    *blocked = page_of(s, r->page[slot])->leaving || !slot_may_be_unmapped(s, who, r, slot); /* it leaves, or stays if its source refuses */
     return true;
 }
 

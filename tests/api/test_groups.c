@@ -197,6 +197,60 @@ CASE(a_group_on_memory_of_the_program)
     scene_close(&scene);
 }
 
+/* A source whose give function asks the group for a block, once: while its first segment goes, the second is on its way as well. */
+struct hungry {
+    struct source source;
+    cenote_group *group;
+    cenote_stream stream;
+    size_t       wants;
+    void         *block;
+};
+
+static void *hungry_take(size_t bytes, cenote_stream stream, void *arg)
+{
+    return source_take(bytes, stream, &((struct hungry *)arg)->source);
+}
+
+static void hungry_give(void *memory, size_t bytes, cenote_stream stream, void *arg)
+{
+    struct hungry *h = arg;
+    size_t wants = h->wants;
+    h->wants = 0;
+    if (wants)
+        EXPECT_EQ(cenote_group_alloc(h->group, wants, 512, h->stream, &h->block), CENOTE_OK);
+    source_give(memory, bytes, stream, &h->source);
+}
+
+/* What is on its way back serves no request, and nothing is put in its place. */
+CASE(a_segment_that_is_going_serves_no_request)
+{
+    struct scene scene;
+    struct held held;
+    void *blocks[2];
+    cenote_stats stats;
+    scene_open(&scene, 256 * MIB);
+    struct hungry h = {.source = {scene.pool, 100 * MIB, 0, 0}, .stream = scene.stream[A]};
+    cenote_source with = {hungry_take, hungry_give, &h};
+    DONE(cenote_group_create(scene.pool, "hungry", 0, &with, &h.group));
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_group_alloc(h.group, 20 * MIB, 512, h.stream, &blocks[i]));
+    for (int i = 0; i < 2; i++)
+        DONE(cenote_free(blocks[i]));
+    EXPECT_EQ(h.source.taken, 2);
+    h.wants = 20 * MIB;
+    DONE(cenote_pool_trim(scene.pool, 0, CENOTE_TRIM_WAIT));
+    REQUIRE(h.block);
+    EXPECT_EQ(h.source.taken, 3);
+    EXPECT_EQ(h.source.given, 2);
+    DONE(cenote_pool_stats(scene.pool, &stats));
+    EXPECT_EQ(stats.pages_created, 3);
+    held = held_of(h.block, 20 * MIB, h.stream);
+    held_give(&held);
+    DONE(cenote_group_destroy(h.group));
+    scene_close(&scene);
+    EXPECT_EQ(h.source.given, 3);
+}
+
 /*
  * The memory of a destroyed group serves no other group: it goes back, one segment after the other, before another source is asked for more. Also
  * when the budget for giving segments back is used up, as here by the first segment.
