@@ -75,6 +75,16 @@ def test_a_program_that_is_not_there(run, tmp_path):
     assert run("run", "--", tmp_path).returncode == 126
 
 
+def test_a_folder_of_path_that_may_not_be_searched(run, tmp_path):
+    """The search there ends with "Permission denied", as it does at a folder of that name, which root meets as well."""
+    (tmp_path / "no-such-program").mkdir()
+    (tmp_path / "data").write_text("")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    missing = run("run", "--", "no-such-program", PATH=path)
+    assert (missing.returncode, missing.stderr) == (127, "cenote run: 'no-such-program': there is no such program in PATH\n")
+    assert run("run", "--", "data", PATH=path).returncode == 126
+
+
 def test_it_is_the_same_process(clean, tmp_path):
     script = tmp_path / "pid.py"
     script.write_text("import os; print(os.getpid(), os.getppid())")

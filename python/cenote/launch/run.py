@@ -1,6 +1,7 @@
 """`cenote run`: sets the environment and becomes the program by exec, so that exit status, signals, terminal and standard streams are the program's
 own."""
 import os
+import shutil
 import signal
 import sys
 from typing import NoReturn, Sequence
@@ -69,18 +70,22 @@ def prepare_plugin(is_ours: bool, variables: dict[str, str]) -> None:
         variables["CENOTE_BUILD"] = places.build_folder()
 
 
+def is_in_path(name: str, variables: dict[str, str]) -> bool:
+    """Is a file of that name there, executable or not? A folder of PATH that the user may not read says "Permission denied" to each search."""
+    return os.sep in name or shutil.which(name, os.F_OK, variables.get("PATH")) is not None
+
+
 def become(command: Sequence[str], variables: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     restore_signals()
     try:
         os.execvpe(command[0], list(command), variables)
-    except FileNotFoundError:
-        status, why = NOT_FOUND, "there is no such program in PATH"
     except ValueError:
         status, why = NOT_FOUND, "a name or an argument has a NUL in it"
     except OSError as error:
-        status, why = NOT_EXECUTABLE, os.strerror(error.errno or 0)
+        is_missing = isinstance(error, FileNotFoundError) or not is_in_path(command[0], variables)
+        status, why = (NOT_FOUND, "there is no such program in PATH") if is_missing else (NOT_EXECUTABLE, os.strerror(error.errno or 0))
     print(f"cenote run: {command[0]!r}: {why}", file=sys.stderr)
     sys.exit(status)
 
