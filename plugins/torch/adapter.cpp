@@ -3,6 +3,7 @@
  */
 #include "adapter.h"
 
+#include "install.h"
 #include "outward.h"
 #include "streams.h"
 
@@ -53,12 +54,35 @@ void *Adapter::take(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
     if (C10_UNLIKELY(!enabled_))
         return take_directly(bytes);
+    if (C10_UNLIKELY(watchers_.load(std::memory_order_relaxed) != nullptr))
+        return take_watched(device, bytes, stream);
+    return take_unwatched(device, bytes, stream);
+}
+
+void *Adapter::take_unwatched(DeviceIndex device, size_t bytes, cudaStream_t stream)
+{
     if (C10_UNLIKELY(!streams_declared_[static_cast<size_t>(device)].load(std::memory_order_relaxed)))
         declare_streams(device);
     if (C10_UNLIKELY(history_.sees_allocations()))
         return take_recorded(device, bytes, stream);
     void *block = take_unrecorded(device, bytes, stream);
     return C10_UNLIKELY(history_.sees_allocations()) ? record_late(block) : block;
+}
+
+void *Adapter::take_watched(DeviceIndex device, size_t bytes, cudaStream_t stream)
+{
+    const Watchers *watchers = watchers_.load(std::memory_order_acquire);
+    ask_python([&] { watchers->before(bytes); });
+    void *block = take_unwatched(device, bytes, stream);
+    cenote_block known;
+    watchers->taken(device, block, cenote_find(block, &known) ? bytes : known.size, bytes);
+    return block;
+}
+
+void Adapter::watch(const Watchers &watchers)
+{
+    if (!watchers_)
+        watchers_.store(new Watchers(watchers), std::memory_order_release);
 }
 
 void *Adapter::take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t stream)
@@ -162,6 +186,9 @@ void Adapter::raw_delete(void *block)
     const c10::impl::PyInterpreter *interp = c10::impl::GPUTrace::get_trace();
     if (C10_UNLIKELY(interp))
         trace_free(interp, block);
+    const Watchers *watchers = watchers_.load(std::memory_order_acquire);
+    if (C10_UNLIKELY(watchers != nullptr))
+        watchers->freeing(block);
     if (C10_UNLIKELY(history_.sees_frees()))
         delete_recorded(block);
     else
@@ -378,3 +405,8 @@ Adapter *adapter()
 }
 
 } // namespace cenote_torch
+
+void cenote_torch_watch_blocks(cenote_torch_before_fn before, cenote_torch_taken_fn taken, cenote_torch_freeing_fn freeing)
+{
+    cenote_torch::adapter()->watch({before, taken, freeing});
+}

@@ -117,6 +117,14 @@ struct Route {
     std::thread::id thread;
 };
 
+/* Functions of another library that hear of each block: names (plugins/torch/names). `before` runs ahead of an allocation, and may take Python's
+ * lock; `taken` and `freeing` run while the block is the caller's. No lock is held under them. They never go, once they are there. */
+struct Watchers {
+    void (*before)(size_t bytes);
+    void (*taken)(int device, const void *block, size_t size, size_t bytes);
+    void (*freeing)(const void *block);
+};
+
 class Adapter final : public Placing<Annotated<Younger<CUDAAllocator>>> {
 public:
     /* allocation */
@@ -131,6 +139,7 @@ public:
     bool isEnabled() const override { return enabled_; }
 
     void forked();
+    void watch(const Watchers &watchers);
 
     /* devices */
     void init(int device_count) override;
@@ -203,6 +212,8 @@ public:
 private:
     cenote_pool *pool(DeviceIndex device) const;
     void *take(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    void *take_unwatched(DeviceIndex device, size_t bytes, cudaStream_t stream);
+    void *take_watched(DeviceIndex device, size_t bytes, cudaStream_t stream);
     void *take_recorded(DeviceIndex device, size_t bytes, cudaStream_t stream);
     void *take_unrecorded(DeviceIndex device, size_t bytes, cudaStream_t stream);
     int take_at(DeviceIndex device, cenote_group *group, void *block, size_t bytes, cudaStream_t stream);
@@ -238,6 +249,7 @@ private:
     std::vector<cenote_pool *> pools_; /* by device; filled once by init, before any allocation */
     std::array<std::atomic<bool>, C10_COMPILE_TIME_MAX_GPUS> streams_declared_{};
     std::atomic<bool> enabled_{true};
+    std::atomic<const Watchers *> watchers_{nullptr};
     Lock direct_lock_;
     std::unordered_set<void *> direct_; /* blocks from cudaMalloc, allocated while the adapter was switched off */
     std::atomic<bool> has_direct_{false}; /* stays true from the first of them on */

@@ -44,8 +44,8 @@ def make_parser() -> Parser:
                         "LD_PRELOAD: docs/preload.md")
     parser.add_argument("--trace", metavar="FILE", help="record what cenote allocates and write it when the program ends, for `cenote view` "
                         "and `cenote replay`; gzip if FILE ends in .gz; %%p in FILE becomes the process id")
-    parser.add_argument("--report", metavar="FILE.html", help="record what cenote allocates and write the page of `cenote view` when the program "
-                        "ends; implies --allocator cenote")
+    parser.add_argument("--report", metavar="FILE.html", help="write the page of `cenote view` when the program ends, with each block's kind, module "
+                        "and line; under cenote, unless --allocator says native or expandable")
     parser.add_argument("--json", metavar="FILE", help="write the program's memory figures, in all and for each step, when it ends")
     parser.add_argument("--quiet", action="store_true", help="print no line at the end")
     return parser

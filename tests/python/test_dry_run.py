@@ -444,3 +444,62 @@ def test_scripts_as_documentation_teaches_them(run, tmp_path, script, module):
     found = json.loads((tmp_path / "out.json").read_text())
     kinds = found["processes"][0]["devices"]["0"]["kinds"]
     assert min(kinds["parameters"], kinds["optimizer state"]) > 32 * MIB
+
+
+# --- names
+
+NAMED = """
+    import torch
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)
+        def forward(self, x):
+            return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Block() for _ in range(3))
+            self.register_buffer("scale", torch.ones(1 << 20))
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Net().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(5):
+        x = torch.randn(8192, 256, device="cuda")
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("allocator", ["cenote", "native", "expandable"])
+def test_what_holds_the_memory_by_name(dry, allocator):
+    done, found = dry(NAMED, "--gpu", "4GiB", "--allocator", allocator)
+    assert done.returncode == 0, done.stderr
+    device = found["processes"][0]["devices"]["0"]
+    rows = {(row["kind"], row["name"]): row for row in device["names"]["rows"]}
+    assert device["names"]["bytes"] == device["live_peak"] == sum(device["kinds"].values()) == sum(device["phases"].values())
+    assert not {"other", "none"} & {*device["kinds"], *device["phases"]}
+    weight = rows["parameters", "layers.1.up.weight"]
+    assert weight["bytes"] == 4 * 256 * 4096 and weight["shape"] == "4096x256 float32"
+    assert rows["optimizer state", "exp_avg of layers.2.down.weight"]["bytes"] == 4 * 256 * 4096
+    assert rows["buffers", "scale"]["bytes"] == 4 * MIB and rows["inputs", f"train.py:{line_of(NAMED, 'randn')}"]["bytes"] == 8 * MIB
+    up = rows["activations", "layers.0.up"]
+    assert up["bytes"] == 128 * MIB and up["line"] == f"train.py:{line_of(NAMED, 'self.down(torch.nn')}"
+    assert up["library"].partition(":")[0].endswith("torch/nn/modules/linear.py")
+    assert "largest at the peak:" in done.stdout and "activations: layers.*.up (" in done.stdout, done.stdout
+
+
+def test_the_module_where_memory_ran_out(dry):
+    done, found = dry(NAMED, "--gpu", "1150MiB")
+    failure = found["failure"]
+    assert done.returncode == 1 and failure["place"]["module"].startswith("layers."), failure["place"]
+    assert f"  in module {failure['place']['module']}" in done.stdout and "largest when memory ran out:" in done.stdout
+    assert not [frame for frame in failure["stack"] if "/cenote/" in frame["file"] and "site-packages" not in frame["file"]]
+    assert failure["live"] == failure["names"]["bytes"]

@@ -181,7 +181,8 @@ def test_a_report_records_unless_the_program_says_how_much(tmp_path):
 
 
 @pytest.mark.parametrize("wish, why", [
-    (Wish(allocator="native", report="x.html", line=True), "use --allocator cenote"), (Wish(allocator="cenote", report="x.png", line=True), ".html"),
+    (Wish(allocator="cudaMallocAsync", report="x.html", line=True), "use --allocator cenote"),
+    (Wish(allocator="cenote", report="x.png", line=True), ".html"),
     (Wish(figures="/no/such/folder/x.json", line=True), "there is no folder"),
 ])
 def test_what_cannot_be_is_one_line(wish, why):
@@ -227,6 +228,16 @@ def test_figures_are_as_small_as_they_are(requested, reserved, words):
     assert run_summary.line(found) == words + "1 driver call (cenote)"
 
 
+def assert_named(page):
+    """The page has kinds, names and lines of an unmodified script; only the first records of the process may lack them."""
+    views = json.loads(re.search(r"^const DATA = (.*);$", page, re.MULTILINE)[1])["views"]
+    names = views[0]["names"]
+    assert {"parameters", "gradients"} <= {*names["kind"]} and "parameter 0 of SGD" in names["name"], names
+    assert {f"program.py:{number}" for number in (3, 6)} <= {*names["line"]}, names["line"]
+    assert views[0]["peaks"]["reserved"] > 4 << 20
+    assert "not known" not in names["kind"], names["kind"]
+
+
 @pytest.mark.torch
 @pytest.mark.simulation
 def test_under_cenote_with_a_report(trained, tmp_path):
@@ -236,6 +247,7 @@ def test_under_cenote_with_a_report(trained, tmp_path):
     assert re.search(r"^cenote: \S*memory\.html: [\d.]+ MB; open it in a browser$", said, re.MULTILINE), said
     page = (tmp_path / "memory.html").read_text()
     assert page.startswith("<!") and "program" in page
+    assert_named(page)
     assert figures["allocator"] == "cenote" and figures["modelled_driver_ns"] > 0
     asked = [step["requested"] for step in figures["steps"]]
     assert len(asked) == 3 and asked[0] < asked[1] < asked[2] and max(asked) <= figures["reserved_peak"]
@@ -243,8 +255,9 @@ def test_under_cenote_with_a_report(trained, tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.simulation
-def test_under_pytorchs_own(trained):
-    said, figures = trained("--allocator", "expandable")
+def test_under_pytorchs_own(trained, tmp_path):
+    said, figures = trained("--allocator", "expandable", "--report", tmp_path / "memory.html")
+    assert_named((tmp_path / "memory.html").read_text())
     assert "(expandable on a simulated GPU)" in said and "trims" not in said
     assert figures["allocator"] == "expandable" and figures["trims"] is None and 0 < figures["requested_peak"] <= figures["reserved_peak"]
     assert [step["step"] for step in figures["steps"]] == [1, 2, 3]

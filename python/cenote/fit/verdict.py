@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from cenote.base import quantity, source
 from cenote.base.quantity import MIB, readable as size
-from cenote.fit import for_now, observed
+from cenote.fit import for_now, named, observed
 
 NAMED_LEAST = 8 * MIB  # smaller parts are not listed
 TIGHT = 50  # a verdict is tight if less than 1/50 of the card is left
@@ -288,7 +288,7 @@ def peak_lines(outcome: Outcome) -> list[str]:
     for title, name in (("kind", "kinds"), ("phase", "phases")):
         if figures.get(name):
             lines.append(f"    by {title + ':':<6} {parts(figures[name])}")
-    return lines
+    return lines + named.lines(figures.get("names"), "at the peak")
 
 
 def device_lines(outcome: Outcome) -> list[str]:
@@ -329,6 +329,7 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
     frame = own_frame(failure)
     if frame and frame["text"]:
         lines.append(f"    {frame['text'][:120]}")
+    lines += named.place_lines(failure.get("place"))
     inner = failure["stack"][0] if failure["stack"] else None
     if inner and inner is not frame:
         lines.append(f"  inside {inner['function']} at {at(inner)}")
@@ -340,6 +341,7 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
         for title, name in (("kind", "kinds"), ("phase", "phases")):
             if failure[name]:
                 lines.append(f"    by {title + ':':<6} {parts(failure[name])}")
+        lines += named.lines(failure.get("names"), "when memory ran out")
     if outcome.was_caught:
         times = plural(outcome.failures, "time")
         worst = outcome.worst()

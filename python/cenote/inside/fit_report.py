@@ -19,9 +19,10 @@ from types import FrameType, ModuleType
 from typing import Any, Iterator, Optional
 
 from cenote.base import outputs, source
-from cenote.inside import late_state, rise, seen, values
+from cenote.inside import holdings, late_state, rise, seen, values
 from cenote.inside.moment import Moment
 from cenote.labels import hooks, step_counter
+from cenote.labels.names import Names
 from cenote.launch import environment
 from cenote.native import bindings
 
@@ -77,6 +78,7 @@ class Watch:
     def __init__(self, torch: ModuleType, folder: str, steps: int) -> None:
         self.torch, self.folder, self.steps_most = torch, folder, steps
         self.values: Optional[values.Values] = None
+        self.names: Optional[Names] = None
         self.moment = Moment(torch)
         self.seen = seen.Seen(torch, self.note, lambda module: self.rises.call(module))
         self.rises = rise.Rises(folder, steps, lambda: self.write(""), late_state.LateState(torch, lambda: self.seen.optimizers))
@@ -164,8 +166,17 @@ class Watch:
             stack += stack_of(frames(self.caller_of_backward()))
         figures = self.figures(device)
         return {"device": device, "bytes": size, "step": self.steps + 1, "phase": phase_name(phase), "stack": shortened(stack),
-                "live": figures["live"], "reserved": figures["reserved"], "kinds": self.division("kind", device, "live"),
-                "phases": self.division("phase", device, "live"), "advice": self.advice(device, size)}
+                "live": figures["live"], "reserved": figures["reserved"], **self.held(device, False), "place": holdings.here(self.names, size),
+                "advice": self.advice(device, size)}
+
+    def held(self, device: int, at_peak: bool) -> dict[str, Any]:
+        """What holds the memory, now or at the peak: by kind, by phase and, if blocks have names, by name."""
+        if self.names is None:
+            which = "at_peak" if at_peak else "live"
+            return {"kinds": self.division("kind", device, which), "phases": self.division("phase", device, which)}
+        hooks.settle()
+        found = holdings.at_peak(self.names, device) if at_peak else holdings.now(self.names, device)
+        return {"kinds": found["kinds"], "phases": found["phases"], "names": found}
 
     def caller_of_backward(self) -> Optional[FrameType]:
         """The frame of a thread that called backward: an autograd thread has no frames of its own."""
@@ -211,8 +222,7 @@ class Watch:
                 continue
             known = self.devices.setdefault(device, {"live_peak": 0, "reserved_peak": 0, "requested_peak": 0, "peak_step": 1})
             if now["live_peak"] > known["live_peak"]:
-                known.update(live_peak=now["live_peak"], peak_step=max(self.steps, 1), kinds=self.division("kind", device, "at_peak"),
-                             phases=self.division("phase", device, "at_peak"))
+                known.update(live_peak=now["live_peak"], peak_step=max(self.steps, 1), **self.held(device, True))
             known["reserved_peak"] = max(known["reserved_peak"], now["reserved_peak"])
             known["requested_peak"] = max(known["requested_peak"], now["requested_peak"])
             free, total = self.torch.cuda.mem_get_info(device)
@@ -276,9 +286,8 @@ def begin(torch: ModuleType) -> None:
     folder, steps = os.environ.get(FOLDER, ""), os.environ.get(STEPS, "0")
     if not torch.version.cuda or not os.path.isdir(folder):
         return
-    if bindings.is_torchs(torch):
-        hooks.label(torch, True)
     watch = Watch(torch, folder, int(steps))
+    watch.names = hooks.label_names(torch, say)
     watch.tell_stacks()  # also while a library is compiled
     watch.values = values.begin(torch, say)
     watch.start()

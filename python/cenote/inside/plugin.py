@@ -92,6 +92,7 @@ def hook_up(made: adapter.Library) -> ctypes.CDLL:
     library.cenote_torch_install.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     if library.cenote_torch_install(why, ROOM):
         raise RuntimeError(f"cenote.install: {why.value.decode(errors='replace')}")
+    adapter.active = library
     atexit.register(library.cenote_torch_python_ends)  # ctypes releases Python's lock for the call, which waits for threads that ask for the lock
     if environment.is_on(environment.HOST, os.environ):
         library.cenote_torch_install_host.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]

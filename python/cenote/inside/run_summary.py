@@ -13,12 +13,16 @@ import sys
 import tempfile
 import time
 from types import ModuleType
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from cenote.base import outputs
 from cenote.labels import step_counter
 from cenote.launch import environment
 from cenote.native import bindings
+
+if TYPE_CHECKING:
+    from cenote.labels.names import Names
+    from cenote.view.history import History
 
 LINE, FIGURES, REPORT = environment.SUMMARY, environment.FIGURES, environment.REPORT
 STEPS_MAX = 4096  # steps that are kept; when there are more, every second one goes
@@ -57,7 +61,16 @@ class Summary:
     def __init__(self, torch: ModuleType) -> None:
         self.torch, self.since, self.began = torch, time.perf_counter(), time.time()
         self.figures_path, self.report_path = (os.environ.get(name, "") for name in (FIGURES, REPORT))
+        self.names: Optional[Names] = None
         self.forget()
+
+    def name_blocks(self) -> None:
+        """A report has names. Without the library that gives them it has none, and says so."""
+        from cenote.inside import report_page
+        from cenote.labels import hooks
+        self.names = hooks.label_names(self.torch, say)
+        if self.names is not None:
+            self.names.log(report_page.LOG_MAX)
 
     def forget(self) -> None:
         """For a new process, and for a forked child, which inherits its parent's figures."""
@@ -189,18 +202,30 @@ class Summary:
         outputs.write(path, (json.dumps(found, indent=1) + "\n").encode())
 
     def write_report(self, path: str, found: dict[str, Any]) -> None:
-        """The page of `cenote view` for the traces of all devices."""
-        from cenote.inside import reports
+        """The page of `cenote view` for all devices."""
         from cenote.view import viewer
-        histories = []
-        with tempfile.TemporaryDirectory(prefix="cenote-") as folder:
-            for device in sorted(self.peaks):
-                trace = os.path.join(folder, f"{found['program']}.csv")
-                reports.save_trace(trace, device)
-                histories += viewer.read(trace)
+        histories = [history for device in sorted(self.peaks) for history in self.histories(device, found["program"])]
         data = viewer.draw(histories, path)
         outputs.write(path, data)
         say(f"{path}: {len(data) / 1e6:.1f} MB; open it in a browser")
+
+
+    def histories(self, device: int, program: str) -> "list[History]":
+        """From cenote's trace, with names if blocks have them; under PyTorch's own allocator from the ledger of names."""
+        from cenote.inside import report_page, reports
+        from cenote.view import viewer
+        if not self.is_ours():
+            if self.names is None:
+                raise ValueError("blocks have no names here, and PyTorch's own allocator records nothing else")
+            return [report_page.from_ledger(program, device, self.names, report_page.logged(self.names, device))]
+        with tempfile.TemporaryDirectory(prefix="cenote-") as folder:
+            trace = os.path.join(folder, f"{program}.csv")
+            reports.save_trace(trace, device)
+            histories = viewer.read(trace)
+        if self.names is not None:
+            for history in histories:
+                report_page.divide(history, self.names, report_page.logged(self.names, device))
+        return histories
 
 
 def is_newer(path: str, than: float) -> bool:
@@ -237,6 +262,9 @@ def begin(torch: ModuleType) -> None:
     if os.environ.get(LINE) not in ("on", "quiet"):
         return
     if torch.version.cuda:
-        Summary(torch).start()
+        summary = Summary(torch)
+        summary.start()
+        if summary.report_path:
+            summary.name_blocks()
     else:
         atexit.register(Summary(torch).used_no_gpu)

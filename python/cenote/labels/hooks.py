@@ -4,7 +4,8 @@ CENOTE_LABELS=on switches it on.
 While it is on, the call of nn.Module, the entry of autograd's engine and the steps of optimizers are wrapped. A phase is one of the whole process,
 because autograd computes on threads of its own. The outermost module that a thread calls sets the phase; calls of modules inside it do not. After
 such a call in training the forward phase lasts until backward begins, because the loss is computed there. marker.py gives kinds to the tensors of a
-module after each such call, to gradients when they are accumulated, and to an optimizer's state after its step.
+module after each such call, to gradients when they are accumulated, and to an optimizer's state after its step. names.py hears of each module that is
+called, and knows by it where blocks are allocated; it works under PyTorch's own allocator, too, which knows neither phases nor kinds.
 
 The class nn.Module is wrapped, because PyTorch's global module hooks make every call slow, and do not run at a KeyboardInterrupt. In code that
 torch.compile compiles the wrappers do nothing: the call of the compiled module from outside sets the phase.
@@ -14,12 +15,15 @@ States: off <-> on; off removes all wrappers. LOCKING: the lock guards the list 
 import functools
 import sys
 import threading
+import weakref
 from types import ModuleType
 from typing import Any, Callable, Optional
 
 from cenote.labels import engine
+from cenote.labels import names as naming
 from cenote.labels.frames import Frames
 from cenote.labels.marker import Marker
+from cenote.labels.names import Names
 from cenote.native import bindings
 from cenote.native.bindings import Error
 
@@ -42,12 +46,12 @@ class Doing:
 class Phases:
     """The phases that all threads are in."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: Frames, setters: "list[Callable[[int], Any]]") -> None:
         self.lock = threading.RLock()  # reentrant: a signal handler may interrupt the thread that holds it, and call a module
         self.doing: list[Doing] = []  # in order of their beginning
         self.lasts = False  # the forward phase goes on from the end of the outermost call until backward
         self.frames = frames
-        self.set = bindings.function("cenote_phase_set")
+        self.setters = setters
 
     def set_phase(self) -> None:
         """Tells libcenote the phase of the process. A forward inside backward (recomputation) counts as backward, a forward inside an optimizer's
@@ -58,7 +62,8 @@ class Phases:
             last = BACKWARD
         elif self.lasts and last in (NONE, OPTIMIZER):
             last = FORWARD
-        self.set(last)
+        for setter in self.setters:
+            setter(last)
 
     def begin(self, phase: int, optimizer: int = 0) -> Doing:
         doing = Doing(phase, optimizer)
@@ -121,13 +126,19 @@ def keeps_history(result: Any, torch: ModuleType) -> bool:
     return not tensors or any(tensor.requires_grad for tensor in tensors)
 
 
+def nothing(_: Any) -> int:
+    return 0
+
+
 class Labels:
     """Exists while phases and kinds are on; at most one."""
 
-    def __init__(self, torch: ModuleType) -> None:
-        self.torch = torch
-        self.phases = Phases(Frames(torch))
-        self.marker = Marker(torch)
+    def __init__(self, torch: ModuleType, names: Optional[Names]) -> None:
+        self.torch, self.names = torch, names
+        setters: list[Callable[[int], Any]] = [bindings.function("cenote_phase_set")] if bindings.is_torchs(torch) else []
+        self.phases = Phases(Frames(torch), setters + ([names.set_phase] if names is not None else []))
+        self.marker = Marker(torch, names)
+        self.stepping: "Optional[weakref.ref[Any]]" = None  # the optimizer that stepped last
         self.is_on = True
         self.undo: list[Undo] = [self.wrap_modules(), self.hook_optimizers()]
 
@@ -137,16 +148,25 @@ class Labels:
             self.undo.pop()()
         self.marker.forget()
         self.phases.end_all()
+        if self.names is not None:
+            self.names.stop()
 
     def wrap_modules(self) -> Undo:
         module_type, thread, is_compiling = self.torch.nn.Module, _thread, self.torch.compiler.is_compiling
         call_inside = module_type.__call__
         call_outermost = self.call
+        enter, leave = (nothing, nothing) if self.names is None else (self.names.enter, self.names.leave)
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or thread.is_inside:
+            if is_compiling():
                 return call_inside(self, *args, **kwargs)
-            return call_outermost(call_inside, self, args, kwargs)
+            if not thread.is_inside:
+                return call_outermost(call_inside, self, args, kwargs)
+            depth = enter(self)
+            try:
+                return call_inside(self, *args, **kwargs)
+            finally:
+                leave(depth)
         return replace(module_type, "__call__", call)
 
     def call(self, function: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
@@ -155,6 +175,7 @@ class Labels:
             return function(module, *args, **kwargs)
         self.phases.end_steps(0)
         is_training = getattr(module, "training", True) and self.torch.is_grad_enabled()
+        depth = self.enter(module, args, kwargs)
         self.marker.first_call(module)
         doing = self.phases.begin(FORWARD if is_training else EVALUATION)
         _thread.is_inside, lasts = True, False
@@ -164,8 +185,23 @@ class Labels:
         finally:
             _thread.is_inside = False
             self.phases.end(doing, lasts)
-        self.marker.module(module)
+            if self.names is not None:
+                self.names.leave(depth)
+        self.marker.was_called(module)
         return result
+
+    def settle(self) -> None:
+        """Names what the optimizer that steps now has allocated: other hooks may look before ours runs."""
+        optimizer = self.stepping() if self.stepping is not None else None
+        if optimizer is not None:
+            self.marker.optimizer(optimizer)
+
+    def enter(self, module: Any, args: Any, kwargs: Any) -> int:
+        if self.names is None:
+            return 0
+        self.names.inputs((args, kwargs))
+        depth: int = self.names.enter(module)
+        return depth
 
     def backward(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not self.is_on:
@@ -183,6 +219,7 @@ class Labels:
         def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not is_compiling():
                 self.phases.end_steps(id(optimizer))
+                self.stepping = weakref.ref(optimizer)
                 self.marker.gradients(optimizer)
                 self.phases.begin(OPTIMIZER, id(optimizer))
 
@@ -213,11 +250,29 @@ def label(torch: ModuleType, on: bool) -> None:
             name = torch.cuda.get_allocator_backend()
             raise Error(f"cenote is not PyTorch's allocator here, {name} is: call cenote.install() before the first use of a GPU, or "
                         "set CENOTE=on", 8, "NOT_SUPPORTED")
-        _labels = Labels(torch)
+        _labels = Labels(torch, naming.begin(torch))
     elif not on and _labels is not None:
         _labels.stop()
         _labels = None
     wrap_engine(torch)
+
+
+def label_names(torch: ModuleType, say: Callable[[str], None]) -> Optional[Names]:
+    """Switches labels on under any allocator, and returns the names of blocks; None if they have none. Under another allocator than cenote's
+    nothing is switched on then."""
+    global _labels
+    if _labels is None:
+        names = naming.begin(torch, say)
+        if names is None and not bindings.is_torchs(torch):
+            return None
+        _labels = Labels(torch, names)
+        wrap_engine(torch)
+    return _labels.names
+
+
+def settle() -> None:
+    if _labels is not None:
+        _labels.settle()
 
 
 def share_tags(torch: ModuleType) -> None:

@@ -1,5 +1,8 @@
 """Kinds: tells libcenote what live blocks hold: parameters and buffers of a module, gradients, the state of an optimizer.
 
+If blocks have names (names.py), the holder of each is named as well, and all of this happens only when a tensor lies in a block that has no holder
+yet: C++ looks for such tensors (plugins/torch/names/marking.cpp).
+
 A block is found by an address inside it, and loses its kind when it is freed; this module keeps no tensor and no module. Tensors that share a
 storage, views and flat parameters lead to the same block. Tensors without memory on a GPU are skipped: meta and fake tensors, lazy parameters,
 parameters whose memory was freed for a while. Workspaces of cuBLAS and cuDNN look like any other memory of an operation: their kind follows from
@@ -8,8 +11,10 @@ the phase.
 import ctypes
 import weakref
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
+from cenote.labels.names import UNNAMED, Holder, Names
+from cenote.labels.naming import inside, join
 from cenote.native import bindings
 
 Kind = Callable[[int, int], int]  # cenote_block_set_kind. It is fast for the start of a block, slow for other addresses
@@ -29,29 +34,48 @@ def address_of(tensor: Any) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.storage_offset() else tensor.data_ptr()  # type: ignore[no-any-return]
 
 
+def shape_of(tensor: Any) -> str:
+    try:
+        return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
+    except Exception:  # lazy, or code of a subclass
+        return ""
+
+
+def numbers_by_tensor() -> Any:
+    """A dictionary with tensors as keys, by identity. It keeps none of them alive."""
+    from torch.utils.weak import WeakIdKeyDictionary
+    return WeakIdKeyDictionary()
+
+
 class Marker:
     """Sets the kinds of the tensors in modules and optimizers."""
 
-    def __init__(self, torch: ModuleType) -> None:
-        self.torch = torch
-        self.kind = kind_function()
+    def __init__(self, torch: ModuleType, names: Optional[Names]) -> None:
+        self.torch, self.names = torch, names
+        self.kind: Kind = kind_function() if bindings.is_torchs(torch) else lambda address, kind: 0
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
         self.hook = self.accumulated  # one object, so that watch_gradient recognises it
         self.handles: list[Any] = []  # of hooks on parameters; they keep no tensor alive
         self.handles_most = 1000
         self.called: dict[int, "weakref.ref[Any]"] = {}  # outermost modules that were called, by id
+        self.known: Any = numbers_by_tensor()  # the holder's number of each parameter
 
-    def tensor(self, tensor: Any, kind: int) -> None:
-        """Sets the kind of the tensor's block, or blocks, if it is on a GPU."""
+    def tensor(self, tensor: Any, kind: int, holder: int = UNNAMED) -> None:
+        """Sets the kind and the holder of the tensor's block, or blocks, if it is on a GPU."""
         if type(tensor) not in self.plain:
-            self.composed(tensor, kind)
+            self.composed(tensor, kind, holder)
         elif tensor.is_cuda:
             try:
-                self.kind(address_of(tensor), kind)
+                self.block(address_of(tensor), kind, holder)
             except RuntimeError:  # it has no storage
-                self.composed(tensor, kind)
+                self.composed(tensor, kind, holder)
 
-    def composed(self, tensor: Any, kind: int) -> None:
+    def block(self, address: int, kind: int, holder: int) -> None:
+        self.kind(address, kind)
+        if self.names is not None:
+            self.names.hold(address, kind, holder)
+
+    def composed(self, tensor: Any, kind: int, holder: int) -> None:
         """For a tensor made of others (DTensor, sparse, nested, quantised) or a lazy parameter."""
         try:
             if hasattr(tensor, "__tensor_flatten__"):
@@ -63,12 +87,15 @@ class Marker:
             else:
                 parts = []
                 if tensor.is_cuda:
-                    self.kind(address_of(tensor), kind)
+                    self.block(address_of(tensor), kind, holder)
         except Exception:  # code of a subclass may raise anything: the tensor gets no kind
             return
         for part in parts:
             if part is not tensor:
-                self.tensor(part, kind)
+                self.tensor(part, kind, holder)
+
+    def holder(self, root: int, name: str, tensor: Any, of: int = -1) -> int:
+        return UNNAMED if self.names is None else self.names.number(Holder(root, name, shape_of(tensor), of))
 
     # --- modules
 
@@ -81,19 +108,39 @@ class Marker:
             self.called[id(module)] = weakref.ref(module)
             self.module(module)
 
+    def was_called(self, module: Any) -> None:
+        if self.names is None or self.names.lacks_module(module):
+            self.module(module)
+
     def module(self, module: Any) -> None:
         """Buffers first, then parameters: a storage that has both counts as parameters."""
-        parts = [part for part in module.modules() if part._parameters or part._buffers]
-        for part in parts:
-            for buffer in part._buffers.values():
+        root, prefix = self.place_of(module)
+        parts = [(join(prefix, name), part) for name, part in inside(module) if part._parameters or part._buffers]
+        for name, part in parts:
+            for own, buffer in part._buffers.items():
                 if buffer is not None:
-                    self.tensor(buffer, BUFFERS)
-        for part in parts:
-            for parameter in part._parameters.values():
+                    self.tensor(buffer, BUFFERS, self.holder(root, join(name, own), buffer))
+        for name, part in parts:
+            for own, parameter in part._parameters.items():
                 if parameter is not None:
-                    self.tensor(parameter, PARAMETERS)
+                    holder = self.holder(root, join(name, own), parameter)
+                    self.tensor(parameter, PARAMETERS, holder)
                     if parameter.requires_grad:
-                        self.watch_gradient(parameter)
+                        self.name_gradient(parameter, holder)
+
+    def place_of(self, module: Any) -> tuple[int, str]:
+        """The root that the module belongs to, and its name there."""
+        if self.names is None:
+            return -1, ""
+        path = self.names.naming.paths[self.names.naming.known(module)]
+        return path.root, path.name
+
+    def name_gradient(self, parameter: Any, holder: int) -> None:
+        if self.names is not None:
+            self.names.name(parameter, holder)
+            self.known[parameter] = holder
+        else:
+            self.watch_gradient(parameter)
 
     def accumulated(self, parameter: Any) -> None:
         gradient = parameter.grad
@@ -119,23 +166,49 @@ class Marker:
 
     def gradients(self, optimizer: Any) -> None:
         """Gradients that were not accumulated, such as buckets of DistributedDataParallel, and parameters that belong to no module."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad and self.watch_gradient(parameter):
-                    self.tensor(parameter, PARAMETERS)
-                self.accumulated(parameter)
+        for at, group in enumerate(optimizer.param_groups):
+            parameters = group["params"]
+            if self.names is not None and type(parameters) is list and not self.names.lacks_gradients(parameters):
+                continue
+            for number, parameter in enumerate(parameters):
+                holder = self.parameter_of(optimizer, at, number, parameter)
+                gradient = parameter.grad
+                if gradient is not None:
+                    self.tensor(gradient, GRADIENTS, holder)
+
+    def parameter_of(self, optimizer: Any, group: int, number: int, parameter: Any) -> int:
+        """The number of the parameter's name. One of no module gets a name here."""
+        if self.names is None:
+            if parameter.requires_grad and self.watch_gradient(parameter):
+                self.tensor(parameter, PARAMETERS)
+            return UNNAMED
+        holder: int = self.known.get(parameter, -1)
+        if holder >= 0:
+            self.names.name(parameter, holder)  # the program may have removed our hook with its own
+        else:
+            holder = self.holder(-1, f"parameter {number} of {type(optimizer).__name__}" + (f", group {group}" if group else ""), parameter)
+            if parameter.requires_grad:
+                self.tensor(parameter, PARAMETERS, holder)
+            self.name_gradient(parameter, holder)
+        return holder
 
     def optimizer(self, optimizer: Any) -> None:
-        for state in optimizer.state.values():
-            self.state(state, 3)
+        if self.names is not None and not self.names.lacks_state(optimizer.state):
+            return
+        for parameter, state in optimizer.state.items():
+            of = self.known.get(parameter, -1) if isinstance(parameter, self.torch.Tensor) else -1
+            self.state(state, 3, of, "")
 
-    def state(self, state: Any, depth: int) -> None:
+    def state(self, state: Any, depth: int, of: int, name: str) -> None:
         """Tensors in nested dictionaries and lists, as in L-BFGS."""
-        for value in state.values() if isinstance(state, dict) else state:
+        if not isinstance(state, (dict, list, tuple)):
+            return
+        for key, value in list(state.items()) if isinstance(state, dict) else enumerate(state):
+            inner = join(name, str(key)[:60])
             if isinstance(value, self.torch.Tensor):
-                self.tensor(value, OPTIMIZER)
+                self.tensor(value, OPTIMIZER, self.holder(-1, inner, value, of))
             elif depth and isinstance(value, (dict, list, tuple)):
-                self.state(value, depth - 1)
+                self.state(value, depth - 1, of, inner)
 
     def forget(self) -> None:
         while self.handles:

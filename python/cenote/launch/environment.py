@@ -63,6 +63,7 @@ ALLOCATORS: dict[str, dict[str, str]] = {
     "cudaMallocAsync": {"backend": "cudaMallocAsync", "expandable_segments": ""},
     "cenote": {"backend": ""},  # with CENOTE=on
 }
+REPORTED = ("cenote", "native", "expandable")  # these tell of each block
 PRICES = ("a100", "h100", "contended")  # lists of sim/machine/cost.def
 PATH_ROOM = 512  # of struct sim_shape
 
@@ -112,9 +113,10 @@ def merge_end(wish: Wish, variables: dict[str, str]) -> None:
     if wish.report is not None:
         if not wish.report.endswith(".html"):
             raise Mistake(f"--report writes a page, and {wish.report[-40:]!r} does not end in .html: name a .html")
-        if wish.allocator != "cenote":
-            raise Mistake("--report shows what cenote allocates: use --allocator cenote")
-        variables["CENOTE_CONF"] = ",".join(filter(None, [f"record:{RECORDS}", variables.get("CENOTE_CONF")]))  # the last one wins
+        if wish.allocator not in REPORTED:
+            raise Mistake(f"--report shows blocks by name, under the allocators {', '.join(REPORTED)}: use --allocator cenote")
+        if wish.allocator == "cenote":
+            variables["CENOTE_CONF"] = ",".join(filter(None, [f"record:{RECORDS}", variables.get("CENOTE_CONF")]))  # the last one wins
     has_files = wish.figures is not None or wish.report is not None
     if wish.line and variables.get(SUMMARY) != "off":
         variables[SUMMARY] = "on"

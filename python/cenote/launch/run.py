@@ -104,8 +104,9 @@ def run(wish: Wish, program: Sequence[str]) -> NoReturn:
     variables = environment.prepare(wish, os.environ, preload)
     if wish.allocator == "cenote":
         prepare_plugin(program[0] != "--", variables)
-    elif wish.figures is not None and program[0] != "--" and not places.switch_is_installed(sys.path):
-        raise Mistake(f"--json has no effect in {sys.executable}, where cenote is not installed: `pip install .`, or `make run` for .venv")
+    elif (wish.figures or wish.report) and program[0] != "--" and not places.switch_is_installed(sys.path):
+        option = "--json" if wish.figures is not None else "--report"
+        raise Mistake(f"{option} has no effect in {sys.executable}, where cenote is not installed: `pip install .`, or `make run` for .venv")
     if preload is not None:
         from cenote.simulated import demands
         demands.warn(os.path.dirname(preload))

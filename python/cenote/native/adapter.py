@@ -6,7 +6,8 @@ for the compiler. A machine without a compiler uses a library that is there. A r
 compiled ahead (tools/wheel/build.py), in a folder of the same name; then neither compiler nor cache is asked. Only files that no other user can have
 changed are loaded (base/trusted.py).
 
-In the same way `cenote dry-run` gets the library that keeps values (plugins/torch/values): another Room of sources.
+In the same way `cenote dry-run` gets the library that keeps values (plugins/torch/values), and labels get the one that names blocks
+(plugins/torch/names): other Rooms of sources.
 """
 import ctypes
 import fcntl
@@ -61,7 +62,10 @@ class Room(NamedTuple):
     uses_cenote: bool  # the library calls libcenote
 
 
-ADAPTER, VALUES = Room("torch", "", True), Room("values", "values", False)
+ADAPTER, VALUES, NAMES = Room("torch", "", True), Room("values", "values", False), Room("names", "names", False)
+
+
+active: Optional[ctypes.CDLL] = None  # the adapter that is PyTorch's allocator in this process
 
 
 class Library(NamedTuple):

@@ -264,6 +264,12 @@ def test_flat_and_sharded_parameters(tmp_path, wrapped):
             assert kinds()["gradients"] >= rounded(*gradients) and kinds()["optimizer state"] == rounded(*states)
             optimizer.zero_grad()
         assert cenote.steps()[-1].number == 3
+        from cenote.inside import holdings
+        from cenote.labels import hooks
+        rows = holdings.now(hooks._labels.names, 0)["rows"]
+        names = {{row["name"] for row in rows if row["kind"] in ("parameters", "optimizer state")}}
+        assert not [name for name in names if "module" in name], names
+        assert {wrapped!r} == "FSDP" or {{"0.weight", "exp_avg of 0.weight"}} <= names, names
         dist.destroy_process_group()
         print("end")
         """,
@@ -284,3 +290,23 @@ def test_views_are_found_by_their_storage(labels, monkeypatch):
     for gradient in bucket:
         hooks._labels.marker.tensor(gradient, 2)
     assert asked == [bucket.data_ptr()] * 4 and kind_of(bucket) == "gradients"
+
+
+def test_without_the_library_of_names(cenote, monkeypatch):
+    """Where it cannot be compiled, hooks in Python do its work."""
+    from cenote.labels import hooks, names
+
+    monkeypatch.setattr(names, "begin", lambda *_: None)
+    cenote.label()
+    assert hooks._labels.names is None
+    net = Net().cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.empty(2, 3, 32, 32, device="cuda")).sum().backward()
+    assert len(net.last.weight._post_accumulate_grad_hooks) == 1
+    assert {kind_of(parameter.grad) for parameter in net.parameters()} == {"gradients"}
+    optimizer.step()
+    assert {kind_of(tensor) for tensor in net.parameters()} == {"parameters"} and kind_of(net.mean) == "buffers"
+    assert {kind_of(tensor) for tensor in adam_state(optimizer)} == {"optimizer state"}
+    cenote.label(False)
+    assert not net.last.weight._post_accumulate_grad_hooks
+    net(torch.empty(2, 3, 32, 32, device="cuda")).sum().backward()

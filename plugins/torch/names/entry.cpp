@@ -1,0 +1,277 @@
+/*
+ * entry.cpp: what labels/names.py calls, by ctypes with Python's lock held; and the way of the allocators to the ledger.
+ *
+ * cenote's adapter calls the functions of `cenote_names_watchers`. PyTorch's own allocator has no such call: a trace tracker hears of each block,
+ * under the allocator's lock, and a function that would gather a stack for its history runs before that lock is taken. That function finds the place,
+ * and returns no stack.
+ */
+#include "ledger.h"
+#include "marking.h"
+#include "modules.h"
+#include "places.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <atomic>
+#include <cstring>
+#include <pthread.h>
+#include <string>
+#include <vector>
+
+#define ENTRY extern "C" __attribute__((visibility("default")))
+
+namespace cenote_names {
+
+static std::atomic<bool> is_on{false};
+
+/* --- from cenote's adapter */
+
+/* Calls it while names are kept. For lack of host memory a block goes without a name. */
+template <class Function> static void while_on(Function call)
+{
+    if (!is_on.load(std::memory_order_relaxed))
+        return;
+    try {
+        call();
+    } catch (const std::exception &) { /* the end of a thread is another exception, and goes on */
+    }
+}
+
+static void take(int device, uint64_t at, uint64_t size, size_t bytes)
+{
+    bool adds_up = false;
+    ledger_take(device, at, size, places_taken(bytes, &adds_up));
+    if (adds_up)
+        marking_added_up(at);
+}
+
+static void before(size_t bytes)
+{
+    while_on([&] { places_look(bytes, true); });
+}
+
+static void taken(int device, const void *block, size_t size, size_t bytes)
+{
+    while_on([&] { take(device, reinterpret_cast<uint64_t>(block), size, bytes); });
+}
+
+static void freeing(const void *block)
+{
+    while_on([&] { ledger_give(reinterpret_cast<uint64_t>(block)); });
+}
+
+ENTRY void cenote_names_watchers(void **functions)
+{
+    functions[0] = reinterpret_cast<void *>(&before);
+    functions[1] = reinterpret_cast<void *>(&taken);
+    functions[2] = reinterpret_cast<void *>(&freeing);
+}
+
+/* --- from PyTorch's own allocator */
+
+using c10::CachingDeviceAllocator::TraceEntry;
+
+static std::shared_ptr<c10::GatheredContext> gather()
+{
+    while_on([] { places_look(SIZE_MAX, true); });
+    return nullptr;
+}
+
+static void track(const TraceEntry &entry)
+{
+    auto size = static_cast<int64_t>(entry.size_);
+    switch (entry.action_) {
+    case TraceEntry::ALLOC:
+        take(entry.device_, entry.addr_, (entry.size_ + 511) / 512 * 512, entry.size_);
+        break;
+    case TraceEntry::FREE_REQUESTED:
+        ledger_give(entry.addr_);
+        break;
+    case TraceEntry::SEGMENT_ALLOC:
+    case TraceEntry::SEGMENT_MAP:
+        ledger_reserve(entry.device_, size);
+        break;
+    case TraceEntry::SEGMENT_FREE:
+    case TraceEntry::SEGMENT_UNMAP:
+        ledger_reserve(entry.device_, -size);
+        break;
+    default:
+        break;
+    }
+}
+
+static void tracked(const TraceEntry &entry)
+{
+    while_on([&] { track(entry); });
+}
+
+/* 0, or 1 if the allocator has no trackers. */
+ENTRY int cenote_names_track()
+{
+    try {
+        c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(&tracked);
+        c10::cuda::CUDACachingAllocator::recordHistory(true, &gather, 1, c10::CachingDeviceAllocator::RecordContext::STATE, false, {});
+        return 0;
+    } catch (const std::exception &) {
+        return 1;
+    }
+}
+
+/* --- the rest */
+
+static void forked()
+{
+    ledger_renew();
+    places_renew();
+}
+
+static std::vector<std::string> lines_of(const char *text)
+{
+    std::vector<std::string> found;
+    for (const char *end; (end = strchr(text, '\n')); text = end + 1)
+        found.emplace_back(text, end);
+    return found;
+}
+
+struct cenote_names_rules {
+    const char *ours, *begins, *parts; /* lines, each ended */
+};
+
+/* 0, or 1 if this Python lacks something. */
+ENTRY int cenote_names_begin(Object *tensor, Object *parameter, Object *namer, int (*set_kind)(const void *, int), const cenote_names_rules *rules)
+{
+    static bool watches_forks;
+    if (!python().is_whole())
+        return 1;
+    if (!watches_forks)
+        pthread_atfork(nullptr, nullptr, &forked);
+    watches_forks = true;
+    frames_set_rules(lines_of(rules->ours), lines_of(rules->begins), lines_of(rules->parts));
+    marking_begin(tensor, parameter, set_kind);
+    if (!is_on) {
+        ledger_clear();
+        marking_clear();
+    }
+    modules_end();
+    modules_begin(namer);
+    marking_watch(true);
+    is_on = true;
+    return 0;
+}
+
+ENTRY void cenote_names_end()
+{
+    is_on = false;
+    marking_watch(false);
+    modules_end();
+}
+
+ENTRY void cenote_names_python_ends()
+{
+    places_end_python();
+}
+
+/* PyMethodDef */
+struct Method {
+    const char *name;
+    void *function;
+    int flags;
+    const char *text;
+};
+
+constexpr int FASTCALL = 0x80, ONE = 0x8; /* METH_FASTCALL, METH_O */
+
+static Method methods[] = {
+    {"enter", reinterpret_cast<void *>(&modules_enter), ONE, nullptr},
+    {"leave", reinterpret_cast<void *>(&modules_leave), ONE, nullptr},
+    {"name", reinterpret_cast<void *>(&marking_name), FASTCALL, nullptr},
+    {"hold", reinterpret_cast<void *>(&marking_hold), FASTCALL, nullptr},
+    {"lacks_module", reinterpret_cast<void *>(&marking_lacks_module), ONE, nullptr},
+    {"lacks_gradients", reinterpret_cast<void *>(&marking_lacks_gradients), ONE, nullptr},
+    {"lacks_state", reinterpret_cast<void *>(&marking_lacks_state), ONE, nullptr},
+    {"inputs", reinterpret_cast<void *>(&marking_inputs), ONE, nullptr},
+};
+
+/* A function for Python that takes a tenth of the time of one called by ctypes; NULL: no such function. */
+ENTRY Object *cenote_names_function(const char *name)
+{
+    for (Method &method : methods)
+        if (!strcmp(method.name, name))
+            return python().method(&method, nullptr, nullptr);
+    python().take(python().none);
+    return python().none;
+}
+
+ENTRY void cenote_names_phase(unsigned phase)
+{
+    places_set_phase(phase);
+}
+
+ENTRY void cenote_names_levels(int device, Levels *levels)
+{
+    *levels = ledger_levels(device);
+}
+
+/* The blocks that are live, or were at the peak: fills in at most `room` of them, and returns how many there are. */
+ENTRY size_t cenote_names_blocks(int device, int at_peak, Block *blocks, size_t room)
+{
+    std::vector<Block> found = ledger_blocks(device, at_peak);
+    memcpy(blocks, found.data(), std::min(room, found.size()) * sizeof(Block));
+    return found.size();
+}
+
+/* Keeps a log from now on, of at most so many blocks for each device that are no more. */
+ENTRY void cenote_names_log(size_t most)
+{
+    ledger_log(most);
+}
+
+ENTRY size_t cenote_names_logged(int device, Logged *blocks, size_t room)
+{
+    std::vector<Logged> found = ledger_logged(device);
+    memcpy(static_cast<void *>(blocks), found.data(), std::min(room, found.size()) * sizeof(Logged));
+    return found.size();
+}
+
+ENTRY void cenote_names_adopt(int device, const uint64_t *blocks, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ledger_adopt(device, blocks[2 * i], blocks[2 * i + 1]);
+}
+
+ENTRY void cenote_names_adopting(int begins)
+{
+    if (begins)
+        ledger_begin_adopting();
+    else
+        ledger_end_adopting();
+}
+
+struct cenote_names_place {
+    uint32_t path, phase;
+    Object *inner, *own; /* code objects, borrowed; NULL: none */
+    int32_t inner_line, own_line;
+    const char *node;
+    int32_t is_workspace;
+};
+
+/* 0, or 1: there is no such place. */
+ENTRY int cenote_names_place_at(uint32_t number, cenote_names_place *out)
+{
+    Place place;
+    if (!places_at(number, &place))
+        return 1;
+    *out = {place.path, place.phase, place.spots.inner.code, place.spots.own.code, frames_line(place.spots.inner), frames_line(place.spots.own),
+            place.node, place.is_workspace};
+    return 0;
+}
+
+/* The place at which this thread is. */
+ENTRY uint32_t cenote_names_here(size_t bytes)
+{
+    uint32_t place = places_look(bytes, true);
+    places_forget_pending();
+    return place;
+}
+
+} // namespace cenote_names

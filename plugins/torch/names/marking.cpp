@@ -1,0 +1,366 @@
+/*
+ * marking.cpp: which blocks hold which tensors of modules and optimizers.
+ *
+ * Python gives names (labels/marker.py), which takes microseconds for each tensor. So it does that when something is new: the functions `lacks_...`
+ * look, in nanoseconds for each tensor, whether a tensor of a module or optimizer lies in a block that has no holder of its kind. What they cannot
+ * look into (sparse tensors, subclasses other than DTensor) lacks nothing.
+ *
+ * A gradient is known before autograd adds it up: a hook on the parameter sees it, or the operation that adds it up copies it.
+ *
+ * LOCKING: the functions that Python calls need Python's lock; the others take none but the ledger's.
+ */
+#include "marking.h"
+
+#include "ledger.h"
+#include "places.h"
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+#include <memory>
+
+namespace cenote_names {
+
+constexpr int DEPTH_MAX = 64;       /* of modules inside each other; of an optimizer's state DEPTH_STATE */
+constexpr int DEPTH_STATE = 4;
+constexpr long LOOKED_MAX = 200000; /* modules in one look: they may be in a circle */
+
+static Object *tensor_type, *parameter_type;
+static std::atomic<int (*)(const void *, int)> set_kind{nullptr}; /* cenote_block_set_kind; NULL: another allocator */
+
+/* A hook of autograd on a tensor that gradients are added up for, as C++ programs register it: Python does not show it. It carries the tensor's
+ * number, and hears of each gradient before it becomes `.grad`. It ends with the tensor, or when the program sets the tensor's `_backward_hooks`. */
+class Seen final : public torch::autograd::FunctionPreHook {
+public:
+    Seen(uint32_t number, unsigned epoch) : number(number), epoch(epoch) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list &gradients) override;
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs &) const override {} /* compiled graphs go without it */
+
+    std::atomic<uint32_t> number;
+    std::atomic<unsigned> epoch;
+};
+
+static std::atomic<unsigned> epoch_now{1}; /* numbers of earlier ones mean nothing */
+static std::atomic<bool> is_watching{false};
+
+void marking_begin(Object *tensor, Object *parameter, int (*kind)(const void *, int))
+{
+    tensor_type = tensor;
+    parameter_type = parameter;
+    set_kind = kind;
+}
+
+/* --- tensors */
+
+/* The tensor in an object of Python's; undefined if it is none of PyTorch's own types. */
+static at::Tensor plain(Object *object)
+{
+    static Object *const data = python().text("_cdata");
+    Held type(python().type(object));
+    if (type.get() != tensor_type && type.get() != parameter_type)
+        return {};
+    Held number(python().attribute(object, data));
+    if (!number) {
+        python().clear();
+        return {};
+    }
+    auto *impl = static_cast<c10::TensorImpl *>(python().as_pointer(number.get()));
+    return impl ? at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(impl)) : at::Tensor();
+}
+
+/* The same, and of a DTensor the part that is here. */
+static at::Tensor local(Object *object)
+{
+    static Object *const inner = python().text("_local_tensor");
+    at::Tensor found = plain(object);
+    if (found.defined())
+        return found;
+    Held part(python().attribute(object, inner));
+    if (!part) {
+        python().clear();
+        return {};
+    }
+    return plain(part.get());
+}
+
+/* The start of the tensor's block; 0: it has no memory on a GPU, or none that can be looked at. */
+static uint64_t address_of(const at::Tensor &tensor)
+{
+    if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != c10::kStrided || !tensor.unsafeGetTensorImpl()->has_storage())
+        return 0;
+    return reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().data());
+}
+
+static void hold(uint64_t at, Holder holder)
+{
+    if (!at)
+        return;
+    ledger_hold(at, holder);
+    auto set = set_kind.load(std::memory_order_relaxed);
+    if (set && kind_of(holder) <= WORKSPACES)
+        set(reinterpret_cast<const void *>(at), static_cast<int>(kind_of(holder)));
+}
+
+static bool lacks(const at::Tensor &tensor, Kind kind, Kind also)
+{
+    uint64_t at = address_of(tensor);
+    Holder holder = 0;
+    return at && ledger_holder(at, &holder) && kind_of(holder) != kind && kind_of(holder) != also;
+}
+
+static Seen *seen_of(const at::Tensor &tensor)
+{
+    for (auto &hook : torch::autograd::impl::hooks(tensor))
+        if (auto *seen = dynamic_cast<Seen *>(hook.get()))
+            return seen;
+    return nullptr;
+}
+
+static uint32_t name_of(const at::Tensor &tensor)
+{
+    const Seen *seen = seen_of(tensor);
+    return seen && seen->epoch == epoch_now ? seen->number.load() : UNNAMED;
+}
+
+static Object *nothing()
+{
+    python().take(python().none);
+    return python().none;
+}
+
+static Object *answer(bool yes)
+{
+    return python().number(yes);
+}
+
+/* name(tensor, number): from now on gradients of the tensor go by that number. */
+Object *marking_name(Object *, Object *const *arguments, ptrdiff_t count)
+{
+    at::Tensor tensor = count == 2 ? plain(arguments[0]) : at::Tensor();
+    if (!tensor.defined())
+        return nothing();
+    uint32_t number = static_cast<uint32_t>(python().as_number(arguments[1]));
+    Seen *seen = seen_of(tensor);
+    if (seen) {
+        seen->number = number;
+        seen->epoch = epoch_now.load();
+    } else if (tensor.requires_grad() && tensor.is_leaf()) {
+        torch::autograd::impl::add_hook(tensor, std::make_unique<Seen>(number, epoch_now));
+    }
+    return nothing();
+}
+
+/* hold(address, kind, number): the block at the address is held by the holder of that number. */
+Object *marking_hold(Object *, Object *const *arguments, ptrdiff_t count)
+{
+    if (count == 3) {
+        auto at = reinterpret_cast<uint64_t>(python().as_pointer(arguments[0]));
+        auto kind = static_cast<uint32_t>(python().as_number(arguments[1])), number = static_cast<uint32_t>(python().as_number(arguments[2]));
+        ledger_hold(at, kind << KIND_SHIFT | (number & UNNAMED));
+    }
+    return nothing();
+}
+
+/* --- what lacks a holder */
+
+struct Look {
+    ska::flat_hash_map<Object *, bool> seen;
+    bool lacks = false;
+};
+
+static bool items_lack(Object *module, Object *name, Kind kind, Kind also)
+{
+    Held items(python().attribute(module, name));
+    if (!items) {
+        python().clear();
+        return false;
+    }
+    ptrdiff_t at = 0;
+    Object *key, *value;
+    while (python().next(items.get(), &at, &key, &value))
+        if (value != python().none && lacks(local(value), kind, also))
+            return true;
+    return false;
+}
+
+static void look_at_module(Object *module, Look &look, int depth)
+{
+    static Object *const parameters = python().text("_parameters"), *const buffers = python().text("_buffers");
+    static Object *const modules = python().text("_modules");
+    if (look.lacks || depth > DEPTH_MAX || look.seen.size() > LOOKED_MAX || !look.seen.emplace(module, true).second)
+        return;
+    look.lacks = items_lack(module, parameters, PARAMETERS, PARAMETERS) || items_lack(module, buffers, BUFFERS, PARAMETERS);
+    Held inner(python().attribute(module, modules));
+    if (!inner) {
+        python().clear();
+        return;
+    }
+    ptrdiff_t at = 0;
+    Object *key, *value;
+    while (!look.lacks && python().next(inner.get(), &at, &key, &value))
+        if (value != python().none)
+            look_at_module(value, look, depth + 1);
+}
+
+/* A mode of the program sees each attribute of a tensor that is read: then nothing is looked at. */
+static bool may_look()
+{
+    return !at::impl::torch_function_mode_enabled();
+}
+
+Object *marking_lacks_module(Object *, Object *module)
+{
+    Look look;
+    if (may_look())
+        look_at_module(module, look, 0);
+    return answer(look.lacks);
+}
+
+static bool state_lacks(Object *value, int depth)
+{
+    const Python &p = python();
+    Held type(p.type(value));
+    if (type.get() == tensor_type || type.get() == parameter_type)
+        return lacks(plain(value), OPTIMIZER, OPTIMIZER);
+    if (type.get() == p.dict) {
+        ptrdiff_t at = 0;
+        Object *key, *inner;
+        while (depth && p.next(value, &at, &key, &inner))
+            if (state_lacks(inner, depth - 1))
+                return true;
+    } else if (type.get() == p.list || type.get() == p.tuple) {
+        bool is_list = type.get() == p.list;
+        for (ptrdiff_t i = 0; depth && i < (is_list ? p.list_size(value) : p.tuple_size(value)); i++)
+            if (state_lacks(is_list ? p.list_item(value, i) : p.tuple_item(value, i), depth - 1))
+                return true;
+    } else {
+        static Object *const inner = p.text("_local_tensor");
+        static ska::flat_hash_map<Object *, bool> others; /* types that have none; a type that ends may be asked again */
+        if (others.size() > 1000)
+            others.clear();
+        if (others.count(type.get()))
+            return false;
+        Held part(p.attribute(value, inner));
+        if (part)
+            return lacks(plain(part.get()), OPTIMIZER, OPTIMIZER);
+        p.clear();
+        others[type.get()] = true;
+    }
+    return false;
+}
+
+/* lacks_state(optimizer.state) */
+Object *marking_lacks_state(Object *, Object *state)
+{
+    ptrdiff_t at = 0;
+    Object *key, *value;
+    while (may_look() && python().next(state, &at, &key, &value))
+        if (state_lacks(value, DEPTH_STATE))
+            return answer(true);
+    return answer(false);
+}
+
+static bool gradient_lacks(Object *parameter)
+{
+    static Object *const grad = python().text("grad");
+    at::Tensor tensor = plain(parameter);
+    if (tensor.defined())
+        return tensor.requires_grad() && (lacks(tensor, PARAMETERS, PARAMETERS) || lacks(tensor.grad(), GRADIENTS, PARAMETERS) ||
+                                          (tensor.grad().defined() && name_of(tensor) == UNNAMED));
+    Held gradient(python().attribute(parameter, grad));
+    if (!gradient) {
+        python().clear();
+        return false;
+    }
+    return gradient.get() != python().none && lacks(local(gradient.get()), GRADIENTS, PARAMETERS);
+}
+
+/* lacks_gradients(list of the parameters of a group) */
+Object *marking_lacks_gradients(Object *, Object *parameters)
+{
+    for (ptrdiff_t i = 0; may_look() && i < python().list_size(parameters); i++)
+        if (gradient_lacks(python().list_item(parameters, i)))
+            return answer(true);
+    return answer(false);
+}
+
+/* --- inputs: tensors that come from outside of modules, and are given to one */
+
+static void input(Object *value, int depth)
+{
+    const Python &p = python();
+    Held type(p.type(value));
+    if (type.get() == tensor_type) {
+        uint64_t at = address_of(plain(value));
+        Holder holder = 0;
+        if (at && ledger_holder(at, &holder) && !holder)
+            ledger_hold(at, uint32_t{INPUTS} << KIND_SHIFT);
+    } else if (depth && type.get() == p.dict) {
+        ptrdiff_t at = 0;
+        Object *key, *inner;
+        while (p.next(value, &at, &key, &inner))
+            input(inner, depth - 1);
+    } else if (depth && type.get() == p.tuple) {
+        for (ptrdiff_t i = 0; i < p.tuple_size(value); i++)
+            input(p.tuple_item(value, i), depth - 1);
+    } else if (depth && type.get() == p.list) {
+        for (ptrdiff_t i = 0; i < p.list_size(value); i++)
+            input(p.list_item(value, i), depth - 1);
+    }
+}
+
+Object *marking_inputs(Object *, Object *arguments)
+{
+    if (may_look())
+        input(arguments, 3);
+    return nothing();
+}
+
+/* --- gradients, in threads of autograd */
+
+static void hold_gradient(const at::Tensor &gradient, Holder holder)
+{
+    if (!gradient.defined() || gradient.key_set().has(c10::DispatchKey::Python))
+        return;
+    if (gradient.layout() == c10::kSparse) {
+        hold(address_of(gradient._indices()), holder);
+        hold(address_of(gradient._values()), holder);
+    } else {
+        hold(address_of(gradient), holder);
+    }
+}
+
+torch::autograd::variable_list Seen::operator()(const torch::autograd::variable_list &gradients)
+{
+    if (is_watching && epoch == epoch_now)
+        for (const at::Tensor &gradient : gradients)
+            hold_gradient(gradient, uint32_t{GRADIENTS} << KIND_SHIFT | number);
+    return gradients;
+}
+
+/* A block that the operation has allocated that adds up a gradient: it is a copy of the gradient. */
+void marking_added_up(uint64_t at)
+{
+    auto node = torch::autograd::get_current_node();
+    auto *adds = node ? dynamic_cast<torch::autograd::AccumulateGrad *>(node.get()) : nullptr;
+    if (adds && adds->variable.defined())
+        hold(at, uint32_t{GRADIENTS} << KIND_SHIFT | name_of(adds->variable));
+}
+
+void marking_watch(bool on)
+{
+    is_watching = on;
+}
+
+void marking_clear()
+{
+    epoch_now++;
+}
+
+} // namespace cenote_names

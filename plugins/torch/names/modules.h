@@ -1,0 +1,13 @@
+/* modules.h: which module is being called, by name; see modules.cpp. */
+#pragma once
+
+#include <python.h> /* beside this file */
+
+namespace cenote_names {
+
+void modules_begin(Object *namer);
+void modules_end();
+Object *modules_enter(Object *self, Object *module);
+Object *modules_leave(Object *self, Object *depth);
+
+} // namespace cenote_names

@@ -1,0 +1,92 @@
+"""The page of `cenote run --report`: what `cenote view` draws, with each block's kind, module and line.
+
+Under cenote the blocks come from its trace, and their names from the ledger of plugins/torch/names: the last allocations at an address in the one are
+the last ones there in the other. Under PyTorch's own allocators the ledger is all there is.
+"""
+import collections
+import ctypes
+from array import array
+from typing import Any, Iterable, Sequence
+
+from cenote.inside.holdings import Reader
+from cenote.labels.names import LoggedStruct, Names
+from cenote.view.history import History
+
+UNKNOWN = "not known"
+PARTS_MAX = 4  # of a module's name: the page stacks by name, and one for each part of each layer is too many
+
+
+def short(name: str) -> str:
+    return ".".join(name.split(".")[:PARTS_MAX])
+
+
+def names_of(reader: Reader, block: Any) -> dict[str, str]:
+    row = reader.row(block)
+    module = reader.names.naming.text(reader.place(block.place).path)
+    return {"kind": row.kind, "module": short(module) or "outside of modules", "line": row.line or UNKNOWN, "name": row.name}
+
+
+def divide(history: History, names: Names, logged: Sequence[LoggedStruct]) -> None:
+    """Gives the blocks of a trace's history their names."""
+    if history.address is None:
+        return
+    reader = Reader(names)
+    by_address: dict[int, list[LoggedStruct]] = collections.defaultdict(list)
+    for one in sorted(logged, key=lambda each: each.came):
+        by_address[one.block.at].append(one)
+    found: list[Any] = [None] * len(history.size)
+    for block in range(len(history.size) - 1, -1, -1):
+        there = by_address.get(history.address[block])
+        if there:
+            found[block] = there.pop().block
+    put(history, (names_of(reader, block) if block is not None else {} for block in found))
+
+
+def put(history: History, all_names: Iterable[dict[str, str]]) -> None:
+    divisions = {name: history.division(name) for name in ("kind", "module", "line", "name")}
+    for found in all_names:
+        for division, (names, numbers) in divisions.items():
+            name = found.get(division, UNKNOWN)
+            numbers.append(names.number(name, name))
+    front = {name: history.groups.pop(name) for name in ("kind", "module", "line", "name")}
+    rest = dict(history.groups)
+    history.groups.clear()
+    history.groups.update({**front, **rest})
+
+
+def from_ledger(title: str, device: int, names: Names, logged: Sequence[LoggedStruct]) -> History:
+    """The history of a device whose allocator records nothing."""
+    history = History(title, device)
+    history.unit = "allocated"
+    history.reserved = array("q")
+    history.notes.append("Under this allocator the page knows no streams; reserved memory is that of each moment at which a block came or went.")
+    reader, blocks = Reader(names), list(logged)
+    if len(blocks) >= LOG_MAX:
+        history.notes.append(f"Of blocks that are no more, the page knows the last {LOG_MAX // 2:,} or more; older ones are left out.")
+    events = sorted([(one.went, at) for at, one in enumerate(blocks) if one.went] + [(one.came, at) for at, one in enumerate(blocks)])
+    numbers: dict[int, int] = {}
+    rows = []
+    for event, at in events:
+        one = blocks[at]
+        if event == one.came:
+            numbers[at] = history.allocate(one.block.size, one.block.at, one.came_us)
+            rows.append(names_of(reader, one.block))
+        else:
+            history.free(numbers[at], one.went_us)
+        history.reserved.append(one.came_reserved if event == one.came else one.went_reserved)
+    put(history, rows)
+    history.divide_by_size()
+    return history
+
+
+LOG_MAX = 1 << 20  # blocks of the past for each device
+
+
+def logged(names: Names, device: int) -> Sequence[LoggedStruct]:
+    room = 4096
+    while True:
+        found = (LoggedStruct * room)()
+        count: int = names.library.cenote_names_logged(device, found, ctypes.c_size_t(room))
+        if count <= room:
+            return found[:count]
+        room = count + count // 4
