@@ -12,8 +12,10 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <pthread.h>
 #include <string>
 #include <vector>
@@ -24,6 +26,16 @@ namespace cenote_names {
 
 static std::atomic<bool> is_on{false};
 
+/* What Python calls lets no exception through: for lack of host memory, or if PyTorch refuses, the result is `otherwise`. */
+template <class Function, class Result> static Result answered(Result otherwise, Function call)
+{
+    try {
+        return call();
+    } catch (const std::exception &) { /* the end of a thread is another exception, and goes on */
+        return otherwise;
+    }
+}
+
 /* --- from cenote's adapter */
 
 /* Calls it while names are kept. For lack of host memory a block goes without a name. */
@@ -31,10 +43,7 @@ template <class Function> static void while_on(Function call)
 {
     if (!is_on.load(std::memory_order_relaxed))
         return;
-    try {
-        call();
-    } catch (const std::exception &) { /* the end of a thread is another exception, and goes on */
-    }
+    answered(0, [&] { return call(), 0; });
 }
 
 static void take(int device, uint64_t at, uint64_t size, size_t bytes)
@@ -108,21 +117,31 @@ static void tracked(const TraceEntry &entry)
 /* 0, or 1 if the allocator has no trackers. */
 ENTRY int cenote_names_track()
 {
-    try {
+    return answered(1, [] {
         c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker(&tracked);
         c10::cuda::CUDACachingAllocator::recordHistory(true, &gather, 1, c10::CachingDeviceAllocator::RecordContext::STATE, false, {});
         return 0;
-    } catch (const std::exception &) {
-        return 1;
-    }
+    });
 }
 
 /* --- the rest */
 
-static void forked()
+static void before_fork()
 {
-    ledger_renew();
-    places_renew();
+    places_before_fork();
+    ledger_before_fork();
+}
+
+static void in_parent()
+{
+    ledger_after_fork(false);
+    places_after_fork(false);
+}
+
+static void in_child()
+{
+    ledger_after_fork(true);
+    places_after_fork(true);
 }
 
 static std::vector<std::string> lines_of(const char *text)
@@ -141,22 +160,22 @@ struct cenote_names_rules {
 ENTRY int cenote_names_begin(Object *tensor, Object *parameter, Object *namer, int (*set_kind)(const void *, int), const cenote_names_rules *rules)
 {
     static bool watches_forks;
-    if (!python().is_whole())
+    if (!python().is_whole() || (!watches_forks && pthread_atfork(&before_fork, &in_parent, &in_child)))
         return 1;
-    if (!watches_forks)
-        pthread_atfork(nullptr, nullptr, &forked);
     watches_forks = true;
-    frames_set_rules(lines_of(rules->ours), lines_of(rules->begins), lines_of(rules->parts));
-    marking_begin(tensor, parameter, set_kind);
-    if (!is_on) {
-        ledger_clear();
-        marking_clear();
-    }
-    modules_end();
-    modules_begin(namer);
-    marking_watch(true);
-    is_on = true;
-    return 0;
+    return answered(1, [=] {
+        frames_set_rules(lines_of(rules->ours), lines_of(rules->begins), lines_of(rules->parts));
+        marking_begin(tensor, parameter, set_kind);
+        if (!is_on) {
+            ledger_clear();
+            marking_clear();
+        }
+        modules_end();
+        modules_begin(namer);
+        marking_watch(true);
+        is_on = true;
+        return 0;
+    });
 }
 
 ENTRY void cenote_names_end()
@@ -181,15 +200,35 @@ struct Method {
 
 constexpr int FASTCALL = 0x80, ONE = 0x8; /* METH_FASTCALL, METH_O */
 
+template <class Function> static Object *given(Function call)
+{
+    Object *result = answered(static_cast<Object *>(nullptr), call);
+    if (!result && !python().error()) {
+        python().take(python().none);
+        return python().none;
+    }
+    return result;
+}
+
+template <Object *(*function)(Object *)> static Object *one(Object *, Object *argument)
+{
+    return given([&] { return function(argument); });
+}
+
+template <Object *(*function)(Object *const *, ptrdiff_t)> static Object *several(Object *, Object *const *arguments, ptrdiff_t count)
+{
+    return given([&] { return function(arguments, count); });
+}
+
 static Method methods[] = {
-    {"enter", reinterpret_cast<void *>(&modules_enter), ONE, nullptr},
-    {"leave", reinterpret_cast<void *>(&modules_leave), ONE, nullptr},
-    {"name", reinterpret_cast<void *>(&marking_name), FASTCALL, nullptr},
-    {"hold", reinterpret_cast<void *>(&marking_hold), FASTCALL, nullptr},
-    {"lacks_module", reinterpret_cast<void *>(&marking_lacks_module), ONE, nullptr},
-    {"lacks_gradients", reinterpret_cast<void *>(&marking_lacks_gradients), ONE, nullptr},
-    {"lacks_state", reinterpret_cast<void *>(&marking_lacks_state), ONE, nullptr},
-    {"inputs", reinterpret_cast<void *>(&marking_inputs), ONE, nullptr},
+    {"enter", reinterpret_cast<void *>(&one<modules_enter>), ONE, nullptr},
+    {"leave", reinterpret_cast<void *>(&one<modules_leave>), ONE, nullptr},
+    {"name", reinterpret_cast<void *>(&several<marking_name>), FASTCALL, nullptr},
+    {"hold", reinterpret_cast<void *>(&several<marking_hold>), FASTCALL, nullptr},
+    {"lacks_module", reinterpret_cast<void *>(&one<marking_lacks_module>), ONE, nullptr},
+    {"lacks_gradients", reinterpret_cast<void *>(&one<marking_lacks_gradients>), ONE, nullptr},
+    {"lacks_state", reinterpret_cast<void *>(&one<marking_lacks_state>), ONE, nullptr},
+    {"inputs", reinterpret_cast<void *>(&one<marking_inputs>), ONE, nullptr},
 };
 
 /* A function for Python that takes a tenth of the time of one called by ctypes; NULL: no such function. */
@@ -215,9 +254,11 @@ ENTRY void cenote_names_levels(int device, Levels *levels)
 /* The blocks that are live, or were at the peak: fills in at most `room` of them, and returns how many there are. */
 ENTRY size_t cenote_names_blocks(int device, int at_peak, Block *blocks, size_t room)
 {
-    std::vector<Block> found = ledger_blocks(device, at_peak);
-    memcpy(blocks, found.data(), std::min(room, found.size()) * sizeof(Block));
-    return found.size();
+    return answered(size_t{0}, [=] {
+        std::vector<Block> found = ledger_blocks(device, at_peak);
+        memcpy(static_cast<void *>(blocks), found.data(), std::min(room, found.size()) * sizeof(Block));
+        return found.size();
+    });
 }
 
 /* Keeps a log from now on, of at most so many blocks for each device that are no more. */
@@ -228,15 +269,20 @@ ENTRY void cenote_names_log(size_t most)
 
 ENTRY size_t cenote_names_logged(int device, Logged *blocks, size_t room)
 {
-    std::vector<Logged> found = ledger_logged(device);
-    memcpy(static_cast<void *>(blocks), found.data(), std::min(room, found.size()) * sizeof(Logged));
-    return found.size();
+    return answered(size_t{0}, [=] {
+        std::vector<Logged> found = ledger_logged(device);
+        memcpy(static_cast<void *>(blocks), found.data(), std::min(room, found.size()) * sizeof(Logged));
+        return found.size();
+    });
 }
 
 ENTRY void cenote_names_adopt(int device, const uint64_t *blocks, size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        ledger_adopt(device, blocks[2 * i], blocks[2 * i + 1]);
+    answered(0, [=] {
+        for (size_t i = 0; i < count; i++)
+            ledger_adopt(device, blocks[2 * i], blocks[2 * i + 1]);
+        return 0;
+    });
 }
 
 ENTRY void cenote_names_adopting(int begins)
@@ -269,9 +315,11 @@ ENTRY int cenote_names_place_at(uint32_t number, cenote_names_place *out)
 /* The place at which this thread is. */
 ENTRY uint32_t cenote_names_here(size_t bytes)
 {
-    uint32_t place = places_look(bytes, true);
-    places_forget_pending();
-    return place;
+    return answered(uint32_t{0}, [=] {
+        uint32_t place = places_look(bytes, true);
+        places_forget_pending();
+        return place;
+    });
 }
 
 } // namespace cenote_names

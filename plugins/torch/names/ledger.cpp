@@ -18,7 +18,6 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
-#include <new>
 
 namespace cenote_names {
 
@@ -244,13 +243,19 @@ void ledger_end_adopting()
     given_meanwhile.clear();
 }
 
-/* In a forked child: a thread that does not exist here may hold the lock. A parent that has used no GPU has left no blocks. */
-void ledger_renew()
+/* Before a fork: no thread is in the middle of a change then. */
+void ledger_before_fork()
 {
-    new (&ledger_lock) std::mutex;
+    ledger_lock.lock();
+}
+
+/* After it. A parent that has used no GPU has left its child no blocks. */
+void ledger_after_fork(bool is_child)
+{
     for (const Books &device : devices)
-        if (device.born)
+        if (is_child && device.born)
             closed = true;
+    ledger_lock.unlock();
 }
 
 } // namespace cenote_names

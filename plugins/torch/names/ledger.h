@@ -55,6 +55,7 @@ std::vector<Logged> ledger_logged(int device);
 void ledger_begin_adopting();
 void ledger_adopt(int device, uint64_t at, uint64_t size);
 void ledger_end_adopting();
-void ledger_renew();
+void ledger_before_fork();
+void ledger_after_fork(bool is_child);
 
 } // namespace cenote_names

@@ -140,7 +140,7 @@ static Object *answer(bool yes)
 }
 
 /* name(tensor, number): from now on gradients of the tensor go by that number. */
-Object *marking_name(Object *, Object *const *arguments, ptrdiff_t count)
+Object *marking_name(Object *const *arguments, ptrdiff_t count)
 {
     at::Tensor tensor = count == 2 ? plain(arguments[0]) : at::Tensor();
     if (!tensor.defined())
@@ -150,14 +150,14 @@ Object *marking_name(Object *, Object *const *arguments, ptrdiff_t count)
     if (seen) {
         seen->number = number;
         seen->epoch = epoch_now.load();
-    } else if (tensor.requires_grad() && tensor.is_leaf()) {
+    } else if (tensor.requires_grad() && tensor.is_leaf() && torch::autograd::impl::hooks(tensor).empty()) {
         torch::autograd::impl::add_hook(tensor, std::make_unique<Seen>(number, epoch_now));
     }
     return nothing();
 }
 
 /* hold(address, kind, number): the block at the address is held by the holder of that number. */
-Object *marking_hold(Object *, Object *const *arguments, ptrdiff_t count)
+Object *marking_hold(Object *const *arguments, ptrdiff_t count)
 {
     if (count == 3) {
         auto at = reinterpret_cast<uint64_t>(python().as_pointer(arguments[0]));
@@ -183,9 +183,12 @@ static bool items_lack(Object *module, Object *name, Kind kind, Kind also)
     }
     ptrdiff_t at = 0;
     Object *key, *value;
-    while (python().next(items.get(), &at, &key, &value))
+    while (python().next(items.get(), &at, &key, &value)) {
+        python().take(value); /* a collection of garbage may change the dictionary meanwhile */
+        Held kept(value);
         if (value != python().none && lacks(local(value), kind, also))
             return true;
+    }
     return false;
 }
 
@@ -203,9 +206,12 @@ static void look_at_module(Object *module, Look &look, int depth)
     }
     ptrdiff_t at = 0;
     Object *key, *value;
-    while (!look.lacks && python().next(inner.get(), &at, &key, &value))
+    while (!look.lacks && python().next(inner.get(), &at, &key, &value)) {
+        python().take(value);
+        Held kept(value);
         if (value != python().none)
             look_at_module(value, look, depth + 1);
+    }
 }
 
 /* A mode of the program sees each attribute of a tensor that is read: then nothing is looked at. */
@@ -214,7 +220,7 @@ static bool may_look()
     return !at::impl::torch_function_mode_enabled();
 }
 
-Object *marking_lacks_module(Object *, Object *module)
+Object *marking_lacks_module(Object *module)
 {
     Look look;
     if (may_look())
@@ -256,7 +262,7 @@ static bool state_lacks(Object *value, int depth)
 }
 
 /* lacks_state(optimizer.state) */
-Object *marking_lacks_state(Object *, Object *state)
+Object *marking_lacks_state(Object *state)
 {
     ptrdiff_t at = 0;
     Object *key, *value;
@@ -282,7 +288,7 @@ static bool gradient_lacks(Object *parameter)
 }
 
 /* lacks_gradients(list of the parameters of a group) */
-Object *marking_lacks_gradients(Object *, Object *parameters)
+Object *marking_lacks_gradients(Object *parameters)
 {
     for (ptrdiff_t i = 0; may_look() && i < python().list_size(parameters); i++)
         if (gradient_lacks(python().list_item(parameters, i)))
@@ -315,7 +321,7 @@ static void input(Object *value, int depth)
     }
 }
 
-Object *marking_inputs(Object *, Object *arguments)
+Object *marking_inputs(Object *arguments)
 {
     if (may_look())
         input(arguments, 3);

@@ -10,12 +10,12 @@ namespace cenote_names {
 void marking_begin(Object *tensor_type, Object *parameter_type, int (*set_kind)(const void *, int));
 void marking_watch(bool on);
 void marking_added_up(uint64_t at);
-Object *marking_name(Object *self, Object *const *arguments, ptrdiff_t count);
-Object *marking_hold(Object *self, Object *const *arguments, ptrdiff_t count);
-Object *marking_lacks_module(Object *self, Object *module);
-Object *marking_lacks_gradients(Object *self, Object *groups);
-Object *marking_lacks_state(Object *self, Object *state);
-Object *marking_inputs(Object *self, Object *arguments);
+Object *marking_name(Object *const *arguments, ptrdiff_t count);
+Object *marking_hold(Object *const *arguments, ptrdiff_t count);
+Object *marking_lacks_module(Object *module);
+Object *marking_lacks_gradients(Object *groups);
+Object *marking_lacks_state(Object *state);
+Object *marking_inputs(Object *arguments);
 void marking_clear();
 
 } // namespace cenote_names

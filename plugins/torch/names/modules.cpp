@@ -99,7 +99,7 @@ static uint32_t number_of(Object *module)
 }
 
 /* enter(module): returns what `leave` is to be given. What a handler of a signal raises meanwhile is raised. */
-Object *modules_enter(Object *, Object *module)
+Object *modules_enter(Object *module)
 {
     Path around = places_path(), path = around;
     uint32_t number = number_of(module);
@@ -118,9 +118,10 @@ Object *modules_enter(Object *, Object *module)
     return python().number(static_cast<long>(places_enter(path)));
 }
 
-Object *modules_leave(Object *, Object *depth)
+Object *modules_leave(Object *depth)
 {
-    places_leave(static_cast<size_t>(python().as_number(depth)));
+    if (depth != python().none) /* `enter` had no host memory */
+        places_leave(static_cast<size_t>(python().as_number(depth)));
     python().take(python().none);
     return python().none;
 }

@@ -7,7 +7,7 @@ namespace cenote_names {
 
 void modules_begin(Object *namer);
 void modules_end();
-Object *modules_enter(Object *self, Object *module);
-Object *modules_leave(Object *self, Object *depth);
+Object *modules_enter(Object *module);
+Object *modules_leave(Object *depth);
 
 } // namespace cenote_names

@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -34,6 +35,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include <dlfcn.h>
 #include <execinfo.h>
 
 namespace cenote_names {
@@ -43,7 +45,8 @@ constexpr unsigned WORTH_SHIFT = 12;     /* a block has lines if it is a 4096th 
 constexpr unsigned WORTH_SHIFT_STEP = 6; /* in an optimizer's step a 64th */
 constexpr uint32_t IN_STEP = 3;          /* of phases.def */
 constexpr size_t PAST_MAX = 1 << 16;     /* notes of one thread; older operations are not known */
-constexpr size_t WORKSPACE_LEAST = 1 << 20, WORKSPACE_SIZES = 256, WORKSPACE_TRIES = 8; /* our choice: see is_workspace */
+constexpr size_t PASTS_MAX = 256;        /* threads; if there are more, those that have ended go */
+constexpr unsigned WORKSPACE_TRIES = 16; /* our choice: see is_workspace */
 
 static std::atomic<uint32_t> phase_now{0};
 static std::atomic<bool> has_python{true};
@@ -157,6 +160,9 @@ static std::shared_ptr<Past> past_of(uint64_t thread, bool make)
         return found->second;
     if (!make)
         return nullptr;
+    if (pasts.size() >= PASTS_MAX)
+        for (auto each = pasts.begin(); each != pasts.end();)
+            each = each->second.use_count() == 1 ? pasts.erase(each) : std::next(each); /* of threads that have ended */
     auto made = std::make_shared<Past>();
     made->thread = thread;
     pasts[thread] = made;
@@ -184,36 +190,55 @@ struct Thread {
     }
 };
 
-/* Never destroyed: a thread may free and allocate while it ends. */
-static Thread &thread()
+static thread_local Thread *mine;
+static thread_local bool is_over;
+
+struct End {
+    ~End()
+    {
+        delete mine;
+        mine = nullptr;
+        is_over = true;
+    }
+};
+
+/* NULL: the thread ends. It may allocate and free all the same. */
+static Thread *thread()
 {
-    thread_local Thread *found = new Thread;
-    return *found;
+    if (!mine && !is_over) {
+        static thread_local End end;
+        mine = new Thread;
+    }
+    return mine;
 }
 
 Path places_path()
 {
-    Thread &here = thread();
-    return here.inside.empty() ? 0 : here.inside.back();
+    const Thread *here = thread();
+    return here && !here->inside.empty() ? here->inside.back() : 0;
 }
 
 /* Returns what is to be given to places_leave. A call that left by an exception before its `leave` is left with the one around it. */
 size_t places_enter(Path path)
 {
-    Thread &here = thread();
-    here.inside.push_back(path);
+    Thread *here = thread();
+    if (!here)
+        return 0;
+    here->inside.push_back(path);
     if (at::GradMode::is_enabled())
-        here.own().put({at::sequence_number::peek(), path, {}});
-    return here.inside.size() - 1;
+        here->own().put({at::sequence_number::peek(), path, {}});
+    return here->inside.size() - 1;
 }
 
 void places_leave(size_t depth)
 {
-    Thread &here = thread();
-    if (here.inside.size() > depth)
-        here.inside.resize(depth);
-    if (here.past && at::GradMode::is_enabled())
-        here.past->put({at::sequence_number::peek(), places_path(), {}});
+    Thread *here = thread();
+    if (!here)
+        return;
+    if (here->inside.size() > depth)
+        here->inside.resize(depth);
+    if (here->past && at::GradMode::is_enabled())
+        here->past->put({at::sequence_number::peek(), places_path(), {}});
 }
 
 /* --- operations of backward */
@@ -234,34 +259,40 @@ static Operation operation_of(const torch::autograd::Node &node)
     return known[type] = {name, strstr(name, "PyNode") || strstr(name, "CppNode") || strstr(name, "PyFunction")};
 }
 
-/* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, from functions with these names, once for each stream and handle: so the native
- * stacks of the first allocations of each size are looked at. */
+/* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, once for each stream and handle, and of two sizes. If a block has such a size,
+ * the native stack says whether it is one; the first blocks are looked at, because a look takes milliseconds. */
+
+struct Workspaces {
+    size_t sizes[2] = {0, 0};
+
+    Workspaces()
+    {
+        void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+        const char *names[2] = {"_ZN2at4cuda22getChosenWorkspaceSizeEv", "_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv"};
+        for (int i = 0; i < 2; i++)
+            if (auto size = torch ? reinterpret_cast<size_t (*)()>(dlsym(torch, names[i])) : nullptr)
+                sizes[i] = size();
+    }
+};
+
+/* PyTorch works the sizes out when it is asked first: that must not happen under a lock. */
+static const Workspaces &workspaces()
+{
+    static const Workspaces found;
+    return found;
+}
 
 static bool is_workspace(size_t bytes)
 {
-    static std::mutex sizes_lock;
-    static ska::flat_hash_map<size_t, unsigned> tries;
-    thread_local size_t tried[64]; /* sizes that were tried often enough */
-    size_t &mine = tried[(bytes >> 9) % 64];
-    if (bytes < WORKSPACE_LEAST || mine == bytes)
+    static std::atomic<unsigned> tries{0};
+    const size_t *sizes = workspaces().sizes;
+    if ((bytes != sizes[0] && bytes != sizes[1]) || tries.fetch_add(1, std::memory_order_relaxed) >= WORKSPACE_TRIES)
         return false;
-    {
-        std::lock_guard<std::mutex> hold(sizes_lock);
-        bool is_full = tries.size() >= WORKSPACE_SIZES && tries.find(bytes) == tries.end();
-        if (is_full || tries[bytes]++ >= WORKSPACE_TRIES) {
-            mine = bytes;
-            return false;
-        }
-    }
     void *stack[24];
     int depth = backtrace(stack, 24);
     for (int i = 0; i < depth; i++) {
         Dl_info found;
-        if (!dladdr(stack[i], &found) || !found.dli_sname)
-            continue;
-        const char *name = found.dli_sname;
-        if (strstr(name, "CUDABlasHandle") || strstr(name, "CUDABlasLtWorkspace") || strstr(name, "BlasLtWorkspace") ||
-            strstr(name, "SolverDnHandle"))
+        if (dladdr(stack[i], &found) && found.dli_sname && (strstr(found.dli_sname, "CUDABlas") || strstr(found.dli_sname, "BlasLtWorkspace")))
             return true;
     }
     return false;
@@ -291,9 +322,8 @@ static Spots lines_of_this_thread()
     return spots;
 }
 
-static Place backward_place(const torch::autograd::Node &node, Place place, bool may_ask)
+static Place backward_place(Thread &here, const torch::autograd::Node &node, Place place, bool may_ask)
 {
-    Thread &here = thread();
     Operation operation = operation_of(node);
     place.node = operation.name;
     place.adds_up = node.sequence_nr() == UINT64_MAX;
@@ -312,53 +342,58 @@ static Place backward_place(const torch::autograd::Node &node, Place place, bool
     return place;
 }
 
-static Place place_now(size_t bytes, bool may_ask)
+static Place place_now(Thread &here, size_t bytes, bool may_ask)
 {
     Place place;
     place.phase = phase_now.load(std::memory_order_relaxed);
     place.path = places_path();
-    place.is_workspace = bytes != SIZE_MAX && is_workspace(bytes);
+    place.is_workspace = is_workspace(bytes);
     bool asks = may_ask && is_worth_lines(bytes, place);
     if (!place.path) {
         auto node = torch::autograd::get_current_node();
         if (node)
-            return backward_place(*node, place, asks);
+            return backward_place(here, *node, place, asks);
     }
     if (!asks)
         return place;
     place.spots = lines_of_this_thread();
     uint64_t next = at::sequence_number::peek();
     if (next && at::GradMode::is_enabled() && place.spots.inner.code)
-        thread().own().put_first({next - 1, place.path, place.spots});
+        here.own().put_first({next - 1, place.path, place.spots});
     return place;
 }
 
 /* Before an allocation, and under no lock. */
 uint32_t places_look(size_t bytes, bool may_ask)
 {
-    Thread &here = thread();
-    here.pending.is_set = false; /* to read lines may free blocks, and so come here again */
-    Place place = place_now(bytes, may_ask);
-    here.pending = {number_of(place), bytes, true, place.adds_up};
-    return here.pending.place;
+    Thread *here = thread();
+    if (!here)
+        return 0;
+    here->pending.is_set = false; /* to read lines may free blocks, and so come here again */
+    Place place = place_now(*here, bytes, may_ask);
+    here->pending = {number_of(place), bytes, true, place.adds_up};
+    return here->pending.place;
 }
 
 void places_forget_pending()
 {
-    thread().pending.is_set = false;
+    if (thread())
+        thread()->pending.is_set = false;
 }
 
 /* The place of the allocation that this thread has made; and whether it is for a gradient that is added up. */
 uint32_t places_taken(size_t bytes, bool *adds_up)
 {
-    Thread &here = thread();
-    if (!here.pending.is_set)
+    Thread *here = thread();
+    if (!here)
+        return 0;
+    if (!here->pending.is_set)
         places_look(bytes, false);
-    here.pending.is_set = false;
-    *adds_up = here.pending.adds_up;
+    here->pending.is_set = false;
+    *adds_up = here->pending.adds_up;
     Place place;
-    if (here.pending.bytes != SIZE_MAX || !is_workspace(bytes) || !places_at(here.pending.place, &place))
-        return here.pending.place;
+    if (here->pending.bytes != SIZE_MAX || !is_workspace(bytes) || !places_at(here->pending.place, &place))
+        return here->pending.place;
     place.is_workspace = true;
     return number_of(place);
 }
@@ -369,13 +404,23 @@ void places_end_python()
     has_python = false;
 }
 
-/* In a forked child. */
-void places_renew()
+/* Before a fork: no thread is in the middle of a change then. */
+void places_before_fork()
 {
-    new (&table_lock) std::mutex;
-    new (&pasts_lock) std::mutex;
-    pasts.clear();
-    thread().past = thread().read = nullptr;
+    table_lock.lock();
+    pasts_lock.lock();
+}
+
+/* After it. The child has one thread, and forgets what others did forward: one of them may have been changing its notes. */
+void places_after_fork(bool is_child)
+{
+    if (is_child) {
+        new (&pasts) decltype(pasts);
+        if (mine)
+            mine->past = mine->read = nullptr;
+    }
+    pasts_lock.unlock();
+    table_lock.unlock();
 }
 
 } // namespace cenote_names

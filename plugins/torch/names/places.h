@@ -34,6 +34,7 @@ void places_forget_pending();
 uint32_t places_taken(size_t bytes, bool *adds_up);
 bool places_at(uint32_t number, Place *place);
 void places_end_python();
-void places_renew();
+void places_before_fork();
+void places_after_fork(bool is_child);
 
 } // namespace cenote_names

@@ -93,8 +93,8 @@ class Names:
         self.naming = Naming(self.torch)
         self.holders: list[Holder] = []
         self.numbers: dict[Holder, int] = {}
-        is_cenotes = bindings.is_torchs(self.torch)
-        kind = ctypes.cast(bindings.function("cenote_block_set_kind"), ctypes.c_void_p) if is_cenotes else None
+        set_kind: Any = bindings.function("cenote_block_set_kind") if bindings.is_torchs(self.torch) else None
+        kind = ctypes.cast(set_kind, ctypes.c_void_p) if set_kind is not None else None
         begins = (*source.PYTHON, "<frozen", "<__array_function__")
         rules = RulesStruct(lines((source.OURS,)), lines(begins), lines(source.INSTALLED))
         tensor, parameter, give = map(ctypes.py_object, (*self.types, self.naming.give))
