@@ -13,8 +13,9 @@
 
 namespace cenote_names {
 
-enum class Whose : char { OURS, LIBRARY, PROGRAM };
+enum class Whose : char { OURS, WRAPPER, LIBRARY, PROGRAM }; /* a wrapper is ours and calls a module: hooks.py */
 
+constexpr const char *WRAPPER_NAME = "call_module";
 constexpr int FRAMES_MAX = 250;     /* our choice: deeper stacks have no line of their own */
 constexpr size_t CODES_MAX = 1 << 16; /* that are kept; lines of further ones are not known */
 
@@ -50,6 +51,7 @@ static Whose whose(const char *file)
 /* Whose code it is. Takes over the reference. False: too many are known already. */
 static bool known(Object *code, Whose *found)
 {
+    *found = Whose::OURS;
     static Object *const name = python().text("co_filename");
     auto at = codes.find(code);
     if (at != codes.end()) {
@@ -63,12 +65,18 @@ static bool known(Object *code, Whose *found)
         python().drop(code);
         return false;
     }
+    static Object *const called = python().text("co_name");
     *found = whose(text);
+    Held function(*found == Whose::OURS ? python().attribute(code, called) : nullptr);
+    const char *function_name = function ? python().utf8(function.get()) : nullptr;
+    if (function_name && !strcmp(function_name, WRAPPER_NAME))
+        *found = Whose::WRAPPER;
     codes[code] = *found; /* the reference stays: the address names this code for ever */
     return true;
 }
 
-Spots frames_now()
+/* `around`: of the module that this thread has called last; NULL: none. */
+Spots frames_now(Around *around)
 {
     const Python &p = python();
     Spots spots;
@@ -76,10 +84,15 @@ Spots frames_now()
     if (!frame)
         return spots;
     p.take(frame);
+    bool is_outside = false;
     for (int depth = 0; frame && depth < FRAMES_MAX; depth++) {
         Object *code = p.code(frame);
         Whose is;
-        if (known(code, &is) && is != Whose::OURS) {
+        if (known(code, &is) && is == Whose::WRAPPER && spots.inner.code && around) {
+            is_outside = true;
+            if (around->is_known)
+                break;
+        } else if (is == Whose::LIBRARY || is == Whose::PROGRAM) {
             Spot here{code, p.instruction ? p.instruction(frame) : p.line(frame)};
             if (!spots.inner.code)
                 spots.inner = here;
@@ -94,6 +107,11 @@ Spots frames_now()
     }
     if (frame)
         p.drop(frame);
+    if (!is_outside)
+        return spots;
+    if (around->is_known)
+        spots.own = around->own;
+    *around = {true, spots.own};
     return spots;
 }
 

@@ -20,8 +20,14 @@ struct Spots {
     Spot own;   /* the innermost line of the program's own files */
 };
 
+/* The innermost line of the program's own files outside the call of a module: it stays as it is as long as the call lasts. */
+struct Around {
+    bool is_known = false;
+    Spot own;
+};
+
 void frames_set_rules(std::vector<std::string> ours, std::vector<std::string> begins, std::vector<std::string> parts);
-Spots frames_now();
+Spots frames_now(Around *around);
 int frames_line(const Spot &spot);
 
 } // namespace cenote_names

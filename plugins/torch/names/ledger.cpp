@@ -15,6 +15,7 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -42,6 +43,7 @@ static std::vector<Entry> entries;    /* of live blocks, and unused ones */
 static std::vector<uint32_t> unused;  /* their numbers */
 static ska::flat_hash_map<uint64_t, uint32_t> live; /* number of the entry, by address */
 static std::atomic<uint64_t> highest_peak{0};
+static std::atomic<uint64_t> ended{0}; /* blocks that a module or an optimizer held and that were freed */
 static Books devices[DEVICES];
 static size_t log_most; /* 0: no log is kept */
 static bool is_adopting;
@@ -73,6 +75,8 @@ static void remove(ska::flat_hash_map<uint64_t, uint32_t>::iterator found)
     device.blocks--;
     if (block.born < device.born_at_peak)
         device.gone.push_back(block);
+    if (kind_of(block.holder) == PARAMETERS || kind_of(block.holder) == BUFFERS || kind_of(block.holder) == OPTIMIZER)
+        ended.fetch_add(1, std::memory_order_relaxed);
     unused.push_back(found->second);
     live.erase(found);
 }
@@ -153,6 +157,12 @@ bool ledger_holder(uint64_t at, Holder *holder)
     return true;
 }
 
+/* It changes when a block is freed that a module or an optimizer held. */
+uint64_t ledger_ended()
+{
+    return ended.load(std::memory_order_relaxed);
+}
+
 Levels ledger_levels(int number)
 {
     std::lock_guard<std::mutex> hold(ledger_lock);
@@ -166,9 +176,10 @@ uint64_t ledger_peak()
     return highest_peak.load(std::memory_order_relaxed);
 }
 
+/* In the order in which they were allocated. */
 std::vector<Block> ledger_blocks(int number, bool at_peak)
 {
-    std::lock_guard<std::mutex> hold(ledger_lock);
+    std::unique_lock<std::mutex> hold(ledger_lock);
     const Books &device = devices[number];
     std::vector<Block> found = at_peak ? device.gone : std::vector<Block>();
     for (const auto &one : live) {
@@ -176,6 +187,8 @@ std::vector<Block> ledger_blocks(int number, bool at_peak)
         if (block.device == number && (!at_peak || block.born < device.born_at_peak))
             found.push_back(block);
     }
+    hold.unlock();
+    std::sort(found.begin(), found.end(), [](const Block &one, const Block &other) { return one.born < other.born; });
     return found;
 }
 

@@ -12,7 +12,7 @@
 #include "marking.h"
 
 #include "ledger.h"
-#include "places.h"
+#include "modules.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
@@ -30,6 +30,8 @@ namespace cenote_names {
 constexpr int DEPTH_MAX = 64;       /* of modules inside each other; of an optimizer's state DEPTH_STATE */
 constexpr int DEPTH_STATE = 4;
 constexpr long LOOKED_MAX = 200000; /* modules in one look: they may be in a circle */
+constexpr unsigned LOOK_EVERY = 16; /* our choice: see is_still_so */
+constexpr size_t FOUND_MAX = 10000;
 
 static Object *tensor_type, *parameter_type;
 static std::atomic<int (*)(const void *, int)> set_kind{nullptr}; /* cenote_block_set_kind; NULL: another allocator */
@@ -44,6 +46,7 @@ public:
 
     std::atomic<uint32_t> number;
     std::atomic<unsigned> epoch;
+    std::atomic<uint64_t> last{0}; /* the block of the gradient that it named last */
 };
 
 static std::atomic<unsigned> epoch_now{1}; /* numbers of earlier ones mean nothing */
@@ -214,6 +217,26 @@ static void look_at_module(Object *module, Look &look, int depth)
     }
 }
 
+/* What a look at an object, a module or the state of an optimizer, found is still so if no block has ended that such an object held, and no module
+ * has been named. There are other ways to come to new tensors, so each LOOK_EVERY-th call looks all the same. */
+struct Found {
+    uint64_t ended, named;
+    ptrdiff_t size;
+    unsigned calls;
+};
+
+static bool is_still_so(Object *object, ptrdiff_t size)
+{
+    static ska::flat_hash_map<Object *, Found> all;
+    if (all.size() > FOUND_MAX) /* most of these objects are gone */
+        all.clear();
+    Found &found = all[object];
+    Found now{ledger_ended(), modules_named(), size, found.calls + 1};
+    bool is = found.calls % LOOK_EVERY && found.ended == now.ended && found.named == now.named && found.size == now.size;
+    found = now;
+    return is;
+}
+
 /* A mode of the program sees each attribute of a tensor that is read: then nothing is looked at. */
 static bool may_look()
 {
@@ -223,7 +246,7 @@ static bool may_look()
 Object *marking_lacks_module(Object *module)
 {
     Look look;
-    if (may_look())
+    if (may_look() && !is_still_so(module, 0))
         look_at_module(module, look, 0);
     return answer(look.lacks);
 }
@@ -266,7 +289,9 @@ Object *marking_lacks_state(Object *state)
 {
     ptrdiff_t at = 0;
     Object *key, *value;
-    while (may_look() && python().next(state, &at, &key, &value))
+    if (!may_look() || is_still_so(state, python().dict_size(state)))
+        return answer(false);
+    while (python().next(state, &at, &key, &value))
         if (state_lacks(value, DEPTH_STATE))
             return answer(true);
     return answer(false);
@@ -276,6 +301,9 @@ static bool gradient_lacks(Object *parameter)
 {
     static Object *const grad = python().text("grad");
     at::Tensor tensor = plain(parameter);
+    const Seen *seen = tensor.defined() ? seen_of(tensor) : nullptr;
+    if (seen && seen->epoch == epoch_now && seen->last && seen->last == address_of(tensor.grad()))
+        return false;
     if (tensor.defined())
         return tensor.requires_grad() && (lacks(tensor, PARAMETERS, PARAMETERS) || lacks(tensor.grad(), GRADIENTS, PARAMETERS) ||
                                           (tensor.grad().defined() && name_of(tensor) == UNNAMED));
@@ -330,23 +358,27 @@ Object *marking_inputs(Object *arguments)
 
 /* --- gradients, in threads of autograd */
 
-static void hold_gradient(const at::Tensor &gradient, Holder holder)
+/* Returns the block; 0: none, or several. */
+static uint64_t hold_gradient(const at::Tensor &gradient, Holder holder)
 {
     if (!gradient.defined() || gradient.key_set().has(c10::DispatchKey::Python))
-        return;
+        return 0;
+    uint64_t at = 0;
     if (gradient.layout() == c10::kSparse) {
         hold(address_of(gradient._indices()), holder);
         hold(address_of(gradient._values()), holder);
     } else {
-        hold(address_of(gradient), holder);
+        at = address_of(gradient);
+        hold(at, holder);
     }
+    return at;
 }
 
 torch::autograd::variable_list Seen::operator()(const torch::autograd::variable_list &gradients)
 {
     if (is_watching && epoch == epoch_now)
         for (const at::Tensor &gradient : gradients)
-            hold_gradient(gradient, uint32_t{GRADIENTS} << KIND_SHIFT | number);
+            last = hold_gradient(gradient, uint32_t{GRADIENTS} << KIND_SHIFT | number);
     return gradients;
 }
 

@@ -25,6 +25,7 @@ static Object *namer; /* (module, path around it) -> path */
 static ska::flat_hash_map<Object *, Known> modules;
 static ska::flat_hash_map<uint64_t, Path> known_paths; /* by path around it and number of the module */
 static uint32_t next_number = 1;
+static uint64_t named; /* how often a name was given */
 static size_t clean_modules_at = 4096;
 
 void modules_begin(Object *function)
@@ -40,6 +41,12 @@ void modules_end()
     namer = nullptr;
     if (was)
         python().drop(was);
+}
+
+/* It changes when a module is called for the first time, or at a new place. */
+uint64_t modules_named()
+{
+    return named;
 }
 
 static bool leads_to(Object *reference, Object *module)
@@ -112,6 +119,7 @@ Object *modules_enter(Object *module)
         if (!given)
             return nullptr;
         path = static_cast<Path>(python().as_number(given.get()));
+        named++;
         if (number)
             known_paths[uint64_t{around} << 32 | number] = path;
     }

@@ -76,10 +76,14 @@ static std::vector<Place> places{Place()};
 
 static uint32_t number_of(const Place &place)
 {
-    thread_local Place last;
-    thread_local uint32_t last_number = 0;
-    if (last_number && last == place)
-        return last_number;
+    struct Recent {
+        Place place;
+        uint32_t number = 0;
+    };
+    thread_local Recent all_recent[64]; /* so that most allocations take no lock here */
+    Recent &recent = all_recent[Mix()(place) % 64];
+    if (recent.number && recent.place == place)
+        return recent.number;
     std::lock_guard<std::mutex> hold(table_lock);
     auto found = numbers.find(place);
     if (found == numbers.end()) {
@@ -88,8 +92,8 @@ static uint32_t number_of(const Place &place)
         found = numbers.emplace(place, static_cast<uint32_t>(places.size())).first;
         places.push_back(place);
     }
-    last = place;
-    return last_number = found->second;
+    recent = {place, found->second};
+    return recent.number;
 }
 
 bool places_at(uint32_t number, Place *place)
@@ -177,8 +181,14 @@ struct Pending {
     bool is_set, adds_up;
 };
 
+/* A module that the thread is inside of. */
+struct Inside {
+    Path path;
+    Around around;
+};
+
 struct Thread {
-    std::vector<Path> inside;
+    std::vector<Inside> inside;
     std::shared_ptr<Past> past, read; /* its own; the last that it read in backward */
     Pending pending{0, 0, false, false};
 
@@ -215,7 +225,7 @@ static Thread *thread()
 Path places_path()
 {
     const Thread *here = thread();
-    return here && !here->inside.empty() ? here->inside.back() : 0;
+    return here && !here->inside.empty() ? here->inside.back().path : 0;
 }
 
 /* Returns what is to be given to places_leave. A call that left by an exception before its `leave` is left with the one around it. */
@@ -224,7 +234,7 @@ size_t places_enter(Path path)
     Thread *here = thread();
     if (!here)
         return 0;
-    here->inside.push_back(path);
+    here->inside.push_back({path, {}});
     if (at::GradMode::is_enabled())
         here->own().put({at::sequence_number::peek(), path, {}});
     return here->inside.size() - 1;
@@ -236,7 +246,7 @@ void places_leave(size_t depth)
     if (!here)
         return;
     if (here->inside.size() > depth)
-        here->inside.resize(depth);
+        here->inside.erase(here->inside.begin() + static_cast<ptrdiff_t>(depth), here->inside.end());
     if (here->past && at::GradMode::is_enabled())
         here->past->put({at::sequence_number::peek(), places_path(), {}});
 }
@@ -306,19 +316,23 @@ static bool is_worth_lines(size_t bytes, const Place &place)
     return bytes >= ledger_peak() >> (place.phase == IN_STEP && !place.path ? WORTH_SHIFT_STEP : WORTH_SHIFT);
 }
 
-static Spots lines_of_this_thread()
+static Spots lines_of(Thread &here)
 {
     const Python &p = python();
     Spots spots;
+    size_t depth = here.inside.size();
+    Around around = depth ? here.inside.back().around : Around();
     if (!has_python || !p.thread())
         return spots;
     int state = p.enter();
     Object *type, *value, *traceback;
     p.fetch(&type, &value, &traceback);
-    spots = frames_now();
+    spots = frames_now(depth ? &around : nullptr);
     p.clear();
     p.restore(type, value, traceback);
     p.leave(state);
+    if (depth && here.inside.size() == depth) /* code of the program may have run: a collection of garbage */
+        here.inside.back().around = around;
     return spots;
 }
 
@@ -335,7 +349,7 @@ static Place backward_place(Thread &here, const torch::autograd::Node &node, Pla
         place.spots = note.spots;
     }
     if (operation.is_pythons && may_ask) {
-        Spots own = lines_of_this_thread();
+        Spots own = lines_of(here);
         if (own.inner.code)
             place.spots = own;
     }
@@ -356,7 +370,7 @@ static Place place_now(Thread &here, size_t bytes, bool may_ask)
     }
     if (!asks)
         return place;
-    place.spots = lines_of_this_thread();
+    place.spots = lines_of(here);
     uint64_t next = at::sequence_number::peek();
     if (next && at::GradMode::is_enabled() && place.spots.inner.code)
         here.own().put_first({next - 1, place.path, place.spots});

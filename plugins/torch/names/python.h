@@ -28,6 +28,7 @@ struct Python {
     long (*as_number)(Object *) = entry<long (*)(Object *)>("PyLong_AsLong");
     void *(*as_pointer)(Object *) = entry<void *(*)(Object *)>("PyLong_AsVoidPtr");
     int (*next)(Object *, ptrdiff_t *, Object **, Object **) = entry<int (*)(Object *, ptrdiff_t *, Object **, Object **)>("PyDict_Next");
+    ptrdiff_t (*dict_size)(Object *) = entry<ptrdiff_t (*)(Object *)>("PyDict_Size");
     ptrdiff_t (*list_size)(Object *) = entry<ptrdiff_t (*)(Object *)>("PyList_Size");
     Object *(*list_item)(Object *, ptrdiff_t) = entry<Object *(*)(Object *, ptrdiff_t)>("PyList_GetItem");
     ptrdiff_t (*tuple_size)(Object *) = entry<ptrdiff_t (*)(Object *)>("PyTuple_Size");
@@ -55,8 +56,8 @@ struct Python {
 
     bool is_whole() const
     {
-        return enter && leave && thread && take && drop && type && attribute && call && text && utf8 && number && as_number && as_pointer &&
-               next && list_size && list_item && tuple_size && tuple_item && weak && (weak_get || weak_borrow) && method && error && clear &&
+        return enter && leave && thread && take && drop && type && attribute && call && text && utf8 && number && as_number && as_pointer && next &&
+               dict_size && list_size && list_item && tuple_size && tuple_item && weak && (weak_get || weak_borrow) && method && error && clear &&
                fetch && restore && frame && caller && code && line && line_of && none && dict && list && tuple;
     }
 };

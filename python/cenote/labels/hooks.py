@@ -154,10 +154,10 @@ class Labels:
     def wrap_modules(self) -> Undo:
         module_type, thread, is_compiling = self.torch.nn.Module, _thread, self.torch.compiler.is_compiling
         call_inside = module_type.__call__
-        call_outermost = self.call
+        call_outermost = self.call_module
         enter, leave = (nothing, nothing) if self.names is None else (self.names.enter, self.names.leave)
 
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return call_inside(self, *args, **kwargs)
             if not thread.is_inside:
@@ -167,9 +167,9 @@ class Labels:
                 return call_inside(self, *args, **kwargs)
             finally:
                 leave(depth)
-        return replace(module_type, "__call__", call)
+        return replace(module_type, "__call__", call_module)
 
-    def call(self, function: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
+    def call_module(self, function: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost module of a thread is called."""
         if not self.is_on:
             return function(module, *args, **kwargs)
