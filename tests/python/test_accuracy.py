@@ -1,0 +1,79 @@
+"""docs/accuracy.md: dry runs beside published measurements. Do the rows still give the figures of the page, and is the page made of them?"""
+import importlib.util
+import json
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMPARE = ROOT / "bench/accuracy/compare.py"
+RESULTS = sorted((ROOT / "bench/results").glob("*-accuracy.jsonl"))[-1]
+MOVED = 0.01  # a figure that moves by more means that PyTorch, its libraries or the models of workspaces have changed: make the page anew
+FIGURES = ("allocated", "reserved", "beyond the context")
+
+
+@pytest.fixture(scope="module")
+def compare():
+    spec = importlib.util.spec_from_file_location("compare", COMPARE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def found():
+    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+def check(compare, row, old):
+    new = compare.dry_run(row)
+    assert new["runs_out"] == old["runs_out"], (new, old)
+    assert abs(new["estimate"] / old["estimate"] - 1) <= MOVED, (new, old)
+
+
+def test_each_row_says_where_it_comes_from_and_what_runs(compare):
+    sources, rows = compare.read_rows()
+    assert len(rows) >= 15 and len({row["source"] for row in rows}) >= 5
+    for row in rows:
+        source = sources[row["source"]]
+        assert source["address"].startswith("https://") and source["read"] and source["said"] and source["unknown"], row
+        assert (compare.HERE / row["program"]).is_file() and row["figure"] in FIGURES and row["measured"] > 0, row
+
+
+def test_the_page_is_made_of_the_results(compare, found):
+    _, rows = compare.read_rows()
+    assert [{key: row[key] for key in was} for was, row in zip(rows, found)] == rows, "compare.py --save, then --page, with all rows"
+    text = compare.PAGE.read_text(encoding="utf-8")
+    assert compare.page(text, RESULTS) == text, f"python bench/accuracy/compare.py --page {RESULTS.relative_to(ROOT)}"
+
+
+def test_the_metrics_are_those_of_xmem(compare):
+    def row(measured, estimate, ran_out=False, runs_out=False):
+        made = {"measured": measured, "estimate": estimate, "ran_out": ran_out, "runs_out": runs_out}
+        return {**made, "error": compare.error(made, estimate)}
+    rows = [row(100, 110), row(100, 98), row(100, 95), row(100, 500, ran_out=True), row(100, 103, runs_out=True)]
+    said = compare.metrics(rows)
+    assert (said["rows"], said["fitting"], said["wrong"], said["below"]) == (5, 4, 2, 2)
+    assert said["median"] == pytest.approx(0.04) and said["most"] == pytest.approx(0.1)
+    fitting, out = {"ran_out": False}, {"ran_out": True}
+    for measured, ran_out, capped, fails in ((fitting, False, False, False), (fitting, False, True, True), (fitting, True, None, True),
+                                             (out, True, None, False), (out, False, True, True)):
+        assert compare.fails_as_limit(measured, {"ran_out": ran_out, "capped_ran_out": capped}) == fails
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+def test_a_row_gives_the_figure_of_the_page(compare, found):
+    row = next(row for row in found if row["program"] == "linear.py" and row["figure"] == "allocated")
+    check(compare, row, row)
+    assert abs(row["error"]) <= 0.01
+
+
+@pytest.mark.torch
+@pytest.mark.simulation
+@pytest.mark.deep
+def test_all_rows_give_the_figures_of_the_page(compare, found):
+    for name in compare.PACKAGES:
+        pytest.importorskip(name)
+    for row in found:
+        check(compare, row, row)
