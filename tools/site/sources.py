@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LINK = re.compile(r"\]\(([^)#\s]+)")
-LANGUAGES = {".c": "c", ".h": "c", ".def": "c", ".cpp": "cpp", ".hpp": "cpp", ".py": "python", ".map": "text", ".txt": "text"}
+LANGUAGES = {".c": "c", ".h": "c", ".def": "c", ".cpp": "cpp", ".hpp": "cpp", ".py": "python", ".map": "text", ".txt": "text", ".yml": "yaml"}
 ASSETS = ("iframe-worker.js", "site.css")
 
 
