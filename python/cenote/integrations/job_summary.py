@@ -20,7 +20,8 @@ def table(content: dict[str, Any]) -> list[list[str]]:
                 *([card["card"], size(card["capacity"]), verdict.WORDS[card["verdict"]]] for card in content["cards"])]
     told = content["largest"] or content
     needed = told["needed"] if told["verdict"] in ("fits", "grows") else None
-    cells = {"GPU": size(content["capacity"]), "verdict": verdict.WORDS[content["verdict"]], "needs": size(needed) if needed is not None else "not known"}
+    cells = {"GPU": size(content["capacity"]), "verdict": verdict.WORDS[content["verdict"]],
+             "needs": size(needed) if needed is not None else "not known"}
     above = content.get("above_limit")
     if above is not None:
         cells["limit"] = f"{size(told['needed'] - above)}: {size(abs(above))} {'above' if above > 0 else 'below'}"
