@@ -8,7 +8,7 @@
 
 typedef uint64_t tick;          /* the pool's clock: one more at each free, end of a private group, and fence for which nothing was freed; 0: never */
 
-#define FENCES_DUE_MAX 256      /* more in flight than any run-ahead seen in traces; a full ring is not an error */
+#define FENCES_DUE_MAX 2048     /* chosen: up to here programs that run far ahead hold less; a full ring is not an error */
 #define FENCE_PARTS_MAX 2304    /* events of all fences due, and of the one being recorded */
 
 struct fence_part {                   /* of a fence: one event */
