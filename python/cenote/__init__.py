@@ -30,6 +30,12 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'cenote' has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: "Any") -> None:
+    """`%load_ext cenote` in Jupyter: see cenote/integrations/notebook.py."""
+    from cenote.integrations import notebook
+    notebook.load(shell)
+
+
 def install() -> None:
     """Makes cenote the allocator of PyTorch, in this process and in those that it starts. RuntimeError if PyTorch has used a GPU already."""
     from cenote.inside import plugin
