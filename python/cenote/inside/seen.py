@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, Callable, Iterator, Optional
 
 from cenote.base import source
+from cenote.base.tracebacks import hide
 from cenote.labels.hooks import replace
 
 PLACES_MAX = 20
@@ -147,17 +148,26 @@ class Seen:
         inside = module_type.__call__
 
         def call(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or thread.is_inside:
+            if is_compiling():
                 return inside(self_, *args, **kwargs)
-            self.module_is_called(self_)
-            thread.is_inside = True
+            is_outermost = not thread.is_inside
+            if is_outermost:
+                self.module_is_called(self_)
+                thread.is_inside = True
             try:
                 return inside(self_, *args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
             finally:
-                thread.is_inside = False
-                if self.is_evaluating:
-                    self.evaluation_has_returned()
+                if is_outermost:
+                    self.module_has_returned()
         replace(module_type, "__call__", call)
+
+    def module_has_returned(self) -> None:
+        self.thread.is_inside = False
+        if self.is_evaluating:
+            self.evaluation_has_returned()
 
     @dropping_errors
     def module_is_called(self, module: Any) -> None:
@@ -245,6 +255,9 @@ class Seen:
             except StopIteration:
                 self.loader_ended(loader)
                 raise
+            except BaseException as error:
+                hide(error)
+                raise
             if loader is not None:
                 self.loader = weakref.ref(loader)
             return found
@@ -269,15 +282,18 @@ class Seen:
         @functools.wraps(inside)
         def save(*args: Any, **kwargs: Any) -> Any:
             is_outer = not self.thread.is_saving and self.steps
-            if not is_outer:
-                return inside(*args, **kwargs)
-            self.save_begins(what)
-            self.thread.is_saving = True
+            if is_outer:
+                self.save_begins(what)
+                self.thread.is_saving = True
             try:
                 return inside(*args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
             finally:
-                self.thread.is_saving = False
-                self.save_ends()
+                if is_outer:
+                    self.thread.is_saving = False
+                    self.save_ends()
         return save
 
     @dropping_errors

@@ -18,6 +18,7 @@ from types import FrameType, ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
 from cenote.base import source
+from cenote.base.tracebacks import hide
 from cenote.launch import environment
 from cenote.native import adapter
 from cenote.native.adapter import NotMade
@@ -87,7 +88,11 @@ def see_threads(library: ctypes.CDLL) -> None:
     def start_seen(function: Callable[..., Any], *rest: Any) -> int:
         def run(*args: Any, **kwargs: Any) -> None:
             library.cenote_values_see_thread(1)
-            function(*args, **kwargs)
+            try:
+                function(*args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
         return start(run if callable(function) else function, *rest)
     _thread.start_new_thread = start_seen
 
@@ -101,6 +106,9 @@ def around(owner: Any, name: str, before: Callable[..., None], after: Callable[.
         before(*args)
         try:
             return inside(*args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
         finally:
             after(*args)
     setattr(owner, name, method)

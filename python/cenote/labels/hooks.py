@@ -19,6 +19,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Optional
 
+from cenote.base.tracebacks import hide
 from cenote.labels import engine
 from cenote.labels import names as naming
 from cenote.labels.frames import Frames
@@ -161,10 +162,17 @@ class Labels:
             if is_compiling():
                 return call_inside(self, *args, **kwargs)
             if not thread.is_inside:
-                return call_outermost(call_inside, self, args, kwargs)
+                try:
+                    return call_outermost(call_inside, self, args, kwargs)
+                except BaseException as error:
+                    hide(error)
+                    raise
             depth = enter(self)
             try:
                 return call_inside(self, *args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
             finally:
                 leave(depth)
         return replace(module_type, "__call__", call_module)
@@ -316,6 +324,9 @@ def wrap_engine(torch: ModuleType) -> None:
             share(1)
         try:
             return inside(*args, **kwargs) if labels is None else labels.backward(inside, args, kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
         finally:
             _sharing.discard(call)
             if shares and not _sharing:

@@ -10,6 +10,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
+from cenote.base.tracebacks import hide
 from cenote.native import bindings
 from cenote.native.bindings import Device, Error, StepStruct
 
@@ -105,7 +106,11 @@ def watch(torch: ModuleType) -> None:
     def maybe_step(self: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
         """Counts a step that GradScaler skips: the optimizer's hooks do not run then."""
         before = _seen
-        result = step_of(self, optimizer, state, *args, **kwargs)
+        try:
+            result = step_of(self, optimizer, state, *args, **kwargs)
+        except BaseException as error:
+            hide(error)
+            raise
         if _seen == before:
             has_stepped(optimizer)
         return result
