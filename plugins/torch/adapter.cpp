@@ -71,11 +71,11 @@ void *Adapter::take_unwatched(DeviceIndex device, size_t bytes, cudaStream_t str
 
 void *Adapter::take_watched(DeviceIndex device, size_t bytes, cudaStream_t stream)
 {
-    const Watchers *watchers = watchers_.load(std::memory_order_acquire);
-    ask_python([&] { watchers->before(bytes); });
     void *block = take_unwatched(device, bytes, stream);
+    const Watchers *watchers = watchers_.load(std::memory_order_acquire);
     cenote_block known;
-    watchers->taken(device, block, cenote_find(block, &known) ? bytes : known.size, bytes);
+    size_t size = cenote_find(block, &known) ? bytes : known.size;
+    ask_python([&] { watchers->taken(device, block, size, bytes); });
     return block;
 }
 
@@ -406,7 +406,7 @@ Adapter *adapter()
 
 } // namespace cenote_torch
 
-void cenote_torch_watch_blocks(cenote_torch_before_fn before, cenote_torch_taken_fn taken, cenote_torch_freeing_fn freeing)
+void cenote_torch_watch_blocks(cenote_torch_taken_fn taken, cenote_torch_freeing_fn freeing)
 {
-    cenote_torch::adapter()->watch({before, taken, freeing});
+    cenote_torch::adapter()->watch({taken, freeing});
 }

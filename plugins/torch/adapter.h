@@ -117,10 +117,9 @@ struct Route {
     std::thread::id thread;
 };
 
-/* Functions of another library that hear of each block: names (plugins/torch/names). `before` runs ahead of an allocation, and may take Python's
- * lock; `taken` and `freeing` run while the block is the caller's. No lock is held under them. They never go, once they are there. */
+/* Functions of another library that hear of each block: names (plugins/torch/names). They run while the block is the caller's, under no lock, and
+ * `taken` may take Python's. They never go, once they are there. */
 struct Watchers {
-    void (*before)(size_t bytes);
     void (*taken)(int device, const void *block, size_t size, size_t bytes);
     void (*freeing)(const void *block);
 };

@@ -34,13 +34,12 @@ extern "C" __attribute__((visibility("default"))) void cenote_torch_sync_end(voi
 extern "C" __attribute__((visibility("default"))) int cenote_torch_retire(unsigned long long stream, char *why, size_t room);
 
 /*
- * From now on these functions hear of each block of PyTorch's: `before` ahead of an allocation of so many bytes, `taken` with the block, its size in
- * the pool and the bytes asked for, `freeing` while the block is still the caller's. No lock is held. A second call changes nothing.
+ * From now on these functions hear of each block of PyTorch's: `taken` with the block, its size in the pool and the bytes asked for, `freeing` while
+ * the block is still the caller's. No lock is held. A second call changes nothing.
  */
-typedef void (*cenote_torch_before_fn)(size_t bytes);
 typedef void (*cenote_torch_taken_fn)(int device, const void *block, size_t size, size_t bytes);
 typedef void (*cenote_torch_freeing_fn)(const void *block);
-extern "C" __attribute__((visibility("default"))) void cenote_torch_watch_blocks(cenote_torch_before_fn before, cenote_torch_taken_fn taken,
+extern "C" __attribute__((visibility("default"))) void cenote_torch_watch_blocks(cenote_torch_taken_fn taken,
                                                                                 cenote_torch_freeing_fn freeing);
 
 /*

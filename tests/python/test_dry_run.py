@@ -291,6 +291,7 @@ def test_runs_from_where_the_first_has_read_its_arguments(dry):
     assert (done.returncode, found["largest"], found["runs_from_a_copy"]) == (0, 3, found["runs"] - 1), done.stdout + done.stderr
     assert found["runs"] > 1
     assert "from where the first had read its arguments" in done.stdout
+    assert found["tried"]["1"]["processes"][0]["devices"]["0"]["kinds"]["workspaces of cuBLAS"] >= 4 * MIB
     for value, run in found["tried"].items():
         _, fresh = dry(code, "--gpu", "1GiB", arguments=["--n", value])
         assert [process["devices"] for process in fresh["processes"]] == [process["devices"] for process in run["processes"]]
@@ -503,3 +504,39 @@ def test_the_module_where_memory_ran_out(dry):
     assert f"  in module {failure['place']['module']}" in done.stdout and "largest when memory ran out:" in done.stdout
     assert not [frame for frame in failure["stack"] if "/cenote/" in frame["file"] and "site-packages" not in frame["file"]]
     assert failure["live"] == failure["names"]["bytes"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare `raise` brings the old traceback back")
+def test_tracebacks_have_no_frames_of_ours(dry):
+    done, _ = dry("""
+        import threading, torch, traceback
+        class Bad(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = torch.nn.Linear(4, 4)
+            def forward(self, x):
+                return self.inner(x @ torch.ones(3, 3, device="cuda"))
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 1
+            def __getitem__(self, number):
+                raise KeyError("no data")
+        def bad_gradient(gradient):
+            raise ValueError("bad gradient")
+        def batch():
+            return torch.ones(2, 4, device="cuda")
+        net = torch.nn.Sequential(Bad()).cuda()
+        y = net[0].inner(batch())
+        y.register_hook(bad_gradient)
+        for fail in (lambda: y.sum().backward(), lambda: next(iter(torch.utils.data.DataLoader(Data())))):
+            try:
+                fail()
+            except (KeyError, ValueError):
+                traceback.print_exc()
+        thread = threading.Thread(target=lambda: net(batch()))
+        thread.start()
+        thread.join()
+        net(batch())
+    """, "--gpu", "1GiB")
+    assert done.returncode == 3 and done.stderr.count("Traceback (most recent call last)") == 4, done.stderr
+    assert os.path.join(ROOT, "python", "cenote", "") not in done.stderr and "bad gradient" in done.stderr, done.stderr

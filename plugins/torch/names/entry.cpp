@@ -54,14 +54,12 @@ static void take(int device, uint64_t at, uint64_t size, size_t bytes)
         marking_added_up(at);
 }
 
-static void before(size_t bytes)
-{
-    while_on([&] { places_look(bytes, true); });
-}
-
 static void taken(int device, const void *block, size_t size, size_t bytes)
 {
-    while_on([&] { take(device, reinterpret_cast<uint64_t>(block), size, bytes); });
+    while_on([&] {
+        places_look(bytes, true);
+        take(device, reinterpret_cast<uint64_t>(block), size, bytes);
+    });
 }
 
 static void freeing(const void *block)
@@ -71,9 +69,8 @@ static void freeing(const void *block)
 
 ENTRY void cenote_names_watchers(void **functions)
 {
-    functions[0] = reinterpret_cast<void *>(&before);
-    functions[1] = reinterpret_cast<void *>(&taken);
-    functions[2] = reinterpret_cast<void *>(&freeing);
+    functions[0] = reinterpret_cast<void *>(&taken);
+    functions[1] = reinterpret_cast<void *>(&freeing);
 }
 
 /* --- from PyTorch's own allocator */

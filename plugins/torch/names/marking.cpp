@@ -46,7 +46,6 @@ public:
 
     std::atomic<uint32_t> number;
     std::atomic<unsigned> epoch;
-    std::atomic<uint64_t> last{0}; /* the block of the gradient that it named last */
 };
 
 static std::atomic<unsigned> epoch_now{1}; /* numbers of earlier ones mean nothing */
@@ -217,38 +216,41 @@ static void look_at_module(Object *module, Look &look, int depth)
     }
 }
 
-/* What a look at an object, a module or the state of an optimizer, found is still so if no block has ended that such an object held, and no module
- * has been named. There are other ways to come to new tensors, so each LOOK_EVERY-th call looks all the same. */
+/* What the last look at an object found: a module, the state of an optimizer, a list of parameters. If nothing lacked a holder, that is still so, as
+ * long as no block has ended that a module or an optimizer held, and no module was named. There are other ways to come to new tensors, so each
+ * LOOK_EVERY-th call looks all the same. */
 struct Found {
     uint64_t ended, named;
     ptrdiff_t size;
     unsigned calls;
+    bool lacks;
 };
 
-static bool is_still_so(Object *object, ptrdiff_t size)
-{
-    static ska::flat_hash_map<Object *, Found> all;
-    if (all.size() > FOUND_MAX) /* most of these objects are gone */
-        all.clear();
-    Found &found = all[object];
-    Found now{ledger_ended(), modules_named(), size, found.calls + 1};
-    bool is = found.calls % LOOK_EVERY && found.ended == now.ended && found.named == now.named && found.size == now.size;
-    found = now;
-    return is;
-}
+static ska::flat_hash_map<Object *, Found> all_found;
 
 /* A mode of the program sees each attribute of a tensor that is read: then nothing is looked at. */
-static bool may_look()
+template <class Function> static Object *look_at(Object *object, ptrdiff_t size, Function has_lack)
 {
-    return !at::impl::torch_function_mode_enabled();
+    if (at::impl::torch_function_mode_enabled())
+        return answer(false);
+    if (all_found.size() > FOUND_MAX) /* most of these objects are gone */
+        all_found.clear();
+    Found &found = all_found[object];
+    Found now{ledger_ended(), modules_named(), size, found.calls + 1, false};
+    bool is_so = found.calls % LOOK_EVERY && !found.lacks && found.ended == now.ended && found.named == now.named && found.size == now.size;
+    found = now;
+    bool lacks = !is_so && has_lack();
+    all_found[object].lacks = lacks; /* code of the program may have run, and looked */
+    return answer(lacks);
 }
 
 Object *marking_lacks_module(Object *module)
 {
-    Look look;
-    if (may_look() && !is_still_so(module, 0))
+    return look_at(module, 0, [=] {
+        Look look;
         look_at_module(module, look, 0);
-    return answer(look.lacks);
+        return look.lacks;
+    });
 }
 
 static bool state_lacks(Object *value, int depth)
@@ -287,23 +289,20 @@ static bool state_lacks(Object *value, int depth)
 /* lacks_state(optimizer.state) */
 Object *marking_lacks_state(Object *state)
 {
-    ptrdiff_t at = 0;
-    Object *key, *value;
-    if (!may_look() || is_still_so(state, python().dict_size(state)))
-        return answer(false);
-    while (python().next(state, &at, &key, &value))
-        if (state_lacks(value, DEPTH_STATE))
-            return answer(true);
-    return answer(false);
+    return look_at(state, python().dict_size(state), [=] {
+        ptrdiff_t at = 0;
+        Object *key, *value;
+        while (python().next(state, &at, &key, &value))
+            if (state_lacks(value, DEPTH_STATE))
+                return true;
+        return false;
+    });
 }
 
 static bool gradient_lacks(Object *parameter)
 {
     static Object *const grad = python().text("grad");
     at::Tensor tensor = plain(parameter);
-    const Seen *seen = tensor.defined() ? seen_of(tensor) : nullptr;
-    if (seen && seen->epoch == epoch_now && seen->last && seen->last == address_of(tensor.grad()))
-        return false;
     if (tensor.defined())
         return tensor.requires_grad() && (lacks(tensor, PARAMETERS, PARAMETERS) || lacks(tensor.grad(), GRADIENTS, PARAMETERS) ||
                                           (tensor.grad().defined() && name_of(tensor) == UNNAMED));
@@ -318,10 +317,12 @@ static bool gradient_lacks(Object *parameter)
 /* lacks_gradients(list of the parameters of a group) */
 Object *marking_lacks_gradients(Object *parameters)
 {
-    for (ptrdiff_t i = 0; may_look() && i < python().list_size(parameters); i++)
-        if (gradient_lacks(python().list_item(parameters, i)))
-            return answer(true);
-    return answer(false);
+    return look_at(parameters, python().list_size(parameters), [=] {
+        for (ptrdiff_t i = 0; i < python().list_size(parameters); i++)
+            if (gradient_lacks(python().list_item(parameters, i)))
+                return true;
+        return false;
+    });
 }
 
 /* --- inputs: tensors that come from outside of modules, and are given to one */
@@ -351,34 +352,30 @@ static void input(Object *value, int depth)
 
 Object *marking_inputs(Object *arguments)
 {
-    if (may_look())
+    if (!at::impl::torch_function_mode_enabled())
         input(arguments, 3);
     return nothing();
 }
 
 /* --- gradients, in threads of autograd */
 
-/* Returns the block; 0: none, or several. */
-static uint64_t hold_gradient(const at::Tensor &gradient, Holder holder)
+static void hold_gradient(const at::Tensor &gradient, Holder holder)
 {
     if (!gradient.defined() || gradient.key_set().has(c10::DispatchKey::Python))
-        return 0;
-    uint64_t at = 0;
+        return;
     if (gradient.layout() == c10::kSparse) {
         hold(address_of(gradient._indices()), holder);
         hold(address_of(gradient._values()), holder);
     } else {
-        at = address_of(gradient);
-        hold(at, holder);
+        hold(address_of(gradient), holder);
     }
-    return at;
 }
 
 torch::autograd::variable_list Seen::operator()(const torch::autograd::variable_list &gradients)
 {
     if (is_watching && epoch == epoch_now)
         for (const at::Tensor &gradient : gradients)
-            last = hold_gradient(gradient, uint32_t{GRADIENTS} << KIND_SHIFT | number);
+            hold_gradient(gradient, uint32_t{GRADIENTS} << KIND_SHIFT | number);
     return gradients;
 }
 

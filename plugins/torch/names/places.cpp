@@ -2,9 +2,9 @@
  * places.cpp: where in the program an allocation is.
  *
  * Each thread has a stack of the modules that it is inside of, which the wrapper of nn.Module.__call__ keeps. The lines are read from the thread's
- * frames when a block is large enough to be named for itself: a 4096th of the peak so far, in an optimizer's step a 64th. That takes Python's lock,
- * so it happens before the allocator takes one of its own (places_look); the allocation itself (places_taken) takes the place that was found, or
- * makes one without lines.
+ * frames when a block is large enough to be named for itself: a 2048th of the peak so far, in an optimizer's step a 64th. That takes Python's lock,
+ * so it happens while the allocator holds none of its own (places_look); the ledger then gets the place that was found (places_taken). PyTorch's own
+ * allocator tells of a block under its lock: there the look comes before, or the place has no lines.
  *
  * An operation of backward belongs to the module, and the line, whose forward made it. Autograd numbers the operations of each thread: while a
  * thread is forward, `Past` notes at which number it entered and left modules, and at which line it allocated. What is computed again in backward
@@ -35,13 +35,15 @@
 #include <typeinfo>
 #include <vector>
 
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <unistd.h>
 
 namespace cenote_names {
 
-constexpr size_t PLACES_MAX = 1 << 18;
-constexpr unsigned WORTH_SHIFT = 12;     /* a block has lines if it is a 4096th of the peak: our choice */
+constexpr size_t PLACES_MAX = 1 << 18, RECENT = 512;
+constexpr unsigned WORTH_SHIFT = 11;     /* a block has lines if it is a 2048th of the peak: our choice */
 constexpr unsigned WORTH_SHIFT_STEP = 6; /* in an optimizer's step a 64th */
 constexpr uint32_t IN_STEP = 3;          /* of phases.def */
 constexpr size_t PAST_MAX = 1 << 16;     /* notes of one thread; older operations are not known */
@@ -80,8 +82,8 @@ static uint32_t number_of(const Place &place)
         Place place;
         uint32_t number = 0;
     };
-    thread_local Recent all_recent[64]; /* so that most allocations take no lock here */
-    Recent &recent = all_recent[Mix()(place) % 64];
+    thread_local Recent all_recent[RECENT]; /* so that most allocations take no lock here */
+    Recent &recent = all_recent[Mix()(place) % RECENT];
     if (recent.number && recent.place == place)
         return recent.number;
     std::lock_guard<std::mutex> hold(table_lock);
@@ -324,7 +326,13 @@ static Spots lines_of(Thread &here)
     Around around = depth ? here.inside.back().around : Around();
     if (!has_python || !p.thread())
         return spots;
-    int state = p.enter();
+    int state = 0;
+    try {
+        state = p.enter();
+    } catch (const abi::__forced_unwind &) { /* Python has ended, and ends the thread; PyTorch's frames would end the process. As in outward.h */
+        for (;;)
+            pause();
+    }
     Object *type, *value, *traceback;
     p.fetch(&type, &value, &traceback);
     spots = frames_now(depth ? &around : nullptr);
@@ -377,7 +385,7 @@ static Place place_now(Thread &here, size_t bytes, bool may_ask)
     return place;
 }
 
-/* Before an allocation, and under no lock. */
+/* Beside an allocation, and under no lock. */
 uint32_t places_look(size_t bytes, bool may_ask)
 {
     Thread *here = thread();

@@ -200,7 +200,7 @@ def connect(torch: ModuleType, library: ctypes.CDLL) -> bool:
     ours = adapter.active
     if ours is None:
         return False
-    functions = (ctypes.c_void_p * 3)()
+    functions = (ctypes.c_void_p * 2)()
     library.cenote_names_watchers(functions)
     ours.cenote_torch_watch_blocks(*(ctypes.c_void_p(function) for function in functions))
     return True

@@ -88,6 +88,18 @@ def test_every_tensor_of_a_step(labels):
     assert row.line.endswith(f"test_cenote_names.py:{first + 1}") and row.text == "self.kept = x * 2"
 
 
+def test_a_tensor_that_is_replaced_is_found(labels):
+    """Tensors are looked for when a block of a module has ended, and else at some calls only."""
+    net = Net().cuda()
+    weight = net.layers[1].up.weight
+    for _ in range(4):
+        net(batch())
+        weight.data = torch.randn_like(weight)
+        assert row_of(weight).kind != "parameters"
+        net(batch())
+        assert name_of(weight) == ("parameters", "layers.1.up.weight")
+
+
 def test_the_library_line_and_the_programs_own(labels):
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
     y = net(batch())
