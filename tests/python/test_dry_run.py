@@ -192,6 +192,17 @@ def test_no_verdict(dry, code, words):
     assert done.returncode == 3 and "no verdict" in done.stdout and words in done.stdout
 
 
+def test_without_an_adapter(dry, tmp_path):
+    """PyTorch's interface for other allocators tells neither peaks nor what ran out of memory."""
+    without = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none"), "fresh": True}
+    code = "import torch\ntorch.ones(1 << 28, device='cuda')\n"
+    done, _ = dry(code, "--gpu", "2GiB", **without)
+    assert done.returncode == 3 and "no C++ compiler" in done.stderr
+    assert "no verdict: a dry run under cenote needs the adapter to PyTorch" in done.stdout and "--allocator native" in done.stdout
+    done, found = dry(code, "--gpu", "2GiB", "--allocator", "native", **without)
+    assert done.returncode == 0 and found["verdict"] == "fits", done.stderr
+
+
 def test_a_killed_program_has_told_what_it_knew(dry):
     code = """
         import os, torch

@@ -248,6 +248,9 @@ def too_few_devices(report: dict[str, Any], devices: int) -> str:
 def why_unknown(outcome: Outcome) -> str:
     if outcome.stopped:
         return f"it still ran, in step {outcome.steps + 1}, when its time was over: {outcome.stopped}"
+    cannot = next((report["cannot"] for report in outcome.reports if report.get("cannot")), "")
+    if cannot:
+        return f"{cannot}; `--allocator native` needs none"
     if outcome.ranks_errors:
         report = outcome.ranks_errors[0]
         return f"rank {report['rank']}: {told(report['error'], outcome)}{too_few_devices(report, outcome.devices)}"

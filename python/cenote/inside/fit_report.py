@@ -89,6 +89,7 @@ class Watch:
         """For a new process, and for a forked child, which inherits its parent's figures."""
         self.steps = 0
         self.optimizers = 0
+        self.cannot = ""  # why this process says nothing of memory
         self.failures: list[dict[str, Any]] = []
         self.failures_count = 0
         self.devices: dict[int, dict[str, Any]] = {}
@@ -126,6 +127,10 @@ class Watch:
 
     def attach(self) -> None:
         """Called at the program's first use of a GPU. An earlier call would initialise CUDA, and forked children could not use it any more."""
+        if self.torch.cuda.get_allocator_backend() == "pluggable":  # plugin.py could make no adapter and has said why
+            self.cannot = f"a dry run under cenote needs the adapter to PyTorch {self.torch.__version__}, which could not be made (see above)"
+            self.write("exit")
+            leave(1)
         self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
         self.rises.begin()
 
@@ -238,7 +243,7 @@ class Watch:
             return
         content = {"pid": os.getpid(), "rank": os.environ.get("RANK"), "ranks": os.environ.get("LOCAL_WORLD_SIZE"),
                    "torch": self.torch.__version__, "end": end, "steps": self.steps,
-                   "optimizers": self.optimizers, "optimizer_steps": step_counter.seen(),
+                   "optimizers": self.optimizers, "optimizer_steps": step_counter.seen(), "cannot": self.cannot,
                    "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
                    "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None}
@@ -266,7 +271,7 @@ class Watch:
             pass
 
 
-def leave() -> None:
+def leave(status: int = 0) -> None:
     """Ends the process, and the workers that it has started."""
     try:
         for child in multiprocessing.active_children():
@@ -274,7 +279,7 @@ def leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os._exit(0)
+        os._exit(status)
 
 
 def say(text: str) -> None:
