@@ -8,7 +8,8 @@ simulated GPU of that card's memory under PyTorch's native allocator, as on the 
 
     allocated            torch.cuda.max_memory_allocated()
     reserved             torch.cuda.max_memory_reserved()
-    beyond the context   what the whole card has in use, less what it had when the context stood: reserved, and what libraries took
+    whole card           what the whole card has in use: reserved, the context, and what libraries took
+    beyond the context   the same, less what it had when the context stood
 
 If the program ran out of memory on the card, its figure is no need: then only the verdicts are compared. --page writes the tables of docs/accuracy.md
 anew from saved results. The simulated GPU is the one of today; versions of PyTorch and of other packages are those that are installed.
@@ -50,8 +51,8 @@ def estimate(figure: str, device: Row) -> int:
     """The figure that the row is compared with, from the peaks of a dry run."""
     if figure == "allocated":
         return int(device["live_peak"])
-    outside = device["others"] - CONTEXT if figure == "beyond the context" else 0
-    return int(device["reserved_peak"] + outside)
+    outside = {"reserved": 0, "whole card": device["others"], "beyond the context": device["others"] - CONTEXT}
+    return int(device["reserved_peak"] + outside[figure])
 
 
 def dry_run(row: Row) -> Row:

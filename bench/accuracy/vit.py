@@ -4,7 +4,8 @@
     python vit.py --precision bf16-true --batch 4 --accumulate 4 [--sgd]
 
 A loop of plain PyTorch. Without accumulation it clears gradients between forward and backward; with it, after each step. After each batch it counts
-right answers, and at the end it evaluates a batch.
+right answers, and at the end it evaluates a batch. The scripts ran with a PyTorch of June 2023, whose Adam had a second temporary as large as the
+model (it has one since July 2023: pytorch#104898 and its likes). Here it has two again.
 """
 import argparse
 
@@ -14,6 +15,7 @@ import torchmetrics
 import torchvision
 
 STEPS = 8
+EPSILON = 1e-8  # Adam's; the one number that its step adds to a list
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--precision", choices=("32-true", "16-mixed", "bf16-true"), default="32-true")
@@ -21,6 +23,25 @@ parser.add_argument("--batch", type=int, required=True)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--sgd", action="store_true")
 args = parser.parse_args()
+
+
+class SecondTemporary:
+    """sqrt(v) + eps in memory of its own, until the step has used it."""
+
+    def __init__(self):
+        self.kept = None
+        self.add, self.addcdiv = torch._foreach_add_, torch._foreach_addcdiv_
+        torch._foreach_add_, torch._foreach_addcdiv_ = self.add_to, self.divide
+
+    def add_to(self, tensors, other, **more):
+        if other == EPSILON:
+            self.kept = torch._foreach_add(tensors, other)
+        else:
+            self.add(tensors, other, **more)
+
+    def divide(self, *lists):
+        self.addcdiv(*lists)
+        self.kept = None
 
 
 class Data(torch.utils.data.Dataset):
@@ -55,6 +76,7 @@ def train(fabric, model, optimizer, scheduler, loader):
 
 
 def main():
+    SecondTemporary()
     fabric = lightning.Fabric(accelerator="cuda", devices=1, precision=args.precision)
     fabric.launch()
     if args.precision != "32-true":

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMPARE = ROOT / "bench/accuracy/compare.py"
 RESULTS = sorted((ROOT / "bench/results").glob("*-accuracy.jsonl"))[-1]
 MOVED = 0.01  # a figure that moves by more means that PyTorch, its libraries or the models of workspaces have changed: make the page anew
-FIGURES = ("allocated", "reserved", "beyond the context")
+FIGURES = ("allocated", "reserved", "whole card", "beyond the context")
 
 
 @pytest.fixture(scope="module")
