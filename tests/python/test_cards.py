@@ -59,7 +59,7 @@ class Stage:
         devices = {"0": {"live_peak": min(live, capacity), "reserved_peak": min(self.held(live, capacity), capacity), "requested_peak": live,
                          "others": 0, "peak_step": 1, "capacity": capacity}}
         error = {"is_out_of_memory": True, "stack": [], "text": "", "type": "OutOfMemoryError"} if is_short and not self.catches else None
-        failures = [{"device": 0, "bytes": 1, "step": 1, "phase": "none", "stack": [], "live": 0, "reserved": 0, "kinds": {}, "phases": {}}]
+        failures = [{"device": 0, "bytes": 1, "step": 1, "phase": "outside", "stack": [], "live": 0, "reserved": 0, "kinds": {}, "phases": {}}]
         report = {"pid": 7, "rank": None, "end": "exit" if error else "steps", "steps": 5, "used_gpu": True, "devices": devices, "error": error,
                   "failures": failures if is_short else [], "failures_count": int(is_short), "values": None}
         return Outcome(capacity, allocator, 7, int(error is not None), [report], "")

@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
                 return dict(report["failures"][0])
         for error in self.errors:
             if error["is_out_of_memory"]:
-                return {"device": None, "bytes": None, "step": self.steps + 1, "phase": "none", "stack": error["stack"], "text": error["text"]}
+                return {"device": None, "bytes": None, "step": self.steps + 1, "phase": "outside", "stack": error["stack"], "text": error["text"]}
         return None
 
     @property
@@ -205,7 +205,7 @@ def at(frame: dict[str, Any]) -> str:
 
 def where(failure: dict[str, Any]) -> str:
     frame = own_frame(failure) or next(iter(failure["stack"]), None)
-    phase = f", {failure['phase']}" if failure["phase"] != "none" else ""
+    phase = f", {failure['phase']}" if failure["phase"] != "outside" else ""
     place = f", at {at(frame)}" if frame else ""
     return f"step {failure['step']}{phase}{place}"
 

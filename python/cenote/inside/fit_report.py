@@ -30,12 +30,8 @@ FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
 FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
 FRAMES_MAX = 60
 TEXT_MAX = 500
+UNLABELLED = {("kind", "other"): "outside of modules", ("phase", "none"): holdings.NO_PHASE}  # what libcenote calls so, in a user's words
 watch: Optional["Watch"] = None  # of this process
-
-
-def phase_name(number: int) -> str:
-    names = bindings.phases()
-    return names[number] if 0 <= number < len(names) else "none"
 
 
 def frames(frame: Optional[FrameType]) -> Iterator[tuple[str, int, str]]:
@@ -170,7 +166,7 @@ class Watch:
         if not any(one["is_own"] for one in stack):
             stack += stack_of(frames(self.caller_of_backward()))
         figures = self.figures(device)
-        return {"device": device, "bytes": size, "step": self.steps + 1, "phase": phase_name(phase), "stack": shortened(stack),
+        return {"device": device, "bytes": size, "step": self.steps + 1, "phase": holdings.phase_name(phase), "stack": shortened(stack),
                 "live": figures["live"], "reserved": figures["reserved"], **self.held(device, False), "place": holdings.here(self.names, size),
                 "advice": self.advice(device, size)}
 
@@ -208,7 +204,8 @@ class Watch:
         if not bindings.is_torchs(self.torch):
             return {}
         from cenote.inside import reports
-        return {row.name: getattr(row, which) for row in reports.rows(by, device) if getattr(row, which)}
+        sizes = {UNLABELLED.get((by, row.name), row.name): getattr(row, which) for row in reports.rows(by, device)}
+        return {name: size for name, size in sizes.items() if size}
 
     def advice(self, device: int, size: int) -> list[str]:
         if not bindings.is_torchs(self.torch):
