@@ -8,6 +8,10 @@ endforeach()
 list(APPEND library_sources ${CMAKE_SOURCE_DIR}/library.c ${CMAKE_SOURCE_DIR}/stats/records/writer.c) # the reader needs zlib: cmake/programs.cmake
 list(FILTER library_sources EXCLUDE REGEX "/driver/topology\\.c$") # hwloc: cmake/host.cmake
 
+# Reports run once in a while, and their text is most of their work: for them size is worth more than speed.
+file(GLOB report_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stats/report/*.c)
+set_source_files_properties(${report_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-Os>")
+
 add_library(cenote_objects OBJECT ${library_sources})
 target_link_libraries(cenote_objects PRIVATE cenote_flags)
 target_compile_options(cenote_objects PRIVATE -fvisibility=hidden)

@@ -181,7 +181,7 @@ static bool model_lacks(uint32_t n, uint32_t slot, bool may_unmap, bool *blocked
         met[page] = true;
         return false;
     }
-    *blocked = !may_unmap || r->fixed || r->pins[slot] || !fence_is_done(&store.fences, r->freed[slot]);
+    *blocked = m->leaving || !may_unmap || r->fixed || r->pins[slot] || !fence_is_done(&store.fences, r->freed[slot]);
     return true;
 }
 
