@@ -221,6 +221,7 @@ static Method methods[] = {
     {"enter", reinterpret_cast<void *>(&one<modules_enter>), ONE, nullptr},
     {"leave", reinterpret_cast<void *>(&one<modules_leave>), ONE, nullptr},
     {"name", reinterpret_cast<void *>(&several<marking_name>), FASTCALL, nullptr},
+    {"number_of", reinterpret_cast<void *>(&one<marking_number>), ONE, nullptr},
     {"hold", reinterpret_cast<void *>(&several<marking_hold>), FASTCALL, nullptr},
     {"lacks_module", reinterpret_cast<void *>(&one<marking_lacks_module>), ONE, nullptr},
     {"lacks_gradients", reinterpret_cast<void *>(&one<marking_lacks_gradients>), ONE, nullptr},

@@ -157,6 +157,19 @@ bool ledger_holder(uint64_t at, Holder *holder)
     return true;
 }
 
+/* Where a block was allocated that has no holder. */
+bool ledger_place(uint64_t at, uint32_t *place)
+{
+    if (closed)
+        return false;
+    std::lock_guard<std::mutex> hold(ledger_lock);
+    auto found = live.find(at);
+    if (found == live.end() || entries[found->second].block.holder)
+        return false;
+    *place = entries[found->second].block.place;
+    return true;
+}
+
 /* It changes when a block is freed that a module or an optimizer held. */
 uint64_t ledger_ended()
 {

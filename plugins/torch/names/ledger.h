@@ -45,6 +45,7 @@ void ledger_take(int device, uint64_t at, uint64_t size, uint32_t place);
 bool ledger_give(uint64_t at);
 bool ledger_hold(uint64_t at, Holder holder);
 bool ledger_holder(uint64_t at, Holder *holder);
+bool ledger_place(uint64_t at, uint32_t *place);
 uint64_t ledger_ended();
 Levels ledger_levels(int device);
 uint64_t ledger_peak();

@@ -13,6 +13,7 @@
 
 #include "ledger.h"
 #include "modules.h"
+#include "places.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
@@ -99,6 +100,12 @@ static uint64_t address_of(const at::Tensor &tensor)
     return reinterpret_cast<uint64_t>(tensor.unsafeGetTensorImpl()->unsafe_storage().data());
 }
 
+/* Whether the tensor is half of its block at most: a block of several tensors does not go by the name of one. As in marker.py. */
+static bool is_part(const at::Tensor &tensor)
+{
+    return address_of(tensor) && 2 * tensor.nbytes() <= tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
+}
+
 static void hold(uint64_t at, Holder holder)
 {
     if (!at)
@@ -124,6 +131,22 @@ static Seen *seen_of(const at::Tensor &tensor)
     return nullptr;
 }
 
+/* The tensor in an object of any subclass of Tensor. No code of the program runs, unless it replaced `_cdata`. */
+static at::Tensor any(Object *object)
+{
+    static Object *const data = python().text("_cdata");
+    auto was = at::impl::PythonTorchFunctionTLS::get_disabled_state();
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+    Held number(python().attribute(object, data));
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(was);
+    if (!number) {
+        python().clear();
+        return {};
+    }
+    auto *impl = static_cast<c10::TensorImpl *>(python().as_pointer(number.get()));
+    return impl ? at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(impl)) : at::Tensor();
+}
+
 static uint32_t name_of(const at::Tensor &tensor)
 {
     const Seen *seen = seen_of(tensor);
@@ -144,7 +167,7 @@ static Object *answer(bool yes)
 /* name(tensor, number): from now on gradients of the tensor go by that number. */
 Object *marking_name(Object *const *arguments, ptrdiff_t count)
 {
-    at::Tensor tensor = count == 2 ? plain(arguments[0]) : at::Tensor();
+    at::Tensor tensor = count == 2 ? any(arguments[0]) : at::Tensor();
     if (!tensor.defined())
         return nothing();
     uint32_t number = static_cast<uint32_t>(python().as_number(arguments[1]));
@@ -152,10 +175,23 @@ Object *marking_name(Object *const *arguments, ptrdiff_t count)
     if (seen) {
         seen->number = number;
         seen->epoch = epoch_now.load();
-    } else if (tensor.requires_grad() && tensor.is_leaf() && torch::autograd::impl::hooks(tensor).empty()) {
+    } else if (tensor.requires_grad() && tensor.is_leaf() && torch::autograd::impl::hooks(tensor).empty()) { /* PyTorch takes one */
         torch::autograd::impl::add_hook(tensor, std::make_unique<Seen>(number, epoch_now));
     }
     return nothing();
+}
+
+/* number_of(tensor): the number that `name` gave it, or -1. It is kept in the hook, and in the block if the program has removed the hook with its
+ * own: a weak reference, of Python's or of C++'s, would keep PyTorch from swapping the tensor (torch.utils.swap_tensors, Module.to of DTensors), and
+ * an attribute would be saved with it. */
+Object *marking_number(Object *object)
+{
+    at::Tensor tensor = any(object);
+    uint32_t number = tensor.defined() ? name_of(tensor) : UNNAMED;
+    Holder holder = 0;
+    if (number == UNNAMED && tensor.defined() && !is_part(tensor) && ledger_holder(address_of(tensor), &holder) && kind_of(holder) == PARAMETERS)
+        number = holder & UNNAMED;
+    return python().number(number == UNNAMED ? -1 : static_cast<long>(number));
 }
 
 /* hold(address, kind, number): the block at the address is held by the holder of that number. */
@@ -325,17 +361,25 @@ Object *marking_lacks_gradients(Object *parameters)
     });
 }
 
-/* --- inputs: tensors that come from outside of modules, and are given to one */
+/* --- inputs: tensors that come from outside of modules, and are given to one. What another module made, or what autograd knows the making of, is
+ * no input: a program may call the parts of its model one after the other. */
+
+static bool is_input(const at::Tensor &tensor)
+{
+    uint32_t number = 0;
+    Place place;
+    uint64_t at = address_of(tensor);
+    return at && !torch::autograd::impl::grad_fn_unsafe(tensor) && ledger_place(at, &number) && places_at(number, &place) && !place.path;
+}
 
 static void input(Object *value, int depth)
 {
     const Python &p = python();
     Held type(p.type(value));
     if (type.get() == tensor_type) {
-        uint64_t at = address_of(plain(value));
-        Holder holder = 0;
-        if (at && ledger_holder(at, &holder) && !holder)
-            ledger_hold(at, uint32_t{INPUTS} << KIND_SHIFT);
+        at::Tensor tensor = plain(value);
+        if (is_input(tensor))
+            ledger_hold(address_of(tensor), uint32_t{INPUTS} << KIND_SHIFT);
     } else if (depth && type.get() == p.dict) {
         ptrdiff_t at = 0;
         Object *key, *inner;
@@ -363,6 +407,8 @@ static void hold_gradient(const at::Tensor &gradient, Holder holder)
 {
     if (!gradient.defined() || gradient.key_set().has(c10::DispatchKey::Python))
         return;
+    if (is_part(gradient))
+        holder = uint32_t{GRADIENTS} << KIND_SHIFT | UNNAMED;
     if (gradient.layout() == c10::kSparse) {
         hold(address_of(gradient._indices()), holder);
         hold(address_of(gradient._values()), holder);

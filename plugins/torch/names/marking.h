@@ -11,6 +11,7 @@ void marking_begin(Object *tensor_type, Object *parameter_type, int (*set_kind)(
 void marking_watch(bool on);
 void marking_added_up(uint64_t at);
 Object *marking_name(Object *const *arguments, ptrdiff_t count);
+Object *marking_number(Object *tensor);
 Object *marking_hold(Object *const *arguments, ptrdiff_t count);
 Object *marking_lacks_module(Object *module);
 Object *marking_lacks_gradients(Object *groups);

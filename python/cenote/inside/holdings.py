@@ -38,6 +38,11 @@ class Row(NamedTuple):
     operation: str  # of backward
 
 
+def printable(text: str) -> str:
+    """Names of modules may be any text: line ends, and halves of characters, which no encoding has, are shown as escapes."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def shown(spot: tuple[str, int]) -> str:
     return f"{source.shown(spot[0])}:{spot[1]}" if spot[0] else ""
 
@@ -63,7 +68,8 @@ class Reader:
     def row(self, block: BlockStruct) -> Row:
         key = block.place, block.holder
         if key not in self.rows:
-            self.rows[key] = self.make(self.place(block.place), block.place, block.holder >> KIND_SHIFT, block.holder & UNNAMED)
+            made = self.make(self.place(block.place), block.place, block.holder >> KIND_SHIFT, block.holder & UNNAMED)
+            self.rows[key] = Row(*map(printable, made))
         return self.rows[key]
 
     def make(self, place: Place, number: int, kind: int, holder: int) -> Row:
@@ -141,8 +147,9 @@ def of_blocks(names: Names, blocks: list[BlockStruct]) -> dict[str, Any]:
 def describe(names: Names, place: Place) -> dict[str, Any]:
     """The place of one allocation."""
     own = place.own if place.own[0] else place.inner
-    return {"module": names.naming.text(place.path), "line": shown(own), "library": shown(place.inner) if place.inner != own else "",
-            "phase": phase_name(place.phase), "operation": place.node}
+    found = {"module": names.naming.text(place.path), "line": shown(own), "library": shown(place.inner) if place.inner != own else "",
+             "phase": phase_name(place.phase), "operation": place.node}
+    return {key: printable(text) for key, text in found.items()}
 
 
 def at_peak(names: Names, device: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ parameters whose memory was freed for a while. Workspaces of cuBLAS and cuDNN lo
 the phase.
 """
 import ctypes
+import os
 import weakref
 from types import ModuleType
 from typing import Any, Callable, Optional
@@ -41,10 +42,12 @@ def shape_of(tensor: Any) -> str:
         return ""
 
 
-def numbers_by_tensor() -> Any:
-    """A dictionary with tensors as keys, by identity. It keeps none of them alive."""
-    from torch.utils.weak import WeakIdKeyDictionary
-    return WeakIdKeyDictionary()
+def is_part(tensor: Any) -> bool:
+    """Whether the tensor is half of its block at most: a block of several tensors does not go by the name of one."""
+    try:
+        return bool(2 * tensor.nbytes <= tensor.untyped_storage().nbytes())
+    except Exception:  # it has no storage, or code of a subclass
+        return False
 
 
 class Marker:
@@ -58,7 +61,6 @@ class Marker:
         self.handles: list[Any] = []  # of hooks on parameters; they keep no tensor alive
         self.handles_most = 1000
         self.called: dict[int, "weakref.ref[Any]"] = {}  # outermost modules that were called, by id
-        self.known: Any = numbers_by_tensor()  # the holder's number of each parameter
 
     def tensor(self, tensor: Any, kind: int, holder: int = UNNAMED) -> None:
         """Sets the kind and the holder of the tensor's block, or blocks, if it is on a GPU."""
@@ -66,7 +68,7 @@ class Marker:
             self.composed(tensor, kind, holder)
         elif tensor.is_cuda:
             try:
-                self.block(address_of(tensor), kind, holder)
+                self.block(address_of(tensor), kind, UNNAMED if is_part(tensor) else holder)
             except RuntimeError:  # it has no storage
                 self.composed(tensor, kind, holder)
 
@@ -115,18 +117,29 @@ class Marker:
     def module(self, module: Any) -> None:
         """Buffers first, then parameters: a storage that has both counts as parameters."""
         root, prefix = self.place_of(module)
+        flat: dict[int, list[str]] = {}
         parts = [(join(prefix, name), part) for name, part in inside(module) if part._parameters or part._buffers]
         for name, part in parts:
             for own, buffer in part._buffers.items():
                 if buffer is not None:
-                    self.tensor(buffer, BUFFERS, self.holder(root, join(name, own), buffer))
+                    self.part(buffer, BUFFERS, self.holder(root, join(name, own), buffer), flat)
         for name, part in parts:
             for own, parameter in part._parameters.items():
                 if parameter is not None:
                     holder = self.holder(root, join(name, own), parameter)
-                    self.tensor(parameter, PARAMETERS, holder)
+                    self.part(parameter, PARAMETERS, holder, flat)
                     if parameter.requires_grad:
                         self.name_gradient(parameter, holder)
+
+    def part(self, tensor: Any, kind: int, holder: int, flat: dict[int, list[str]]) -> None:
+        """A tensor of a module. A block of several, as of LSTM or of a flat buffer, goes by what their names begin with. `flat`: that, by block."""
+        self.tensor(tensor, kind, holder)
+        of = self.names.holder(holder) if self.names is not None else None
+        if self.names is None or of is None or type(tensor) not in self.plain or not tensor.is_cuda or not is_part(tensor):
+            return
+        block, names = tensor.untyped_storage().data_ptr(), of.name.split(".")[:-1]
+        names = flat[block] = list(os.path.commonprefix([flat.get(block, names), names]))
+        self.block(block, kind, self.names.number(Holder(of.root, ".".join(names), "several")))
 
     def place_of(self, module: Any) -> tuple[int, str]:
         """The root that the module belongs to, and its name there."""
@@ -138,7 +151,6 @@ class Marker:
     def name_gradient(self, parameter: Any, holder: int) -> None:
         if self.names is not None:
             self.names.name(parameter, holder)
-            self.known[parameter] = holder
         else:
             self.watch_gradient(parameter)
 
@@ -182,7 +194,7 @@ class Marker:
             if parameter.requires_grad and self.watch_gradient(parameter):
                 self.tensor(parameter, PARAMETERS)
             return UNNAMED
-        holder: int = self.known.get(parameter, -1)
+        holder: int = self.names.number_of(parameter)
         if holder >= 0:
             self.names.name(parameter, holder)  # the program may have removed our hook with its own
         else:
@@ -196,19 +208,21 @@ class Marker:
         if self.names is not None and not self.names.lacks_state(optimizer.state):
             return
         for parameter, state in optimizer.state.items():
-            of = self.known.get(parameter, -1) if isinstance(parameter, self.torch.Tensor) else -1
-            self.state(state, 3, of, "")
+            of = parameter if isinstance(parameter, self.torch.Tensor) else None
+            self.state(state, 3, -1 if of is None or self.names is None else self.names.number_of(of), "", of)
 
-    def state(self, state: Any, depth: int, of: int, name: str) -> None:
-        """Tensors in nested dictionaries and lists, as in L-BFGS."""
+    def state(self, state: Any, depth: int, of: int, name: str, parameter: Any) -> None:
+        """Tensors in nested dictionaries and lists, as in L-BFGS, which keeps the state of all parameters at the first: a larger tensor than the
+        parameter is not of that alone."""
         if not isinstance(state, (dict, list, tuple)):
             return
         for key, value in list(state.items()) if isinstance(state, dict) else enumerate(state):
             inner = join(name, str(key)[:60])
             if isinstance(value, self.torch.Tensor):
-                self.tensor(value, OPTIMIZER, self.holder(-1, inner, value, of))
+                is_of_more = parameter is not None and value.numel() > parameter.numel()
+                self.tensor(value, OPTIMIZER, self.holder(-1, inner, value, -1 if is_of_more else of))
             elif depth and isinstance(value, (dict, list, tuple)):
-                self.state(value, depth - 1, of, inner)
+                self.state(value, depth - 1, of, inner, parameter)
 
     def forget(self) -> None:
         while self.handles:

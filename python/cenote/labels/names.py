@@ -81,9 +81,9 @@ class Names:
         self.torch, self.library = torch, library
         self.types = torch.Tensor, torch.nn.Parameter  # kept as long as the library may use them
         library.cenote_names_function.restype = ctypes.py_object
-        self.enter, self.leave, self.name, self.hold, self.lacks_module, self.lacks_gradients, self.lacks_state, self.inputs = (
+        self.enter, self.leave, self.name, self.number_of, self.hold, self.lacks_module, self.lacks_gradients, self.lacks_state, self.inputs = (
             library.cenote_names_function(name) for name in
-            (b"enter", b"leave", b"name", b"hold", b"lacks_module", b"lacks_gradients", b"lacks_state", b"inputs"))
+            (b"enter", b"leave", b"name", b"number_of", b"hold", b"lacks_module", b"lacks_gradients", b"lacks_state", b"inputs"))
         library.cenote_names_blocks.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
         library.cenote_names_blocks.restype = ctypes.c_size_t
         library.cenote_names_here.argtypes = library.cenote_names_log.argtypes = [ctypes.c_size_t]

@@ -355,3 +355,73 @@ def test_the_peak(labels):
         CENOTE="on",
     )
     assert holdings.pattern("layers.3.mlp[0].w2") == "layers.*.mlp[*].w2"
+
+
+def test_what_a_module_made_is_no_input_of_the_next(labels):
+    first, second = torch.nn.Linear(64, 64).cuda(), torch.nn.Linear(64, 64).cuda()
+    x = batch()
+    middle = first(x)
+    twice = middle * 2
+    with torch.no_grad():
+        fake = first(batch())
+    for each in (twice, middle, fake):
+        second(each)
+    assert name_of(x)[0] == "inputs"
+    assert [name_of(each) for each in (middle, fake)] == [("activations", "first")] * 2
+    assert row_of(twice).kind == "activations"
+
+
+def test_a_block_of_several_parameters_has_no_name_of_one(labels):
+    net = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(64, 64, 2)}).cuda()
+    net["rnn"](batch())[0].sum().backward()
+    for parameter in net.parameters():
+        assert name_of(parameter)[0] == "parameters" and name_of(parameter)[1].endswith("rnn")
+        assert row_of(parameter).shape == "several"
+        assert name_of(parameter.grad)[0] == "gradients" and name_of(parameter.grad)[1].endswith("rnn")
+
+
+def test_a_flat_buffer_goes_by_what_its_names_begin_with(labels):
+    small, net = torch.zeros(4 * 256, device="cuda"), Net().cuda()
+    net.layers[0].up.bias.data, net.layers[2].up.bias.data = small[:256], small[512:768]
+    net(batch())
+    assert name_of(small) == ("parameters", "layers")
+
+
+def test_named_tensors_can_be_swapped(labels):
+    """PyTorch refuses to swap a tensor that weak references of Python's or of C++'s lead to."""
+    net, other = torch.nn.Linear(64, 64).cuda(), torch.nn.Parameter(torch.zeros(64, 64, device="cuda"))
+    optimizer = torch.optim.SGD(net.parameters(), momentum=0.9)
+    net(batch()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.utils.swap_tensors(net.weight, other)
+    del other
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        net.to(torch.float64)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    net(batch().double()).sum().backward()
+    assert name_of(net.weight)[0] == "parameters" and name_of(net.weight.grad)[0] == "gradients"
+
+
+def test_state_of_all_parameters_goes_by_none_of_them(labels):
+    net = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.LBFGS(net.parameters())
+
+    def closure():
+        loss = net(batch()).sum()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+    (state,) = optimizer.state.values()
+    assert name_of(state["prev_flat_grad"]) == ("optimizer state", "prev_flat_grad")
+
+
+def test_names_of_any_text(labels):
+    """Reports are written in encodings that lack some characters of Python's."""
+    net = torch.nn.Module()
+    net.forward = lambda x: net._modules["a\nb\ud800"](x)
+    net.add_module("a\nb\ud800", torch.nn.Linear(64, 64))
+    net.cuda()(batch())
+    assert name_of(net._modules["a\nb\ud800"].weight)[1].endswith("a\\nb\\ud800.weight")
