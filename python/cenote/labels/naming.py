@@ -14,6 +14,7 @@ from cenote.base.variables import variables
 
 MODULES_MAX = 100_000  # that one search looks at
 FRAMES_MAX = 100
+LISTED_MIN, LISTS_MAX = 8, 64  # modules of a list that is kept; such lists
 PATHS_MAX = 1 << 20
 OTHERS_MAX = 63
 # Names of attributes under which wrappers have the module that they wrap, and the packages whose wrappers do so; "": any.
@@ -57,17 +58,37 @@ def join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def inside(module: Any) -> Iterator[tuple[str, Any]]:
+Keys = tuple[Any, ...]  # in which `_modules` a module is, and under which keys those: (((), "layers"), "3")
+
+
+def inside_by_keys(module: Any) -> Iterator[tuple[str, Keys, Any]]:
     """The module and all modules inside it, with their names, the nearest first."""
-    queue = collections.deque([("", module)])
+    start: Keys = ()
+    queue = collections.deque([("", start, module)])
     seen = {id(module)}
     while queue and len(seen) < MODULES_MAX:
-        name, here = queue.popleft()
-        yield name, here
+        name, keys, here = queue.popleft()
+        yield name, keys, here
         for inner, part in list(own_modules(here).items()):
             if part is not None and id(part) not in seen:
                 seen.add(id(part))
-                queue.append((name if is_wrapping(here, inner) else join(name, inner), part))
+                queue.append((name if is_wrapping(here, inner) else join(name, inner), (keys, inner), part))
+
+
+def inside(module: Any) -> Iterator[tuple[str, Any]]:
+    for name, _, part in inside_by_keys(module):
+        yield name, part
+
+
+def at_keys(module: Any, keys: Keys) -> Any:
+    """What is there now; None: nothing."""
+    path = []
+    while keys:
+        keys, last = keys
+        path.append(last)
+    for key in reversed(path):
+        module = own_modules(module).get(key)
+    return module
 
 
 def name_inside(around: Any, module: Any) -> Optional[str]:
@@ -93,6 +114,7 @@ class Naming:
         self.numbers: dict[tuple[int, str], int] = {}
         self.latest: dict[int, int] = {}  # the path of a module, by its id
         self.others: dict[int, list["weakref.ref[Any]"]] = {}  # further modules of one name: copies that DataParallel makes
+        self.lists: dict[int, tuple["weakref.ref[Any]", dict[int, tuple[str, Keys]]]] = {}  # what is inside a module, by its id: name_inside
         self.models: set[str] = set()  # labels of the roots that have parts with names
 
     def give(self, module: Any, around: int) -> int:
@@ -105,7 +127,7 @@ class Naming:
     def find(self, module: Any, around: int) -> int:
         outer = self.paths[around]
         for parent in [reference() for reference in (outer.module, *self.others.get(around, ()))]:
-            name = name_inside(parent, module) if parent is not None else None
+            name = self.name_inside(parent, module) if parent is not None else None
             if name is None:
                 attributes = getattr(parent, "__dict__", {})
                 found = ((key, in_container(value, module)) for key, value in list(attributes.items()))
@@ -119,13 +141,29 @@ class Naming:
             return self.make(outer.root, join(outer.name, type(module).__name__), module)
         return self.root(module)
 
+    def name_inside(self, around: Any, module: Any) -> Optional[str]:
+        """As the function. A container of thousands of modules is listed once, and again if it has got new ones."""
+        reference, listed = self.lists.get(id(around), (None, {}))
+        if reference is not None and reference() is around:
+            name, keys = listed.get(id(module), ("", None))
+            if keys is not None and at_keys(around, keys) is module:
+                return name
+            if name_inside(around, module) is None:
+                return None
+        listed = {id(part): (name, keys) for name, keys, part in inside_by_keys(around)}
+        if len(self.lists) >= LISTS_MAX:
+            self.lists.clear()
+        if len(listed) >= LISTED_MIN:
+            self.lists[id(around)] = weakref.ref(around), listed
+        return listed.get(id(module), (None,))[0]
+
     def known(self, module: Any) -> int:
         number = self.latest.get(id(module), 0)
         if self.paths[number].module() is module:
             return number
         for at, root in enumerate(self.roots):  # a part that is called by itself: one that is computed again, or `model.encode`
             owner = root.module()
-            name = name_inside(owner, module) if owner is not None and owner is not module else None
+            name = self.name_inside(owner, module) if owner is not None and owner is not module else None
             if name is not None:
                 return self.make(at, name, module)
         if getattr(module, "_is_replica", False) is True:

@@ -425,3 +425,18 @@ def test_names_of_any_text(labels):
     net.add_module("a\nb\ud800", torch.nn.Linear(64, 64))
     net.cuda()(batch())
     assert name_of(net._modules["a\nb\ud800"].weight)[1].endswith("a\\nb\\ud800.weight")
+
+
+def test_a_container_of_many_modules_is_not_searched_for_each(labels, monkeypatch):
+    from cenote.labels import naming
+
+    looked, inside = [], naming.own_modules
+    monkeypatch.setattr(naming, "own_modules", lambda module: looked.append(module) or inside(module))
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(500))).cuda()
+    y = net(torch.zeros(1, 4, device="cuda"))
+    assert len(looked) < 20 * 500  # 125,000 if each is searched for
+    assert name_of(net[499].weight)[1].endswith("499.weight") and y.shape == (1, 4)
+    net[250], net[251] = net[251], net[250]  # the list is older
+    net.append(Keeps())
+    net(torch.zeros(1, 4, device="cuda"))
+    assert name_of(net[500].kept)[1].endswith("500")
