@@ -66,6 +66,8 @@ def watch(spec: ModuleSpec) -> None:
 def act(text: str) -> None:
     """`text`: CENOTE at this moment, because a program may change it before it imports torch. A wrong value ends the import with an error: otherwise
     the program would run under another allocator than the user asked for."""
+    from cenote.inside import last_threads
+    last_threads.register()
     if is_on(text):
         from cenote.inside import plugin
         plugin.install()
