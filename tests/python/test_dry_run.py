@@ -192,6 +192,18 @@ def test_no_verdict(dry, code, words):
     assert done.returncode == 3 and "no verdict" in done.stdout and words in done.stdout
 
 
+def test_workspaces_among_weights_of_their_size(dry):
+    """32 MiB, as the weights: each block of that size is asked by whom it was taken, not only the first ones."""
+    code = """
+        import torch
+        model = torch.nn.Sequential(*[torch.nn.Linear(*sizes, bias=False) for sizes in [(2048, 4096), (4096, 2048)] * 9]).cuda()
+        model(torch.randn(8, 2048, device="cuda")).sum().backward()
+    """
+    _, found = dry(code, "--gpu", "4GiB", "--steps", "0")
+    kinds = found["processes"][0]["devices"]["0"]["kinds"]
+    assert kinds["workspaces of cuBLAS"] == 32 * MIB and kinds["parameters"] == kinds["gradients"] == 18 * 32 * MIB
+
+
 def test_without_an_adapter(dry, tmp_path):
     """PyTorch's interface for other allocators tells neither peaks nor what ran out of memory."""
     without = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none"), "fresh": True}

@@ -48,7 +48,8 @@ constexpr unsigned WORTH_SHIFT_STEP = 6; /* in an optimizer's step a 64th */
 constexpr uint32_t IN_STEP = 3;          /* of phases.def */
 constexpr size_t PAST_MAX = 1 << 16;     /* notes of one thread; older operations are not known */
 constexpr size_t PASTS_MAX = 256;        /* threads; if there are more, those that have ended go */
-constexpr unsigned WORKSPACE_TRIES = 16; /* our choice: see is_workspace */
+constexpr unsigned WORKSPACE_TRIES = 1 << 14; /* our choice: see is_workspace */
+constexpr size_t KNOWN_MAX = 1 << 16;
 
 static std::atomic<uint32_t> phase_now{0};
 static std::atomic<bool> has_python{true};
@@ -272,7 +273,7 @@ static Operation operation_of(const torch::autograd::Node &node)
 }
 
 /* --- workspaces. PyTorch allocates those of cuBLAS like any tensor, once for each stream and handle, and of two sizes. If a block has such a size,
- * the native stack says whether it is one; the first blocks are looked at, because a look takes milliseconds. */
+ * the native stack says whether it is one; the first blocks are looked at, because a look takes time. Parameters may have that size, too. */
 
 struct Workspaces {
     size_t sizes[2] = {0, 0};
@@ -294,6 +295,20 @@ static const Workspaces &workspaces()
     return found;
 }
 
+/* Whether native code at the address belongs to PyTorch's functions for cuBLAS. */
+static bool is_of_blas(void *address)
+{
+    thread_local ska::flat_hash_map<void *, bool> known; /* dladdr takes a tenth of a millisecond */
+    if (known.size() > KNOWN_MAX)
+        known.clear();
+    auto at = known.find(address);
+    if (at != known.end())
+        return at->second;
+    Dl_info found;
+    bool is = dladdr(address, &found) && found.dli_sname && (strstr(found.dli_sname, "CUDABlas") || strstr(found.dli_sname, "BlasLtWorkspace"));
+    return known[address] = is;
+}
+
 static bool is_workspace(size_t bytes)
 {
     static std::atomic<unsigned> tries{0};
@@ -302,11 +317,9 @@ static bool is_workspace(size_t bytes)
         return false;
     void *stack[24];
     int depth = backtrace(stack, 24);
-    for (int i = 0; i < depth; i++) {
-        Dl_info found;
-        if (dladdr(stack[i], &found) && found.dli_sname && (strstr(found.dli_sname, "CUDABlas") || strstr(found.dli_sname, "BlasLtWorkspace")))
+    for (int i = 0; i < depth; i++)
+        if (is_of_blas(stack[i]))
             return true;
-    }
     return false;
 }
 
