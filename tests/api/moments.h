@@ -19,7 +19,7 @@ static void *(*meanwhile)(void *);  /* in another thread, once */
 
 static CUstream brief;              /* is captured for the moment in which an event is recorded on it */
 static int brief_times;             /* so often still */
-static CUevent captured;            /* the event of the last such moment, until it is recorded anew */
+static _Atomic CUevent captured;    /* the event of the last such moment, until it is recorded anew */
 
 static inline void do_elsewhere(void *(*what)(void *), void *arg)
 {
@@ -35,7 +35,8 @@ static inline CUresult record_in_a_moment(CUevent event, CUstream stream)
         meanwhile = NULL;
         do_elsewhere(now, NULL);
     }
-    captured = captured == event ? NULL : captured;
+    CUevent same = event;
+    atomic_compare_exchange_strong(&captured, &same, NULL); /* threads record, each an event of its own */
     if (!brief_times || stream != brief)
         return below->cuEventRecord(event, stream);
     brief_times--;

@@ -4,8 +4,8 @@
  */
 #include "tests/api/scene.h"
 
-#ifdef __SANITIZE_THREAD__ /* it leaves a program about 1 TiB of addresses, and the first regions are of 24 GiB */
-#define STREAMS_MANY 30
+#ifdef __SANITIZE_THREAD__ /* it leaves a program less than 1 TiB of addresses, and the first regions are of 24 GiB */
+#define STREAMS_MANY 20
 #elif CENOTE_DEBUG >= 2      /* after each mapping it walks all regions */
 #define STREAMS_MANY 2000
 #else
