@@ -99,7 +99,7 @@ def test_nothing_is_built(refuse, tmp_path):
 
 def test_files_that_cannot_be(refuse, tmp_path):
     assert "does not end in .html" in refuse("--report", "memory.txt")
-    assert "use --allocator cenote" in refuse("--allocator", "native", "--report", "memory.html")
+    assert "use --allocator cenote" in refuse("--allocator", "cudaMallocAsync", "--report", "memory.html")
     assert "CENOTE says 'off' already" in refuse("--report", "memory.html", CENOTE="off")
     assert "there is no folder" in refuse("--json", tmp_path / "nowhere/figures.json")
     assert "expected one argument" in refuse("--report", program=False)
