@@ -163,18 +163,34 @@ def test_a_snapshot_of_pytorch_is_read_backwards(tmp_path):
     assert [names.names[number] for number in numbers][0] == f"train.py:12 {NASTY}"
 
 
-def test_many_stacks_of_the_same_frames_have_their_own_lines(tmp_path, monkeypatch):
-    frames = [{"filename": f"/some/where/train_{i}.py", "line": i, "name": "step"} for i in range(4)]
-    order = [0, 1, 0, 2, 3, 0, 1, 3]
-    trace = [dict(action="alloc", addr=FOLDER + at * MIB, size=MIB, time_us=at, stream=0, frames=[frames[which], frames[0]])
-             for at, which in enumerate(order)]
+def lines_of(tmp_path, stacks):
+    """The line that each of these stacks has in a page, one allocation with each."""
+    trace = [dict(action="alloc", addr=FOLDER + at * MIB, size=MIB, time_us=at, stream=0, frames=stack) for at, stack in enumerate(stacks)]
     path = tmp_path / "stacks.pickle"
     path.write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
-    for most in (1, 2, 1 << 16):
-        monkeypatch.setattr("cenote.view.torch_snapshot.MOST_STACKS", most)
-        history, = viewer.read(str(path))
-        names, numbers = history.groups["line"]
-        assert [names.names[number] for number in numbers] == [f"train_{which}.py:{which} step" for which in order]
+    history, = viewer.read(str(path))
+    names, numbers = history.groups["line"]
+    return [names.names[number] for number in numbers]
+
+
+@pytest.mark.parametrize("most", [1, 2, 1 << 16])
+def test_many_stacks_of_the_same_frames_have_their_own_lines(tmp_path, monkeypatch, most):
+    frames = [{"filename": f"/some/where/train_{i}.py", "line": i, "name": "step"} for i in range(4)]
+    order = [0, 1, 0, 2, 3, 0, 1, 3]
+    monkeypatch.setattr("cenote.view.torch_snapshot.MOST_STACKS", most)
+    assert lines_of(tmp_path, [[frames[which], frames[0]] for which in order]) == [f"train_{which}.py:{which} step" for which in order]
+
+
+@pytest.mark.parametrize("most", [1, 3, 1 << 16])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 9, 40])
+def test_stacks_that_differ_in_one_frame_have_their_own_lines(tmp_path, monkeypatch, most, length):
+    """Wherever the frame is, and if more stacks are alike than are compared."""
+    library = [{"filename": f"/usr/lib/python3/site-packages/torch/nn/{i}.py", "line": i, "name": "forward"} for i in range(length)]
+    mine = [{"filename": f"/some/where/train_{i}.py", "line": i, "name": "step"} for i in range(length * 5)]
+    order = [i % len(mine) for i in range(3 * len(mine))]
+    monkeypatch.setattr("cenote.view.torch_snapshot.MOST_ALIKE", most)
+    stacks = [library[:which % length] + [mine[which]] + library[which % length + 1:] for which in order]
+    assert lines_of(tmp_path, stacks) == [f"train_{which}.py:{which} step" for which in order]
 
 
 @pytest.mark.simulation

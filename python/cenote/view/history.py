@@ -7,11 +7,14 @@ records.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Optional
 
 FOR_EVER = 0xFFFFFFFF  # `gone` of a block that is never freed
 MOST_STEPS = 1 << 15  # steps that a history keeps; the HTML page has fewer
+SIZE_LIMITS = (1 << 20, 8 << 20, 32 << 20, 128 << 20, 512 << 20)  # of the division "size"
 ROUND = 512  # a block counts in units of this many bytes in "allocated", here as in the pool's counters
 
 
@@ -74,12 +77,14 @@ class History:
 
         The caller then appends, in each division, the number of the block's name.
         """
-        block = len(self.born)
+        block = len(self.size)
         if time is None:
             self.born.append(0)
             self.live_first += size
         else:
-            self._record(time, size, block)
+            self.time.append(time)
+            self.change.append(size)
+            self.block.append(block)
             self.born.append(len(self.time))
         self.gone.append(FOR_EVER)
         self.size.append(size)
@@ -88,7 +93,9 @@ class History:
         return block
 
     def free(self, block: int, time: float) -> None:
-        self._record(time, -self.size[block], block)
+        self.time.append(time)
+        self.change.append(-self.size[block])
+        self.block.append(block)
         self.gone[block] = len(self.time)
 
     def step(self, times: int = 1) -> None:
@@ -104,22 +111,11 @@ class History:
     def is_moment(self) -> bool:
         return self.moment is not None
 
-    def _record(self, time: float, change: int, block: int) -> None:
-        self.time.append(time)
-        self.change.append(change)
-        self.block.append(block)
-
-    def size_class(self, size: int) -> int:
-        """The number of the name, in the division "size", of a block of this size."""
-        limits = (1 << 20, 8 << 20, 32 << 20, 128 << 20, 512 << 20)
-        return next((i for i, limit in enumerate(limits) if size < limit), len(limits))
-
     def divide_by_size(self) -> None:
         names, numbers = self.division("size")
         for i, name in enumerate(("under 1 MiB", "1 to 8 MiB", "8 to 32 MiB", "32 to 128 MiB", "128 to 512 MiB", "512 MiB and more")):
             names.number(i, name)
-        for size in self.size:
-            numbers.append(self.size_class(size))
+        numbers.extend(array("L", map(partial(bisect_right, SIZE_LIMITS), self.size)))
 
     def drop_plain_divisions(self, keep: str = "size") -> None:
         """Drops each division that has the same name for all blocks, except the division `keep`."""

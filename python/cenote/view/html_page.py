@@ -70,7 +70,7 @@ class Condensed:
         blocks = range(len(history.size))
         if len(blocks) <= most:
             return list(blocks)
-        weight = [size * (min(gone, count) - born) for size, born, gone in zip(history.size, history.born, history.gone)]
+        weight = [size * ((gone if gone < count else count) - born) for size, born, gone in zip(history.size, history.born, history.gone)]
         return sorted(sorted(blocks, key=weight.__getitem__, reverse=True)[:most])
 
     def _rank(self, division: str) -> None:
@@ -81,11 +81,10 @@ class Condensed:
             if not born:
                 live[numbers[block]] += self.history.size[block]
         most = list(live)
-        for block, change in zip(self.history.block, self.history.change):
-            number = numbers[block]
-            live[number] += change
-            if live[number] > most[number]:
-                most[number] = live[number]
+        for number, change in zip(map(numbers.__getitem__, self.history.block), self.history.change):
+            now = live[number] = live[number] + change
+            if now > most[number]:
+                most[number] = now
         order = sorted(range(len(most)), key=lambda number: -most[number]) if division != "size" else list(range(len(most)))
         kept = order if len(order) <= self.most_names else order[:self.most_names - 1]
         self.names[division] = [names.names[number][:LONGEST_NAME] for number in kept] + (["others"] if len(kept) < len(order) else [])
@@ -102,15 +101,15 @@ class Condensed:
         """Live bytes of each group at each of the moments."""
         history, last = self.history, len(self.groups(division)) - 1
         rank, numbers = self.rank[division], history.groups[division][1]
-        group = array("L", [min(rank[number], last) for number in numbers])
+        group = array("L", map([min(place, last) for place in rank].__getitem__, numbers))
         live = [0] * (last + 1)
         for block, born in enumerate(history.born):
             if not born:
                 live[group[block]] += history.size[block]
         rows, done = [], 0
         for moment in self.moments:
-            for block, change in zip(history.block[done:moment], history.change[done:moment]):
-                live[group[block]] += change
+            for which, change in zip(map(group.__getitem__, history.block[done:moment]), history.change[done:moment]):
+                live[which] += change
             done = moment
             rows.append(list(live))
         return rows

@@ -9,7 +9,7 @@ import os
 import re
 from array import array
 from itertools import accumulate
-from typing import IO, Any, Optional
+from typing import IO, Any, Iterable, Optional
 
 from cenote.base import torch_pickle
 from cenote.base.torch_pickle import LIVE_STATES, SEGMENT_GROWS, SEGMENT_SHRINKS
@@ -17,6 +17,8 @@ from cenote.view.history import FOR_EVER, Broken, History
 
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
 BACKWARD = re.compile(r"(\w*Backward\w*)::apply")
+NO_LINE = "no line of Python"
+MOST_ALIKE = 64  # stacks that are compared with one
 MOST_STACKS = 1 << 16  # whose lines are kept: some hundred megabytes at most
 TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
 
@@ -49,7 +51,7 @@ def place(frames: Any) -> str:
     if known and known[0]["filename"] == "tag":  # a tag, as cenote.memory_viz writes it
         return names[0]
     backward = next((match[1] for name in names if (match := BACKWARD.search(name))), None)
-    return backward or next((name.partition("(")[0][:100] for name in names if not TAKES_MEMORY.match(name)), "no line of Python")
+    return backward or next((name.partition("(")[0][:100] for name in names if not TAKES_MEMORY.match(name)), NO_LINE)
 
 
 class Ranges:
@@ -94,23 +96,32 @@ class Builder:
         self.live: dict[int, int] = {}  # address -> number of the block
         self.ranges = Ranges()
         self.growth: dict[int, int] = {}  # record -> bytes taken from the driver just before
-        self.now = 0.0  # the time of the last event, which does not go back
         self.lines, self.streams = self.history.division("line"), self.history.division("stream")
-        self.line_of: dict[tuple[int, ...], int] = {}  # the frames of a stack, which stay where they are -> number of its line
+        self.alike: dict[tuple[int, ...], list[tuple[Any, int]]] = {}  # some frames of a stack, which stay where they are -> stacks and their lines
+        self.stacks = 0  # in `alike`
         traces = snapshot["device_traces"]
-        for event in traces[device] if device < len(traces) else ():
-            self.take(event)
+        self.take(traces[device] if device < len(traces) else [])
         self.finish([segment for segment in snapshot["segments"] if segment["device"] == device])
         self.history.notes.append("A snapshot of PyTorch has allocated bytes (rounded up), not requested ones, and no steps.")
 
     def line(self, frames: Any) -> int:
-        """The number of the line of a stack. Millions of events have some thousand stacks, made of the same frames."""
-        stack = tuple(map(id, frames or ()))
-        line = self.line_of.get(stack)
-        if line is None:
-            if len(self.line_of) == MOST_STACKS:
-                self.line_of.clear()
-            line = self.line_of[stack] = self.lines[0].number(place(frames))
+        """The number of the line of a stack. Millions of events have some thousand stacks, made of the same frames, and lists of the same objects
+        are compared at once: five frames choose the few stacks to compare with."""
+        if not frames:
+            return self.lines[0].number(NO_LINE)
+        last = len(frames) - 1
+        few = (last, id(frames[0]), id(frames[last >> 2]), id(frames[last >> 1]), id(frames[last - (last >> 2)]), id(frames[last]))
+        alike = self.alike.setdefault(few, [])
+        for stack, line in alike:
+            if stack == frames:
+                return line
+        if self.stacks == MOST_STACKS:
+            self.alike, self.stacks = {few: alike}, 0
+        if len(alike) == MOST_ALIKE:
+            alike.clear()
+        line = self.lines[0].number(place(frames))
+        alike.append((frames, line))
+        self.stacks += 1
         return line
 
     def add(self, size: int, address: int, time: Optional[float], frames: Any, stream: Any) -> int:
@@ -118,17 +129,23 @@ class Builder:
         self.streams[1].append(self.streams[0].number(stream, f"stream {stream:#x}"))
         return self.history.allocate(size, address, time)
 
-    def take(self, event: dict[str, Any]) -> None:
-        action, address, size, time = event["action"], event.get("addr", 0), event.get("size", 0), event.get("time_us", 0)
-        if time > self.now:
-            self.now = float(time)
-        if action == "alloc":
-            self.live[address] = self.add(size, address, self.now, event.get("frames"), event.get("stream", 0))
-        elif action == "free_completed":
-            block = self.live.pop(address, None)
-            self.history.free(self.add(size, address, None, None, event["stream"]) if block is None else block, self.now)
-        elif action in SEGMENT_GROWS or action in SEGMENT_SHRINKS:
-            self.remap(address, size, action in SEGMENT_GROWS)
+    def take(self, trace: Iterable[dict[str, Any]]) -> None:
+        """Millions of events come here: what the loop asks for at each of them is in local names."""
+        now, live, add, free = 0.0, self.live, self.add, self.history.free
+        for event in trace:
+            action = event["action"]
+            if action == "free_requested":  # the block may still be in use: `free_completed` follows
+                continue
+            address, size, time = event.get("addr", 0), event.get("size", 0), event.get("time_us", 0)
+            if time > now:
+                now = float(time)
+            if action == "alloc":
+                live[address] = add(size, address, now, event.get("frames"), event.get("stream", 0))
+            elif action == "free_completed":
+                block = live.pop(address, None)
+                free(add(size, address, None, None, event["stream"]) if block is None else block, now)
+            elif action in SEGMENT_GROWS or action in SEGMENT_SHRINKS:
+                self.remap(address, size, action in SEGMENT_GROWS)
 
     def remap(self, address: int, size: int, grows: bool) -> None:
         record = len(self.history.time)
@@ -147,7 +164,11 @@ class Builder:
                 address += block["size"]
         history.ranges = self.ranges.finish([(segment["address"], segment["total_size"]) for segment in segments])
         held = history.reserved_first = sum(segment["total_size"] for segment in segments) - sum(self.growth.values())
-        history.reserved = array("q", accumulate((self.growth.get(record, 0) for record in range(len(history.time))), initial=held))[1:]
+        grown = array("q", bytes(8 * len(history.time)))
+        for record, size in self.growth.items():
+            if record < len(grown):
+                grown[record] = size
+        history.reserved = array("q", accumulate(grown, initial=held))[1:]
         if history.time and len(history.time) in self.growth:
             history.reserved[-1] += self.growth[len(history.time)]
         if history.time:
