@@ -65,3 +65,9 @@ def on_files(files: Files, *, config) -> Files:
              for path in sorted(found) if posixpath.splitext(path)[1] not in LANGUAGES]
     made += [File.generated(config, f"assets/{name}", abs_src_path=str(HERE / name)) for name in ASSETS]
     return Files([file for file in files if file.src_dir != config.docs_dir] + made)  # the others are the theme's
+
+
+def on_page_markdown(markdown: str, *, page, **_) -> str:
+    if page.parent is None and not page.file.inclusion.is_not_in_nav():
+        page.meta.setdefault("hide", []).append("navigation")  # a list of one: itself
+    return re.sub(r"^\|.*", lambda row: re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", row[0]), markdown, flags=re.M)
