@@ -14,10 +14,10 @@
 #include <stdlib.h>
 
 #include "sim/libraries/answer.h"
+#include "sim/libraries/blas_status.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-#define VERSION 130100      /* of CUDA 13.0 */
 #define WORKSPACE_ALIGNMENT 256
 
 struct cublas {
@@ -104,12 +104,22 @@ int cublasDestroy_v2(void *handle)
     return 0;
 }
 
+const char *cublasGetStatusName(int number)
+{
+    return blas_status(number, 1);
+}
+
+const char *cublasGetStatusString(int number)
+{
+    return blas_status(number, 0);
+}
+
 int cublasGetVersion_v2(const void *handle, int *version)
 {
     (void)handle; /* may be NULL */
     if (!version)
         return status.invalid;
-    *version = VERSION;
+    *version = version_cublas.major * 10000 + version_cublas.minor * 100 + version_cublas.patch;
     return 0;
 }
 

@@ -1,5 +1,6 @@
 /*
- * cublasLt.c: cuBLASLt: descriptors that keep what is set, and a heuristic that always finds what was asked for. Its handles are cuBLAS's.
+ * cublasLt.c: cuBLASLt: descriptors that keep what is set, and a heuristic that always finds what was asked for. Its handles hold no
+ * device memory; a handle of cuBLAS is one of its, too.
  *
  * Workspace: the first algorithm found splits the sum in SPLITS parts and keeps each in single precision, if the preference allows for that
  * much; otherwise it needs none, like every further one. The real library's choice is not documented.
@@ -9,10 +10,10 @@
 #include <stdlib.h>
 
 #include "sim/libraries/answer.h"
+#include "sim/libraries/blas_status.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
-#define VERSION 130100      /* of CUDA 13.0 */
 #define SPLITS 2
 #define ALGO_WORDS 16       /* attributes of an algorithm, one word each */
 
@@ -25,6 +26,7 @@ enum { PREFERENCE_MAX_WORKSPACE = 1 };                                          
 struct descriptor {
     enum kind kind;
     uint64_t  values[ATTRIBUTES_MAX];
+    uint8_t   sizes[ATTRIBUTES_MAX];   /* 0: was not set */
 };
 
 /* As callers know them. */
@@ -41,7 +43,17 @@ struct found {
 
 size_t cublasLtGetVersion(void)
 {
-    return VERSION;
+    return version_cublasLt.major * 10000 + version_cublasLt.minor * 100 + version_cublasLt.patch;
+}
+
+const char *cublasLtGetStatusName(int number)
+{
+    return blas_status(number, 1);
+}
+
+const char *cublasLtGetStatusString(int number)
+{
+    return blas_status(number, 0);
 }
 
 static int create(struct descriptor **made, enum kind kind)
@@ -74,6 +86,22 @@ static int set(struct descriptor *d, enum kind kind, int attribute, const void *
         return status.invalid;
     d->values[attribute] = 0;
     memcpy(&d->values[attribute], value, bytes);
+    d->sizes[attribute] = (uint8_t)bytes;
+    return 0;
+}
+
+/* What was set, or else the default, which is 0 of as many bytes as the caller has room for. With no room given it says how much it takes. */
+static int get(const struct descriptor *d, enum kind kind, int attribute, void *value, size_t bytes, size_t *written)
+{
+    if (!is(d, kind) || attribute < 0 || attribute >= ATTRIBUTES_MAX || bytes > sizeof d->values[0] || (bytes ? !value : !written))
+        return status.invalid;
+    size_t size = d->sizes[attribute] ? d->sizes[attribute] : bytes ? bytes : sizeof d->values[0];
+    if (bytes && bytes < size)
+        return status.invalid;
+    if (bytes)
+        memcpy(value, &d->values[attribute], size);
+    if (written)
+        *written = size;
     return 0;
 }
 
@@ -113,6 +141,10 @@ int cublasLtMatmulPreferenceCreate(struct descriptor **made)
     int cublasLt##name##SetAttribute(struct descriptor *d, int attribute, const void *value, size_t bytes)          \
     {                                                                                                               \
         return set(d, kind, attribute, value, bytes);                                                               \
+    }                                                                                                               \
+    int cublasLt##name##GetAttribute(const struct descriptor *d, int attribute, void *value, size_t bytes, size_t *written) \
+    {                                                                                                               \
+        return get(d, kind, attribute, value, bytes, written);                                                      \
     }
 DESCRIPTOR(MatmulDesc, DESCRIPTION)
 DESCRIPTOR(MatrixLayout, LAYOUT)

@@ -196,9 +196,39 @@ int cufftXtMakePlanMany(int number, int rank, long long *n, long long *in_shape,
     return answer;
 }
 
-int cufftXtExec(int number, void *in, void *out, int direction)
+/* The older way to name a transform: by one of six types, whose last four bits say what goes in and out, and whose others the precision. */
+static int precision_of(int type)
 {
-    (void)direction; /* read for complex to complex only */
+    enum { C32 = 4, C64 = 5 }; /* cudaDataType */
+    switch (type) {
+    case 0x29: case 0x2a: case 0x2c: return C32; /* C2C, R2C, C2R */
+    case 0x69: case 0x6a: case 0x6c: return C64; /* Z2Z, D2Z, Z2D */
+    default: return -1;
+    }
+}
+
+int cufftMakePlanMany64(int number, int rank, long long *n, long long *in_shape, long long in_step, long long in_next, long long *out_shape,
+                        long long out_step, long long out_next, int type, long long batch, size_t *work)
+{
+    int precision = precision_of(type);
+    return cufftXtMakePlanMany(number, rank, n, in_shape, in_step, in_next, precision, out_shape, out_step, out_next, precision, batch, work,
+                               precision);
+}
+
+int cufftMakePlanMany(int number, int rank, const int *n, const int *in_shape, int in_step, int in_next, const int *out_shape, int out_step,
+                      int out_next, int type, int batch, size_t *work)
+{
+    long long wide[RANK_MAX];
+    (void)in_shape, (void)out_shape;
+    if (rank < 1 || rank > RANK_MAX || !n)
+        return status.invalid;
+    for (int i = 0; i < rank; i++)
+        wide[i] = n[i];
+    return cufftMakePlanMany64(number, rank, wide, NULL, in_step, in_next, NULL, out_step, out_next, type, batch, work);
+}
+
+static int launch(int number, const void *in, const void *out, const char *name)
+{
     pthread_mutex_lock(&lock);
     struct plan *found = find(number), p = found ? *found : (struct plan){0};
     pthread_mutex_unlock(&lock);
@@ -208,13 +238,23 @@ int cufftXtExec(int number, void *in, void *out, int direction)
         return status.invalid;
     if (p.bytes && !p.area)
         return NO_WORKSPACE;
-    return library_launch_on(p.stream, "cufftXtExec");
+    return library_launch_on(p.stream, name);
 }
+
+/* The direction is read for complex to complex only. */
+#define EXECUTE(symbol) int symbol(int number, void *in, void *out) { return launch(number, in, out, #symbol); }
+EXECUTE(cufftXtExec)
+EXECUTE(cufftExecC2C)
+EXECUTE(cufftExecR2C)
+EXECUTE(cufftExecC2R)
+EXECUTE(cufftExecZ2Z)
+EXECUTE(cufftExecD2Z)
+EXECUTE(cufftExecZ2D)
 
 int cufftGetVersion(int *version)
 {
     if (!version)
         return status.invalid;
-    *version = 12000; /* of CUDA 13.0 */
+    *version = version_cufft.major * 1000 + version_cufft.minor * 100 + version_cufft.patch;
     return 0;
 }

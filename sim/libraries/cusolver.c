@@ -17,6 +17,14 @@
 #define BLOCK 64
 #define WORKSPACE_ALIGNMENT 256
 
+int cusolverGetVersion(int *version)
+{
+    if (!version)
+        return status.invalid;
+    *version = version_cusolver.major * 1000 + version_cusolver.minor * 100 + version_cusolver.patch;
+    return 0;
+}
+
 /* --- sizes, in elements */
 
 static double least(double a, double b)

@@ -99,6 +99,15 @@ int library_free(void *object)
     return 0;
 }
 
+int library_property(struct version version, int which, int *value)
+{
+    const int parts[] = {version.major, version.minor, version.patch};
+    if (!value || which < 0 || which > 2)
+        return status.invalid;
+    *value = parts[which];
+    return 0;
+}
+
 int library_refuse(_Atomic bool *said, const char *name)
 {
     if (!atomic_exchange(said, true))
@@ -115,6 +124,7 @@ int library_refuse(_Atomic bool *said, const char *name)
 #define STUB_OBJECT(symbol) int symbol(void **object) { return library_object(object); }
 #define STUB_FREE(symbol) int symbol(void *object) { return library_free(object); }
 #define STUB_DONE(symbol) int symbol(void) { return 0; }
+#define STUB_PROPERTY(symbol) int symbol(int which, int *value) { return library_property(PASTE(version_, LIBRARY), which, value); }
 #define STUB_OWN(symbol)
 #define STUB_REFUSE(symbol)                                                    \
     int symbol(void)                                                           \

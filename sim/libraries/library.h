@@ -21,12 +21,19 @@ struct statuses {
     int unsupported;
 };
 
+struct version {
+    int major, minor, patch;
+};
+
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define STATUSES(library, ...) static const struct statuses statuses_##library __attribute__((unused)) = {__VA_ARGS__};
 #include "sim/libraries/statuses.def"
 #undef STATUSES
 #define status PASTE(statuses_, LIBRARY) /* of this library */
+#define VERSION(library, ...) static const struct version version_##library __attribute__((unused)) = {__VA_ARGS__};
+#include "sim/libraries/versions.def"
+#undef VERSION
 
 /*
  * Frees what begins with the word it is known by, and that word with it: a second destroy finds none. A plain store before free() is one
@@ -64,6 +71,7 @@ int library_launch(const void *handle, const char *name);           /* on the ha
 int library_launch_on(CUstream stream, const char *name);
 int library_object(void **object);
 int library_free(void *object);
+int library_property(struct version version, int which, int *value); /* 0: major, 1: minor, 2: patch */
 int library_refuse(_Atomic bool *said, const char *name);           /* says so once */
 
 #endif

@@ -216,6 +216,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
 ASK(cudaFuncSetAttribute, (const void *host, enum cudaFuncAttribute attribute, int value),
     cuFuncSetAttribute(function, (CUfunction_attribute)attribute, value))
 ASK(cudaFuncSetCacheConfig, (const void *host, enum cudaFuncCache config), cuFuncSetCacheConfig(function, (CUfunc_cache)config))
+ASK(cudaGetFuncBySymbol, (cudaFunction_t *code, const void *host), code ? (*code = function, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE)
 ASK(cudaFuncGetName, (const char **name, const void *host), cuFuncGetName(name, function))
 ASK(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, const void *host, int threads, size_t shared),
     cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared))

@@ -457,6 +457,7 @@ CASE(only_registered_kernels_are_launched)
     begin();
     cudaKernel_t handle = NULL;
     const char *name = NULL;
+    cudaFunction_t code = NULL;
     OK(cudaLaunchKernel(kernel, one, one, NULL, 0, NULL));
     EXPECT_EQ(cudaLaunchKernel(stranger, one, one, NULL, 0, NULL), cudaErrorInvalidDeviceFunction);
     EXPECT_EQ(cudaLaunchKernel(NULL, one, one, NULL, 0, NULL), cudaErrorInvalidDeviceFunction);
@@ -465,6 +466,10 @@ CASE(only_registered_kernels_are_launched)
     EXPECT_EQ(__cudaGetKernel(&handle, stranger), cudaErrorInvalidDeviceFunction);
     OK(cudaFuncGetName(&name, kernel));
     EXPECT(name && strcmp(name, "_Z6kernelv") == 0);
+    OK(cudaGetFuncBySymbol(&code, kernel));
+    OK(cuLaunchKernel(code, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* the driver's own handle */
+    EXPECT_EQ(cudaGetFuncBySymbol(&code, stranger), cudaErrorInvalidDeviceFunction);
+    EXPECT_EQ(cudaGetFuncBySymbol(NULL, kernel), cudaErrorInvalidValue);
 }
 
 CASE(launches_that_cannot_be_are_refused)

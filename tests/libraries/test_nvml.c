@@ -57,6 +57,7 @@ int nvmlDeviceGetClockInfo(device device, unsigned clock, unsigned *mhz);
 int nvmlDeviceGetUtilizationRates(device device, unsigned rates[2]);
 int nvmlDeviceGetCudaComputeCapability(device device, int *major, int *minor);
 int nvmlDeviceGetTemperature(device device, unsigned sensor, unsigned *degrees);
+int nvmlDeviceGetCurrPcieLinkGeneration(device device, unsigned *generation);
 int nvmlDeviceGetPowerUsage(device device, unsigned *mw);
 int nvmlDeviceGetP2PStatus(device a, device b, unsigned what, int *answer);
 int nvmlDeviceGetGpuFabricInfoV(device device, void *info);
@@ -276,6 +277,7 @@ CASE(what_cannot_be_measured_is_not_supported)
     EXPECT_EQ(nvmlDeviceGetClockInfo(handle(0), 9, &value), ARGUMENT);
     EXPECT_EQ(nvmlDeviceGetTemperature(handle(0), 0, &value), NOT_SUPPORTED);
     EXPECT_EQ(nvmlDeviceGetPowerUsage(handle(0), &value), NOT_SUPPORTED);
+    EXPECT_EQ(nvmlDeviceGetCurrPcieLinkGeneration(handle(0), &value), NOT_SUPPORTED);
     EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(handle(0), NULL), NOT_SUPPORTED);
     OK(nvmlDeviceGetP2PStatus(handle(0), handle(1), 0, &answer));
     EXPECT_EQ(answer, 0);
