@@ -191,4 +191,5 @@ def test_types_hold(simulation_library):
     """The checker keeps in the build folder what it found about files that have not changed since, Python's own above all."""
     pytest.importorskip("mypy")
     kept = simulation_library.parents[1] / "mypy"
-    call(sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir", kept, ROOT / "python/cenote")
+    call(sys.executable, "-m", "mypy", "--strict", "--python-version", "3.10", "--config-file", ROOT / "pyproject.toml", "--cache-dir", kept,
+         ROOT / "python/cenote")
