@@ -5,6 +5,10 @@ SECONDS ?= 60
 
 # For the shell: make expands all lines of a recipe before it runs the first, and tools/setup in that one may install what they look for.
 GENERATOR = $$(command -v ninja >/dev/null && echo -G Ninja)
+# What was compiled in one clone is in the cache for every other: paths in it are relative (cmake/flags.cmake takes them out of objects).
+ifndef CCACHE_BASEDIR
+export CCACHE_BASEDIR := $(CURDIR)
+endif
 CCACHE = $$(command -v ccache >/dev/null && echo -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 # $(call build_in,FOLDER,OPTIONS,TARGET): configure once with a generator that stays, then build; without a TARGET, everything.

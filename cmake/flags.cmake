@@ -7,7 +7,9 @@ target_compile_definitions(cenote_flags INTERFACE _GNU_SOURCE CENOTE_DEBUG=${CEN
 target_compile_options(cenote_flags INTERFACE
     -Wall -Wextra -Wshadow
     $<$<COMPILE_LANGUAGE:C>:-std=c11 -Wstrict-prototypes -Wmissing-prototypes>
-    -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=) # a check that fails names its file as the repository knows it
+    # A check that fails names its file as the repository knows it. A compiler cache makes paths relative to the folder that it compiles in, which
+    # the Makefile has one level below the repository. Of two that fit the last one counts.
+    -ffile-prefix-map=../= -ffile-prefix-map=../../= -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 
 if(CENOTE_WERROR)
     target_compile_options(cenote_flags INTERFACE -Werror)
