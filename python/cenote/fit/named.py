@@ -4,6 +4,7 @@ from typing import Any, Optional
 from cenote.base import quantity
 
 LINES_MAX = 12
+LINES_BEFORE_END = 6  # when memory ran out: what the program would hold at its peak follows
 SHARE_LEAST = 200  # what is less than a 200th of all is not listed
 
 
@@ -36,10 +37,10 @@ def what(row: dict[str, Any]) -> str:
     return row["name"] if row["name"] == row["kind"] else f"{row['kind']}: {row['name']}"
 
 
-def lines(names: Optional[dict[str, Any]], when: str) -> list[str]:
+def lines(names: Optional[dict[str, Any]], when: str, most: int = LINES_MAX) -> list[str]:
     if not names or not names["patterns"]:
         return []
-    rows = [row for row in names["patterns"] if row["bytes"] * SHARE_LEAST >= names["bytes"]][:LINES_MAX]
+    rows = [row for row in names["patterns"] if row["bytes"] * SHARE_LEAST >= names["bytes"]][:most]
     found = [f"    largest {when}:"]
     for row in rows:
         details = each(row)

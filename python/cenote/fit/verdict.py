@@ -344,7 +344,7 @@ def failure_lines(outcome: Outcome, failure: dict[str, Any]) -> list[str]:
         for title, name in (("kind", "kinds"), ("phase", "phases")):
             if failure[name]:
                 lines.append(f"    by {title + ':':<6} {parts(failure[name])}")
-        lines += named.lines(failure.get("names"), "when memory ran out")
+        lines += named.lines(failure.get("names"), "when memory ran out", named.LINES_BEFORE_END)
     if outcome.was_caught:
         times = plural(outcome.failures, "time")
         worst = outcome.worst()

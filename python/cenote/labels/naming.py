@@ -1,7 +1,8 @@
 """Gives modules their names: `transformer.h.3.mlp.c_fc`, as state_dict() has them, without the names that wrappers add.
 
 A name is asked for once for each module and the module around it (plugins/torch/names/modules.cpp). The outermost module, the *root*, is named after
-the variable that leads to it, or after its class. If a program has one model, names go without that of the root. No module is kept alive.
+the variable that leads to it, or after its class. If a program has one model, names go without that of the root, unless they would begin with a
+number. No module is kept alive.
 """
 import collections
 import sys
@@ -213,13 +214,13 @@ class Naming:
     # --- as text
 
     def shown(self, root: int, name: str) -> str:
-        """A name of the root's. That of the root stands before it if there are several models."""
+        """A name of the root's. That of the root stands before it if there are several models, and before a number: a layer of nn.Sequential."""
         if not 0 <= root < len(self.roots):
             return name
         label = self.roots[root].label
         if not name:
             return label
-        return join(label, name) if len(self.models) > 1 else name
+        return join(label, name) if len(self.models) > 1 or name[0].isdigit() else name
 
     def text(self, number: int) -> str:
         """Empty: no module."""

@@ -269,7 +269,7 @@ def test_flat_and_sharded_parameters(tmp_path, wrapped):
         rows = holdings.now(hooks._labels.names, 0)["rows"]
         names = {{row["name"] for row in rows if row["kind"] in ("parameters", "optimizer state")}}
         assert not [name for name in names if "module" in name], names
-        assert {wrapped!r} == "FSDP" or {{"0.weight", "exp_avg of 0.weight"}} <= names, names
+        assert {wrapped!r} == "FSDP" or {{"net.0.weight", "exp_avg of net.0.weight"}} <= names, names
         dist.destroy_process_group()
         print("end")
         """,

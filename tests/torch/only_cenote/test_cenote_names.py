@@ -104,7 +104,7 @@ def test_the_library_line_and_the_programs_own(labels):
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
     y = net(batch())
     row = row_of(y)
-    assert row.name == "1" and "torch/nn/modules/activation.py" in row.library and "test_cenote_names.py" in row.line
+    assert row.name == "net.1" and "torch/nn/modules/activation.py" in row.library and "test_cenote_names.py" in row.line
 
 
 def test_no_module_at_all(labels):
@@ -163,7 +163,7 @@ def test_what_is_computed_again(labels, reentrant):
     rows, inner = [], net[1].inner.act
     inner.register_forward_hook(lambda module, inputs, result: rows.append(row_of(result)))
     net(batch()).sum().backward()
-    assert [row.name for row in rows] == ["1.inner.act"] * 2 and [row.phase for row in rows] == ["forward", "backward"]
+    assert [row.name for row in rows] == ["net.1.inner.act"] * 2 and [row.phase for row in rows] == ["forward", "backward"]
     assert rows[1].kind == "activations, computed again"
 
 
@@ -173,7 +173,7 @@ def test_names_of_wrappers_go(labels):
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), checkpoint_wrapper(Block())).cuda()
     compiled = torch.compile(net, backend="eager", dynamic=False)
     compiled(batch()).sum().backward()
-    assert name_of(net[1].up.weight) == ("parameters", "1.up.weight")
+    assert name_of(net[1].up.weight) == ("parameters", "compiled.1.up.weight")
     parallel = torch.nn.DataParallel(Net().cuda(), device_ids=[0])
     parallel(batch()).sum().backward()
     assert name_of(parallel.module.layers[0].up.weight)[1].endswith("layers.0.up.weight")
@@ -347,7 +347,7 @@ def test_the_peak(labels):
         assert found["bytes"] == found["peak"] == allocated.peak, (found["bytes"], found["peak"], allocated)
         assert sum(found["kinds"].values()) == sum(found["phases"].values()) == allocated.peak
         names = {(row["kind"], row["name"]): row["bytes"] for row in found["rows"]}
-        assert names["activations", "1"] >= 16 << 20 and names["parameters", "0.weight"] == 1 << 20, names
+        assert names["activations", "net.1"] >= 16 << 20 and names["parameters", "net.0.weight"] == 1 << 20, names
         assert not {"other", "none"} & {*found["kinds"], *found["phases"]}, found["kinds"]
         live = holdings.now(hooks._labels.names, 0)
         assert live["bytes"] == allocated.current < found["bytes"]
