@@ -51,11 +51,16 @@ def clean() -> dict[str, str]:
     return clean_environment()
 
 
+def nursery_with(*imports):
+    """A nursery on the simulated GPU, with these modules imported beside PyTorch."""
+    preload = os.path.join(places.plain(str(simulation().parent)), simulation().name)
+    return Nursery({**clean_environment(), "LD_PRELOAD": preload, "CENOTE_SIM": "capacity:1GiB"}, *imports)
+
+
 @pytest.fixture(scope="session")
 def nursed_python():
     """A stand-in for Python, in which scripts on the simulated GPU begin with PyTorch imported (nursery.py)."""
-    preload = os.path.join(places.plain(str(simulation().parent)), simulation().name)
-    nursery = Nursery({**clean_environment(), "LD_PRELOAD": preload, "CENOTE_SIM": "capacity:1GiB"})
+    nursery = nursery_with()
     yield nursery.python
     nursery.close()
 

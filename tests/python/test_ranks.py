@@ -6,11 +6,8 @@ import subprocess
 import textwrap
 
 import pytest
-from conftest import ROOT, clean_environment, simulation
-from nursery import Nursery
+from conftest import ROOT, clean_environment, nursery_with
 from spoken import said
-
-from cenote import places
 
 MIB = 1 << 20
 HERE = pathlib.Path(__file__).parent
@@ -26,8 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.simulation]
 @pytest.fixture(scope="module")
 def python():
     """A stand-in for Python in which scripts begin with all that they will import."""
-    preload = os.path.join(places.plain(str(simulation().parent)), simulation().name)
-    nursery = Nursery({**clean_environment(), "LD_PRELOAD": preload, "CENOTE_SIM": "capacity:1GiB"}, *IMPORTS)
+    nursery = nursery_with(*IMPORTS)
     yield nursery.python
     nursery.close()
 

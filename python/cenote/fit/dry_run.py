@@ -18,12 +18,13 @@ from typing import Any, Callable, Optional, Sequence, Union
 
 from cenote.base import outputs, quantity
 from cenote.base.mistake import Mistake
-from cenote.fit import cards, copies, job, limit, several, stall, verdict
+from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
 from cenote.launch import command_line, environment, ranks, run
 from cenote.launch.environment import Wish
 from cenote.places import NotBuilt
+from cenote.remedies import table
 
 FITS, FITS_NOT, BAD_USE, UNKNOWN, CAUGHT, DEPENDS, GROWS, ABOVE_LIMIT, ABOVE_BASELINE = range(9)
 STATUSES = {"fits": FITS, "grows": GROWS, "fits not": FITS_NOT, "unknown": UNKNOWN, "caught": CAUGHT, "depends": DEPENDS}
@@ -83,6 +84,13 @@ def search(text: str) -> searching.Search:
         raise argparse.ArgumentTypeError(str(why)) from None
 
 
+def advised(text: str) -> dict[str, int]:
+    try:
+        return advice.read(text)
+    except ValueError as why:
+        raise argparse.ArgumentTypeError(str(why)) from None
+
+
 def make_parser() -> command_line.Parser:
     parser = command_line.Parser("cenote dry-run", usage=USAGE, description=ABOUT, epilog=MORE, allow_abbrev=False,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -103,6 +111,9 @@ def make_parser() -> command_line.Parser:
                         "or off: kernels compute nothing, and the program reads back what is in memory (default typical)")
     parser.add_argument("--search", metavar="NAME=LOW..HIGH", type=search,
                         help="find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them")
+    parser.add_argument("--advise", metavar="NAME,...", nargs="?", const={}, type=advised,
+                        help="also run it with each change that may save memory, and say what each gives; --advise=NAME,... tries only these: "
+                        + ", ".join(table.BY_NAME) + ", and fsdp=K for K GPUs")
     parser.add_argument("--limit", metavar="SIZE", type=command_line.capacity, help="for CI: exit status 7 if it fits and its peak is above SIZE")
     parser.add_argument("--baseline", metavar="FILE",
                         help="for CI: the difference to the run whose --json FILE is; exit status 8 if it is more than 1 %%")
@@ -126,38 +137,43 @@ class Stage:
         self.prices = environment.prices(options.prices, self.preload)
         self.runs = self.copied = 0
         is_search_of_argument = options.search is not None and not options.search.is_variable
-        has_copies = (is_search_of_argument or len(options.cards) > 1) and program[0] != "--" and job.read(options, program) is None
+        has_several = is_search_of_argument or len(options.cards) > 1 or options.advise is not None
+        has_copies = has_several and program[0] != "--" and job.read(options, program) is None
         self.copies = copies.Copies() if has_copies else None  # for later runs
 
-    def variables(self, capacity: int, allocator: str, more: dict[str, str]) -> dict[str, str]:
+    def variables(self, capacity: int, allocator: str, more: dict[str, str], devices: Optional[int]) -> dict[str, str]:
         old = {**os.environ, **more}
-        new = environment.prepare(Wish(capacity, self.options.devices, None, allocator, prices=self.prices), old, self.preload)
+        new = environment.prepare(Wish(capacity, devices, None, allocator, prices=self.prices), old, self.preload)
         new[environment.CENOTE] = "on" if allocator == "cenote" else "off"
         new.pop(environment.LABELS, None)  # inside/fit_report.py switches labels on
         return new
 
     def play(self, capacity: int, allocator: str, program: Sequence[str], more: Optional[dict[str, str]] = None,
-             unknown: Optional[str] = None) -> Outcome:
+             unknown: Optional[str] = None, world: Optional[int] = None) -> Outcome:
         """One run, to its end or to its last step. The first one has our standard streams; what others print is kept back. A later one may begin
-        at the copy that the first has left: without a verdict it is no evidence, and the run is repeated from the start."""
-        variables = self.variables(capacity, allocator, more or {})
+        at the copy that the first has left: without a verdict it is no evidence, and the run is repeated from the start. `world`: as rank 0 of so
+        many."""
+        asked = job.read(self.options, program) if world is None else job.of(world, program)
+        variables = self.variables(capacity, allocator, more or {}, asked[0].node if asked else self.options.devices)
         variables[environment.DRY_UNKNOWN], variables[environment.DRY_STEPS] = unknown or self.options.unknown, str(self.options.steps)
         run.prepare_plugin(not self.runs and program[0] != "--", variables)
-        asked = job.read(self.options, program)
-        is_first, self.runs = not self.runs, self.runs + 1
-        if self.copies is not None and not is_first and self.copies.can_begin(program, variables):
+        is_first, self.runs, is_doubtful = not self.runs, self.runs + 1, False
+        if self.copies is not None and not is_first and asked is None and self.copies.can_begin(program, variables):
+            is_doubtful = True
             with suppress(copies.Gone):
                 found = self.watched(functools.partial(self.copies.begin, program), capacity, allocator, variables, asked)
                 if found.verdict != "unknown" and found.has_its_capacity:
                     self.copied += 1
                     return found
-            self.copies.close("a run from there ended without a verdict")
         passed = self.copies.offer(program, variables) if self.copies is not None and is_first else []
         is_shown = is_first and not self.options.quiet and self.options.search is None and len(self.options.cards) == 1
         def start(variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
             line = ranks.line(asked[0], variables[environment.DRY_RUN], asked[1]) if asked else run.command_line(program)
             return begin(line, passed, variables, output)
-        return self.watched(start, capacity, allocator, variables, asked, is_shown)
+        found = self.watched(start, capacity, allocator, variables, asked, is_shown)
+        if self.copies is not None and is_doubtful and found.verdict != "unknown":
+            self.copies.close("a run from there ended without a verdict")
+        return found
 
     def why_from_the_start(self) -> str:
         """Why runs after the first did not begin at a copy; empty if they did, or if there were none."""
@@ -173,8 +189,8 @@ class Stage:
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN], self.options.devices or 1,
-                       asked[0].size if asked else None)
+        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
+                       asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
 
 
 def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
@@ -259,12 +275,13 @@ def other_answer(stage: Stage, outcome: Outcome, program: Sequence[str]) -> Opti
 def ask(stage: Stage, program: Sequence[str]) -> Answer:
     """The run that was asked for, one on the largest GPU if it does not fit, one with other values, and those under other allocators."""
     options = stage.options
-    outcome = stage.play(options.sim, options.allocator, program)
+    more = advice.LOOK if options.advise is not None else None
+    outcome = stage.play(options.sim, options.allocator, program, more)
     largest, others = None, []
     other = other_answer(stage, outcome, program)
     if outcome.failure is not None and outcome.verdict != "unknown" and options.sim < command_line.MOST_CAPACITY:
         say(f"memory ran out; again on {quantity.write_size(command_line.MOST_CAPACITY)}, to see what it needs")
-        largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program)
+        largest = stage.play(command_line.MOST_CAPACITY, options.allocator, program, more)
     is_hopeless = largest is not None and largest.fits and largest.least_needed() > options.sim
     if options.allocators or (outcome.failure is not None and not is_hopeless):
         others = compare(stage, outcome, program) if outcome.verdict != "unknown" else []
@@ -297,9 +314,12 @@ def dry_run(options: argparse.Namespace, program: list[str]) -> int:
         write_json(options.json, several.content(program, found))
         return STATUSES[found.verdict]
     answer = ask(stage, program)
+    given = advice.ask(stage, answer, program, options.advise) if options.advise is not None else None
     judged = limit.judge(answer, options.limit, baseline)
-    print("\n".join([verdict.text(program, answer, options.devices or 1), *cards.caveats(options.cards), *judged.lines]), flush=True)
-    write_json(options.json, {**verdict.content(program, answer), **judged.content})
+    print("\n".join([verdict.text(program, answer, options.devices or 1), *cards.caveats(options.cards), *judged.lines,
+                     *(rows.lines(given) if given is not None else advice.hint(answer, options.line))]), flush=True)
+    write_json(options.json, {**verdict.content(program, answer), **judged.content,
+                              **({"advice": rows.content(given)} if given is not None else {})})
     if answer.verdict in ("fits", "grows") and (judged.is_above_limit or judged.is_above_baseline):
         return ABOVE_LIMIT if judged.is_above_limit else ABOVE_BASELINE
     return STATUSES[answer.verdict]
@@ -309,11 +329,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
     ours, program = command_line.split(arguments, VALUED)
     options = parser.parse_args(ours)
-    options.sim = options.cards[0].capacity
-    if len(options.cards) > 1 and (options.search is not None or options.allocators or options.limit is not None or options.baseline is not None):
-        parser.error("--search, --allocators, --limit and --baseline are for one card: name one with --gpu")
-    if options.search is not None and (options.limit is not None or options.baseline is not None):
-        parser.error("--search has its own answer: leave out --limit and --baseline")
+    options.sim, options.line = options.cards[0].capacity, arguments
+    for_one = options.search is not None or options.allocators or options.limit is not None or options.baseline is not None or (
+        options.advise is not None)
+    if len(options.cards) > 1 and for_one:
+        parser.error("--search, --allocators, --advise, --limit and --baseline are for one card: name one with --gpu")
+    if options.search is not None and (options.limit is not None or options.baseline is not None or options.advise is not None):
+        parser.error("--search has its own answer: leave out --limit, --baseline and --advise")
     try:
         return dry_run(options, program)
     except (Mistake, NotBuilt) as mistake:

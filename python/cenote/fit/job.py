@@ -123,6 +123,11 @@ def check(size: int, per_node: int, real: Sequence[int]) -> None:
         raise Mistake(f"--rank {real[-1]}: a job of {size} ranks has 0 to {size - 1}")
 
 
+def of(size: int, program: Sequence[str]) -> tuple[Job, list[str]]:
+    """Rank 0 of so many, of a program that may know nothing of ranks; and its command."""
+    return Job(size, next(node for node in range(NODE, 0, -1) if size % node == 0), (0,)), run.command_line(program)
+
+
 def read(options: Any, program: Sequence[str]) -> Optional[tuple[Job, list[str]]]:
     """The job, and the command of each of its ranks. None: a program as any other, which may start ranks by itself. Sets options.devices."""
     launched = arguments_of_torchrun(program)

@@ -25,6 +25,7 @@ from cenote.labels import hooks, step_counter
 from cenote.labels.names import Names
 from cenote.launch import environment
 from cenote.native import bindings
+from cenote.remedies.program import Remedies
 
 FOLDER, STEPS = environment.DRY_RUN, environment.DRY_STEPS
 FAILURES_MAX = 8  # out-of-memory errors that are kept with their stacks; more are only counted
@@ -75,6 +76,7 @@ class Watch:
         self.torch, self.folder, self.steps_most = torch, folder, steps
         self.values: Optional[values.Values] = None
         self.names: Optional[Names] = None
+        self.remedies: Optional[Remedies] = None
         self.moment = Moment(torch)
         self.seen = seen.Seen(torch, self.note, lambda module: self.rises.call(module))
         self.rises = rise.Rises(folder, steps, lambda: self.write(""), late_state.LateState(torch, lambda: self.seen.optimizers))
@@ -243,7 +245,8 @@ class Watch:
                    "optimizers": self.optimizers, "optimizer_steps": step_counter.seen(), "cannot": self.cannot,
                    "used_gpu": is_initialized, "allocator": self.torch.cuda.get_allocator_backend(), "devices": self.devices,
                    "failures": self.failures, "failures_count": self.failures_count, "error": self.error() if end == "exit" else None,
-                   "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None}
+                   "growth": self.rises.report(), "seen": self.seen.report(), "values": self.values.report() if self.values is not None else None,
+                   "remedies": self.remedies.report() if self.remedies is not None else None}
         path = os.path.join(self.folder, f"{os.getpid()}.json")
         outputs.write(path, json.dumps(content).encode())
 
@@ -293,3 +296,6 @@ def begin(torch: ModuleType) -> None:
     watch.tell_stacks()  # also while a library is compiled
     watch.values = values.begin(torch, say)
     watch.start()
+    if os.environ.get(environment.DRY_REMEDIES):
+        watch.remedies = Remedies(torch)
+        watch.remedies.start(os.environ[environment.DRY_REMEDIES])

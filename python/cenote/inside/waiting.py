@@ -153,3 +153,5 @@ def begin_run(request: dict[str, Any], output: int, arguments: Arguments) -> Non
     before = len(sys.orig_argv) - request["replaced"]
     sys.orig_argv[before:] = request["arguments"]
     fit_report.watch.folder = fit_report.watch.rises.folder = request["variables"][environment.DRY_RUN]
+    if fit_report.watch.remedies is not None:
+        fit_report.watch.remedies.switch_on(os.environ[environment.DRY_REMEDIES])

@@ -51,7 +51,7 @@ function _shtab_cenote_using
 end
 
 set -g _shtab_cenote_commands doctor qualify run dry-run replay view completion
-set -g _shtab_cenote_opts_with_value --allocator --baseline --device --devices --gpu --json --lag --limit --node --page --plot --prices --quirk --rank --repeat --report --search --seconds --seed --sim --steps --timeout --trace --under --unknown --world -o
+set -g _shtab_cenote_opts_with_value --advise --allocator --baseline --device --devices --gpu --json --lag --limit --node --page --plot --prices --quirk --rank --repeat --report --search --seconds --seed --sim --steps --timeout --trace --under --unknown --world -o
 
 complete -c cenote -e
 complete -c cenote -f
@@ -104,6 +104,7 @@ complete -c cenote -n '_shtab_cenote_using dry-run' -l allocators -d 'run under 
 complete -c cenote -n '_shtab_cenote_using dry-run' -l timeout -x -d 'end the script if it still runs after so long; no verdict then'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l unknown -xka "zero typical largest off" -d 'what values are that cannot be known without a GPU: zero, typical, largest (counts: all that the shape allows), or off: kernels compute nothing, and the program reads back what is in memory (default typical)'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l search -x -d 'find the largest value that fits; LOW..HIGH:STEP leaves out numbers between, 8,16,32 lists them'
+complete -c cenote -n '_shtab_cenote_using dry-run' -l advise -x -d 'also run it with each change that may save memory, and say what each gives; --advise=NAME,... tries only these: checkpointing, autocast, bfloat16, fused, 8bit, in-backward, freed-gradients, fsdp, batch-argument, batch, sequence, and fsdp=K for K GPUs'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l limit -x -d 'for CI: exit status 7 if it fits and its peak is above SIZE'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l baseline -xka "(__fish_complete_path (commandline -ct))" -d 'for CI: the difference to the run whose --json FILE is; exit status 8 if it is more than 1 %'
 complete -c cenote -n '_shtab_cenote_using dry-run' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'write the verdict and all figures to FILE as well'

@@ -62,6 +62,7 @@ _shtab_cenote_dry_run_options=(
   "--timeout[end the script if it still runs after so long\; no verdict then]:SECONDS:"
   "--unknown[what values are that cannot be known without a GPU\: zero, typical, largest (counts\: all that the shape allows), or off\: kernels compute nothing, and the program reads back what is in memory (default typical)]:NAME:(zero typical largest off)"
   "--search[find the largest value that fits\; LOW..HIGH\:STEP leaves out numbers between, 8,16,32 lists them]:NAME=LOW..HIGH:"
+  "--advise[also run it with each change that may save memory, and say what each gives\; --advise\=NAME,... tries only these\: checkpointing, autocast, bfloat16, fused, 8bit, in-backward, freed-gradients, fsdp, batch-argument, batch, sequence, and fsdp\=K for K GPUs]:NAME,...:"
   "--limit[for CI\: exit status 7 if it fits and its peak is above SIZE]:SIZE:"
   "--baseline[for CI\: the difference to the run whose --json FILE is\; exit status 8 if it is more than 1 \%]:FILE:_files"
   "--json[write the verdict and all figures to FILE as well]:FILE:_files"

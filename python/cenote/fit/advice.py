@@ -1,0 +1,231 @@
+"""`cenote dry-run --advise`: what each remedy of cenote/remedies gives for this program, by running it with each of them.
+
+The run as it is looks which remedies have something to change; the others are listed with the reason. If the program fits as it is, each remedy is
+run on that card. If not, each is run on the largest simulated GPU, which tells what it needs, and again on the card if that is less than the card
+has: a row that says "fits" rests on a run on a card of that size.
+
+Then, if the program does not fit: the remedies that help, one after the other, until it fits. And the largest batch that fits, found as --search
+finds it. rows.py writes the table.
+"""
+import re
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
+
+from cenote.base.quantity import readable as size
+from cenote.fit import search, verdict
+from cenote.fit.next_value import Hunt
+from cenote.fit.verdict import Answer, Outcome
+from cenote.launch import environment
+from cenote.remedies import table
+from cenote.remedies.remedy import CHANGED, ROUNDED, SAME, Remedy
+
+if TYPE_CHECKING:
+    from cenote.fit.dry_run import Stage
+
+LOOK = {environment.DRY_REMEDIES: "look"}
+STRENGTH = (SAME, ROUNDED, CHANGED)
+BATCHES = ("batch-argument", "batch")
+MORE = 16  # times the batch that is tried at most, if the program fits
+NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
+LEAST = 100  # another remedy is added if it saves 1/100 of what the program needs as it is
+
+
+class Change(NamedTuple):
+    """A remedy, with its setting."""
+
+    remedy: type[Remedy]
+    what: str
+    line: str
+    value: int = 0  # of a remedy that makes a number smaller: what it is, and what it becomes
+    new: int = 0
+    argument: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.remedy.title + (f", {self.what}" if self.what else "")
+
+    @property
+    def item(self) -> str:
+        """In CENOTE_DRY_REMEDIES."""
+        return f"{self.remedy.name}={self.value}:{self.new}" if self.value else self.remedy.name
+
+    @property
+    def world(self) -> Optional[int]:
+        return self.new if self.remedy.worlds else None
+
+
+class Row(NamedTuple):
+    """One change, or several, and the runs with them."""
+
+    changes: tuple[Change, ...]
+    title: str
+    told: Outcome  # of the run that tells what it needs; without a verdict, why there is none
+    on_card: Optional[Outcome]  # None: it needs more than the card has
+
+    @property
+    def verdict(self) -> str:
+        if not self.told.fits:
+            return self.told.verdict
+        return self.on_card.verdict if self.on_card is not None else "fits not"
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict in ("fits", "grows")
+
+    @property
+    def needs(self) -> Optional[int]:
+        return self.told.least_needed() if self.told.fits else None
+
+    @property
+    def numerics(self) -> str:
+        return max((change.remedy.numerics for change in self.changes), key=STRENGTH.index)
+
+    @property
+    def line(self) -> str:
+        return self.changes[0].line if len(self.changes) == 1 else ""
+
+
+class Advice(NamedTuple):
+    capacity: int
+    as_it_is: Optional[Outcome]  # the run that told what the program needs; None: there is none, and no advice
+    rows: list[Row]
+    left_out: dict[str, str]  # titles of remedies, and why
+
+
+class Trials:
+    """The runs of one question."""
+
+    def __init__(self, stage: "Stage", program: Sequence[str], answer: Answer) -> None:
+        self.stage, self.program, self.answer = stage, program, answer
+        self.card, self.allocator = stage.options.sim, stage.options.allocator
+        self.as_it_is = next((one for one in (answer.outcome, answer.largest) if one is not None and one.fits), None)
+
+    def play(self, capacity: int, changes: Sequence[Change]) -> Outcome:
+        line = list(self.program)
+        for change in changes:
+            line = search.with_value(line, change.argument, change.new) if change.argument else line
+        items = ",".join(change.item for change in changes if not change.argument)
+        world = next((change.world for change in changes if change.world), None)
+        return self.stage.play(capacity, self.allocator, line, {environment.DRY_REMEDIES: items} if items else LOOK, world=world)
+
+    def row(self, *changes: Change) -> Row:
+        assert self.as_it_is is not None
+        told = self.play(self.as_it_is.capacity, changes)
+        on_card: Optional[Outcome] = told
+        if self.as_it_is.capacity != self.card:
+            on_card = self.play(self.card, changes) if told.fits and told.least_needed() <= self.card else None
+        title = changes[0].title if len(changes) == 1 else " + ".join(change.remedy.title for change in changes)
+        row = Row(changes, title, told, on_card)
+        words = verdict.WORDS[row.verdict] if row.verdict != "unknown" else verdict.why_unknown(told)
+        print(f"cenote dry-run: {title}: {words}{f', {size(row.needs)}' if row.needs is not None else ''}", file=sys.stderr, flush=True)
+        return row
+
+    # --- several remedies
+
+    def combined(self, rows: Sequence[Row]) -> list[Row]:
+        """The remedies that help, the best first, until the program fits. Those that change the step come last."""
+        assert self.as_it_is is not None
+        before = self.as_it_is.least_needed()
+        helping = [row for row in rows if row.needs is not None and not row.changes[0].world and (before - row.needs) * LEAST >= before]
+        helping.sort(key=lambda row: (row.numerics == CHANGED, row.needs))
+        if not helping or any(row.fits for row in rows):
+            return []
+        best = helping[0]
+        found: list[Row] = []
+        for other in helping[1:]:
+            if best.fits or not all(go_together(change, one) for change in other.changes for one in best.changes):
+                continue
+            row = self.row(*best.changes, *other.changes)
+            if row.needs is not None and best.needs is not None and (best.needs - row.needs) * LEAST >= before:
+                best = row
+                found = [row]
+        return found
+
+    # --- the largest batch
+
+    def largest_batch(self, half: Row, most: int) -> list[Row]:
+        """That fits on the card: below that of the program if it does not fit, else up to MORE times it, or `most`."""
+        outcome, change = self.answer.outcome, half.changes[0]
+        values = range(change.value, max(min(MORE * change.value, most or MORE * change.value), change.value) + 1) if outcome.fits else (
+            range(1, change.value))
+        hunt, tried = Hunt(values, self.card), {change.value: outcome}
+        if outcome.fits:
+            hunt.tell(0, search.point(change.value, outcome))
+        elif half.fits and half.on_card is not None:
+            hunt.tell(change.new - 1, search.point(change.new, half.on_card))
+            tried[change.new] = half.on_card
+        while not hunt.is_over:
+            value = values[hunt.next()]
+            found = tried[value] = self.play(self.card, [change._replace(new=value)])
+            print(f"cenote dry-run: batch of {value}: {verdict.WORDS[found.verdict]}, {verdict.brief(found)}", file=sys.stderr, flush=True)
+            if found.verdict == "unknown":
+                return []
+            is_whole = not outcome.fits or found.steps == outcome.steps  # a batch larger than the data makes no step
+            hunt.tell(values.index(value), search.point(value, found) if found.fits and is_whole else None)
+        if hunt.fits < 0 or values[hunt.fits] == change.value:
+            return []
+        best = values[hunt.fits]
+        at_most = " (no larger one was tried)" if hunt.fits == len(values) - 1 else ""
+        line = change.line.replace(str(change.new), str(best))
+        return [Row((change._replace(new=best, line=line),), f"largest batch, {best} instead of {change.value}{at_most}", tried[best], tried[best])]
+
+
+def go_together(one: Change, other: Change) -> bool:
+    return other.remedy.name not in one.remedy.not_with and one.remedy.name not in other.remedy.not_with
+
+
+def seen(outcome: Outcome) -> dict[str, dict[str, Any]]:
+    """What the remedies have seen, in the process that has most to change."""
+    reports = [report["remedies"] for report in outcome.reports if report.get("remedies")]
+    return max(reports, key=lambda report: sum(not one["why_not"] for one in report.values()), default={})
+
+
+def read(text: str) -> dict[str, int]:
+    """`--advise=NAME,...`: names of remedies, and for those over k GPUs the k, 0: not said. ValueError with a message for the user."""
+    found = {}
+    for item in text.split(","):
+        name, equals, number = item.strip().partition("=")
+        remedy = table.BY_NAME.get(name)
+        if remedy is None:
+            raise ValueError(f"{name[:40]!r} is no remedy; there are {', '.join(table.BY_NAME)}")
+        if equals and not remedy.worlds:
+            raise ValueError(f"{item[:40]!r}: {name} takes no number")
+        if equals and not (NUMBER.fullmatch(number) and int(number) > 1):
+            raise ValueError(f"{item[:40]!r} is not {name}=K for K GPUs, 2 or more")
+        found[name] = int(number) if equals else 0
+    return found
+
+
+def changes(remedy: type[Remedy], report: dict[str, Any], world: int = 0) -> list[Change]:
+    if remedy.worlds:
+        return [Change(remedy, f"over {size} GPUs", report["line"], new=size) for size in ((world,) if world else remedy.worlds)]
+    return [Change(remedy, report["what"], report["line"], report["value"], report["value"] // 2, report["argument"])]
+
+
+def ask(stage: "Stage", answer: Answer, program: Sequence[str], wanted: dict[str, int]) -> Advice:
+    """After the answer about the program as it is, for which the remedies have looked. `wanted`: of read(), empty: all."""
+    trials = Trials(stage, program, answer)
+    if trials.as_it_is is None:
+        return Advice(answer.outcome.capacity, None, [], {})
+    found = seen(trials.as_it_is)
+    rows, left_out = [], {}
+    for remedy in table.ALL:
+        report = found.get(remedy.name)
+        if report is None or (wanted and remedy.name not in wanted) or (remedy.unless and not found[remedy.unless]["why_not"]):
+            continue
+        if report["why_not"]:
+            left_out[remedy.title] = report["why_not"]
+            continue
+        rows += [trials.row(change) for change in changes(remedy, report, wanted.get(remedy.name, 0))]
+    rows += trials.combined(rows)
+    for row in [row for row in rows if row.changes[0].remedy.name in BATCHES][:1]:
+        rows += trials.largest_batch(row, int(found[row.changes[0].remedy.name]["most"]))
+    return Advice(answer.outcome.capacity, trials.as_it_is, rows, left_out)
+
+
+def hint(answer: Answer, arguments: Sequence[str]) -> list[str]:
+    """After a verdict without advice: the command for it."""
+    if answer.verdict != "fits not" or answer.largest is None or not answer.largest.fits:
+        return []
+    return [f"what would help, in numbers: cenote dry-run --advise {shlex.join(arguments)}"]

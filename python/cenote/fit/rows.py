@@ -1,0 +1,54 @@
+"""The table of `cenote dry-run --advise`, as text and as JSON. Runs nothing: advice.py did."""
+from typing import Any
+
+from cenote.base import quantity
+from cenote.base.quantity import readable as size
+from cenote.fit import verdict
+from cenote.fit.advice import Advice, Row
+from cenote.fit.verdict import Outcome
+from cenote.launch import command_line
+
+
+def saved_text(before: int, now: int) -> str:
+    return f"{'-' if now > before else ''}{size(abs(before - now))}"
+
+
+def cells(row: Row, advice: Advice) -> list[str]:
+    assert advice.as_it_is is not None
+    if row.needs is None:
+        return [row.title, "", "", verdict.WORDS[row.verdict], row.numerics, failed_text(row.told)]
+    return [row.title, size(row.needs), saved_text(advice.as_it_is.least_needed(), row.needs), verdict.WORDS[row.verdict], row.numerics, row.line]
+
+
+def failed_text(outcome: Outcome) -> str:
+    return f"memory ran out in {verdict.where(outcome.failure)}" if outcome.failure is not None else verdict.why_unknown(outcome)
+
+
+def lines(advice: Advice) -> list[str]:
+    if advice.as_it_is is None:
+        return ["what would help is not known: no run told what the program needs"]
+    card = quantity.write_size(advice.capacity)
+    is_on_card = advice.as_it_is.capacity == advice.capacity
+    where = "" if is_on_card else f" on a GPU of {quantity.write_size(command_line.MOST_CAPACITY)}, and again on {card} if it may fit"
+    first = ["as it is", size(advice.as_it_is.least_needed()), "", verdict.WORDS[advice.as_it_is.verdict if is_on_card else "fits not"], "", ""]
+    table = [["", "needs", "saved", f"on {card}", "numbers", "what to write"], first, *(cells(row, advice) for row in advice.rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    found = [f"what would help, by running the program with it{where}:"]
+    found += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]
+    if not advice.rows:
+        found.append("  none of the remedies that cenote knows has something to change here")
+    return found + [f"  not tried: {title}: {why}" for title, why in advice.left_out.items()]
+
+
+def content(advice: Advice) -> dict[str, Any]:
+    as_it_is = advice.as_it_is.least_needed() if advice.as_it_is is not None else None
+    return {"as_it_is": as_it_is, "left_out": advice.left_out, "rows": [
+        {"remedies": [change.remedy.name for change in row.changes], "title": row.title, "numerics": row.numerics, "line": row.line,
+         "verdict": row.verdict, "needs": row.needs, "saved": as_it_is - row.needs if as_it_is is not None and row.needs is not None else None,
+         "value": row.changes[0].new or None, "failed": failed_text(row.told) if row.needs is None else None, "kinds": kinds(row.told)}
+        for row in advice.rows]}
+
+
+def kinds(outcome: Outcome) -> dict[str, int]:
+    worst = outcome.worst()
+    return worst[1].get("kinds") or {} if worst is not None else {}

@@ -1,0 +1,196 @@
+"""Remedies that another way to step gives: a fused step, states of 8 bits, steps within backward, and gradients that are freed after the step."""
+import functools
+import inspect
+import weakref
+from types import ModuleType
+from typing import Any, Callable, Optional
+
+from cenote.labels.hooks import replace
+from cenote.remedies.remedy import ROUNDED, SAME, Remedy
+
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # of torch.optim: those that have a fused step for CUDA
+
+
+def class_of(torch: Any, optimizer: Any) -> str:
+    """The name of its class if that is one of PyTorch's own, else nothing: of others it is not known how they step."""
+    kind: Any = getattr(type(optimizer), "cenote_stands_for", type(optimizer))
+    name = str(kind.__name__)
+    return name if getattr(torch.optim, name, None) is kind else ""
+
+
+class Fused(Remedy):
+    """The default step of Adam and others is foreach: it makes copies of all parameters of a group at one time."""
+
+    name = "fused"
+    title = "fused step of the optimizer"
+    numerics = SAME
+    nothing_seen = "no optimizer of torch.optim was built"
+    not_with = ("8bit", "in-backward")
+    lines = {"transformers": 'TrainingArguments(optim="adamw_torch_fused")'}
+
+    def is_built(self, optimizer: Any) -> None:
+        name, defaults = class_of(self.torch, optimizer), optimizer.defaults
+        if defaults.get("fused"):
+            self.refuse("the optimizer is fused already")
+        elif defaults.get("foreach") is False:
+            self.refuse("the optimizer steps without foreach already")
+        elif name and "foreach" in defaults and not defaults.get("differentiable"):
+            has_fused = name in FUSED and "fused" in defaults
+            self.found("" if has_fused else "foreach=False", f"{name}(..., fused=True)" if has_fused else f"{name}(..., foreach=False)")
+            if self.is_on:
+                for options in (defaults, *optimizer.param_groups):
+                    options.update({"fused": True, "foreach": False} if has_fused else {"foreach": False})
+                optimizer._step_supports_amp_scaling = has_fused  # as its own __init__ does
+
+
+class EightBit(Remedy):
+    """Adam's two states in a byte each, with a float32 scale for each 256 of them, as bitsandbytes 0.45 has them: Adam8bit, AdamW8bit. Its kernels
+    update in place; here nothing is computed."""
+
+    name = "8bit"
+    title = "Adam with states of 8 bits, modelled on bitsandbytes"
+    numerics = ROUNDED
+    nothing_seen = "no Adam or AdamW of torch.optim was built"
+    not_with = ("fused",)
+    lines = {"transformers": 'TrainingArguments(optim="adamw_bnb_8bit")'}
+    BLOCK, LEAST, MAP = 256, 4096, 256  # numbers with one scale; a tensor with fewer than LEAST has states of float32; what a byte can stand for
+
+    def builds(self, optimizer: Any) -> None:
+        name = class_of(self.torch, optimizer)
+        if name in ("Adam", "AdamW"):
+            self.found("", f"bitsandbytes.optim.{name}8bit(...)")
+            if self.is_on:
+                optimizer.__class__ = self.stepping(type(optimizer))
+        elif self.why_not:
+            self.why_not = f"the optimizer is {type(optimizer).__name__}, and no Adam or AdamW of torch.optim"
+
+    def stepping(self, kind: Any) -> Any:
+        """The class that steps in place of this one."""
+        torch, new_state = self.torch, self.new_state
+
+        def step(self: Any, closure: Optional[Callable[[], Any]] = None) -> Any:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        if parameter.grad is not None:
+                            if not self.state[parameter]:
+                                self.state[parameter].update(new_state(self, parameter))
+                            self.state[parameter]["step"] += 1
+                            parameter.mul_(1)  # in place, as the kernel
+            return loss
+        return type(kind.__name__, (kind,), {"step": step, "cenote_stands_for": kind, "__module__": kind.__module__})
+
+    def new_state(self, optimizer: Any, parameter: Any) -> dict[str, Any]:
+        torch = self.torch
+        count = getattr(parameter, "_local_tensor", parameter).numel()
+        if count < self.LEAST:
+            return {"step": 0, **{name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("state1", "state2")}}
+        maps = optimizer.__dict__.setdefault("maps_of_bytes", {})
+        device = parameter.device
+        maps.setdefault(device, tuple(torch.zeros(self.MAP, device=device) for _ in range(2)))
+        scales = -(-count // self.BLOCK)
+        state = {"step": 0, "qmap1": maps[device][0], "qmap2": maps[device][1]}
+        for number in "12":
+            state[f"state{number}"] = torch.zeros_like(parameter, dtype=torch.uint8)
+            state[f"absmax{number}"] = torch.zeros(scales, device=device)
+        return state
+
+
+class InBackward(Remedy):
+    """Each parameter is stepped as soon as backward has its gradient, which is freed then."""
+
+    name = "in-backward"
+    title = "step in backward"
+    numerics = SAME
+    nothing_seen = "no optimizer stepped"
+    not_with = ("fused", "freed-gradients")
+    lines = {"": "parameter.register_post_accumulate_grad_hook(step_and_free), one optimizer for each parameter"}
+
+    def starts(self) -> None:
+        self.counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # gradients of an optimizer's first parameter since its step
+        for owner in (self.torch.nn.utils, self.torch.nn.utils.clip_grad):
+            replace(owner, "clip_grad_norm_", self.refusing(owner.clip_grad_norm_, "the program clips the norm of all gradients together"))
+        scaler = self.torch.amp.GradScaler
+        replace(scaler, "unscale_", self.refusing(scaler.unscale_, "GradScaler looks at all gradients before the step"))
+        replace(scaler, "_maybe_opt_step", self.refusing(scaler._maybe_opt_step, "GradScaler looks at all gradients before the step"))
+
+    def refusing(self, inside: Callable[..., Any], why: str) -> Callable[..., Any]:
+        @functools.wraps(inside)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.refuse(why)
+            return inside(*args, **kwargs)
+        return call
+
+    def is_built(self, optimizer: Any) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+        if not self.is_on:
+            for parameter in parameters[:1]:
+                parameter.register_post_accumulate_grad_hook(functools.partial(self.count, weakref.ref(optimizer)))
+        elif class_of(self.torch, optimizer) not in ("", "LBFGS"):
+            for parameter in parameters:
+                parameter.register_post_accumulate_grad_hook(functools.partial(self.step, weakref.ref(optimizer)))
+
+    def count(self, optimizer: Any, parameter: Any) -> None:
+        if optimizer() is not None:
+            self.counts[optimizer()] = self.counts.get(optimizer(), 0) + 1
+
+    def steps(self, optimizer: Any) -> None:
+        if self.is_on:
+            return
+        count = self.counts.pop(optimizer, 0)
+        if class_of(self.torch, optimizer) in ("", "LBFGS"):
+            self.refuse(f"of {type(optimizer).__name__} it is not known that it steps each parameter by itself")
+        elif count > 1:
+            self.refuse(f"gradients are summed over {count} calls of backward")
+        else:
+            self.found()
+
+    def step(self, reference: Any, parameter: Any) -> None:
+        optimizer = reference()
+        if optimizer is None:
+            return
+        groups = optimizer.param_groups
+        own = next((group for group in groups if any(one is parameter for one in group["params"])), None)
+        if own is None:
+            return
+        alone = {**own, "params": [parameter]}
+        optimizer.param_groups = [{**alone, "foreach": False} if "foreach" in own else alone]
+        try:
+            with self.torch.no_grad():
+                inspect.unwrap(type(optimizer).step)(optimizer)  # without the hooks of a step: it is a part of one
+        finally:
+            optimizer.param_groups = groups
+        parameter.grad = None
+
+
+class FreedGradients(Remedy):
+    """Gradients live from one step into the next forward if the program sets them to zero in place, or frees them later than it could."""
+
+    name = "freed-gradients"
+    title = "gradients freed after the step"
+    numerics = SAME
+    nothing_seen = "no optimizer stepped"
+    lines = {"": "optimizer.zero_grad() right after optimizer.step(), and without set_to_none=False"}
+
+    def __init__(self, torch: ModuleType) -> None:
+        super().__init__(torch)
+        self.stepped: Optional[weakref.ref[Any]] = None  # an optimizer, until the next model is called
+
+    def has_stepped(self, optimizer: Any) -> None:
+        if self.is_on:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+        elif self.why_not:
+            self.stepped, self.why_not = weakref.ref(optimizer), "no gradient lives from one step into the next forward"
+
+    def calls(self, model: Any, is_training: bool) -> None:
+        optimizer = self.stepped() if self.stepped is not None and is_training else None
+        if optimizer is not None:
+            self.stepped = None
+            if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
+                self.found()

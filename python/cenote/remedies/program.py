@@ -1,0 +1,113 @@
+"""The remedies in a program's process: calls their events, switches on those that this run tries, and reports what they saw.
+
+inside/fit_report.py makes one object if CENOTE_DRY_REMEDIES is set: "look", or a list of remedies, some with a setting: checkpointing,batch=8. A run
+that begins at a copy (inside/waiting.py) is told its remedies later than one from the start; both come before the program's first model.
+"""
+import functools
+import threading
+import weakref
+from types import ModuleType
+from typing import Any, Callable
+
+from cenote.base.tracebacks import hide
+from cenote.labels.hooks import replace
+from cenote.remedies import table
+from cenote.remedies.remedy import Remedy
+
+LOOK = "look"
+
+
+class Thread(threading.local):
+    is_inside = False  # a call of a module
+
+
+class Remedies:
+    """One for a process."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch: Any = torch
+        self.all = [kind(torch) for kind in table.ALL]
+        self.on: list[Remedy] = []
+        self.thread = Thread()
+        self.known: weakref.WeakSet[Any] = weakref.WeakSet()  # models that were called, and their parts
+        self.roots: weakref.WeakSet[Any] = weakref.WeakSet()  # the models themselves
+
+    def start(self, wanted: str) -> None:
+        for remedy in self.all:
+            remedy.starts()
+        self.wrap_modules()
+        self.wrap_optimizers()
+        self.switch_on(wanted)
+
+    def switch_on(self, wanted: str) -> None:
+        settings = {name: setting for name, _, setting in (item.partition("=") for item in wanted.split(","))}
+        for remedy in self.all:
+            if remedy.name in settings and not remedy.is_on:
+                remedy.is_on, remedy.setting = True, settings[remedy.name]
+                self.on.append(remedy)
+                remedy.begins()
+
+    def wrap_modules(self) -> None:
+        module_type, thread, is_compiling = self.torch.nn.Module, self.thread, self.torch.compiler.is_compiling
+        inside = module_type.__call__
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return inside(module, *args, **kwargs)
+            is_outermost = not thread.is_inside
+            try:
+                if is_outermost:
+                    self.is_called(module)
+                    thread.is_inside = True
+                return self.around(inside, module, is_outermost)(module, *args, **kwargs)
+            except BaseException as error:
+                hide(error)
+                raise
+            finally:
+                if is_outermost:
+                    thread.is_inside = False
+        replace(module_type, "__call__", call)
+
+    def wrap_optimizers(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+        inside, is_compiling = self.torch.optim.Optimizer.__init__, self.torch.compiler.is_compiling
+
+        @functools.wraps(inside)
+        def build(optimizer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+            self.tell("builds", optimizer)
+            for remedy in self.on:
+                params = remedy.given(params)
+            inside(optimizer, params, *args, **kwargs)
+            self.tell("is_built", optimizer)
+        replace(self.torch.optim.Optimizer, "__init__", build)
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("steps", optimizer))
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: None if is_compiling() else self.tell("has_stepped", optimizer))
+
+    def around(self, call: Callable[..., Any], module: Any, is_outermost: bool) -> Callable[..., Any]:
+        for remedy in self.on:
+            call = remedy.around(call, module, is_outermost)
+        return call
+
+    def is_called(self, module: Any) -> None:
+        """By the program itself. A part of a model that was called is no model: backward calls blocks, to compute them again."""
+        if module not in self.known:
+            self.known.update(module.modules())
+            self.roots.add(module)
+            self.tell("is_called", module, self.trains(module))
+        if module in self.roots:
+            self.tell("calls", module, self.trains(module))
+
+    def trains(self, module: Any) -> bool:
+        return bool(module.training and self.torch.is_grad_enabled())
+
+    def tell(self, event: str, *what: Any) -> None:
+        for remedy in self.all:
+            try:
+                getattr(remedy, event)(*what)
+            except Exception as error:
+                if remedy.is_on:
+                    raise
+                remedy.why_not = f"it could not look: {type(error).__name__}: {error}"
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        return {remedy.name: remedy.report() for remedy in self.all}
