@@ -31,6 +31,11 @@ def _quiet_stream(device: int) -> int:
     return int(_streams[device])
 
 
+def _device(context: Any) -> Any:
+    """Numba's object of the context's device: a context that Numba did not make has the driver's device instead."""
+    return context.device if hasattr(context.device, "id") else driver.driver.get_device(int(context.device))
+
+
 class Share(cuda.cudadrv.driver.IpcHandle):  # type: ignore[misc, unused-ignore]
     """Names an array to other processes, which import cenote.numba to open it; cenote need not be their memory manager. `handle` is 64 bytes."""
 
@@ -42,7 +47,7 @@ class Share(cuda.cudadrv.driver.IpcHandle):  # type: ignore[misc, unused-ignore]
             raise ValueError("opening IpcHandle from original process")
         if self._opened:
             raise ValueError("IpcHandle is already opened")
-        self._opened = blocks.open_share(self.handle, context.device.id)
+        self._opened = blocks.open_share(self.handle, _device(context).id)
         return driver.MemoryPointer(weakref.proxy(context), ctypes.c_void_p(self._opened), self.size)
 
     open_direct = open_staged = open
@@ -79,7 +84,7 @@ class Manager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc, unused-igno
         return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(block), size, finalizer=finalizer)
 
     def _take(self, size: int) -> int:
-        device = self.context.device.id
+        device = _device(self.context).id
         try:
             return blocks.take(device, size, _quiet_stream(device))
         except bindings.Error as error:
@@ -92,7 +97,7 @@ class Manager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc, unused-igno
         if block not in self._freed:
             return
         freed, self._freed = self._freed, []
-        if blocks.settle(self.context.device.id):
+        if blocks.settle(_device(self.context).id):
             for each in freed:
                 blocks.give(each)
         else:  # a stream is captured: with a later one
@@ -101,10 +106,10 @@ class Manager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc, unused-igno
     def get_memory_info(self) -> Any:
         """What the pool holds and no block uses counts as free."""
         free, total = driver.driver.cuMemGetInfo()
-        return cuda.MemoryInfo(free=free + blocks.free_bytes(self.context.device.id), total=total)
+        return cuda.MemoryInfo(free=free + blocks.free_bytes(_device(self.context).id), total=total)
 
     def get_ipc_handle(self, memory: Any) -> Any:
-        return Share(memory, blocks.share(int(memory.device_pointer)), memory.size, self.context.device.get_device_identity())
+        return Share(memory, blocks.share(int(memory.device_pointer)), memory.size, _device(self.context).get_device_identity())
 
     @property
     def interface_version(self) -> int:

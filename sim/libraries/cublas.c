@@ -308,6 +308,15 @@ MODIFIED_ROTATION(cublasDrotmg_v2, double)
         (void)trans, (void)n, (void)columns, (void)a, (void)a_step, (void)pivots, (void)b, (void)b_step, (void)batch;       \
         return host_info(handle, "cublas" #type "getrsBatched", info);                                                      \
     }                                                                                                                       \
+    int cublas##type##getriBatched(const void *handle, int n, const void *const *a, int a_step, const int *pivots,          \
+                                   void *const *c, int c_step, int *info, int batch)                                        \
+    {                                                                                                                       \
+        (void)a, (void)a_step, (void)pivots, (void)c, (void)c_step;                                                         \
+        if (n < 0 || batch < 0 || !info)                                                                                    \
+            return status.invalid;                                                                                          \
+        int answer = library_launch(handle, "cublas" #type "getriBatched");                                                 \
+        return answer ? answer : answer_words(handle, info, 0, batch);                                                      \
+    }                                                                                                                       \
     int cublas##type##geqrfBatched(const void *handle, int m, int n, void *const *a, int step, void *const *tau, int *info, \
                                    int batch)                                                                               \
     {                                                                                                                       \

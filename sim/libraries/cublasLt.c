@@ -17,11 +17,11 @@
 #define SPLITS 2
 #define ALGO_WORDS 16       /* attributes of an algorithm, one word each */
 
-enum kind { DESCRIPTION = 0x4d4d4c74, LAYOUT, PREFERENCE };
+enum kind { DESCRIPTION = 0x4d4d4c74, LAYOUT, PREFERENCE, TRANSFORM };
 enum { LAYOUT_TYPE, LAYOUT_ORDER, LAYOUT_ROWS, LAYOUT_COLUMNS, LAYOUT_STEP, LAYOUT_BATCH }; /* CUBLASLT_MATRIX_LAYOUT_ */
 enum { PREFERENCE_MAX_WORKSPACE = 1 };                                                      /* CUBLASLT_MATMUL_PREF_ */
 
-/* All three kinds of descriptor: attributes of up to 8 bytes, by number. */
+/* All kinds of descriptor: attributes of up to 8 bytes, by number. */
 #define ATTRIBUTES_MAX 64
 struct descriptor {
     enum kind kind;
@@ -133,6 +133,14 @@ int cublasLtMatmulPreferenceCreate(struct descriptor **made)
     return create(made, PREFERENCE);
 }
 
+int cublasLtMatrixTransformDescCreate(struct descriptor **made, int scale_type)
+{
+    int answer = create(made, TRANSFORM);
+    if (!answer)
+        (*made)->values[0] = (uint64_t)scale_type;
+    return answer;
+}
+
 #define DESCRIPTOR(name, kind)                                                                                      \
     int cublasLt##name##Destroy(struct descriptor *d)                                                               \
     {                                                                                                               \
@@ -149,6 +157,7 @@ int cublasLtMatmulPreferenceCreate(struct descriptor **made)
 DESCRIPTOR(MatmulDesc, DESCRIPTION)
 DESCRIPTOR(MatrixLayout, LAYOUT)
 DESCRIPTOR(MatmulPreference, PREFERENCE)
+DESCRIPTOR(MatrixTransformDesc, TRANSFORM)
 
 static int check(const void *handle, const struct descriptor *what, const struct descriptor *const layouts[4])
 {
@@ -251,4 +260,17 @@ int cublasLtMatmul(const void *handle, const struct descriptor *what, const void
     if (!alpha || !a || !b || !d || (bytes && !workspace))
         return status.invalid;
     return library_launch_on(stream, "cublasLtMatmul");
+}
+
+/* The second matrix may be missing: then c is a copy of a in another layout. */
+int cublasLtMatrixTransform(const void *handle, const struct descriptor *what, const void *alpha, const void *a, const struct descriptor *a_layout,
+                            const void *beta, const void *b, const struct descriptor *b_layout, void *c, const struct descriptor *c_layout,
+                            CUstream stream)
+{
+    (void)beta;
+    if (!handle_is_valid(handle))
+        return status.no_handle;
+    if (!is(what, TRANSFORM) || !is(a_layout, LAYOUT) || (b && !is(b_layout, LAYOUT)) || !is(c_layout, LAYOUT) || !alpha || !a || !c)
+        return status.invalid;
+    return library_launch_on(stream, "cublasLtMatrixTransform");
 }

@@ -28,6 +28,7 @@ struct expression {
 struct program {
     unsigned           magic;
     bool               compiled;
+    bool               for_linker;  /* compiled with -dlto: there is code for the linker, too */
     bool               real;        /* for a real architecture, sm_NN: there is machine code beside the PTX */
     struct expression *expressions;
     char               image[sizeof IMAGE + 16];
@@ -147,6 +148,7 @@ static const char *architecture(const char *option)
 int nvrtcCompileProgram(struct program *program, int count, const char *const *options)
 {
     const char *chosen = "compute_75"; /* the compiler's own choice */
+    bool linked_later = false;
     if (!is_program(program))
         return INVALID_PROGRAM;
     if (count < 0 || (count && !options))
@@ -155,9 +157,11 @@ int nvrtcCompileProgram(struct program *program, int count, const char *const *o
         if (!options[i])
             return INVALID_INPUT;
         const char *named = architecture(options[i]);
+        linked_later |= strcmp(options[i], "-dlto") == 0 || strcmp(options[i], "--dlink-time-opt") == 0;
         chosen = named ? named : chosen;
     }
     program->real = chosen[0] == 's';
+    program->for_linker = linked_later;
     snprintf(program->image, sizeof program->image, IMAGE, strchr(chosen, '_') + 1);
     program->compiled = true;
     return 0;
@@ -182,15 +186,15 @@ int nvrtcGetSupportedArchs(int *list)
     return 0;
 }
 
-/* PTX, machine code and log: each is asked for its size first, with the 0 at the end. Before compilation there is none. */
-enum output { PTX, CUBIN, PROGRAM_LOG };
+/* PTX, machine code, code for the linker, and log: each is asked for its size first, with the 0 at the end. Before compilation there is none. */
+enum output { PTX, CUBIN, LTOIR, PROGRAM_LOG };
 
 static int tell(const struct program *program, enum output output, size_t *bytes, char *to)
 {
     if (!is_program(program))
         return INVALID_PROGRAM;
     const char *text = output == PROGRAM_LOG ? "" : program->image;
-    bool exists = program->compiled && (output != CUBIN || program->real);
+    bool exists = program->compiled && (output != CUBIN || program->real) && (output != LTOIR || program->for_linker);
     size_t size = exists ? strlen(text) + 1 : 0;
     if (bytes)
         *bytes = size;
@@ -210,4 +214,5 @@ static int tell(const struct program *program, enum output output, size_t *bytes
     }
 OUTPUT(PTX, PTX)
 OUTPUT(CUBIN, CUBIN)
+OUTPUT(LTOIR, LTOIR)
 OUTPUT(ProgramLog, PROGRAM_LOG)

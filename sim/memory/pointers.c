@@ -109,10 +109,11 @@ CUresult pointer_attributes(unsigned count, CUpointer_attribute *attributes, voi
     return result;
 }
 
+/* Of pinned host memory, too: Numba asks for that of mapped arrays. */
 CUresult pointer_range(CUdeviceptr *start, size_t *size, CUdeviceptr at)
 {
     struct pointer p;
-    if (!find(at, &p) || p.host)
+    if (!find(at, &p))
         return CUDA_ERROR_NOT_FOUND;
     if (start)
         *start = p.start;

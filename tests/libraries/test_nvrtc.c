@@ -15,6 +15,8 @@ int nvrtcGetLoweredName(handle, const char *, const char **);
 int nvrtcGetPTXSize(handle, size_t *);
 int nvrtcGetPTX(handle, char *);
 int nvrtcGetCUBINSize(handle, size_t *);
+int nvrtcGetLTOIRSize(handle, size_t *);
+int nvrtcGetLTOIR(handle, char *);
 int nvrtcGetProgramLogSize(handle, size_t *);
 int nvrtcGetNumSupportedArchs(int *);
 int nvrtcGetSupportedArchs(int *);
@@ -66,6 +68,25 @@ CASE(a_compiled_program_is_a_module)
     EXPECT(!program);
     EXPECT_EQ(nvrtcDestroyProgram(&program), 4);
     EXPECT_TEXT_EQ(nvrtcGetErrorString(6), "NVRTC_ERROR_COMPILATION");
+}
+
+CASE(code_for_the_linker_is_made_if_asked_for)
+{
+    handle program = NULL;
+    const char *options[] = {"-arch=compute_90", "-dlto"};
+    char image[256];
+    size_t size = 7;
+    begin();
+    MUST(nvrtcCreateProgram(&program, "source", "x", 0, NULL, NULL));
+    OK(nvrtcCompileProgram(program, 1, options));
+    OK(nvrtcGetLTOIRSize(program, &size));
+    EXPECT_EQ(size, 0);
+    OK(nvrtcCompileProgram(program, 2, options));
+    OK(nvrtcGetLTOIRSize(program, &size));
+    REQUIRE(size > 1 && size <= sizeof image);
+    OK(nvrtcGetLTOIR(program, image));
+    EXPECT_EQ(strlen(image) + 1, size);
+    OK(nvrtcDestroyProgram(&program));
 }
 
 CASE(architectures)

@@ -61,6 +61,19 @@ CASE(a_range_is_found_from_inside)
     EXPECT_OK(cuMemFree(at));
 }
 
+CASE(a_range_of_pinned_memory_is_found)
+{
+    CUdeviceptr start = 0;
+    void *host;
+    size_t size = 0;
+    REQUIRE_OK(cuMemAllocHost(&host, 8192));
+    EXPECT_OK(cuMemGetAddressRange(&start, &size, (CUdeviceptr)host + 5000));
+    EXPECT_EQ(start, (CUdeviceptr)host);
+    EXPECT(size >= 8192);
+    EXPECT_OK(cuMemFreeHost(host));
+    EXPECT_EQ(cuMemGetAddressRange(&start, &size, (CUdeviceptr)host), CUDA_ERROR_NOT_FOUND);
+}
+
 CASE(attributes_tell_device_from_host)
 {
     CUdeviceptr at;

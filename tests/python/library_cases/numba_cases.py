@@ -10,6 +10,7 @@ import card
 import numpy
 from card import MIB
 from numba import cuda
+from numba.cuda.cudadrv import driver
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 import cenote.numba
@@ -145,6 +146,22 @@ def case_pinned_memory_stays_numba_s():
 
 def case_an_array_of_no_bytes():
     assert bytes_of(0).size == 0
+
+
+def case_a_context_that_numba_did_not_make():
+    """Its device is the driver's number, not Numba's object."""
+    number = driver.binding.CUdevice(0)
+    context = driver.Context(number, driver.driver.cuDevicePrimaryCtxRetain(number))
+    context.push()
+    try:
+        memory = context.memory_manager.memalloc(MIB)
+        assert memory.size == MIB and context.memory_manager.get_ipc_handle(memory).size == MIB
+        assert context.get_memory_info().total == cuda.current_context().get_memory_info().total
+        del memory
+        context.memory_manager.deallocations.clear()
+    finally:
+        context.pop()
+        driver.driver.cuDevicePrimaryCtxRelease(number)
 
 
 def case_two_devices():

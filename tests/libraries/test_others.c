@@ -1,5 +1,5 @@
 /*
- * test_jax_calls.c: entry points of the math libraries that JAX calls and PyTorch does not. Prototypes are written out here.
+ * test_others.c: entry points of the math libraries that JAX and ONNX Runtime call and PyTorch does not. Prototypes are written out here.
  */
 #include "tests/libraries/device.h"
 
@@ -30,6 +30,15 @@ int cublasLtMatmulPreferenceCreate(handle *);
 int cublasLtMatmulPreferenceDestroy(handle);
 int cublasLtMatmulPreferenceSetAttribute(handle, int, const void *, size_t);
 int cublasLtMatmulPreferenceGetAttribute(handle, int, void *, size_t, size_t *);
+int cublasLtMatrixTransformDescCreate(handle *, int);
+int cublasLtMatrixTransformDescDestroy(handle);
+int cublasLtMatrixTransformDescSetAttribute(handle, int, const void *, size_t);
+int cublasLtMatrixTransform(handle, handle, const void *, const void *, handle, const void *, const void *, handle, void *, handle, CUstream);
+int cublasCreate_v2(handle *);
+int cublasDestroy_v2(handle);
+int cublasSetStream_v2(handle, CUstream);
+int cublasDgeam(handle, ...);
+int cublasSgetriBatched(handle, int n, const float *const *, int, const int *pivots, float *const *, int, int *info, int batch);
 int cufftCreate(int *);
 int cufftDestroy(int);
 int cufftSetAutoAllocation(int, int);
@@ -114,6 +123,47 @@ CASE(descriptors_give_back_what_was_set)
     OK(cublasLtMatmulPreferenceDestroy(wish));
 }
 
+CASE(a_matrix_changes_its_layout)
+{
+    handle h, what, layout;
+    int transposed = 1;
+    float one = 1;
+    begin();
+    MUST(cublasLtCreate(&h));
+    MUST(cublasLtMatrixTransformDescCreate(&what, 0));
+    MUST(cublasLtMatrixLayoutCreate(&layout, 2, 100, 50, 100));
+    OK(cublasLtMatrixTransformDescSetAttribute(what, 2, &transposed, sizeof transposed));
+    uint64_t before = kernels();
+    OK(cublasLtMatrixTransform(h, what, &one, what, layout, NULL, NULL, NULL, what, layout, stream));
+    EXPECT_EQ(kernels() - before, 1);
+    EXPECT_EQ(cublasLtMatrixTransform(h, what, &one, what, layout, NULL, what, NULL, what, layout, stream), 7);
+    EXPECT_EQ(cublasLtMatrixTransform(h, layout, &one, what, layout, NULL, NULL, NULL, what, layout, stream), 7);
+    EXPECT_EQ(cublasLtMatrixTransform(NULL, what, &one, what, layout, NULL, NULL, NULL, what, layout, stream), 1);
+    EXPECT_EQ(cublasLtMatrixTransformDescDestroy(layout), 7);
+    OK(cublasLtMatrixTransformDescDestroy(what));
+    OK(cublasLtMatrixLayoutDestroy(layout));
+    OK(cublasLtDestroy(h));
+}
+
+CASE(inverses_say_that_all_went_well)
+{
+    handle h;
+    int infos[3] = {7, 7, 7};
+    begin();
+    MUST(cublasCreate_v2(&h));
+    OK(cublasSetStream_v2(h, stream));
+    CUdeviceptr info = filled(sizeof infos);
+    OK(cublasSgetriBatched(h, 8, NULL, 8, NULL, NULL, 8, (int *)info, 3));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH(infos, info, sizeof infos));
+    EXPECT(!infos[0] && !infos[1] && !infos[2]);
+    EXPECT_EQ(cublasSgetriBatched(h, -1, NULL, 8, NULL, NULL, 8, (int *)info, 3), 7);
+    uint64_t before = kernels();
+    OK(cublasDgeam(h, 0, 0, 4, 4, NULL, NULL, 4, NULL, NULL, 4, NULL, 4));
+    EXPECT_EQ(kernels() - before, 1);
+    OK(cublasDestroy_v2(h));
+}
+
 CASE(a_transform_is_planned_by_its_type)
 {
     int plan = 0, other = 0, n32[] = {8192};
@@ -144,4 +194,4 @@ CASE(a_transform_is_planned_by_its_type)
     OK(cufftDestroy(other));
 }
 
-SUITE_MAIN("jax-calls")
+SUITE_MAIN("others")
