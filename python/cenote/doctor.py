@@ -5,16 +5,18 @@ PyTorch's, because a broken driver may end the process. The doctor changes nothi
 """
 import argparse
 import ctypes
+import functools
 import importlib.util
 import json
 import os
 import resource
+import shutil
 import sys
-from typing import Callable, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Optional, Sequence
 
 from cenote import places
 from cenote.launch import environment
-from cenote.launch.command_line import Parser, capacity, devices
+from cenote.launch.command_line import Parser, capacity, devices, split
 from cenote.native import adapter, bindings
 
 FINE, REMARK, WRONG = "fine", "remark", "wrong"
@@ -27,10 +29,13 @@ HANDLES = {0: "no handles for other processes", 1: "file descriptors", 8: "fabri
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 OLDEST_DRIVER = 11000  # CUDA 11.0; before 11.3 there is no cuGetProcAddress, and cenote finds versions of entry points by name
 
+USAGE = """cenote doctor [--json]
+       cenote doctor --sim SIZE [--devices N] [--quirk NAME,...] [--json] [-- PROGRAM]"""
 ABOUT = "Says what works on this machine, what does not, and what to do. Exit status 0: cenote works; 1: something is wrong."
 EXAMPLES = """examples:
   cenote doctor                 the GPUs of this machine
   cenote doctor --sim 80GiB     a simulated GPU, on a machine without one
+  cenote doctor --sim 80GiB -- ./program    and whether this program can run on it
   cenote doctor --json          for programs"""
 
 
@@ -305,11 +310,45 @@ def ucx() -> Iterator[Finding]:
     yield Finding("UCX", REMARK if advice else FINE, f"{major.value}.{minor.value}.{release.value}", "; ".join(advice))
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, library, simulation, limits, driver, torch, neighbours)
+# --- CUDA runtimes that the simulated GPU cannot replace: docs/simulated-gpu.md
+
+SHOWN = 3  # files in a finding
 
 
-def examine() -> Iterator[Finding]:
-    for check in CHECKS:
+def packages() -> Iterator[Finding]:
+    if os.environ.get(environment.SIM):
+        from cenote.simulated import static_runtime
+        for package in static_runtime.packages(places.simulation_folder()):
+            yield Finding(package.name, REMARK, f"{package.version} has a CUDA runtime of its own, which the simulated GPU cannot serve: "
+                          + files(package.files), static_runtime.way_around(package.name))
+
+
+def files(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more files" if len(names) > SHOWN else "")
+
+
+def program(path: str) -> Iterator[Finding]:
+    from cenote.simulated import elf, static_runtime
+    name = os.path.basename(path)
+    try:
+        loaded = static_runtime.loaded_with(path)
+    except elf.ElfError:
+        yield Finding(name, REMARK, f"{path} is not a program of 64-bit machine code, so what it loads is not known",
+                      "look at the program that runs it; the packages of this Python are listed here, too")
+        return
+    own = static_runtime.own_runtimes(loaded, places.simulation_folder())
+    if own:
+        yield Finding(name, WRONG, f"{files(own)} has a CUDA runtime of its own, which asks the driver for private tables of NVIDIA's: on the "
+                      "simulated GPU its first call fails with cudaErrorNotSupported", static_runtime.GENERAL)
+    else:
+        yield Finding(name, FINE, f"{path} and the {len(loaded) - 1} libraries that are loaded with it have no CUDA runtime of their own")
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (python, library, simulation, limits, driver, torch, neighbours, packages)
+
+
+def examine(path: Optional[str]) -> Iterator[Finding]:
+    for check in CHECKS if path is None else (*CHECKS, functools.wraps(program)(lambda: program(path))):
         try:
             yield from check()
         except Exception as error:  # a check that breaks is a finding, not a traceback
@@ -322,12 +361,13 @@ def line(finding: Finding) -> str:
     return f"{MARKS[finding.state]:<6}{finding.what:<18}{finding.text}{advice}"
 
 
-def on_the_simulated_gpu(options: argparse.Namespace) -> int:
+def on_the_simulated_gpu(options: argparse.Namespace, path: Optional[str]) -> int:
     """Runs the doctor in a new process, because the simulated libcuda.so.1 has to be preloaded."""
     import subprocess
     size = ["--sim", str(options.sim)] + (["--devices", str(options.devices)] if options.devices is not None else [])
     size += ["--quirk", options.quirk] if options.quirk is not None else []
     command = [sys.executable, "-m", "cenote", "run", *size, "-m", "cenote", "doctor"] + (["--json"] if options.json else [])
+    command += ["--", path] if path is not None else []
     folder = os.path.dirname(places.HERE)
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     variables = {**os.environ, "PYTHONPATH": path}
@@ -337,8 +377,15 @@ def on_the_simulated_gpu(options: argparse.Namespace) -> int:
     return subprocess.run(command, cwd=folder, env=variables).returncode
 
 
+def find_file(program: str) -> Optional[str]:
+    """A program in PATH, or any file by its path: libraries can be looked at, too."""
+    path = shutil.which(program) or (program if os.path.isfile(program) else None)
+    return os.path.abspath(path) if path else None
+
+
 def make_parser() -> Parser:
-    parser = Parser("cenote doctor", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser("cenote doctor", usage=USAGE, description=ABOUT, epilog=EXAMPLES, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sim", metavar="SIZE", type=capacity, help="look at a simulated GPU with this much memory")
     parser.add_argument("--devices", metavar="N", type=devices, help="how many simulated GPUs")
     parser.add_argument("--quirk", metavar="NAME,...", help="the simulated GPU behaves as some real machines do")
@@ -348,13 +395,18 @@ def make_parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     parser = make_parser()
-    options = parser.parse_args(arguments)
-    if options.sim is None and (options.devices is not None or options.quirk is not None):
-        parser.error("--devices and --quirk are for the simulated GPU; add --sim SIZE")
+    ours, named = split(arguments, ("--sim", "--devices", "--quirk"))
+    options = parser.parse_args(ours if named[:1] == ["--"] else arguments)
+    is_simulated = options.sim is not None or bool(os.environ.get(environment.SIM))
+    if options.sim is None and (options.devices is not None or options.quirk is not None) or named and not is_simulated:
+        parser.error("--devices, --quirk and -- PROGRAM are for the simulated GPU; add --sim SIZE")
+    path = find_file(named[1]) if len(named) > 1 else None
+    if named and path is None:
+        parser.error(f"there is no program {named[1]!r}" if len(named) > 1 else "no program after --")
     if options.sim is not None:
-        return on_the_simulated_gpu(options)
+        return on_the_simulated_gpu(options, path)
     found = []
-    for finding in examine():
+    for finding in examine(path):
         found.append(finding)
         if not options.json:
             print(line(finding), flush=True)

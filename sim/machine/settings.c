@@ -3,6 +3,7 @@
  */
 #include "sim/machine/settings.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LIMITS 10               /* of CUlimit */
@@ -171,8 +172,13 @@ CUresult device_properties(CUdevprop *p, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* What NVIDIA's own libraries ask each other for, undocumented. */
+/* What NVIDIA's own libraries ask each other for, undocumented. Says so once, because the program will only say that its first call failed. */
 CUresult device_secret_table(void)
 {
+    static bool said;
+    if (!said && !model.quiet)
+        fprintf(stderr, "simulated GPU: the program asks the driver for a private table of NVIDIA's, which is not simulated. A CUDA runtime that was "
+                        "linked into a program asks for it, and its first call fails with cudaErrorNotSupported (docs/simulated-gpu.md)\n");
+    said = said || !model.quiet;
     return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -1,6 +1,8 @@
 /* test_settings.c: limits and preferences of contexts, older questions about devices, callbacks of streams. */
 #include "tests/sim/simulated.h"
 
+#include <unistd.h>
+
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* what is deprecated is still called */
 
 static void begin(void)
@@ -99,7 +101,22 @@ CASE(tables_of_secrets_are_not_given)
 {
     const void *table = NULL;
     CUuuid id = {{1, 2, 3}};
+    char said[400] = "";
+    FILE *file = tmpfile();
+    REQUIRE(file);
+    int kept = dup(2);
+    dup2(fileno(file), 2);
+    EXPECT(cuGetExportTable(&table, &id) != CUDA_SUCCESS); /* quiet: nothing is said */
+    sim_set_quiet(false);
     EXPECT(cuGetExportTable(&table, &id) != CUDA_SUCCESS);
+    EXPECT(cuGetExportTable(&table, &id) != CUDA_SUCCESS);
+    sim_set_quiet(true);
+    dup2(kept, 2);
+    close(kept);
+    rewind(file);
+    EXPECT(fgets(said, sizeof said, file) && strstr(said, "private table"));
+    EXPECT(!fgets(said, sizeof said, file)); /* once */
+    fclose(file);
     EXPECT_EQ(table, NULL);
 }
 

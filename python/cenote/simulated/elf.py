@@ -1,4 +1,5 @@
-"""Reads the dynamic symbols of a shared library, with versions: the symbols that the library exports, and those that it needs from others.
+"""Reads the dynamic symbols of a shared library, with versions: the symbols that the library exports, and those that it needs from others. Also which
+libraries a program needs, and where its constants lie.
 
 It reads 64-bit little-endian ELF files by their section headers, and only the parts that it needs. A damaged file is an ElfError, never a wrong
 result.
@@ -8,7 +9,8 @@ import struct
 from typing import Iterator, NamedTuple
 
 DYNAMIC, DYNSYM, VERDEF, VERNEED, VERSYM = 6, 11, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
-DT_NEEDED, DT_SONAME = 1, 14
+DT_NEEDED, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 14, 15, 29
+CONSTANTS = b".rodata"  # how the names of the sections of constants begin
 WEAK, ABSENT, HIDDEN = 2, 0, 0x8000
 
 
@@ -65,17 +67,36 @@ class Image:
         table = self.sections[section.link]
         return self.data[table.offset:table.offset + table.size]
 
-    def dynamic(self) -> tuple[str, tuple[str, ...]]:
-        """The library's own name, and the names of the libraries that it needs."""
+    def named(self, *tags: int) -> Iterator[tuple[int, str]]:
+        """The rows of the dynamic section with these tags, whose values are names."""
         section = self.section(DYNAMIC)
         names = self.strings(section)
-        soname, needs = "", []
         for tag, value in struct.iter_unpack("<QQ", self.data[section.offset:section.offset + section.size // 16 * 16]):
-            if tag == DT_SONAME:
-                soname = text_at(names, value)
-            elif tag == DT_NEEDED:
-                needs.append(text_at(names, value))
-        return soname, tuple(needs)
+            if tag in tags:
+                yield tag, text_at(names, value)
+
+    def dynamic(self) -> tuple[str, tuple[str, ...]]:
+        """The library's own name, and the names of the libraries that it needs."""
+        rows = list(self.named(DT_SONAME, DT_NEEDED))
+        return next((text for tag, text in rows if tag == DT_SONAME), ""), tuple(text for tag, text in rows if tag == DT_NEEDED)
+
+    def folders(self) -> tuple[str, ...]:
+        """Where the file wants the libraries looked for that it needs."""
+        return tuple(folder for _, text in self.named(DT_RPATH, DT_RUNPATH) for folder in text.split(":") if folder)
+
+    def constants(self) -> Iterator[tuple[int, int]]:
+        """Where each section of constants begins, and its size; the whole file if it has no sections."""
+        start, = struct.unpack_from("<Q", self.data, 40)
+        step, count, index = struct.unpack_from("<HHH", self.data, 58)
+        if not count:
+            yield 0, len(self.data)
+            return
+        table = self.sections[index]
+        names = self.data[table.offset:table.offset + table.size]
+        for i, section in enumerate(self.sections):
+            at, = struct.unpack_from("<I", self.data, start + i * step)
+            if names[at:at + len(CONSTANTS)] == CONSTANTS:
+                yield section.offset, section.size
 
     def versions(self) -> dict[int, tuple[str, str]]:
         """By the number that the symbol table uses: a version, and the library that has to export it ("" for the file's own versions)."""
@@ -122,6 +143,16 @@ def text_at(table: bytes, offset: int) -> str:
     if end < 0:
         raise ElfError("a name is not in its table")
     return table[offset:end].decode("ascii", "replace")
+
+
+def needs(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The libraries that a file needs, and the folders in which it wants them looked for."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            image = Image(data)
+            return image.dynamic()[1], image.folders()
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
+        raise ElfError(f"{path}: {error}") from None
 
 
 def read(path: str) -> Library:
