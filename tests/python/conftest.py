@@ -59,8 +59,9 @@ def nursery_with(*imports):
 
 @pytest.fixture(scope="session")
 def nursed_python():
-    """A stand-in for Python, in which scripts on the simulated GPU begin with PyTorch imported (nursery.py)."""
-    nursery = nursery_with()
+    """A stand-in for Python, in which scripts on the simulated GPU begin with PyTorch imported (nursery.py), and with what an optimizer imports at
+    its first step: a second for each script."""
+    nursery = nursery_with("torch._dynamo")
     yield nursery.python
     nursery.close()
 

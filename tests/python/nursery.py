@@ -13,6 +13,7 @@ does after the fork what it otherwise does when torch is imported.
 import json
 import os
 import pathlib
+import select
 import shlex
 import shutil
 import signal
@@ -86,7 +87,6 @@ def ask(address: str, arguments: list[str]) -> None:
 def serve(address: str, *imports: str) -> None:
     """Forks for each connection, until standard input ends. `imports`: modules beside torch that the programs will need."""
     import importlib
-    import select
 
     import torch  # noqa: F401  (so that the children need not)
     for name in imports:
@@ -112,7 +112,7 @@ def serve(address: str, *imports: str) -> None:
     if child:
         for stream in (0, 1, 2, *streams):
             os.close(stream)
-        asker.sendall(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+        attend(child, asker)
         os._exit(0)
     asker.close()
     for number, stream in enumerate(streams):
@@ -122,6 +122,20 @@ def serve(address: str, *imports: str) -> None:
     os.environ.clear()
     os.environ.update(variables)
     play(arguments)
+
+
+def attend(child: int, asker: socket.socket) -> None:
+    """Waits for the script, and tells the stand-in its status. If the stand-in is killed, the script is, too."""
+    ends = select.poll()
+    ends.register(asker, 0)  # it has hung up, which is more than that it has nothing more to say
+    ends.register(os.pidfd_open(child), select.POLLIN)
+    if all(number == asker.fileno() for number, _ in ends.poll()):
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        asker.sendall(str(status).encode())
+    except BrokenPipeError:
+        pass
 
 
 def play(arguments: list[str]) -> None:

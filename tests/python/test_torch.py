@@ -13,14 +13,16 @@ SECONDS = 300
 
 
 @pytest.fixture
-def gpu(clean, tmp_path):
-    """gpu(OPTION..., code=PROGRAM): its lines of output. `gpu(..., command=[...])` runs the command instead, with the program in program.py."""
+def gpu(clean, tmp_path, nursed_python):
+    """gpu(OPTION..., code=PROGRAM): its lines of output. `gpu(..., command=[...])` runs the command instead, with the program in program.py. What a
+    `nursed` program shows has nothing to do with how PyTorch is imported: the import is done."""
     clean["PATH"] = str(pathlib.Path(sys.executable).parent) + os.pathsep + clean["PATH"]
     clean["OMP_NUM_THREADS"] = "1"
 
-    def call(*options, code, command=("program.py",), status=0, **variables):
+    def call(*options, code, command=("program.py",), status=0, nursed=False, **variables):
         (tmp_path / "program.py").write_text(code)
-        done = subprocess.run([*CENOTE, "run", *(options or ("--sim", "8GiB")), *command], cwd=tmp_path, env={**clean, **variables},
+        python = nursed_python if nursed else sys.executable
+        done = subprocess.run([python, *CENOTE[1:], "run", *(options or ("--sim", "8GiB")), *command], cwd=tmp_path, env={**clean, **variables},
                               capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout.splitlines()
@@ -44,7 +46,7 @@ print(torch.cuda.memory_allocated(), x.device, torch.cuda.mem_get_info()[0] < (7
 
 def test_several_devices(gpu):
     code = DEVICE + "print(*(torch.empty(1, device=f'cuda:{i}').device for i in range(torch.cuda.device_count())))"
-    assert gpu("--sim", "4GiB", "--devices", "4", code=code) == ["cuda:0 cuda:1 cuda:2 cuda:3"]
+    assert gpu("--sim", "4GiB", "--devices", "4", code=code, nursed=True) == ["cuda:0 cuda:1 cuda:2 cuda:3"]
 
 
 def test_no_device(gpu):
@@ -58,7 +60,7 @@ try:
 except torch.OutOfMemoryError as error:
     print("8.00 GiB" in str(error), "9.00 GiB" in str(error))
 """
-    assert gpu(code=code) == ["True True"]
+    assert gpu(code=code, nursed=True) == ["True True"]
 
 
 @pytest.mark.parametrize("allocator, backend, expandable", [
@@ -107,7 +109,7 @@ assert leave(retires=True) < 64 * MIB
 print(torch.cuda.get_allocator_backend())
 """
     options = ("--sim", "1GiB", "--devices", "2", "--allocator", "cenote")
-    assert gpu(*options, code=code, CENOTE_CONF="announced:0")[0] == "cenote"
+    assert gpu(*options, code=code, CENOTE_CONF="announced:0", nursed=True)[0] == "cenote"
     without = {"CXX": "/nonexistent/c++", "XDG_CACHE_HOME": str(tmp_path / "none")}
     assert gpu(*options, code=code, CENOTE_CONF="announced:0", **without)[0] == "pluggable"
 
@@ -161,7 +163,7 @@ if os.fork() == 0:
         os._exit(7 if "forked subprocess" in str(error) else 8)
 print(os.waitstatus_to_exitcode(os.wait()[1]), torch.empty(1, device="cuda").device)
 """
-    assert gpu(code=code) == ["7 cuda:0"]
+    assert gpu(code=code, nursed=True) == ["7 cuda:0"]
 
 
 def test_data_loader_workers(gpu):

@@ -478,7 +478,7 @@ def test_a_stall_is_ended_and_located(dry):  # noqa: F811
         torch.ones(1, device="cuda")
         threading.Event().wait()
     """
-    done, found = dry(code, "--gpu", "2GiB", "--timeout", str(patience(4)), fresh=True)  # the nursery would not end it
+    done, found = dry(code, "--gpu", "2GiB", "--timeout", str(patience(1)))
     assert done.returncode == 3 and found["stopped"], done.stdout
     assert "no verdict: it still ran, in step 1, when its time was over: process " in done.stdout
     assert f"train.py:{line_of(code, 'wait()')}" in done.stdout and "it waits" in done.stdout
