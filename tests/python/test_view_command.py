@@ -11,7 +11,7 @@ import pytest
 
 import browser
 from cenote.view import html_page, viewer
-from cenote.view.history import FOR_EVER, Broken
+from cenote.view.history import FOR_EVER, Broken, History
 from test_memory_viz import files  # noqa: F401  (a fixture: a pool's own snapshot and trace)
 
 pytestmark = pytest.mark.simulation  # needs the reader of traces, which the build makes
@@ -129,6 +129,14 @@ def test_no_peak_is_lost(tmp_path):
     short = html_page.Condensed(history, share=25)
     weight = {i: history.size[i] * (min(history.gone[i], len(levels)) - history.born[i]) for i in range(len(history.size))}
     assert len(short.blocks) == 2400 and min(weight[i] for i in short.blocks) >= max(weight[i] for i in set(weight) - set(short.blocks))
+
+
+def test_of_blocks_that_weigh_the_same_the_first_are_drawn():
+    history = History("alike", 0)
+    blocks = [history.allocate(4096 if i % 7 else 8192, FOLDER + i * MIB, None) for i in range(5000)]
+    drawn = html_page.Condensed(history, share=30).blocks
+    heavy = [block for block in blocks if not block % 7]
+    assert drawn == sorted(heavy + [block for block in blocks if block % 7][:2000 - len(heavy)])
 
 
 def torch_snapshot():

@@ -39,9 +39,9 @@ class Condensed:
     def __init__(self, history: History, share: int = 1) -> None:
         self.history = history
         self.levels = array("q", accumulate(history.change, initial=history.live_first))  # live bytes at each moment
-        self.reserved = None if history.reserved is None else array("q", [history.reserved_first, *history.reserved])
+        self.reserved = None if history.reserved is None else array("q", [history.reserved_first]) + history.reserved
         self.moments = self._moments(max(300, POINTS // share))
-        self.peak = max(range(len(self.levels)), key=self.levels.__getitem__)
+        self.peak = self.levels.index(max(self.levels))
         self.blocks = self._blocks(max(2000, BLOCKS // share))
         self.most_names = max(50, NAMES // share)
         self.names: dict[str, list[str]] = {}  # by division, the largest peak first
@@ -70,8 +70,11 @@ class Condensed:
         blocks = range(len(history.size))
         if len(blocks) <= most:
             return list(blocks)
-        weight = [size * ((gone if gone < count else count) - born) for size, born, gone in zip(history.size, history.born, history.gone)]
-        return sorted(sorted(blocks, key=weight.__getitem__, reverse=True)[:most])
+        weight = [float(size) * ((gone if gone < count else count) - born) for size, born, gone in zip(history.size, history.born, history.gone)]
+        least = sorted(weight)[-most]  # floats are sorted in a third of the time that whole numbers of this size take
+        more = sum(map(least.__lt__, weight))
+        alike = iter([True] * (most - more))  # of the blocks that weigh just that, the first ones
+        return [block for block, one in enumerate(weight) if one > least or one == least and next(alike, False)]
 
     def _rank(self, division: str) -> None:
         """Orders the names of a division by their peaks of live bytes."""

@@ -9,7 +9,7 @@ import os
 import re
 from array import array
 from itertools import accumulate
-from typing import IO, Any, Iterable, Optional
+from typing import IO, Any, Iterable
 
 from cenote.base import torch_pickle
 from cenote.base.torch_pickle import LIVE_STATES, SEGMENT_GROWS, SEGMENT_SHRINKS
@@ -18,6 +18,7 @@ from cenote.view.history import FOR_EVER, Broken, History
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[.0-9]*/|^<")
 BACKWARD = re.compile(r"(\w*Backward\w*)::apply")
 NO_LINE = "no line of Python"
+KEPT = {"alloc", "free_completed", *SEGMENT_GROWS, *SEGMENT_SHRINKS}  # of the events; after `free_requested` the block is still in use
 MOST_ALIKE = 64  # stacks that are compared with one
 MOST_STACKS = 1 << 16  # whose lines are kept: some hundred megabytes at most
 TAKES_MEMORY = re.compile(r"\?\?|_?start|torch::(unwind|CapturedTraceback)|c10::|at::(detail|empty|TensorIterator|_ops)|at::native::empty|std::")
@@ -94,6 +95,8 @@ class Builder:
         self.history = History(title, device)
         self.history.unit = "allocated"
         self.live: dict[int, int] = {}  # address -> number of the block
+        assert self.history.address is not None
+        self.addresses = self.history.address
         self.ranges = Ranges()
         self.growth: dict[int, int] = {}  # record -> bytes taken from the driver just before
         self.lines, self.streams = self.history.division("line"), self.history.division("stream")
@@ -124,27 +127,46 @@ class Builder:
         self.stacks += 1
         return line
 
-    def add(self, size: int, address: int, time: Optional[float], frames: Any, stream: Any) -> int:
+    def add(self, size: int, address: int, frames: Any, stream: Any) -> int:
+        """A block from before the trace."""
         self.lines[1].append(self.line(frames))
-        self.streams[1].append(self.streams[0].number(stream, f"stream {stream:#x}"))
-        return self.history.allocate(size, address, time)
+        self.streams[1].append(self.stream(stream))
+        return self.history.allocate(size, address, None)
+
+    def stream(self, stream: Any) -> int:
+        return self.streams[0].number(stream, f"stream {stream:#x}")
 
     def take(self, trace: Iterable[dict[str, Any]]) -> None:
-        """Millions of events come here: what the loop asks for at each of them is in local names."""
-        now, live, add, free = 0.0, self.live, self.add, self.history.free
+        """Millions of events come here. So this is allocate() and free() of the history in one loop, which looks nothing up twice."""
+        history, live, line, line_of, stream_of = self.history, self.live, self.line, self.lines[1].append, self.streams[1].append
+        sizes, gone, size_of, address_of = history.size, history.gone, history.size.append, self.addresses.append
+        time_of, change_of, block_of = history.time.append, history.change.append, history.block.append
+        born_of, gone_of = history.born.append, gone.append
+        streams: dict[Any, int] = {}
+        now, record = 0, 0
         for event in trace:
             action = event["action"]
-            if action == "free_requested":  # the block may still be in use: `free_completed` follows
+            if action not in KEPT:
                 continue
-            address, size, time = event.get("addr", 0), event.get("size", 0), event.get("time_us", 0)
+            address, size, time = event["addr"], event["size"], event.get("time_us", 0)
             if time > now:
-                now = float(time)
+                now = time
             if action == "alloc":
-                live[address] = add(size, address, now, event.get("frames"), event.get("stream", 0))
+                block = live[address] = len(sizes)
+                record += 1
+                time_of(now), change_of(size), block_of(block), born_of(record)
+                size_of(size), gone_of(FOR_EVER), address_of(address)
+                stream = event.get("stream", 0)
+                if stream not in streams:
+                    streams[stream] = self.stream(stream)
+                stream_of(streams[stream]), line_of(line(event.get("frames")))
             elif action == "free_completed":
-                block = live.pop(address, None)
-                free(add(size, address, None, None, event["stream"]) if block is None else block, now)
-            elif action in SEGMENT_GROWS or action in SEGMENT_SHRINKS:
+                old = live.pop(address, None)
+                block = self.add(size, address, None, event["stream"]) if old is None else old
+                record += 1
+                time_of(now), change_of(-sizes[block]), block_of(block)
+                gone[block] = record
+            else:
                 self.remap(address, size, action in SEGMENT_GROWS)
 
     def remap(self, address: int, size: int, grows: bool) -> None:
@@ -160,7 +182,7 @@ class Builder:
             for block in segment["blocks"]:
                 at = block.get("address", address)
                 if block["state"] in LIVE_STATES and at not in self.live:
-                    self.add(block["size"], at, None, block.get("frames"), segment["stream"])
+                    self.add(block["size"], at, block.get("frames"), segment["stream"])
                 address += block["size"]
         history.ranges = self.ranges.finish([(segment["address"], segment["total_size"]) for segment in segments])
         held = history.reserved_first = sum(segment["total_size"] for segment in segments) - sum(self.growth.values())
