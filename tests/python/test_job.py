@@ -142,7 +142,7 @@ if rank and str(rank - 4) not in real:
     err = capfd.readouterr().err
     assert [err.count(f"again with rank {rank} real") for rank in (8, 4, 0)] == [1, 1, 1]
     assert {path.name for path in folder.parent.glob("ran-*-of-0-4-8-12")} == {f"ran-{rank}-of-0-4-8-12" for rank in (0, 4, 8, 12)}
-    assert not os.listdir(folder)
+    assert {*os.listdir(folder)} == {f"{rank}.ended" for rank in (0, 4, 8, 12)}
 
 
 def test_not_without_end(folder, monkeypatch):

@@ -4,10 +4,14 @@ import os
 import pathlib
 import subprocess
 import textwrap
+import time
 
 import pytest
 from conftest import ROOT, clean_environment, nursery_with
+from patience import patience
 from spoken import said
+
+from cenote.launch import processes
 
 MIB = 1 << 20
 HERE = pathlib.Path(__file__).parent
@@ -208,6 +212,51 @@ def test_a_script_that_starts_its_own_ranks(dry, tmp_path):
                                        "dist.init_process_group('nccl', init_method='tcp://127.0.0.1:29511', rank=1, world_size=2)\n")
     done, _ = dry("--world", 16, "spawn.py")
     assert done.returncode == 3 and "the script starts rank 1 of 2 where the environment says rank 0 of 16" in said(done.stdout)
+
+
+# --- waits for what no rank will do
+
+AWAITED = """
+    import os, time, torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    from cenote.phantoms import store as waiting
+    if dist.get_rank() == 0:
+        while not os.path.exists("waited"):
+            time.sleep(0.05)
+    else:
+        waiting.REAL_SECONDS, seconds = 1, waiting.REAL_SECONDS
+        try:
+            dist.recv_object_list([None], 0)
+        except RuntimeError as error:
+            open("waited.part", "w").write(str(error))
+            os.rename("waited.part", "waited")
+        waiting.REAL_SECONDS = seconds
+        dist.broadcast_object_list([None], 0)
+"""
+
+
+def test_a_wait_for_what_a_real_rank_does_not_do_ends(dry, tmp_path):
+    (tmp_path / "awaited.py").write_text(textwrap.dedent(AWAITED))
+    done, _ = dry("--world", 4, "--rank", "0,1", "awaited.py")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert (tmp_path / "waited").read_text() == (
+        "rank 1 has waited 1 s for the objects of recv_object_list of rank 0, which runs, and does something else. With --timeout 60 the dry run "
+        "ends after a minute, and says where each rank is")
+    assert ("rank 1 waits for the objects of broadcast_object_list of rank 0, and rank 0 has ended. A rank ends after --steps steps of its "
+            "optimizer: with --steps 0 every rank runs to its end") in said(done.stdout)
+
+
+def test_scripts_with_pytorch_end_with_a_command_that_is_killed(python, tmp_path):
+    """The stand-in for Python, which runs a script in another process, ends that, too."""
+    (tmp_path / "long.py").write_text("import os, time; print(os.getpid(), flush=True); time.sleep(100000)")
+    with subprocess.Popen([python, "-m", "cenote", "dry-run", "--gpu", "1GiB", "--world", "4", "long.py"], env=clean_environment(), cwd=tmp_path,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        number = int(child.stdout.readline())
+        child.kill()
+        last = time.monotonic() + patience(20)
+        while number in (seen := processes.seen()) and not seen[number].has_ended:
+            assert time.monotonic() < last
+            time.sleep(0.02)
 
 
 # --- the proof

@@ -21,8 +21,9 @@ from cenote.base.mistake import Mistake
 from cenote.fit import advice, cards, copies, job, limit, rows, several, stall, verdict
 from cenote.fit import search as searching
 from cenote.fit.verdict import Answer, Outcome
-from cenote.launch import command_line, environment, ranks, run
+from cenote.launch import command_line, environment, processes, ranks, run
 from cenote.launch.environment import Wish
+from cenote.launch.keeper import Keeper
 from cenote.places import NotBuilt
 from cenote.remedies import table
 
@@ -31,6 +32,7 @@ STATUSES = {"fits": FITS, "grows": GROWS, "fits not": FITS_NOT, "unknown": UNKNO
 STEPS = 5  # the optimizer's state is complete from the second on; the others are for shapes that vary
 STEPS_MAX = 10**9
 SECONDS_MAX = 10**7
+PARTING = 10  # s that a program has to end after an interrupt
 QUIET = 30  # s without a step, after which it is said where the program is; later after twice as long
 OTHERS = ("native", "expandable")  # PyTorch's own allocators
 UNKNOWN_VALUES = ("zero", "typical", "largest", "off")
@@ -185,11 +187,16 @@ class Stage:
                 asked: Optional[tuple[ranks.Job, list[str]]], is_shown: bool = False) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="cenote-dry-") as folder, tempfile.TemporaryFile() as output:
             variables = {**variables, environment.DRY_RUN: folder}
-            pid, status, stopped = execute(start(variables, None if is_shown else output), folder, self.options.timeout)
+            with Keeper(folder) as keeper:
+                child = start(variables, None if is_shown else output)
+                keeper.began(child.pid)
+                status, stopped = execute(child, folder, self.options.timeout)
+                if asked or status < 0:  # what started the ranks may have been killed
+                    processes.end(folder)
             reports = read_reports(folder)
             output.seek(max(output.tell() - TAIL, 0))
             tail = output.read().decode(errors="replace")
-        return Outcome(capacity, allocator, pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
+        return Outcome(capacity, allocator, child.pid, status, reports, tail, stopped, variables[environment.DRY_UNKNOWN],
                        asked[0].node if asked else self.options.devices or 1, asked[0].size if asked else None)
 
 
@@ -202,17 +209,18 @@ def begin(line: Sequence[str], passed: Sequence[int], variables: dict[str, str],
         raise Mistake(f"{line[0]!r}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, int, str]:
-    """Process, exit status, and where it was if it ran for too long. An interrupt from the keyboard goes to the program, too; we wait for what it
-    makes of it."""
+def execute(child: Run, folder: str, timeout: Optional[int]) -> tuple[int, str]:
+    """Exit status, and where it was if it ran for too long. An interrupt from the keyboard goes to the program, too; we wait for what it makes of
+    it, and then end what is left: ranks of torchrun have sessions of their own, and get no signal of the keyboard."""
     try:
         stopped = attend(child, folder, timeout)
-        return child.pid, child.wait(), stopped
+        return child.wait(), stopped
     except BaseException:
         try:
-            child.wait(timeout=10)
+            child.wait(timeout=PARTING)
+            processes.end(folder)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.send_signal(signal.SIGKILL)
+            processes.end(folder, [child.pid])
             child.wait()
         raise
 
@@ -230,7 +238,7 @@ def attend(child: Run, folder: str, timeout: Optional[int]) -> str:
             pass
         places = stall.where(folder)
         if timeout is not None and time.time() >= began + timeout:
-            stall.kill(child.pid)
+            processes.end(folder, [child.pid])
             return "; ".join(places[:4]) or "where it was is not known: no process of it tells before it has imported PyTorch"
         silent = time.time() - (stall.last_report(folder) or began)
         if silent >= quiet:

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from cenote.base import source
 from cenote.launch import environment
@@ -102,30 +102,3 @@ def last_report(folder: str) -> Optional[float]:
     """When a process last wrote its report: at a step, or as memory ran out."""
     times = [os.stat(os.path.join(folder, name)).st_mtime for name in os.listdir(folder) if name.endswith(".json")]
     return max(times, default=None)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """The processes that a process has started, and those that they have; children before parents."""
-    parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
-            except (OSError, IndexError, ValueError):
-                continue
-
-    def below(one: int) -> Iterator[int]:
-        for child in parents.get(one, []):
-            yield from below(child)
-            yield child
-    return below(pid)
-
-
-def kill(pid: int) -> None:
-    """Ends a child of ours and all that it has started."""
-    for one in [*descendants(pid), pid]:
-        try:
-            os.kill(one, signal.SIGKILL)
-        except OSError:
-            pass

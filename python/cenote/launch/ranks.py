@@ -4,11 +4,13 @@ Each real rank is a process with the variables that torchrun would give it, on t
 (phantoms/entry.py). The lowest real rank has our standard streams; what another one printed last is shown if that rank fails.
 
 If a real rank finds that it needs what only one phantom can say (the stage before it in a pipeline; rank 0's objects), it leaves a file in FOLDER,
-the folder of the dry run, and ends. Then all ranks begin again, that one among them.
+the folder of the dry run, and ends. Then all ranks begin again, that one among them. Before that, all that the ranks have started is gone, and the
+store that they shared is another file: a rank of the time before that wrote into the new one, or read it, made all wait for ever.
 
     all started -> the first fails: the others are ended -> a rank is needed: again, with that rank
                 `-> all end
 """
+import itertools
 import json
 import os
 import signal
@@ -19,7 +21,7 @@ import time
 from typing import Any, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
 from cenote.base import outputs
-from cenote.launch import environment
+from cenote.launch import environment, processes
 
 REAL_MAX = 64  # ranks with a process, also after some were added
 POLL = 0.05  # s
@@ -67,25 +69,29 @@ def start(job: Job, store: str, command: Sequence[str]) -> list[Process]:
     return started
 
 
-def end(processes: Sequence[Process], how: int) -> None:
-    for one in processes:
+def end(started: Sequence[Process], how: int, folder: str) -> None:
+    """Also what the ranks have started: a rank may be a shell script that has started Python."""
+    for one in started:
         if one.child.poll() is None:
             one.child.send_signal(how)
     last = time.monotonic() + GRACE
-    while any(one.child.poll() is None for one in processes) and time.monotonic() < last:
+    while any(one.child.poll() is None for one in started) and time.monotonic() < last:
         time.sleep(POLL)
-    for one in processes:
-        if one.child.poll() is None:
-            one.child.kill()
-            one.child.wait()
+    processes.end(folder, [one.child.pid for one in started if one.child.poll() is None])
+    for one in started:
+        one.child.wait()
 
 
-def attend(processes: Sequence[Process]) -> list[Process]:
+def attend(started: Sequence[Process], folder: str) -> list[Process]:
     """Waits until all ranks have ended, or one has failed; then ends the others. Returns those that failed by themselves."""
+    running = list(started)
     while True:
-        failed = [one for one in processes if one.child.poll() not in (None, 0)]
-        if failed or all(one.child.poll() == 0 for one in processes):
-            end(processes, signal.SIGTERM)
+        for one in [one for one in running if one.child.poll() is not None]:
+            running.remove(one)
+            outputs.write(os.path.join(folder, f"{one.rank}{environment.ENDED}"), b"")
+        failed = [one for one in started if one.child.poll() not in (None, 0)]
+        if failed or not running:
+            end(started, signal.SIGTERM, folder)
             return failed
         time.sleep(POLL)
 
@@ -131,12 +137,12 @@ def show_tail(one: Process) -> None:
 
 def play(job: Job, folder: str, command: Sequence[str]) -> int:
     added: tuple[int, ...] = ()
-    while True:
-        processes = start(job, os.path.join(folder, "store"), command)
+    for number in itertools.count(1):
+        started = start(job, os.path.join(folder, f"store-{number}"), command)
         try:
-            failed = attend(processes)
+            failed = attend(started, folder)
         except BaseException:
-            end(processes, signal.SIGINT)
+            end(started, signal.SIGINT, folder)
             raise
         added = needed(folder, job.real) if failed else ()
         if not added or len(job.real) + len(added) > REAL_MAX:

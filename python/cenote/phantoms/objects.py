@@ -4,13 +4,11 @@ PyTorch's own exchange the sizes of pickled objects as tensors, on a group that 
 ranks exchange pickled objects through the store. A phantom's object is a copy of ours where all ranks give one; what one rank gives is that rank's
 alone, and if that rank is a phantom, it has to become real (world.need).
 """
-import datetime
 import pickle
 from typing import Any, Callable, Optional
 
 import torch.distributed.distributed_c10d as c10d
 
-from cenote.phantoms.store import REAL_SECONDS
 from cenote.phantoms.world import World
 
 
@@ -38,9 +36,9 @@ class Objects:
             return True
         return False
 
-    def take(self, key: str) -> Any:
-        """What a real rank has put, or will put."""
-        self.store.inner.wait([key], datetime.timedelta(seconds=REAL_SECONDS))
+    def take(self, key: str, rank: int, what: str) -> Any:
+        """What that real rank has put, or will put."""
+        self.store.wait_for(rank, key, what)
         return pickle.loads(self.store.inner.get(key))
 
     def put(self, key: str, what: Any) -> None:
@@ -56,7 +54,8 @@ class Objects:
     def everyones(self, what: str, own: Any, group: Any) -> list[Any]:
         ranks, key, text = self.ranks(group), self.key(what, group), pickle.dumps(own)
         self.store.inner.set(f"{key}/{self.world.rank}", text)
-        return [self.take(f"{key}/{rank}") if rank != self.world.rank and self.world.is_real(rank) else pickle.loads(text) for rank in ranks]
+        return [self.take(f"{key}/{rank}", rank, "the object for all_gather_object") if rank != self.world.rank and self.world.is_real(rank) else
+                pickle.loads(text) for rank in ranks]
 
     def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None, weights_only: bool = False) -> None:
         if not self.is_outside(group, "all_gather_object"):
@@ -74,7 +73,8 @@ class Objects:
             return
         if object_gather_list is None:
             raise ValueError("Argument object_gather_list must be specified on destination rank.")
-        object_gather_list[:len(ranks)] = [self.take(f"{key}/{rank if self.world.is_real(rank) else self.world.rank}") for rank in ranks]
+        real = [rank if self.world.is_real(rank) else self.world.rank for rank in ranks]
+        object_gather_list[:len(ranks)] = [self.take(f"{key}/{rank}", rank, "the object for gather_object") for rank in real]
 
     # --- where one rank gives objects
 
@@ -86,7 +86,7 @@ class Objects:
             return True, objects
         if not self.world.is_real(source):
             self.world.need(source, "the objects")
-        return False, self.take(key)
+        return False, self.take(key, source, f"the objects of {what}_object_list")
 
     def broadcast_object_list(self, object_list: list[Any], src: Optional[int] = None, group: Any = None, device: Any = None,
                               group_src: Optional[int] = None, weights_only: bool = False) -> None:
@@ -122,5 +122,5 @@ class Objects:
         key = self.key(f"from {source} to {self.world.rank}", group)
         if not self.world.is_real(source):
             self.world.need(source, "the objects that it sends")
-        object_list[:] = self.take(key)
+        object_list[:] = self.take(key, source, "the objects of recv_object_list")
         return source

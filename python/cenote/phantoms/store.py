@@ -7,17 +7,19 @@ sees the ids of communicators go by, and tells the simulated NCCL which ranks ar
 import datetime
 import os
 import re
+import time
 from typing import Any, Callable, Optional, Sequence
 
 from torch._C._distributed_c10d import FileStore, HashStore, Store
 
-from cenote.phantoms.world import Members, NotKnown, World
+from cenote.phantoms.world import Members, NeverCame, NotKnown, World
 
 ID_BYTES = 128  # of ncclUniqueId
 ID_KEY = re.compile(r"nccl_storekey_\d+(?:_(\d+))?|(?:.*:)?(\d+):(\d+)|\d+|UniqueNCCLID:\d+")  # the last part of the key of an id
 NUMBER = re.compile(r"\d+")
 REAL_SECONDS = 600  # that a real rank may take to set what only it can set
 OTHER_SECONDS = 30  # that real ranks have to set a key that may also be a phantom's
+LOOK = 0.2  # s between two looks whether a rank that is awaited has ended
 
 
 class PhantomStore(Store):
@@ -52,14 +54,36 @@ class PhantomStore(Store):
 
     # --- what is there, and what is made up
 
-    def found(self, key: str, seconds: int) -> bool:
-        """Whether a real rank has set the key, or sets it in that time."""
-        if len(self.world.real) > 1 and not self.inner.check([key]):
-            try:
-                self.inner.wait([key], datetime.timedelta(seconds=seconds))
-            except RuntimeError:  # it was not set in time
-                return False
-        return bool(self.inner.check([key]))
+    def comes(self, key: str) -> bool:
+        """Whether the key is set, or a real rank sets it before the next look."""
+        try:
+            self.inner.wait([key], datetime.timedelta(seconds=LOOK))
+        except RuntimeError:  # it was not set in time
+            return False
+        return True
+
+    def found(self, key: str, ranks: Sequence[int], seconds: float) -> bool:
+        """Whether the key is set, or one of these real ranks sets it in that time."""
+        others, last = {*ranks} - {self.world.rank}, time.monotonic() + seconds
+        while not self.inner.check([key]):
+            others = {rank for rank in others if not self.world.has_ended(rank)}
+            if not others or time.monotonic() > last:
+                return bool(self.inner.check([key]))
+            self.comes(key)
+        return True
+
+    def wait_for(self, rank: int, key: str, what: str, timeout: Optional[datetime.timedelta] = None) -> None:
+        """Until that real rank has set the key. `what` is all that the user learns of it."""
+        seconds = timeout.total_seconds() if timeout is not None else REAL_SECONDS
+        last = time.monotonic() + seconds
+        while not self.comes(key):
+            has_ended = self.world.has_ended(rank)
+            if has_ended and not self.inner.check([key]):
+                raise NeverCame(f"rank {self.world.rank} waits for {what} of rank {rank}, and rank {rank} has ended. A rank ends after --steps steps "
+                                "of its optimizer: with --steps 0 every rank runs to its end")
+            if not has_ended and time.monotonic() > last:
+                raise NeverCame(f"rank {self.world.rank} has waited {seconds:.0f} s for {what} of rank {rank}, which runs, and does something else. "
+                                "With --timeout 60 the dry run ends after a minute, and says where each rank is")
 
     def swapped(self, key: str) -> Optional[str]:
         """The same key with this rank's number in place of a phantom's, if this rank has set that."""
@@ -75,7 +99,7 @@ class PhantomStore(Store):
         if self.is_id_key(key) and (maker is None or not self.world.is_real(maker)):
             if not self.inner.check([key]):
                 self.inner.compare_set(key, "", os.urandom(ID_BYTES // 2).hex())  # real ranks that get it at one time get the same
-        elif not self.found(key, REAL_SECONDS if maker is not None else OTHER_SECONDS):
+        elif not (self.found(key, self.world.real, OTHER_SECONDS) if maker is None else self.found(key, [maker], REAL_SECONDS)):
             own = self.swapped(key)
             if own is None:
                 raise NotKnown(f"rank {self.world.rank} gets the key {key!r} of the store, which no real rank has set: a phantom's value cannot be "
@@ -91,9 +115,9 @@ class PhantomStore(Store):
         ranks, if ranks outside the group take part."""
         ranks = range(self.world.size) if rendezvous_count == self.world.size else self.members.by_name.get(group_name, ())
         key = f"cenote-barrier/{group_name}"
-        if self.inner.add(key, 1) == sum(map(self.world.is_real, ranks)):
-            self.inner.set(f"{key}/all", "1")
-        self.inner.wait([f"{key}/all"], timeout)
+        self.inner.set(f"{key}/{self.world.rank}", "1")
+        for other in filter(self.world.is_real, ranks):
+            self.wait_for(other, f"{key}/{other}", f"the barrier at the start of group {group_name!r}", timeout)
 
     def add(self, key: str, value: int) -> int:
         return int(self.inner.add(key, value))

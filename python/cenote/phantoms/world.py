@@ -18,6 +18,10 @@ class NotKnown(RuntimeError):
     """A phantom would have said it, and it cannot be made up."""
 
 
+class NeverCame(RuntimeError):
+    """Another real rank would have to do it, and does not."""
+
+
 class World(NamedTuple):
     rank: int
     size: int
@@ -27,6 +31,10 @@ class World(NamedTuple):
 
     def is_real(self, rank: int) -> bool:
         return rank in self.real
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether it is known that this real rank has no process any more: launch/ranks.py says so."""
+        return bool(self.folder) and os.path.exists(os.path.join(self.folder, f"{rank}{environment.ENDED}"))
 
     def need(self, rank: int, what: str) -> NoReturn:
         """Ends what this rank does with an error; launch/ranks.py finds the file, and runs the job again with that rank."""

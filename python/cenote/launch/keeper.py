@@ -1,0 +1,63 @@
+"""Ends what `cenote dry-run` has started, also if `cenote dry-run` is killed, by any signal, with its group or alone: a process of its own.
+
+    dry run:  forks the keeper -> starts a run, and tells its number -> the run has ended
+              `-- the system closes its end of the pipe, however it ends
+    keeper:   reads from the pipe until it is closed -> "ended" was its last line: nothing is left to do
+                                                     `-> kills what is left of the run, and removes the run's folder
+
+The keeper holds no file of the dry run but the pipe, has a session of its own, and gets no signal of the terminal.
+"""
+import os
+import shutil
+import signal
+from contextlib import suppress
+from types import TracebackType
+from typing import Optional, Type
+
+from cenote.launch import processes
+
+LINE_MAX = 1 << 16  # bytes
+ENDED = b"ended"
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Keeper:
+    """`with Keeper(folder) as keeper: keeper.began(pid)`; leaving the block, also by an exception, says that the run has ended."""
+
+    def __init__(self, folder: str) -> None:
+        read, self.pipe = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                keep(folder, read)
+            finally:
+                os._exit(0)
+        os.close(read)
+
+    def began(self, pid: int) -> None:
+        with suppress(OSError):
+            os.write(self.pipe, b"%d\n" % pid)
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], stack: Optional[TracebackType]) -> None:
+        with suppress(OSError):  # another process has killed the keeper
+            os.write(self.pipe, ENDED)
+        os.close(self.pipe)
+        os.waitpid(self.pid, 0)
+
+
+def keep(folder: str, pipe: int) -> None:
+    os.setsid()
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.dup2(pipe, 0)  # every other file of the dry run is closed: a program that reads what it prints must not wait for us
+    os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+    text = b""
+    while more := os.read(0, LINE_MAX):
+        text += more
+    lines = text.split()
+    if lines[-1:] != [ENDED]:
+        processes.end(folder, [int(line) for line in lines])
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,67 @@
+"""The processes of one run of `cenote dry-run`: what it has started, what that has started, and so on.
+
+Each run has a folder of its own, and all that it starts has the folder's name in its environment. The kernel shows the environment with which a
+process began. So a process is found also if the one between it and the run (a shell script, torchrun) has ended. If a program clears the environment
+of what it starts, the line of parents finds it. Not found: a process of which both are lost, and those of other users.
+"""
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Iterable, Iterator, NamedTuple
+
+from cenote.launch import environment
+
+GRACE = 5  # s that the kernel has to end a process that was killed
+POLL = 0.01  # s
+
+
+class Seen(NamedTuple):
+    parent: int
+    has_ended: bool  # its parent has not asked yet how
+
+
+def seen() -> dict[int, Seen]:
+    """All processes."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                state, parent, *_ = file.read().rpartition(")")[2].split()
+                found[int(name)] = Seen(int(parent), state in "ZX")
+    return found
+
+
+def is_of(pid: int, item: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return item in file.read().split(b"\0")
+    except OSError:  # it has ended, or it is another user's
+        return False
+
+
+def left(folder: str, pids: Iterable[int] = (), but: Iterable[int] = ()) -> list[int]:
+    """Those of the run with this folder, and those of the line below `pids`, that have not ended; children before parents. Not this process."""
+    item = os.fsencode(f"{environment.DRY_RUN}={folder}")
+    all_seen = seen()
+    children: dict[int, list[int]] = {}
+    for pid, one in all_seen.items():
+        children.setdefault(one.parent, []).append(pid)
+
+    def below(pid: int) -> Iterator[int]:
+        for child in children.get(pid, []):
+            yield from below(child)
+        yield pid
+    roots = [*pids, *(pid for pid, one in all_seen.items() if not one.has_ended and is_of(pid, item))]
+    found = dict.fromkeys(pid for root in roots for pid in below(root))
+    return [pid for pid in found if pid in all_seen and not all_seen[pid].has_ended and pid not in (os.getpid(), *but)]
+
+
+def end(folder: str, pids: Iterable[int] = (), but: Iterable[int] = ()) -> None:
+    """Kills them, and returns when they are gone: what one of them would still have written does not come after what we do next."""
+    pids, last = list(pids), time.monotonic() + GRACE
+    while (found := left(folder, pids, but)) and time.monotonic() < last:
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL)

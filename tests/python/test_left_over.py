@@ -1,0 +1,143 @@
+"""Nothing that `cenote dry-run` has started outlives it: however it ends, whoever the parent of a process is. Nothing here imports PyTorch."""
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from conftest import CENOTE
+from patience import patience
+
+from cenote.launch import processes
+
+pytestmark = pytest.mark.simulation
+
+# Starts a process in a session of its own, as torchrun does, another one whose parent has ended, and one below itself.
+PROGRAM = """
+setsid sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &
+(sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &)
+sh -c 'echo $$ >> "$PIDS"; exec sleep 600' &
+echo $$ >> "$PIDS"
+wait
+"""
+EACH = 4  # numbers that one such program writes
+PROGRAMS = [((), 1), (("--world", "4", "--rank", "0,3"), 2)]  # options, and how many of it there are
+
+
+def is_gone(pid):
+    seen = processes.seen().get(pid)
+    return seen is None or seen.has_ended
+
+
+def until(call):
+    last = time.monotonic() + patience(10)
+    while not (found := call()):
+        assert time.monotonic() < last, call
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def started(clean, tmp_path):
+    """started(OPTION..., ranks=1): the dry run of the program above, once all is there, and the numbers of all that it has started."""
+    children = []
+
+    def call(*options, ranks=1):
+        (tmp_path / "program.sh").write_text(PROGRAM)
+        numbers = tmp_path / "numbers"
+        child = subprocess.Popen([*CENOTE, "dry-run", "--gpu", "1GiB", *options, "--", "sh", "program.sh"], cwd=tmp_path, stdin=subprocess.DEVNULL,
+                                 env={**clean, "PIDS": str(numbers), "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 start_new_session=True)
+        children.append(child)
+        found = until(lambda: numbers.exists() and len(numbers.read_text().split()) == ranks * EACH and numbers.read_text().split())
+        return child, [int(number) for number in found]
+    yield call
+    for number in (tmp_path / "numbers").read_text().split() if children else ():
+        with suppress(ProcessLookupError):
+            os.kill(int(number), signal.SIGKILL)
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("options, ranks", PROGRAMS, ids=["one", "ranks"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_killed_takes_all_with_it(started, tmp_path, number, options, ranks):
+    child, numbers = started(*options, ranks=ranks)
+    child.send_signal(number)
+    assert child.wait(20) == -number
+    until(lambda: all(map(is_gone, numbers)))
+    until(lambda: not [path for path in tmp_path.iterdir() if path.name.startswith("cenote-dry-")])
+
+
+def test_a_group_that_is_killed_takes_with_it_what_has_a_session_of_its_own(started):
+    child, numbers = started("--world", "4", "--rank", "1,2", ranks=2)
+    os.killpg(child.pid, signal.SIGKILL)
+    until(lambda: all(map(is_gone, numbers)))
+
+
+@pytest.mark.parametrize("options, ranks", PROGRAMS, ids=["one", "ranks"])
+def test_an_interrupt_ends_what_does_not_hear_it(started, options, ranks):
+    child, numbers = started(*options, ranks=ranks)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(30) == 130 and all(map(is_gone, numbers))
+
+
+def test_so_does_a_timeout(started):
+    child, numbers = started("--timeout", "1")
+    assert child.wait(30) == 3 and all(map(is_gone, numbers))
+
+
+def test_a_starter_of_ranks_that_is_killed_leaves_none(started):
+    child, numbers = started("--world", "4", "--rank", "0,3", ranks=2)
+    starter, = [pid for pid, seen in processes.seen().items() if seen.parent == child.pid and is_starter(pid)]
+    os.kill(starter, signal.SIGKILL)
+    assert child.wait(30) == 3 and all(map(is_gone, numbers))
+
+
+def is_starter(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"cenote.launch.ranks" in file.read().split(b"\0")
+
+
+AGAIN = """
+if [ "$CENOTE_PHANTOMS" = 0,1 ]; then
+    if [ "$RANK" = 1 ]; then    # a shell that has started the rank, which does not end with it
+        setsid sh -c 'echo "$$ $CENOTE_PHANTOMS_STORE" > first.part; mv first.part first; exec sleep 60 > /dev/null' &
+        wait
+    fi
+    while [ ! -e first ]; do sleep 0.02; done
+    : > "$CENOTE_DRY_RUN/2.needed"
+    exit 1
+fi
+[ -e second ] && exit 0
+read pid store < first
+grep -q '^State:.[^ZX]' /proc/$pid/status && is=there || is=gone
+echo "$is $store $CENOTE_PHANTOMS_STORE" > second
+"""
+
+
+def test_ranks_of_the_time_before_are_gone_when_they_begin_again(run, tmp_path):
+    """One that was left wrote into the store of the new ones and read it at its old place: both hung for ever."""
+    (tmp_path / "again.sh").write_text(AGAIN)
+    done = run("dry-run", "--gpu", "1GiB", "--world", "4", "--rank", "0,1", "--", "sh", "again.sh")
+    assert "a rank needs what only rank 2 can say; again with rank 2 real, too" in done.stderr, done.stdout + done.stderr
+    state, before, now = (tmp_path / "second").read_text().split()
+    assert state == "gone" and before != now
+
+
+def test_other_runs_are_left_alone(tmp_path):
+    def start(folder):
+        return subprocess.Popen([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(100000)"], stdout=subprocess.PIPE,
+                                env={**os.environ, "CENOTE_DRY_RUN": str(folder)})
+    with start(tmp_path / "one") as one, start(tmp_path / "one more") as other:
+        try:
+            assert one.stdout.readline() == other.stdout.readline() == b"up\n"
+            assert processes.left(str(tmp_path / "one")) == [one.pid]
+            processes.end(str(tmp_path / "one"))
+            assert one.wait(10) == -signal.SIGKILL and other.poll() is None
+        finally:
+            one.kill()
+            other.kill()
